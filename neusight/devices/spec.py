@@ -1,0 +1,78 @@
+"""``DeviceSpec``: the figures of one accelerator that physics needs, each with its source."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from neusight.errors import DeviceError
+
+
+class Link(BaseModel):
+    """One kind of link to other devices or the host; bandwidth is one direction, all lanes of the device together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["nvlink", "pcie", "infinity-fabric", "xe-link"]
+    generation: str
+    bandwidth_bytes_per_s: PositiveFloat
+
+
+class DeviceSpec(BaseModel):
+    """Figures of one accelerator in SI units. "SM" stands for compute unit (AMD) and Xe core (Intel) as well.
+
+    ``matrix_flops_per_s`` holds dense peak rates of matrix units (tensor cores, MFMA, XMX) and
+    ``vector_flops_per_s`` those of the ordinary pipelines, both by dtype, at boost clock, without sparsity.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    name: str
+    vendor: Literal["nvidia", "amd", "intel", "other"]
+    architecture: str
+    compute_capability: str | None = None
+    release_date: date
+    process_nm: PositiveFloat
+    aliases: tuple[str, ...] = ()
+
+    sm_count: PositiveInt
+    base_clock_hz: PositiveFloat
+    boost_clock_hz: PositiveFloat
+    matrix_flops_per_s: dict[str, PositiveFloat] = Field(default_factory=dict)
+    vector_flops_per_s: dict[str, PositiveFloat]
+
+    dram_kind: str
+    dram_bandwidth_bytes_per_s: PositiveFloat
+    dram_capacity_bytes: PositiveFloat
+    l2_capacity_bytes: PositiveFloat
+    l2_bandwidth_bytes_per_s: PositiveFloat | None = None
+    shared_memory_per_sm_bytes: PositiveFloat
+    registers_per_sm: PositiveInt
+    max_threads_per_sm: PositiveInt
+    max_blocks_per_sm: PositiveInt
+    warp_size: PositiveInt
+
+    tdp_w: PositiveFloat
+    launch_overhead_s: PositiveFloat
+    links: tuple[Link, ...] = ()
+    price_usd_per_hour: PositiveFloat | None = None
+
+    sources: dict[str, str] = Field(default_factory=dict)
+    notes: str = ""
+    hypothetical: tuple[str, ...] = ()
+    """Fields changed by the user (``--set``), as ``name=value``: the estimate says so."""
+
+    def gemm_flops_per_s(self, dtype: str) -> float:
+        """Dense peak for matrix products in ``dtype``: matrix units where they take it, else the vector pipelines.
+
+        Raises:
+            DeviceError: the device has no rate for the dtype.
+        """
+        rate = self.matrix_flops_per_s.get(dtype) or self.vector_flops_per_s.get(dtype)
+        if rate is None:
+            known = sorted({*self.matrix_flops_per_s, *self.vector_flops_per_s})
+            raise DeviceError(f"{self.id} does not compute in {dtype}: it has {', '.join(known)}")
+        return rate

@@ -1,0 +1,44 @@
+"""Where resources lie: inside the installed package, or in the checkout next to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from neusight.errors import DataError
+
+_PACKAGE = Path(__file__).resolve().parent
+_CHECKOUT = _PACKAGE.parent
+
+
+def tile_models_dir() -> Path:
+    """Folder of the tile models that ship: ``neusight/_pretrained`` in a wheel, ``tile_models/`` in a checkout."""
+    installed = _PACKAGE / "_pretrained"
+    return installed if installed.is_dir() else _CHECKOUT / "tile_models"
+
+
+def checkout_dir(stage: str) -> Path:
+    """Root folder of a stage (``datasets``, ``features``, ``experiments``) of a checkout."""
+    return _CHECKOUT / stage
+
+
+def cache_dir() -> Path:
+    """Per-user cache: ``$NEUSIGHT_CACHE``, else ``$XDG_CACHE_HOME/neusight``, else ``~/.cache/neusight``."""
+    chosen = os.environ.get("NEUSIGHT_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "neusight"
+
+
+def data_dir() -> Path:
+    """Folder with the measured data sets, from ``NEUSIGHT_DATA``.
+
+    Raises:
+        DataError: the variable is not set, or names no folder.
+    """
+    chosen = os.environ.get("NEUSIGHT_DATA")
+    if not chosen:
+        raise DataError("NEUSIGHT_DATA is not set: point it at the folder that holds the measured data sets")
+    if not Path(chosen).is_dir():
+        raise DataError(f"NEUSIGHT_DATA={chosen} is not a folder: point it at the measured data sets")
+    return Path(chosen)

@@ -1,0 +1,86 @@
+"""Quantities are SI floats inside the program; strings with units are read and written only here.
+
+``GB = 1e9`` and ``GiB = 2**30``: memory and bandwidth of datasheets are decimal, caches are binary.
+"""
+
+from __future__ import annotations
+
+import re
+
+from neusight.errors import UnitError
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_SMALL = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9, "p": 1e-12, "": 1.0}
+
+_UNITS: dict[str, dict[str, float]] = {
+    "bytes": {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()},
+    "bytes_per_s": {f"{p}B/s": f for p, f in (_DECIMAL | _BINARY).items()},
+    "flops_per_s": {f"{p}{w}/s": f for p, f in _DECIMAL.items() for w in ("FLOP", "OP")},
+    "hz": {f"{p}Hz": f for p, f in _DECIMAL.items()},
+    "w": {f"{p}W": f for p, f in (_DECIMAL | {"m": 1e-3}).items()},
+    "s": {f"{p}s": f for p, f in _SMALL.items()},
+    "m": {f"{p}m": f for p, f in _SMALL.items()},
+    "j": {f"{p}J": f for p, f in _SMALL.items()},
+    "usd_per_hour": {"USD/h": 1.0, "$/h": 1.0},
+}
+_EXAMPLES = {
+    "bytes": "80GB or 40MiB",
+    "bytes_per_s": "4.8TB/s",
+    "flops_per_s": "19.5TFLOP/s",
+    "hz": "1410MHz",
+    "w": "250W",
+    "s": "5us",
+    "m": "7nm",
+    "j": "20pJ",
+    "usd_per_hour": "1.2USD/h",
+}
+_QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+
+
+def parse(text: str, quantity: str) -> float:
+    """Read ``"4.8TB/s"`` as 4.8e12.
+
+    Args:
+        text: a number directly or after blanks followed by its unit.
+        quantity: the kind expected: bytes, bytes_per_s, flops_per_s, hz, w, s, m, j or usd_per_hour.
+
+    Raises:
+        UnitError: no number, no unit, or a unit of another kind.
+    """
+    units, example = _UNITS[quantity], _EXAMPLES[quantity]
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise UnitError(f"cannot read '{text}' as a quantity: write a number and its unit, such as {example}")
+    number, unit = match.groups()
+    if unit not in units:
+        said = f"unit '{unit}'" if unit else "no unit"
+        raise UnitError(f"'{text}' has {said}, expected {quantity.replace('_', ' ')}: write it like {example}")
+    return float(number) * units[unit]
+
+
+def scaled(value: float, unit: str, digits: int = 3) -> str:
+    """Write 4.8e12 with unit ``B/s`` as ``4.8 TB/s``; values below one take the prefixes m, µ, n and p."""
+    if value == 0 or value != value:
+        return f"{value:g} {unit}"
+    for prefix, factor in [("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)]:
+        if abs(value) >= factor:
+            return f"{value / factor:.{digits}g} {prefix}{unit}" if value < 999.5e15 else f"{value:.3g} {unit}"
+    for prefix, factor in [("m", 1e-3), ("µ", 1e-6), ("n", 1e-9), ("p", 1e-12)]:
+        if abs(value) >= factor:
+            return f"{value / factor:.{digits}g} {prefix}{unit}"
+    return f"{value:.{digits}g} {unit}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Latency for people: ``12.3 ms``, ``4.56 s``, ``7.8 µs``."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def gib(value_bytes: float) -> str:
+    """Memory for people, in GiB, the unit that drivers report."""
+    return f"{value_bytes / 2**30:.2f} GiB"
