@@ -1,0 +1,256 @@
+"""Schemas of measured data: which columns a table has, in which unit and dtype, and what a file must be to be read.
+
+A kernel table has one row a measured kernel. Its family follows from the ``op`` column where there is one, and from
+its columns otherwise. pyarrow is imported where a file is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from neusight.errors import DataError, nearest
+
+Kind = Literal["string", "integer", "number", "boolean"]
+_ARROW: dict[str, str] = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: ``unit`` is '' for names and counts."""
+
+    name: str
+    kind: Kind
+    unit: str = ""
+    required: bool = True
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One kind of file. ``ops`` are the values of its ``op`` column, empty when it has none."""
+
+    name: str
+    columns: tuple[Column, ...]
+    ops: tuple[str, ...] = ()
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of the columns that must be there."""
+        return tuple(c.name for c in self.columns if c.required)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Names of the columns that may be there."""
+        return tuple(c.name for c in self.columns if not c.required)
+
+    def arrow(self, names: Iterable[str] | None = None) -> Any:
+        """The ``pyarrow.Schema`` of the columns in ``names``, in the table's order (default: all)."""
+        import pyarrow as pa
+
+        chosen = self.columns if names is None else [c for c in self.columns if c.name in set(names)]
+        kinds = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+        return pa.schema(
+            [pa.field(c.name, kinds[c.kind], metadata={"unit": c.unit} if c.unit else None) for c in chosen]
+        )
+
+
+def _integers(*names: str, required: bool = True) -> tuple[Column, ...]:
+    return tuple(Column(name, "integer", required=required) for name in names)
+
+
+_LATENCY = Column("latency_ms", "number", "ms", meaning="time of the kernel, launch included")
+_HEAD = (Column("gpu", "string", meaning="id of the device catalogue"), Column("op", "string"))
+_DTYPE = Column("dtype", "string", meaning="element type of the operands")
+_SPLIT = Column("split", "string", required=False, meaning="train or test, as the origin assigned it")
+_ORIGIN = tuple(Column(name, "string", required=False) for name in ("framework", "version", "kernel"))
+_PROFILE = (
+    Column("kernel_name", "string", required=False, meaning="the kernel that did the work"),
+    Column("kernel_names", "string", required=False, meaning="all kernels that ran, ';'-separated"),
+    *_integers("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", required=False),
+    Column("blocks_per_sm", "number", required=False),
+    Column("warps_per_sm", "number", required=False),
+)
+_SERVING = (
+    Column("gpu", "string", meaning="id of the device catalogue"),
+    *(Column(name, "string") for name in ("framework", "version", "kernel", "dtype")),
+)
+_HEADS = _integers("batch", "num_heads", "num_kv_heads", "head_dim", "window")
+
+TWO_TENSOR_OPS = ("add", "mul", "div", "pow", "sub")
+ONE_TENSOR_OPS = ("add_scalar", "mul_scalar", "div_scalar", "pow_scalar", "sub_scalar")
+FUNCTION_OPS = ("relu", "gelu", "tanh", "sigmoid", "silu", "exp", "log", "sqrt", "neg")
+
+KERNEL_TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        Table(
+            "gemm",
+            (
+                *_HEAD,
+                _DTYPE,
+                _SPLIT,
+                _LATENCY,
+                *_ORIGIN,
+                Column("eager", "boolean", required=False),
+                Column("batch", "integer", required=False, meaning="products a launch; 1 where missing"),
+                *_integers("m", "n", "k"),
+                *_PROFILE,
+            ),
+            ops=("linear", "bmm"),
+        ),
+        Table(
+            "elementwise",
+            (*_HEAD, _DTYPE, _SPLIT, _LATENCY, *_ORIGIN, *_integers("rows", "cols"), *_PROFILE),
+            ops=TWO_TENSOR_OPS + ONE_TENSOR_OPS + FUNCTION_OPS,
+        ),
+        Table(
+            "row_reduction",
+            (*_HEAD, _DTYPE, _SPLIT, _LATENCY, *_ORIGIN, *_integers("rows", "cols"), *_PROFILE),
+            ops=("softmax", "layer_norm"),
+        ),
+        Table(
+            "conv2d",
+            (
+                *_HEAD,
+                _DTYPE,
+                _SPLIT,
+                _LATENCY,
+                *_ORIGIN,
+                *_integers("batch", "in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding"),
+                *_PROFILE,
+            ),
+            ops=("conv2d",),
+        ),
+        Table(
+            "attention_context",
+            (*_SERVING, Column("kv_cache_dtype", "string"), *_HEADS, *_integers("seq_len"), _LATENCY),
+        ),
+        Table(
+            "attention_generation",
+            (*_SERVING, Column("kv_cache_dtype", "string"), *_HEADS, *_integers("kv_len"), _LATENCY),
+        ),
+        Table(
+            "moe",
+            (
+                *_SERVING,
+                *_integers("hidden_size", "ffn_size", "top_k", "num_experts", "moe_tp_size", "moe_ep_size"),
+                Column("distribution", "string", meaning="how tokens fall on experts"),
+                *_integers("num_tokens"),
+                _LATENCY,
+            ),
+        ),
+        Table(
+            "nccl",
+            (
+                *(Column(name, "string") for name in ("gpu", "nccl_version", "collective", "dtype")),
+                *_integers("num_gpus"),
+                Column("bytes", "integer", "B"),
+                _LATENCY,
+            ),
+        ),
+        Table(
+            "allreduce",
+            (
+                *(Column(name, "string") for name in ("gpu", "framework", "version", "kernel", "mode")),
+                *_integers("num_gpus"),
+                Column("bytes", "integer", "B"),
+                _LATENCY,
+            ),
+        ),
+    )
+}
+MODEL_TABLE = Table(
+    "model_latency",
+    (
+        Column("gpu", "string", meaning="id of the device catalogue"),
+        Column("model", "string", meaning="name of a config file, without .json"),
+        Column("mode", "string", meaning="inference or training"),
+        Column("dtype", "string", required=False),
+        *_integers("batch", "seq_len"),
+        Column("option", "string", required=False, meaning="'' single GPU, fusion, dp4, tp4, pp4_1"),
+        Column("e2e_ms", "number", "ms"),
+        Column("forward_ms", "number", "ms", required=False),
+        Column("backward_ms", "number", "ms", required=False),
+    ),
+)
+TABLE_OF_OP: dict[str, Table] = {op: table for table in KERNEL_TABLES.values() for op in table.ops}
+
+
+def read_parquet(path: Path) -> Any:
+    """A ``pyarrow.Table`` of the whole file.
+
+    Raises:
+        DataError: the file is missing, truncated, or not parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise DataError(f"{path} is not there: give a parquet file of measurements")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty: copy it again from its source")
+    with path.open("rb") as file:
+        whole = file.read(4) == b"PAR1" and file.seek(-4, 2) and file.read(4) == b"PAR1"
+        begins = file.seek(0) == 0 and file.read(4) == b"PAR1"
+    if not whole:
+        fault = "truncated (its parquet footer is missing)" if begins else "not a parquet file"
+        raise DataError(f"{path} is {fault}: copy it again from its source, or `neusight datasets import` a CSV")
+    try:
+        return pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path} cannot be read as parquet ({reason}): copy it again from its source") from error
+
+
+def check_columns(path: Path, table: Table, schema: Any) -> None:
+    """Hold a file's ``pyarrow.Schema`` against ``table``: all required columns, each of a fitting type.
+
+    Raises:
+        DataError: naming the columns that are missing or of the wrong type.
+    """
+    names = set(schema.names)
+    if missing := [c.name for c in table.columns if c.required and c.name not in names]:
+        hint = nearest(missing[0], names - set(table.required))
+        raise DataError(
+            f"{path} lacks {', '.join(missing)} of a {table.name} table: it needs {', '.join(table.required)}{hint}"
+        )
+    for column in table.columns:
+        if column.name in names and not _fits(schema.field(column.name).type, column.kind):
+            found = schema.field(column.name).type
+            raise DataError(
+                f"{path}: column {column.name} is {found}, not {column.kind}: store it as {_ARROW[column.kind]}"
+            )
+
+
+def _fits(found: Any, kind: Kind) -> bool:
+    """Whether an arrow type can stand for ``kind``; an all-null column fits everything that is optional."""
+    import pyarrow.types as t
+
+    if t.is_dictionary(found):
+        found = found.value_type
+    number = t.is_integer(found) or t.is_floating(found)
+    tests = {
+        "string": t.is_string(found) or t.is_large_string(found) or t.is_string_view(found),
+        "integer": t.is_integer(found),
+        "number": number,
+        "boolean": t.is_boolean(found),
+    }
+    return t.is_null(found) or tests[kind]
+
+
+def table_without_op(path: Path, schema: Any) -> Table:
+    """The kernel table that a file without an ``op`` column is, by its columns.
+
+    Raises:
+        DataError: no table has its required columns there.
+    """
+    candidates = [t for t in KERNEL_TABLES.values() if not t.ops and set(t.required) <= set(schema.names)]
+    if not candidates:
+        raise DataError(
+            f"{path} is no kernel table (columns {', '.join(schema.names[:6])}, …): "
+            "it needs gpu, op, dtype, latency_ms and the op's shape"
+        )
+    return max(candidates, key=lambda t: len(t.required))
