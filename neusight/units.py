@@ -84,3 +84,16 @@ def milliseconds(seconds: float) -> str:
 def gib(value_bytes: float) -> str:
     """Memory for people, in GiB, the unit that drivers report."""
     return f"{value_bytes / 2**30:.2f} GiB"
+
+
+def exact(value: float, quantity: str) -> str:
+    """The shortest text that ``parse`` reads back as the same float: 50331648 bytes give ``48 MiB``.
+
+    Args:
+        value: SI.
+        quantity: the kind, as in ``parse``.
+    """
+    candidates = [f"{value / factor:.15g} {unit}" for unit, factor in _UNITS[quantity].items()]
+    same = [text for text in candidates if _QUANTITY.fullmatch(text) and parse(text, quantity) == value]
+    base = next(unit for unit, factor in _UNITS[quantity].items() if factor == 1)
+    return min(same, key=lambda text: (len(text.replace("FLOP", "OP")), "." in text), default=f"{value!r} {base}")

@@ -1,0 +1,204 @@
+"""From the table of a device file to a checked ``DeviceSpec``; every mistake is one line with file and field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from typing import Any
+
+from pydantic import ValidationError
+
+from neusight import units
+from neusight.devices.schema import DTYPES, FIGURES, KEYS, LINK_BANDWIDTH, LINK_KINDS, RATES, VENDORS, WORDS, Figure
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import DeviceError, UnitError, nearest
+
+Table = dict[str, Any]
+
+
+def read_table(table: Table, where: str) -> DeviceSpec:
+    """Check the table of a device file and turn it into SI units.
+
+    Args:
+        table: what the TOML file says.
+        where: name of the file, for messages.
+
+    Raises:
+        DeviceError: unknown or missing key, impossible value, figure without a source.
+        UnitError: a value without its unit or with another one.
+    """
+    _check_keys(table, where)
+    values: Table = {key: _word(key, table[key], where) for key in WORDS if key in table}
+    for key, figure in FIGURES.items():
+        if key in table:
+            values[figure.field] = _figure(key, table[key], where)
+    values["sources"] = _sources(table, where)
+    _check_together(values, where)
+    return _build(values, where)
+
+
+def known(name: str, options: Iterable[str], what: str, where: str) -> None:
+    """Refuse a name that is none of the options.
+
+    Raises:
+        DeviceError: with the nearest options, or all of them when none is near.
+    """
+    options = tuple(options)
+    if name not in options:
+        hint = nearest(name, options) or f": use one of {', '.join(options)}"
+        raise DeviceError(f"{where}: unknown {what} '{name}'{hint}")
+
+
+def _check_keys(table: Table, where: str) -> None:
+    for key in table:
+        known(key, KEYS, "key", where)
+    optional = {k for k, may in WORDS.items() if may} | {k for k, f in FIGURES.items() if f.optional} | {"sources"}
+    missing = [key for key in KEYS if key not in table and key not in optional]
+    if missing:
+        raise DeviceError(f"{where}: {', '.join(missing)} missing: add {'it' if len(missing) == 1 else 'them'}")
+
+
+def _word(key: str, value: Any, where: str) -> Any:
+    if key in ("aliases", "hypothetical"):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise DeviceError(f'{where}: {key} must be a list of strings: write it like {key} = ["…"]')
+        return tuple(value)
+    if not isinstance(value, str):
+        raise DeviceError(f'{where}: {key} = {value!r} must be text: write it like {key} = "…"')
+    if key == "vendor":
+        known(value, VENDORS, "vendor", where)
+    return value
+
+
+def _figure(key: str, value: Any, where: str) -> Any:
+    figure = FIGURES[key]
+    if key in RATES:
+        return _rates(key, value, where)
+    if key == "links":
+        return _links(value, where)
+    if figure.quantity == "plain":
+        return _plain(key, value, where)
+    if figure.quantity == "count":
+        return _count(key, value, where)
+    number = _quantity(key, value, figure, where)
+    # 7e-9 m is 7.000000000000001 nm in binary: a process node has no such digits.
+    return round(number * 1e9, 6) if key == "process" else number
+
+
+def _plain(key: str, value: Any, where: str) -> Any:
+    wanted, example = (date, "2023-03-21") if key == "release_date" else (str, '"…"')
+    if not isinstance(value, wanted):
+        raise DeviceError(f"{where}: {key} = {value!r} must be a {wanted.__name__}: write it like {key} = {example}")
+    return value
+
+
+def _count(key: str, value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise DeviceError(f"{where}: {key} = {value!r} must be a whole number without quotes: write it like {key} = 32")
+    return int(_within(key, value, value, FIGURES[key], where))
+
+
+def _quantity(key: str, value: Any, figure: Figure, where: str) -> float:
+    if not isinstance(value, str):
+        value = f"{value}"
+    try:
+        number = units.parse(value, figure.quantity)
+    except UnitError as error:
+        raise UnitError(f"{where}: {key}: {error}") from None
+    return _within(key, number, value, figure, where)
+
+
+def _within(key: str, number: float, said: Any, figure: Figure, where: str) -> float:
+    if not number > 0:
+        raise DeviceError(f"{where}: {key} = {said} is not above zero: give the datasheet's figure")
+    if not figure.low <= number <= figure.high:
+        side = "small" if number < figure.low else "large"
+        raise DeviceError(f"{where}: {key} = {said} is impossibly {side}: check its number and the prefix of its unit")
+    return number
+
+
+def _rates(key: str, value: Any, where: str) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise DeviceError(f'{where}: {key} must be a table by dtype: write it like {key}.float32 = "19.5 TFLOP/s"')
+    for dtype in value:
+        known(dtype, DTYPES, f"dtype in {key}", where)
+    return {dtype: _quantity(f"{key}.{dtype}", rate, FIGURES[key], where) for dtype, rate in value.items()}
+
+
+def _links(value: Any, where: str) -> list[Table]:
+    if not isinstance(value, list) or not all(isinstance(link, dict) for link in value):
+        raise DeviceError(f"{where}: links must be tables: begin each with [[links]]")
+    return [_link(link, where) for link in value]
+
+
+def _link(link: Table, where: str) -> Table:
+    for key in link:
+        known(key, ("kind", "generation", "bandwidth"), "key in links", where)
+    for key in ("kind", "generation", "bandwidth"):
+        if not isinstance(link.get(key), str):
+            raise DeviceError(f'{where}: links: {key} missing or not text: write it like {key} = "…"')
+    known(link["kind"], LINK_KINDS, "kind in links", where)
+    bandwidth = _quantity("links.bandwidth", link["bandwidth"], LINK_BANDWIDTH, where)
+    return {"kind": link["kind"], "generation": link["generation"], LINK_BANDWIDTH.field: bandwidth}
+
+
+def _sources(table: Table, where: str) -> dict[str, str]:
+    """Field → document, from the file's document → list of keys; every figure must appear."""
+    said = table.get("sources", {})
+    if not isinstance(said, dict) or not all(isinstance(keys, list) for keys in said.values()):
+        raise DeviceError(f'{where}: sources must list keys by document: write it like "X datasheet" = ["tdp"]')
+    documents: dict[str, list[str]] = {}
+    for document, keys in said.items():
+        for key in keys:
+            known(key, _sourced(table), "key in sources", where)
+            documents.setdefault(key, []).append(document)
+    missing = [key for key in _needed(table, documents) if key not in documents]
+    if missing:
+        raise DeviceError(f"{where}: {', '.join(missing)} without a source: name the document under [sources]")
+    return {_field_of(key): "; ".join(documents[key]) for key in _sourced(table) if key in documents}
+
+
+def _sourced(table: Table) -> list[str]:
+    """Keys of the table that may have a source, rates also by dtype."""
+    keys = [key for key in FIGURES if key in table]
+    return [name for key in keys for name in (key, *(f"{key}.{dtype}" for dtype in _dtypes(table, key)))]
+
+
+def _needed(table: Table, documents: dict[str, list[str]]) -> list[str]:
+    """Keys that must have a source; a rate may have its own in place of its table's."""
+    needed = []
+    for key in FIGURES:
+        if table.get(key) not in (None, {}, []):
+            by_dtype = [f"{key}.{dtype}" for dtype in _dtypes(table, key)]
+            needed += [key] if key in documents or not by_dtype else by_dtype
+    return needed
+
+
+def _dtypes(table: Table, key: str) -> list[str]:
+    return list(table[key]) if key in RATES and isinstance(table.get(key), dict) else []
+
+
+def _field_of(key: str) -> str:
+    name, dot, dtype = key.partition(".")
+    return f"{FIGURES[name].field}{dot}{dtype}"
+
+
+def _check_together(values: Table, where: str) -> None:
+    """Refuse figures that each could be true, but not together."""
+    if values["base_clock_hz"] > values["boost_clock_hz"]:
+        raise DeviceError(f"{where}: base_clock is above boost_clock: exchange or correct them")
+    if values["l2_capacity_bytes"] >= values["dram_capacity_bytes"]:
+        raise DeviceError(f"{where}: l2_capacity is not below dram_capacity: check the prefixes of their units")
+    if not values["vector_flops_per_s"]:
+        raise DeviceError(f'{where}: vector_flops is empty: give at least vector_flops.float32 = "… TFLOP/s"')
+    if values["max_threads_per_sm"] < values["warp_size"]:
+        raise DeviceError(f"{where}: max_threads_per_sm is below warp_size: a multiprocessor holds at least one warp")
+
+
+def _build(values: Table, where: str) -> DeviceSpec:
+    try:
+        return DeviceSpec(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise DeviceError(f"{where}: {field}: {first['msg'].lower()}: correct it") from None

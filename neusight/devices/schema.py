@@ -1,0 +1,95 @@
+"""What a device file may say: its keys, the fields of ``DeviceSpec`` behind them, their units and their limits.
+
+A key is the field's name without the unit, because the unit stands in the value: ``dram_bandwidth = "300 GB/s"``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a device file.
+
+    Attributes:
+        field: name in ``DeviceSpec``, with its SI unit.
+        quantity: unit kind of ``neusight.units``; ``count`` for whole numbers, ``plain`` for dates and words.
+        low: smallest value that can be true, SI.
+        high: largest value that can be true, SI.
+        optional: may be left out.
+    """
+
+    field: str
+    quantity: str
+    low: float = 0.0
+    high: float = float("inf")
+    optional: bool = False
+
+
+# Limits refuse slips of unit or prefix (GB for TB), not unusual designs: they lie far outside what is built.
+FIGURES: dict[str, Figure] = {
+    "compute_capability": Figure("compute_capability", "plain", optional=True),
+    "release_date": Figure("release_date", "plain"),
+    "process": Figure("process_nm", "m", 0.5e-9, 1e-6),
+    "sm_count": Figure("sm_count", "count", 1, 100_000),
+    "base_clock": Figure("base_clock_hz", "hz", 50e6, 10e9),
+    "boost_clock": Figure("boost_clock_hz", "hz", 50e6, 10e9),
+    "matrix_flops": Figure("matrix_flops_per_s", "flops_per_s", 1e9, 1e18, optional=True),
+    "vector_flops": Figure("vector_flops_per_s", "flops_per_s", 1e9, 1e18),
+    "dram_kind": Figure("dram_kind", "plain"),
+    "dram_bandwidth": Figure("dram_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 100e12),
+    "dram_capacity": Figure("dram_capacity_bytes", "bytes", 64e6, 100e12),
+    "l2_capacity": Figure("l2_capacity_bytes", "bytes", 16e3, 10e9),
+    "l2_bandwidth": Figure("l2_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e15, optional=True),
+    "shared_memory_per_sm": Figure("shared_memory_per_sm_bytes", "bytes", 1e3, 100e6),
+    "registers_per_sm": Figure("registers_per_sm", "count", 256, 100_000_000),
+    "max_threads_per_sm": Figure("max_threads_per_sm", "count", 1, 1_000_000),
+    "max_blocks_per_sm": Figure("max_blocks_per_sm", "count", 1, 100_000),
+    "warp_size": Figure("warp_size", "count", 1, 1024),
+    "tdp": Figure("tdp_w", "w", 1, 50e3),
+    "launch_overhead": Figure("launch_overhead_s", "s", 1e-9, 0.1),
+    "links": Figure("links", "plain", optional=True),
+    "price": Figure("price_usd_per_hour", "usd_per_hour", 1e-4, 1e5, optional=True),
+}
+
+LINK_BANDWIDTH = Figure("bandwidth_bytes_per_s", "bytes_per_s", 1e6, 100e12)
+LINK_KINDS = ("nvlink", "pcie", "infinity-fabric", "xe-link")
+
+RATES = ("matrix_flops", "vector_flops")
+"""Keys that hold a table of rates by dtype."""
+
+DTYPES = (
+    "float64",
+    "float32",
+    "tf32",
+    "float16",
+    "bfloat16",
+    "float8",
+    "float6",
+    "float4",
+    "int8",
+    "int4",
+)
+
+WORDS: dict[str, bool] = {
+    "id": False,
+    "name": False,
+    "vendor": False,
+    "architecture": False,
+    "aliases": True,
+    "notes": True,
+    "hypothetical": True,
+}
+"""Keys that say what a device is called; they need no source. The value says whether the key may be left out."""
+
+VENDORS = ("nvidia", "amd", "intel", "other")
+
+KEYS = (*WORDS, *FIGURES, "sources")
+
+
+def key_of(field: str) -> str:
+    """Key of a device file for a field of ``DeviceSpec``: ``tdp_w`` gives ``tdp``; a dtype after a dot stays."""
+    name, dot, dtype = field.partition(".")
+    key = next(key for key, figure in FIGURES.items() if figure.field == name)
+    return f"{key}{dot}{dtype}"

@@ -1,0 +1,68 @@
+"""Write a device as the file that reads back to it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from neusight import units
+from neusight.devices.schema import FIGURES, LINK_BANDWIDTH, RATES, WORDS, key_of
+from neusight.devices.spec import DeviceSpec
+
+
+def to_toml(spec: DeviceSpec) -> str:
+    """Text of a device file, with units and sources; loading it gives an equal ``DeviceSpec``."""
+    lines = [_line(key, getattr(spec, key)) for key in WORDS if getattr(spec, key)]
+    lines.append("")
+    for key, figure in FIGURES.items():
+        value = getattr(spec, figure.field)
+        if key not in (*RATES, "links") and value is not None:
+            lines.append(_line(key, _written(key, value)))
+    return "\n".join([*lines, *_rates(spec), *_links(spec), *_sources(spec)]) + "\n"
+
+
+def _written(key: str, value: Any) -> Any:
+    quantity = FIGURES[key].quantity
+    if quantity in ("plain", "count"):
+        return value
+    # The node's own number of nanometres: 1e-9 has no exact binary form to divide by.
+    return f"{value:g} nm" if key == "process" else units.exact(value, quantity)
+
+
+def _rates(spec: DeviceSpec) -> list[str]:
+    lines = []
+    for key in RATES:
+        rates: dict[str, float] = getattr(spec, FIGURES[key].field)
+        if rates:
+            lines += ["", f"[{key}]"]
+            lines += [_line(dtype, units.exact(rate, "flops_per_s")) for dtype, rate in rates.items()]
+    return lines
+
+
+def _links(spec: DeviceSpec) -> list[str]:
+    lines = []
+    for link in spec.links:
+        bandwidth = units.exact(link.bandwidth_bytes_per_s, LINK_BANDWIDTH.quantity)
+        lines += ["", "[[links]]", _line("kind", link.kind), _line("generation", link.generation)]
+        lines.append(_line("bandwidth", bandwidth))
+    return lines
+
+
+def _sources(spec: DeviceSpec) -> list[str]:
+    keys: dict[str, list[str]] = {}
+    for field, document in spec.sources.items():
+        keys.setdefault(document, []).append(key_of(field))
+    return ["", "[sources]", *(f"{_value(document)} = {_value(listed)}" for document, listed in keys.items())]
+
+
+def _line(key: str, value: Any) -> str:
+    return f"{key} = {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    """A TOML value: JSON writes strings, numbers and lists of them the same way; dates stand bare."""
+    if isinstance(value, (str, int, float)):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        return json.dumps(list(value), ensure_ascii=False)
+    return str(value)
