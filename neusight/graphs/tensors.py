@@ -1,0 +1,108 @@
+"""What a rule knows of a tensor: shape, dtype and strides, without any tensor library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from neusight.kernels import DTYPE_BYTES
+
+_OTHER_BYTES = {"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16}
+FLOATING = frozenset({"float64", "float32", "float16", "bfloat16"})
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element; every 8-bit float format of PyTorch takes one."""
+    return DTYPE_BYTES.get(dtype) or _OTHER_BYTES.get(dtype) or 1
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor as seen by a rule or asked for as an input; strides are in elements, row-major unless given."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    strides: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.strides and self.shape:
+            object.__setattr__(self, "strides", contiguous_strides(self.shape))
+
+    @property
+    def elements(self) -> int:
+        """Logical number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as stored: a dimension with stride 0 is a broadcast and counts once."""
+        stored = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
+        return (stored if self.elements else 0) * dtype_bytes(self.dtype)
+
+    @property
+    def floating(self) -> bool:
+        """Whether the elements are real floating-point numbers."""
+        return self.dtype in FLOATING
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One dispatched operator: ``name`` without namespace ``aten``, ``overload``, arguments and results.
+
+    Tensors among ``args`` and ``kwargs`` are TensorSpec, lists of tensors are tuples of them.
+    """
+
+    name: str
+    overload: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    outputs: tuple[TensorSpec, ...] = ()
+
+    def arg(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument given by position or by name."""
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Every tensor among the arguments, in order; tensors in lists included."""
+        found: list[TensorSpec] = []
+        for value in (*self.args, *self.kwargs.values()):
+            if isinstance(value, TensorSpec):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found += [item for item in value if isinstance(item, TensorSpec)]
+        return tuple(found)
+
+    @property
+    def output(self) -> TensorSpec:
+        """The first result."""
+        return self.outputs[0]
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of all tensor arguments as stored."""
+        return sum(t.nbytes for t in self.inputs)
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes of all results."""
+        return sum(t.nbytes for t in self.outputs)
+
+    @property
+    def dtype(self) -> str:
+        """The floating dtype the operator computes in: of its first floating argument, else result; else as stored."""
+        tensors = (*self.inputs, *self.outputs)
+        return next((t.dtype for t in tensors if t.floating), tensors[0].dtype if tensors else "float32")
