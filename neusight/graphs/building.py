@@ -3,30 +3,59 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from neusight.errors import ModelError
 from neusight.graphs.recorder import Recorder
 
+aten = torch.ops.aten
+_SMALL_FACTORIES = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default}
 _FILLS = ("normal_", "uniform_", "fill_", "zero_", "trunc_normal_", "random_", "bernoulli_", "exponential_", "erfinv_")
 
 
-class _SkipFills(TorchDispatchMode):
-    """In-place initialisers return at once: fake weights have no values."""
+class _Building(TorchDispatchMode):
+    """In-place initialisers return at once, as fake weights have no values; ranges keep theirs.
+
+    Constructors compute settings from short ranges (one dropout rate a layer) and read them, so operators on real
+    tensors alone run for real.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__.startswith(_FILLS):
             return args[0]
+        if func in _SMALL_FACTORIES or _all_real(args):
+            with unset_fake_temporarily():
+                return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
-def skip_initialisation() -> TorchDispatchMode:
-    """A context in which in-place random numbers and fills do nothing."""
-    return _SkipFills()
+def _all_real(args: tuple[Any, ...]) -> bool:
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    return bool(tensors) and len(tensors) == len(args) and not any(isinstance(t, FakeTensor) for t in tensors)
+
+
+def built(build: Callable[[], Any], dtype: torch.dtype) -> torch.nn.Module:
+    """The module that a function builds, on fake tensors, with ``dtype`` as the default of its floating ones.
+
+    Raises:
+        ModelError: the function returns something else.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with _Building():
+            module = build()
+    finally:
+        torch.set_default_dtype(before)
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(f"the model's function returned {type(module).__name__}: return a torch.nn.Module")
+    return module
 
 
 def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:

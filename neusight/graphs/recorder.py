@@ -17,6 +17,8 @@ from neusight.graphs.tensors import Call, TensorSpec
 from neusight.kernels import Kernel
 
 aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
+"""Asked for by Python wrappers of tensors, of which a real run has none."""
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
 _READS_VALUES = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
 _DATA_SHAPED = {
@@ -92,6 +94,8 @@ class Recorder(TorchDispatchMode):
                 f"layer '{self.layers[-1]}' calls {func}, whose result's shape depends on data: "
                 "trace a form of it with fixed shapes"
             )
+        if func is _DEVICE:
+            return func(*args, **kwargs)
         if self.recording:
             self.ledger.now = len(self.nodes)
         result = _run(func, args, kwargs)

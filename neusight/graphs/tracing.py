@@ -143,20 +143,12 @@ def _fake_module(model: Any, dtype: str) -> torch.nn.Module:
     """The module on fake tensors: built without initialising anything, or a copy without the weights."""
     import torch
 
-    from neusight.graphs.building import copy_as_fake, skip_initialisation
+    from neusight.graphs.building import built, copy_as_fake
+    from neusight.graphs.transformers_forms import settle_routers
 
     floating = getattr(torch, dtype)
-    if isinstance(model, torch.nn.Module):
-        return copy_as_fake(model, floating)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(floating)
-    try:
-        with skip_initialisation():
-            module = model()
-    finally:
-        torch.set_default_dtype(before)
-    if not isinstance(module, torch.nn.Module):
-        raise ModelError(f"the model's function returned {type(module).__name__}: return a torch.nn.Module")
+    module = copy_as_fake(model, floating) if isinstance(model, torch.nn.Module) else built(model, floating)
+    settle_routers(module)
     return module
 
 
@@ -185,6 +177,7 @@ def _step(
     """Forward, and in training backward and the optimizer's step; the id of the last forward node in training."""
     from neusight.graphs.building import track_layers
     from neusight.graphs.training import default_loss, prepared_optimizer
+    from neusight.graphs.transformers_forms import unpadded_batches
 
     ledger = recorder.ledger
     for tensor in (*module.parameters(), *module.buffers()):
@@ -192,7 +185,7 @@ def _step(
     module.train(mode == "training")
     update = prepared_optimizer(module, *optimizer, ledger) if mode == "training" else None
     args, kwargs = given
-    with track_layers(module, recorder), recorder:
+    with unpadded_batches(), track_layers(module, recorder), recorder:
         with recorder.during("forward"):
             result = module(*args, **kwargs)
         if mode == "inference":

@@ -1,0 +1,91 @@
+"""Hugging Face code that asks fake tensors for values, given the answer of an unpadded, unpacked batch.
+
+With real tensors these models look at the mask to see that nothing is padded and at the positions to see that nothing
+is packed; then they run without a mask. Sparse layers run every expert on a padded buffer, whose shape is fixed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def _false(*_: Any, **__: Any) -> bool:
+    return False
+
+
+def _true(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _none(*_: Any, **__: Any) -> None:
+    return None
+
+
+def padded_experts(layer: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    """A Switch layer with every expert in turn, each on a buffer of batch x expert_capacity tokens.
+
+    Fedus et al. 2022, section 2.2: the capacity bounds the tokens of a sequence that go to one expert; the buffer is
+    filled with zeros where fewer come.
+    """
+    batch, length, width = hidden_states.shape
+    chosen, weights, _ = layer.router(hidden_states)
+    rows = min(batch * layer.router.expert_capacity, batch * length)
+    tokens = hidden_states.reshape(-1, width)
+    result = tokens.clone()
+    slots = torch.arange(rows)
+    for number, expert in enumerate(layer.experts.values()):
+        # Stands for the search of the chosen tokens, which real runs do by a boolean mask.
+        places = chosen[..., number].reshape(-1).argsort(descending=True)[:rows]
+        buffer = tokens.new_zeros(rows, width)
+        buffer[slots] = tokens[places]
+        result[places] = expert(buffer)[slots]
+    return (weights.reshape(-1, 1) * result).reshape(batch, length, width)
+
+
+def settle_routers(module: torch.nn.Module) -> None:
+    """Give Switch routers the dtype that they take in the first forward pass, after which they keep it."""
+    for router in module.modules():
+        if type(router).__name__ == "SwitchTransformersTop1Router":
+            classifier: Any = router.classifier
+            weight = classifier.weight
+            if weight.dtype != router.dtype:
+                classifier.weight = torch.nn.Parameter(torch.empty_like(weight, dtype=router.dtype))
+            classifier.to = lambda *_, classifier=classifier: classifier
+
+
+_SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
+_PATCHES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("transformers.masking_utils", "is_tracing", _false),
+    ("transformers.masking_utils", "fast_all", _true),
+    ("transformers.masking_utils", "find_packed_sequence_indices", _none),
+    ("transformers.modeling_attn_mask_utils", "is_tracing", _true),
+    (f"{_SWITCH}:SwitchTransformersSparseMLP", "forward", padded_experts),
+)
+
+
+def _owner(path: str) -> Any:
+    """A loaded module, or a class in one; None when it is not loaded or has no such class."""
+    module, _, name = path.partition(":")
+    loaded = sys.modules.get(module)
+    return getattr(loaded, name, None) if loaded and name else loaded
+
+
+@contextmanager
+def unpadded_batches() -> Iterator[None]:
+    """Answer the questions of Hugging Face models inside; other modules are not touched."""
+    saved = []
+    for path, name, replacement in _PATCHES:
+        owner = _owner(path)
+        if owner is not None and hasattr(owner, name):
+            saved.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        for owner, name, original in saved:
+            setattr(owner, name, original)
