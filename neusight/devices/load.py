@@ -29,11 +29,7 @@ def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
         UnitError: a value without its unit or with another one.
     """
     path = _find(name_or_path)
-    if not overrides:
-        return read_file(path)
-    table = _parse(path)
-    read_table(table, path.name)
-    return override(table, overrides, path.name)
+    return override(_parse(path), overrides, path.name) if overrides else read_file(path)
 
 
 def list_devices() -> list[DeviceSpec]:
@@ -63,17 +59,17 @@ def _ids() -> tuple[str, ...]:
 
 
 def _find(name_or_path: str) -> Path:
-    separators = [mark for mark in (os.sep, os.altsep) if mark]
-    if name_or_path.endswith(".toml") or any(mark in name_or_path for mark in separators):
-        return Path(name_or_path).expanduser()
     name = name_or_path.strip().lower()
-    if name in _ids():
-        return _CATALOGUE / f"{name}.toml"
-    owner = _aliases().get(name)
-    if owner is None:
-        hint = nearest(name, _ids()) or nearest(name, _aliases()) or ": see `neusight devices list`"
-        raise DeviceError(f"unknown device '{name_or_path}'{hint}")
-    return _CATALOGUE / f"{owner}.toml"
+    if name.endswith(".toml"):
+        return Path(name_or_path).expanduser()
+    owner = name if name in _ids() else _aliases().get(name)
+    if owner is not None:
+        return _CATALOGUE / f"{owner}.toml"
+    # After the aliases, because some drivers report names with a slash.
+    if any(mark in name for mark in (os.sep, os.altsep) if mark):
+        return Path(name_or_path).expanduser()
+    hint = nearest(name, _ids()) or nearest(name, _aliases()) or ": see `neusight devices list`"
+    raise DeviceError(f"unknown device '{name_or_path}'{hint}")
 
 
 @cache

@@ -10,7 +10,7 @@ from neusight.devices.schema import FIGURES, LINK_KINDS, RATES
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError
 
-_CHANGEABLE = tuple(key for key in FIGURES if key not in (*RATES, "links"))
+_CHANGEABLE = tuple(key for key, figure in FIGURES.items() if figure.quantity != "plain" and key not in RATES)
 
 
 def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:

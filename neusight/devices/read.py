@@ -60,14 +60,18 @@ def _check_keys(table: Table, where: str) -> None:
 
 def _word(key: str, value: Any, where: str) -> Any:
     if key in ("aliases", "hypothetical"):
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if not _is_words(value):
             raise DeviceError(f'{where}: {key} must be a list of strings: write it like {key} = ["…"]')
         return tuple(value)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not value.strip():
         raise DeviceError(f'{where}: {key} = {value!r} must be text: write it like {key} = "…"')
     if key == "vendor":
         known(value, VENDORS, "vendor", where)
     return value
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _figure(key: str, value: Any, where: str) -> Any:
@@ -86,9 +90,9 @@ def _figure(key: str, value: Any, where: str) -> Any:
 
 
 def _plain(key: str, value: Any, where: str) -> Any:
-    wanted, example = (date, "2023-03-21") if key == "release_date" else (str, '"…"')
+    wanted, word, example = (date, "a date", "2023-03-21") if key == "release_date" else (str, "text", '"…"')
     if not isinstance(value, wanted):
-        raise DeviceError(f"{where}: {key} = {value!r} must be a {wanted.__name__}: write it like {key} = {example}")
+        raise DeviceError(f"{where}: {key} = {value!r} must be {word}: write it like {key} = {example}")
     return value
 
 
@@ -145,7 +149,7 @@ def _link(link: Table, where: str) -> Table:
 def _sources(table: Table, where: str) -> dict[str, str]:
     """Field → document, from the file's document → list of keys; every figure must appear."""
     said = table.get("sources", {})
-    if not isinstance(said, dict) or not all(isinstance(keys, list) for keys in said.values()):
+    if not isinstance(said, dict) or not all(_is_words(keys) for keys in said.values()):
         raise DeviceError(f'{where}: sources must list keys by document: write it like "X datasheet" = ["tdp"]')
     documents: dict[str, list[str]] = {}
     for document, keys in said.items():

@@ -9,6 +9,8 @@ from neusight import units
 from neusight.devices.schema import FIGURES, LINK_BANDWIDTH, RATES, WORDS, key_of
 from neusight.devices.spec import DeviceSpec
 
+_WIDTH = 120
+
 
 def to_toml(spec: DeviceSpec) -> str:
     """Text of a device file, with units and sources; loading it gives an equal ``DeviceSpec``."""
@@ -52,7 +54,15 @@ def _sources(spec: DeviceSpec) -> list[str]:
     keys: dict[str, list[str]] = {}
     for field, document in spec.sources.items():
         keys.setdefault(document, []).append(key_of(field))
-    return ["", "[sources]", *(f"{_value(document)} = {_value(listed)}" for document, listed in keys.items())]
+    return ["", "[sources]", *(_listed(document, names) for document, names in keys.items())]
+
+
+def _listed(document: str, names: list[str]) -> str:
+    """A list on one line where it fits, else one name a line."""
+    line = f"{_value(document)} = {_value(names)}"
+    if len(line) <= _WIDTH:
+        return line
+    return "\n".join([f"{_value(document)} = [", *(f"    {_value(name)}," for name in names), "]"])
 
 
 def _line(key: str, value: Any) -> str:

@@ -1,0 +1,234 @@
+"""Loading devices: names, files, variants, and one line for every mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neusight.devices import load_device, to_toml
+from neusight.errors import DeviceError, NeusightError, UnitError
+
+
+@pytest.fixture
+def mine(tmp_path: Path):
+    """Write the L4's file with one text replaced, and give its path."""
+
+    def write(old: str = "", new: str = "") -> str:
+        text = to_toml(load_device("l4"))
+        assert old in text
+        path = tmp_path / "mine.toml"
+        path.write_text(text.replace(old, new, 1) if old else text + new, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def one_line(error: pytest.ExceptionInfo[NeusightError], *parts: str) -> None:
+    message = str(error.value)
+    assert "\n" not in message
+    assert "pydantic" not in message.lower()
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize("name", ["l4", "L4", " l4 ", "NVIDIA L4", "nvidia l4"])
+def test_id_name_and_alias_in_any_case(name: str) -> None:
+    assert load_device(name).id == "l4"
+
+
+@pytest.mark.parametrize(
+    ("reported", "id_"),
+    [
+        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("Tesla T4", "t4"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"),
+        ("AMD Instinct MI100", "mi100"),
+    ],
+)
+def test_names_that_drivers_report(reported: str, id_: str) -> None:
+    assert load_device(reported).id == id_
+
+
+def test_a_file_of_the_user(mine) -> None:
+    spec = load_device(mine('id = "l4"', 'id = "mine"'))
+    assert spec.id == "mine"
+    assert spec.model_copy(update={"id": "l4"}) == load_device("l4")
+
+
+def test_unknown_device_names_the_nearest() -> None:
+    with pytest.raises(DeviceError) as error:
+        load_device("a100-pcie-80")
+    one_line(error, "a100-pcie-80", "did you mean", "a100-pcie-80gb")
+
+
+def test_a_name_like_no_device_points_to_the_list() -> None:
+    with pytest.raises(DeviceError) as error:
+        load_device("zzzzzzzz")
+    one_line(error, "neusight devices list")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError) as error:
+        load_device(str(tmp_path / "absent.toml"))
+    one_line(error, "absent.toml", "no such file", "check the path")
+
+
+def test_a_folder_is_no_device_file(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError) as error:
+        load_device(f"{tmp_path}/")
+    one_line(error, "directory")
+
+
+def test_binary_file(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(DeviceError) as error:
+        load_device(str(tmp_path / "x.toml"))
+    one_line(error, "x.toml", "UTF-8")
+
+
+def test_malformed_toml_names_the_line(mine) -> None:
+    with pytest.raises(DeviceError) as error:
+        load_device(mine('name = "NVIDIA L4"', "name = = 4"))
+    one_line(error, "mine.toml", "line 2")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "parts"),
+    [
+        ("dram_bandwidth =", "dram_bandwith =", DeviceError, ["unknown key 'dram_bandwith'", "dram_bandwidth"]),
+        ('vendor = "nvidia"', 'vendor = "nvidea"', DeviceError, ["vendor", "nvidia"]),
+        ("sm_count = 58", "sm_count = 0", DeviceError, ["sm_count = 0", "not above zero"]),
+        ("sm_count = 58", "sm_count = -58", DeviceError, ["sm_count", "not above zero"]),
+        ("sm_count = 58", 'sm_count = "58"', DeviceError, ["sm_count", "whole number"]),
+        ("sm_count = 58", "sm_count = 58.5", DeviceError, ["sm_count", "whole number"]),
+        ("sm_count = 58", "sm_count = true", DeviceError, ["sm_count", "whole number"]),
+        ("sm_count = 58\n", "", DeviceError, ["sm_count missing", "add it"]),
+        ('"300 GB/s"', '"300 TB/s"', DeviceError, ["dram_bandwidth", "impossibly large"]),
+        ('"300 GB/s"', '"300 kB/s"', DeviceError, ["dram_bandwidth", "impossibly small"]),
+        ('"300 GB/s"', '"300 GB"', UnitError, ["dram_bandwidth", "unit 'GB'", "4.8TB/s"]),
+        ('"300 GB/s"', "300", UnitError, ["dram_bandwidth", "no unit"]),
+        ('"300 GB/s"', '"fast"', UnitError, ["dram_bandwidth", "cannot read 'fast'"]),
+        ('"300 GB/s"', '"-300 GB/s"', DeviceError, ["dram_bandwidth", "not above zero"]),
+        ('"300 GB/s"', '"1e999 GB/s"', DeviceError, ["dram_bandwidth", "impossibly large"]),
+        ('tdp = "72 W"', 'tdp = "72 GB"', UnitError, ["tdp", "unit 'GB'"]),
+        ('base_clock = "795 MHz"', 'base_clock = "2795 MHz"', DeviceError, ["base_clock is above boost_clock"]),
+        ('l2_capacity = "48 MiB"', 'l2_capacity = "9 GB"', None, []),
+        ('dram_capacity = "24 GB"', 'dram_capacity = "64 MB"', None, []),
+        ('float32 = "30.3 TFLOP/s"', 'float32 = "-1 TFLOP/s"', DeviceError, ["vector_flops.float32", "not above"]),
+        ('bfloat16 = "121 TFLOP/s"', 'bf16 = "121 TFLOP/s"', DeviceError, ["dtype in matrix_flops 'bf16'", "bfloat16"]),
+        ("release_date = 2023-03-21", 'release_date = "2023"', DeviceError, ["release_date", "date"]),
+        ('compute_capability = "8.9"', "compute_capability = 8.9", DeviceError, ["compute_capability", "text"]),
+        ("max_threads_per_sm = 1536", "max_threads_per_sm = 16", DeviceError, ["max_threads_per_sm", "warp_size"]),
+        ('kind = "pcie"', 'kind = "pcie3"', DeviceError, ["kind in links", "pcie"]),
+        ('bandwidth = "31.5 GB/s"', 'bandwidth = "31.5 GB"', UnitError, ["links.bandwidth", "unit 'GB'"]),
+        ('bandwidth = "31.5 GB/s"\n', "", DeviceError, ["links", "bandwidth missing"]),
+        ('name = "NVIDIA L4"', 'name = ""', DeviceError, ["name", "text"]),
+        ('aliases = ["NVIDIA L4"]', 'aliases = "NVIDIA L4"', DeviceError, ["aliases", "list of strings"]),
+        ('["price"]', "[]", DeviceError, ["price without a source", "[sources]"]),
+        ('["price"]', "[7]", DeviceError, ["sources", "list keys"]),
+        ('["price"]', '["prize"]', DeviceError, ["key in sources", "price"]),
+    ],
+)
+def test_each_mistake_is_one_line_with_file_field_and_remedy(mine, old, new, kind, parts) -> None:
+    if kind is None:
+        # Possible figures, if unusual, pass.
+        load_device(mine(old, new))
+        return
+    with pytest.raises(kind) as error:
+        load_device(mine(old, new))
+    one_line(error, "mine.toml", *parts)
+
+
+def test_cache_as_large_as_memory_is_refused(mine) -> None:
+    with pytest.raises(DeviceError) as error:
+        load_device(mine(), ["l2_capacity=9GB", "dram_capacity=8GB"])
+    one_line(error, "l2_capacity is not below dram_capacity")
+
+
+def test_a_rate_added_without_a_source_is_refused(mine) -> None:
+    with pytest.raises(DeviceError) as error:
+        load_device(mine("[vector_flops]\n", '[vector_flops]\nint8 = "1 TFLOP/s"\n'))
+    one_line(error, "vector_flops.int8 without a source")
+
+
+def test_a_variant_changes_what_was_said_and_says_so() -> None:
+    base, spec = load_device("l4"), load_device("l4", ["dram_bandwidth=4.8TB/s", "matrix_flops.bfloat16=2PFLOP/s"])
+    assert spec.id == "l4"
+    assert spec.dram_bandwidth_bytes_per_s == 4.8e12
+    assert spec.matrix_flops_per_s == {**base.matrix_flops_per_s, "bfloat16": 2e15}
+    assert spec.vector_flops_per_s == base.vector_flops_per_s
+    assert spec.hypothetical == ("dram_bandwidth=4.8TB/s", "matrix_flops.bfloat16=2PFLOP/s")
+    assert "set by the user" in spec.sources["dram_bandwidth_bytes_per_s"]
+    assert load_device("l4") == base
+
+
+def test_rates_follow_multiprocessors_and_clock() -> None:
+    base, spec = load_device("l4"), load_device("l4", ["sm_count=116", "vector_flops.float32=40TFLOP/s"])
+    assert spec.sm_count == 116
+    assert spec.matrix_flops_per_s["float16"] == pytest.approx(2 * base.matrix_flops_per_s["float16"])
+    assert spec.vector_flops_per_s["float16"] == pytest.approx(2 * base.vector_flops_per_s["float16"])
+    assert spec.vector_flops_per_s["float32"] == 40e12
+    assert any(change.startswith("rates=x2") for change in spec.hypothetical)
+
+
+def test_links_of_a_variant() -> None:
+    spec = load_device("h100-sxm-80gb", ["links.nvlink=900GB/s", "links.xe-link=1GB/s"])
+    speed = {link.kind: link.bandwidth_bytes_per_s for link in spec.links}
+    assert speed == {"pcie": 63e9, "nvlink": 900e9, "xe-link": 1e9}
+
+
+def test_a_variant_written_and_read_stays_a_variant(tmp_path: Path) -> None:
+    spec = load_device("l4", ["sm_count=144", "matrix_flops.float4=1PFLOP/s", "links.nvlink=900GB/s"])
+    path = tmp_path / "variant.toml"
+    path.write_text(to_toml(spec), encoding="utf-8")
+    assert load_device(str(path)) == spec
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "parts"),
+    [
+        ("dram_bandwidth", DeviceError, ["--set dram_bandwidth", "key=value"]),
+        ("dram_bandwidth=", DeviceError, ["key=value"]),
+        ("dram_bandwith=1TB/s", DeviceError, ["unknown key 'dram_bandwith'", "dram_bandwidth"]),
+        ("dram_bandwidth=1TB", UnitError, ["dram_bandwidth", "unit 'TB'"]),
+        ("dram_bandwidth=4.8", UnitError, ["dram_bandwidth", "no unit"]),
+        ("dram_bandwidth=480TB/s", DeviceError, ["impossibly large"]),
+        ("tdp=-1W", DeviceError, ["tdp", "not above zero"]),
+        ("sm_count=many", DeviceError, ["sm_count", "whole number"]),
+        ("sm_count=-4", DeviceError, ["sm_count", "not above zero"]),
+        ("matrix_flops=1PFLOP/s", DeviceError, ["needs its dtype"]),
+        ("matrix_flops.bf16=1PFLOP/s", DeviceError, ["bf16", "bfloat16"]),
+        ("links.nvlnk=1GB/s", DeviceError, ["nvlnk", "nvlink"]),
+        ("base_clock=9GHz", DeviceError, ["base_clock is above boost_clock"]),
+        ("name=other", DeviceError, ["unknown key 'name'"]),
+    ],
+)
+def test_mistakes_in_variants(change: str, kind: type[NeusightError], parts: list[str]) -> None:
+    with pytest.raises(kind) as error:
+        load_device("l4", [change])
+    one_line(error, "--set", *parts)
+
+
+def test_dtype_that_the_device_lacks() -> None:
+    with pytest.raises(DeviceError) as error:
+        load_device("v100-pcie-32gb").gemm_flops_per_s("bfloat16")
+    one_line(error, "v100-pcie-32gb", "bfloat16", "float16")
+
+
+def test_loading_a_device_imports_nothing_heavy() -> None:
+    heavy = {"torch", "numpy", "pandas", "transformers", "lightgbm", "sklearn", "matplotlib", "scipy", "pyarrow"}
+    code = "import sys; from neusight.devices import load_device; load_device('l4'); print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not heavy & set(out.stdout.split())
+
+
+def test_only_the_file_that_is_asked_for_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path, **kw: read.append(path.name) or real(path, **kw))
+    load_device("l4")
+    assert read == ["l4.toml"]
