@@ -1,0 +1,278 @@
+"""Cleaning as code: each rule names a fault, says why its rows mislead a learner, and counts what it removes.
+
+Cleaning is for training. An evaluation reports on every row. A rule compares a GPU's rows with each other and with
+its datasheet, never with another GPU, so that no measured level of a held-out GPU reaches a training row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neusight.datasets.load import DTYPE_NAMES, to_batches
+from neusight.datasets.observe import observed_tiles
+from neusight.devices import DeviceSpec, load_device
+from neusight.errors import DataError, nearest
+from neusight.kernels import DTYPE_BYTES, KernelBatch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHAPE = (
+    *("batch", "m", "n", "k", "rows", "cols"),
+    *("in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding"),
+)
+
+
+_FILTER = ("kernel_size", "stride", "padding")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """``mask`` takes the frame of ``measured`` and returns True for the rows to remove."""
+
+    name: str
+    why: str
+    mask: Callable[[Any], np.ndarray]
+
+
+@dataclass(frozen=True)
+class CleanResult:
+    """``frame`` are the rows that stay, on their old index; ``report`` has rule, why, gpu, op, removed, of."""
+
+    frame: pd.DataFrame
+    report: pd.DataFrame
+
+
+def measured(frame: pd.DataFrame, devices: Mapping[str, DeviceSpec] | None = None) -> pd.DataFrame:
+    """The rows with their work and their device's limits, in SI units, as rules and the physics check need them.
+
+    Adds ``latency_s``, ``flops``, ``bytes`` (compulsory: every tensor once), ``padded_flops`` (whole tiles),
+    ``flops_per_s``, ``bytes_per_s`` (peaks), ``l2_bytes``, ``bound_s`` (roofline) and the columns of
+    ``observed_tiles``.
+
+    Args:
+        frame: rows as ``load_kernels`` gives them.
+        devices: by id; default the catalogue.
+
+    Raises:
+        DataError: a shape that is no kernel. DeviceError: a GPU that the catalogue lacks.
+    """
+    out = frame.join(observed_tiles(frame))
+    out["latency_s"] = frame["latency_ms"] * 1e-3
+    flops, moved = np.zeros(len(frame)), np.zeros(len(frame))
+    for batch, positions in to_batches(frame):
+        flops[positions], moved[positions] = _work(batch)
+    out["flops"], out["bytes"] = flops, moved
+    _add_limits(out, devices)
+    padded = 2.0 * out["grid"] / out["split_k"] * out["tile_m"] * out["tile_n"] * out.get("k", np.nan)
+    out["padded_flops"] = padded.where(out["family"] == "gemm").fillna(out["flops"])
+    out["bound_s"] = np.maximum(out["flops"] / out["flops_per_s"], out["bytes"] / out["bytes_per_s"])
+    return out
+
+
+def _work(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Floating-point operations and compulsory bytes of kernels; a multiply-add is two operations."""
+    if batch.family == "gemm":
+        b, m, n, k = (batch[c].astype(np.float64) for c in ("batch", "m", "n", "k"))
+        return 2.0 * b * m * n * k, _size(batch) * b * (m * k + k * n + m * n)
+    if batch.family == "conv2d":
+        return _conv_work(batch)
+    if batch.family == "attention":
+        raise DataError("attention rows have no cleaning rule: keep families gemm, elementwise, row_reduction, conv2d")
+    return batch["flops"].astype(np.float64), (batch["read_bytes"] + batch["write_bytes"]).astype(np.float64)
+
+
+def _conv_work(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
+    images, taps = batch["batch"].astype(np.float64), batch["kernel_height"] * batch["kernel_width"]
+    out = [(batch[s] + 2 * batch["padding"] - batch[f"kernel_{s}"]) // batch["stride"] + 1 for s in ("height", "width")]
+    outputs = images * batch["out_channels"] * out[0] * out[1]
+    inputs = images * batch["in_channels"] * batch["height"] * batch["width"]
+    weights = batch["in_channels"] * batch["out_channels"] * taps
+    return 2.0 * outputs * batch["in_channels"] * taps, _size(batch) * (inputs + outputs + weights)
+
+
+def _size(batch: KernelBatch) -> np.ndarray:
+    names, codes = np.unique(batch["dtype"], return_inverse=True)
+    return np.array([DTYPE_BYTES[str(n)] for n in names], dtype=np.float64)[codes]
+
+
+def _add_limits(out: pd.DataFrame, devices: Mapping[str, DeviceSpec] | None) -> None:
+    """Datasheet peaks of each row's GPU: matrix units for products, vector pipelines for the rest."""
+    keys = out.groupby(["gpu", "dtype", "family"], sort=False).ngroup().to_numpy()
+    first = np.unique(keys, return_index=True)[1]
+    kinds = out[["gpu", "dtype", "family"]].iloc[first].to_numpy()
+    limits = np.array([_limits(gpu, dtype, family, devices) for gpu, dtype, family in kinds])
+    if len(out):
+        out[["flops_per_s", "bytes_per_s", "l2_bytes"]] = limits[keys]
+
+
+def _limits(gpu: str, dtype: str, family: str, devices: Mapping[str, DeviceSpec] | None) -> tuple[float, float, float]:
+    spec = devices[gpu] if devices is not None and gpu in devices else load_device(gpu)
+    dtype = DTYPE_NAMES.get(dtype, dtype)
+    vector = spec.vector_flops_per_s.get(dtype) if family not in ("gemm", "conv2d") else None
+    return vector or spec.gemm_flops_per_s(dtype), spec.dram_bandwidth_bytes_per_s, spec.l2_capacity_bytes
+
+
+def clean(
+    frame: pd.DataFrame,
+    devices: Mapping[str, DeviceSpec] | None = None,
+    rules: Sequence[Rule] | None = None,
+) -> CleanResult:
+    """Apply the rules one after another, each to what the ones before left.
+
+    Args:
+        frame: rows as ``load_kernels`` gives them.
+        devices: specs by id; default the catalogue.
+        rules: default ``RULES``; ``rules_named`` picks some of them.
+    """
+    import pandas as pd
+
+    removed: list[tuple[str, str, str, str, int, int]] = []
+    broken = invalid(frame)
+    _count(removed, RULES[0], frame, broken)
+    rows = measured(frame[~broken], devices)
+    for rule in RULES[1:] if rules is None else [r for r in rules if r is not RULES[0]]:
+        mask = rule.mask(rows)
+        _count(removed, rule, rows, mask)
+        rows = rows[~mask]
+    report = pd.DataFrame(removed, columns=["rule", "why", "gpu", "op", "removed", "of"])
+    return CleanResult(frame.loc[rows.index], report)
+
+
+def rules_named(names: Sequence[str]) -> list[Rule]:
+    """The rules of these names.
+
+    Raises:
+        DataError: an unknown name.
+    """
+    known = {r.name: r for r in RULES}
+    if unknown := [n for n in names if n not in known]:
+        raise DataError(f"no cleaning rule '{unknown[0]}': one of {', '.join(known)}{nearest(unknown[0], known)}")
+    return [known[n] for n in names]
+
+
+def summary(report: pd.DataFrame) -> pd.DataFrame:
+    """A report by rule (rows) and gpu (columns), with the total; a rule that removed nothing has zeros."""
+    table = report.pivot_table(index="rule", columns="gpu", values="removed", aggfunc="sum", fill_value=0)
+    table = table.reindex([r.name for r in RULES if r.name in set(report["rule"])]).fillna(0).astype(int)
+    table["total"] = table.sum(axis=1)
+    return table
+
+
+def _count(into: list[tuple[str, str, str, str, int, int]], rule: Rule, rows: pd.DataFrame, mask: np.ndarray) -> None:
+    total = rows.groupby(["gpu", "op"], sort=True).size()
+    gone = rows[mask].groupby(["gpu", "op"]).size().reindex(total.index, fill_value=0)
+    into.extend((rule.name, rule.why, str(g), str(o), int(gone[g, o]), int(total[g, o])) for g, o in total.index)
+
+
+def invalid(rows: pd.DataFrame) -> np.ndarray:
+    """A latency that is no positive, finite number, or a shape with an extent below one."""
+    latency = rows["latency_ms"].to_numpy(dtype=np.float64)
+    bad = ~(np.isfinite(latency) & (latency > 0))
+    for name in SHAPE:
+        if name in rows:
+            bad |= (rows[name] < (0 if name == "padding" else 1)).to_numpy()
+    return bad
+
+
+def faster_than_datasheet(rows: pd.DataFrame) -> np.ndarray:
+    """More FLOP/s than the peak, or more bytes/s than DRAM for operands that no cache holds, beyond 5 % of clocks.
+
+    Winograd's F(4x4, 3x3) needs a quarter of the multiplications of a direct convolution (Lavin and Gray 2016), and
+    cuDNN chooses it: convolutions may reach four times the peak. Twice the L2 is room for partial hits.
+    """
+    gain = np.where(rows["family"] == "conv2d", 4.0, 1.0)
+    compute = rows["flops"] / rows["latency_s"] > 1.05 * gain * rows["flops_per_s"]
+    uncached = rows["bytes"] > 2.0 * rows["l2_bytes"]
+    return (compute | (uncached & (rows["bytes"] / rows["latency_s"] > 1.05 * rows["bytes_per_s"]))).to_numpy()
+
+
+def conflicting_duplicate(rows: pd.DataFrame) -> np.ndarray:
+    """The same kernel measured more than once, more than 10 % off the median of its repetitions."""
+    keys = ["gpu", "op", "dtype", *(c for c in (*SHAPE, "framework", "version", "kernel") if c in rows)]
+    groups = rows.groupby(keys, dropna=False, sort=False)["latency_s"]
+    return ((rows["latency_s"] / groups.transform("median") - 1.0).abs() > 0.10).to_numpy()
+
+
+def disturbed(rows: pd.DataFrame) -> np.ndarray:
+    """Half as slow again as the median of launches that can hardly differ: same kernel, same grid, same shape class.
+
+    Shape class: the inner extent (k, in_channels, elements) within 7 %, batch and filter equal; three rows at least.
+    """
+    import pandas as pd
+
+    inner = rows["flops"].where(rows["family"] == "elementwise")
+    for name in ("k", "in_channels", "cols"):
+        if name in rows:
+            inner = inner.fillna(rows[name])
+    keys = pd.DataFrame({"inner": np.round(np.log2(inner) / 0.1), "block": rows.get("block_x", 0)})
+    for name in ("gpu", "op", "split", "kernel_name", "grid_x", "grid_y", "grid_z", "batch", *_FILTER):
+        keys[name] = rows.get(name)
+    codes = keys.groupby(list(keys), dropna=False, sort=False).ngroup()
+    groups = rows["latency_s"].groupby(codes)
+    alike = (groups.transform("size") >= 3) & rows["grid"].notna()
+    return (alike & (rows["latency_s"] > 1.5 * groups.transform("median"))).to_numpy()
+
+
+def host_stall(rows: pd.DataFrame) -> np.ndarray:
+    """Products too small to take device time, half as slow again as the launch floor of their GPU and op.
+
+    Counted in whole tiles, with an inner extent of 128 at most, they need less than 4 microseconds; the rest is host.
+    """
+    if "k" not in rows:
+        return np.zeros(len(rows), dtype=bool)
+    short = np.maximum(rows["padded_flops"] / rows["flops_per_s"], rows["bytes"] / rows["bytes_per_s"]) < 4e-6
+    small = short & (rows["k"] <= 128)
+    floors = rows[small].groupby(["gpu", "op"])["latency_s"].transform("median")
+    return (small & (rows["latency_s"] > 1.5 * floors.reindex(rows.index))).to_numpy()
+
+
+def launch_loop(rows: pd.DataFrame) -> np.ndarray:
+    """One call that launched more than eight kernels: a loop over what the workspace holds."""
+    return (rows["kernels"] > 8).to_numpy()
+
+
+def throttled_split(rows: pd.DataFrame) -> np.ndarray:
+    """Rows of 1 ms and more of a split whose large products reach less than half of the other split's utilisation.
+
+    Large: 10 GFLOP and more, 30 rows in both splits. Shorter rows stay: 25 launches of them don't heat a card.
+    """
+    compute = (rows["flops"] / rows["flops_per_s"] / rows["latency_s"]).where(rows["flops"] >= 1e10)
+    groups = compute.groupby([rows["gpu"], rows["op"], rows["split"]])
+    table = groups.median().where(groups.count() >= 30).unstack()
+    if table.shape[1] < 2:
+        return np.zeros(len(rows), dtype=bool)
+    slow = table.lt(0.5 * table.max(axis=1), axis=0).stack()
+    keys = rows.set_index(["gpu", "op", "split"]).index
+    return slow.reindex(keys, fill_value=False).to_numpy(dtype=bool) & (rows["latency_s"] >= 1e-3).to_numpy()
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(name="invalid", why="no positive finite latency, or an extent below one", mask=invalid),
+    Rule(
+        name="faster_than_datasheet",
+        why="more work a second than the GPU can do: the timer or the shape is wrong",
+        mask=faster_than_datasheet,
+    ),
+    Rule(
+        name="conflicting_duplicate",
+        why="the same kernel took more than 10 % longer or shorter in its other measurements",
+        mask=conflicting_duplicate,
+    ),
+    Rule(name="disturbed", why="50 % slower than launches of the same kernel, grid and shape class", mask=disturbed),
+    Rule(name="host_stall", why="no device time to speak of, yet 50 % above the launch floor", mask=host_stall),
+    Rule(
+        name="launch_loop",
+        why="more than eight kernels in one call: the time is that of the workspace limit, not of the shape",
+        mask=launch_loop,
+    ),
+    Rule(
+        name="throttled_split",
+        why="a split whose long products reach less than half of the same GPU's other split",
+        mask=throttled_split,
+    ),
+)
