@@ -61,6 +61,7 @@ class DeviceSpec(BaseModel):
     price_usd_per_hour: PositiveFloat | None = None
 
     sources: dict[str, str] = Field(default_factory=dict)
+    """Document behind each figure, by field; a rate with its own source as ``matrix_flops_per_s.float16``."""
     notes: str = ""
     hypothetical: tuple[str, ...] = ()
     """Fields changed by the user (``--set``), as ``name=value``: the estimate says so."""
