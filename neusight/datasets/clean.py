@@ -199,9 +199,16 @@ def conflicting_duplicate(rows: pd.DataFrame) -> np.ndarray:
 
 
 def disturbed(rows: pd.DataFrame) -> np.ndarray:
-    """Half as slow again as the median of launches that can hardly differ: same kernel, same grid, same shape class.
+    """Half as slow again as the median of at least three ``alike`` launches."""
+    groups = rows["latency_s"].groupby(alike(rows))
+    enough = (groups.transform("size") >= 3) & rows["grid"].notna()
+    return (enough & (rows["latency_s"] > 1.5 * groups.transform("median"))).to_numpy()
 
-    Shape class: the inner extent (k, in_channels, elements) within 7 %, batch and filter equal; three rows at least.
+
+def alike(rows: pd.DataFrame) -> np.ndarray:
+    """Number of the group of launches that can hardly differ: same GPU, kernel, grid, batch and shape class.
+
+    Shape class: the inner extent (k, in_channels, cols, or elements of an elementwise kernel) within 7 %.
     """
     import pandas as pd
 
@@ -212,10 +219,7 @@ def disturbed(rows: pd.DataFrame) -> np.ndarray:
     keys = pd.DataFrame({"inner": np.round(np.log2(inner) / 0.1), "block": rows.get("block_x", 0)})
     for name in ("gpu", "op", "split", "kernel_name", "grid_x", "grid_y", "grid_z", "batch", *_FILTER):
         keys[name] = rows.get(name)
-    codes = keys.groupby(list(keys), dropna=False, sort=False).ngroup()
-    groups = rows["latency_s"].groupby(codes)
-    alike = (groups.transform("size") >= 3) & rows["grid"].notna()
-    return (alike & (rows["latency_s"] > 1.5 * groups.transform("median"))).to_numpy()
+    return keys.groupby(list(keys), dropna=False, sort=False).ngroup().to_numpy()
 
 
 def host_stall(rows: pd.DataFrame) -> np.ndarray:

@@ -1,0 +1,243 @@
+"""Manifests and cards: what a data set is, where it comes from, and the hash of every file.
+
+``datasets/<name>/`` of a checkout holds ``manifest.json``, written from the data, and ``card.md``, whose tables are
+written from the data between two marks and whose text is written by hand. A wheel has no such folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from neusight.datasets.schema import KERNEL_TABLES, MODEL_TABLE, read_parquet
+from neusight.errors import DataError, nearest
+from neusight.paths import checkout_dir, data_dir
+
+PROTOCOL = 1
+_BEGIN, _END = "<!-- generated: begin -->", "<!-- generated: end -->"
+_UNITS = {c.name: c.unit for t in (*KERNEL_TABLES.values(), MODEL_TABLE) for c in t.columns if c.unit}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """One file: path below the data set's folder, hash, and for a table its rows, columns and rows by GPU."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    rows: int | None = None
+    columns: dict[str, str] = field(default_factory=dict)
+    """Column name to arrow type, with the unit in brackets where it has one."""
+    gpus: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What no file says: a person writes it once, and it stays when the manifest is written again."""
+
+    title: str
+    origin: str
+    licence: str
+    version: str = "1"
+    training_gpus: tuple[str, ...] = ()
+    held_out_gpus: tuple[str, ...] = ()
+    known_faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A data set by name; its files lie in the folder of that name below ``$NEUSIGHT_DATA``."""
+
+    name: str
+    about: About
+    files: tuple[FileRecord, ...]
+    protocol: int = PROTOCOL
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables together."""
+        return sum(f.rows or 0 for f in self.files)
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """Rows by GPU over all tables."""
+        total: dict[str, int] = {}
+        for record in self.files:
+            for gpu, rows in record.gpus.items():
+                total[gpu] = total.get(gpu, 0) + rows
+        return dict(sorted(total.items()))
+
+    def to_json(self) -> str:
+        """The text of ``manifest.json``."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+
+def list_datasets() -> list[Manifest]:
+    """The data sets that this checkout knows, by name.
+
+    Raises:
+        DataError: not in a checkout, or a manifest that cannot be read.
+    """
+    return [read_manifest(path) for path in sorted(_folder().glob("*/manifest.json"))]
+
+
+def find_dataset(name: str) -> Manifest:
+    """The manifest of a data set of this checkout.
+
+    Raises:
+        DataError: not in a checkout, or no data set of that name.
+    """
+    path = _folder() / name / "manifest.json"
+    if not path.is_file():
+        known = [p.parent.name for p in sorted(_folder().glob("*/manifest.json"))]
+        raise DataError(f"no data set '{name}': one of {', '.join(known)}{nearest(name, known)}")
+    return read_manifest(path)
+
+
+def show(name: str) -> str:
+    """The card of a data set, as Markdown.
+
+    Raises:
+        DataError: not in a checkout, or no data set of that name.
+    """
+    manifest = find_dataset(name)
+    card = _folder() / name / "card.md"
+    return card.read_text() if card.is_file() else tables(manifest)
+
+
+def _folder() -> Path:
+    folder = checkout_dir("datasets")
+    if not any(folder.glob("*/manifest.json")):
+        raise DataError(
+            f"no data set manifests in {folder}: they lie in a checkout, not in a wheel; run from a checkout"
+        )
+    return folder
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a ``manifest.json``.
+
+    Raises:
+        DataError: no manifest, or one of another protocol.
+    """
+    try:
+        raw = json.loads(path.read_text())
+        protocol = raw["protocol"]
+        told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["about"].items()}
+        about = About(**told)
+        files = tuple(FileRecord(**record) for record in raw["files"])
+        manifest = Manifest(name=raw["name"], about=about, files=files, protocol=protocol)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is no data set manifest ({error!r}): write it again from the data") from error
+    if protocol != PROTOCOL:
+        raise DataError(f"{path} has protocol {protocol}, not {PROTOCOL}: write it again from the data")
+    return manifest
+
+
+def write_manifest(
+    name: str, about: About | None = None, data: Path | None = None, into: Path | None = None
+) -> Manifest:
+    """Write ``manifest.json`` and the tables of ``card.md`` from the files of a data set.
+
+    Args:
+        name: the folder below ``data``.
+        about: default what the manifest there says.
+        data: folder that holds the data set's folder; default ``$NEUSIGHT_DATA``.
+        into: folder for manifest and card; default ``datasets/<name>`` of the checkout.
+
+    Raises:
+        DataError: no such folder, or no ``about`` given and no manifest there yet.
+    """
+    source = (data if data is not None else data_dir()) / name
+    target = into if into is not None else checkout_dir("datasets") / name
+    about = about if about is not None else read_manifest(target / "manifest.json").about
+    manifest = Manifest(name=name, about=about, files=records(source))
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "manifest.json").write_text(manifest.to_json())
+    _write_card(target / "card.md", manifest)
+    return manifest
+
+
+def records(folder: Path) -> tuple[FileRecord, ...]:
+    """A record for every file below ``folder``, in order of path; hidden files and manifests are left out.
+
+    Raises:
+        DataError: no such folder, nothing in it, or a parquet file that cannot be read.
+    """
+    found = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    found = [p for p in found if p.name not in ("manifest.json", "card.md")]
+    if not found:
+        raise DataError(f"{folder} holds no data: give the folder of a data set")
+    return tuple(_record(folder, path) for path in found)
+
+
+def _record(folder: Path, path: Path) -> FileRecord:
+    fixed: dict[str, Any] = {
+        "path": path.relative_to(folder).as_posix(),
+        "sha256": sha256(path),
+        "size_bytes": path.stat().st_size,
+    }
+    table = _read_table(path)
+    if table is None:
+        return FileRecord(**fixed)
+    units = {n: f" [{_UNITS[n]}]" if n in _UNITS else " [ms]" if n.endswith("_ms") else "" for n in table.schema.names}
+    columns = {n: f"{t}{units[n]}" for n, t in zip(table.schema.names, table.schema.types, strict=True)}
+    gpus = table["gpu"].value_counts().to_pylist() if "gpu" in columns else []
+    counts = dict(sorted((str(g["values"]), int(g["counts"])) for g in gpus))
+    return FileRecord(**fixed, rows=table.num_rows, columns=columns, gpus=counts)
+
+
+def _read_table(path: Path) -> Any:
+    if path.suffix == ".parquet":
+        return read_parquet(path)
+    if path.suffix == ".csv":
+        from pyarrow import csv
+
+        return csv.read_csv(path)
+    return None
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def tables(manifest: Manifest) -> str:
+    """The generated part of a card: facts, files and rows by GPU, as Markdown."""
+    about = manifest.about
+    lines = [
+        f"| {manifest.name} | version {about.version} |",
+        "|---|---|",
+        f"| origin | {about.origin} |",
+        f"| licence | {about.licence} |",
+        f"| rows | {manifest.rows:,} |",
+        f"| training GPUs | {', '.join(about.training_gpus) or '–'} |",
+        f"| held-out GPUs | {', '.join(about.held_out_gpus) or '–'} |",
+        "",
+        "| file | rows | sha256 |",
+        "|---|---:|---|",
+        *(
+            f"| {f.path} | {'' if f.rows is None else format(f.rows, ',')} | `{f.sha256[:16]}…` |"
+            for f in manifest.files
+        ),
+        "",
+        "| gpu | rows |",
+        "|---|---:|",
+        *(f"| {gpu} | {rows:,} |" for gpu, rows in manifest.gpus.items()),
+    ]
+    return "\n".join(lines)
+
+
+def _write_card(path: Path, manifest: Manifest) -> None:
+    """Replace what lies between the marks; a new card gets a title and the known faults as its text."""
+    block = f"{_BEGIN}\n{tables(manifest)}\n{_END}"
+    if path.is_file() and _BEGIN in (old := path.read_text()) and _END in old:
+        head, tail = old.split(_BEGIN)[0], old.split(_END)[1]
+        path.write_text(f"{head}{block}{tail}")
+        return
+    faults = "\n".join(f"- {fault}" for fault in manifest.about.known_faults)
+    path.write_text(f"# {manifest.about.title}\n\n{block}\n\n## Known faults\n\n{faults or 'None known.'}\n")
