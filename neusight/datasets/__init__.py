@@ -3,31 +3,53 @@
 Read
     ``load_kernels(path=None, families=None) -> DataFrame``, ``load_models(path=None) -> DataFrame``: checked parquet;
     ``to_batches(frame) -> [(KernelBatch, positions), ...]``: the rows as kernels;
-    ``observed_tiles(frame) -> DataFrame`` (kind, tile_m, tile_n, split_k, grid, kernels), ``tile_coverage(frame)``.
+    ``observed_tiles(frame) -> DataFrame`` (kind, tile_m, tile_n, split_k, grid, kernels).
 Judge
     ``clean(frame, devices=None, rules=None) -> CleanResult(frame, report)``, ``summary(report)``, ``RULES``,
     ``rules_named(names)``;
-    ``verify(name_or_path) -> VerifyReport`` with ``.ok``, ``.to_dict()`` and tables.
+    ``verify(name_or_path) -> VerifyReport``: ``.ok``, ``.problems``, ``.hashes``, ``.tables``, ``.to_dict()``.
 Know
-    ``list_datasets() -> [Manifest]``, ``show(name) -> str`` (the card), ``write_manifest(name, root)``.
+    ``list_datasets() -> [Manifest]``, ``find_dataset(name)``, ``show(name) -> str`` (the card as Markdown),
+    ``write_manifest(name, about=None, data=None, into=None) -> Manifest``.
 Bring
-    ``import_csv(folder, out, gpu=None, ...) -> Manifest``.
+    ``import_csv(folder, out, gpu=None, split=None, dtype='float32', about=None) -> Manifest``.
 """
 
+from neusight.datasets.bring import import_csv
 from neusight.datasets.clean import RULES, CleanResult, Rule, clean, rules_named, summary
 from neusight.datasets.load import load_kernels, load_models, to_batches
+from neusight.datasets.manifest import (
+    About,
+    FileRecord,
+    Manifest,
+    find_dataset,
+    list_datasets,
+    show,
+    write_manifest,
+)
 from neusight.datasets.observe import observed_tiles, tile_coverage
+from neusight.datasets.verify import VerifyReport, verify
 
 __all__ = [
     "RULES",
+    "About",
     "CleanResult",
+    "FileRecord",
+    "Manifest",
     "Rule",
+    "VerifyReport",
     "clean",
+    "find_dataset",
+    "import_csv",
+    "list_datasets",
     "load_kernels",
     "load_models",
     "observed_tiles",
     "rules_named",
+    "show",
     "summary",
     "tile_coverage",
     "to_batches",
+    "verify",
+    "write_manifest",
 ]

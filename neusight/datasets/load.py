@@ -199,7 +199,7 @@ def _gemm(rows: pd.DataFrame) -> KernelBatch:
     """Float32 ``linear`` rows are torch's with bias; those of serving engines, in narrower dtypes, have none."""
     op, dtype = _strings(rows["op"]), _dtype(rows)
     linear = op == "linear"
-    batch = _counts(rows, "batch")["batch"] if "batch" in rows else np.ones(len(rows), np.int64)
+    batch = _counts(rows.fillna({"batch": 1}), "batch")["batch"] if "batch" in rows else 1
     return KernelBatch.from_columns(
         "gemm",
         op=op,

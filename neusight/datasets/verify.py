@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.datasets.clean import alike, clean, invalid, measured, summary
-from neusight.datasets.load import DTYPE_NAMES, load_kernels, parquet_files
+from neusight.datasets.load import DTYPE_NAMES, load_kernels
 from neusight.datasets.manifest import FileRecord, Manifest, find_dataset, list_datasets, read_manifest, sha256
 from neusight.datasets.observe import tile_coverage
 from neusight.datasets.schema import read_parquet
@@ -191,13 +191,13 @@ def noise(work: pd.DataFrame) -> pd.DataFrame:
 
     It bounds the accuracy of any predictor that sees only the shape.
     """
+    import pandas as pd
+
     groups = work["latency_s"].groupby(alike(work))
     off = (100.0 * (work["latency_s"] / groups.transform("median") - 1.0).abs())[groups.transform("size") >= 3]
     grouped = off.groupby([work["family"], work["gpu"]])
-    out = grouped.quantile([0.5, 0.95]).unstack().round(2)
-    out.columns = ["median_percent", "p95_percent"]
-    out.insert(0, "rows", grouped.size())
-    return out
+    quantiles = {"median_percent": grouped.quantile(0.5).round(2), "p95_percent": grouped.quantile(0.95).round(2)}
+    return pd.DataFrame({"rows": grouped.size(), **quantiles})
 
 
 def session_agreement(kernels: pd.DataFrame, operators: Path) -> pd.DataFrame:
@@ -217,10 +217,8 @@ def session_agreement(kernels: pd.DataFrame, operators: Path) -> pd.DataFrame:
     keys = [(g, *s) for g, s in zip(rows["gpu"], rows["shape"], strict=True)]
     ratio = pd.Series(rows["forward_ms"].to_numpy() / alone.reindex(keys).to_numpy(), index=rows["gpu"]).dropna()
     grouped = ratio.groupby(level=0)
-    out = grouped.quantile([0.05, 0.5, 0.95]).unstack().round(2)
-    out.columns = ["p5", "median", "p95"]
-    out.insert(0, "layers", grouped.size())
-    return out
+    quantiles = {name: grouped.quantile(q).round(2) for name, q in (("p5", 0.05), ("median", 0.5), ("p95", 0.95))}
+    return pd.DataFrame({"layers": grouped.size(), **quantiles})
 
 
 def _linear_shape(inputs: str, output: str) -> tuple[float, float, float] | None:
