@@ -29,6 +29,9 @@ class _Building(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.__name__.startswith(_FILLS):
             return args[0]
+        if func is aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            # Only initialisers ask ("any weight out of range?"); a zero, or False, ends their search.
+            return 0.0 if args[0].is_floating_point() else False
         if func in _SMALL_FACTORIES or _all_real(args):
             with unset_fake_temporarily():
                 return func(*args, **(kwargs or {}))
