@@ -77,7 +77,7 @@ def import_csv(
         raise DataError(f"{out} is there already: give a new folder, data sets don't change in place")
     frames = [_frame(path, gpu, split, dtype) for path in _csv_files(folder)]
     frame = pd.concat(frames, ignore_index=True)
-    repeated = ["gpu", "op", "dtype", "split", "latency_ms", *(c for c in SHAPE if c in frame)]
+    repeated = [c for c in ("gpu", "op", "dtype", "split", "latency_ms", *SHAPE) if c in frame]
     frame = frame.drop_duplicates(repeated, ignore_index=True)
     about = about or About(title=out.name, origin=f"imported from {folder.name}", licence="not stated")
     return _write(frame, out, about)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from neusight.datasets import find_dataset, list_datasets, load_kernels, load_models, observed_tiles, to_batches, verify
+from neusight.datasets.manifest import records
+
+
+@pytest.fixture(scope="module")
+def kernels(data):
+    return load_kernels(data / "neusight-fp32" / "kernels")
+
+
+def test_hashes_match_the_manifests(data):
+    for manifest in list_datasets():
+        assert records(data / manifest.name) == manifest.files, manifest.name
+
+
+def test_every_row_becomes_a_kernel(kernels):
+    positions = np.concatenate([p for _, p in to_batches(kernels)])
+    assert sorted(positions) == list(range(len(kernels)))
+
+
+def test_every_gemm_has_a_tile_that_explains_its_grid(kernels):
+    gemms = kernels[(kernels["family"] == "gemm") & (kernels["gpu"] != "mi100")]
+    seen = observed_tiles(gemms)
+    assert seen[["tile_m", "tile_n", "split_k", "grid"]].notna().all().all()
+    exact = gemms["kernel_name"].str.contains(r"^(?:ampere|volta|maxwell)_sgemm")
+    across = np.ceil(gemms["n"] / seen["tile_n"]) == gemms["grid_x"]
+    down = np.ceil(gemms["m"] / seen["tile_m"]) == gemms["grid_y"]
+    assert (across & down)[exact].all()
+
+
+def test_models_and_their_gpus_are_known(data):
+    models = load_models(data / "neusight-fp32" / "models" / "latency.parquet")
+    assert (models["option"] == "").sum() == 72
+    assert (models["e2e_ms"] > 0).all()
+
+
+def test_the_float32_set_verifies(data, monkeypatch):
+    monkeypatch.setenv("NEUSIGHT_DATA", str(data))
+    report = verify("neusight-fp32")
+    assert report.ok, report.problems
+    assert (report.tables["physics"]["uncached"] == 0).all()
+    cleaning = report.tables["cleaning"]
+    training = list(find_dataset("neusight-fp32").about.training_gpus)
+    removed = cleaning.loc["throttled_split"]
+    assert removed["p4"] > 0 and removed["p4"] == removed["total"]
+    others = [g for g in training if g != "p4"]
+    kept = 1 - cleaning[others].sum() / report.tables["coverage"][others].sum()
+    assert (kept > 0.99).all()
