@@ -1,0 +1,36 @@
+# `make demo` and `make test` each set everything up on a fresh clone; nothing else is needed but python3.11.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint types bench train clean
+
+demo: $(STAMP)
+	$(BIN)/neusight predict gpt2-large --gpu l4 --mode training --batch 1
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/bench.py
+
+# Needs NEUSIGHT_DATA. Trains every tile model that ships, in place.
+train: $(STAMP)
+	$(BIN)/neusight train --out tile_models
+
+clean:
+	rm -rf $(VENV)
+
+# Installed once, and again when what is needed changes.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@

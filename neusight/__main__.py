@@ -1,0 +1,5 @@
+"""``python -m neusight``."""
+
+from neusight.cli import main
+
+main()

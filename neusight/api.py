@@ -1,0 +1,227 @@
+"""What people call: ``Predictor`` answers for kernels, models and whole grids of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import neusight
+from neusight.aggregate import Estimate, KernelEstimate, PreparedGraph, Provenance, kernel_rows, prepare, serial
+from neusight.devices import DeviceSpec, load_device
+from neusight.errors import DeviceError, NeusightError
+from neusight.kernel_request import requested
+from neusight.kernels import Kernel, KernelBatch
+from neusight.predictor import KernelEstimates, KernelPredictor
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+Gpu = str | Path | DeviceSpec
+_REMEMBERED = 256
+"""Folded graphs that a predictor keeps: a few hundred kernels each."""
+
+
+class Predictor:
+    """Latency of kernels and models on any device.
+
+    >>> predictor = Predictor.load()
+    >>> predictor.estimate("gpt2-large", "l4", mode="training").latency_s
+    >>> predictor.kernel("gemm", "l4", m=4096, n=4096, k=4096).utilisation
+
+    One predictor answers many questions: it keeps tile models, devices and the kernels of every model that it has seen.
+    """
+
+    def __init__(self, kernels: KernelPredictor) -> None:
+        self.kernel_predictor = kernels
+        self._prepared = lru_cache(maxsize=_REMEMBERED)(_load)
+
+    @classmethod
+    def load(cls, tile_models: str | Path | None = None) -> Predictor:
+        """A predictor with the tile models that ship, or with those of a folder that ``neusight train`` wrote.
+
+        Raises:
+            ArtifactError: the folder holds no tile models of this protocol, or they are damaged.
+        """
+        return cls(KernelPredictor.load(None if tile_models is None else Path(tile_models)))
+
+    def kernel(self, kernel: Kernel | str, gpu: Gpu, overrides: Sequence[str] = (), **fields: Any) -> KernelEstimate:
+        """One kernel launched alone, launch overhead included.
+
+        Args:
+            kernel: a kernel, or the name of a family or operator, whose shape ``fields`` give.
+            gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
+            overrides: ``key=value`` changes of the device.
+
+        Raises:
+            CoverageError: unknown kernel or field, or a field is missing.
+            DeviceError: unknown device, or it lacks the dtype.
+        """
+        batch = requested(kernel, fields) if isinstance(kernel, str) else KernelBatch.of([kernel])
+        device = as_device(gpu, overrides)
+        device.gemm_flops_per_s(str(batch["dtype"][0]))
+        return kernel_rows(batch, self.kernels(batch, device))[0]
+
+    def kernels(self, batch: KernelBatch, gpu: Gpu) -> KernelEstimates:
+        """A batch of kernels of one family, each launched alone: arrays of shape (n,)."""
+        return self.kernel_predictor.predict(batch, as_device(gpu))
+
+    def estimate(
+        self,
+        model: str | Path | torch.nn.Module,
+        gpu: Gpu,
+        mode: str = "inference",
+        batch: int = 1,
+        seq_len: int | None = None,
+        dtype: str = "float32",
+        optimizer: str = "none",
+        attention: str = "eager",
+        *,
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        overrides: Sequence[str] = (),
+        allow_fallback: bool = False,
+    ) -> Estimate:
+        """One step of a model on one device.
+
+        Args:
+            model: a name of the catalogue, a Hugging Face ``config.json``, ``package.module:function``, or a module
+                with its ``inputs``.
+            gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
+            mode: ``inference`` or ``training`` (forward, backward and, if chosen, the optimizer).
+            batch: samples a step.
+            seq_len: tokens a sample; default is the model's own.
+            dtype: of weights and activations.
+            optimizer: ``none``, ``sgd``, ``adam`` or ``adamw``.
+            attention: ``eager``, ``sdpa`` or ``flash``.
+            inputs: example inputs of a module, named or positional; values do not matter, shapes do.
+            overrides: ``key=value`` changes of the device; the estimate says that it is hypothetical.
+            allow_fallback: estimate operators without a rule as data movement, visibly, instead of raising.
+
+        Raises:
+            ModelError: the model is unknown, or cannot run so.
+            CoverageError: an operator has no rule.
+            DeviceError: the device is unknown, malformed, or lacks the dtype.
+        """
+        device = as_device(gpu, overrides)
+        device.gemm_flops_per_s(dtype)
+        options = {"mode": mode, "batch": batch, "seq_len": seq_len, "dtype": dtype, "optimizer": optimizer}
+        options |= {"attention": attention, "allow_fallback": allow_fallback}
+        if isinstance(model, str | Path):
+            prepared = self._prepared(str(model), _version(model), **options)
+        else:
+            prepared = _load(model, 0, inputs=inputs, **options)
+        return serial(prepared, device, self.kernel_predictor.predict, self._provenance(device))
+
+    def sweep(
+        self,
+        models: Iterable[str],
+        gpus: Iterable[Gpu],
+        batches: Iterable[int] = (1,),
+        modes: Iterable[str] = ("inference",),
+        seq_lens: Iterable[int | None] = (None,),
+        dtypes: Iterable[str] = ("float32",),
+        optimizer: str = "none",
+        attention: str = "eager",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> pd.DataFrame:
+        """Every combination as one row a step: latency, throughput, memory and cost, for capacity planning.
+
+        A step that does not fit has ``fits`` False; one that cannot be estimated has its reason in ``error`` and no
+        figures. Columns: model, gpu, mode, batch, seq_len, dtype, latency_ms, low_ms, high_ms, bound_ms, limiter,
+        samples_per_s, tokens_per_s, memory_gib, fits, usd_per_million_samples, error.
+
+        >>> table = predictor.sweep(["gpt2-large"], ["l4", "a100-pcie-80gb"], [1, 2, 4, 8], modes=["training"])
+        >>> table[table.fits].sort_values("samples_per_s").groupby("gpu").last()   # the best batch a GPU
+
+        Args:
+            models, gpus, batches, modes, seq_lens, dtypes: what to combine.
+            optimizer, attention: of all steps.
+            progress: called with (done, of) after each row.
+        """
+        import pandas as pd
+
+        grid = list(product(models, gpus, modes, batches, seq_lens, dtypes))
+        rows = []
+        for done, point in enumerate(grid, start=1):
+            rows.append(self._point(*point, optimizer=optimizer, attention=attention))
+            if progress:
+                progress(done, len(grid))
+        return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
+
+    def _point(
+        self, model: str, gpu: Gpu, mode: str, batch: int, seq_len: int | None, dtype: str, **options: str
+    ) -> dict[str, Any]:
+        name = gpu.id if isinstance(gpu, DeviceSpec) else str(gpu)
+        asked = {"model": model, "gpu": name, "mode": mode, "batch": batch, "seq_len": seq_len, "dtype": dtype}
+        try:
+            return asked | _figures(self.estimate(model, gpu, mode, batch, seq_len, dtype, **options)) | {"error": ""}
+        except NeusightError as error:
+            return asked | {"error": str(error)}
+
+    def _provenance(self, device: DeviceSpec) -> Provenance:
+        said = dict(self.kernel_predictor.provenance)
+        return Provenance(
+            neusight=neusight.__version__,
+            tile_models={key: value for key, value in said.items() if key != "training_gpus"},
+            training_gpus=tuple(said.get("training_gpus", ())),
+            hypothetical=device.hypothetical,
+        )
+
+
+SWEEP_COLUMNS = (
+    *("model", "gpu", "mode", "batch", "seq_len", "dtype", "latency_ms", "low_ms", "high_ms", "bound_ms", "limiter"),
+    *("samples_per_s", "tokens_per_s", "memory_gib", "fits", "usd_per_million_samples", "error"),
+)
+
+
+def as_device(gpu: Gpu, overrides: Sequence[str] = ()) -> DeviceSpec:
+    """The device that an id, a file or a spec stands for.
+
+    Raises:
+        DeviceError: unknown or malformed device, or changes of a spec, which ``model_copy`` makes.
+    """
+    if not isinstance(gpu, DeviceSpec):
+        return _device(str(gpu), _version(gpu), tuple(overrides))
+    if overrides:
+        raise DeviceError(f"overrides need the id or file of a device, not the spec of {gpu.id}: use its model_copy()")
+    return gpu
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _device(name: str, _version: int, overrides: tuple[str, ...]) -> DeviceSpec:
+    return load_device(name, overrides)
+
+
+def _version(name: str | Path) -> int:
+    """Changes when the file of that name does; 0 where there is none."""
+    try:
+        return Path(name).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def _load(model: Any, _version: int, **options: Any) -> PreparedGraph:
+    from neusight.graphs.workloads import load_graph
+
+    return prepare(load_graph(model, **options))
+
+
+def _figures(estimate: Estimate) -> dict[str, Any]:
+    low_s, high_s = estimate.interval
+    price = estimate.usd_per_hour
+    return {
+        "seq_len": estimate.seq_len,
+        "latency_ms": estimate.latency_s * 1e3,
+        "low_ms": low_s * 1e3,
+        "high_ms": high_s * 1e3,
+        "bound_ms": estimate.bound_s * 1e3,
+        "limiter": estimate.limiter,
+        "samples_per_s": estimate.samples_per_s,
+        "tokens_per_s": estimate.tokens_per_s,
+        "memory_gib": estimate.memory.peak_bytes / 2**30,
+        "fits": estimate.fits,
+        "usd_per_million_samples": None if price is None else estimate.cost_usd(1e6),
+    }

@@ -1,0 +1,126 @@
+"""``neusight datasets``: measured data that the project knows, and the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neusight.cli.options import Format
+
+if TYPE_CHECKING:
+    from neusight.datasets import VerifyReport
+
+app = typer.Typer(no_args_is_help=True, help="Measured data: list, verify, import, show.")
+
+
+@app.command("list")
+def list_(form: Format = "human") -> None:
+    """List the data sets that this checkout describes."""
+    from neusight.cli.output import Column, Output, table
+    from neusight.datasets import list_datasets
+
+    found = list_datasets()
+    rows = [
+        {"name": m.name, "rows": m.rows, "files": len(m.files), "gpus": list(m.gpus), "licence": m.about.licence}
+        for m in found
+    ]
+
+    def human() -> None:
+        columns = (
+            Column("name"),
+            Column("rows", right=True),
+            Column("GPUs", right=True),
+            Column("what it is", wrap=True),
+        )
+        table(columns, ((m.name, f"{m.rows:,}", str(len(m.gpus)), m.about.title) for m in found))
+
+    Output(form).data(rows, rows, human)
+
+
+@app.command()
+def show(name: str, form: Format = "human") -> None:
+    """Show the card of a data set: origin, licence, files, known faults."""
+    from neusight.cli.output import Output, line
+    from neusight.datasets import find_dataset
+    from neusight.datasets import show as card
+
+    manifest = find_dataset(name)
+    files = [{key: value for key, value in asdict(f).items() if not isinstance(value, dict)} for f in manifest.files]
+    Output(form).data(asdict(manifest), files, lambda: line(card(name).rstrip()))
+
+
+@app.command()
+def verify(
+    data: Annotated[str, typer.Argument(help="A name of `neusight datasets list`, or a folder or parquet file.")],
+    form: Format = "human",
+) -> None:
+    """Check a data set: hashes, units, physics, noise, and what cleaning removes and why. Exit 1 if it is not sound.
+
+    Examples:
+
+    - `NEUSIGHT_DATA=/data neusight datasets verify neusight-fp32`
+
+    - `neusight datasets verify ./measured`
+    """
+    from neusight.cli.output import Output, busy, note
+    from neusight.datasets import verify as check
+
+    with busy(f"verifying {data}"):
+        found = check(data)
+    rows = [{"path": path, "state": state} for path, state in found.hashes.items()]
+    Output(form).data(found.to_dict(), rows, lambda: _show(found))
+    for problem in found.problems:
+        note(f"error: {problem}")
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _show(found: VerifyReport) -> None:
+    from neusight.cli.output import Column, line, table
+
+    line(f"{found.name}: {'sound' if found.ok else 'NOT SOUND'}")
+    if found.hashes:
+        table((Column("file"), Column("sha256")), found.hashes.items())
+    for title, frame in found.tables.items():
+        flat = frame.reset_index() if frame.index.name or frame.index.nlevels > 1 else frame
+        line()
+        line(title)
+        numbers = {name: flat[name].dtype.kind in "iuf" for name in flat}
+        columns = [Column(str(name), right=numbers[name], wrap=not numbers[name]) for name in flat]
+        table(columns, ([_text(value) for value in row] for row in flat.itertuples(index=False)))
+
+
+def _text(value: Any) -> str:
+    if value is None or value != value:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@app.command("import")
+def import_(
+    folder: Annotated[Path, typer.Argument(help="CSV measurements: the folder of the paper's artifact, or your own.")],
+    out: Annotated[Path, typer.Argument(help="Folder to create.")],
+    gpu: Annotated[str | None, typer.Option(help="Device id, where the files have no GPU column.")] = None,
+    split: Annotated[str | None, typer.Option(help="train or test, where the files' paths do not say.")] = None,
+    dtype: Annotated[str, typer.Option(help="Where the files have no dtype column.")] = "float32",
+    form: Format = "human",
+) -> None:
+    """Bring CSV measurements into parquet with a manifest.
+
+    Example: `neusight datasets import ./NeuSight/data ./artifact`
+    """
+    from neusight.cli.output import Output, line
+    from neusight.datasets import import_csv
+
+    manifest = import_csv(folder, out, gpu, split, dtype)
+    rows = [{"path": f.path, "rows": f.rows, "sha256": f.sha256} for f in manifest.files]
+
+    def human() -> None:
+        line(f"{manifest.rows:,} rows of {len(manifest.gpus)} GPUs in {out}")
+        for record in manifest.files:
+            line(f"  {record.path}: {record.rows:,} rows")
+
+    Output(form).data(asdict(manifest), rows, human)

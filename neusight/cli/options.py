@@ -1,0 +1,37 @@
+"""Options that several commands share, spelled once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Format = Annotated[Literal["human", "json", "csv"], typer.Option("--format", "-f", help="How data appears on stdout.")]
+Gpus = Annotated[
+    str,
+    typer.Option(
+        "--gpu", "-g", metavar="ID[,ID…]", help="Ids of `neusight devices list`, driver names, or device files (.toml)."
+    ),
+]
+Overrides = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a figure of the device: `--set dram_bandwidth=4.8TB/s`. Repeatable."
+    ),
+]
+TileModels = Annotated[
+    Path | None,
+    typer.Option("--tile-models", metavar="DIR", help="Folder that `neusight train` wrote; default: those that ship."),
+]
+Mode = Annotated[Literal["inference", "training"], typer.Option(help="What a step runs.")]
+Batch = Annotated[int, typer.Option("--batch", "-b", help="Samples a step.")]
+SeqLen = Annotated[int | None, typer.Option("--seq-len", "-s", help="Tokens a sample; default: the model's own.")]
+Dtype = Annotated[str, typer.Option(help="Type of weights and activations.")]
+Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw"], typer.Option(help="Whose step is part of training.")]
+Attention = Annotated[Literal["eager", "sdpa", "flash"], typer.Option(help="How attention runs.")]
+
+
+def listed(text: str) -> list[str]:
+    """``a,b`` as ``[a, b]``; blanks and empty parts do not count."""
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,120 @@
+"""The one sink: data to stdout as a table, JSON or CSV; notes, warnings and progress to stderr."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table for people; numbers stand right."""
+
+    title: str
+    right: bool = False
+    wrap: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command puts what it found. ``form`` is human, json or csv."""
+
+    form: str
+
+    def data(self, data: Any, rows: Rows, human: Callable[[], None]) -> None:
+        """Show one result: ``data`` as JSON, ``rows`` as CSV, or what ``human`` prints."""
+        if self.form == "json":
+            print(json.dumps(_finite(data), indent=2, ensure_ascii=False, default=str))
+        elif self.form == "csv":
+            _csv(rows)
+        else:
+            human()
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal, on stderr."""
+    print(text, file=sys.stderr)
+
+
+def line(text: str = "") -> None:
+    """A line of the result, for people."""
+    print(text)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """A table of the result, for people, as wide as the terminal (80 columns where there is none)."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for column in columns:
+        justify = "right" if column.right else "left"
+        overflow = "fold" if column.wrap else "ellipsis"
+        shown.add_column(column.title, justify=justify, overflow=overflow, no_wrap=not column.wrap)  # type: ignore[arg-type]
+    for row in rows:
+        shown.add_row(*row)
+    console = Console(markup=False, highlight=False)
+    with console.capture() as captured:
+        console.print(shown)
+    print("\n".join(text.rstrip() for text in captured.get().rstrip("\n").split("\n")))
+
+
+def bar(share: float, width: int = 10) -> str:
+    """A bar of ``share`` (0 to 1) in eighths of a character."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
+
+
+@contextmanager
+def busy(text: str) -> Iterator[None]:
+    """A spinner on stderr while something of unknown length runs; nothing where no one watches."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr; yields a function to call with (done, of)."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(text, total=None)
+        yield lambda done, of: shown.update(task, completed=done, total=of)
+
+
+def _csv(rows: Rows) -> None:
+    if not rows:
+        return
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def _finite(data: Any) -> Any:
+    """JSON knows no NaN: null stands for what is not there."""
+    if isinstance(data, float):
+        return data if isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, list | tuple) else data

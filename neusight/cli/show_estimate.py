@@ -1,0 +1,162 @@
+"""An estimate on a screen: headline, phases, what costs most, memory, provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from neusight.aggregate import Estimate
+from neusight.aggregate.report import costliest, kernel_row, operator_row, report
+from neusight.cli.output import Column, Output, bar, line, table
+from neusight.units import gib, milliseconds
+
+_TOP = 12
+
+
+def show_estimates(estimates: Sequence[Estimate], by: str, form: str) -> None:
+    """One estimate in full; several side by side. JSON holds everything, CSV the rows that ``by`` chooses."""
+    single = estimates[0] if len(estimates) == 1 else None
+    data = report(single) if single else [report(e) for e in estimates]
+    rows = [{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, by)]
+    Output(form).data(data, rows, lambda: _full(single, by) if single else _compared(estimates))
+
+
+def _rows(estimate: Estimate, by: str) -> list[dict[str, Any]]:
+    if by == "kernel":
+        return [_flat(kernel_row(row)) for row in costliest(estimate)]
+    if by == "operator":
+        return [operator_row(row) for row in estimate.by_operator]
+    return [{"phase": phase, "latency_ms": seconds * 1e3} for phase, seconds in estimate.by_phase.items()]
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    low, high = row.pop("interval_ms")
+    return row | {"low_ms": low, "high_ms": high}
+
+
+def _full(estimate: Estimate, by: str) -> None:
+    _headline(estimate)
+    line()
+    _phases(estimate)
+    if by != "phase":
+        line()
+        (_operators if by == "operator" else _kernels)(estimate)
+    line()
+    _memory(estimate)
+    line(_origin(estimate))
+
+
+def _headline(e: Estimate) -> None:
+    length = f", sequence {e.seq_len}" if e.seq_len else ""
+    optimizer = f", {e.optimizer}" if e.optimizer != "none" else ""
+    line(f"{e.model} on {e.gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{optimizer}")
+    low_s, high_s = e.interval
+    line(f"  latency     {milliseconds(e.latency_s)}  (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})")
+    tokens = f", {e.tokens_per_s:,.0f} tokens/s" if e.tokens_per_s else ""
+    line(f"  throughput  {e.samples_per_s:.3g} samples/s{tokens}")
+    share = e.bound_s / e.latency_s if e.latency_s else 0.0
+    line(f"  bound       {milliseconds(e.bound_s)} by physics ({share:.0%} of the latency), limited by {e.limiter}")
+
+
+def _phases(e: Estimate) -> None:
+    columns = (Column("phase"), Column("latency", right=True), Column("share", right=True), Column(""))
+    table(columns, ((p, milliseconds(s), *_share(s / e.latency_s)) for p, s in e.by_phase.items()))
+
+
+def _operators(e: Estimate) -> None:
+    columns = (
+        Column("operator"),
+        Column("phase"),
+        Column("count", right=True),
+        Column("latency", right=True),
+        Column("share", right=True),
+        Column(""),
+        Column("limiter"),
+    )
+    rows = e.by_operator
+    table(
+        columns,
+        (
+            (r.operator, r.phase, f"{r.count:g}", milliseconds(r.latency_s), *_share(r.share), r.limiter)
+            for r in rows[:_TOP]
+        ),
+    )
+    _more(len(rows), "operators", sum(r.share for r in rows[_TOP:]))
+
+
+def _kernels(e: Estimate) -> None:
+    columns = (
+        Column("kernel", wrap=True),
+        Column("count", right=True),
+        Column("each", right=True),
+        Column("share", right=True),
+        Column("util", right=True),
+        Column("tile"),
+        Column("limiter"),
+    )
+    rows = costliest(e)
+    shown = (
+        (
+            r.kernel,
+            f"{r.count:g}",
+            milliseconds(r.latency_s),
+            f"{r.total_s / e.latency_s:.1%}",
+            f"{r.utilisation:.0%}",
+            r.tile,
+            r.limiter,
+        )
+        for r in rows[:_TOP]
+    )
+    table(columns, shown)
+    _more(len(rows), "kernels", sum(r.total_s for r in rows[_TOP:]) / e.latency_s)
+
+
+def _more(count: int, what: str, share: float) -> None:
+    if count > _TOP:
+        line(f"… and {count - _TOP} more {what} ({share:.1%}); --format csv lists all")
+
+
+def _share(share: float) -> tuple[str, str]:
+    return f"{share:.1%}", bar(share)
+
+
+def _memory(e: Estimate) -> None:
+    verdict = "fits" if e.fits else "DOES NOT FIT"
+    parts = ", ".join(f"{name} {gib(size)}" for name, size in e.memory.parts.items() if size)
+    line(f"memory      {gib(e.memory.peak_bytes)} of {gib(e.memory.capacity_bytes)}: {verdict}")
+    line(f"            {parts}")
+
+
+def _origin(e: Estimate) -> str:
+    covered = ", ".join(f"{name} {share:.1%}" for name, share in e.coverage.items() if share)
+    known = "measured in training" if e.gpu in e.provenance.training_gpus else "not among the training GPUs"
+    return f"source      neusight {e.provenance.neusight}; {covered}; {e.gpu} {known}"
+
+
+def _compared(estimates: Sequence[Estimate]) -> None:
+    first = estimates[0]
+    line(f"{first.model}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
+    slowest = max(e.latency_s for e in estimates)
+    columns = (
+        Column("gpu"),
+        Column("latency", right=True),
+        Column("90 % interval", right=True),
+        Column(""),
+        Column("samples/s", right=True),
+        Column("limiter"),
+        Column("memory"),
+    )
+    table(columns, (_compared_row(e, slowest) for e in estimates))
+
+
+def _compared_row(e: Estimate, slowest: float) -> tuple[str, ...]:
+    low, high = (milliseconds(value) for value in e.interval)
+    return (
+        e.gpu,
+        milliseconds(e.latency_s),
+        f"{low} - {high}",
+        bar(e.latency_s / slowest, 6),
+        f"{e.samples_per_s:.3g}",
+        e.limiter,
+        "fits" if e.fits else "NO FIT",
+    )

@@ -1,0 +1,5 @@
+"""``neusight train``."""
+
+
+def train() -> None:
+    """Train tile models."""

@@ -1,0 +1,151 @@
+"""The layout is the architecture: imports go one way, data folders hold no code, the wheel carries what it needs."""
+
+import ast
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "neusight"
+
+# What each room may import, besides itself and the three that everyone may. In the order of the pipeline.
+FOUNDATION = {"errors", "units", "paths"}
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "units": set(),
+    "paths": set(),
+    "op_costs": set(),
+    "devices": set(),
+    "kernels": set(),
+    "kernel_request": {"kernels", "op_costs"},
+    "graphs": {"kernels", "op_costs"},
+    "datasets": {"devices", "kernels", "op_costs"},
+}
+PIPELINE = [
+    "laws",
+    "tiling",
+    "features",
+    "tile_models",
+    "predictor",
+    "aggregate",
+    "api",
+    "evaluation",
+    "experiments",
+    "cli",
+]
+
+
+def allowed(room: str) -> set[str]:
+    if room in ROOMS:
+        return ROOMS[room] | FOUNDATION | {room}
+    return {*ROOMS, *PIPELINE[: PIPELINE.index(room) + 1]}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Rooms of neusight that a module imports, wherever in the file; type-checking imports count as well."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "neusight" else [f"neusight.{a.name}" for a in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("neusight.")}
+    return found
+
+
+MODULES = sorted(p for p in PACKAGE.rglob("*.py") if room_of(p) not in ("__init__", "__main__", "accelerators"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    assert imports(path) <= allowed(room_of(path)) | {"__version__"}
+
+
+def test_there_are_modules_to_check() -> None:
+    assert {"devices", "graphs", "aggregate", "cli"} <= {room_of(p) for p in MODULES}
+
+
+@pytest.mark.parametrize("folder", ["datasets", "features", "tile_models", "experiments"])
+def test_data_folders_hold_no_code(folder: str) -> None:
+    assert list((ROOT / folder).rglob("*.py")) == []
+
+
+def imported_by(code: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded after running ``code``."""
+    text = f"{code}\nimport sys; print('\\n' + '\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=ROOT)
+    return {name.split(".")[0] for name in done.stdout.split("\n")}
+
+
+HEAVY = {"torch", "transformers", "lightgbm", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib"}
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert imported_by("import neusight") & (HEAVY | {"numpy"}) == set()
+
+
+def test_public_names_load_without_torch_or_tables() -> None:
+    loaded = imported_by("from neusight import Predictor, Estimate, DeviceSpec, load_device")
+    assert "numpy" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_every_public_name_resolves() -> None:
+    import neusight
+
+    assert all(getattr(neusight, name) for name in neusight.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = neusight.nonsense
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("hatchling", reason="the build backend is part of the dev extra")
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "-w", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = out.glob("neusight-*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_resource(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    catalogue = {f"neusight/devices/catalogue/{p.name}" for p in (PACKAGE / "devices" / "catalogue").glob("*.toml")}
+    workloads = {
+        p.relative_to(ROOT).as_posix()
+        for p in (PACKAGE / "graphs" / "workloads").rglob("*")
+        if p.suffix in (".json", ".gz")
+    }
+    models = {
+        f"neusight/_pretrained/{p.relative_to(ROOT / 'tile_models').as_posix()}"
+        for p in (ROOT / "tile_models").rglob("*")
+        if p.is_file()
+    }
+    assert catalogue
+    assert workloads
+    assert models
+    assert catalogue | workloads | models <= names
+    assert "neusight/py.typed" in names
+    assert not any(name.startswith(("tests/", "tile_models/", "datasets/")) for name in names)
+
+
+def test_the_wheel_alone_predicts(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked elsewhere, with the checkout out of reach, it reads its own tile models."""
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    command = [sys.executable, "-c", "from neusight.cli import main; main()", "predict", "gpt2", "--gpu", "l4"]
+    environment = {"PYTHONPATH": str(site), "NEUSIGHT_CACHE": str(tmp_path / "cache"), "PATH": ""}
+    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["coverage"]["trained"] > 0.5
