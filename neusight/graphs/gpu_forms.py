@@ -7,7 +7,9 @@ tensors. Operators that are composed differently on the two devices are therefor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,13 +22,8 @@ _FLASH_HEAD_DIM = 256
 """Largest head dimension of the flash kernels that PyTorch ships."""
 
 
-class GpuForms(TorchFunctionMode):
-    """Replaces dropout and scaled-dot-product attention by the operators that CUDA dispatches.
-
-    Args:
-        attention: ``eager`` computes attention from matrix products and a softmax, ``sdpa`` takes the kernel that
-            PyTorch picks on CUDA, ``flash`` the same but ignores masks, as padding-free flash attention does.
-    """
+class _Forms(TorchFunctionMode):
+    """Replaces calls from modules, however they imported the function."""
 
     def __init__(self, attention: str) -> None:
         super().__init__()
@@ -39,23 +36,31 @@ class GpuForms(TorchFunctionMode):
         return replacement(self.attention, *args, **(kwargs or {}))
 
 
+@contextmanager
+def gpu_forms(attention: str) -> Iterator[None]:
+    """Replace dropout and scaled-dot-product attention by the operators that CUDA dispatches.
+
+    Args:
+        attention: ``eager`` computes attention from matrix products and a softmax, ``sdpa`` takes the kernel that
+            PyTorch picks on CUDA, ``flash`` the same but ignores masks, as padding-free flash attention does.
+    """
+    names = ("dropout", "scaled_dot_product_attention")
+    originals = {name: getattr(functional, name) for name in names}
+    try:
+        # A mode is off inside the functions it sees, so those that functional itself calls are exchanged as well.
+        for name, original in originals.items():
+            setattr(functional, name, partial(_REPLACEMENTS[original], attention))
+        with _Forms(attention):
+            yield
+    finally:
+        for name, original in originals.items():
+            setattr(functional, name, original)
+
+
 def _dropout(attention: str, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     if not training or p == 0.0:
         return input
     return torch.native_dropout(input, p, True)[0]
-
-
-def _alpha_dropout(attention: str, input: torch.Tensor, p: float = 0.5, train: bool = True) -> Any:
-    return _dropout(attention, input, p, train)
-
-
-def _feature_dropout(
-    attention: str, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Any:
-    if not training or p == 0.0:
-        return input
-    noise = input.new_empty((*input.shape[:2], *(1,) * (input.dim() - 2))).bernoulli_(1 - p).div_(1 - p)
-    return input * noise
 
 
 def _attention(
@@ -107,8 +112,5 @@ def _eager(
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.dropout: _dropout,
     torch.dropout: lambda attention, input, p, train: _dropout(attention, input, p, train),
-    functional.dropout1d: _feature_dropout,
-    functional.dropout2d: _feature_dropout,
-    functional.alpha_dropout: _alpha_dropout,
     functional.scaled_dot_product_attention: _attention,
 }

@@ -41,13 +41,18 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape), _dtype_name(tensor.dtype), tensor.stride())
 
 
-def _described(value: Any) -> Any:
-    """An argument as rules see it."""
-    if isinstance(value, torch.Tensor):
-        return spec_of(value)
-    if isinstance(value, list | tuple):
-        return tuple(_described(v) for v in value)
-    return value
+class _Description(dict[int, TensorSpec]):
+    """Arguments as rules see them; a tensor given twice becomes the same spec twice."""
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            spec = self.get(id(value))
+            if spec is None:
+                spec = self[id(value)] = spec_of(value)
+            return spec
+        if isinstance(value, list | tuple):
+            return tuple(self.of(v) for v in value)
+        return value
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -91,7 +96,7 @@ class Recorder(TorchDispatchMode):
             return self._value(func, args)
         if func in _DATA_SHAPED:
             raise ModelError(
-                f"layer '{self.layers[-1]}' calls {func}, whose result's shape depends on data: "
+                f"{self._where()} calls {func}, whose result's shape depends on data: "
                 "trace a form of it with fixed shapes"
             )
         if func is _DEVICE:
@@ -103,6 +108,7 @@ class Recorder(TorchDispatchMode):
         if self.recording:
             self._record(func, args, kwargs, outputs)
         else:
+            self._layer()
             for tensor in outputs:
                 self.ledger.add(tensor, self.phase)
         return result
@@ -112,7 +118,7 @@ class Recorder(TorchDispatchMode):
         if self.phase == "optimizer":
             return 1.0
         raise ModelError(
-            f"layer '{self.layers[-1]}' reads a value from a tensor ({func}): "
+            f"{self._where()} reads a value from a tensor ({func}): "
             "a trace has no values, pass it as a Python number or give the layer a form without"
         )
 
@@ -150,6 +156,9 @@ class Recorder(TorchDispatchMode):
                     for tensor in _tensors((value,)):
                         self.ledger.add(tensor, self.phase).writer = index
 
+    def _where(self) -> str:
+        return f"layer '{self.layers[-1]}'" if self.layers[-1] else "the model"
+
     def _layer(self) -> str:
         if self.phase == "forward":
             layer = self.layers[-1]
@@ -167,7 +176,7 @@ class Recorder(TorchDispatchMode):
             try:
                 return kernels_of(call)
             except CoverageError as error:
-                raise CoverageError(f"{error} (in layer '{self.layers[-1]}', {self.phase})") from None
+                raise CoverageError(f"{error} (in {self._where()}, {self.phase})") from None
         self.uncovered[f"aten.{call.name}"] = None
         return fallback(call)
 
@@ -175,8 +184,9 @@ class Recorder(TorchDispatchMode):
 def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> Call:
     packet, _, overload = func.__name__.partition(".")
     name = packet if func.namespace == "aten" else f"{func.namespace}::{packet}"
-    described = {key: _described(value) for key, value in kwargs.items()}
-    return Call(name, overload, _described(args), described, tuple(spec_of(t) for t in outputs))
+    description = _Description()
+    described = {key: description.of(value) for key, value in kwargs.items()}
+    return Call(name, overload, description.of(args), described, tuple(spec_of(t) for t in outputs))
 
 
 def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

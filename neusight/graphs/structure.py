@@ -1,4 +1,4 @@
-"""Repeated layers, found by structure: the same operators on the same shapes, wired in the same way; names don't count."""
+"""Repeated layers, found by structure: the same operators on the same shapes, wired in the same way."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ class TensorSpec:
 class Call:
     """One dispatched operator: ``name`` without namespace ``aten``, ``overload``, arguments and results.
 
-    Tensors among ``args`` and ``kwargs`` are TensorSpec, lists of tensors are tuples of them.
+    Tensors among ``args`` and ``kwargs`` are TensorSpec, lists of tensors are tuples of them. The same TensorSpec
+    object twice is the same tensor twice, as in ``x * x``: it is read once.
     """
 
     name: str
@@ -77,14 +78,13 @@ class Call:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Every tensor among the arguments, in order; tensors in lists included."""
-        found: list[TensorSpec] = []
+        """Every tensor among the arguments, in order and once; tensors in lists included."""
+        found: dict[int, TensorSpec] = {}
         for value in (*self.args, *self.kwargs.values()):
-            if isinstance(value, TensorSpec):
-                found.append(value)
-            elif isinstance(value, tuple):
-                found += [item for item in value if isinstance(item, TensorSpec)]
-        return tuple(found)
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, TensorSpec):
+                    found.setdefault(id(item), item)
+        return tuple(found.values())
 
     @property
     def output(self) -> TensorSpec:

@@ -127,7 +127,7 @@ def _environment(attention: str, mode: str) -> Iterator[None]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from neusight.graphs.gpu_forms import GpuForms
+    from neusight.graphs.gpu_forms import gpu_forms
 
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
@@ -135,7 +135,7 @@ def _environment(attention: str, mode: str) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(torch.set_grad_enabled(mode == "training"))
-        stack.enter_context(GpuForms(attention))
+        stack.enter_context(gpu_forms(attention))
         yield
 
 

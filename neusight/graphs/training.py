@@ -33,8 +33,9 @@ def _logits(result: Any) -> Iterator[torch.Tensor]:
 
 
 def _cross_entropy(logits: torch.Tensor) -> torch.Tensor:
-    """Over the last dimension, with a target for every position."""
+    """Over the last dimension, with a target for every position; logits of half precision are widened first."""
     flat = logits.reshape(-1, logits.shape[-1])
+    flat = flat.float() if flat.dtype in (torch.float16, torch.bfloat16) else flat
     return functional.cross_entropy(flat, torch.empty(flat.shape[0], dtype=torch.long))
 
 
@@ -57,8 +58,7 @@ def prepared_optimizer(module: torch.nn.Module, name: str, form: str, ledger: Le
     if name == "none" or not trainable:
         return None
     optimizer = _make(name, form, trainable)
-    optimizer.defaults["lr"] = 1e-3
-    _make_state(optimizer, trainable, name, form)
+    _make_state(optimizer, trainable, name)
     for state in optimizer.state.values():
         for tensor in state.values():
             if isinstance(tensor, torch.Tensor) and tensor.dim():
@@ -73,7 +73,7 @@ def _make(name: str, form: str, parameters: list[torch.nn.Parameter]) -> torch.o
     return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](parameters, **options)
 
 
-def _make_state(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], name: str, form: str) -> None:
+def _make_state(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], name: str) -> None:
     """The state that the first step would make: moments of the parameters' shape, and Adam's step counters."""
     for parameter in parameters:
         state = optimizer.state[parameter]

@@ -49,13 +49,13 @@ def padded_experts(layer: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 def settle_routers(module: torch.nn.Module) -> None:
     """Give Switch routers the dtype that they take in the first forward pass, after which they keep it."""
-    for router in module.modules():
-        if type(router).__name__ == "SwitchTransformersTop1Router":
-            classifier: Any = router.classifier
-            weight = classifier.weight
-            if weight.dtype != router.dtype:
-                classifier.weight = torch.nn.Parameter(torch.empty_like(weight, dtype=router.dtype))
-            classifier.to = lambda *_, classifier=classifier: classifier
+    routers: list[Any] = [m for m in module.modules() if type(m).__name__ == "SwitchTransformersTop1Router"]
+    for router in routers:
+        classifier = router.classifier
+        if classifier.weight.dtype != router.dtype:
+            classifier.weight = torch.nn.Parameter(torch.empty_like(classifier.weight, dtype=router.dtype))
+        # Its forward converts the classifier again, which is idle now, and impossible for fake weights.
+        classifier.to = lambda *_, classifier=classifier: classifier
 
 
 _SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"

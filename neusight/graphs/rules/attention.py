@@ -1,4 +1,4 @@
-"""Fused attention: one kernel forward; backward a preparing reduction (the row sums of gradient times output) and one."""
+"""Fused attention: one kernel forward, two backward (row sums of gradient times output, then the gradients)."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def rearranged(call: Call) -> tuple[Kernel, ...]:
     return move("copy", call.output, call.args[0].nbytes)
 
 
-@rule("fill", "fill_", "zero_", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros", "new_ones",
-      "new_full", "arange", "linspace", "eye", "tril_indices", "triu_indices")  # fmt: skip
+@rule("fill", "fill_", "zero_", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros",
+      "new_ones", "new_full", "arange", "linspace", "eye", "tril_indices", "triu_indices")  # fmt: skip
 def filled(call: Call) -> tuple[Kernel, ...]:
     """Writes only."""
     return move("fill", call.output, 0)
@@ -110,7 +110,7 @@ def _places(call: Call, target: TensorSpec, values: TensorSpec) -> int:
 @rule("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "index_add", "index_add_", "index_copy",
       "index_copy_", "index_fill", "index_fill_", "masked_scatter", "masked_scatter_")  # fmt: skip
 def scattered(call: Call) -> tuple[Kernel, ...]:
-    """Reads indices and source, writes as many elements; additions read the target's, functional forms copy it first."""
+    """Reads indices and source, writes as many elements; additions read them too, functional forms first copy."""
     target, others = call.args[0], call.inputs[1:]
     source = max(others, key=lambda t: t.elements)
     size = source.elements * target.nbytes // max(1, target.elements)

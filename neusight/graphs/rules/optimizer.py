@@ -1,9 +1,6 @@
-"""Multi-tensor kernels of an optimizer: the foreach form passes over its lists once an operator, the fused form once."""
+"""Multi-tensor kernels of an optimizer: foreach passes over its lists at every operator, fused does so once."""
 
 from __future__ import annotations
-
-from math import prod
-from typing import Any
 
 from neusight.graphs.rules.registry import rule
 from neusight.graphs.tensors import Call, TensorSpec
@@ -39,7 +36,7 @@ def _foreach(call: Call) -> tuple[Kernel, ...]:
     if not lists or _on_host(call, lists[0]):
         return ()
     elements = sum(t.elements for t in lists[0])
-    read = sum(_size(ts) for ts in (lists[1:] if op in _OVERWRITES else lists))
+    read = call.read_bytes - (_size(lists[0]) if op in _OVERWRITES else 0)
     written = _size(lists[0]) if in_place else sum(t.nbytes for t in call.outputs)
     return (
         Optimizer(
@@ -54,9 +51,9 @@ rule(*(f"_foreach_{op}{form}" for op in FOREACH_FLOPS for form in ("", "_")))(_f
 
 def _fused(call: Call, name: str, written: int, flops_each: int) -> tuple[Kernel, ...]:
     """Every list is read; the first ``written`` of those that a step changes are written back."""
-    params, grads, *states = _lists(call)
-    changed = [params, *states][:written]
-    tensors = [params, grads, *(s for s in states if prod(s[0].shape) > 1 or s[0].shape)]
+    params, grads, *others = _lists(call)
+    states = [s for s in others if tuple(t.shape for t in s) == tuple(t.shape for t in params)]
+    changed, tensors = [params, *states][:written], [params, grads, *states]
     elements = sum(t.elements for t in params)
     return (
         Optimizer(
@@ -66,10 +63,6 @@ def _fused(call: Call, name: str, written: int, flops_each: int) -> tuple[Kernel
     )  # fmt: skip
 
 
-def _flag(call: Call, name: str) -> Any:
-    return call.kwargs.get(name)
-
-
 @rule("_fused_adamw_", "_fused_adam_")
 def fused_adam(call: Call) -> tuple[Kernel, ...]:
     """Reads parameter, gradient and both moments, writes all but the gradient: 28 B a parameter in float32.
@@ -77,7 +70,7 @@ def fused_adam(call: Call) -> tuple[Kernel, ...]:
     Kingma & Ba 2015, algorithm 1: about 16 FLOP a parameter and 2 for the decay.
     """
     name = "adamw_fused" if "adamw" in call.name else "adam_fused"
-    return _fused(call, name, 4 if _flag(call, "amsgrad") else 3, 18)
+    return _fused(call, name, 4 if call.kwargs.get("amsgrad") else 3, 18)
 
 
 @rule("_fused_sgd_")

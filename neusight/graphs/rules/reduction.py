@@ -100,8 +100,8 @@ def rms_norm_backward(call: Call) -> tuple[Kernel, ...]:
     return _norm_backward("rms_norm", call, grad, x, prod(shape), (rstd,), weight, wanted)
 
 
-@rule("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "_native_batch_norm_legit_no_training",
-      "_batch_norm_no_update", "cudnn_batch_norm", "batch_norm")  # fmt: skip
+@rule("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+      "_batch_norm_with_update", "_batch_norm_no_update", "cudnn_batch_norm", "batch_norm")  # fmt: skip
 def batch_norm(call: Call) -> tuple[Kernel, ...]:
     """In training a reduction over batch and space, one row a channel; in evaluation a scale and shift, pointwise."""
     x = call.args[0]
@@ -142,7 +142,7 @@ def group_norm_backward(call: Call) -> tuple[Kernel, ...]:
       "bincount", "aminmax")  # fmt: skip
 def reduced(call: Call) -> tuple[Kernel, ...]:
     """One row an element of the result; two operands make it pointwise (``max(a, b)``)."""
-    if len(call.inputs) == 2:
+    if isinstance(call.arg(1, "other"), TensorSpec):
         return pointwise(call, "maximum", 1)
     x, rows = call.args[0], max(1, call.output.elements)
     op = {"amax": "max", "amin": "max", "min": "max", "aminmax": "max", "argmin": "argmax", "std": "var"}.get(call.name)
