@@ -10,12 +10,13 @@ Judge
     ``verify(name_or_path) -> VerifyReport``: ``.ok``, ``.problems``, ``.hashes``, ``.tables``, ``.to_dict()``.
 Know
     ``list_datasets() -> [Manifest]``, ``find_dataset(name)``, ``show(name) -> str`` (the card as Markdown),
-    ``write_manifest(name, about=None, data=None, into=None) -> Manifest``.
+    ``write_manifest(name, about=None, data=None, into=None) -> Manifest``, ``describe(...)`` (manifest and card).
 Bring
     ``import_csv(folder, out, gpu=None, split=None, dtype='float32', about=None) -> Manifest``.
 """
 
 from neusight.datasets.bring import import_csv
+from neusight.datasets.cards import describe, show
 from neusight.datasets.clean import RULES, CleanResult, Rule, clean, rules_named, summary
 from neusight.datasets.load import load_kernels, load_models, to_batches
 from neusight.datasets.manifest import (
@@ -24,7 +25,6 @@ from neusight.datasets.manifest import (
     Manifest,
     find_dataset,
     list_datasets,
-    show,
     write_manifest,
 )
 from neusight.datasets.observe import observed_tiles, tile_coverage
@@ -39,6 +39,7 @@ __all__ = [
     "Rule",
     "VerifyReport",
     "clean",
+    "describe",
     "find_dataset",
     "import_csv",
     "list_datasets",

@@ -1,7 +1,6 @@
-"""Manifests and cards: what a data set is, where it comes from, and the hash of every file.
+"""Manifests: what a data set is, where it comes from, and the hash of every file.
 
-``datasets/<name>/`` of a checkout holds ``manifest.json``, written from the data, and ``card.md``, whose tables are
-written from the data between two marks and whose text is written by hand. A wheel has no such folder.
+``datasets/<name>/manifest.json`` of a checkout is written from the data; a wheel has no such folder.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from neusight.errors import DataError, nearest
 from neusight.paths import checkout_dir, data_dir
 
 PROTOCOL = 1
-_BEGIN, _END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _UNITS = {c.name: c.unit for t in (*KERNEL_TABLES.values(), MODEL_TABLE) for c in t.columns if c.unit}
 
 
@@ -81,7 +79,7 @@ def list_datasets() -> list[Manifest]:
     Raises:
         DataError: not in a checkout, or a manifest that cannot be read.
     """
-    return [read_manifest(path) for path in sorted(_folder().glob("*/manifest.json"))]
+    return [read_manifest(path) for path in sorted(manifests_dir().glob("*/manifest.json"))]
 
 
 def find_dataset(name: str) -> Manifest:
@@ -90,25 +88,19 @@ def find_dataset(name: str) -> Manifest:
     Raises:
         DataError: not in a checkout, or no data set of that name.
     """
-    path = _folder() / name / "manifest.json"
+    path = manifests_dir() / name / "manifest.json"
     if not path.is_file():
-        known = [p.parent.name for p in sorted(_folder().glob("*/manifest.json"))]
+        known = [p.parent.name for p in sorted(manifests_dir().glob("*/manifest.json"))]
         raise DataError(f"no data set '{name}': one of {', '.join(known)}{nearest(name, known)}")
     return read_manifest(path)
 
 
-def show(name: str) -> str:
-    """The card of a data set, as Markdown.
+def manifests_dir() -> Path:
+    """The folder ``datasets/`` of the checkout.
 
     Raises:
-        DataError: not in a checkout, or no data set of that name.
+        DataError: not in a checkout.
     """
-    manifest = find_dataset(name)
-    card = _folder() / name / "card.md"
-    return card.read_text() if card.is_file() else tables(manifest)
-
-
-def _folder() -> Path:
     folder = checkout_dir("datasets")
     if not any(folder.glob("*/manifest.json")):
         raise DataError(
@@ -140,13 +132,13 @@ def read_manifest(path: Path) -> Manifest:
 def write_manifest(
     name: str, about: About | None = None, data: Path | None = None, into: Path | None = None
 ) -> Manifest:
-    """Write ``manifest.json`` and the tables of ``card.md`` from the files of a data set.
+    """Write ``manifest.json`` from the files of a data set.
 
     Args:
         name: the folder below ``data``.
         about: default what the manifest there says.
         data: folder that holds the data set's folder; default ``$NEUSIGHT_DATA``.
-        into: folder for manifest and card; default ``datasets/<name>`` of the checkout.
+        into: folder for the manifest; default ``datasets/<name>`` of the checkout.
 
     Raises:
         DataError: no such folder, or no ``about`` given and no manifest there yet.
@@ -157,7 +149,6 @@ def write_manifest(
     manifest = Manifest(name=name, about=about, files=records(source))
     target.mkdir(parents=True, exist_ok=True)
     (target / "manifest.json").write_text(manifest.to_json())
-    _write_card(target / "card.md", manifest)
     return manifest
 
 
@@ -204,40 +195,3 @@ def sha256(path: Path) -> str:
     """Hash of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def tables(manifest: Manifest) -> str:
-    """The generated part of a card: facts, files and rows by GPU, as Markdown."""
-    about = manifest.about
-    lines = [
-        f"| {manifest.name} | version {about.version} |",
-        "|---|---|",
-        f"| origin | {about.origin} |",
-        f"| licence | {about.licence} |",
-        f"| rows | {manifest.rows:,} |",
-        f"| training GPUs | {', '.join(about.training_gpus) or '–'} |",
-        f"| held-out GPUs | {', '.join(about.held_out_gpus) or '–'} |",
-        "",
-        "| file | rows | sha256 |",
-        "|---|---:|---|",
-        *(
-            f"| {f.path} | {'' if f.rows is None else format(f.rows, ',')} | `{f.sha256[:16]}…` |"
-            for f in manifest.files
-        ),
-        "",
-        "| gpu | rows |",
-        "|---|---:|",
-        *(f"| {gpu} | {rows:,} |" for gpu, rows in manifest.gpus.items()),
-    ]
-    return "\n".join(lines)
-
-
-def _write_card(path: Path, manifest: Manifest) -> None:
-    """Replace what lies between the marks; a new card gets a title and the known faults as its text."""
-    block = f"{_BEGIN}\n{tables(manifest)}\n{_END}"
-    if path.is_file() and _BEGIN in (old := path.read_text()) and _END in old:
-        head, tail = old.split(_BEGIN)[0], old.split(_END)[1]
-        path.write_text(f"{head}{block}{tail}")
-        return
-    faults = "\n".join(f"- {fault}" for fault in manifest.about.known_faults)
-    path.write_text(f"# {manifest.about.title}\n\n{block}\n\n## Known faults\n\n{faults or 'None known.'}\n")

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from neusight.datasets import About, list_datasets, load_kernels, show, verify, write_manifest
+from neusight.datasets import About, describe, list_datasets, load_kernels, show, verify
 from neusight.datasets import manifest as manifests
 from neusight.datasets.manifest import read_manifest
 from neusight.errors import DataError
@@ -18,7 +18,7 @@ ABOUT = About(title="Two kernels", origin="a test", licence="MIT", known_faults=
 def dataset(rows, parquet, tmp_path):
     """A data set of one table below ``tmp_path/data`` with its manifest beside the table."""
     parquet(rows({}, {"m": 8, "gpu": "t4", "latency_ms": 0.1}), "data/mine/gemm.parquet")
-    write_manifest("mine", ABOUT, tmp_path / "data", tmp_path / "data" / "mine")
+    describe("mine", ABOUT, tmp_path / "data", tmp_path / "data" / "mine")
     return tmp_path / "data" / "mine"
 
 
@@ -36,7 +36,7 @@ def test_writing_again_keeps_what_a_person_wrote(dataset):
     assert "it is small" in card.read_text()
     card.write_text(card.read_text() + "\nWritten by hand.\n")
     load_kernels(dataset).head(1).drop(columns="family").to_parquet(dataset / "gemm.parquet")
-    manifest = write_manifest("mine", None, dataset.parent, dataset)
+    manifest = describe("mine", None, dataset.parent, dataset)
     assert manifest.about == ABOUT and manifest.rows == 1
     text = card.read_text()
     assert text.endswith("Written by hand.\n") and "| rows | 1 |" in text and "| rows | 2 |" not in text
