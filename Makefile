@@ -20,7 +20,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/bench.py
+	$(BIN)/neusight bench
 
 # Needs NEUSIGHT_DATA. Trains every tile model that ships, in place.
 train: $(STAMP)

@@ -146,20 +146,20 @@ class Predictor:
         grid = list(product(models, gpus, modes, batches, seq_lens, dtypes))
         rows = []
         for done, point in enumerate(grid, start=1):
-            rows.append(self._point(*point, optimizer=optimizer, attention=attention))
+            rows.append(self._point(*point, optimizer, attention))
             if progress:
                 progress(done, len(grid))
         return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
 
     def _point(
-        self, model: str, gpu: Gpu, mode: str, batch: int, seq_len: int | None, dtype: str, **options: str
+        self, model: str, gpu: Gpu, mode: str, batch: int, seq_len: int | None, dtype: str, *options: str
     ) -> dict[str, Any]:
         name = gpu.id if isinstance(gpu, DeviceSpec) else str(gpu)
         asked = {"model": model, "gpu": name, "mode": mode, "batch": batch, "seq_len": seq_len, "dtype": dtype}
         try:
-            return asked | _figures(self.estimate(model, gpu, mode, batch, seq_len, dtype, **options)) | {"error": ""}
+            return asked | _figures(self.estimate(model, gpu, mode, batch, seq_len, dtype, *options)) | {"error": ""}
         except NeusightError as error:
-            return asked | {"error": str(error)}
+            return asked | {"fits": False, "error": str(error)}
 
     def _provenance(self, device: DeviceSpec) -> Provenance:
         said = dict(self.kernel_predictor.provenance)

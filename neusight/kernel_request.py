@@ -104,6 +104,11 @@ def _flops(values: Mapping[str, Any], elements: int) -> int:
     return int(FLOPS_PER_ELEMENT.get(op, 0) * elements)
 
 
+def _gemm(values: Mapping[str, Any]) -> dict[str, str]:
+    """A bmm multiplies tensors as they lie; a linear layer multiplies by its transposed weight."""
+    return {"layout": "nn"} if values.get("op") == "bmm" else {}
+
+
 def _elementwise(values: Mapping[str, Any]) -> dict[str, int]:
     if "op" not in values or "elements" not in values:
         return {}
@@ -152,7 +157,8 @@ _OPS: dict[str, frozenset[str]] = {
     "optimizer": frozenset(_OPTIMIZERS),
     "elementwise": frozenset(FLOPS_PER_ELEMENT) - _ROW_OPS,
 }
-_DERIVED: dict[str, Callable[[Mapping[str, Any]], dict[str, int]]] = {
+_DERIVED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, int | str]]] = {
+    "gemm": _gemm,
     "elementwise": _elementwise,
     "row_reduction": _row_reduction,
     "memory": _memory,

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import neusight
-from neusight.cli import datasets, devices, evaluate, kernel, models, predict, sweep, train, workloads
+from neusight.cli import bench, datasets, devices, evaluate, kernel, models, predict, sweep, train, workloads
 from neusight.errors import NeusightError
 
 
@@ -51,6 +51,7 @@ app.command()(predict.predict)
 app.command()(kernel.kernel)
 app.command()(sweep.sweep)
 app.command()(train.train)
+app.command()(bench.bench)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(devices.app, name="devices")
 app.add_typer(datasets.app, name="datasets")

@@ -16,7 +16,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table for people; numbers stand right."""
+    """A column of a table for people. Numbers stand right; where space is short, words wrap or the first column ends
+    in an ellipsis, never a number.
+    """
 
     title: str
     right: bool = False
@@ -55,12 +57,18 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    for column in columns:
-        justify = "right" if column.right else "left"
-        overflow = "fold" if column.wrap else "ellipsis"
-        shown.add_column(column.title, justify=justify, overflow=overflow, no_wrap=not column.wrap)  # type: ignore[arg-type]
-    for row in rows:
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    cells = [list(row) for row in rows]
+    for place, column in enumerate(columns):
+        widest = max(len(text) for text in (column.title, *(row[place] for row in cells)))
+        shown.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            overflow="fold" if column.wrap else "ellipsis",
+            no_wrap=not column.wrap,
+            min_width=None if column.wrap or not place else widest,
+        )
+    for row in cells:
         shown.add_row(*row)
     console = Console(markup=False, highlight=False)
     with console.capture() as captured:

@@ -77,11 +77,16 @@ def _operators(e: Estimate) -> None:
     table(
         columns,
         (
-            (r.operator, r.phase, f"{r.count:g}", milliseconds(r.latency_s), *_share(r.share), r.limiter)
+            (_plain(r.operator), r.phase, f"{r.count:g}", milliseconds(r.latency_s), *_share(r.share), r.limiter)
             for r in rows[:_TOP]
         ),
     )
     _more(len(rows), "operators", sum(r.share for r in rows[_TOP:]))
+
+
+def _plain(operator: str) -> str:
+    """``aten.addmm.default`` as ``addmm``."""
+    return operator.removeprefix("aten.").removesuffix(".default")
 
 
 def _kernels(e: Estimate) -> None:
@@ -144,7 +149,7 @@ def _compared(estimates: Sequence[Estimate]) -> None:
         Column(""),
         Column("samples/s", right=True),
         Column("limiter"),
-        Column("memory"),
+        Column("fits"),
     )
     table(columns, (_compared_row(e, slowest) for e in estimates))
 
@@ -158,5 +163,5 @@ def _compared_row(e: Estimate, slowest: float) -> tuple[str, ...]:
         bar(e.latency_s / slowest, 6),
         f"{e.samples_per_s:.3g}",
         e.limiter,
-        "fits" if e.fits else "NO FIT",
+        "yes" if e.fits else "NO",
     )

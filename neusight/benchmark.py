@@ -1,0 +1,123 @@
+"""How fast the program itself answers: cold starts, warm predictions, kernels a second, memory of a large trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
+
+_LAYERS_24 = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_layer": 24,
+    "n_head": 18,
+    "n_embd": 1152,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+"""Of no ready workload, so that it is traced."""
+_WARM_MODELS = ("bert-large", "gpt2-large", "gpt3-xl", "gpt3-2.7b", "opt-1.3b", "llama-2-7b", "resnet-50")
+_WARM_GPUS = ("l4", "a100-pcie-80gb", "h100-sxm-80gb")
+_KERNELS = 200_000
+_TRACE = """
+import resource, sys
+from neusight.graphs.workloads import load_graph
+load_graph("gpt3-175b", mode="training", cache=False)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(peak * (1 if sys.platform == "darwin" else 1024))
+"""
+
+
+def measure(predictor: Predictor, repeats: int = 5) -> Iterator[dict[str, Any]]:
+    """Measure everything on this machine, one row after the other.
+
+    Args:
+        predictor: for the warm figures; the cold ones start interpreters of their own.
+        repeats: runs of each, of which the median counts.
+
+    Yields:
+        ``name``, ``value``, ``unit``, and ``limit``, which the design allows.
+    """
+    yield _row("cold: gpt3-xl on a100-pcie-80gb", *_cold(["gpt3-xl", "--gpu", "a100-pcie-80gb"], repeats), 1.5)
+    first_s, second_s = _config_twice(repeats)
+    yield _row("cold: config.json, 24 layers, training, first time", first_s, "s", 8.0)
+    yield _row("cold: config.json, 24 layers, training, again", second_s, "s", 1.5)
+    yield _row("warm: a whole model", _warm_ms(predictor, repeats), "ms", 20.0)
+    yield _row("warm: GEMMs in batches", _kernels_per_s(predictor, repeats), "kernels/s", 3e5)
+    yield from _trace()
+
+
+def _row(name: str, value: float, unit: str, limit: float) -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "limit": limit}
+
+
+def _cold(arguments: list[str], repeats: int, cache: str | None = None) -> tuple[float, str]:
+    """Median wall time of a fresh ``neusight predict``."""
+    environment = os.environ | ({"NEUSIGHT_CACHE": cache} if cache else {})
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "neusight", "predict", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        times.append(time.perf_counter() - started)
+    return median(times), "s"
+
+
+def _config_twice(repeats: int) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps(_LAYERS_24))
+        arguments = [str(config), "--gpu", "a100-pcie-80gb", "--mode", "training"]
+        cache = str(Path(folder) / "cache")
+        first_s, _ = _cold(arguments, 1, cache)
+        return first_s, _cold(arguments, repeats, cache)[0]
+
+
+def _warm_ms(predictor: Predictor, repeats: int) -> float:
+    """Mean over models and devices that the predictor has met, median over repeats."""
+    pairs = [(model, gpu) for model in _WARM_MODELS for gpu in _WARM_GPUS]
+
+    def once() -> float:
+        started = time.perf_counter()
+        for model, gpu in pairs:
+            _ = predictor.estimate(model, gpu, mode="training").latency_s
+        return (time.perf_counter() - started) / len(pairs) * 1e3
+
+    once()
+    return median(once() for _ in range(repeats))
+
+
+def _kernels_per_s(predictor: Predictor, repeats: int) -> float:
+    from neusight.kernels import KernelBatch
+
+    random = np.random.default_rng(0)
+    sizes = 2 ** random.uniform(4, 13, (3, _KERNELS))
+    m, n, k = sizes.astype(np.int64)
+    batch = KernelBatch.from_columns("gemm", m=m, n=n, k=k)
+
+    def once() -> float:
+        started = time.perf_counter()
+        predictor.kernels(batch, "a100-pcie-80gb")
+        return _KERNELS / (time.perf_counter() - started)
+
+    once()
+    return median(once() for _ in range(repeats))
+
+
+def _trace() -> Iterator[dict[str, Any]]:
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", _TRACE], check=True, capture_output=True, text=True)
+    yield _row("trace of gpt3-175b, training: time", time.perf_counter() - started, "s", 60.0)
+    yield _row("trace of gpt3-175b, training: memory", int(done.stdout.split()[-1]) / 1e9, "GB", 4.0)

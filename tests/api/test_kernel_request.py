@@ -1,0 +1,83 @@
+"""A name and a shape become the same kernel that a trace or a data set would hold."""
+
+import pytest
+
+from neusight.errors import CoverageError
+from neusight.kernel_request import requested
+from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, Kernel, Memory, Optimizer, RowReduction
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kernel"),
+    [
+        ("gemm", {"m": 8, "n": 16, "k": 32}, Gemm(m=8, n=16, k=32)),
+        ("linear", {"m": "8", "n": "16", "k": "32", "bias": "true"}, Gemm(m=8, n=16, k=32, bias=True)),
+        ("bmm", {"batch": 4, "m": 8, "n": 16, "k": 32}, Gemm(op="bmm", batch=4, m=8, n=16, k=32, layout="nn")),
+        # two operands in, one result out, 4 bytes each, one FLOP an element
+        ("add", {"elements": 100}, Elementwise(op="add", elements=100, read_bytes=800, write_bytes=400, flops=100)),
+        (
+            "relu",
+            {"rows": 10, "cols": 10, "dtype": "float16"},
+            Elementwise(op="relu", elements=100, read_bytes=200, write_bytes=200, flops=100, dtype="float16"),
+        ),
+        # a sum reads everything and writes a value a row
+        (
+            "sum",
+            {"rows": 4, "cols": 8},
+            RowReduction(op="sum", rows=4, cols=8, read_bytes=128, write_bytes=16, flops=32),
+        ),
+        ("copy", {"elements": 7}, Memory(op="copy", elements=7, read_bytes=28, write_bytes=28)),
+        ("fill", {"elements": 7}, Memory(op="fill", elements=7, read_bytes=0, write_bytes=28)),
+        (
+            "adamw_fused",
+            {"elements": 10},
+            Optimizer(op="adamw_fused", elements=10, tensors=1, read_bytes=160, write_bytes=120, flops=160),
+        ),
+        (
+            "conv2d",
+            {"batch": 1, "in_channels": 3, "out_channels": 8, "size": 9, "kernel": 3, "padding": 0},
+            Conv2d(batch=1, in_channels=3, out_channels=8, height=9, width=9, kernel_height=3, kernel_width=3),
+        ),
+        (
+            "attention",
+            {"batch": 1, "heads": 2, "kv_heads": 2, "seq_len": 16, "head_dim": 64},
+            Attention(batch=1, heads=2, kv_heads=2, q_len=16, kv_len=16, head_dim=64),
+        ),
+    ],
+)
+def test_shape_says_the_rest(name: str, given: dict[str, object], kernel: Kernel) -> None:
+    batch = requested(name, given)
+    assert len(batch) == 1
+    assert batch.kernel(0) == kernel
+
+
+def test_layer_norm_is_the_kernel_of_the_data_set() -> None:
+    """Scale and shift are read, two statistics a row are written."""
+    kernel = requested("layer_norm", {"rows": 6, "cols": 10}).kernel(0)
+    assert (kernel.read_bytes, kernel.write_bytes) == ((60 + 20) * 4, (60 + 12) * 4)
+
+
+def test_given_bytes_win() -> None:
+    assert requested("gelu", {"elements": 10, "read_bytes": 1}).kernel(0).read_bytes == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("gem", {}, "unknown kernel 'gem'; did you mean gemm"),
+        ("gemm", {"m": 1, "n": 1}, "gemm needs k"),
+        ("gemm", {"m": 1, "n": 1, "q": 1}, "gemm has no field 'q'"),
+        ("gemm", {"m": 0, "n": 1, "k": 1}, "m=0: must be at least 1"),
+        ("gemm", {"m": "x", "n": 1, "k": 1}, "m=x: not a whole number"),
+        ("gemm", {"m": 1, "n": 1, "k": 1, "bias": "maybe"}, "bias=maybe: not a truth value"),
+        ("gemm", {"m": 1, "n": 1, "k": 1, "dtype": "floot32"}, "unknown dtype 'floot32'; did you mean float32"),
+        ("elementwise", {"elements": 1}, "elementwise needs op"),
+        ("elementwise", {"op": "gleu", "elements": 1}, "unknown operator 'gleu'; did you mean gelu"),
+        ("softmax", {"rows": 1}, "row_reduction needs cols"),
+        ("optimizer", {"op": "foreach_add", "elements": 4}, "optimizer needs tensors, read_bytes"),
+    ],
+)
+def test_what_is_wrong_is_said(name: str, given: dict[str, object], message: str) -> None:
+    with pytest.raises(CoverageError) as caught:
+        requested(name, given)
+    assert message in str(caught.value)

@@ -1,0 +1,39 @@
+"""The sink: what goes where, and what a table looks like."""
+
+import json
+
+import pytest
+
+from neusight.cli.output import Column, Output, bar, table
+
+
+@pytest.mark.parametrize(("share", "text"), [(0, ""), (1, "████"), (0.5, "██"), (0.53, "██▏"), (2, "████"), (-1, "")])
+def test_bar(share: float, text: str) -> None:
+    assert bar(share, 4) == text
+
+
+def test_json_has_null_for_what_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    Output("json").data({"a": [float("nan"), 1.5], "b": {"c": float("inf")}}, [], lambda: None)
+    assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5], "b": {"c": None}}
+
+
+def test_csv_is_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    Output("csv").data(None, [{"a": 1, "b": None}, {"a": "x,y", "b": ["l4", "t4"]}], lambda: None)
+    assert capsys.readouterr().out == 'a,b\n1,\n"x,y",l4 t4\n'
+
+
+def test_csv_of_nothing_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Output("csv").data(None, [], lambda: None)
+    assert capsys.readouterr().out == ""
+
+
+def test_table_fits_80_columns_and_keeps_brackets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    table([Column("what", wrap=True), Column("n", right=True)], [("[red]" + "word " * 40, "1"), ("b", "10")])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "[red]word" in lines[2]
+    assert all(line == line.rstrip() for line in lines)
+    assert lines[-1].endswith("10")
