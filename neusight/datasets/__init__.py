@@ -5,8 +5,8 @@ Read
     ``to_batches(frame) -> [(KernelBatch, positions), ...]``: the rows as kernels;
     ``observed_tiles(frame) -> DataFrame`` (kind, tile_m, tile_n, split_k, grid, kernels).
 Judge
-    ``clean(frame, devices=None, rules=None) -> CleanResult(frame, report)``, ``summary(report)``, ``RULES``,
-    ``rules_named(names)``;
+    ``clean(frame, devices=None, rules=None) -> CleanResult(frame, report)``, ``RULES``,
+    ``rules_named(names)``, ``explained(report)``, ``by_gpu(report)``;
     ``verify(name_or_path) -> VerifyReport``: ``.ok``, ``.problems``, ``.hashes``, ``.tables``, ``.to_dict()``.
 Know
     ``list_datasets() -> [Manifest]``, ``find_dataset(name)``, ``show(name) -> str`` (the card as Markdown),
@@ -17,7 +17,7 @@ Bring
 
 from neusight.datasets.bring import import_csv
 from neusight.datasets.cards import describe, show
-from neusight.datasets.clean import RULES, CleanResult, Rule, clean, rules_named, summary
+from neusight.datasets.clean import RULES, CleanResult, Rule, by_gpu, clean, explained, rules_named
 from neusight.datasets.load import load_kernels, load_models, to_batches
 from neusight.datasets.manifest import (
     About,
@@ -38,8 +38,10 @@ __all__ = [
     "Manifest",
     "Rule",
     "VerifyReport",
+    "by_gpu",
     "clean",
     "describe",
+    "explained",
     "find_dataset",
     "import_csv",
     "list_datasets",
@@ -48,7 +50,6 @@ __all__ = [
     "observed_tiles",
     "rules_named",
     "show",
-    "summary",
     "tile_coverage",
     "to_batches",
     "verify",

@@ -16,7 +16,8 @@ _BEGIN, _END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _TITLES = {
     "physics": "Against the datasheet: rows that beat a figure of it [%], and the median of roofline over latency",
     "noise": "Launches alike in kernel, grid and shape: distance from their median",
-    "cleaning": "Rows that cleaning removes from training",
+    "cleaning": "Rows that cleaning removes from training, and why",
+    "cleaning_by_gpu": "The same by GPU and op",
     "sessions": "Linear layers timed inside models over the same shapes timed alone",
 }
 

@@ -155,12 +155,21 @@ def rules_named(names: Sequence[str]) -> list[Rule]:
     return [known[n] for n in names]
 
 
-def summary(report: pd.DataFrame) -> pd.DataFrame:
-    """A report by rule (rows) and gpu (columns), with the total; a rule that removed nothing has zeros."""
-    table = report.pivot_table(index="rule", columns="gpu", values="removed", aggfunc="sum", fill_value=0)
-    table = table.reindex([r.name for r in RULES if r.name in set(report["rule"])]).fillna(0).astype(int)
-    table["total"] = table.sum(axis=1)
-    return table
+def explained(report: pd.DataFrame) -> pd.DataFrame:
+    """A report by rule: rows removed in all, where most of them were, and why the rule is there."""
+    import pandas as pd
+
+    rows = []
+    for (rule, why), part in report.groupby(["rule", "why"], sort=False):
+        worst = part[part["removed"] > 0].nlargest(3, "removed")
+        named = (f"{g} {o} {n}" for g, o, n in zip(worst["gpu"], worst["op"], worst["removed"], strict=True))
+        rows.append((rule, part["removed"].sum(), ", ".join(named), why))
+    return pd.DataFrame(rows, columns=["rule", "removed", "mostly", "why"]).set_index("rule")
+
+
+def by_gpu(report: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a report that removed something: removed and of, by rule, gpu and op."""
+    return report[report["removed"] > 0].set_index(["rule", "gpu", "op"])[["removed", "of"]]
 
 
 def _count(into: list[tuple[str, str, str, str, int, int]], rule: Rule, rows: pd.DataFrame, mask: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.clean import alike, clean, invalid, measured, summary
+from neusight.datasets.clean import alike, by_gpu, clean, explained, invalid, measured
 from neusight.datasets.load import DTYPE_NAMES, load_kernels
 from neusight.datasets.manifest import FileRecord, Manifest, find_dataset, list_datasets, read_manifest, sha256
 from neusight.datasets.observe import tile_coverage
@@ -31,7 +31,7 @@ class VerifyReport:
     """What verification found; ``ok`` when no hash, unit or shape is wrong. The tables inform, they don't fail.
 
     ``hashes``: path to ``ok``, ``changed``, ``missing`` or ``unlisted``. ``tables`` by title, pandas frames:
-    coverage, physics, noise, tiles, cleaning, sessions.
+    coverage, physics, noise, tiles, cleaning, cleaning_by_gpu, sessions.
     """
 
     name: str
@@ -144,7 +144,8 @@ def _tables(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     if "grid_x" in rows:
         found["noise"] = noise(work)
         found["tiles"] = tile_coverage(rows).round(3)
-    found["cleaning"] = summary(clean(rows).report)
+    report = clean(rows).report
+    found["cleaning"], found["cleaning_by_gpu"] = explained(report), by_gpu(report)
     return found
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.datasets import RULES, clean, rules_named, summary
+from neusight.datasets import RULES, by_gpu, clean, explained, rules_named
 from neusight.devices import load_device
 from neusight.errors import DataError, DeviceError
 
@@ -130,8 +130,10 @@ def test_the_report_counts_by_gpu_and_op(rows):
     assert first.loc[("v100-pcie-32gb", "linear"), ["removed", "of"]].tolist() == [1, 1]
     assert first.loc[("t4", "linear"), "removed"] == 0
     assert (report["why"].str.len() > 20).all()
-    table = summary(report)
-    assert list(table.index) == [r.name for r in RULES] and table.loc["invalid", "total"] == 1
+    table = explained(report)
+    assert list(table.index) == [r.name for r in RULES]
+    assert table.loc["invalid", ["removed", "mostly"]].tolist() == [1, "v100-pcie-32gb linear 1"]
+    assert by_gpu(report).index.tolist() == [("invalid", "v100-pcie-32gb", "linear")]
 
 
 def test_rules_by_name(rows):

@@ -79,7 +79,9 @@ def test_the_tables_count(rows, parquet):
     assert report.tables["physics"].loc[("gemm", "t4"), "above_peak"] == 100  # 137 TFLOP/s on a t4
     assert report.tables["noise"].loc[("gemm", "v100-pcie-32gb"), "rows"] == 4
     assert 0 < report.tables["noise"].loc[("gemm", "v100-pcie-32gb"), "p95_percent"] <= 10
-    assert report.tables["cleaning"].loc["faster_than_datasheet", "t4"] == 1
+    assert report.tables["cleaning_by_gpu"].loc[("faster_than_datasheet", "t4", "linear")].tolist() == [1, 1]
+    cleaning = report.tables["cleaning"].loc["faster_than_datasheet"]
+    assert (cleaning["removed"], cleaning["mostly"]) == (1, "t4 linear 1") and "timer" in cleaning["why"]
     as_json = json.loads(json.dumps(report.to_dict()))
     assert as_json["tables"]["physics"][0]["family"] == "gemm"
 
