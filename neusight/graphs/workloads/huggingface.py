@@ -42,7 +42,6 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
     with _uninitialised():
         module = kind._from_config(parsed, attn_implementation=implementation)
     module.tie_weights()
-    _fix_shapes(module)
     return module
 
 
@@ -61,22 +60,6 @@ def input_specs(config: dict[str, Any], batch: int, seq_len: int | None, attenti
     if config["model_type"] == "bert" and attention == "eager":
         return {"input_ids": tokens, "attention_mask": TensorSpec((batch, 1, 1, seq_len), "float32")}
     return {"input_ids": tokens}
-
-
-@contextmanager
-def unpacked_sequences() -> Iterator[None]:
-    """Tell transformers that no two sequences share a row, which it reads from values that a trace does not have.
-
-    Without this, masks would be built for packed rows, and fused attention would not run as causal.
-    """
-    from transformers import masking_utils
-
-    before = masking_utils.find_packed_sequence_indices
-    masking_utils.find_packed_sequence_indices = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        masking_utils.find_packed_sequence_indices = before
 
 
 def _parse(config: dict[str, Any]) -> Any:
@@ -124,14 +107,6 @@ def _class_by_type(parsed: Any, kind: str) -> Any:
 
 def _has_attention(config: dict[str, Any]) -> bool:
     return any(key.endswith(("num_attention_heads", "n_head", "num_heads")) for key in config)
-
-
-def _fix_shapes(module: torch.nn.Module) -> None:
-    """Give layers whose shapes depend on data a form that does not."""
-    if type(module).__name__.startswith("SwitchTransformers"):
-        from neusight.graphs.workloads.switch import pad_experts
-
-        pad_experts(module)
 
 
 @contextmanager

@@ -1,0 +1,367 @@
+"""Trace the ready workloads and write their parametric traces: ``python -m neusight.graphs.workloads.build_traces``.
+
+Every workload is traced at several batches and sequence lengths; each number that varies becomes an exact polynomial,
+checked at points that did not determine it. A workload whose numbers are no such polynomials is not written, with the
+reason on stderr, and is traced when it is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import gzip
+import json
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.errors import ModelError
+from neusight.graphs.workloads.catalogue import catalogue_config, is_image_config, list_workloads
+from neusight.graphs.workloads.fitting import Fit, possible_maxima
+from neusight.graphs.workloads.load import Step
+from neusight.graphs.workloads.parametric import VERSION, ParametricTrace
+from neusight.graphs.workloads.sampling import Launch, Sample, sample
+
+MODES = ("inference", "training")
+DTYPES = {"float32": ("eager", "sdpa", "flash"), "bfloat16": ("sdpa", "flash")}
+"""What ships: dtypes with the forms of attention that people run in them; eager where a model has no other."""
+STEPPED = "adamw"
+"""The optimizer in the traces of training; of the others only the update itself is traced."""
+OTHERS = ("sgd",)
+_SEQ_LENS = (72, 80, 104)
+_ALSO_PADDED = 120
+"""A fourth length tells apart the padded length, which only fused attention in training has."""
+_LONG = 448
+_FIRST = (2, 72)
+
+
+class NotPolynomial(ModelError):
+    """A workload that no parametric trace describes."""
+
+
+class Tables:
+    """What entries of a file refer to by number: polynomials, operators, and kernels without their varying sizes."""
+
+    def __init__(self) -> None:
+        self.polynomials: dict[tuple[int, ...], int] = {}
+        self.operators: dict[str, int] = {}
+        self.templates: dict[str, int] = {}
+
+    def polynomial(self, fit: Fit, values: Sequence[int], what: str) -> int:
+        """The number of the polynomial through values."""
+        found = fit.coefficients(values)
+        if found is None:
+            raise NotPolynomial(f"{what} is no polynomial of batch and sequence length: {list(values)}")
+        return self.polynomials.setdefault(tuple(found), len(self.polynomials))
+
+    def constant(self, value: int) -> int:
+        """The number of a polynomial that is the same everywhere."""
+        return self.polynomials.setdefault((1, value), len(self.polynomials))
+
+    def content(self) -> dict[str, Any]:
+        """The tables as lists, in the order of their numbers."""
+        return {
+            "polynomials": [list(p) for p in self.polynomials],
+            "operators": list(self.operators),
+            "templates": [json.loads(t) for t in self.templates],
+        }
+
+
+def build(name: str, dtypes: dict[str, Sequence[str]] | None = None) -> tuple[dict[str, Any], list[str]]:
+    """The content of a workload's file, and what had to be left out of it, with the reason.
+
+    Args:
+        name: a ready workload.
+        dtypes: forms of attention for each dtype; ``DTYPES`` unless given.
+
+    Raises:
+        NotPolynomial: no variant can be described; where only some can, the others are left out.
+    """
+    config = catalogue_config(name)
+    builder = _Builder(name, is_image_config(config), config.get("expert_capacity", 2))
+    for dtype, attentions in (dtypes or DTYPES).items():
+        for attention in attentions:
+            builder.add(dtype, attention)
+        if not builder.has(dtype):
+            builder.add(dtype, "eager")
+    if not builder.variants:
+        raise NotPolynomial("; ".join(builder.left_out))
+    return builder.content, builder.left_out
+
+
+class _Builder:
+    """One workload's file in the making."""
+
+    def __init__(self, name: str, image: bool, min_seq_len: int) -> None:
+        self.name, self.image, self.min_seq_len = name, image, min_seq_len
+        self.tables = Tables()
+        self.variants: dict[str, Any] = {}
+        self.parameters: dict[str, int] = {}
+        self.updates: dict[tuple[str, str], tuple[Sample, Sample]] = {}
+        self.left_out: list[str] = []
+
+    @property
+    def content(self) -> dict[str, Any]:
+        dtypes = {key.split("/")[0]: key.split("/")[0] for key in self.variants}
+        if "bfloat16" in dtypes and self._half_is_half():
+            dtypes["float16"] = "bfloat16"
+        return {
+            "version": VERSION,
+            "parameters": self.parameters,
+            "min_seq_len": 0 if self.image else self.min_seq_len,
+            "dtypes": dtypes,
+            **self.tables.content(),
+            "variants": self.variants,
+        }
+
+    def has(self, dtype: str) -> bool:
+        """Whether anything is there for a dtype."""
+        return any(key.startswith(f"{dtype}/") for key in self.variants)
+
+    def add(self, dtype: str, attention: str) -> None:
+        """Both modes of one dtype and one form of attention, left out together if the model cannot have them."""
+        try:
+            found = {mode: self._variant(dtype, attention, mode) for mode in MODES}
+        except ModelError as error:
+            self.left_out.append(f"{dtype}/{attention}: {error}")
+            return
+        self.variants |= {f"{dtype}/{attention}/{mode}": variant for mode, variant in found.items()}
+
+    def _variant(self, dtype: str, attention: str, mode: str) -> Any:
+        """Trace, fit and check; the name of an equal variant if there is one."""
+        options = {"mode": mode, "dtype": dtype, "attention": attention, "optimizer": STEPPED}
+        first = sample(self.name, self._point(*_FIRST), **options)
+        for other, pieces in self.variants.items():
+            same = other.startswith(f"{dtype}/") and other.endswith(f"/{mode}") and not isinstance(pieces, str)
+            if same and self._matches(first, pieces):
+                return other
+        self.parameters[mode] = first.folded.parameters
+        return self._pieces(options, first)
+
+    def _matches(self, first: Sample, pieces: list[Any]) -> bool:
+        """Whether a variant that is there gives the graph of this sample."""
+        return self._evaluate({"x": pieces}, first.folded, "x") == first.folded
+
+    def _pieces(self, options: dict[str, Any], first: Sample) -> list[Any]:
+        samples = {p: sample(self.name, p, **options) for p in self._points(options) if p != self._point(*_FIRST)}
+        samples[self._point(*_FIRST)] = first
+        single, several = self._split(samples, options)
+        groups = [(1, [*several, *single])] if _alike([*several, *single]) else [(1, single), (2, several)]
+        pieces = [self._piece(options, least, group) for least, group in groups]
+        for one in (*single, *several):
+            if self._evaluate({"x": pieces}, one.folded, "x") != one.folded:
+                raise NotPolynomial(f"the fit of {options} differs from the trace at batch {one.batch}")
+        return pieces
+
+    def _points(self, options: dict[str, Any]) -> list[tuple[int, int | None]]:
+        """Those that determine the polynomials of batches above one, one to check them, and the same for one."""
+        if self.image:
+            return [(2, None), (3, None), (5, None), (1, None)]
+        lengths = (*_SEQ_LENS, _ALSO_PADDED) if _pads(options) else _SEQ_LENS
+        return [*product((2, 3), lengths), (5, _LONG), *((1, s) for s in lengths), (1, self.min_seq_len)]
+
+    def _point(self, batch: int, seq_len: int) -> tuple[int, int | None]:
+        return batch, None if self.image else seq_len
+
+    def _split(
+        self, samples: dict[Any, Sample], options: dict[str, Any]
+    ) -> tuple[list[Sample], list[Sample]]:
+        ordered = [samples[p] for p in self._points(options)]
+        return [s for s in ordered if s.batch == 1], [s for s in ordered if s.batch > 1]
+
+    def _piece(self, options: dict[str, Any], min_batch: int, samples: list[Sample]) -> dict[str, Any]:
+        if not _alike(samples):
+            raise NotPolynomial(f"{options} runs other kernels at other sizes")
+        fit = Fit([(s.batch, s.seq_len or 0) for s in samples], self._terms(samples, options))
+        step_end = sum(phase != "optimizer" for phase in samples[0].phases)
+        piece = {
+            "min_batch": min_batch,
+            "host_operators": step_end,
+            "kernels": self._launches(fit, samples, ("forward", "backward")),
+            "moments": self._moments(fit, samples, slice(0, step_end + 1), state=False),
+        }
+        if options["mode"] == "training":
+            piece["optimizers"] = self._optimizers(fit, samples, options, step_end)
+        return piece
+
+    def _terms(self, samples: list[Sample], options: dict[str, Any]) -> tuple[int, ...]:
+        """The monomials that the samples can tell apart: of a batch of one, only the powers of the length."""
+        single = all(s.batch == 1 for s in samples)
+        if self.image:
+            return (0,) if single else (0, 1)
+        terms = (0, 2, 4) if single else (0, 1, 2, 3, 4, 5)
+        return (*terms, *((6,) if single else (6, 7))) if _pads(options) else terms
+
+    def _launches(self, fit: Fit, samples: list[Sample], phases: Sequence[str]) -> list[Any]:
+        """Entries (template, operator, phase, count, sizes), one for kernels that are equal at every point."""
+        groups: dict[tuple[Launch, ...], int] = {}
+        for row in zip(*(s.launches for s in samples), strict=True):
+            if row[0][2] in phases:
+                groups[row] = groups.get(row, 0) + 1
+        return [self._entry(fit, row, count) for row, count in groups.items()]
+
+    def _entry(self, fit: Fit, row: Sequence[Launch], count: int) -> list[Any]:
+        kernels = [kernel for kernel, _, _ in row]
+        fixed, varying, sizes = {}, [], []
+        for field in fields(kernels[0]):
+            values = [getattr(k, field.name) for k in kernels]
+            if len(set(values)) == 1:
+                if values[0] != field.default:
+                    fixed[field.name] = values[0]
+            else:
+                varying.append(field.name)
+                sizes.append(self.tables.polynomial(fit, values, f"{field.name} of {kernels[0].op} in {self.name}"))
+        template = json.dumps([kernels[0].family, fixed, varying])
+        number = self.tables.templates.setdefault(template, len(self.tables.templates))
+        operator = self.tables.operators.setdefault(row[0][1], len(self.tables.operators))
+        return [number, operator, row[0][2], count, sizes]
+
+    def _moments(self, fit: Fit, samples: list[Sample], nodes: slice, *, state: bool) -> list[list[int]]:
+        """The moments that can be the peak, each as five polynomials; without the optimizer's state unless asked."""
+        alive = np.stack([s.alive[nodes] for s in samples], axis=1)
+        if not state:
+            alive[:, :, 2] = 0
+        totals = alive.sum(axis=2)
+        distinct = np.sort(np.unique(totals, axis=0, return_index=True)[1])
+        largest = distinct[possible_maxima(fit.many(totals[distinct]))]
+        return [
+            [self.tables.polynomial(fit, alive[m, :, p].tolist(), f"memory of {self.name}") for p in range(5)]
+            for m in largest
+        ]
+
+    def _optimizers(self, fit: Fit, samples: list[Sample], options: dict[str, Any], step_end: int) -> dict[str, Any]:
+        """The update of each optimizer; gradients, weights and inputs lie there whichever it is."""
+        after = slice(step_end + 1, None)
+        updates = {
+            "none": {"host_operators": 0, "state_bytes": 0, "kernels": [], "moments": []},
+            STEPPED: {
+                "host_operators": len(samples[0].phases) - step_end,
+                "state_bytes": int(samples[0].alive[0, 2]),
+                "kernels": self._launches(fit, samples, ("optimizer",)),
+                "moments": self._moments(fit, samples, after, state=True),
+            },
+        }
+        inputs = self.tables.polynomial(fit, [int(s.alive[-1, 3]) for s in samples], f"inputs of {self.name}")
+        for optimizer in OTHERS:
+            updates[optimizer] = self._other_update(optimizer, options, inputs, samples)
+        return updates
+
+    def _other_update(
+        self, optimizer: str, options: dict[str, Any], inputs: int, samples: list[Sample]
+    ) -> dict[str, Any]:
+        one, other = self._update_samples(optimizer, options)
+        update = [launch for launch in one.launches if launch[2] == "optimizer"]
+        if update != [launch for launch in other.launches if launch[2] == "optimizer"]:
+            raise NotPolynomial(f"the update of {optimizer} in {self.name} depends on the batch")
+        before = sum(phase != "optimizer" for phase in one.phases)
+        alive = one.alive[before + 1 :]
+        moment = alive[alive.sum(axis=1).argmax()]
+        known = {(s.batch, s.seq_len): int(s.alive[-1, 3]) for s in samples}
+        if known.get((one.batch, one.seq_len), int(moment[3])) != moment[3]:
+            raise NotPolynomial(f"what is alive in the update of {optimizer} in {self.name} depends on the optimizer")
+        rest = [self.tables.constant(int(moment[part])) for part in (0, 1, 2, 4)]
+        fit = Fit([(1, 0)], (0,))
+        return {
+            "host_operators": len(one.phases) - before,
+            "state_bytes": int(one.alive[0, 2]),
+            "kernels": self._launches(fit, [one], ("optimizer",)),
+            "moments": [[rest[0], rest[1], rest[2], inputs, rest[3]]],
+        }
+
+    def _update_samples(self, optimizer: str, options: dict[str, Any]) -> tuple[Sample, Sample]:
+        """An update does not depend on the form of attention, so that one pair of traces serves a dtype."""
+        key = options["dtype"], optimizer
+        if key not in self.updates:
+            chosen = options | {"optimizer": optimizer}
+            pair = [sample(self.name, self._point(*p), **chosen) for p in (_FIRST, (1, _SEQ_LENS[1]))]
+            self.updates[key] = pair[0], pair[1]
+        return self.updates[key]
+
+    def _evaluate(self, variants: dict[str, Any], like: Any, key: str) -> Any:
+        """The graph of the step of ``like`` by a variant."""
+        step = _step(like)
+        content = {
+            "parameters": {like.mode: like.parameters},
+            "min_seq_len": 0,
+            "dtypes": {step.dtype: step.dtype},
+            "variants": {f"{step.dtype}/{step.attention}/{step.mode}": variants[key]},
+            **self.tables.content(),
+        }
+        return ParametricTrace(content).evaluate(like.model, step)
+
+    def _half_is_half(self) -> bool:
+        """Whether float16 runs what bfloat16 does; some models clamp it."""
+        attention = next(key for key in self.variants if key.startswith("bfloat16/")).split("/")[1]
+        options = {"mode": "training", "attention": attention, "optimizer": STEPPED}
+        pair = [sample(self.name, self._point(*_FIRST), dtype=d, **options).folded for d in ("bfloat16", "float16")]
+        return _as_dtype(pair[0], "float16") == pair[1]
+
+
+def _pads(options: dict[str, Any]) -> bool:
+    return (options["dtype"], options["mode"]) == ("float32", "training") and options["attention"] != "eager"
+
+
+def _step(graph: Any) -> Step:
+    return Step(**{f.name: getattr(graph, f.name) for f in fields(Step)})
+
+
+def _as_dtype(graph: Any, dtype: str) -> Any:
+    kernels = tuple(
+        replace(f, kernel=replace(f.kernel, dtype=dtype)) if f.kernel.dtype == graph.dtype else f for f in graph.kernels
+    )
+    return replace(graph, dtype=dtype, kernels=kernels)
+
+
+def _alike(samples: Sequence[Sample]) -> bool:
+    """Whether all run the same operators on kernels that differ in nothing but sizes."""
+    return len({_signature(s) for s in samples}) == 1
+
+
+def _signature(one: Sample) -> int:
+    kinds = (
+        (k.family, operator, phase, *(v for f in fields(k) if type(v := getattr(k, f.name)) is not int))
+        for k, operator, phase in one.launches
+    )
+    return hash((one.phases, tuple(kinds)))
+
+
+def write(name: str, folder: Path) -> str:
+    """Build one workload's file; returns what to tell the user."""
+    gc.freeze()
+    start = time.monotonic()
+    try:
+        content, left_out = build(name)
+    except ModelError as error:
+        return f"{name}: not written: {error}"
+    data = json.dumps(content, separators=(",", ":")).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.json.gz"
+    file.write_bytes(gzip.compress(data, mtime=0))
+    done = f"{name}: {file.stat().st_size / 1e3:.1f} kB in {time.monotonic() - start:.0f} s"
+    return "; left out: ".join([done, *left_out])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command: names of workloads, all unless given."""
+    parser = argparse.ArgumentParser(prog="build_traces", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="ready workloads; all unless given")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("traces"), help="folder of the files")
+    parser.add_argument("--jobs", type=int, default=1, help="workloads at the same time")
+    chosen = parser.parse_args(arguments)
+    names = chosen.names or [info.name for info in list_workloads()]
+    with ProcessPoolExecutor(chosen.jobs) as pool:
+        told = pool.map(write, names, [chosen.output] * len(names))
+        for number, line in enumerate(told, start=1):
+            print(f"[{number}/{len(names)}] {line}", file=sys.stderr, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
