@@ -71,32 +71,32 @@ _PHASE_COLUMNS = ("predicted_ms", "measured_ms", "ape")
 
 
 def _show_kernels(found: dict[str, Any]) -> None:
-    from neusight.cli.output import Column, table
+    from neusight.cli.output import Column, line, table
 
+    line("Errors in percent. roofline: of the bound alone; inside: rows within the 90 % interval.")
+    dtypes = len({row["dtype"] for row in found["rows"]}) > 1
+    names = ("gpu", "op", "dtype") if dtypes else ("gpu", "op")
     numbers = ("rows", "mean", "median", "bias", "roofline", "inside")
-    columns = [Column("gpu"), Column("op"), Column("dtype"), *(Column(name, right=True) for name in numbers)]
     total = {"gpu": "all", "op": "", "dtype": "", **found["total"]}
-    table(columns, ((r["gpu"], r["op"], r["dtype"], *_kernel_cells(r)) for r in (*found["rows"], total)))
-
-
-def _kernel_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        f"{row['count']:,}",
-        f"{row['mape']:.1f} %",
-        f"{row['median_ape']:.1f} %",
-        f"{row['bias']:+.1f} %",
-        f"{row['roofline_mape']:.1f} %",
-        f"{row['inside']:.0f} %",
+    table(
+        [*(Column(name) for name in names), *(Column(name, right=True) for name in numbers)],
+        ((*(row[name] for name in names), *_kernel_cells(row)) for row in (*found["rows"], total)),
     )
 
 
-def _show_models(found: dict[str, Any]) -> None:
-    from neusight.cli.output import Column, bar, line, table
+def _kernel_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    errors = (f"{row[key]:{sign}.1f}" for key, sign in (("mape", ""), ("median_ape", ""), ("bias", "+")))
+    return f"{row['count']:,}", *errors, f"{row['roofline_mape']:.1f}", f"{row['inside']:.0f}"
 
-    titles = ("batch", "seq", "predicted", "measured", "error")
-    columns = [Column("gpu"), Column("model"), Column("mode"), *(Column(t, right=True) for t in titles), Column("")]
-    table(columns, ((*_model_cells(row), bar(row["ape"] / 100, 6)) for row in found["rows"]))
+
+def _show_models(found: dict[str, Any]) -> None:
+    from neusight.cli.output import Column, line, table
+
+    numbers = ("batch x seq", "predicted", "measured", "error")
+    columns = [Column("gpu"), Column("model"), Column("mode"), *(Column(n, right=True) for n in numbers)]
+    table(columns, (_model_cells(row) for row in found["rows"]))
     line()
+    line("Errors in percent. covered: rows without fallback; inside: rows within the 90 % interval.")
     numbers = ("rows", "mean", "worst", "bias", "covered", "inside")
     columns = [Column("gpu"), Column("mode"), *(Column(name, right=True) for name in numbers)]
     by_vendor = [{"gpu": row["vendor"], "mode": "", **row} for row in found["by_vendor"]]
@@ -109,9 +109,9 @@ def _model_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
     figures = (milliseconds(row[f"{what}_ms"] / 1e3) for what in ("predicted", "measured"))
     mode = {"inference": "infer", "training": "train"}[row["mode"]]
-    return row["gpu"], row["model"], mode, str(row["batch"]), str(row["seq_len"]), *figures, f"{row['bias']:+.1f} %"
+    return row["gpu"], row["model"], mode, f"{row['batch']} x {row['seq_len']}", *figures, f"{row['bias']:+.1f} %"
 
 
 def _mean_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    errors = (f"{row['mape']:.1f} %", f"{row['max_ape']:.1f} %", f"{row['bias']:+.1f} %")
-    return str(row["count"]), *errors, f"{row['covered']:.0f} %", f"{row['inside']:.0f} %"
+    errors = (f"{row['mape']:.1f}", f"{row['max_ape']:.1f}", f"{row['bias']:+.1f}")
+    return str(row["count"]), *errors, f"{row['covered']:.0f}", f"{row['inside']:.0f}"

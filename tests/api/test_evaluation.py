@@ -1,0 +1,121 @@
+"""Evaluation: errors by formula on files made here, and the semantics of the measured ones where they are."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from neusight import Predictor
+from neusight.errors import DataError, DeviceError
+from neusight.evaluation import evaluate_kernels, evaluate_models
+
+needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
+GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 50257}
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor.load()
+
+
+def gemm_file(path: Path, predictor: Predictor, factors: dict[str, list[float]], **columns: object) -> Path:
+    """Measurements that are the predictions times ``factors``, by GPU."""
+    rows = []
+    for gpu, list_ in factors.items():
+        for i, factor in enumerate(list_):
+            shape = {"m": 64 * (i + 1), "n": 128, "k": 256}
+            predicted = predictor.kernel("gemm", gpu, bias=True, **shape)
+            rows.append(
+                {"gpu": gpu, "op": "linear", "batch": 1, **shape, "latency_ms": predicted.latency_s * 1e3 * factor}
+            )
+    pd.DataFrame(rows).assign(**{"dtype": "float32", "split": "test", **columns}).to_parquet(path)
+    return path
+
+
+def test_kernel_errors_by_formula(predictor: Predictor, tmp_path: Path) -> None:
+    # measured = 2x, 1x, 0.8x what is predicted: errors -50 %, 0 %, +25 %
+    file = gemm_file(tmp_path / "gemm.parquet", predictor, {"l4": [2.0, 1.0, 0.8], "t4": [1.0]})
+    found = evaluate_kernels(file, predictor)
+    l4, t4 = found["rows"]
+    assert (l4["gpu"], l4["op"], l4["dtype"], l4["count"]) == ("l4", "linear", "float32", 3)
+    assert l4["mape"] == pytest.approx(25)
+    assert l4["median_ape"] == pytest.approx(25)
+    assert l4["bias"] == pytest.approx(-25 / 3)
+    assert t4["mape"] == pytest.approx(0, abs=1e-9)
+    assert t4["inside"] == 100
+    assert found["total"]["count"] == 4
+    assert found["total"]["mape"] == pytest.approx(75 / 4)
+
+
+def test_kernels_of_one_split(predictor: Predictor, tmp_path: Path) -> None:
+    file = gemm_file(tmp_path / "gemm.parquet", predictor, {"l4": [1.0, 3.0]}, split=["train", "test"])
+    assert evaluate_kernels(file, predictor, split="train")["total"]["mape"] == pytest.approx(0, abs=1e-9)
+    with pytest.raises(DataError, match="no rows of split 'dev': it has test, train"):
+        evaluate_kernels(file, predictor, split="dev")
+
+
+def test_a_gpu_that_nobody_knows(predictor: Predictor, tmp_path: Path) -> None:
+    file = gemm_file(tmp_path / "gemm.parquet", predictor, {"l4": [1.0]}, gpu="l44")
+    with pytest.raises(DeviceError, match="l44"):
+        evaluate_kernels(file, predictor)
+
+
+def model_file(path: Path, *rows: dict[str, object]) -> Path:
+    base = {"gpu": "l4", "model": "mine", "mode": "inference", "dtype": "float32", "batch": 2, "seq_len": 128}
+    base |= {"option": "", "e2e_ms": 1.0, "forward_ms": None, "backward_ms": None}
+    pd.DataFrame([base | row for row in rows]).astype({"forward_ms": float, "backward_ms": float}).to_parquet(path)
+    (path.parent / "mine.json").write_text(json.dumps(GPT2))
+    return path
+
+
+def test_model_errors_by_formula_and_phases(predictor: Predictor, tmp_path: Path) -> None:
+    step = predictor.estimate("gpt2", "l4", mode="training", batch=2, seq_len=128)
+    e2e_ms, forward_ms = step.latency_s * 2e3, step.by_phase["forward"] * 1e3 * 0.8
+    row = {"mode": "training", "e2e_ms": e2e_ms, "forward_ms": forward_ms, "backward_ms": e2e_ms - forward_ms}
+    found = evaluate_models(model_file(tmp_path / "latency.parquet", row), tmp_path, predictor)
+    (got,) = found["rows"]
+    assert got["ape"] == pytest.approx(50)
+    assert got["forward_ape"] == pytest.approx(25)
+    assert got["predicted_ms"] == pytest.approx(step.latency_s * 1e3)
+    assert got["interval_ms"][0] <= got["predicted_ms"] <= got["interval_ms"][1]
+    assert found["means"] == [{"gpu": "l4", "mode": "training", **found["total"]}]
+    assert found["by_vendor"][0]["vendor"] == "nvidia"
+
+
+def test_what_cannot_be_compared_is_listed_with_its_reason(predictor: Predictor, tmp_path: Path) -> None:
+    options = ["", "fusion", "dp4", "tp4", "pp4_1", "magic"]
+    rows = [{"option": option} for option in options] + [{"model": "other"}]
+    found = evaluate_models(model_file(tmp_path / "latency.parquet", *rows), tmp_path, predictor)
+    assert len(found["rows"]) == 1
+    reasons = {row["option"] or row["model"]: row["reason"] for row in found["skipped"]}
+    assert "torch.compile" in reasons["fusion"]
+    assert "data parallel" in reasons["dp4"]
+    assert "tensor parallel" in reasons["tp4"]
+    assert "pipeline parallel" in reasons["pp4_1"]
+    assert "magic" in reasons["magic"]
+    assert "other.json" in reasons["other"]
+
+
+def test_nothing_to_compare_says_why(predictor: Predictor, tmp_path: Path) -> None:
+    file = model_file(tmp_path / "latency.parquet", {"option": "fusion"})
+    with pytest.raises(DataError, match=r"torch\.compile"):
+        evaluate_models(file, tmp_path, predictor)
+    with pytest.raises(DataError, match="none of t4"):
+        evaluate_models(file, tmp_path, predictor, gpus=["t4"])
+    with pytest.raises(DataError, match="not a folder"):
+        evaluate_models(file, tmp_path / "nowhere", predictor)
+
+
+@needs_data
+def test_every_single_gpu_row_with_a_configuration_is_compared_without_fallback(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEUSIGHT_CACHE", str(tmp_path))
+    models = Path(os.environ["NEUSIGHT_DATA"]) / "neusight-fp32" / "models"
+    table = pd.read_parquet(models / "latency.parquet")
+    found = evaluate_models(models / "latency.parquet", models / "configs", predictor)
+    assert len(found["rows"]) + len(found["skipped"]) == len(table)
+    assert {row["model"] for row in found["skipped"] if not row["option"]} == {"switch4"}
+    assert found["total"]["covered"] == 100

@@ -1,0 +1,183 @@
+"""Every command in every form, on the models and devices that ship."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import neusight
+from neusight.cli.app import app
+from neusight.devices import device_ids, load_device
+
+HEAVY = {"torch", "transformers", "lightgbm", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib"}
+TRAINING = ("predict", "gpt2-large", "--gpu", "l4", "--mode", "training", "--batch", "1")
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def as_json(*arguments: object) -> Any:
+    return json.loads(run(*arguments, "--format", "json").stdout)
+
+
+def as_csv(*arguments: object) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(run(*arguments, "--format", "csv").stdout)))
+
+
+def test_predict_json_says_everything() -> None:
+    found = as_json(*TRAINING)
+    low, high = found["interval_ms"]
+    assert 0 < low <= found["latency_ms"] <= high
+    assert found["bound_ms"] <= found["latency_ms"]
+    assert sum(found["by_phase_ms"].values()) == pytest.approx(found["latency_ms"])
+    assert sum(row["latency_ms"] for row in found["by_operator"]) == pytest.approx(found["latency_ms"])
+    assert sum(row["total_ms"] for row in found["by_kernel"]) == pytest.approx(found["latency_ms"])
+    assert {"forward", "backward"} <= found["by_phase_ms"].keys()
+    assert found["limiter"]
+    memory = found["memory_bytes"]
+    parts = sum(memory[part] for part in ("weights", "gradients", "optimizer", "activations", "temporary"))
+    assert memory["peak"] == parts
+    assert found["fits"] is (memory["peak"] <= load_device("l4").dram_capacity_bytes)
+    assert sum(found["coverage"].values()) == pytest.approx(1)
+    assert isinstance(found["warnings"], list)
+    assert found["provenance"]["neusight"] == neusight.__version__
+    assert found["provenance"]["gpu_in_training"] is False
+
+
+def test_training_is_forward_and_backward_and_an_optimizer_on_request() -> None:
+    command = ("predict", "gpt2", "--gpu", "a100-pcie-80gb", "--mode", "training")
+    plain, adamw = as_json(*command), as_json(*command, "--optimizer", "adamw")
+    assert "optimizer" not in plain["by_phase_ms"]
+    assert adamw["by_phase_ms"]["optimizer"] > 0
+    assert adamw["memory_bytes"]["optimizer"] == pytest.approx(2 * adamw["memory_bytes"]["weights"], rel=0.01)
+
+
+def test_several_gpus_are_a_list_in_the_order_asked() -> None:
+    found = as_json("predict", "gpt2", "--gpu", "l4,NVIDIA L4,t4")
+    assert [row["gpu"] for row in found] == ["l4", "l4", "t4"]
+    assert found[0] == found[1]
+
+
+def test_human_answer_is_80_columns_with_all_parts() -> None:
+    result = run(*TRAINING)
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    for part in ("latency", "throughput", "bound", "forward", "backward", "memory", "weights", "source"):
+        assert any(part in line for line in lines), part
+
+
+@pytest.mark.parametrize("by", ["operator", "phase", "kernel"])
+def test_csv_rows_sum_to_the_latency(by: str) -> None:
+    rows = as_csv(*TRAINING, "--by", by)
+    total = as_json(*TRAINING)["latency_ms"]
+    assert sum(float(row["total_ms" if by == "kernel" else "latency_ms"]) for row in rows) == pytest.approx(total)
+    assert {row["gpu"] for row in rows} == {"l4"}
+
+
+def test_hypothetical_device_is_said_on_stderr_and_in_the_data() -> None:
+    result = run("predict", "gpt2", "--gpu", "l4", "--set", "dram_bandwidth=600GB/s", "--format", "json")
+    found = json.loads(result.stdout)
+    assert found["provenance"]["hypothetical"] == ["dram_bandwidth=600GB/s"]
+    assert "warning: hypothetical device" in result.stderr
+    assert found["latency_ms"] < as_json("predict", "gpt2", "--gpu", "l4")["latency_ms"]
+
+
+def test_memory_verdict_of_gpt2_large() -> None:
+    command = ("predict", "gpt2-large", "--mode", "training", "--batch", "4", "--seq-len", "1024", "--gpu")
+    assert [row["fits"] for row in as_json(*command, "v100-pcie-32gb,a100-pcie-80gb")] == [False, True]
+    assert "DOES NOT FIT" in run(*command, "v100-pcie-32gb").stdout
+
+
+def test_user_device_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(run("devices", "show", "l4").stdout.replace('id = "l4"', 'id = "mine"'))
+    found = as_json("predict", "gpt2", "--gpu", mine)
+    assert found["gpu"] == "mine"
+    assert found["latency_ms"] == as_json("predict", "gpt2", "--gpu", "l4")["latency_ms"]
+
+
+def test_kernel() -> None:
+    found = as_json("kernel", "gemm", "m=1024", "n=1024", "k=1024", "--gpu", "l4")
+    # 2 m n k FLOP at the device's peak is a bound that no GEMM beats
+    assert found["latency_ms"] >= 2 * 1024**3 / load_device("l4").gemm_flops_per_s("float32") * 1e3
+    assert found["bound_ms"] <= found["latency_ms"]
+    assert len(as_csv("kernel", "softmax", "rows=64", "cols=64", "--gpu", "l4,t4")) == 2
+    assert "softmax 64x64" in run("kernel", "softmax", "rows=64", "cols=64", "--gpu", "l4").stdout
+
+
+def test_sweep_marks_what_does_not_fit_and_keeps_errors() -> None:
+    rows = as_json("sweep", "gpt2-large,gtp2", "--gpu", "l4", "--mode", "training", "--batch", "1,8")
+    good, wrong = rows[:2], rows[2:]
+    assert [(row["batch"], row["fits"], row["error"]) for row in good] == [(1, True, ""), (8, False, "")]
+    assert good[1]["latency_ms"] > good[0]["latency_ms"]
+    assert all("unknown model 'gtp2'" in row["error"] and row["latency_ms"] is None for row in wrong)
+    assert "does not fit" in run("sweep", "gpt2-large", "--gpu", "l4", "--mode", "training", "--batch", "8").stdout
+
+
+def test_devices() -> None:
+    assert {row["id"] for row in as_csv("devices", "list")} == set(device_ids())
+    assert max(map(len, run("devices", "list").stdout.splitlines())) <= 80
+    assert as_json("devices", "show", "l4")["sm_count"] == load_device("l4").sm_count
+
+
+def test_workloads() -> None:
+    names = {row["name"] for row in as_json("workloads", "list")}
+    assert {"gpt2-large", "bert-large", "resnet-50", "gpt3-175b"} <= names
+    assert max(map(len, run("workloads", "list").stdout.splitlines())) <= 80
+    shown = as_json("workloads", "show", "gpt2", "--mode", "training")
+    assert shown["peak_bytes"] == sum(shown["memory"].values())
+    assert any(kernel["family"] == "gemm" and kernel["phase"] == "backward" for kernel in shown["kernels"])
+
+
+def test_models_have_cards() -> None:
+    names = [row["name"] for row in as_json("models", "list")]
+    assert "gemm" in names
+    assert as_json("models", "show", "gemm")["training_gpus"]
+    assert "gemm" in run("models", "show", "gemm").stdout
+
+
+def test_datasets() -> None:
+    names = [row["name"] for row in as_json("datasets", "list")]
+    assert "neusight-fp32" in names
+    assert "MIT" in run("datasets", "show", "neusight-fp32").stdout
+
+
+@pytest.mark.parametrize("command", ["predict", "kernel", "sweep", "train", "bench"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"neusight {command}" in run(command, "--help").stdout
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"neusight {neusight.__version__}\n"
+
+
+def loaded_by(*arguments: str, cache: Path) -> set[str]:
+    """Top-level modules that a fresh ``neusight`` has loaded when it ends."""
+    code = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
+    code += "from neusight.cli import main; main()"
+    environment = os.environ | {"NEUSIGHT_CACHE": str(cache)}
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return {name.split(".")[0] for name in done.stderr.split()}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["devices", "list"], ["workloads", "list"], [*TRAINING]])
+def test_cold_start_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    loaded = loaded_by(*arguments, cache=tmp_path)
+    assert "neusight" in loaded
+    assert loaded & HEAVY == set()
