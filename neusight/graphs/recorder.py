@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import CoverageError, ModelError
@@ -21,12 +22,6 @@ _DEVICE = torch.ops.prim.device.default
 """Asked for by Python wrappers of tensors, of which a real run has none."""
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
 _READS_VALUES = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
-_DATA_SHAPED = {
-    aten.nonzero.default,
-    aten._unique2.default,
-    aten.masked_select.default,
-    aten.unique_consecutive.default,
-}
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
@@ -94,16 +89,17 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in _READS_VALUES:
             return self._value(func, args)
-        if func in _DATA_SHAPED:
-            raise ModelError(
-                f"{self._where()} calls {func}, whose result's shape depends on data: "
-                "trace a form of it with fixed shapes"
-            )
         if func is _DEVICE:
             return func(*args, **kwargs)
         if self.recording:
             self.ledger.now = len(self.nodes)
-        result = _run(func, args, kwargs)
+        try:
+            result = _run(func, args, kwargs)
+        except DynamicOutputShapeException:
+            raise ModelError(
+                f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
+                "fixed shapes"
+            ) from None
         outputs = list(_tensors(result if isinstance(result, list | tuple) else (result,)))
         if self.recording:
             self._record(func, args, kwargs, outputs)

@@ -36,7 +36,6 @@ ALIASES = {
     "log_sigmoid_forward": "log_sigmoid",
     "__or__": "bitwise_or",
     "__and__": "bitwise_and",
-    "logical_and_": "logical_and",
     "bernoulli": "random",
     "normal": "random",
     "normal_functional": "random",
@@ -54,7 +53,6 @@ ALIASES = {
 _BINARY = frozenset({"add", "sub", "mul", "div", "pow"})
 _NOT_OPERATORS = {"relu_backward", "dropout", "dropout_backward", "random", "log_sigmoid"}
 _PLAIN = [op for op in FLOPS_PER_ELEMENT if op not in _NOT_OPERATORS]
-_IN_PLACE = [f"{op}_" for op in (*_PLAIN, *ALIASES) if not op.endswith("_") and f"{op}_" not in ALIASES]
 
 
 def _canonical(call: Call) -> str:
@@ -86,7 +84,7 @@ def pointwise(call: Call, op: str, flops_each: int) -> tuple[Kernel, ...]:
     )
 
 
-@rule(*_PLAIN, *_IN_PLACE, *ALIASES)
+@rule(*_PLAIN, *ALIASES)
 def arithmetic(call: Call) -> tuple[Kernel, ...]:
     """Arithmetic, comparisons, activations and their gradients, dropout, random numbers."""
     op = _canonical(call)

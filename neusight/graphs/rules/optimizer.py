@@ -46,7 +46,7 @@ def _foreach(call: Call) -> tuple[Kernel, ...]:
     )  # fmt: skip
 
 
-rule(*(f"_foreach_{op}{form}" for op in FOREACH_FLOPS for form in ("", "_")))(_foreach)
+rule(*(f"_foreach_{op}" for op in FOREACH_FLOPS))(_foreach)
 
 
 def _fused(call: Call, name: str, written: int, flops_each: int) -> tuple[Kernel, ...]:

@@ -31,7 +31,12 @@ def rule(*operators: str) -> Callable[[Rule], Rule]:
 
 def covered(operator: str) -> bool:
     """Whether an operator has a rule."""
-    return operator in _RULES
+    return _found(operator) is not None
+
+
+def _found(operator: str) -> Rule | None:
+    """The rule of an operator; an in-place variant (``add_``) without one of its own has that of ``add``."""
+    return _RULES.get(operator) or _RULES.get(operator.removesuffix("_"))
 
 
 def kernels_of(call: Call) -> tuple[Kernel, ...]:
@@ -40,7 +45,7 @@ def kernels_of(call: Call) -> tuple[Kernel, ...]:
     Raises:
         CoverageError: the operator has no rule.
     """
-    found = _RULES.get(call.name)
+    found = _found(call.name)
     if found is None:
         raise CoverageError(
             f"operator 'aten.{call.name}' has no kernel rule{nearest(call.name, _RULES)}: register one with "
