@@ -36,10 +36,7 @@ def test_is_stored_without_output(notebook: Path) -> None:
     assert all(not cell["outputs"] for cell in cells if cell["cell_type"] == "code")
 
 
-def test_runs_and_ends_in_predicted_against_measured(
-    notebook: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("NEUSIGHT_CACHE", str(tmp_path))
+def test_runs_and_ends_in_predicted_against_measured(notebook: Path) -> None:
     names: dict[str, Any] = {"__name__": "notebook"}
     for cell in code_of(notebook):
         exec(compile(cell, str(notebook), "exec"), names)

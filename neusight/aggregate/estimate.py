@@ -117,7 +117,9 @@ class Estimate:
         return {origin: sums.get(origin, 0.0) / total for origin in ("trained", "transferred", "fallback")}
 
     def _origin(self, kernel: KernelEstimate) -> Source:
-        if kernel.operator in self.uncovered or kernel.source.startswith("roofline"):
+        # Rules are by operator, whatever its overload: aten.foo covers aten.foo.default.
+        without_rule = {kernel.operator, kernel.operator.rpartition(".")[0]} & set(self.uncovered)
+        if without_rule or kernel.source.startswith("roofline"):
             return "fallback"
         return "transferred" if kernel.source.endswith("(transferred)") else "trained"
 

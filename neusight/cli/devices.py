@@ -24,7 +24,7 @@ def list_(form: Format = "human") -> None:
     rows = [_row(spec) for spec in specs]
 
     def human() -> None:
-        line("Dense peaks in TFLOP/s (half: bfloat16, else float16), DRAM in GB/s and GB, TDP in W.")
+        line("Peaks in TFLOP/s, dense (half: bfloat16, else float16); DRAM; TDP in W.")
         titles = ("year", "SMs", "fp32", "half", "GB/s", "GB", "TDP")
         table([Column("id"), *(Column(title, right=True) for title in titles)], (_cells(spec) for spec in specs))
 

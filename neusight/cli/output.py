@@ -96,7 +96,10 @@ def busy(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr; yields a function to call with (done, of)."""
+    """A progress bar on stderr, for whoever watches; yields a function to call with (done, of)."""
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
     from rich.console import Console
     from rich.progress import Progress
 

@@ -103,7 +103,7 @@ def test_sum_with_a_number_is_refused() -> None:
 def test_coverage_shares() -> None:
     transferred = kernel("sum", "forward", 1, 1.0, source="row_reduction (transferred)")
     bare = kernel("roll", "forward", 1, 2.0, source="roofline")
-    ruleless = kernel("aten.foo", "forward", 1, 1.0, source="memory")
+    ruleless = kernel("aten.foo.default", "forward", 1, 1.0, source="memory")
     host = kernel("host", "host", 1, 100.0, source="", limiter="host")
     coverage = estimate(LINEAR, transferred, bare, ruleless, host, uncovered=("aten.foo",)).coverage
     assert coverage == {"trained": 0.6, "transferred": 0.1, "fallback": pytest.approx(0.3)}

@@ -109,10 +109,7 @@ def test_nothing_to_compare_says_why(predictor: Predictor, tmp_path: Path) -> No
 
 
 @needs_data
-def test_every_single_gpu_row_with_a_configuration_is_compared_without_fallback(
-    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NEUSIGHT_CACHE", str(tmp_path))
+def test_every_single_gpu_row_with_a_configuration_is_compared_without_fallback(predictor: Predictor) -> None:
     models = Path(os.environ["NEUSIGHT_DATA"]) / "neusight-fp32" / "models"
     table = pd.read_parquet(models / "latency.parquet")
     found = evaluate_models(models / "latency.parquet", models / "configs", predictor)
