@@ -14,16 +14,21 @@ from typing import Any
 import torch
 
 
-def _false(*_: Any, **__: Any) -> bool:
-    return False
+def _never(_: Callable[..., Any]) -> Callable[..., bool]:
+    return lambda *args, **kwargs: False
 
 
-def _true(*_: Any, **__: Any) -> bool:
-    return True
+def _nothing(_: Callable[..., Any]) -> Callable[..., None]:
+    return lambda *args, **kwargs: None
 
 
-def _none(*_: Any, **__: Any) -> None:
-    return None
+def _unpadded(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same question without the padding mask, which comes first."""
+
+    def asked(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(None, *args, **kwargs)
+
+    return asked
 
 
 def padded_experts(layer: Any, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -59,12 +64,13 @@ def settle_routers(module: torch.nn.Module) -> None:
 
 
 _SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
-_PATCHES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    ("transformers.masking_utils", "is_tracing", _false),
-    ("transformers.masking_utils", "fast_all", _true),
-    ("transformers.masking_utils", "find_packed_sequence_indices", _none),
-    ("transformers.modeling_attn_mask_utils", "is_tracing", _true),
-    (f"{_SWITCH}:SwitchTransformersSparseMLP", "forward", padded_experts),
+_MASKS = "transformers.masking_utils"
+_PATCHES: tuple[tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
+    (_MASKS, "is_tracing", _never),
+    (_MASKS, "find_packed_sequence_indices", _nothing),
+    (_MASKS, "_ignore_causal_mask_sdpa", _unpadded),
+    (_MASKS, "_ignore_bidirectional_mask_sdpa", _unpadded),
+    (f"{_SWITCH}:SwitchTransformersSparseMLP", "forward", lambda _: padded_experts),
 )
 
 
@@ -82,8 +88,9 @@ def unpadded_batches() -> Iterator[None]:
     for path, name, replacement in _PATCHES:
         owner = _owner(path)
         if owner is not None and hasattr(owner, name):
-            saved.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, replacement)
+            original = getattr(owner, name)
+            saved.append((owner, name, original))
+            setattr(owner, name, replacement(original))
     try:
         yield
     finally:

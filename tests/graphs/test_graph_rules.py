@@ -206,6 +206,23 @@ def test_batch_norm_reduces_over_channels_in_training_and_is_pointwise_in_evalua
     assert (evaluation.family, evaluation.read_bytes) == ("elementwise", x.nbytes + 4 * 32)
 
 
+@pytest.mark.parametrize(
+    ("name", "window", "flops_each"),
+    [("max_pool2d_with_indices", (3, 3), 9), ("avg_pool2d", (2,), 4), ("avg_pool3d", (5, 1, 1), 5)],
+)
+def test_pooling_visits_every_element_of_its_window(name: str, window: tuple[int, ...], flops_each: int) -> None:
+    out = TensorSpec((2, 4, 7, 7))
+    kernel = only(kernels_of(call(name, TensorSpec((2, 4, 15, 15)), window, (2, 2), out=out)))
+    assert (kernel.family, kernel.flops) == ("elementwise", flops_each * out.elements)
+
+
+def test_pooling_gradient_does_not_read_the_input() -> None:
+    x, grad, indices = TensorSpec((2, 4, 15, 15)), TensorSpec((2, 4, 7, 7)), TensorSpec((2, 4, 7, 7), "int64")
+    args = (grad, x, (3, 3), (2, 2), (0, 0), (1, 1), False, indices)
+    kernel = only(kernels_of(call("max_pool2d_with_indices_backward", *args, out=x)))
+    assert (kernel.op, kernel.read_bytes) == ("max_pool2d_backward", grad.nbytes + indices.nbytes)
+
+
 def parameters(sizes: tuple[int, ...]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec((size,)) for size in sizes)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from neusight.graphs.rules.registry import rule
 from neusight.graphs.tensors import Call, TensorSpec
 from neusight.kernels import Elementwise, Kernel
@@ -21,7 +23,9 @@ FLOPS_PER_ELEMENT: dict[str, int] = {
     "tanh": 12, "sigmoid": 12, "silu": 13, "gelu": 20, "softplus": 20, "elu": 10, "hardswish": 5, "hardsigmoid": 4,
     "mish": 30, "tanh_backward": 3, "sigmoid_backward": 3, "silu_backward": 18, "gelu_backward": 30,
     "softplus_backward": 14, "elu_backward": 12, "hardswish_backward": 6, "hardsigmoid_backward": 3,
-    "log_sigmoid": 20, "logaddexp": 20,
+    "log_sigmoid": 20, "logaddexp": 20, "glu": 13, "glu_backward": 18, "mish_backward": 34, "_prelu_kernel": 2,
+    "_prelu_kernel_backward": 4, "xlogy": 12, "sgn": 1, "smooth_l1_loss": 4, "smooth_l1_loss_backward": 5,
+    "huber_loss": 4, "huber_loss_backward": 5, "atan": 15, "sinh": 15, "cosh": 15, "heaviside": 1,
     # A Philox counter generator makes four numbers in about forty integer instructions.
     "dropout": 13, "dropout_backward": 2, "random": 10,
     "mse_loss": 2, "mse_loss_backward": 3, "binary_cross_entropy_with_logits": 30, "polar": 25, "complex": 0,
@@ -98,12 +102,16 @@ def arithmetic(call: Call) -> tuple[Kernel, ...]:
     return pointwise(call, op, FLOPS_PER_ELEMENT[base])
 
 
-@rule("max_pool2d_with_indices", "max_pool2d", "avg_pool2d")
+@rule("max_pool2d_with_indices", "max_pool2d", "avg_pool2d", "avg_pool3d")
 def pooling(call: Call) -> tuple[Kernel, ...]:
     """One comparison or addition an element of the window."""
-    window = call.arg(1, "kernel_size")
-    each = window[0] * window[-1]
-    return pointwise(call, "max_pool2d" if call.name.startswith("max") else "avg_pool2d", each)
+    return pointwise(call, call.name.removesuffix("_with_indices"), prod(_window(call)))
+
+
+def _window(call: Call) -> tuple[int, ...]:
+    """The kernel size along each dimension; one number stands for all."""
+    size = call.arg(1, "kernel_size")
+    return size if len(size) > 1 else size * (3 if "3d" in call.name else 2)
 
 
 @rule("_adaptive_avg_pool2d", "adaptive_avg_pool2d")
@@ -112,7 +120,7 @@ def adaptive_pooling(call: Call) -> tuple[Kernel, ...]:
     return pointwise(call, "adaptive_avg_pool2d", max(1, call.args[0].elements // max(1, call.output.elements)))
 
 
-@rule("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward")
+@rule("max_pool2d_with_indices_backward", "avg_pool2d_backward", "avg_pool3d_backward", "_adaptive_avg_pool2d_backward")
 def pooling_backward(call: Call) -> tuple[Kernel, ...]:
     """Reads the output's gradient (and the indices), writes the input's; the input itself gives only its shape."""
     grads = [t for t in call.args if isinstance(t, TensorSpec) and t.shape == call.args[0].shape]

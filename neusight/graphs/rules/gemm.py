@@ -78,6 +78,14 @@ def baddbmm(call: Call) -> tuple[Kernel, ...]:
     return product if call.kwargs.get("beta", 1) == 0 else (copy_of(call.args[0]), *product)
 
 
+@rule("addbmm")
+def addbmm(call: Call) -> tuple[Kernel, ...]:
+    """A sum of products: the addend is copied into the result, to which every product accumulates."""
+    a, b = call.args[1:3]
+    product = TensorSpec(a.shape[1:], a.dtype, a.strides[1:]), TensorSpec(b.shape[1:], b.dtype, b.strides[1:])
+    return (copy_of(call.args[0]), *_product(*product, op="linear") * a.shape[0])
+
+
 @rule("mv", "dot", "vdot")
 def mv(call: Call) -> tuple[Kernel, ...]:
     """A product with a vector is a GEMM with n = 1."""
