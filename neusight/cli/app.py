@@ -25,7 +25,7 @@ class _Guarded(TyperGroup):
             _say(f"error: {_explained(error)}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
-            _say(f"interrupted{_explained(error)}")
+            _say(f"interrupted: {error}" if str(error) else "interrupted")
             raise typer.Exit(130) from error
 
 

@@ -11,6 +11,8 @@ import typer
 from neusight.cli.options import Format
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from neusight.datasets import VerifyReport
 
 app = typer.Typer(no_args_is_help=True, help="Measured data: list, verify, import, show.")
@@ -85,12 +87,23 @@ def _show(found: VerifyReport) -> None:
     if found.hashes:
         table((Column("file"), Column("sha256")), found.hashes.items())
     for title, frame in found.tables.items():
-        flat = frame.reset_index() if frame.index.name or frame.index.nlevels > 1 else frame
         line()
         line(title)
-        numbers = {name: flat[name].dtype.kind in "iuf" for name in flat}
-        columns = [Column(str(name), right=numbers[name], wrap=not numbers[name]) for name in flat]
-        table(columns, ([_text(value) for value in row] for row in flat.itertuples(index=False)))
+        _frame(frame.reset_index() if frame.index.name or frame.index.nlevels > 1 else frame)
+
+
+def _frame(frame: pd.DataFrame) -> None:
+    """Long texts wrap; where the table is wide, so do the names of its columns."""
+    from neusight.cli.output import Column, table
+
+    rows = [[_text(value) for value in row] for row in frame.itertuples(index=False)]
+    names = [str(name) for name in frame]
+    widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]
+    wide = sum(widths) + 2 * len(widths) > 80
+    titles = [name.replace("-", "-\n").replace("_", "_\n") if wide else name for name in names]
+    kinds = [frame[name].dtype.kind for name in frame]
+    shape = zip(titles, kinds, widths, strict=True)
+    table([Column(title, right=kind in "iuf", wrap=width > 24) for title, kind, width in shape], rows)
 
 
 def _text(value: Any) -> str:

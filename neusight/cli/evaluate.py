@@ -92,8 +92,8 @@ def _kernel_cells(row: dict[str, Any]) -> tuple[str, ...]:
 def _show_models(found: dict[str, Any]) -> None:
     from neusight.cli.output import Column, line, table
 
-    numbers = ("batch x seq", "predicted", "measured", "error")
-    columns = [Column("gpu"), Column("model"), Column("mode"), *(Column(n, right=True) for n in numbers)]
+    figures = ("batch x seq", "predicted", "measured", "error")
+    columns = [Column("gpu"), Column("model"), Column("mode"), *(Column(name, right=True) for name in figures)]
     table(columns, (_model_cells(row) for row in found["rows"]))
     line()
     line("Errors in percent. covered: rows without fallback; inside: rows within the 90 % interval.")

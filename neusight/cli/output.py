@@ -12,6 +12,8 @@ from math import isfinite
 from typing import Any
 
 Rows = Sequence[Mapping[str, Any]]
+_WORD = 12
+"""No column of words becomes narrower than this."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,13 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     cells = [list(row) for row in rows]
     for place, column in enumerate(columns):
-        widest = max(len(text) for text in (column.title, *(row[place] for row in cells)))
+        widest = max(len(text) for text in (*column.title.split("\n"), *(row[place] for row in cells)))
         shown.add_column(
             column.title,
             justify="right" if column.right else "left",
             overflow="fold" if column.wrap else "ellipsis",
             no_wrap=not column.wrap,
-            min_width=None if column.wrap or not place else widest,
+            min_width=min(widest, _WORD) if column.wrap or not place else widest,
         )
     for row in cells:
         shown.add_row(*row)
