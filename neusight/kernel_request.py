@@ -11,6 +11,7 @@ from neusight.errors import CoverageError, nearest
 from neusight.kernels import DTYPE_BYTES, KERNEL_CLASSES, KernelBatch
 from neusight.op_costs import FLOPS_PER_ELEMENT
 
+_FOLLOWING = frozenset({"tensors", "read_bytes", "write_bytes", "flops"})
 _TWO_TENSORS = frozenset({"add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "masked_fill"})
 _TO_ONE_A_ROW = frozenset({"sum", "mean", "max", "min", "amax", "argmax", "prod", "any", "all", "norm"})
 _ROW_OPS = _TO_ONE_A_ROW | {
@@ -47,7 +48,9 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
     if (dtype := values.get("dtype", "float32")) not in DTYPE_BYTES:
         raise CoverageError(f"unknown dtype '{dtype}'{nearest(dtype, DTYPE_BYTES)}: one of {', '.join(DTYPE_BYTES)}")
     values = {**_DERIVED.get(family, lambda _: {})(values), **values}
-    if missing := [n for n, f in kinds.items() if f.default is MISSING and n not in values]:
+    missing = [name for name, field in kinds.items() if field.default is MISSING and name not in values]
+    # Bytes and FLOP follow once the shape is there: ask for the shape first.
+    if missing := [name for name in missing if name not in _FOLLOWING] or missing:
         raise CoverageError(f"{family} needs {', '.join(missing)}: give them as {missing[0]}=…")
     return KernelBatch.from_columns(family, **values)
 

@@ -51,7 +51,7 @@ def models(
 
     predictor = Predictor.load(tile_models)
     with progress("predicting") as advance:
-        found = evaluate_models(path, configs, predictor, listed(gpu) or None, advance)
+        found = evaluate_models(path, configs, predictor, listed(gpu, "--gpu") if gpu else None, advance)
     for reason in dict.fromkeys(row["reason"] for row in found["skipped"]):
         count = sum(row["reason"] == reason for row in found["skipped"])
         note(f"warning: {count} row{'s' if count > 1 else ''} skipped: {reason}")

@@ -36,7 +36,7 @@ def kernel(
 
     predictor = Predictor.load(tile_models)
     fields = dict(_pair(text) for text in shape or [])
-    found = {gpu_name: predictor.kernel(name, gpu_name, overrides, **fields) for gpu_name in listed(gpu)}
+    found = {gpu_name: predictor.kernel(name, gpu_name, overrides, **fields) for gpu_name in listed(gpu, "--gpu")}
     rows = [{"gpu": gpu_name, **_alone(kernel_row(row))} for gpu_name, row in found.items()]
 
     def human() -> None:

@@ -32,6 +32,26 @@ Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw"], typer.Option(help
 Attention = Annotated[Literal["eager", "sdpa", "flash"], typer.Option(help="How attention runs.")]
 
 
-def listed(text: str) -> list[str]:
-    """``a,b`` as ``[a, b]``; blanks and empty parts do not count."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+def listed(text: str, option: str) -> list[str]:
+    """``a,b`` as ``[a, b]``; blanks and empty parts do not count.
+
+    Raises:
+        BadParameter: nothing is left.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise typer.BadParameter(f"'{text}' names nothing: write it like a,b", param_hint=option)
+    return parts
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """``1,2`` as ``[1, 2]``.
+
+    Raises:
+        BadParameter: nothing, or something else.
+    """
+    try:
+        return [int(part) for part in listed(text, option)]
+    except ValueError:
+        message = f"'{text}' is no list of whole numbers: write it like 1,2,4"
+        raise typer.BadParameter(message, param_hint=option) from None

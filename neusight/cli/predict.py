@@ -56,6 +56,9 @@ def predict(
     from neusight.cli.output import busy, note
     from neusight.cli.show_estimate import show_estimates
 
+    gpus = listed(gpu, "--gpu")
+    if optimizer != "none" and mode == "inference":
+        raise typer.BadParameter("an optimizer steps in training only: add --mode training", param_hint="--optimizer")
     predictor = Predictor.load(tile_models)
     with busy(f"reading {model}"):
         estimates = [
@@ -63,7 +66,7 @@ def predict(
                 model, name, mode, batch, seq_len, dtype, optimizer, attention,
                 overrides=overrides, allow_fallback=allow_fallback,
             )
-            for name in listed(gpu)
+            for name in gpus
         ]  # fmt: skip
     for warning in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
         note(f"warning: {warning}")

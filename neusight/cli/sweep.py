@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neusight.cli.options import Attention, Format, Gpus, Optimizer, TileModels, listed
+from neusight.cli.options import Attention, Format, Gpus, Optimizer, TileModels, listed, numbers
 
 
 def sweep(
@@ -39,27 +39,18 @@ def sweep(
     predictor = Predictor.load(tile_models)
     with progress("predicting") as advance:
         found = predictor.sweep(
-            listed(models),
-            listed(gpu),
-            _numbers(batches, "--batch"),
-            listed(modes),
-            _numbers(seq_lens, "--seq-len") or [None],
-            listed(dtypes),
+            listed(models, "MODEL"),
+            listed(gpu, "--gpu"),
+            numbers(batches, "--batch"),
+            listed(modes, "--mode"),
+            numbers(seq_lens, "--seq-len") if seq_lens else [None],
+            listed(dtypes, "--dtype"),
             optimizer,
             attention,
             progress=advance,
         )
     rows: list[dict[str, Any]] = found.astype(object).where(found.notna(), None).to_dict("records")
     Output(form).data(rows, rows, lambda: _show(rows))
-
-
-def _numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(part) for part in listed(text)]
-    except ValueError:
-        raise typer.BadParameter(
-            f"'{text}' is no list of whole numbers: write it like 1,2,4", param_hint=option
-        ) from None
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

@@ -177,6 +177,9 @@ def test_import_refuses_to_overwrite(tmp_path: Path) -> None:
         ["predict", "gpt2", "--gpu", "l4", "--format", "xml"],
         ["kernel", "gemm", "m", "--gpu", "l4"],
         ["sweep", "gpt2", "--gpu", "l4", "--batch", "1,x"],
+        ["predict", "gpt2", "--gpu", ","],
+        ["predict", "gpt2", "--gpu", "l4", "--optimizer", "adamw"],
+        ["sweep", ",", "--gpu", "l4"],
         ["nonsense"],
     ],
 )
