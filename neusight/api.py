@@ -162,11 +162,11 @@ class Predictor:
             return asked | {"fits": False, "error": str(error)}
 
     def _provenance(self, device: DeviceSpec) -> Provenance:
-        said = dict(self.kernel_predictor.provenance)
+        said = self.kernel_predictor.provenance
         return Provenance(
             neusight=neusight.__version__,
-            tile_models={key: value for key, value in said.items() if key != "training_gpus"},
-            training_gpus=tuple(said.get("training_gpus", ())),
+            tile_models=said["tile_models"],
+            training_gpus=tuple(said["training_gpus"]),
             hypothetical=device.hypothetical,
         )
 

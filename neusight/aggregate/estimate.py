@@ -108,8 +108,9 @@ class Estimate:
 
     @cached_property
     def coverage(self) -> dict[str, float]:
-        """Share of the kernels' latency that comes from a tile model trained on that kernel family (``trained``), on
-        another (``transferred``), or from the bare roofline (``fallback``); host time counts for neither.
+        """Share of the kernels' latency that comes from a tile model trained on such kernels (``trained``), on others
+        (``transferred``: another operator, family or dtype), or from no rule or model (``fallback``). Host time does
+        not count.
         """
         kernels = [k for k in self.by_kernel if k.source]
         sums = _sums((self._origin(k), k.total_s) for k in kernels)
@@ -125,10 +126,13 @@ class Estimate:
 
     @cached_property
     def in_domain(self) -> float:
-        """Share of the kernels' latency whose inputs lie within the range that the tile models were trained on."""
-        kernels = [k for k in self.by_kernel if k.source]
-        total = sum(k.total_s for k in kernels) or 1.0
-        return sum(k.total_s for k in kernels if k.in_domain) / total
+        """Share of the latency of trained kernels whose inputs lie within the range of their tile model's training.
+
+        Kernels of other operators or dtypes than a model was trained on count in ``coverage`` instead.
+        """
+        kernels = [k for k in self.by_kernel if k.source and self._origin(k) == "trained"]
+        total = sum(k.total_s for k in kernels)
+        return sum(k.total_s for k in kernels if k.in_domain) / total if total else 1.0
 
     @property
     def fits(self) -> bool:

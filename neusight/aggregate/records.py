@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from neusight.graphs.graph import MemoryProfile
 
@@ -100,12 +99,12 @@ class MemoryEstimate:
 class Provenance:
     """Where an estimate comes from.
 
-    ``tile_models`` is what the artifact says of itself (name, version, backends); ``hypothetical`` lists the device
+    ``tile_models`` maps the name of each tile model to its backend and version; ``hypothetical`` lists the device
     figures that the user changed.
     """
 
     neusight: str
-    tile_models: Mapping[str, Any] = field(default_factory=dict)
+    tile_models: Mapping[str, str] = field(default_factory=dict)
     training_gpus: tuple[str, ...] = ()
     hypothetical: tuple[str, ...] = ()
 

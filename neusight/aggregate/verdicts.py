@@ -13,7 +13,7 @@ _TIGHT = 0.9
 
 def warnings_of(estimate: Estimate, graph_warnings: tuple[str, ...] = ()) -> Estimate:
     """The estimate with the warnings that follow from its figures, after those of its graph."""
-    found = (_memory(estimate), _fallback(estimate), _domain(estimate), _hypothetical(estimate))
+    found = (_memory(estimate), _fallback(estimate), _transferred(estimate), _domain(estimate), _hypothetical(estimate))
     return replace(estimate, warnings=(*graph_warnings, *(text for text in found if text)))
 
 
@@ -32,9 +32,20 @@ def _fallback(estimate: Estimate) -> str:
     return f"{share:.1%} of the latency is a bare roofline, a lower bound: no tile model covers it" if share else ""
 
 
+def _transferred(estimate: Estimate) -> str:
+    share = estimate.coverage["transferred"]
+    return (
+        f"{share:.0%} of the latency is of operators or dtypes that no tile model was trained on" if share > 0.5 else ""
+    )
+
+
 def _domain(estimate: Estimate) -> str:
     outside = 1 - estimate.in_domain
-    return f"{outside:.0%} of the latency lies outside what the tile models were trained on" if outside > 0.1 else ""
+    return (
+        f"{outside:.0%} of the latency is of shapes beyond what the tile models were trained on"
+        if outside > 0.1
+        else ""
+    )
 
 
 def _hypothetical(estimate: Estimate) -> str:

@@ -110,6 +110,34 @@ def progress(text: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: shown.update(task, completed=done, total=of)
 
 
+@contextmanager
+def tasks() -> Iterator[Callable[[str, int, int, float], None]]:
+    """A progress bar a task on stderr; yields a function to call with (task, done, of, error).
+
+    Where no one watches, a finished task leaves a line.
+    """
+    if not sys.stderr.isatty():
+        yield lambda task, done, of, error: note(f"{task}: done {_error(error)}".rstrip()) if done == of else None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    known: dict[str, Any] = {}
+    with Progress(*columns, TextColumn("{task.fields[error]}"), console=Console(stderr=True)) as shown:
+
+        def report(task: str, done: int, of: int, error: float) -> None:
+            if task not in known:
+                known[task] = shown.add_task(task, total=of, error="")
+            shown.update(known[task], completed=done, total=of, error=_error(error))
+
+        yield report
+
+
+def _error(error: float) -> str:
+    return f"error {error:.3f}" if isfinite(error) else ""
+
+
 def _csv(rows: Rows) -> None:
     if not rows:
         return

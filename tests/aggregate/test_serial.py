@@ -137,6 +137,22 @@ def test_warning_when_it_does_not_fit_or_only_just() -> None:
     assert "tight fit" in warnings(memory=MemoryProfile(activations=int(capacity * 0.95)))
 
 
+def test_warning_when_the_models_know_little_of_it() -> None:
+    def foreign(batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+        known = by_formula(batch, device)
+        return replace(known, source=np.full(len(batch), "gemm (transferred)"), in_domain=np.full(len(batch), False))
+
+    def large(batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+        return replace(by_formula(batch, device), in_domain=np.full(len(batch), False))
+
+    device = load_device("l4")
+    assert (
+        "100% of the latency is of operators or dtypes"
+        in serial(prepare(graph()), device, foreign, PROVENANCE).warnings[0]
+    )
+    assert "100% of the latency is of shapes beyond" in serial(prepare(graph()), device, large, PROVENANCE).warnings[0]
+
+
 def test_warning_names_operators_without_a_rule_and_hypothetical_figures() -> None:
     assert "no rule for relu" in warnings(uncovered=("relu",))
     assert "hypothetical device: l4 with sm_count=60" in warnings(load_device("l4", ["sm_count=60"]))
