@@ -24,6 +24,7 @@ import numpy as np
 
 from neusight.errors import ModelError
 from neusight.graphs.workloads.catalogue import catalogue_config, is_image_config, list_workloads
+from neusight.graphs.workloads.deepening import at_depth, deepened, depth
 from neusight.graphs.workloads.fitting import Fit, possible_maxima
 from neusight.graphs.workloads.load import Step
 from neusight.graphs.workloads.parametric import VERSION, ParametricTrace
@@ -40,6 +41,10 @@ _ALSO_PADDED = 120
 """A fourth length tells apart the padded length, which only fused attention in training has."""
 _LONG = 448
 _FIRST = (2, 72)
+_DEPTHS = (3, 4)
+"""Repeating units of the shallow models that stand for a deep one."""
+_SHALLOW = 12
+"""Up to so many units, tracing the model itself is as fast."""
 
 
 class NotPolynomial(ModelError):
@@ -84,8 +89,7 @@ def build(name: str, dtypes: dict[str, Sequence[str]] | None = None) -> tuple[di
     Raises:
         NotPolynomial: no variant can be described; where only some can, the others are left out.
     """
-    config = catalogue_config(name)
-    builder = _Builder(name, is_image_config(config), config.get("expert_capacity", 2))
+    builder = _Builder(name, catalogue_config(name))
     for dtype, attentions in (dtypes or DTYPES).items():
         for attention in attentions:
             builder.add(dtype, attention)
@@ -99,12 +103,14 @@ def build(name: str, dtypes: dict[str, Sequence[str]] | None = None) -> tuple[di
 class _Builder:
     """One workload's file in the making."""
 
-    def __init__(self, name: str, image: bool, min_seq_len: int) -> None:
-        self.name, self.image, self.min_seq_len = name, image, min_seq_len
+    def __init__(self, name: str, config: dict[str, Any]) -> None:
+        self.name, self.config = name, config
+        self.image = is_image_config(config)
+        self.min_seq_len: int = config.get("expert_capacity", 2)
         self.tables = Tables()
         self.variants: dict[str, Any] = {}
         self.parameters: dict[str, int] = {}
-        self.updates: dict[tuple[str, str], tuple[Sample, Sample]] = {}
+        self.updates: dict[tuple[str, str], list[Sample]] = {}
         self.left_out: list[str] = []
 
     @property
@@ -137,7 +143,7 @@ class _Builder:
     def _variant(self, dtype: str, attention: str, mode: str) -> Any:
         """Trace, fit and check; the name of an equal variant if there is one."""
         options = {"mode": mode, "dtype": dtype, "attention": attention, "optimizer": STEPPED}
-        first = sample(self.name, self._point(*_FIRST), **options)
+        first = self._sample(self._point(*_FIRST), options)
         for other, pieces in self.variants.items():
             same = other.startswith(f"{dtype}/") and other.endswith(f"/{mode}") and not isinstance(pieces, str)
             if same and self._matches(first, pieces):
@@ -150,15 +156,35 @@ class _Builder:
         return self._evaluate({"x": pieces}, first.folded, "x") == first.folded
 
     def _pieces(self, options: dict[str, Any], first: Sample) -> list[Any]:
-        samples = {p: sample(self.name, p, **options) for p in self._points(options) if p != self._point(*_FIRST)}
-        samples[self._point(*_FIRST)] = first
-        single, several = self._split(samples, options)
+        samples = self._samples(options, first)
+        single, several = [s for s in samples if s.step.batch == 1], [s for s in samples if s.step.batch > 1]
         groups = [(1, [*several, *single])] if _alike([*several, *single]) else [(1, single), (2, several)]
         pieces = [self._piece(options, least, group) for least, group in groups]
-        for one in (*single, *several):
+        for one in samples:
             if self._evaluate({"x": pieces}, one.folded, "x") != one.folded:
-                raise NotPolynomial(f"the fit of {options} differs from the trace at batch {one.batch}")
+                raise NotPolynomial(f"the fit of {options} differs from the trace at batch {one.step.batch}")
         return pieces
+
+    def _samples(self, options: dict[str, Any], first: Sample) -> list[Sample]:
+        """At every point; of a deep model from shallow ones, if those give the whole one at two of the points."""
+        points = self._points(options)
+        real = {first.point: first}
+        if depth(self.config) > _SHALLOW:
+            checks = (first.point, self._point(1, _SEQ_LENS[0]))
+            real |= {p: self._sample(p, options) for p in checks if p not in real}
+            made = {p: self._deepened(p, options) for p in checks}
+            if all(one is not None and one.same_as(real[p]) for p, one in made.items()):
+                others = {p: self._deepened(p, options) for p in points if p not in real}
+                real |= {p: one for p, one in others.items() if one is not None}
+        return [real[p] if p in real else self._sample(p, options) for p in points]
+
+    def _sample(self, point: tuple[int, int | None], options: dict[str, Any]) -> Sample:
+        return sample(self.name, self.config, _step_at(point, options))
+
+    def _deepened(self, point: tuple[int, int | None], options: dict[str, Any]) -> Sample | None:
+        step = _step_at(point, options)
+        pair = [sample(self.name, at_depth(self.config, units), step) for units in _DEPTHS]
+        return deepened(*pair, times=depth(self.config) - _DEPTHS[1])
 
     def _points(self, options: dict[str, Any]) -> list[tuple[int, int | None]]:
         """Those that determine the polynomials of batches above one, one to check them, and the same for one."""
@@ -170,17 +196,11 @@ class _Builder:
     def _point(self, batch: int, seq_len: int) -> tuple[int, int | None]:
         return batch, None if self.image else seq_len
 
-    def _split(
-        self, samples: dict[Any, Sample], options: dict[str, Any]
-    ) -> tuple[list[Sample], list[Sample]]:
-        ordered = [samples[p] for p in self._points(options)]
-        return [s for s in ordered if s.batch == 1], [s for s in ordered if s.batch > 1]
-
     def _piece(self, options: dict[str, Any], min_batch: int, samples: list[Sample]) -> dict[str, Any]:
         if not _alike(samples):
             raise NotPolynomial(f"{options} runs other kernels at other sizes")
-        fit = Fit([(s.batch, s.seq_len or 0) for s in samples], self._terms(samples, options))
-        step_end = sum(phase != "optimizer" for phase in samples[0].phases)
+        fit = Fit([(s.step.batch, s.step.seq_len or 0) for s in samples], self._terms(samples, options))
+        step_end = _before_update(samples[0])
         piece = {
             "min_batch": min_batch,
             "host_operators": step_end,
@@ -193,7 +213,7 @@ class _Builder:
 
     def _terms(self, samples: list[Sample], options: dict[str, Any]) -> tuple[int, ...]:
         """The monomials that the samples can tell apart: of a batch of one, only the powers of the length."""
-        single = all(s.batch == 1 for s in samples)
+        single = all(s.step.batch == 1 for s in samples)
         if self.image:
             return (0,) if single else (0, 1)
         terms = (0, 2, 4) if single else (0, 1, 2, 3, 4, 5)
@@ -242,7 +262,7 @@ class _Builder:
         updates = {
             "none": {"host_operators": 0, "state_bytes": 0, "kernels": [], "moments": []},
             STEPPED: {
-                "host_operators": len(samples[0].phases) - step_end,
+                "host_operators": len(samples[0].operators) - step_end,
                 "state_bytes": int(samples[0].alive[0, 2]),
                 "kernels": self._launches(fit, samples, ("optimizer",)),
                 "moments": self._moments(fit, samples, after, state=True),
@@ -257,31 +277,29 @@ class _Builder:
         self, optimizer: str, options: dict[str, Any], inputs: int, samples: list[Sample]
     ) -> dict[str, Any]:
         one, other = self._update_samples(optimizer, options)
-        update = [launch for launch in one.launches if launch[2] == "optimizer"]
-        if update != [launch for launch in other.launches if launch[2] == "optimizer"]:
+        before = _before_update(one)
+        if one.operators[before:] != other.operators[_before_update(other) :]:
             raise NotPolynomial(f"the update of {optimizer} in {self.name} depends on the batch")
-        before = sum(phase != "optimizer" for phase in one.phases)
         alive = one.alive[before + 1 :]
         moment = alive[alive.sum(axis=1).argmax()]
-        known = {(s.batch, s.seq_len): int(s.alive[-1, 3]) for s in samples}
-        if known.get((one.batch, one.seq_len), int(moment[3])) != moment[3]:
+        known = {s.step: int(s.alive[-1, 3]) for s in samples}
+        if known.get(replace(one.step, optimizer=STEPPED), int(moment[3])) != moment[3]:
             raise NotPolynomial(f"what is alive in the update of {optimizer} in {self.name} depends on the optimizer")
         rest = [self.tables.constant(int(moment[part])) for part in (0, 1, 2, 4)]
-        fit = Fit([(1, 0)], (0,))
         return {
-            "host_operators": len(one.phases) - before,
+            "host_operators": len(one.operators) - before,
             "state_bytes": int(one.alive[0, 2]),
-            "kernels": self._launches(fit, [one], ("optimizer",)),
+            "kernels": self._launches(Fit([(1, 0)], (0,)), [one], ("optimizer",)),
             "moments": [[rest[0], rest[1], rest[2], inputs, rest[3]]],
         }
 
-    def _update_samples(self, optimizer: str, options: dict[str, Any]) -> tuple[Sample, Sample]:
+    def _update_samples(self, optimizer: str, options: dict[str, Any]) -> list[Sample]:
         """An update does not depend on the form of attention, so that one pair of traces serves a dtype."""
         key = options["dtype"], optimizer
         if key not in self.updates:
             chosen = options | {"optimizer": optimizer}
-            pair = [sample(self.name, self._point(*p), **chosen) for p in (_FIRST, (1, _SEQ_LENS[1]))]
-            self.updates[key] = pair[0], pair[1]
+            points = (_FIRST, (1, _SEQ_LENS[1]))
+            self.updates[key] = [self._sample(self._point(*p), chosen) for p in points]
         return self.updates[key]
 
     def _evaluate(self, variants: dict[str, Any], like: Any, key: str) -> Any:
@@ -300,12 +318,23 @@ class _Builder:
         """Whether float16 runs what bfloat16 does; some models clamp it."""
         attention = next(key for key in self.variants if key.startswith("bfloat16/")).split("/")[1]
         options = {"mode": "training", "attention": attention, "optimizer": STEPPED}
-        pair = [sample(self.name, self._point(*_FIRST), dtype=d, **options).folded for d in ("bfloat16", "float16")]
+        halves = [options | {"dtype": dtype} for dtype in ("bfloat16", "float16")]
+        pair = [self._sample(self._point(*_FIRST), half).folded for half in halves]
         return _as_dtype(pair[0], "float16") == pair[1]
 
 
 def _pads(options: dict[str, Any]) -> bool:
     return (options["dtype"], options["mode"]) == ("float32", "training") and options["attention"] != "eager"
+
+
+def _before_update(one: Sample) -> int:
+    return sum(phase != "optimizer" for phase, _, _ in one.operators)
+
+
+def _step_at(point: tuple[int, int | None], options: dict[str, Any]) -> Step:
+    """The step of ``load_graph``: no optimizer in inference."""
+    optimizer = options["optimizer"] if options["mode"] == "training" else "none"
+    return Step(batch=point[0], seq_len=point[1], **(options | {"optimizer": optimizer}))
 
 
 def _step(graph: Any) -> Step:
@@ -329,7 +358,7 @@ def _signature(one: Sample) -> int:
         (k.family, operator, phase, *(v for f in fields(k) if type(v := getattr(k, f.name)) is not int))
         for k, operator, phase in one.launches
     )
-    return hash((one.phases, tuple(kinds)))
+    return hash((tuple(operator[:2] for operator in one.operators), tuple(kinds)))
 
 
 def write(name: str, folder: Path) -> str:

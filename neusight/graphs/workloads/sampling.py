@@ -1,52 +1,83 @@
-"""One traced step as rows of numbers: its kernels in order, and the bytes alive at every moment by what they are."""
+"""One traced step as rows of numbers: its operators in order, and the bytes alive at every moment by what they are."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from neusight.graphs.graph import FoldedGraph, Graph
+from neusight.graphs.graph import FoldedGraph, FoldedKernel, Graph, MemoryProfile
 from neusight.graphs.memory import Ledger
-from neusight.graphs.workloads.load import trace_workload
+from neusight.graphs.workloads.load import Step, _trace
 from neusight.graphs.workloads.parametric import MEMORY_PARTS
+from neusight.graphs.workloads.resolve import WorkloadSource
 from neusight.kernels import Kernel
 
 Launch = tuple[Kernel, str, str]
 """A kernel, its operator and its phase."""
+Operator = tuple[str, str, tuple[Kernel, ...]]
+"""A phase, an operator's name and the kernels it runs."""
 
 
 @dataclass(frozen=True)
 class Sample:
     """A step at one batch and sequence length.
 
-    ``alive`` has shape (nodes + 1, 5): bytes by ``MEMORY_PARTS`` before the step and during each node.
+    ``alive`` has shape (operators + 1, 5): bytes by ``MEMORY_PARTS`` before the step and during each operator.
     """
 
-    batch: int
-    seq_len: int | None
-    launches: tuple[Launch, ...]
-    phases: tuple[str, ...]
+    name: str
+    step: Step
+    operators: tuple[Operator, ...]
     alive: np.ndarray
-    folded: FoldedGraph
+    parameters: int
+
+    @property
+    def point(self) -> tuple[int, int | None]:
+        """Batch and sequence length."""
+        return self.step.batch, self.step.seq_len
+
+    @cached_property
+    def launches(self) -> list[Launch]:
+        """Every kernel in order."""
+        return [(kernel, name, phase) for phase, name, kernels in self.operators for kernel in kernels]
+
+    @cached_property
+    def folded(self) -> FoldedGraph:
+        """The graph as ``load_graph`` gives it."""
+        counts = Counter(self.launches)
+        peak = self.alive[self.alive.sum(axis=1).argmax()]
+        return FoldedGraph(
+            model=self.name,
+            **asdict(self.step),
+            parameters=self.parameters,
+            kernels=tuple(FoldedKernel(kernel=k, operator=o, phase=p, count=c) for (k, o, p), c in counts.items()),  # type: ignore[arg-type]
+            memory=MemoryProfile(**dict(zip(MEMORY_PARTS, map(int, peak), strict=True))),
+            host_operators=len(self.operators),
+        )
+
+    def same_as(self, other: Sample) -> bool:
+        """Whether every operator and every moment of memory agree."""
+        mine, theirs = (self.operators, self.parameters), (other.operators, other.parameters)
+        return mine == theirs and np.array_equal(self.alive, other.alive)
 
 
-def sample(name: str, point: tuple[int, int | None], **options: Any) -> Sample:
-    """Trace a ready workload at (batch, sequence length); options are those of ``trace_workload``."""
-    batch, seq_len = point
+def sample(name: str, config: dict[str, Any], step: Step) -> Sample:
+    """Trace the step of a configuration."""
     with _ledgers() as seen:
-        graph = trace_workload(name, batch=batch, seq_len=seq_len, **options)
+        graph = _trace(WorkloadSource(name=name, config=config), step, None, False)
     ledger, forward_end = seen[-1]
     return Sample(
-        batch=batch,
-        seq_len=seq_len,
-        launches=tuple((k, n.operator, n.phase) for n in graph.nodes for k in n.kernels),
-        phases=tuple(n.phase for n in graph.nodes),
+        name=name,
+        step=step,
+        operators=tuple((n.phase, n.operator, n.kernels) for n in graph.nodes),
         alive=_alive(ledger, forward_end, graph),
-        folded=graph.fold(),
+        parameters=graph.parameters,
     )
 
 
