@@ -162,12 +162,12 @@ def _fake_inputs(inputs: Inputs, dtype: str) -> tuple[tuple[Any, ...], dict[str,
 
     def fake(value: Any) -> Any:
         if isinstance(value, TensorSpec):
-            kind = getattr(torch, dtype if value.floating else value.dtype)
-            return torch.empty(value.shape, dtype=kind)
-        if isinstance(value, torch.Tensor):
-            kind = getattr(torch, dtype) if value.is_floating_point() else value.dtype
-            return torch.empty(value.shape, dtype=kind)
-        return value
+            floating, own = value.floating, getattr(torch, value.dtype)
+        elif isinstance(value, torch.Tensor):
+            floating, own = value.is_floating_point(), value.dtype
+        else:
+            return value
+        return torch.empty(value.shape, dtype=getattr(torch, dtype) if floating else own)
 
     if isinstance(inputs, Mapping):
         return (), {key: fake(value) for key, value in inputs.items()}
@@ -196,14 +196,19 @@ def _step(
             return None
         with recorder.during("forward", record=time_loss, layer="loss"):
             scalar = (loss or default_loss)(result)
-        forward_end = len(recorder.nodes) - 1
         del result
-        with recorder.during("backward"):
-            scalar.backward()
-        for parameter in module.parameters():
-            if parameter.grad is not None:
-                ledger.add(parameter.grad, "backward").kind = "gradients"
-        if update is not None:
-            with recorder.during("optimizer"):
-                update.step()
+        forward_end = len(recorder.nodes) - 1
+        _learn(recorder, module, scalar, update)
     return forward_end
+
+
+def _learn(recorder: Recorder, module: torch.nn.Module, loss: torch.Tensor, update: Any) -> None:
+    """Backward from the loss, then the optimizer's step if there is one."""
+    with recorder.during("backward"):
+        loss.backward()
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            recorder.ledger.add(parameter.grad, "backward").kind = "gradients"
+    if update is not None:
+        with recorder.during("optimizer"):
+            update.step()
