@@ -34,6 +34,7 @@ PIPELINE = [
     "aggregate",
     "api",
     "evaluation",
+    "benchmark",
     "experiments",
     "cli",
 ]

@@ -43,7 +43,7 @@ def _full(estimate: Estimate, by: str) -> None:
         (_operators if by == "operator" else _kernels)(estimate)
     line()
     _memory(estimate)
-    line(_origin(estimate))
+    _origin(estimate)
 
 
 def _headline(e: Estimate) -> None:
@@ -128,14 +128,22 @@ def _share(share: float) -> tuple[str, str]:
 def _memory(e: Estimate) -> None:
     verdict = "fits" if e.fits else "DOES NOT FIT"
     parts = ", ".join(f"{name} {gib(size)}" for name, size in e.memory.parts.items() if size)
-    line(f"memory      {gib(e.memory.peak_bytes)} of {gib(e.memory.capacity_bytes)}: {verdict}")
-    line(f"            {parts}")
+    _paragraph("memory", f"{gib(e.memory.peak_bytes)} of {gib(e.memory.capacity_bytes)}: {verdict}", parts)
 
 
-def _origin(e: Estimate) -> str:
+def _origin(e: Estimate) -> None:
     covered = ", ".join(f"{name} {share:.1%}" for name, share in e.coverage.items() if share)
-    known = "measured in training" if e.gpu in e.provenance.training_gpus else "not among the training GPUs"
-    return f"source      neusight {e.provenance.neusight}; {covered}; {e.gpu} {known}"
+    known = "among the GPUs of training" if e.gpu in e.provenance.training_gpus else "in no tile model's training"
+    _paragraph("source", f"tile models {covered} of the latency", f"{e.gpu} {known}; neusight {e.provenance.neusight}")
+
+
+def _paragraph(title: str, *texts: str) -> None:
+    """Each text from a new line, wrapped at 80 columns, beside the title."""
+    from textwrap import wrap
+
+    lines = [part for text in texts for part in wrap(text, 68)]
+    for place, part in enumerate(lines):
+        line(f"{'' if place else title:12}{part}")
 
 
 def _compared(estimates: Sequence[Estimate]) -> None:

@@ -1,0 +1,108 @@
+"""Training from the command line: what it writes, and that nothing is half-written when it is interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from neusight.cli.app import app
+from neusight.tile_models.training import DEFAULT_GPUS, FAMILIES, Options
+
+needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
+SMALL = ("train", "--backend", "linear", "--families", "row_reduction,gemm", "--gpus", "t4,p4")
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Options:
+    """The options that a command hands to the training room."""
+    seen: list[Options] = []
+
+    def record(options: Options, report: Any) -> dict[str, Any]:
+        seen.append(options)
+        return {}
+
+    monkeypatch.setattr("neusight.tile_models.training.train", record)
+    result = CliRunner().invoke(app, ["train", *arguments])
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+def test_defaults_are_those_of_what_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEUSIGHT_DATA", str(Path.cwd()))
+    options = asked(monkeypatch)
+    assert options.source == Path.cwd() / "neusight-fp32" / "kernels"
+    assert (options.families, options.gpus, options.backend) == (FAMILIES, DEFAULT_GPUS, "mlp")
+    assert (options.resume, options.parameters) == (False, ())
+
+
+def test_options_arrive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = asked(
+        monkeypatch,
+        *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--families", "gemm", "--backend", "gbm"),
+        *("--gpus", "NVIDIA L4,t4", "--hold-out", "t4", "--seed", "3", "--epochs", "7", "--resume"),
+    )
+    assert options == Options(
+        source=tmp_path,
+        out=tmp_path / "o",
+        families=("gemm",),
+        backend="gbm",
+        gpus=("l4",),
+        seed=3,
+        parameters=(("rounds", 7),),
+        resume=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--gpus", "l44"], 1, "unknown device 'l44'"),
+        (["--families", "gem"], 1, "gem"),
+        (["--data", "nowhere.parquet"], 1, "nowhere.parquet"),
+        (["--backend", "linear", "--epochs", "3"], 2, "linear has no passes"),
+        (["--backend", "forest"], 2, "forest"),
+    ],
+)
+def test_bad_input_leaves_nothing(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["train", "--data", str(tmp_path / "in"), *arguments, "--out", str(out)])
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert said in result.stderr
+    assert not out.exists()
+
+
+def test_without_data_says_which_variable_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NEUSIGHT_DATA", raising=False)
+    result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert "NEUSIGHT_DATA" in result.stderr
+
+
+@needs_data
+def test_ctrl_c_keeps_finished_folds_and_resume_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "neusight", *SMALL, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        # The second fold is done, so that the first is kept; matrix products are still to come.
+        first, second = running.stderr.readline(), running.stderr.readline()
+        running.send_signal(signal.SIGINT)
+        stdout, stderr = running.communicate()
+    assert first.startswith("row_reduction: without p4")
+    assert second.startswith("row_reduction: without t4")
+    assert (running.returncode, stdout) == (130, "")
+    assert stderr.splitlines()[-1].startswith("interrupted: ")
+    assert "Traceback" not in stderr
+    assert {p.name for p in out.iterdir()} <= {".training", "row_reduction"}
+    done = subprocess.run([*command, "--resume", "--format", "json"], capture_output=True, text=True, check=True)
+    assert first not in done.stderr.splitlines(keepends=True)
+    rows = json.loads(done.stdout)
+    assert [row["name"] for row in rows] == ["row_reduction", "gemm"]
+    assert sorted(p.name for p in out.iterdir()) == ["gemm", "row_reduction", "tile_choice.json"]
+    assert all(row["training_gpus"] == ["p4", "t4"] for row in rows)
