@@ -25,7 +25,7 @@ def entries(tmp_path):
 def test_the_second_load_reads_an_equal_graph_and_traces_nothing(config, tmp_path, monkeypatch):
     first = load_graph(str(config), mode="training", optimizer="adamw", batch=2)
     assert [file.suffix for file in entries(tmp_path)] == [".json"]
-    monkeypatch.setattr(load, "_trace", lambda *_: pytest.fail("traced again"))
+    monkeypatch.setattr(load, "trace_source", lambda *_: pytest.fail("traced again"))
     assert load_graph(str(config), mode="training", optimizer="adamw", batch=2) == first
 
 

@@ -26,10 +26,13 @@ PARAMETERS = {
 
 
 def build(name, mode="training"):
+    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode():
-        return build_model(catalogue_config(name), mode, "eager")
+    from neusight.graphs.building import built
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return built(lambda: build_model(catalogue_config(name), mode, "eager"), torch.float32)
 
 
 def count(module):

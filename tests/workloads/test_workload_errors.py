@@ -46,7 +46,7 @@ def test_options_out_of_range(options, message):
 
 
 def test_images_have_no_sequence():
-    with pytest.raises(ModelError, match="resnet-50 reads images.*leave out --seq-len"):
+    with pytest.raises(ModelError, match=r"resnet-50 reads images.*leave out --seq-len"):
         load_graph("resnet-50", seq_len=128)
 
 
@@ -112,7 +112,7 @@ def test_functions_that_cannot_be_found(module):
         resolve("models_there:tiny")
     with pytest.raises(ModelError, match="has no function 'tinny'; did you mean tiny"):
         load_graph("models_here:tinny")
-    with pytest.raises(ModelError, match="write package.module:function"):
+    with pytest.raises(ModelError, match=r"write package.module:function"):
         resolve("models_here:not a name")
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from neusight.errors import DataError
 from neusight.graphs.workloads import list_workloads, load_graph
-from neusight.graphs.workloads.build_traces import NotPolynomial, Tables, build
+from neusight.graphs.workloads.build_traces import build
 from neusight.graphs.workloads.fitting import Fit, possible_maxima
 from neusight.graphs.workloads.load import Step
 from neusight.graphs.workloads.parametric import ParametricTrace, monomials, polynomial_value, shipped_trace
+from neusight.graphs.workloads.tables import NotPolynomialError, Tables
 
 POINTS = [*product((2, 3), (72, 80, 104)), (5, 448)]
 ALL = (0, 1, 2, 3, 4, 5)
@@ -31,7 +32,7 @@ def test_a_fit_finds_the_polynomial_and_its_denominator():
 
 def test_a_fit_refuses_what_is_no_polynomial():
     assert Fit(POINTS, ALL).coefficients([b * s**3 for b, s in POINTS]) is None
-    with pytest.raises(NotPolynomial, match="rows of x is no polynomial"):
+    with pytest.raises(NotPolynomialError, match="rows of x is no polynomial"):
         Tables().polynomial(Fit(POINTS, ALL), [b * s**3 for b, s in POINTS], "rows of x")
 
 

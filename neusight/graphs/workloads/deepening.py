@@ -24,7 +24,7 @@ _WINDOW = 200
 def depth(config: dict[str, Any]) -> int:
     """Repeating units of a configuration: layers, or pairs of a dense and a sparse layer; 0 if it has none."""
     layers = {config[key] for key in _DEPTHS if key in config}
-    if len(layers) != 1 or "image_size" in config and "num_hidden_layers" not in config:
+    if len(layers) != 1:
         return 0
     return layers.pop() // (2 if _SPARSE[0] in config else 1)
 
@@ -36,7 +36,7 @@ def at_depth(config: dict[str, Any], units: int) -> dict[str, Any]:
     return config | changed
 
 
-def deepened(shallow: Sample, deeper: Sample, times: int) -> Sample | None:
+def deepened(shallow: Sample, deeper: Sample, *, times: int) -> Sample | None:
     """The step with the block that ``deeper`` has more than ``shallow`` repeated ``times`` more; None if unclear."""
     found = list(_blocks(shallow.operators, deeper.operators))
     if len(deeper.operators) - len(shallow.operators) != sum(length for _, _, length in found):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, nearest
 from neusight.graphs.tensors import TensorSpec
-from neusight.graphs.workloads.catalogue import is_image_config
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +17,7 @@ _NOT_A_MODEL_OPTION = ("model_type", "_name_or_path", "transformers_version", "t
 
 
 def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.Module:
-    """The module that a configuration describes, with the head that the mode uses; weights are not initialised.
+    """The module that a configuration describes, with the head that the mode uses.
 
     Args:
         config: the contents of a ``config.json``.
@@ -39,10 +36,7 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
     implementation = "eager" if attention == "eager" or not _has_attention(config) else "sdpa"
     if implementation == "sdpa" and not getattr(kind, "_supports_sdpa", False):
         raise ModelError(f"{kind.__name__} has no fused attention in transformers: use --attention eager")
-    with _uninitialised():
-        module = kind._from_config(parsed, attn_implementation=implementation)
-    module.tie_weights()
-    return module
+    return kind._from_config(parsed, attn_implementation=implementation)
 
 
 def input_specs(config: dict[str, Any], batch: int, seq_len: int | None, attention: str) -> dict[str, TensorSpec]:
@@ -109,26 +103,5 @@ def _has_attention(config: dict[str, Any]) -> bool:
     return any(key.endswith(("num_attention_heads", "n_head", "num_heads")) for key in config)
 
 
-@contextmanager
-def _uninitialised() -> Iterator[None]:
-    """Build without running initialisers, where this version of transformers can."""
-    try:
-        from transformers.initialization import no_init_weights
-    except ImportError:
-        from transformers.modeling_utils import no_init_weights
-    with no_init_weights():
-        yield
-
-
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def explain_unused_seq_len(config: dict[str, Any], name: str, seq_len: int | None) -> None:
-    """Images have no sequence.
-
-    Raises:
-        ModelError: a sequence length was given for a model of images.
-    """
-    if seq_len is not None and is_image_config(config):
-        raise ModelError(f"{name} reads images: leave out --seq-len")

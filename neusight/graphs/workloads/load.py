@@ -76,7 +76,7 @@ def load_graph(
     key = trace_key(source.digest, asdict(step) | {"fallback": allow_fallback}) if source.digest and cache else None
     if key and loss is None and (stored := read_trace(key)) is not None:
         return replace(stored, model=source.name)
-    graph = _trace(source, step, loss, allow_fallback).fold()
+    graph = trace_source(source, step, loss, allow_fallback).fold()
     if key and loss is None:
         write_trace(key, graph)
     return graph
@@ -93,7 +93,7 @@ def trace_workload(
     """
     source = resolve(model, inputs)
     step = _checked(source, mode, batch, seq_len, dtype, optimizer, attention)
-    return _trace(source, step, loss, allow_fallback)
+    return trace_source(source, step, loss, allow_fallback)
 
 
 def _checked(
@@ -141,7 +141,10 @@ def _shipped(source: WorkloadSource, step: Step) -> FoldedGraph | None:
     return trace.evaluate(source.name, step) if trace else None
 
 
-def _trace(source: WorkloadSource, step: Step, loss: Callable[[Any], Any] | None, allow_fallback: bool) -> Graph:
+def trace_source(
+    source: WorkloadSource, step: Step, loss: Callable[[Any], Any] | None = None, allow_fallback: bool = False
+) -> Graph:
+    """Trace now; arguments are those of ``load_graph``, resolved and checked."""
     from neusight.graphs.tracing import trace
 
     model, inputs = _built(source, step)

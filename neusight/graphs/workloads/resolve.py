@@ -23,8 +23,6 @@ from neusight.graphs.workloads.catalogue import (
     list_workloads,
 )
 
-_VISION = frozenset({"alexnet", "vgg"})
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSource:
@@ -116,14 +114,23 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 _INERT = frozenset(
-    "_name_or_path architectures bos_token_id decoder_start_token_id dtype eos_token_id init_std initializer_factor "
-    "initializer_range n_ctx padded_vocab_size prefix router_aux_loss_coef router_ignore_padding_tokens router_type "
-    "router_z_loss_coef summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj "
-    "task_specific_params torch_dtype transformers_version use_cache".split()
-)
+    (
+        "_name_or_path", "architectures", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id",
+        "init_std", "initializer_factor", "initializer_range", "n_ctx", "padded_vocab_size", "prefix",
+        "router_aux_loss_coef", "router_ignore_padding_tokens", "router_type", "router_z_loss_coef",
+        "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+        "summary_use_proj", "task_specific_params", "torch_dtype", "transformers_version", "use_cache",
+    )
+)  # fmt: skip
 """Keys that change no operator of a step: ids of tokens, initial values, weights of losses, generation."""
 
-_DEFAULTS = {"add_router_probs": False, "is_gated_act": False, "encoder_sparse_step": 2, "decoder_sparse_step": 2}
+_DEFAULTS = {
+    "activation_dropout": 0.0,
+    "add_router_probs": False,
+    "is_gated_act": False,
+    "encoder_sparse_step": 2,
+    "decoder_sparse_step": 2,
+}
 
 
 def same_workload(config: dict[str, Any]) -> str | None:
@@ -182,7 +189,8 @@ def call_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any]
     if seq_len is not None and "seq_len" not in taken:
         raise ModelError(f"{text} takes no seq_len: leave out --seq-len, or give the function that parameter")
     try:
-        result = function(**options)
+        with importable_here():
+            result = function(**options)
     except NeusightError:
         raise
     except Exception as error:

@@ -13,7 +13,7 @@ import numpy as np
 
 from neusight.graphs.graph import FoldedGraph, FoldedKernel, Graph, MemoryProfile
 from neusight.graphs.memory import Ledger
-from neusight.graphs.workloads.load import Step, _trace
+from neusight.graphs.workloads.load import Step, trace_source
 from neusight.graphs.workloads.parametric import MEMORY_PARTS
 from neusight.graphs.workloads.resolve import WorkloadSource
 from neusight.kernels import Kernel
@@ -70,7 +70,7 @@ class Sample:
 def sample(name: str, config: dict[str, Any], step: Step) -> Sample:
     """Trace the step of a configuration."""
     with _ledgers() as seen:
-        graph = _trace(WorkloadSource(name=name, config=config), step, None, False)
+        graph = trace_source(WorkloadSource(name=name, config=config), step)
     ledger, forward_end = seen[-1]
     return Sample(
         name=name,
