@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import CoverageError
+from neusight.features import Situation, feature_matrix, situate
+from neusight.kernels import KernelBatch
+from neusight.laws.work import by_distinct, winograd_gain
+from neusight.tile_models.artifact import Artifact, load_artifacts
+from neusight.tile_models.protocol import utilisation
+from neusight.tiling import TileChoice
+from neusight.tiling.library import shipped_choice
+
+THROTTLED = 1.15
+"""A kernel that the power limit stretches by more than this is limited by power."""
+LIMITERS = np.array(["compute", "dram", "l2"])
+TRANSFER_WIDENING = 1.5
+"""Intervals of kernels that the answering model was not trained on are wider by this power (assumption)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +42,130 @@ class KernelEstimates:
     overhead_s: np.ndarray
     utilisation: np.ndarray
     limiter: np.ndarray
-    """``compute``, ``dram``, ``l2``, ``power`` or ``launch``: the law that sets the bound (or the overhead above it)."""
+    """``compute``, ``dram``, ``l2`` or ``power``: the resource that takes longest; ``launch`` where the launch does."""
     tile: np.ndarray
     """Tile shape as text, ``128x64``."""
     tile_count: np.ndarray
     waves: np.ndarray
     in_domain: np.ndarray
     source: np.ndarray
+
+
+def answering_model(batch: KernelBatch) -> np.ndarray:
+    """Name of the tile model that answers each kernel, shape (n,).
+
+    Convolutions without a fast algorithm are matrix products and go to ``gemm``, as does fused attention; copies and
+    optimizers are pointwise kernels. Such answers are marked as transferred.
+    """
+    if batch.family == "conv2d":
+        return np.where(winograd_gain(batch) > 1, "conv2d", "gemm")
+    home = {"attention": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
+    return np.full(len(batch), home.get(batch.family, batch.family))
+
+
+def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:
+    """Whether the op and dtype of each kernel occurred in the model's training rows, shape (n,)."""
+    if artifact.manifest.contract.family != batch.family:
+        return np.zeros(len(batch), dtype=bool)
+    domain = artifact.manifest.domain
+    known = by_distinct(batch["op"], lambda op: op in domain["ops"]).astype(bool)
+    return known & by_distinct(batch["dtype"], lambda dtype: dtype in domain["dtypes"]).astype(bool)
+
+
+@dataclass(frozen=True)
+class KernelPredictor:
+    """Tile models by name with the tile choice they were trained with."""
+
+    artifacts: Mapping[str, Artifact]
+    choice: TileChoice
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> KernelPredictor:
+        """Load the tile models in a directory, or those that ship.
+
+        Raises:
+            ArtifactError: none there, or one does not load.
+        """
+        artifacts = load_artifacts(path)
+        return cls(artifacts, shipped_choice(path), _provenance(artifacts))
+
+    def predict(self, batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+        """Estimate every kernel of a batch, each as a single launch.
+
+        Raises:
+            CoverageError: no tile model answers the family. DeviceError: a dtype the device lacks.
+        """
+        names = answering_model(batch)
+        first = str(names[0])
+        if (names == first).all():
+            return self._answer(batch, device, first)
+        parts = {name: np.flatnonzero(names == name) for name in np.unique(names)}
+        return _merge([(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in parts.items()], len(batch))
+
+    def _answer(self, batch: KernelBatch, device: DeviceSpec, name: str) -> KernelEstimates:
+        if name not in self.artifacts:
+            raise CoverageError(
+                f"no tile model '{name}' for {batch.family} kernels among {', '.join(self.artifacts)}: "
+                "train it with neusight train"
+            )
+        artifact = self.artifacts[name]
+        situation = situate(batch, device, self.choice)
+        inputs = feature_matrix(situation, artifact.manifest.contract.features)
+        share = utilisation(artifact.model.logits(inputs, situation.prior))
+        native = trained_on(artifact, batch)
+        return _estimates(situation, share, artifact, native, native & artifact.in_domain(inputs))
+
+
+def _estimates(
+    s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, in_domain: np.ndarray
+) -> KernelEstimates:
+    manifest = artifact.manifest
+    floors = manifest.launch_floors_s
+    usual = float(np.median(list(floors.values()))) if floors else s.device.launch_overhead_s
+    overhead_s = by_distinct(s.batch["op"], lambda op: floors.get(op, usual))
+    execution_s = s.bound_s / share
+    power = np.where(in_domain, 1.0, TRANSFER_WIDENING)
+    low, high = manifest.interval
+    limiter = _limiter(s)
+    return KernelEstimates(
+        latency_s=overhead_s + execution_s,
+        low_s=overhead_s + np.maximum(execution_s * low**power, s.bound_s),
+        high_s=overhead_s + execution_s * high**power,
+        bound_s=s.bound_s,
+        overhead_s=overhead_s,
+        utilisation=share,
+        limiter=np.where(overhead_s > execution_s, "launch", limiter),
+        tile=s.tiling.label,
+        tile_count=s.tiling.tile_count,
+        waves=s.tiling.waves,
+        in_domain=in_domain,
+        source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
+    )
+
+
+def _limiter(s: Situation) -> np.ndarray:
+    """The resource with the longest expected time, or power where its limit stretches the kernel."""
+    longest = LIMITERS[np.argmax(np.stack([s.compute_s, s.dram_s, s.l2_s]), axis=0)]
+    return np.where(s.throttle > THROTTLED, "power", longest)
+
+
+def _merge(parts: list[tuple[np.ndarray, KernelEstimates]], length: int) -> KernelEstimates:
+    """Put partial answers back in the order of the batch."""
+    columns: dict[str, np.ndarray] = {}
+    for name in KernelEstimates.__dataclass_fields__:
+        values = [(rows, getattr(part, name)) for rows, part in parts]
+        merged = np.empty(length, dtype=np.result_type(*(v.dtype for _, v in values)))
+        for rows, value in values:
+            merged[rows] = value
+        columns[name] = merged
+    return KernelEstimates(**columns)
+
+
+def _provenance(artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
+    """Which models answer, and what they learned from."""
+    manifests = [a.manifest for a in artifacts.values()]
+    return {
+        "tile_models": {m.name: f"{m.backend}, {m.weights_sha256[:12]}" for m in manifests},
+        "training_gpus": sorted({gpu for m in manifests for gpu in m.training_gpus}),
+    }

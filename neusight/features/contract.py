@@ -1,0 +1,58 @@
+"""The contract of a tile model's input: ordered feature names, target, version. Declared in ``features/<family>.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from neusight.errors import ArtifactError
+from neusight.features.formulas import FORMULAS
+from neusight.paths import checkout_dir
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureContract:
+    """What a tile model of ``family`` sees, in order, and what it predicts."""
+
+    family: str
+    version: int
+    target: str
+    features: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As stored in a manifest."""
+        return asdict(self) | {"features": list(self.features)}
+
+    @staticmethod
+    def from_dict(content: dict[str, Any], where: str) -> FeatureContract:
+        """Read a contract and check it against the formulas that this version has.
+
+        Raises:
+            ArtifactError: missing or unknown keys, a target other than logit_utilisation, an unknown feature.
+        """
+        expected = {"family", "version", "target", "features"}
+        if content.keys() != expected:
+            raise ArtifactError(f"{where}: a feature contract has the keys {', '.join(sorted(expected))}")
+        if content["target"] != "logit_utilisation":
+            raise ArtifactError(f"{where}: target '{content['target']}' is not logit_utilisation")
+        if unknown := [name for name in content["features"] if name not in FORMULAS]:
+            raise ArtifactError(
+                f"{where}: feature '{unknown[0]}' is unknown to this version of neusight: retrain with neusight train"
+            )
+        return FeatureContract(**content | {"features": tuple(content["features"])})
+
+
+def load_contract(family: str, folder: Path | None = None) -> FeatureContract:
+    """The declared contract of a family.
+
+    Raises:
+        ArtifactError: no such file, or it is malformed.
+    """
+    path = (folder or checkout_dir("features")) / f"{family}.toml"
+    try:
+        content = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ArtifactError(f"cannot read the feature contract {path}: {error}") from None
+    return FeatureContract.from_dict(content, str(path))

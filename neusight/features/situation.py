@@ -1,0 +1,208 @@
+"""A batch of kernels on a device with everything physics says about it: work, bound, tiles, traffic, expected time.
+
+The expected time is the prior of every tile model: resources work at typical sustained rates, overlap imperfectly,
+and share the power budget. It holds a handful of global constants and nothing of any single device, so that it
+transfers; the tile models learn what remains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.kernels import KernelBatch
+from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
+from neusight.laws.cache import Panels, gemm_dram_bytes, missed_share
+from neusight.laws.power import MATRIX_ENERGY, dram_family, slow_down
+from neusight.laws.waves import idle_factor, rounds
+from neusight.laws.work import Work, by_distinct, conv_gemm, element_bytes, winograd_gain, work_of
+from neusight.tiling import TileChoice, Tiling, tile
+
+PEAK_SHARE = 0.95
+"""Share of peak FLOP/s that an infinitely large tile sustains."""
+INTENSITY_HALF = 1.4
+"""Tile intensity (outputs a loaded row and column element) at which half of that is reached."""
+PROLOGUE_DEPTH = 8.3
+"""Inner extent whose time a tile spends filling its pipeline and writing its result."""
+MISALIGNED_COST = 0.034
+DRAM_SHARE = {"HBM": 0.85, "GDDR": 0.74, "LPDDR": 0.74}
+"""Sustained share of DRAM bandwidth; GDDR boards with ECC keep their check bits in the same memory."""
+L2_SHARE = 0.62
+OVERLAP = 4.2
+"""Exponent of the norm that joins resource times: infinity would be perfect overlap, 1 none."""
+WINOGRAD_SHARE = 0.45
+"""Exponent of the multiplications that fast convolution really saves."""
+VECTOR_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Kernels of one family on one device. All columns have shape (n,)."""
+
+    batch: KernelBatch
+    device: DeviceSpec
+    work: Work
+    bound: Bound
+    tiling: Tiling
+
+    @cached_property
+    def bound_s(self) -> np.ndarray:
+        """The roofline's lower bound in seconds."""
+        return self.bound.bound_s
+
+    @cached_property
+    def product(self) -> bool:
+        """Whether the family multiplies matrices in tiles."""
+        return self.batch.family in GEMM_FAMILIES
+
+    @cached_property
+    def panels(self) -> Panels:
+        """What a wave of blocks reads together, for products."""
+        return _panels(self)
+
+    @cached_property
+    def dram_bytes(self) -> np.ndarray:
+        """Expected DRAM traffic in bytes."""
+        if self.product:
+            return gemm_dram_bytes(self.work.bytes, self.panels, self.device.l2_capacity_bytes)
+        extra = reread_bytes(self)
+        return self.work.bytes + extra * missed_share(self.in_flight_bytes, self.device.l2_capacity_bytes)
+
+    @cached_property
+    def l2_bytes(self) -> np.ndarray:
+        """Expected bytes between L2 and the SMs."""
+        return self.panels.unshared if self.product else self.work.bytes + reread_bytes(self)
+
+    @cached_property
+    def in_flight_bytes(self) -> np.ndarray:
+        """Bytes of the rows that resident blocks work on at one time."""
+        t = self.tiling
+        running = np.minimum(t.tile_count, t.resident * t.sm_count)
+        return running * t.tile_m * t.tile_n * element_bytes(self.batch)
+
+    @cached_property
+    def compute_s(self) -> np.ndarray:
+        """Expected time of the arithmetic."""
+        return _product_compute_s(self) if self.product else self._vector_compute_s()
+
+    @cached_property
+    def dram_s(self) -> np.ndarray:
+        """Expected time of the DRAM traffic."""
+        share = DRAM_SHARE[dram_family(self.device)]
+        return self.dram_bytes / (self.device.dram_bandwidth_bytes_per_s * share)
+
+    @cached_property
+    def l2_s(self) -> np.ndarray:
+        """Expected time of the L2 traffic."""
+        return self.l2_bytes / (l2_bytes_per_s(self.device) * L2_SHARE)
+
+    @cached_property
+    def unlimited_s(self) -> np.ndarray:
+        """Expected time at full clock: the resources' times in an OVERLAP-norm."""
+        times = np.stack([self.compute_s, self.dram_s, self.l2_s])
+        largest = np.maximum(times.max(axis=0), 1e-12)
+        return largest * ((times / largest) ** OVERLAP).sum(axis=0) ** (1 / OVERLAP)
+
+    @cached_property
+    def throttle(self) -> np.ndarray:
+        """Factor, at least 1, that the power limit adds."""
+        weight = by_distinct(self.batch["dtype"], self._energy_weight)
+        return slow_down(self.device, self.unlimited_s, self.work.flops * weight, self.dram_bytes, self.l2_bytes)
+
+    @cached_property
+    def expected_s(self) -> np.ndarray:
+        """Expected execution time without launch, always above the bound."""
+        return np.maximum(self.unlimited_s * self.throttle, 1.02 * self.bound_s)
+
+    @cached_property
+    def prior(self) -> np.ndarray:
+        """logit of the expected utilisation ``bound / expected``: the offset that tile models correct."""
+        share = np.maximum(self.bound_s / self.expected_s, 1e-6)
+        return np.log(share / (1.0 - share))
+
+    def _energy_weight(self, dtype: str) -> float:
+        on_matrix_units = self.product and dtype in self.device.matrix_flops_per_s
+        return MATRIX_ENERGY.get(dtype, 1.0) if on_matrix_units else 1.0
+
+    def _vector_compute_s(self) -> np.ndarray:
+        even = rounds(self.tiling.tile_count, self.tiling.sm_count) / np.maximum(self.tiling.waves, 1e-9)
+        return self.work.flops / (flops_per_s(self.batch, self.device) * VECTOR_SHARE) * even
+
+
+def situate(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, tiling: Tiling | None = None) -> Situation:
+    """Work, bound and tiles of kernels on a device; ``tiling`` replaces the tiles that would be chosen.
+
+    Raises:
+        CoverageError: a family without formula or tiling. DeviceError: a dtype that the device lacks.
+    """
+    work = work_of(batch)
+    return Situation(batch, device, work, bound_of(batch, work, device), tiling or tile(batch, device, choice))
+
+
+def reread_bytes(s: Situation) -> np.ndarray:
+    """Bytes that row-wise kernels read again: a block softmax passes three times over its row, a normalisation or a
+    gradient twice. Warp softmax keeps its row in registers; pointwise kernels read once.
+    """
+    if s.batch.family != "row_reduction":
+        return np.zeros(len(s.batch))
+    ops = s.batch["op"].astype(str)
+    softmax = np.char.find(ops, "softmax") >= 0
+    once = softmax & (s.batch["cols"] <= 1024) | np.isin(ops, ["sum", "mean", "max", "argmax", "amax", "cumsum"])
+    passes = np.where(once, 0.0, np.where(ops == "softmax", 2.0, 1.0))
+    return passes * s.work.read_bytes
+
+
+def _product_extents(s: Situation) -> tuple[np.ndarray, np.ndarray]:
+    """(m, n) of the product a kernel computes."""
+    if s.batch.family == "gemm":
+        return s.batch["m"].astype(float), s.batch["n"].astype(float)
+    if s.batch.family == "conv2d":
+        return conv_gemm(s.batch)[1:3]
+    return s.batch["q_len"].astype(float), s.batch["head_dim"].astype(float)
+
+
+def _panels(s: Situation) -> Panels:
+    """Blocks that run together cover a nearly square patch of C and share the rows of A and columns of B under it."""
+    t, size = s.tiling, element_bytes(s.batch)
+    if s.batch.family == "attention":
+        # Keys and values stay in L2 for all blocks of a head; the compulsory bytes are the traffic.
+        return Panels(np.full(len(size), 1.0), s.work.bytes, s.work.bytes)
+    running = np.minimum(t.tile_count, t.resident * t.sm_count)
+    patch = np.minimum(running, t.down * t.across)
+    rows = np.minimum(t.down, np.ceil(np.sqrt(patch)))
+    cols = np.minimum(t.across, np.ceil(patch / rows))
+    rows = np.minimum(t.down, np.ceil(patch / cols))
+    products = np.maximum(1.0, running / (t.down * t.across))
+    panel = products * (rows * t.tile_m + cols * t.tile_n) * t.depth * size
+    waves = np.ceil(t.tile_count / running)
+    m, n = _product_extents(s)
+    written = t.batch * m * n * size
+    every = t.tile_count * (t.tile_m + t.tile_n) * t.depth * size
+    return Panels(panel=panel, shared=waves * panel + written, unshared=every + written)
+
+
+def _product_compute_s(s: Situation) -> np.ndarray:
+    """Rounds of tiles on the busiest SM, each at the rate its shape sustains."""
+    t = s.tiling
+    intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
+    share = PEAK_SHARE * intensity / (intensity + INTENSITY_HALF)
+    rate = flops_per_s(s.batch, s.device) / t.sm_count * share
+    per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + PROLOGUE_DEPTH)
+    if s.batch.family == "attention":
+        per_tile = s.work.flops / t.tile_count
+    busiest = rounds(t.tile_count, t.sm_count)
+    resident = np.minimum(t.resident, np.maximum(busiest, 1.0))
+    time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident)
+    if s.batch.family == "conv2d":
+        return time_s / winograd_gain(s.batch) ** WINOGRAD_SHARE
+    return time_s * (1.0 + MISALIGNED_COST * ~aligned(s))
+
+
+def aligned(s: Situation) -> np.ndarray:
+    """Whether m, n and k are all multiples of four: rows start on 16-byte boundaries in float32."""
+    if s.batch.family != "gemm":
+        return np.ones(len(s.batch), dtype=bool)
+    return (s.batch["m"] % 4 == 0) & (s.batch["n"] % 4 == 0) & (s.batch["k"] % 4 == 0)

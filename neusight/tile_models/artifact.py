@@ -1,0 +1,165 @@
+"""Artifacts: a trained tile model on disk as manifest, weights and card. Never a pickle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.errors import ArtifactError
+from neusight.features import FeatureContract
+from neusight.paths import tile_models_dir
+from neusight.tile_models.protocol import TileModel, backend_class
+
+PROTOCOL = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a tile model is, what it learned from, and how wrong it was on devices it had not seen.
+
+    ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows; ``domain`` the range
+    of each feature, the ops and the dtypes in training; ``launch_floors_s`` the lone launch of each op in seconds.
+    """
+
+    name: str
+    backend: str
+    parameters: dict[str, Any]
+    contract: FeatureContract
+    data: dict[str, Any]
+    training_gpus: list[str]
+    seed: int
+    interval: list[float]
+    domain: dict[str, Any]
+    launch_floors_s: dict[str, float]
+    metrics: dict[str, Any]
+    versions: dict[str, str]
+    cleaning: dict[str, int] = field(default_factory=dict)
+    weights_sha256: str = ""
+    protocol: int = PROTOCOL
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A manifest with its loaded model."""
+
+    manifest: Manifest
+    model: TileModel
+    folder: Path | None = None
+
+    def in_domain(self, features: np.ndarray) -> np.ndarray:
+        """Whether every feature lies within its range in training, shape (n,)."""
+        low, high = np.array(self.manifest.domain["low"]), np.array(self.manifest.domain["high"])
+        slack = 1e-6 + 0.02 * (high - low)
+        return ((features >= low - slack) & (features <= high + slack)).all(axis=1)
+
+
+def file_sha256(path: Path) -> str:
+    """Hex digest of a file."""
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def save_artifact(artifact: Artifact, folder: Path, card: str) -> Path:
+    """Write manifest, weights and card as one folder; an older one is replaced only when all is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        artifact.model.save(building)
+        content = asdict(artifact.manifest) | {
+            "contract": artifact.manifest.contract.to_dict(),
+            "weights_sha256": file_sha256(building / artifact.model.weights_file),
+        }
+        (building / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+        (building / "card.md").write_text(card)
+        building.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        building.rename(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return folder
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read and check a manifest.
+
+    Raises:
+        ArtifactError: missing, malformed, of another protocol, or with features that this version lacks.
+    """
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"cannot read the tile model {path}: {error}; run neusight train") from None
+    if not isinstance(content, dict) or content.get("protocol") != PROTOCOL:
+        raise ArtifactError(f"{path}: protocol {_protocol(content)} is not {PROTOCOL}: retrain with neusight train")
+    try:
+        contract = FeatureContract.from_dict(content["contract"], str(path))
+        return Manifest(**content | {"contract": contract})
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(f"{path}: manifest is not as expected ({error}): retrain with neusight train") from None
+
+
+def _protocol(content: Any) -> Any:
+    return content.get("protocol") if isinstance(content, Mapping) else None
+
+
+def load_artifact(folder: Path, expected: FeatureContract | None = None) -> Artifact:
+    """Load a tile model after checking protocol, features and hash.
+
+    Args:
+        folder: holds manifest.json and the weights.
+        expected: contract that the model must have, for callers that built the features themselves.
+
+    Raises:
+        ArtifactError: any of them differs; the message names the leaf.
+    """
+    manifest = load_manifest(folder)
+    if expected is not None and manifest.contract.features != expected.features:
+        theirs, ours = manifest.contract.features, expected.features
+        leaf = next((f"{a} where {b} is expected" for a, b in zip(theirs, ours, strict=False) if a != b), "their number")
+        raise ArtifactError(f"{folder / MANIFEST}: features differ: {leaf}; retrain with neusight train")
+    kind = backend_class(manifest.backend)
+    weights = folder / kind.weights_file
+    if not weights.is_file():
+        raise ArtifactError(f"{weights} is missing: copy the whole folder, or retrain with neusight train")
+    if file_sha256(weights) != manifest.weights_sha256:
+        raise ArtifactError(f"{weights} is not the file its manifest describes (sha256): copy it again or retrain")
+    model = kind.load(folder, manifest.parameters)
+    _check_inputs(model, manifest, folder)
+    return Artifact(manifest, model, folder)
+
+
+def _check_inputs(model: TileModel, manifest: Manifest, folder: Path) -> None:
+    mean = getattr(model, "state_", {}).get("mean")
+    if mean is not None and len(mean) != len(manifest.contract.features):
+        raise ArtifactError(
+            f"{folder}: weights take {len(mean)} features, the manifest names {len(manifest.contract.features)}: "
+            "retrain with neusight train"
+        )
+
+
+def artifact_folders(directory: Path | None = None) -> list[Path]:
+    """Folders with a manifest in ``directory`` (default: the models that ship).
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    directory = directory or tile_models_dir()
+    found = sorted(p.parent for p in directory.glob(f"*/{MANIFEST}"))
+    if not found:
+        raise ArtifactError(f"no tile models in {directory}: train some with neusight train --out {directory}")
+    return found
+
+
+def load_artifacts(directory: Path | None = None) -> dict[str, Artifact]:
+    """All tile models of a directory by name."""
+    return {folder.name: load_artifact(folder) for folder in artifact_folders(directory)}

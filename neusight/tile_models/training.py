@@ -1,0 +1,280 @@
+"""Train the tile models: leave-one-GPU-out folds choose when to stop and how wide the interval is, then all GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.errors import DataError
+from neusight.features import FeatureContract, load_contract
+from neusight.tile_models.artifact import PROTOCOL, Artifact, Manifest, file_sha256, load_artifact, save_artifact
+from neusight.tile_models.card import render_card
+from neusight.tile_models.protocol import TrainingSet, new_model, utilisation
+from neusight.tile_models.training_data import (
+    FAMILIES,
+    Corpus,
+    DeviceRows,
+    launch_floors,
+    learn_choice,
+    load_corpus,
+    training_set,
+)
+from neusight.tiling import TileChoice
+
+DEFAULT_GPUS = ("p4", "p100-pcie-16gb", "v100-pcie-32gb", "t4", "a100-pcie-40gb")
+STATE = ".training"
+COVERAGE = 0.90
+
+Report = Callable[[str, int, int, float], None]
+"""Called with (task, done, of, held-out error)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to train: kernels in ``source``, models into ``out``."""
+
+    source: Path
+    out: Path
+    families: tuple[str, ...] = FAMILIES
+    backend: str = "mlp"
+    gpus: tuple[str, ...] = DEFAULT_GPUS
+    seed: int = 0
+    parameters: tuple[tuple[str, Any], ...] = ()
+    resume: bool = False
+
+    def model_parameters(self) -> dict[str, Any]:
+        """Arguments of the backend's constructor."""
+        seeded = {"seed": self.seed} if self.backend in ("mlp", "gbm") else {}
+        return dict(self.parameters) | seeded
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One held-out GPU: its error after each epoch, and the log ratio measured / predicted of its rows."""
+
+    gpu: str
+    history: list[float]
+    ratios: list[float]
+    mape: dict[str, float]
+
+
+def train(options: Options, report: Report | None = None) -> dict[str, Artifact]:
+    """Train one tile model a family and write it to ``options.out / family``.
+
+    Finished folds are kept in ``out/.training`` and taken up by ``resume``; a folder of ``out`` is replaced only by a
+    complete artifact, so that an interruption loses at most the fold in progress.
+
+    Returns:
+        The artifacts by family.
+
+    Raises:
+        DataError: no rows, or an unusable file. ArtifactError: an unknown backend or contract.
+    """
+    contracts = {family: load_contract(family) for family in options.families}
+    wanted = tuple(dict.fromkeys((*options.families, "gemm")))
+    corpus = load_corpus(options.source, options.gpus, wanted)
+    options.out.mkdir(parents=True, exist_ok=True)
+    state = _State(options, corpus)
+    gemm = corpus.rows["gemm"]
+    choice = learn_choice(gemm, options.seed) if gemm else None
+    trained = {}
+    for family, contract in contracts.items():
+        if not corpus.rows[family]:
+            raise DataError(f"{options.source} has no {family} rows on {', '.join(options.gpus)}: leave the family out")
+        trained[family] = _train_family(family, contract, corpus, _needed(choice), options, state, report)
+    if choice is not None:
+        choice.save(options.out / "tile_choice.json")
+    state.clear()
+    return trained
+
+
+def _needed(choice: TileChoice | None) -> TileChoice:
+    if choice is None:
+        raise DataError("the tile choice needs GEMM rows with kernel names: add a gemm file to the data")
+    return choice
+
+
+def _train_family(
+    family: str,
+    contract: FeatureContract,
+    corpus: Corpus,
+    choice: TileChoice,
+    options: Options,
+    state: _State,
+    report: Report | None,
+) -> Artifact:
+    rows = corpus.rows[family]
+    folds = [_fold(family, contract, corpus, r, options, state, report) for r in rows] if len(rows) > 1 else []
+    parameters = options.model_parameters() | _best_stop(options.backend, folds)
+    floors = launch_floors(rows)
+    data = training_set(rows, contract, choice, floors)
+    model = new_model(options.backend, **parameters).fit(data, None, _progress(report, f"{family}: all GPUs"))
+    manifest = Manifest(
+        name=family,
+        backend=options.backend,
+        parameters=parameters,
+        contract=contract,
+        data=_data_record(corpus, family, len(data)),
+        training_gpus=corpus.gpus(family),
+        seed=options.seed,
+        interval=_interval(folds),
+        domain=_domain(data, rows),
+        launch_floors_s={op: round(s, 9) for op, s in floors.items()},
+        metrics={"leave_one_gpu_out_mape": {f.gpu: f.mape for f in folds}},
+        versions=_versions(options.backend),
+        cleaning=_cleaning(corpus, family),
+        protocol=PROTOCOL,
+    )
+    folder = save_artifact(Artifact(manifest, model), options.out / family, render_card(manifest))
+    return load_artifact(folder)
+
+
+def _fold(
+    family: str,
+    contract: FeatureContract,
+    corpus: Corpus,
+    held: DeviceRows,
+    options: Options,
+    state: _State,
+    report: Report | None,
+) -> Fold:
+    """Train without one GPU and measure on it; tile choice and launch floors are learned without it as well."""
+    gpu = held.device.id
+    if (done := state.load(family, gpu)) is not None:
+        return done
+    others = [r for r in corpus.rows[family] if r.device.id != gpu]
+    choice = learn_choice([r for r in corpus.rows["gemm"] if r.device.id != gpu], options.seed)
+    floors = launch_floors(others)
+    model = new_model(options.backend, **options.model_parameters())
+    target = training_set([held], contract, choice, floors)
+    model.fit(training_set(others, contract, choice, floors), target, _progress(report, f"{family}: without {gpu}"))
+    execution_s = target.bound_s / utilisation(model.logits(target.features, target.prior))
+    ratios = np.log(np.maximum(target.latency_s - target.floor_s, target.bound_s) / execution_s)
+    error = np.abs((target.floor_s + execution_s) / target.latency_s - 1.0)
+    ops = held.batch["op"].astype(str)
+    fold = Fold(
+        gpu=gpu,
+        history=[float(e) for e in getattr(model, "history_", [])],
+        ratios=_quantiles(ratios, target.weight),
+        mape={str(op): round(100 * float(error[ops == op].mean()), 2) for op in np.unique(ops)},
+    )
+    state.save(family, fold)
+    return fold
+
+
+def _quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
+    """Weighted quantiles at 0, 1, … 100 %: a device's residuals in little space."""
+    order = np.argsort(values)
+    cumulated = np.cumsum(weight[order])
+    grid = np.linspace(0, 1, 101) * cumulated[-1]
+    return [float(v) for v in np.interp(grid, cumulated, values[order])]
+
+
+def _interval(folds: Sequence[Fold]) -> list[float]:
+    """Factors on execution time that enclose the middle 90 % of held-out devices' rows, each device counting once."""
+    if not folds:
+        return [0.5, 2.0]
+    pooled = np.concatenate([f.ratios for f in folds])
+    tail = (1 - COVERAGE) / 2
+    low, high = np.exp(np.quantile(pooled, [tail, 1 - tail]))
+    return [round(float(min(low, 1.0)), 4), round(float(max(high, 1.0)), 4)]
+
+
+def _best_stop(backend: str, folds: Sequence[Fold]) -> dict[str, int]:
+    """The epoch (tens of rounds) with the smallest mean error on the held-out devices."""
+    lengths = {len(f.history) for f in folds}
+    if backend not in ("mlp", "gbm") or len(lengths) != 1:
+        return {}
+    best = int(np.argmin(np.mean([f.history for f in folds], axis=0))) + 1
+    return {"stop": best} if backend == "mlp" else {"rounds": 10 * best}
+
+
+def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:
+    return {
+        "low": [round(float(v), 6) for v in data.features.min(axis=0)],
+        "high": [round(float(v), 6) for v in data.features.max(axis=0)],
+        "ops": sorted({str(op) for r in rows for op in np.unique(r.batch["op"])}),
+        "dtypes": sorted({str(d) for r in rows for d in np.unique(r.batch["dtype"])}),
+    }
+
+
+def _data_record(corpus: Corpus, family: str, rows: int) -> dict[str, Any]:
+    files = sorted(corpus.source.glob("**/*.parquet")) if corpus.source.is_dir() else [corpus.source]
+    used = [f for f in files if f.stem == family or len(files) == 1]
+    return {"rows": rows, "sha256": {f.name: file_sha256(f) for f in used}}
+
+
+def _cleaning(corpus: Corpus, family: str) -> dict[str, int]:
+    ops = {str(op) for r in corpus.rows[family] for op in np.unique(r.batch["op"])}
+    ops |= {"conv2d"} if family == "conv2d" else set()
+    report = corpus.report[corpus.report["op"].isin(ops)]
+    return {str(rule): int(n) for rule, n in report.groupby("rule", sort=False)["removed"].sum().items() if n}
+
+
+def _versions(backend: str) -> dict[str, str]:
+    library = {"mlp": ("torch",), "gbm": ("lightgbm",), "linear": ("scikit-learn",)}.get(backend, ())
+    found = {}
+    for package in ("neusight", "numpy", *library):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def _progress(report: Report | None, task: str) -> Callable[[int, int, float], None]:
+    def update(done: int, of: int, error: float) -> None:
+        if report:
+            report(task, done, of, error)
+
+    return update
+
+
+class _State:
+    """Finished folds on disk, usable only by a run with the same options and rows."""
+
+    def __init__(self, options: Options, corpus: Corpus) -> None:
+        self.folder = options.out / STATE
+        rows = {family: sum(len(r.latency_s) for r in parts) for family, parts in corpus.rows.items()}
+        self.key = json.dumps(
+            [options.backend, sorted(options.gpus), options.model_parameters(), rows, _features(options)],
+            sort_keys=True,
+        )
+        if not options.resume:
+            self.clear()
+
+    def load(self, family: str, gpu: str) -> Fold | None:
+        """A finished fold, or None."""
+        path = self._path(family, gpu)
+        if not path.is_file():
+            return None
+        content = json.loads(path.read_text())
+        return Fold(**content["fold"]) if content["key"] == self.key else None
+
+    def save(self, family: str, fold: Fold) -> None:
+        """Keep a finished fold; written beside and renamed, so that it is whole or absent."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(family, fold.gpu)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps({"key": self.key, "fold": vars(fold)}))
+        partial.replace(path)
+
+    def clear(self) -> None:
+        """Forget all folds."""
+        for path in self.folder.glob("*"):
+            path.unlink()
+        if self.folder.is_dir():
+            self.folder.rmdir()
+
+    def _path(self, family: str, gpu: str) -> Path:
+        return self.folder / f"{family}--{gpu}.json"
+
+
+def _features(options: Options) -> list[list[str]]:
+    return [list(load_contract(family).features) for family in options.families]

@@ -1,0 +1,117 @@
+"""Which tile a BLAS library picks: a discrete-choice model over the tiles that its kernels are compiled for.
+
+The probability of a tile is ``softmax(intercept[library, op, tile] + weights[op] · features(tile, shape, device))``
+(McFadden 1974). The intercepts say what a library generation prefers, the features what a tile costs on a device, so
+that a GPU that was never seen takes the preferences of its library and its own waves. Trained on kernel names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import ArtifactError
+from neusight.paths import tile_models_dir
+
+PROTOCOL = 1
+TILES: tuple[tuple[int, int], ...] = (
+    *((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (128, 32), (32, 128)),
+    *((64, 64), (64, 32), (32, 64), (32, 32)),
+)
+"""(tile_m, tile_n) in elements of row-major C[m,n]."""
+FEATURES = ("log_cost", "log_whole_cost", "padding", "idle", "idle_times_depth", "streaming", "streaming_when_full")
+_TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
+_TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
+
+
+def library_of(device: DeviceSpec) -> str:
+    """Generation of BLAS kernels that a device runs: cuBLAS names them after the first architecture they ran on."""
+    if device.vendor != "nvidia":
+        return "tensile" if device.vendor == "amd" else "other"
+    major = float(device.compute_capability or "8.0")
+    return "maxwell" if major < 7 else "volta" if major < 8 else "ampere"
+
+
+def choice_features(m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec) -> np.ndarray:
+    """What each tile of the library would cost, shape (tiles, n, features): see ``FEATURES``.
+
+    The cost is rounds of tiles on the busiest SM, at an efficiency that grows with the tile's intensity. Streaming is
+    DRAM time over arithmetic time if no read hit the cache: bandwidth-poor devices get larger tiles.
+    """
+    down, across = np.ceil(m / _TILE_M), np.ceil(n / _TILE_N)
+    waves = b * down * across / device.sm_count
+    intensity = _TILE_M * _TILE_N / (_TILE_M + _TILE_N)
+    cost = np.maximum(waves, 1.0) * _TILE_M * _TILE_N * (1 + 4.0 / intensity)
+    whole = np.ceil(waves) * _TILE_M * _TILE_N * (1 + 4.0 / intensity)
+    log_cost, log_whole = np.log(cost / cost.min(axis=0)), np.log(whole / whole.min(axis=0))
+    padding = np.log(down * _TILE_M * across * _TILE_N / (m * n))
+    idle = np.maximum(0.0, -np.log2(waves))
+    depth = idle * np.log2(np.maximum(k, 1) / 256.0)
+    balance = device.gemm_flops_per_s("float32") / device.dram_bandwidth_bytes_per_s
+    streaming = np.log1p(2.0 * balance / intensity) * np.ones_like(waves)
+    full = streaming * np.clip(np.log2(waves), 0.0, 4.0)
+    return np.stack([log_cost, log_whole, padding, idle, depth, streaming, full], axis=-1)
+
+
+@dataclass(frozen=True)
+class TileChoice:
+    """Fitted choice: ``intercepts`` by ``library/op`` (one a tile), ``weights`` by op (one a feature)."""
+
+    intercepts: Mapping[str, np.ndarray]
+    weights: Mapping[str, np.ndarray]
+    accuracy: Mapping[str, Any]
+
+    def scores(self, library: str, op: str, features: np.ndarray) -> np.ndarray:
+        """Log-odds of each tile, shape (tiles, n). A library never seen takes the newest one's preferences."""
+        key = f"{library}/{op}"
+        intercept = self.intercepts.get(key, self.intercepts[f"ampere/{op}"])
+        return intercept[:, None] + features @ self.weights[op]
+
+    def pick(
+        self, op: str, m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The likeliest (tile_m, tile_n) of each product, each of shape (n,)."""
+        best = np.argmax(self.scores(library_of(device), op, choice_features(m, n, k, b, device)), axis=0)
+        return _TILE_M[best, 0], _TILE_N[best, 0]
+
+    def save(self, path: Path) -> None:
+        """Write as JSON."""
+        content = {
+            "protocol": PROTOCOL,
+            "tiles": TILES,
+            "features": FEATURES,
+            "intercepts": {name: np.round(v, 4).tolist() for name, v in self.intercepts.items()},
+            "weights": {name: np.round(v, 4).tolist() for name, v in self.weights.items()},
+            "accuracy": self.accuracy,
+        }
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+    @staticmethod
+    def load(path: Path) -> TileChoice:
+        """Read a fitted choice.
+
+        Raises:
+            ArtifactError: missing or unreadable file, other protocol, tiles or features.
+        """
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"cannot read the tile choice {path}: {error}; run neusight train") from None
+        for name, expected in (("protocol", PROTOCOL), ("tiles", [list(t) for t in TILES]), ("features", [*FEATURES])):
+            if content.get(name) != expected:
+                raise ArtifactError(f"{path} has other {name} than this version of neusight: run neusight train")
+        arrays = {key: {name: np.array(v) for name, v in content[key].items()} for key in ("intercepts", "weights")}
+        return TileChoice(accuracy=content["accuracy"], **arrays)
+
+
+@lru_cache(maxsize=4)
+def shipped_choice(directory: Path | None = None) -> TileChoice:
+    """The tile choice beside the tile models in ``directory`` (default: those that ship)."""
+    return TileChoice.load((directory or tile_models_dir()) / "tile_choice.json")
