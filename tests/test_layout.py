@@ -145,7 +145,9 @@ def test_the_wheel_alone_predicts(wheel: Path, tmp_path: Path) -> None:
     """Unpacked elsewhere, with the checkout out of reach, it reads its own tile models."""
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
-    command = [sys.executable, "-c", "from neusight.cli import main; main()", "predict", "gpt2", "--gpu", "l4"]
+    code = f"import neusight; assert neusight.__file__.startswith({str(site)!r}); "
+    code += "from neusight.cli import main; main()"
+    command = [sys.executable, "-c", code, "predict", "gpt2", "--gpu", "l4"]
     environment = {"PYTHONPATH": str(site), "NEUSIGHT_CACHE": str(tmp_path / "cache"), "PATH": ""}
     done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr

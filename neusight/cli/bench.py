@@ -18,12 +18,11 @@ def bench(
 
     Example: `neusight bench --format json > bench.json`
     """
-    from neusight.api import Predictor
     from neusight.benchmark import measure
     from neusight.cli.output import Column, Output, note, table
 
     rows = []
-    for row in measure(Predictor.load(tile_models), repeats):
+    for row in measure(tile_models, repeats):
         note(f"{row['name']}: {row['value']:.4g} {row['unit']}")
         rows.append(row)
 
