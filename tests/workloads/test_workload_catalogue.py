@@ -103,3 +103,17 @@ def test_a_changed_size_is_another_workload(tmp_path):
     assert resolve(str(file)).catalogue == "gpt2"
     file.write_text(json.dumps(catalogue_config("gpt2") | {"n_layer": 11}))
     assert resolve(str(file)).catalogue is None
+
+
+def test_a_folder_is_a_path_and_a_bare_name_is_the_catalogue_s(tmp_path, monkeypatch):
+    folder = tmp_path / "mine" / "gpt2"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(catalogue_config("gpt2") | {"n_layer": 3}))
+    monkeypatch.chdir(tmp_path)
+    for path in ("mine/gpt2", "./mine/gpt2", str(folder), "mine/gpt2/config.json"):
+        source = resolve(path)
+        assert (source.name, source.catalogue, source.config["n_layer"]) == ("gpt2", None, 3)
+    monkeypatch.chdir(tmp_path / "mine")
+    assert resolve("gpt2").config["n_layer"] == 12
+    monkeypatch.chdir(folder)
+    assert resolve("config.json").name == "gpt2"

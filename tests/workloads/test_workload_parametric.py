@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 
 from neusight.errors import DataError
-from neusight.graphs.workloads import list_workloads, load_graph
-from neusight.graphs.workloads.build_traces import build
+from neusight.graphs.workloads import list_workloads, load_graph, parametric
+from neusight.graphs.workloads.build_traces import build, main
+from neusight.graphs.workloads.catalogue import catalogue_config
+from neusight.graphs.workloads.deepening import at_depth, deepened, depth
 from neusight.graphs.workloads.fitting import Fit, possible_maxima
 from neusight.graphs.workloads.load import Step
 from neusight.graphs.workloads.parametric import ParametricTrace, monomials, polynomial_value, shipped_trace
+from neusight.graphs.workloads.sampling import sample
 from neusight.graphs.workloads.tables import NotPolynomialError, Tables
 
 POINTS = [*product((2, 3), (72, 80, 104)), (5, 448)]
@@ -110,6 +113,36 @@ def test_every_workload_ships_for_plain_float32(name):
         assert graph.memory.peak > 4 * graph.parameters
         assert {f.phase for f in graph.kernels} <= {"forward", "backward", "optimizer"}
         assert any(f.phase == "optimizer" for f in graph.kernels) == (optimizer != "none")
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize(("name", "batch"), [("gpt2-medium", 2), ("gpt2-medium", 1), ("vit-large", 3), ("t5-large", 1)])
+def test_shallow_models_give_the_step_of_the_deep_one(name, batch, mode):
+    config = catalogue_config(name) | ({"num_layers": 9, "num_decoder_layers": 9} if name == "t5-large" else {})
+    optimizer = "sgd" if mode == "training" else "none"
+    seq_len = None if "image_size" in config else 40
+    step = Step(mode=mode, batch=batch, seq_len=seq_len, optimizer=optimizer)
+    shallow, deeper = (sample(name, at_depth(config, units), step) for units in (3, 4))
+    made = deepened(shallow, deeper, times=depth(config) - 4)
+    assert made.same_as(sample(name, config, step))
+
+
+def test_the_command_writes_the_same_file_twice(tmp_path, capsys):
+    for folder in ("one", "two"):
+        assert main(["alexnet", "--output", str(tmp_path / folder)]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0].startswith("[1/1] alexnet: ")
+    files = [tmp_path / folder / "alexnet.json.gz" for folder in ("one", "two")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_damaged_shipped_file_is_named(tmp_path, monkeypatch):
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "alexnet.json.gz").write_bytes(b"not gzip")
+    monkeypatch.setattr(parametric, "files", lambda _: tmp_path)
+    with pytest.raises(DataError, match="the shipped trace of alexnet is damaged"):
+        parametric.shipped_trace.__wrapped__("alexnet")
 
 
 def test_below_the_shortest_length_nothing_ships():

@@ -68,9 +68,11 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
     if not isinstance(model, str | Path):
         return _from_module(model, inputs)
     text = str(model)
-    if (known := canonical_name(text)) and not Path(text).is_file():
+    if _is_path(text):
+        return _from_file(Path(text).expanduser())
+    if known := canonical_name(text):
         return _from_config(known, catalogue_config(known), known)
-    if _looks_like_path(text):
+    if Path(text).exists():
         return _from_file(Path(text))
     if ":" in text:
         return _from_function(text)
@@ -97,8 +99,8 @@ def _from_config(name: str, config: dict[str, Any], catalogue: str | None) -> Wo
 def _from_file(path: Path) -> WorkloadSource:
     file = path / "config.json" if path.is_dir() else path
     config = _read_config(file)
-    name = file.parent.name if file.name == "config.json" else file.stem
-    return _from_config(name or str(file), config, same_workload(config))
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return _from_config(name, config, same_workload(config))
 
 
 def _read_config(file: Path) -> dict[str, Any]:
@@ -146,8 +148,10 @@ def _essence(config: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k not in _INERT and (k not in _DEFAULTS or v != _DEFAULTS[k])}
 
 
-def _looks_like_path(text: str) -> bool:
-    return text.endswith(".json") or Path(text).exists() or text.startswith((".", "/", "~"))
+def _is_path(text: str) -> bool:
+    """Written as a path, or the path of something that is there; a bare name is the catalogue's first."""
+    written = text.endswith(".json") or text.startswith((".", "/", "~"))
+    return written or ("/" in text and Path(text).exists())
 
 
 def _from_function(text: str) -> WorkloadSource:
