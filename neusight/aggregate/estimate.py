@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from neusight.aggregate.records import (
+    HOST,
     KernelEstimate,
     MemoryEstimate,
     OperatorEstimate,
@@ -78,8 +79,13 @@ class Estimate:
 
     @cached_property
     def limiter(self) -> str:
-        """The law with the largest share of the latency."""
-        return _largest((k.limiter, k.total_s) for k in self.by_kernel)
+        """The law with the largest share of the latency.
+
+        In a step that waits for the host, kernels that are limited by their launch wait for the same host.
+        """
+        waits = any(k.limiter == HOST and k.total_s for k in self.by_kernel)
+        names = {"launch": HOST} if waits else {}
+        return _largest((names.get(k.limiter, k.limiter), k.total_s) for k in self.by_kernel)
 
     @cached_property
     def by_phase(self) -> dict[str, float]:

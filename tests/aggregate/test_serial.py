@@ -96,6 +96,15 @@ def test_the_host_floors_a_step_of_tiny_kernels() -> None:
     assert step.coverage["trained"] == pytest.approx(1)
 
 
+def test_launches_of_a_step_that_waits_for_the_host_count_as_the_host() -> None:
+    small = FoldedKernel(kernel=RELU, operator="relu", phase="forward", count=100)
+    device = load_device("l4")
+    launches_s = 100 * device.launch_overhead_s
+    waiting = graph(kernels=(small,), host_operators=round(1.5 * launches_s / HOST_DISPATCH_S))
+    assert serial(prepare(graph(kernels=(small,))), device, by_formula, PROVENANCE).limiter == "launch"
+    assert serial(prepare(waiting), device, by_formula, PROVENANCE).limiter == "host"
+
+
 def test_the_host_does_not_matter_to_long_kernels() -> None:
     step = serial(prepare(graph(host_operators=11)), load_device("l4"), by_formula, PROVENANCE)
     assert "host" not in step.by_phase
