@@ -140,3 +140,13 @@ def test_a_module_that_cannot_be_imported(module):
     module("raises_on_import", "raise RuntimeError('no licence')\n")
     with pytest.raises(ModelError, match="RuntimeError: no licence"):
         load_graph("raises_on_import:model")
+
+
+def test_a_function_s_model_takes_no_memory_and_may_read_values(module):
+    head = "import torch\n\n\ndef model(batch):\n    width = {}\n"
+    body = head + "    return torch.nn.Linear(width, width, bias=False), torch.zeros(batch, width)\n"
+    module("huge_model", body.format(400_000))
+    graph = load_graph("huge_model:model", batch=2, cache=False)
+    assert graph.parameters == 400_000**2
+    module("reads_model", body.format("int(torch.linspace(4, 8, 2).sum())"))
+    assert load_graph("reads_model:model", batch=2, cache=False).parameters == 12**2

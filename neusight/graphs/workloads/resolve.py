@@ -194,7 +194,7 @@ def call_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any]
         raise ModelError(f"{text} takes no seq_len: leave out --seq-len, or give the function that parameter")
     try:
         with importable_here():
-            result = function(**options)
+            result = _without_weights(function, options)
     except NeusightError:
         raise
     except Exception as error:
@@ -202,6 +202,20 @@ def call_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any]
     if not isinstance(result, tuple) or len(result) != 2:
         raise ModelError(f"{text} returned {type(result).__name__}: return a module and its example inputs")
     return result
+
+
+def _without_weights(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """The result with tensors that have no storage, so that a large model needs no memory.
+
+    A function that reads values from its tensors cannot be called like that, and is called once more as it is.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return function(**options)
+    except (RuntimeError, NotImplementedError):
+        return function(**options)
 
 
 def _imported(text: str) -> Callable[..., Any]:
