@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     names = chosen.names or [info.name for info in list_workloads()]
     with ProcessPoolExecutor(chosen.jobs) as pool:
-        told = pool.map(write, names, [chosen.output] * len(names))
-        for number, line in enumerate(told, start=1):
-            print(f"[{number}/{len(names)}] {line}", file=sys.stderr, flush=True)
+        running = [pool.submit(write, name, chosen.output) for name in names]
+        for number, done in enumerate(as_completed(running), start=1):
+            print(f"[{number}/{len(names)}] {done.result()}", file=sys.stderr, flush=True)
     return 0
 
 
