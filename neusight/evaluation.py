@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.errors import DataError
+from neusight.errors import DataError, DeviceError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,8 @@ def evaluate_kernels(
 
     Returns:
         ``rows``: gpu, op, dtype, count, mape, median_ape, bias (mean signed error), roofline_mape (the bound alone as
-        prediction) and inside (share of rows within the 90 % interval); ``total`` the same over all rows.
+        prediction) and inside (share of rows within the 90 % interval); ``total`` the same over all rows. ``skipped``:
+        gpu, dtype, count and reason of rows in a dtype that is none or that the GPU lacks.
 
     Raises:
         DataError: no such file, a foreign one, or no row of that split.
@@ -51,6 +52,7 @@ def evaluate_kernels(
     frame = load_kernels(Path(path))
     if split is not None:
         frame = _of_split(frame, split, path)
+    frame, skipped = _computable(frame, path)
     gpus = sorted(frame["gpu"].unique())
     compared = []
     for done, gpu in enumerate(gpus, start=1):
@@ -62,7 +64,36 @@ def evaluate_kernels(
         {"gpu": gpu, "op": op, "dtype": dtype, **_errors(part)}
         for (gpu, op, dtype), part in everything.groupby(["gpu", "op", "dtype"], sort=True)
     ]
-    return {"rows": rows, "total": _errors(everything)}
+    return {"rows": rows, "total": _errors(everything), "skipped": skipped}
+
+
+def _computable(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Rows in a dtype that their GPU computes in, and what was left out."""
+    keep = np.ones(len(frame), dtype=bool)
+    skipped = []
+    for (gpu, dtype), rows in frame.groupby(["gpu", "dtype"]).indices.items():
+        if reason := _unable(gpu, dtype):
+            keep[rows] = False
+            skipped.append({"gpu": gpu, "dtype": dtype, "count": len(rows), "reason": reason})
+    if not keep.any():
+        raise DataError(f"no row of {path} can be compared: {skipped[0]['reason']}")
+    return frame[keep], skipped
+
+
+def _unable(gpu: str, dtype: str) -> str:
+    from neusight.datasets.load import DTYPE_NAMES
+    from neusight.devices import load_device
+    from neusight.kernels import DTYPE_BYTES
+
+    device = load_device(gpu)
+    name = DTYPE_NAMES.get(dtype, dtype)
+    if name not in DTYPE_BYTES:
+        return f"dtype '{dtype}' is not estimated"
+    try:
+        device.gemm_flops_per_s(name)
+    except DeviceError as error:
+        return str(error)
+    return ""
 
 
 def _of_split(frame: pd.DataFrame, split: str, path: Path) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,10 @@ def kernels(
     predictor = Predictor.load(tile_models)
     with progress("predicting") as advance:
         found = evaluate_kernels(path, predictor, split, advance)
+    counts: Counter[str] = Counter()
+    for row in found["skipped"]:
+        counts[row["reason"]] += row["count"]
+    _note_skipped(counts)
     Output(form).data(found, found["rows"], lambda: _show_kernels(found))
 
 
@@ -46,17 +51,22 @@ def models(
     Example: `neusight evaluate models latency.parquet --configs ./configs --format json`
     """
     from neusight.api import Predictor
-    from neusight.cli.output import Output, note, progress
+    from neusight.cli.output import Output, progress
     from neusight.evaluation import evaluate_models
 
     predictor = Predictor.load(tile_models)
     with progress("predicting") as advance:
         found = evaluate_models(path, configs, predictor, listed(gpu, "--gpu") if gpu else None, advance)
-    for reason in dict.fromkeys(row["reason"] for row in found["skipped"]):
-        count = sum(row["reason"] == reason for row in found["skipped"])
-        note(f"warning: {count} row{'s' if count > 1 else ''} skipped: {reason}")
+    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
     rows = [_flat(row) for row in found["rows"]]
     Output(form).data(found, rows, lambda: _show_models(found))
+
+
+def _note_skipped(counts: Counter[str]) -> None:
+    from neusight.cli.output import note
+
+    for reason, count in counts.items():
+        note(f"warning: {count:,} row{'s' if count > 1 else ''} skipped: {reason}")
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -73,10 +83,10 @@ _PHASE_COLUMNS = ("predicted_ms", "measured_ms", "ape")
 def _show_kernels(found: dict[str, Any]) -> None:
     from neusight.cli.output import Column, line, table
 
-    line("Errors in percent. roofline: of the bound alone; inside: rows within the 90 % interval.")
+    line("Errors in percent. bound: of the bound alone; inside: rows within the 90 % interval.")
     dtypes = len({row["dtype"] for row in found["rows"]}) > 1
     names = ("gpu", "op", "dtype") if dtypes else ("gpu", "op")
-    numbers = ("rows", "mean", "median", "bias", "roofline", "inside")
+    numbers = ("rows", "mean", "median", "bias", "bound", "inside")
     total = {"gpu": "all", "op": "", "dtype": "", **found["total"]}
     table(
         [*(Column(name) for name in names), *(Column(name, right=True) for name in numbers)],

@@ -72,6 +72,6 @@ def _figures(row: dict[str, Any], best: float, bar: Any) -> tuple[str, ...]:
 
     if row["error"]:
         return "-", "-", "", row["error"]
-    memory = f"{row['memory_gib']:.1f} GiB" + ("" if row["fits"] else ", does not fit")
+    memory = f"{row['memory_gib']:.1f} GiB" + ("" if row["fits"] else " NO FIT")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
     return milliseconds(row["latency_ms"] / 1e3), f"{row['samples_per_s']:.3g}", bar(share, 8), memory

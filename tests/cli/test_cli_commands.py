@@ -126,7 +126,7 @@ def test_sweep_marks_what_does_not_fit_and_keeps_errors() -> None:
     assert [(row["batch"], row["fits"], row["error"]) for row in good] == [(1, True, ""), (8, False, "")]
     assert good[1]["latency_ms"] > good[0]["latency_ms"]
     assert all("unknown model 'gtp2'" in row["error"] and row["latency_ms"] is None for row in wrong)
-    assert "does not fit" in run("sweep", "gpt2-large", "--gpu", "l4", "--mode", "training", "--batch", "8").stdout
+    assert "NO FIT" in run("sweep", "gpt2-large", "--gpu", "l4", "--mode", "training", "--batch", "8").stdout
 
 
 def test_devices() -> None:
