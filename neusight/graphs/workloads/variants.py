@@ -31,7 +31,7 @@ _FIRST = (2, 72)
 _DEPTHS = (3, 4)
 """Repeating units of the shallow models that stand for a deep one."""
 _SHALLOW = 12
-"""Up to so many units, tracing the model itself is as fast."""
+"""Up to so many units in all stacks, tracing the model itself is as fast."""
 
 
 class TraceBuilder:
@@ -64,6 +64,12 @@ class TraceBuilder:
             "variants": self.variants,
         }
 
+    @property
+    def _deep(self) -> bool:
+        """Whether few layers are traced faster than all; encoder-decoders have each unit twice."""
+        units = depth(self.config)
+        return units > sum(_DEPTHS) and units * (2 if self.config.get("is_encoder_decoder") else 1) > _SHALLOW
+
     def has(self, dtype: str) -> bool:
         """Whether anything is there for a dtype."""
         return any(key.startswith(f"{dtype}/") for key in self.variants)
@@ -90,7 +96,7 @@ class TraceBuilder:
         """A trace to compare variants by; few layers of a deep model are enough for that."""
         key = json.dumps(options, sort_keys=True)
         if key not in self.sketches:
-            config = at_depth(self.config, _DEPTHS[0]) if depth(self.config) > _SHALLOW else self.config
+            config = at_depth(self.config, _DEPTHS[0]) if self._deep else self.config
             self.sketches[key] = sample(self.name, config, _step_at(self._point(*_FIRST), options))
         return self.sketches[key]
 
@@ -108,7 +114,7 @@ class TraceBuilder:
     def _samples(self, options: dict[str, Any]) -> list[Sample]:
         """At every point; of a deep model from shallow ones, if those give the whole one at two of the points."""
         real: dict[tuple[int, int | None], Sample] = {}
-        if depth(self.config) > _SHALLOW:
+        if self._deep:
             real = {p: self._sample(p, options) for p in (self._point(*_FIRST), self._point(1, _SEQ_LENS[0]))}
             made = {p: self._deepened(p, options) for p in real}
             self.deepens = all(one is not None and one.same_as(real[p]) for p, one in made.items())
