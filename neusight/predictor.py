@@ -112,7 +112,8 @@ class KernelPredictor:
         artifact = self.artifacts[name]
         situation = situate(batch, device, self.choice)
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
-        share = utilisation(artifact.model.logits(inputs, situation.prior))
+        levels = by_distinct(batch["op"], lambda op: artifact.level(device.id, op) or 0.0)
+        share = utilisation(artifact.model.logits(inputs, situation.prior), levels)
         native = trained_on(artifact, batch)
         return _estimates(situation, share, artifact, native, native & artifact.in_domain(inputs))
 
@@ -126,7 +127,8 @@ def _estimates(
     overhead_s = by_distinct(s.batch["op"], lambda op: floors.get(op, usual))
     execution_s = s.bound_s / share
     power = np.where(in_domain, 1.0, TRANSFER_WIDENING)
-    low, high = manifest.interval
+    seen = by_distinct(s.batch["op"], lambda op: artifact.level(s.device.id, op) is not None).astype(bool)
+    low, high = (np.where(seen, a, b) for a, b in zip(manifest.interval_seen, manifest.interval, strict=True))
     limiter = _limiter(s)
     return KernelEstimates(
         latency_s=overhead_s + execution_s,

@@ -26,8 +26,10 @@ MANIFEST = "manifest.json"
 class Manifest:
     """What a tile model is, what it learned from, and how wrong it was on devices it had not seen.
 
-    ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows; ``domain`` the range
-    of each feature, the ops and the dtypes in training; ``launch_floors_s`` the lone launch of each op in seconds.
+    ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, and ``interval_seen``
+    those for the training devices; ``levels`` the logit by which each training device and op departs from the model;
+    ``domain`` the range of each feature, the ops and the dtypes in training; ``launch_floors_s`` the lone launch of
+    each op in seconds.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Manifest:
     training_gpus: list[str]
     seed: int
     interval: list[float]
+    interval_seen: list[float]
+    levels: dict[str, float]
     domain: dict[str, Any]
     launch_floors_s: dict[str, float]
     metrics: dict[str, Any]
@@ -54,6 +58,12 @@ class Artifact:
     manifest: Manifest
     model: TileModel
     folder: Path | None = None
+
+    def level(self, gpu: str, op: str) -> float | None:
+        """A training device's own logit for an op, or its mean for an op it did not run; None for other devices."""
+        levels = self.manifest.levels
+        own = [v for name, v in levels.items() if name.startswith(f"{gpu}/")]
+        return levels.get(f"{gpu}/{op}", float(np.mean(own)) if own else None)
 
     def in_domain(self, features: np.ndarray) -> np.ndarray:
         """Whether every feature lies within its range in training, shape (n,)."""
@@ -125,7 +135,9 @@ def load_artifact(folder: Path, expected: FeatureContract | None = None) -> Arti
     manifest = load_manifest(folder)
     if expected is not None and manifest.contract.features != expected.features:
         theirs, ours = manifest.contract.features, expected.features
-        leaf = next((f"{a} where {b} is expected" for a, b in zip(theirs, ours, strict=False) if a != b), "their number")
+        leaf = next(
+            (f"{a} where {b} is expected" for a, b in zip(theirs, ours, strict=False) if a != b), "their number"
+        )
         raise ArtifactError(f"{folder / MANIFEST}: features differ: {leaf}; retrain with neusight train")
     kind = backend_class(manifest.backend)
     weights = folder / kind.weights_file

@@ -31,7 +31,8 @@ def render_card(manifest: Manifest) -> str:
         "## Error on a GPU that was left out",
         _errors(manifest),
         f"Interval: execution time x {manifest.interval[0]:g} to x {manifest.interval[1]:g} encloses 90 % of the rows of "
-        "held-out GPUs, each GPU counting once.",
+        "held-out GPUs, each GPU counting once; x {manifest.interval_seen[0]:g} to x {manifest.interval_seen[1]:g} those of "
+        "the training GPUs, which are predicted with their own level.",
         "## Gaps",
         "Only the operators and dtypes above were measured; other kernels that this model answers are marked as "
         "transferred, with a wider interval. Shapes beyond the ranges above are marked as outside the domain.",

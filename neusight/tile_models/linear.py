@@ -41,7 +41,12 @@ class LinearModel:
         target, weight = residual_target(data)
         design = _quadratic(np.clip((data.features - mean) / scale, -3, 3))
         fitted = Ridge(alpha=self.alpha * len(data)).fit(design, target, sample_weight=weight / weight.mean())
-        self.state_ = {"mean": mean, "scale": scale, "coef": fitted.coef_, "intercept": np.atleast_1d(fitted.intercept_)}
+        self.state_ = {
+            "mean": mean,
+            "scale": scale,
+            "coef": fitted.coef_,
+            "intercept": np.atleast_1d(fitted.intercept_),
+        }
         error = log_error(self, held_out) if held_out is not None else float("nan")
         self.history_ = [error]
         if progress:
@@ -58,7 +63,9 @@ class LinearModel:
         """Write the coefficients."""
         from safetensors.numpy import save_file
 
-        save_file({k: np.ascontiguousarray(v, dtype=np.float64) for k, v in self.state_.items()}, folder / self.weights_file)
+        save_file(
+            {k: np.ascontiguousarray(v, dtype=np.float64) for k, v in self.state_.items()}, folder / self.weights_file
+        )
 
     @classmethod
     def load(cls, folder: Path, parameters: dict[str, Any]) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -70,7 +70,9 @@ def backend_class(backend: str) -> Any:
         ArtifactError: an unknown backend.
     """
     if backend not in BACKENDS:
-        raise ArtifactError(f"no tile-model backend '{backend}': one of {', '.join(BACKENDS)}{nearest(backend, BACKENDS)}")
+        raise ArtifactError(
+            f"no tile-model backend '{backend}': one of {', '.join(BACKENDS)}{nearest(backend, BACKENDS)}"
+        )
     return getattr(import_module(f"neusight.tile_models.{backend}"), BACKENDS[backend])
 
 
@@ -79,9 +81,9 @@ def new_model(backend: str, **parameters: Any) -> TileModel:
     return backend_class(backend)(**parameters)
 
 
-def utilisation(logits: np.ndarray) -> np.ndarray:
-    """Mean over ensemble members of logit(u), then the sigmoid: in (0, 1], whatever the model says."""
-    mean = np.clip(logits.mean(axis=0), -13.0, None)
+def utilisation(logits: np.ndarray, level: np.ndarray | float = 0.0) -> np.ndarray:
+    """Mean over ensemble members of logit(u), plus the device's level, then the sigmoid: always in (0, 1]."""
+    mean = np.clip(logits.mean(axis=0) + level, -13.0, None)
     return 1.0 / (1.0 + np.exp(-mean))
 
 
@@ -90,6 +92,25 @@ def log_error(model: TileModel, data: TrainingSet) -> float:
     predicted = data.floor_s + data.bound_s / utilisation(model.logits(data.features, data.prior))
     error = np.abs(np.log(predicted / data.latency_s))
     return float((error * data.weight).sum() / data.weight.sum())
+
+
+def device_levels(model: TileModel, data: TrainingSet, names: Sequence[str]) -> dict[str, float]:
+    """How much closer to its bound each group of ``data`` comes than the model says: its own logit, by name.
+
+    The weighted median over the group's rows. A device in training is predicted with its level; one that is not,
+    with none.
+    """
+    kernel_s = np.maximum(data.latency_s - data.floor_s, data.bound_s * 1.001)
+    share = np.clip(data.bound_s / kernel_s, 1e-5, 0.999)
+    gap = np.log(share / (1 - share)) - model.logits(data.features, data.prior).mean(axis=0)
+    levels = {}
+    for number, name in enumerate(names):
+        rows = np.flatnonzero(data.group == number)
+        order = rows[np.argsort(gap[rows])]
+        cumulated = np.cumsum(data.weight[order])
+        middle = order[np.searchsorted(cumulated, cumulated[-1] / 2)]
+        levels[name] = round(float(np.clip(gap[middle], -1.5, 1.5)), 4)
+    return levels
 
 
 def residual_target(data: TrainingSet) -> tuple[np.ndarray, np.ndarray]:

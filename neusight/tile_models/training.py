@@ -15,11 +15,12 @@ from neusight.errors import DataError
 from neusight.features import FeatureContract, load_contract
 from neusight.tile_models.artifact import PROTOCOL, Artifact, Manifest, file_sha256, load_artifact, save_artifact
 from neusight.tile_models.card import render_card
-from neusight.tile_models.protocol import TrainingSet, new_model, utilisation
+from neusight.tile_models.protocol import TileModel, TrainingSet, device_levels, new_model, utilisation
 from neusight.tile_models.training_data import (
     FAMILIES,
     Corpus,
     DeviceRows,
+    group_names,
     launch_floors,
     learn_choice,
     load_corpus,
@@ -81,40 +82,52 @@ def train(options: Options, report: Report | None = None) -> dict[str, Artifact]
     corpus = load_corpus(options.source, options.gpus, wanted)
     options.out.mkdir(parents=True, exist_ok=True)
     state = _State(options, corpus)
-    gemm = corpus.rows["gemm"]
-    choice = learn_choice(gemm, options.seed) if gemm else None
+    choices = _Choices(corpus, options.seed)
     trained = {}
     for family, contract in contracts.items():
         if not corpus.rows[family]:
             raise DataError(f"{options.source} has no {family} rows on {', '.join(options.gpus)}: leave the family out")
-        trained[family] = _train_family(family, contract, corpus, _needed(choice), options, state, report)
-    if choice is not None:
-        choice.save(options.out / "tile_choice.json")
+        trained[family] = _train_family(family, contract, corpus, choices, options, state, report)
+    choices.without("").save(options.out / "tile_choice.json")
     state.clear()
     return trained
 
 
-def _needed(choice: TileChoice | None) -> TileChoice:
-    if choice is None:
-        raise DataError("the tile choice needs GEMM rows with kernel names: add a gemm file to the data")
-    return choice
+class _Choices:
+    """Tile choices learned without one GPU, each fitted once."""
+
+    def __init__(self, corpus: Corpus, seed: int) -> None:
+        if not corpus.rows["gemm"]:
+            raise DataError("the tile choice needs GEMM rows with kernel names: add a gemm file to the data")
+        self.rows = corpus.rows["gemm"]
+        self.seed = seed
+        self.fitted: dict[str, TileChoice] = {}
+
+    def without(self, gpu: str) -> TileChoice:
+        """The choice learned from every other GPU; "" leaves none out."""
+        if gpu not in self.fitted:
+            others = [r for r in self.rows if r.device.id != gpu]
+            self.fitted[gpu] = learn_choice(others or self.rows, self.seed)
+        return self.fitted[gpu]
 
 
 def _train_family(
     family: str,
     contract: FeatureContract,
     corpus: Corpus,
-    choice: TileChoice,
+    choices: _Choices,
     options: Options,
     state: _State,
     report: Report | None,
 ) -> Artifact:
     rows = corpus.rows[family]
-    folds = [_fold(family, contract, corpus, r, options, state, report) for r in rows] if len(rows) > 1 else []
+    folds = [_fold(family, contract, corpus, r, choices, options, state, report) for r in rows] if len(rows) > 1 else []
     parameters = options.model_parameters() | _best_stop(options.backend, folds)
     floors = launch_floors(rows)
-    data = training_set(rows, contract, choice, floors)
+    data = training_set(rows, contract, choices.without(""), floors)
     model = new_model(options.backend, **parameters).fit(data, None, _progress(report, f"{family}: all GPUs"))
+    contradictory = _contradictory(corpus)
+    levels = {n: v for n, v in device_levels(model, data, group_names(rows)).items() if n not in contradictory}
     manifest = Manifest(
         name=family,
         backend=options.backend,
@@ -123,7 +136,9 @@ def _train_family(
         data=_data_record(corpus, family, len(data)),
         training_gpus=corpus.gpus(family),
         seed=options.seed,
-        interval=_interval(folds),
+        interval=_interval([f.ratios for f in folds]),
+        interval_seen=_interval(_seen_ratios(model, data, group_names(rows), levels)),
+        levels=levels,
         domain=_domain(data, rows),
         launch_floors_s={op: round(s, 9) for op, s in floors.items()},
         metrics={"leave_one_gpu_out_mape": {f.gpu: f.mape for f in folds}},
@@ -140,6 +155,7 @@ def _fold(
     contract: FeatureContract,
     corpus: Corpus,
     held: DeviceRows,
+    choices: _Choices,
     options: Options,
     state: _State,
     report: Report | None,
@@ -149,7 +165,7 @@ def _fold(
     if (done := state.load(family, gpu)) is not None:
         return done
     others = [r for r in corpus.rows[family] if r.device.id != gpu]
-    choice = learn_choice([r for r in corpus.rows["gemm"] if r.device.id != gpu], options.seed)
+    choice = choices.without(gpu)
     floors = launch_floors(others)
     model = new_model(options.backend, **options.model_parameters())
     target = training_set([held], contract, choice, floors)
@@ -176,11 +192,32 @@ def _quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
     return [float(v) for v in np.interp(grid, cumulated, values[order])]
 
 
-def _interval(folds: Sequence[Fold]) -> list[float]:
-    """Factors on execution time that enclose the middle 90 % of held-out devices' rows, each device counting once."""
-    if not folds:
+def _contradictory(corpus: Corpus) -> set[str]:
+    """``gpu/op`` whose splits were measured in different states: nobody knows that device's level."""
+    report = corpus.report
+    removed = report[(report["rule"] == "throttled_split") & (report["removed"] > 0)]
+    return {f"{gpu}/{op}" for gpu, op in zip(removed["gpu"], removed["op"], strict=True)}
+
+
+def _seen_ratios(
+    model: TileModel, data: TrainingSet, names: Sequence[str], levels: dict[str, float]
+) -> list[list[float]]:
+    """Quantiles of log(measured / predicted) of each group of the training devices, with their levels."""
+    level = np.array([levels.get(name, 0.0) for name in names])[data.group]
+    predicted_s = data.bound_s / utilisation(model.logits(data.features, data.prior), level)
+    ratios = np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / predicted_s)
+    groups = (np.flatnonzero(data.group == number) for number in range(len(names)))
+    return [_quantiles(ratios[rows], data.weight[rows]) for rows in groups]
+
+
+def _interval(ratios: Sequence[list[float]]) -> list[float]:
+    """Factors on execution time that enclose the middle 90 % of rows, each entry of ``ratios`` counting once.
+
+    With nothing to learn the width from, a factor of two either way.
+    """
+    if not ratios:
         return [0.5, 2.0]
-    pooled = np.concatenate([f.ratios for f in folds])
+    pooled = np.concatenate(ratios)
     tail = (1 - COVERAGE) / 2
     low, high = np.exp(np.quantile(pooled, [tail, 1 - tail]))
     return [round(float(min(low, 1.0)), 4), round(float(max(high, 1.0)), 4)]

@@ -14,6 +14,7 @@ from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.features import FeatureContract, feature_matrix, situate
 from neusight.kernels import KernelBatch
+from neusight.laws.work import by_distinct
 from neusight.tile_models.protocol import TrainingSet
 from neusight.tiling import TileChoice
 from neusight.tiling.learn import ObservedTiles, fit_choice, tile_index
@@ -115,12 +116,18 @@ def training_set(
     A row weighs by the share of its time that is execution. Each (GPU, op, split) counts with the root of its number
     of rows, so that the many small random shapes do not drown the large ones that models are made of.
     """
-    parts = [_one_device(r, contract, choice, floors, number) for number, r in enumerate(rows)]
+    numbers = {name: number for number, name in enumerate(group_names(rows))}
+    parts = [_one_device(r, contract, choice, floors, numbers) for r in rows]
     return TrainingSet(**{name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
 
 
+def group_names(rows: Sequence[DeviceRows]) -> list[str]:
+    """``gpu/op`` of each group of a training set, in the order of its numbers."""
+    return [f"{r.device.id}/{op}" for r in rows for op in np.unique(r.batch["op"].astype(str))]
+
+
 def _one_device(
-    r: DeviceRows, contract: FeatureContract, choice: TileChoice, floors: dict[str, float], number: int
+    r: DeviceRows, contract: FeatureContract, choice: TileChoice, floors: dict[str, float], numbers: dict[str, int]
 ) -> dict[str, np.ndarray]:
     situation = situate(r.batch, r.device, choice)
     ops = r.batch["op"].astype(str)
@@ -137,7 +144,7 @@ def _one_device(
         "floor_s": floor_s,
         "latency_s": r.latency_s,
         "weight": _balanced(share, ops, r.split),
-        "group": 2 * number + (ops == "linear"),
+        "group": by_distinct(ops, lambda op: numbers[f"{r.device.id}/{op}"]).astype(int),
     }
 
 
