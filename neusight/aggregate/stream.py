@@ -9,8 +9,8 @@ import numpy as np
 from neusight.predictor import KernelEstimates
 
 HOST_DISPATCH_S = 7e-6
-"""Host time of one eager operator. In the operator timings of the float32 data set, operators without a kernel take
-6 to 9 µs on every GPU."""
+"""Host time of one eager operator (assumption). In the operator timings of the float32 data set, operators without a
+kernel, such as views, take 6 to 12 µs by the median of each host; this is near the fast end, as befits a floor."""
 
 
 def in_stream(single: KernelEstimates, interval_s: float) -> KernelEstimates:

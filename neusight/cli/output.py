@@ -79,7 +79,9 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
 
 
 def bar(share: float, width: int = 10) -> str:
-    """A bar of ``share`` (0 to 1) in eighths of a character."""
+    """A bar of ``share`` (0 to 1), in eighths of a character where the terminal can show them."""
+    if not (sys.stdout.encoding or "").lower().startswith("utf"):
+        return "#" * round(max(0.0, min(1.0, share)) * width)
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
 

@@ -1,5 +1,6 @@
 """The sink: what goes where, and what a table looks like."""
 
+import io
 import json
 
 import pytest
@@ -10,6 +11,11 @@ from neusight.cli.output import Column, Output, bar, table
 @pytest.mark.parametrize(("share", "text"), [(0, ""), (1, "████"), (0.5, "██"), (0.53, "██▏"), (2, "████"), (-1, "")])
 def test_bar(share: float, text: str) -> None:
     assert bar(share, 4) == text
+
+
+def test_bar_of_a_plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert bar(0.53, 4) == "##"
 
 
 def test_json_has_null_for_what_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
