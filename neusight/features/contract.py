@@ -1,4 +1,4 @@
-"""The contract of a tile model's input: ordered feature names, target, version. Declared in ``features/<family>.toml``."""
+"""The contract of a tile model's input, declared in ``features/<family>.toml``: feature names, target, version."""
 
 from __future__ import annotations
 

@@ -25,14 +25,12 @@ def render_card(manifest: Manifest) -> str:
             }
         ),
         "Data, by sha256:",
-        _bullets({name: digest for name, digest in manifest.data["sha256"].items()}),
+        _bullets(manifest.data["sha256"]),
         f"## Features (contract version {manifest.contract.version})",
         _ranges(manifest),
         "## Error on a GPU that was left out",
         _errors(manifest),
-        f"Interval: execution time x {manifest.interval[0]:g} to x {manifest.interval[1]:g} encloses 90 % of the rows of "
-        "held-out GPUs, each GPU counting once; x {manifest.interval_seen[0]:g} to x {manifest.interval_seen[1]:g} those of "
-        "the training GPUs, which are predicted with their own level.",
+        _intervals(manifest),
         "## Gaps",
         "Only the operators and dtypes above were measured; other kernels that this model answers are marked as "
         "transferred, with a wider interval. Shapes beyond the ranges above are marked as outside the domain.",
@@ -64,3 +62,11 @@ def _errors(manifest: Manifest) -> str:
         cells = " | ".join(f"{errors[op]:.1f}" if op in errors else "" for op in ops)
         lines.append(f"| {gpu} | {cells} |")
     return "\n".join(lines)
+
+
+def _intervals(manifest: Manifest) -> str:
+    (low, high), (low_seen, high_seen) = manifest.interval, manifest.interval_seen
+    return (
+        f"Interval: execution time x {low:g} to x {high:g} encloses 90 % of the rows of held-out GPUs, each GPU "
+        f"counting once; x {low_seen:g} to x {high_seen:g} those of the training GPUs, predicted with their own level."
+    )

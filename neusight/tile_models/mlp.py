@@ -80,7 +80,7 @@ class MlpModel:
         rng = np.random.default_rng(self.seed)
         weights = {k: torch.tensor(v, requires_grad=True) for k, v in self._start(data.features.shape[1], rng).items()}
         levels = torch.zeros(int(data.group.max()) + 1, requires_grad=True)
-        groups = [{"params": list(weights.values())}, {"params": [levels], "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [{"params": list(weights.values())}, {"params": [levels], "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=self.weight_decay)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, self.learning_rate, total_steps=self.epochs * STEPS_PER_EPOCH
