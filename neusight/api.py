@@ -48,7 +48,7 @@ class Predictor:
         """
         return cls(KernelPredictor.load(None if tile_models is None else Path(tile_models)))
 
-    def kernel(self, kernel: Kernel | str, gpu: Gpu, overrides: Sequence[str] = (), **fields: Any) -> KernelEstimate:
+    def kernel(self, kernel: Kernel | str, gpu: Gpu, /, overrides: Sequence[str] = (), **fields: Any) -> KernelEstimate:
         """One kernel launched alone, launch overhead included.
 
         Args:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from neusight.cli.options import Format, Gpus, Overrides, TileModels, listed
+
+if TYPE_CHECKING:
+    from neusight.aggregate import KernelEstimate
 
 
 def kernel(
@@ -31,35 +34,37 @@ def kernel(
     """
     from neusight.aggregate.report import kernel_row
     from neusight.api import Predictor
-    from neusight.cli.output import Column, Output, line, table
+    from neusight.cli.output import Output
+
+    gpus = listed(gpu, "--gpu")
+    fields = dict(_pair(text) for text in shape or [])
+    predictor = Predictor.load(tile_models)
+    found = {gpu_name: predictor.kernel(name, gpu_name, overrides, **fields) for gpu_name in gpus}
+    rows = [{"gpu": gpu_name, **_alone(kernel_row(row))} for gpu_name, row in found.items()]
+    Output(form).data(rows[0] if len(rows) == 1 else rows, rows, lambda: _show(found))
+
+
+def _show(found: dict[str, KernelEstimate]) -> None:
+    from neusight.cli.output import Column, line, table
     from neusight.units import milliseconds
 
-    predictor = Predictor.load(tile_models)
-    fields = dict(_pair(text) for text in shape or [])
-    found = {gpu_name: predictor.kernel(name, gpu_name, overrides, **fields) for gpu_name in listed(gpu, "--gpu")}
-    rows = [{"gpu": gpu_name, **_alone(kernel_row(row))} for gpu_name, row in found.items()]
-
-    def human() -> None:
-        line(next(iter(found.values())).kernel)
-        columns = ("gpu", "latency", "90 % interval", "bound", "util", "tile", "waves", "limiter")
-        table(
-            [Column(title, right=title in ("latency", "90 % interval", "bound", "util", "waves")) for title in columns],
-            (
-                (
-                    gpu_name,
-                    milliseconds(r.latency_s),
-                    f"{milliseconds(r.low_s)} - {milliseconds(r.high_s)}",
-                    milliseconds(r.bound_s),
-                    f"{r.utilisation:.0%}",
-                    r.tile,
-                    f"{r.waves:.2f}",
-                    r.limiter,
-                )
-                for gpu_name, r in found.items()
-            ),
+    line(next(iter(found.values())).kernel)
+    words = ("gpu", "tile", "limiter")
+    titles = ("gpu", "latency", "90 % interval", "bound", "util", "tile", "waves", "limiter")
+    rows = (
+        (
+            gpu,
+            milliseconds(row.latency_s),
+            f"{milliseconds(row.low_s)} - {milliseconds(row.high_s)}",
+            milliseconds(row.bound_s),
+            f"{row.utilisation:.0%}",
+            row.tile,
+            f"{row.waves:.2f}",
+            row.limiter,
         )
-
-    Output(form).data(rows[0] if len(rows) == 1 else rows, rows, human)
+        for gpu, row in found.items()
+    )
+    table([Column(title, right=title not in words) for title in titles], rows)
 
 
 def _pair(text: str) -> tuple[str, str]:

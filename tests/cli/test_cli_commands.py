@@ -117,6 +117,8 @@ def test_kernel() -> None:
     assert found["latency_ms"] >= 2 * 1024**3 / load_device("l4").gemm_flops_per_s("float32") * 1e3
     assert found["bound_ms"] <= found["latency_ms"]
     assert len(as_csv("kernel", "softmax", "rows=64", "cols=64", "--gpu", "l4,t4")) == 2
+    conv = ("batch=1", "in_channels=8", "out_channels=8", "size=9", "kernel=3")
+    assert as_json("kernel", "conv2d", *conv, "--gpu", "l4")["kernel"] == "conv2d forward 1x8x9x9 to 8, 3x3"
     assert "softmax 64x64" in run("kernel", "softmax", "rows=64", "cols=64", "--gpu", "l4").stdout
 
 
