@@ -50,7 +50,7 @@ def _show(found: dict[str, KernelEstimate]) -> None:
 
     line(next(iter(found.values())).kernel)
     words = ("gpu", "tile", "limiter")
-    titles = ("gpu", "latency", "90 % interval", "bound", "util", "tile", "waves", "limiter")
+    titles = ("gpu", "latency", "90 % interval", "bound", "util", "tile", "limiter")
     rows = (
         (
             gpu,
@@ -59,7 +59,6 @@ def _show(found: dict[str, KernelEstimate]) -> None:
             milliseconds(row.bound_s),
             f"{row.utilisation:.0%}",
             row.tile,
-            f"{row.waves:.2f}",
             row.limiter,
         )
         for gpu, row in found.items()
