@@ -13,6 +13,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
 from neusight.features import Situation, feature_matrix, situate
 from neusight.kernels import KernelBatch
+from neusight.laws.power import PowerDemand
 from neusight.laws.work import by_distinct, winograd_gain
 from neusight.tile_models.artifact import Artifact, load_artifacts
 from neusight.tile_models.protocol import utilisation
@@ -49,6 +50,8 @@ class KernelEstimates:
     waves: np.ndarray
     in_domain: np.ndarray
     source: np.ndarray
+    demand: PowerDemand | None = None
+    """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
 
 
 def answering_model(batch: KernelBatch) -> np.ndarray:
@@ -143,6 +146,7 @@ def _estimates(
         waves=s.tiling.waves,
         in_domain=in_domain,
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
+        demand=s.power_demand(),
     )
 
 
@@ -154,8 +158,12 @@ def _limiter(s: Situation) -> np.ndarray:
 
 def _merge(parts: list[tuple[np.ndarray, KernelEstimates]], length: int) -> KernelEstimates:
     """Put partial answers back in the order of the batch."""
-    columns: dict[str, np.ndarray] = {}
-    for name in KernelEstimates.__dataclass_fields__:
+    columns: dict[str, Any] = {}
+    demands = [part.demand for _, part in parts if part.demand is not None]
+    if len(demands) == len(parts):
+        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+        columns["demand"] = PowerDemand.joined(demands).take(order)
+    for name in set(KernelEstimates.__dataclass_fields__) - {"demand"}:
         values = [(rows, getattr(part, name)) for rows, part in parts]
         merged = np.empty(length, dtype=np.result_type(*(v.dtype for _, v in values)))
         for rows, value in values:

@@ -11,7 +11,7 @@ import numpy as np
 from neusight.aggregate.describe import describe
 from neusight.aggregate.estimate import Estimate
 from neusight.aggregate.records import HOST, KernelEstimate, MemoryEstimate, Provenance
-from neusight.aggregate.stream import host_gap_s, in_stream
+from neusight.aggregate.stream import host_gap_s, in_stream, share_power
 from neusight.aggregate.verdicts import warnings_of
 from neusight.devices.spec import DeviceSpec
 from neusight.graphs.graph import FoldedGraph
@@ -84,8 +84,10 @@ def kernel_rows(batch: KernelBatch, estimates: KernelEstimates) -> list[KernelEs
 
 
 def _stream_rows(prepared: PreparedGraph, device: DeviceSpec, predict: Predict) -> Iterator[KernelEstimate]:
-    for batch, positions in prepared.batches:
-        rows = _rows(in_stream(predict(batch, device), device.launch_overhead_s))
+    answers = [predict(batch, device) for batch, _ in prepared.batches]
+    counts = [np.array([prepared.graph.kernels[i].count for i in where]) for _, where in prepared.batches]
+    for answer, (batch, positions) in zip(share_power(answers, counts, device), prepared.batches, strict=True):
+        rows = _rows(in_stream(answer, device.launch_overhead_s))
         for position, row in zip(positions.tolist(), rows, strict=True):
             folded = prepared.graph.kernels[position]
             yield KernelEstimate(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from neusight.devices.spec import DeviceSpec
+from neusight.laws.power import PowerDemand, budget_w, sustained_clock
 from neusight.predictor import KernelEstimates
 
 HOST_DISPATCH_S = 7e-6
@@ -38,6 +41,42 @@ def in_stream(single: KernelEstimates, interval_s: float) -> KernelEstimates:
         overhead_s=np.zeros_like(latency_s),
         limiter=limiter,
     )
+
+
+def share_power(
+    answers: Sequence[KernelEstimates], counts: Sequence[np.ndarray], device: DeviceSpec
+) -> list[KernelEstimates]:
+    """Estimates of kernels that run in one stream under one power limit, from those of kernels that run alone.
+
+    Alone, a power-hungry kernel settles at a low clock. In a step, cool kernels (copies, normalisations) leave part of
+    the budget to it, and the clock settles where the average of all meets the limit:
+
+        execution = alone * time(shared clock) / time(own clock)
+
+    Args:
+        answers: one entry a family; unchanged when any of them knows no power.
+        counts: how often each kernel runs, as the answers.
+        device: gives the limit.
+    """
+    demands = [answer.demand for answer in answers if answer.demand is not None]
+    if not demands or len(demands) < len(answers):
+        return list(answers)
+    shared = sustained_clock(PowerDemand.joined(demands), budget_w(device), np.concatenate(list(counts)))
+    out = []
+    for answer, demand in zip(answers, demands, strict=True):
+        factor = demand.time_s(shared) / demand.time_s(sustained_clock(demand, budget_w(device)))
+        out.append(_stretched(answer, factor))
+    return out
+
+
+def _stretched(single: KernelEstimates, factor: np.ndarray) -> KernelEstimates:
+    """Executions times ``factor``, never below the bound."""
+    latency_s, low_s, high_s = (
+        single.overhead_s + np.maximum((part - single.overhead_s) * factor, single.bound_s)
+        for part in (single.latency_s, single.low_s, single.high_s)
+    )
+    share = single.bound_s / (latency_s - single.overhead_s)
+    return replace(single, latency_s=latency_s, low_s=low_s, high_s=high_s, utilisation=share)
 
 
 def host_gap_s(device_s: float, operators: int) -> float:

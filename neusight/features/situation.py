@@ -16,7 +16,14 @@ from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
 from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
 from neusight.laws.cache import Panels, gemm_dram_bytes, missed_share
-from neusight.laws.power import MATRIX_ENERGY, dram_family, slow_down
+from neusight.laws.power import (
+    MATRIX_ENERGY,
+    PowerDemand,
+    dram_family,
+    flop_energy_j,
+    slow_down,
+    traffic_energy_j,
+)
 from neusight.laws.waves import idle_factor, rounds
 from neusight.laws.work import Work, by_distinct, conv_gemm, element_bytes, winograd_gain, work_of
 from neusight.tiling import TileChoice, Tiling, tile
@@ -111,6 +118,17 @@ class Situation:
         """Factor, at least 1, that the power limit adds."""
         weight = by_distinct(self.batch["dtype"], self._energy_weight)
         return slow_down(self.device, self.unlimited_s, self.work.flops * weight, self.dram_bytes, self.l2_bytes)
+
+    def power_demand(self) -> PowerDemand:
+        """Times and energies at full clock, for kernels that share a power budget."""
+        clocked_s = np.maximum(self.compute_s, self.l2_s)
+        weight = by_distinct(self.batch["dtype"], self._energy_weight)
+        return PowerDemand(
+            clocked_s=np.maximum(clocked_s, 1e-12),
+            dram_s=self.dram_s,
+            switching_j=flop_energy_j(self.device) * self.work.flops * weight,
+            traffic_j=traffic_energy_j(self.device, self.dram_bytes, self.l2_bytes),
+        )
 
     @cached_property
     def expected_s(self) -> np.ndarray:

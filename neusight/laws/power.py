@@ -8,12 +8,15 @@ of about 1.5 between the minimum and the boost voltage (Guerreiro et al. 2018 me
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 
 SPEED_EXPONENT = 0.66
 STATIC_SHARE = 0.12
+LEAST_CLOCK = 0.1
 _NODES_NM = np.array([3.0, 4.0, 7.0, 12.0, 16.0])
 _PJ_PER_FLOP = np.array([10.0, 11.5, 14.2, 15.5, 17.7])
 L2_J_PER_BYTE = 3e-12
@@ -40,6 +43,11 @@ def flop_energy_j(device: DeviceSpec) -> float:
     return float(np.interp(device.process_nm, _NODES_NM, _PJ_PER_FLOP)) * 1e-12
 
 
+def budget_w(device: DeviceSpec) -> float:
+    """Power that the limit leaves for switching and traffic."""
+    return device.tdp_w * (1.0 - STATIC_SHARE)
+
+
 def slow_down(
     device: DeviceSpec, time_s: np.ndarray, flops: np.ndarray, dram_bytes: np.ndarray, l2_bytes: np.ndarray
 ) -> np.ndarray:
@@ -52,8 +60,70 @@ def slow_down(
         dram_bytes: bytes to and from DRAM.
         l2_bytes: bytes between L2 and the SMs.
     """
-    energy = flop_energy_j(device) * flops + _DRAM_J_PER_BYTE[dram_family(device)] * dram_bytes
-    drawn = (energy + L2_J_PER_BYTE * l2_bytes) / time_s
-    budget = device.tdp_w * (1.0 - STATIC_SHARE)
+    drawn = (flop_energy_j(device) * flops + traffic_energy_j(device, dram_bytes, l2_bytes)) / time_s
     # A smooth maximum(1, x): limits act a little before the average reaches them.
-    return np.exp(np.logaddexp(0.0, 8.0 * SPEED_EXPONENT * np.log(np.maximum(drawn / budget, 1e-9))) / 8.0)
+    return np.exp(np.logaddexp(0.0, 8.0 * SPEED_EXPONENT * np.log(np.maximum(drawn / budget_w(device), 1e-9))) / 8.0)
+
+
+def traffic_energy_j(device: DeviceSpec, dram_bytes: np.ndarray, l2_bytes: np.ndarray) -> np.ndarray:
+    """Energy of moving bytes, which the core clock does not change."""
+    return _DRAM_J_PER_BYTE[dram_family(device)] * dram_bytes + L2_J_PER_BYTE * l2_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerDemand:
+    """What kernels need at full clock; columns of shape (n,).
+
+    ``clocked_s`` is the time of what runs at the core clock (arithmetic and L2), ``dram_s`` of what does not;
+    ``switching_j`` the energy of arithmetic at boost clock, ``traffic_j`` that of moving bytes.
+    """
+
+    clocked_s: np.ndarray
+    dram_s: np.ndarray
+    switching_j: np.ndarray
+    traffic_j: np.ndarray
+
+    def time_s(self, clock: np.ndarray | float) -> np.ndarray:
+        """Time at a share of the boost clock."""
+        return np.maximum(self.clocked_s / clock, self.dram_s)
+
+    def energy_j(self, clock: np.ndarray | float) -> np.ndarray:
+        """Energy at a share of the boost clock: a lower clock needs less voltage."""
+        return self.switching_j * clock ** (1 / SPEED_EXPONENT - 1) + self.traffic_j
+
+    def take(self, index: np.ndarray) -> PowerDemand:
+        """The rows that ``index`` selects."""
+        return PowerDemand(**{f.name: getattr(self, f.name)[index] for f in fields(PowerDemand)})
+
+    @staticmethod
+    def joined(parts: list[PowerDemand]) -> PowerDemand:
+        """Several batches as one."""
+        columns = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(PowerDemand)}
+        return PowerDemand(**columns)
+
+
+def sustained_clock(demand: PowerDemand, budget: float, counts: np.ndarray | None = None) -> np.ndarray:
+    """Share of the boost clock at which average power meets the budget, by bisection.
+
+    Args:
+        demand: of the kernels.
+        budget: watts, see ``budget_w``.
+        counts: how often each kernel runs in the stream that shares the budget; the limiter averages over many
+            milliseconds, so that cool kernels lend their share to hot ones. Without counts each kernel is a stream
+            of its own.
+
+    Returns:
+        One clock a kernel, shape (n,), or with counts one for all, shape ().
+    """
+
+    def over(clock: np.ndarray) -> np.ndarray:
+        excess = demand.energy_j(clock) - budget * demand.time_s(clock)
+        return excess if counts is None else (counts * excess).sum()
+
+    low = np.full(demand.dram_s.shape if counts is None else (), LEAST_CLOCK)
+    high = np.ones_like(low)
+    for _ in range(30):
+        middle = (low + high) / 2
+        hot = over(middle) > 0
+        low, high = np.where(hot, low, middle), np.where(hot, middle, high)
+    return np.where(over(np.ones_like(low)) > 0, (low + high) / 2, 1.0)

@@ -126,8 +126,7 @@ def _train_family(
     floors = launch_floors(rows)
     data = training_set(rows, contract, choices.without(""), floors)
     model = new_model(options.backend, **parameters).fit(data, None, _progress(report, f"{family}: all GPUs"))
-    contradictory = _contradictory(corpus)
-    levels = {n: v for n, v in device_levels(model, data, group_names(rows)).items() if n not in contradictory}
+    levels = _levels(model, data, corpus, family, contract, choices.without(""), floors)
     manifest = Manifest(
         name=family,
         backend=options.backend,
@@ -192,11 +191,23 @@ def _quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
     return [float(v) for v in np.interp(grid, cumulated, values[order])]
 
 
-def _contradictory(corpus: Corpus) -> set[str]:
-    """``gpu/op`` whose splits were measured in different states: nobody knows that device's level."""
-    report = corpus.report
-    removed = report[(report["rule"] == "throttled_split") & (report["removed"] > 0)]
-    return {f"{gpu}/{op}" for gpu, op in zip(removed["gpu"], removed["op"], strict=True)}
+def _levels(
+    model: TileModel,
+    data: TrainingSet,
+    corpus: Corpus,
+    family: str,
+    contract: FeatureContract,
+    choice: TileChoice,
+    floors: dict[str, float],
+) -> dict[str, float]:
+    """The level of each training GPU and op. One that was measured in two states, throttled and not, will be met in
+    either: its level is the middle of both.
+    """
+    levels = device_levels(model, data, group_names(corpus.rows[family]))
+    if slow := corpus.throttled[family]:
+        throttled = device_levels(model, training_set(slow, contract, choice, floors), group_names(slow))
+        levels |= {name: round((levels.get(name, v) + v) / 2, 4) for name, v in throttled.items()}
+    return levels
 
 
 def _seen_ratios(

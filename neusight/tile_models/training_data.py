@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neusight.datasets import clean, load_kernels, observed_tiles, to_batches
+from neusight.datasets import RULES, clean, load_kernels, observed_tiles, to_batches
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.features import FeatureContract, feature_matrix, situate
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FAMILIES = ("gemm", "conv2d", "elementwise", "row_reduction")
+THROTTLED_RULE = "throttled_split"
 FLOOR_ROWS = 20
 FLOOR_LIMIT_S = 70e-6
 """A GPU whose fastest rows of an op take longer than this never measured an empty launch of it."""
@@ -42,9 +43,14 @@ class DeviceRows:
 
 @dataclass(frozen=True)
 class Corpus:
-    """All clean rows, by family, with the cleaning report and the files' place."""
+    """All clean rows, by family, with the cleaning report and the files' place.
+
+    ``throttled`` are rows that cleaning set aside because the same GPU ran the same op much faster at another time:
+    useless for learning shapes, but evidence of the states in which the GPU may be met.
+    """
 
     rows: dict[str, list[DeviceRows]]
+    throttled: dict[str, list[DeviceRows]]
     report: pd.DataFrame
     source: Path
 
@@ -70,13 +76,20 @@ def load_corpus(source: Path, gpus: Sequence[str], families: Sequence[str] = FAM
         frame = frame[frame["gpu"].isin(list(gpus))]
     if not len(frame):
         raise DataError(f"{source} has no rows of {', '.join(families)} on {', '.join(gpus) or 'any GPU'}")
-    result = clean(frame.reset_index(drop=True))
+    frame = frame.reset_index(drop=True)
+    result = clean(frame)
+    others = clean(frame, rules=[rule for rule in RULES if rule.name != THROTTLED_RULE]).frame
+    slow = others.loc[others.index.difference(result.frame.index)]
+    return Corpus(_by_family(result.frame, families), _by_family(slow, families), result.report, source)
+
+
+def _by_family(frame: pd.DataFrame, families: Sequence[str]) -> dict[str, list[DeviceRows]]:
     rows: dict[str, list[DeviceRows]] = {family: [] for family in families}
-    for gpu, part in result.frame.groupby("gpu", sort=True):
+    for gpu, part in frame.groupby("gpu", sort=True):
         tiles = observed_tiles(part)
         for batch, where in to_batches(part):
             rows[batch.family].append(_device_rows(load_device(str(gpu)), batch, part.iloc[where], tiles.iloc[where]))
-    return Corpus(rows, result.report, source)
+    return rows
 
 
 def _device_rows(device: DeviceSpec, batch: KernelBatch, part: pd.DataFrame, tiles: pd.DataFrame) -> DeviceRows:

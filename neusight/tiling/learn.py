@@ -93,6 +93,8 @@ def _maximise(groups: list[tuple[str, np.ndarray, np.ndarray]]) -> tuple[np.ndar
     """Weights shared by all devices of an op and intercepts by library that maximise the penalised likelihood."""
     import torch
 
+    # One thread: the order of sums, and so the result, is the same on every machine.
+    torch.set_num_threads(1)
     libraries = sorted({library for library, _, _ in groups})
     features = torch.tensor(np.concatenate([f for _, f, _ in groups]), dtype=torch.float32)
     tiles = torch.tensor(np.concatenate([t for _, _, t in groups]))
