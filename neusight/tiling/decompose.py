@@ -48,7 +48,8 @@ class Tiling:
     @property
     def label(self) -> np.ndarray:
         """``128x64``."""
-        return np.array([f"{m:.0f}x{n:.0f}" for m, n in zip(self.tile_m.tolist(), self.tile_n.tolist(), strict=True)])
+        shapes, where = np.unique(self.tile_m + 1j * self.tile_n, return_inverse=True)
+        return np.array([f"{s.real:.0f}x{s.imag:.0f}" for s in shapes])[where]
 
 
 Decomposer = Callable[[KernelBatch, DeviceSpec, TileChoice], Tiling]

@@ -85,7 +85,7 @@ def _sample(
     size = np.prod([observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k")], axis=0) ** SIZE_EXPONENT
     rows = rng.choice(rows, size=min(limit, len(rows)), replace=True, p=size / size.sum())
     b, m, n, k = (observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k"))
-    features = choice_features(m, n, k, b, observed.device)
+    features = np.stack(choice_features(m, n, k, b, observed.device), axis=-1)
     return library_of(observed.device), features.transpose(1, 0, 2), observed.tile[rows]
 
 

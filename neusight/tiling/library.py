@@ -39,8 +39,10 @@ def library_of(device: DeviceSpec) -> str:
     return "maxwell" if major < 7 else "volta" if major < 8 else "ampere"
 
 
-def choice_features(m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec) -> np.ndarray:
-    """What each tile of the library would cost, shape (tiles, n, features): see ``FEATURES``.
+def choice_features(
+    m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec
+) -> tuple[np.ndarray, ...]:
+    """What each tile of the library would cost, one array of shape (tiles, n) for each of ``FEATURES``.
 
     The cost is rounds of tiles on the busiest SM, at an efficiency that grows with the tile's intensity. Streaming is
     DRAM time over arithmetic time if no read hit the cache: bandwidth-poor devices get larger tiles.
@@ -55,9 +57,9 @@ def choice_features(m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, 
     idle = np.maximum(0.0, -np.log2(waves))
     depth = idle * np.log2(np.maximum(k, 1) / 256.0)
     balance = device.gemm_flops_per_s("float32") / device.dram_bandwidth_bytes_per_s
-    streaming = np.log1p(2.0 * balance / intensity) * np.ones_like(waves)
+    streaming = np.broadcast_to(np.log1p(2.0 * balance / intensity), waves.shape)
     full = streaming * np.clip(np.log2(waves), 0.0, 4.0)
-    return np.stack([log_cost, log_whole, padding, idle, depth, streaming, full], axis=-1)
+    return log_cost, log_whole, padding, idle, depth, streaming, full
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,14 @@ class TileChoice:
     weights: Mapping[str, np.ndarray]
     accuracy: Mapping[str, Any]
 
-    def scores(self, library: str, op: str, features: np.ndarray) -> np.ndarray:
+    def scores(self, library: str, op: str, features: tuple[np.ndarray, ...]) -> np.ndarray:
         """Log-odds of each tile, shape (tiles, n). A library never seen takes the newest one's preferences."""
         key = f"{library}/{op}"
         intercept = self.intercepts.get(key, self.intercepts[f"ampere/{op}"])
-        return intercept[:, None] + features @ self.weights[op]
+        score = np.broadcast_to(intercept[:, None], features[0].shape).copy()
+        for weight, feature in zip(self.weights[op], features, strict=True):
+            score += weight * feature
+        return score
 
     def pick(
         self, op: str, m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec
