@@ -111,9 +111,10 @@ def attention_pairs(batch: KernelBatch) -> np.ndarray:
     """Query-key pairs of one head that are not masked: all, the causal part, or the window's."""
     q, kv = batch["q_len"].astype(float), batch["kv_len"].astype(float)
     window = np.where(batch["window"] > 0, np.minimum(batch["window"], kv), kv)
-    # The last q queries see kv-q+1 … kv keys, at most `window` of them.
-    short = np.clip(window - (kv - q), 0, q)
-    causal = short * (kv - q) + short * (short + 1) / 2 + (q - short) * window
+    # The last q queries see kv-q+1 … kv keys, at most `window` of them; queries before the first key see none.
+    seeing = np.minimum(q, kv)
+    short = np.clip(window - (kv - seeing), 0, seeing)
+    causal = short * (kv - seeing) + short * (short + 1) / 2 + (seeing - short) * window
     return np.where(batch["causal"], causal, q * window)
 
 
