@@ -18,8 +18,11 @@ def tile_models_dir() -> Path:
 
 
 def checkout_dir(stage: str) -> Path:
-    """Root folder of a stage (``datasets``, ``features``, ``experiments``) of a checkout."""
-    return _CHECKOUT / stage
+    """Folder of a stage's declarations (``datasets``, ``features``, ``experiments``): in a wheel below the package, in
+    a checkout at its root.
+    """
+    installed = _PACKAGE / f"_{stage}"
+    return installed if installed.is_dir() else _CHECKOUT / stage
 
 
 def cache_dir() -> Path:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,18 +138,39 @@ def test_the_wheel_holds_every_resource(wheel: Path) -> None:
     assert workloads
     assert models
     assert catalogue | workloads | models <= names
+    assert {f"neusight/_features/{p.name}" for p in (ROOT / "features").glob("*.toml")} <= names
+    assert {f"neusight/_datasets/{p.parent.name}/card.md" for p in (ROOT / "datasets").glob("*/card.md")} <= names
     assert "neusight/py.typed" in names
     assert not any(name.startswith(("tests/", "tile_models/", "datasets/")) for name in names)
 
 
-def test_the_wheel_alone_predicts(wheel: Path, tmp_path: Path) -> None:
-    """Unpacked elsewhere, with the checkout out of reach, it reads its own tile models."""
-    site = tmp_path / "site"
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel unpacked elsewhere, as an installation would lie."""
+    site = tmp_path_factory.mktemp("site")
     zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def run_installed(site: Path, *arguments: str) -> Any:
+    """JSON that the unpacked wheel prints, with the checkout out of reach."""
     code = f"import neusight; assert neusight.__file__.startswith({str(site)!r}); "
     code += "from neusight.cli import main; main()"
-    command = [sys.executable, "-c", code, "predict", "gpt2", "--gpu", "l4"]
-    environment = {"PYTHONPATH": str(site), "NEUSIGHT_CACHE": str(tmp_path / "cache"), "PATH": ""}
-    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    environment = {"PYTHONPATH": str(site), "NEUSIGHT_CACHE": str(site / "cache"), "PATH": ""}
+    command = [sys.executable, "-c", code, *arguments, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=site, env=environment)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["coverage"]["trained"] > 0.5
+    return json.loads(done.stdout)
+
+
+def test_the_wheel_alone_predicts(installed: Path) -> None:
+    assert run_installed(installed, "predict", "gpt2", "--gpu", "l4")["coverage"]["trained"] > 0.5
+
+
+def test_the_wheel_alone_knows_its_data_sets_and_contracts(installed: Path) -> None:
+    known = {p.parent.name for p in (ROOT / "datasets").glob("*/manifest.json")}
+    assert {row["name"] for row in run_installed(installed, "datasets", "list")} == known
+    code = "from neusight.features import load_contract; print(load_contract('gemm').family)"
+    environment = {"PYTHONPATH": str(installed), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=installed, env=environment)
+    assert done.stdout == "gemm\n", done.stderr
