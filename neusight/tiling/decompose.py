@@ -10,8 +10,8 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
 from neusight.kernels import KernelBatch
-from neusight.laws.work import conv_gemm
-from neusight.tiling.library import TileChoice
+from neusight.laws.work import conv_gemm, element_bytes
+from neusight.tiling.library import TileChoice, least_cost_tile
 
 REGISTERS_PER_ACCUMULATOR = 1.9
 """Registers a block uses for each element of its tile, operands and addresses included (128x128: 256 threads x 122)."""
@@ -51,6 +51,9 @@ class Tiling:
         shapes, where = np.unique(self.tile_m + 1j * self.tile_n, return_inverse=True)
         return np.array([f"{s.real:.0f}x{s.imag:.0f}" for s in shapes])[where]
 
+
+LEARNED_DTYPES = ("float32",)
+"""Dtypes whose kernels' names were observed; the tiles of others follow from cost."""
 
 Decomposer = Callable[[KernelBatch, DeviceSpec, TileChoice], Tiling]
 _DECOMPOSERS: dict[str, Decomposer] = {}
@@ -109,11 +112,18 @@ def product_tiling(
 @decomposer("gemm")
 def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
     b, m, n, k = (batch[name].astype(float) for name in ("batch", "m", "n", "k"))
-    bmm = batch["op"] == "bmm"
     tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
-    for op, rows in (("linear", ~bmm), ("bmm", bmm)):
-        if rows.any():
-            tile_m[rows], tile_n[rows] = choice.pick(op, m[rows], n[rows], k[rows], b[rows], device)
+    for dtype in np.unique(batch["dtype"]):
+        for op in ("linear", "bmm"):
+            rows = np.flatnonzero((batch["dtype"] == dtype) & ((batch["op"] == "bmm") == (op == "bmm")))
+            if not len(rows):
+                continue
+            extents = (m[rows], n[rows], k[rows], b[rows])
+            if dtype in LEARNED_DTYPES:
+                tile_m[rows], tile_n[rows] = choice.pick(op, *extents, device)
+            else:
+                size = element_bytes(batch.take(rows))
+                tile_m[rows], tile_n[rows] = least_cost_tile(*extents, size, str(dtype), device)
     return product_tiling(b, m, n, k, tile_m, tile_n, device)
 
 

@@ -58,7 +58,7 @@ def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, s
             raise DataError(f"no {op} row has a tile in its kernel name: cannot learn the library's choice")
         weights[op], by_library = _maximise(list(groups.values()))
         intercepts |= {f"{library}/{op}": values for library, values in by_library.items()}
-    choice = TileChoice(_with_ampere(intercepts), weights, accuracy)
+    choice = TileChoice(_with_newest(intercepts), weights, accuracy)
     for d in observed:
         accuracy |= {f"{d.device.id}/{op}": value for op, value in hit_rates(choice, d).items()}
     return choice
@@ -118,10 +118,9 @@ def _maximise(groups: list[tuple[str, np.ndarray, np.ndarray]]) -> tuple[np.ndar
     return weights.detach().numpy().astype(float), {name: values[i] for i, name in enumerate(libraries)}
 
 
-def _with_ampere(intercepts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Libraries never seen take the preferences of the newest generation seen."""
+def _with_newest(intercepts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Libraries never seen take the preferences of the newest generation seen, which then stands in for ampere."""
     for op in ("linear", "bmm"):
-        newest = next(intercepts[f"{lib}/{op}"] for lib in ("ampere", "volta", "maxwell", "tensile", "other")
-                      if f"{lib}/{op}" in intercepts)  # fmt: skip
-        intercepts.setdefault(f"ampere/{op}", newest)
+        seen = [name for name in ("ampere", "volta", "maxwell", "tensile", "other") if f"{name}/{op}" in intercepts]
+        intercepts.setdefault(f"ampere/{op}", intercepts[f"{seen[0]}/{op}"])
     return intercepts

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.errors import ArtifactError
+from neusight.errors import ArtifactError, DeviceError
+from neusight.laws.bounds import l2_bytes_per_s
+from neusight.laws.waves import rounds
 from neusight.paths import tile_models_dir
 
 PROTOCOL = 1
@@ -32,10 +34,18 @@ _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
 
 
 def library_of(device: DeviceSpec) -> str:
-    """Generation of BLAS kernels that a device runs: cuBLAS names them after the first architecture they ran on."""
+    """Generation of BLAS kernels that a device runs: cuBLAS names them after the first architecture they ran on.
+
+    Raises:
+        DeviceError: a compute capability that is no number.
+    """
     if device.vendor != "nvidia":
         return "tensile" if device.vendor == "amd" else "other"
-    major = float(device.compute_capability or "8.0")
+    capability = device.compute_capability or "8.0"
+    try:
+        major = float(capability)
+    except ValueError:
+        raise DeviceError(f"{device.id}: compute capability '{capability}' is not a number such as 8.9") from None
     return "maxwell" if major < 7 else "volta" if major < 8 else "ampere"
 
 
@@ -60,6 +70,28 @@ def choice_features(
     streaming = np.broadcast_to(np.log1p(2.0 * balance / intensity), waves.shape)
     full = streaming * np.clip(np.log2(waves), 0.0, 4.0)
     return log_cost, log_whole, padding, idle, depth, streaming, full
+
+
+def least_cost_tile(
+    m: np.ndarray,
+    n: np.ndarray,
+    k: np.ndarray,
+    b: np.ndarray,
+    element_bytes: np.ndarray,
+    dtype: str,
+    device: DeviceSpec,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The (tile_m, tile_n) with the smallest time by physics alone, where no kernel name was ever observed.
+
+    Per tile the longer of two: arithmetic of the busiest SM's rounds, and the L2 traffic of all blocks. Matrix units
+    are fast enough to make the second count, and so get larger tiles.
+    """
+    tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
+    rate = device.gemm_flops_per_s(dtype) / device.sm_count
+    arithmetic_s = rounds(tiles, device.sm_count) * 2.0 * _TILE_M * _TILE_N * k / rate
+    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / l2_bytes_per_s(device)
+    best = np.argmin(np.hypot(arithmetic_s, l2_s), axis=0)
+    return _TILE_M[best, 0], _TILE_N[best, 0]
 
 
 @dataclass(frozen=True)
@@ -109,11 +141,16 @@ class TileChoice:
             content = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise ArtifactError(f"cannot read the tile choice {path}: {error}; run neusight train") from None
+        if not isinstance(content, dict):
+            raise ArtifactError(f"{path} is no tile choice: run neusight train")
         for name, expected in (("protocol", PROTOCOL), ("tiles", [list(t) for t in TILES]), ("features", [*FEATURES])):
             if content.get(name) != expected:
                 raise ArtifactError(f"{path} has other {name} than this version of neusight: run neusight train")
-        arrays = {key: {name: np.array(v) for name, v in content[key].items()} for key in ("intercepts", "weights")}
-        return TileChoice(accuracy=content["accuracy"], **arrays)
+        try:
+            arrays = {key: {name: np.array(v) for name, v in content[key].items()} for key in ("intercepts", "weights")}
+            return TileChoice(accuracy=content["accuracy"], **arrays)
+        except (KeyError, AttributeError) as error:
+            raise ArtifactError(f"{path}: tile choice is not as expected ({error}): run neusight train") from None
 
 
 @lru_cache(maxsize=4)
