@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from neusight.devices import device_ids, load_device
 from neusight.laws.cache import Panels, gemm_dram_bytes, missed_share
-from neusight.laws.power import SPEED_EXPONENT, dram_family, flop_energy_j, slow_down
+from neusight.laws.power import SPEED_EXPONENT, PowerDemand, dram_family, flop_energy_j, slow_down, sustained_clock
 from neusight.laws.waves import idle_factor, rounds
 
 COUNTS = st.integers(1, 10**6)
@@ -116,3 +116,48 @@ def test_finer_nodes_never_spend_more_on_a_flop() -> None:
     energies = [flop_energy_j(device.model_copy(update={"process_nm": node})) for node in nodes]
     assert energies == sorted(energies, reverse=True)
     assert 5e-12 < energies[-1] < energies[0] < 30e-12
+
+
+def demand(clocked: float, dram: float, switching: float, traffic: float, n: int = 1) -> PowerDemand:
+    values = {"clocked_s": clocked, "dram_s": dram, "switching_j": switching, "traffic_j": traffic}
+    return PowerDemand(**{name: np.full(n, value) for name, value in values.items()})
+
+
+def test_the_sustained_clock_meets_the_budget() -> None:
+    hot = demand(clocked=1.0, dram=0.0, switching=200.0, traffic=10.0)
+    clock = sustained_clock(hot, budget=100.0)
+    assert hot.energy_j(clock) / hot.time_s(clock) == pytest.approx(100.0, rel=1e-6)
+    # All switching: power is energy 200 c^(1/x - 1) over time 1/c, so that the clock is (100 / 200)^x.
+    assert sustained_clock(demand(1.0, 0.0, 200.0, 0.0), 100.0) == pytest.approx(0.5**SPEED_EXPONENT, rel=1e-6)
+
+
+def test_what_fits_the_budget_keeps_its_clock() -> None:
+    assert sustained_clock(demand(1.0, 0.5, 60.0, 30.0), budget=100.0).tolist() == [1.0]
+
+
+def test_cool_kernels_lend_their_share_to_hot_ones() -> None:
+    both = PowerDemand.joined([demand(1.0, 0.0, 150.0, 0.0), demand(0.1, 1.0, 20.0, 10.0)])
+    alone = sustained_clock(both, 100.0)
+    shared = sustained_clock(both, 100.0, counts=np.array([1.0, 1.0]))
+    assert alone[0] < shared <= alone[1] == 1.0
+    more = sustained_clock(both, 100.0, counts=np.array([1.0, 5.0]))
+    assert more >= shared
+    # A stream of one kernel, however often, is that kernel.
+    often = sustained_clock(both.take(np.array([0])), 100.0, counts=np.array([7.0]))
+    assert often == pytest.approx(alone[0])
+
+
+@given(
+    clocked=st.floats(1e-6, 1.0),
+    dram=st.floats(0, 1.0),
+    switching=st.floats(0, 500.0),
+    traffic=st.floats(0, 50.0),
+    budget=st.floats(10.0, 1000.0),
+)
+def test_more_budget_never_lowers_the_clock(
+    clocked: float, dram: float, switching: float, traffic: float, budget: float
+) -> None:
+    wanted = demand(clocked, dram, switching, traffic)
+    low, high = sustained_clock(wanted, budget), sustained_clock(wanted, 2 * budget)
+    assert 0.1 <= low <= high <= 1.0
+    assert wanted.time_s(low) >= wanted.time_s(high) >= wanted.time_s(1.0)

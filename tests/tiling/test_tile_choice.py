@@ -1,0 +1,176 @@
+"""The tile that a library picks: learned from what ran, stored, and handed to devices never seen."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_grids import gemms
+
+from neusight.devices import load_device
+from neusight.errors import ArtifactError, DataError, DeviceError
+from neusight.tiling import TileChoice
+from neusight.tiling.learn import ObservedTiles, fit_choice, hit_rates, tile_index
+from neusight.tiling.library import FEATURES, TILES, choice_features, library_of, shipped_choice
+
+LARGE, SMALL = TILES.index((128, 128)), TILES.index((32, 32))
+
+
+def shapes(n: int = 50) -> dict[str, np.ndarray]:
+    batch = gemms(np.random.default_rng(1), n)
+    return {name: batch[column].astype(float) for name, column in (("m", "m"), ("n", "n"), ("k", "k"), ("b", "batch"))}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "library"),
+    [
+        *(("p4", "maxwell"), ("p100-pcie-16gb", "maxwell"), ("gtx-1080-ti", "maxwell")),
+        *(("v100-pcie-32gb", "volta"), ("t4", "volta")),
+        *(("a100-pcie-40gb", "ampere"), ("l4", "ampere"), ("h100-sxm-80gb", "ampere"), ("rtx-5090", "ampere")),
+        *(("mi100", "tensile"), ("arc-pro-b60", "other")),
+    ],
+)
+def test_library_follows_the_compute_capability(gpu: str, library: str) -> None:
+    assert library_of(load_device(gpu)) == library
+
+
+def test_a_device_of_unknown_capability_counts_as_new() -> None:
+    device = load_device("p4").model_copy(update={"compute_capability": None})
+    assert library_of(device) == "ampere"
+
+
+def test_a_capability_that_is_no_number_is_named() -> None:
+    device = load_device("l4").model_copy(update={"compute_capability": "sm_89"})
+    with pytest.raises(DeviceError, match=r"l4: compute capability 'sm_89' is not a number"):
+        library_of(device)
+
+
+def test_features_are_finite_and_costs_relative_to_the_cheapest() -> None:
+    for gpu in ("p4", "h100-sxm-80gb", "mi300x"):
+        found = dict(zip(FEATURES, choice_features(**shapes(), device=load_device(gpu)), strict=True))
+        assert all(f.shape == (len(TILES), 50) and np.isfinite(f).all() for f in found.values())
+        for cost in ("log_cost", "log_whole_cost"):
+            assert np.array_equal(found[cost].min(axis=0), np.zeros(50))
+        assert (found["padding"] >= -1e-12).all()
+
+
+def test_padding_is_the_log_of_the_covered_over_the_useful_area() -> None:
+    one = np.ones(1)
+    found = choice_features(100 * one, 40 * one, 64 * one, one, load_device("l4"))
+    assert found[FEATURES.index("padding")][TILES.index((64, 32)), 0] == pytest.approx(np.log(128 * 64 / (100 * 40)))
+
+
+def test_tile_index() -> None:
+    nan = float("nan")
+    index = tile_index(np.array([256.0, 32.0, 17.0, nan]), np.array([128.0, 32.0, 64.0, nan]))
+    assert index.tolist() == [0, len(TILES) - 1, -1, -1]
+
+
+def test_round_trip_picks_the_same(tmp_path: Path) -> None:
+    choice = shipped_choice()
+    choice.save(tmp_path / "choice.json")
+    again = TileChoice.load(tmp_path / "choice.json")
+    again.save(tmp_path / "again.json")
+    assert (tmp_path / "choice.json").read_bytes() == (tmp_path / "again.json").read_bytes()
+    assert again.intercepts.keys() == choice.intercepts.keys()
+    for op in ("linear", "bmm"):
+        for first, second in zip(
+            *(c.pick(op, **shapes(), device=load_device("l4")) for c in (choice, again)), strict=True
+        ):
+            assert np.array_equal(first, second)
+
+
+def changed(path: Path, **entries: Any) -> Path:
+    shipped_choice().save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"protocol": 99}, "other protocol"),
+        ({"tiles": [[128, 128]]}, "other tiles"),
+        ({"features": ["log_cost"]}, "other features"),
+    ],
+)
+def test_a_foreign_choice_is_refused(entries: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=said):
+        TileChoice.load(changed(tmp_path / "choice.json", **entries))
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '"text"', '{"protocol": 1}'])
+def test_a_broken_choice_is_refused_in_one_line(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "choice.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ArtifactError, match=r"choice\.json.*neusight train") as caught:
+        TileChoice.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["intercepts", "weights", "accuracy"])
+def test_a_choice_without_a_part_is_refused(missing: str, tmp_path: Path) -> None:
+    path = tmp_path / "choice.json"
+    shipped_choice().save(path)
+    content = json.loads(path.read_text())
+    del content[missing]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match=missing):
+        TileChoice.load(path)
+
+
+def planted(gpu: str, seed: int, flipped: bool = False) -> ObservedTiles:
+    """GEMMs of which deep ones ran 128x128 tiles and shallow ones 32x32, or the reverse; some rows without a tile."""
+    batch = gemms(np.random.default_rng(seed), 300)
+    wide = np.minimum(batch["m"], batch["n"]) >= 200
+    tiles = np.where(wide != flipped, LARGE, SMALL)
+    tiles[::7] = -1
+    return ObservedTiles(load_device(gpu), batch, tiles)
+
+
+def test_fit_learns_a_planted_preference_and_carries_it_to_a_device_never_seen() -> None:
+    choice = fit_choice([planted("v100-pcie-32gb", 1), planted("a100-pcie-40gb", 2)], rows_per_device=300)
+    for rates in (hit_rates(choice, planted("a100-pcie-40gb", 3)), hit_rates(choice, planted("t4", 4))):
+        assert rates["linear"] > 0.85
+        assert rates["bmm"] > 0.85
+    assert choice.accuracy.keys() == {
+        f"{g}/{o}" for g in ("v100-pcie-32gb", "a100-pcie-40gb") for o in ("linear", "bmm")
+    }
+
+
+def test_fit_follows_what_ran_and_no_idea_of_its_own() -> None:
+    # A library that always runs one tile is learned to do so, whatever the tile costs.
+    always = planted("a100-pcie-40gb", 2)
+    odd = TILES.index((32, 128))
+    choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
+    m, n = choice.pick("linear", **shapes(), device=load_device("l4"))
+    assert set(zip(m, n, strict=True)) == {(32, 128)}
+
+
+def test_libraries_keep_their_own_preferences() -> None:
+    both = [planted("p4", 1), planted("a100-pcie-40gb", 2)]
+    both = [ObservedTiles(d.device, d.batch, np.full(300, tile)) for d, tile in zip(both, (LARGE, SMALL), strict=True)]
+    choice = fit_choice(both, rows_per_device=300)
+    assert hit_rates(choice, both[0])["linear"] > 0.9
+    assert hit_rates(choice, both[1])["linear"] > 0.9
+
+
+def test_fit_is_deterministic_for_a_seed() -> None:
+    one, same, other = (fit_choice([planted("t4", 1)], rows_per_device=200, seed=seed) for seed in (0, 0, 1))
+    assert np.array_equal(one.weights["linear"], same.weights["linear"])
+    assert not np.array_equal(one.weights["linear"], other.weights["linear"])
+
+
+def test_libraries_never_seen_take_the_newest() -> None:
+    choice = fit_choice([planted("p4", 1), planted("t4", 2)], rows_per_device=200)
+    assert np.array_equal(choice.intercepts["ampere/bmm"], choice.intercepts["volta/bmm"])
+    found = [choice.pick("linear", **shapes(), device=load_device(gpu)) for gpu in ("l4", "mi100", "arc-pro-b60")]
+    assert all(np.isin(m * 1000 + n, [a * 1000 + b for a, b in TILES]).all() for m, n in found)
+
+
+def test_no_row_with_a_tile_is_an_error() -> None:
+    nothing = planted("t4", 1)
+    with pytest.raises(DataError, match="no linear row has a tile"):
+        fit_choice([ObservedTiles(nothing.device, nothing.batch, np.full(300, -1))])

@@ -1,0 +1,154 @@
+"""Tilings cover the output exactly, and launch the blocks that the libraries launch."""
+
+import numpy as np
+import pytest
+from kernel_grids import MAKERS, grid
+
+from neusight.devices import device_ids, load_device
+from neusight.errors import CoverageError
+from neusight.kernels import KernelBatch
+from neusight.laws.work import conv_gemm
+from neusight.tiling import TileChoice, Tiling, decomposer, tile
+from neusight.tiling.decompose import product_tiling
+from neusight.tiling.library import TILES, shipped_choice
+
+GPUS = ("p4", "t4", "a100-pcie-40gb", "h100-sxm-80gb", "mi300x", "arc-pro-b60")
+
+
+@pytest.fixture(scope="module")
+def choice() -> TileChoice:
+    return shipped_choice()
+
+
+def extents(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(batch, m, n) of the output that the blocks of a product or a row-wise kernel share out."""
+    if batch.family == "gemm":
+        return batch["batch"], batch["m"], batch["n"]
+    if batch.family == "conv2d":
+        return conv_gemm(batch)[:3]
+    if batch.family == "attention":
+        return batch["batch"] * batch["heads"], batch["q_len"], batch["head_dim"]
+    if batch.family == "row_reduction":
+        return np.ones(len(batch)), batch["rows"], batch["cols"]
+    return np.ones(len(batch)), np.ones(len(batch)), batch["elements"]
+
+
+@pytest.mark.parametrize("family", MAKERS)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_tiles_cover_the_output_and_none_lies_outside(gpu: str, family: str, choice: TileChoice) -> None:
+    batch = grid(family, n=200)
+    tiles = tile(batch, load_device(gpu), choice)
+    b, m, n = extents(batch)
+    assert np.array_equal(tiles.batch, b)
+    for extent, size, count in ((m, tiles.tile_m, tiles.down), (n, tiles.tile_n, tiles.across)):
+        assert (count * size >= extent).all()
+        assert ((count - 1) * size < extent).all()
+    assert np.array_equal(tiles.tile_count, tiles.batch * tiles.down * tiles.across)
+    assert np.array_equal(tiles.waves, tiles.tile_count / load_device(gpu).sm_count)
+    assert (tiles.resident >= 1).all()
+    assert (tiles.resident <= load_device(gpu).max_blocks_per_sm).all()
+
+
+@pytest.mark.parametrize("gpu", device_ids())
+def test_products_take_tiles_that_the_library_has(gpu: str, choice: TileChoice) -> None:
+    tiles = tile(grid("gemm"), load_device(gpu), choice)
+    assert set(zip(tiles.tile_m.tolist(), tiles.tile_n.tolist(), strict=True)) <= set(TILES)
+    assert tiles.label.tolist() == [f"{m:.0f}x{n:.0f}" for m, n in zip(tiles.tile_m, tiles.tile_n, strict=True)]
+
+
+def test_a_batch_is_tiled_like_its_kernels_one_by_one(choice: TileChoice) -> None:
+    batch, device = grid("gemm", n=30), load_device("t4")
+    together = tile(batch, device, choice)
+    for row in range(len(batch)):
+        alone = tile(batch.take(np.array([row])), device, choice)
+        assert (alone.tile_m, alone.tile_n, alone.tile_count) == (
+            together.tile_m[row],
+            together.tile_n[row],
+            together.tile_count[row],
+        )
+
+
+def products(tile_m: float, tile_n: float, gpu: str = "a100-pcie-40gb") -> Tiling:
+    values = [np.array([float(v)]) for v in (3, 1000, 500, 64, tile_m, tile_n)]
+    return product_tiling(*values, load_device(gpu))
+
+
+def test_product_tiling_by_hand() -> None:
+    tiles = products(128, 64)
+    assert (tiles.down, tiles.across) == (8, 8)  # ceil(1000 / 128), ceil(500 / 64)
+    assert tiles.tile_count == 3 * 64
+    assert tiles.waves == pytest.approx(192 / 108)
+    assert tiles.label.tolist() == ["128x64"]
+
+
+def test_registers_decide_how_many_blocks_stay() -> None:
+    # 65,536 registers; 128x128 accumulators with operands take 31,130: two blocks, and one of 256x128.
+    assert [float(products(m, n).resident[0]) for m, n in ((256, 128), (128, 128), (128, 64), (32, 32))] == [
+        1,
+        2,
+        4,
+        16,
+    ]
+
+
+def rows(op: str, count: int, cols: int) -> Tiling:
+    batch = KernelBatch.from_columns(
+        "row_reduction", op=op, rows=count, cols=cols, read_bytes=1, write_bytes=1, flops=1
+    )
+    return tile(batch, load_device("v100-pcie-32gb"), shipped_choice())
+
+
+@pytest.mark.parametrize(
+    ("op", "count", "cols", "blocks"),
+    [
+        # PyTorch's softmax_warp_forward: 128 threads, a warp for one row, or for two of up to 128 columns.
+        ("softmax", 1536, 357, 384),
+        ("softmax", 1536, 1024, 384),
+        ("softmax", 1536, 128, 192),
+        ("log_softmax", 1537, 129, 385),
+        # cunn_SoftMaxForward and vectorized_layer_norm: a block a row.
+        ("softmax", 1536, 1025, 1536),
+        ("layer_norm", 1536, 357, 1536),
+    ],
+)
+def test_row_kernels_launch_pytorch_s_blocks(op: str, count: int, cols: int, blocks: int) -> None:
+    assert rows(op, count, cols).tile_count == blocks
+
+
+def test_blocks_of_long_softmax_rows_grow_to_1024_threads() -> None:
+    # 2,048 threads an SM: 16 blocks of 128, 8 of 256, 2 of 1024.
+    assert [float(rows("softmax", 9, cols).resident[0]) for cols in (1025, 2048, 100_000)] == [8, 4, 2]
+    assert rows("layer_norm", 9, 100_000).resident == 16
+
+
+@pytest.mark.parametrize("family", ["elementwise", "memory", "optimizer"])
+@pytest.mark.parametrize(("elements", "blocks"), [(51300, 101), (512, 1), (513, 2), (1, 1), (0, 1)])
+def test_pointwise_blocks_hold_512_elements(family: str, elements: int, blocks: int) -> None:
+    # 128 threads of PyTorch's vectorised kernel with four elements each.
+    columns = {"op": "x", "elements": elements, "read_bytes": 4, "write_bytes": 4}
+    columns |= {"flops": 1} if family != "memory" else {}
+    columns |= {"tensors": 1} if family == "optimizer" else {}
+    batch = KernelBatch.from_columns(family, **columns)
+    assert tile(batch, load_device("l4"), shipped_choice()).tile_count == blocks
+
+
+@pytest.mark.parametrize(("head_dim", "blocks"), [(32, 8), (64, 8), (80, 16), (128, 16)])
+def test_attention_blocks_hold_128_queries_or_64_of_wide_heads(head_dim: int, blocks: int) -> None:
+    batch = KernelBatch.from_columns(
+        "attention", batch=1, heads=1, kv_heads=1, q_len=1000, kv_len=1000, head_dim=head_dim
+    )
+    tiles = tile(batch, load_device("l4"), shipped_choice())
+    assert (tiles.tile_count, tiles.across, tiles.depth) == (blocks, 1, 1000)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_a_second_decomposer_of_a_family_raises_and_changes_nothing(family: str, choice: TileChoice) -> None:
+    before = tile(grid(family), load_device("l4"), choice).tile_count
+    with pytest.raises(CoverageError, match=f"'{family}' has a decomposer already"):
+        decomposer(family)(lambda batch, device, choice: products(1, 1))
+    assert np.array_equal(tile(grid(family), load_device("l4"), choice).tile_count, before)
+
+
+def test_a_family_without_decomposer_is_named(choice: TileChoice) -> None:
+    with pytest.raises(CoverageError, match="no tiling for kernel family 'scan': one of gemm"):
+        tile(KernelBatch("scan", {"elements": np.ones(1)}), load_device("l4"), choice)
