@@ -1,0 +1,60 @@
+"""Contracts: declared in files, checked against the formulas that there are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.errors import ArtifactError
+from neusight.features import FORMULAS, FeatureContract, load_contract
+from neusight.tile_models import load_artifacts
+from neusight.tile_models.training_data import FAMILIES
+
+GOOD: dict[str, Any] = {
+    "family": "gemm",
+    "version": 1,
+    "target": "logit_utilisation",
+    "features": ["log2_waves", "log2_depth"],
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_declared_contracts_load_and_are_what_shipped_models_were_trained_on(family: str) -> None:
+    contract = load_contract(family)
+    assert (contract.family, contract.target) == (family, "logit_utilisation")
+    assert len(set(contract.features)) == len(contract.features) > 0
+    assert set(contract.features) <= FORMULAS.keys()
+    assert load_artifacts()[family].manifest.contract == contract
+
+
+def test_round_trip() -> None:
+    contract = FeatureContract.from_dict(GOOD, "here")
+    assert contract.to_dict() == GOOD
+    assert FeatureContract.from_dict(contract.to_dict(), "there") == contract
+    assert contract.features == ("log2_waves", "log2_depth")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({**GOOD, "extra": 1}, "has the keys family, features, target, version"),
+        ({k: v for k, v in GOOD.items() if k != "version"}, "has the keys"),
+        ({**GOOD, "target": "latency"}, "target 'latency' is not logit_utilisation"),
+        ({**GOOD, "features": ["log2_waves", "colour"]}, "feature 'colour' is unknown"),
+    ],
+)
+def test_other_contracts_are_refused_in_one_line(content: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArtifactError, match=f"^here: .*{said}") as caught:
+        FeatureContract.from_dict(content, "here")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_contract_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"cannot read the feature contract .*gemm\.toml"):
+        load_contract("gemm", tmp_path)
+    (tmp_path / "gemm.toml").write_text("family = ")
+    with pytest.raises(ArtifactError, match=r"cannot read the feature contract .*gemm\.toml"):
+        load_contract("gemm", tmp_path)
+    (tmp_path / "gemm.toml").write_text('family = "gemm"')
+    with pytest.raises(ArtifactError, match=r"gemm\.toml: a feature contract has the keys"):
+        load_contract("gemm", tmp_path)
