@@ -56,7 +56,7 @@ def evaluate_kernels(
     gpus = sorted(frame["gpu"].unique())
     compared = []
     for done, gpu in enumerate(gpus, start=1):
-        compared.append(_compare(frame[frame["gpu"] == gpu].reset_index(drop=True), gpu, predictor))
+        compared.append(compare_kernels(frame[frame["gpu"] == gpu].reset_index(drop=True), gpu, predictor))
         if progress:
             progress(done, len(gpus))
     everything = pd.concat(compared, ignore_index=True)
@@ -104,8 +104,8 @@ def _of_split(frame: pd.DataFrame, split: str, path: Path) -> pd.DataFrame:
     return kept
 
 
-def _compare(frame: pd.DataFrame, gpu: str, predictor: Predictor) -> pd.DataFrame:
-    """Measured and predicted milliseconds of one GPU's rows."""
+def compare_kernels(frame: pd.DataFrame, gpu: str, predictor: Predictor) -> pd.DataFrame:
+    """One GPU's rows of ``load_kernels``: gpu, op, dtype, and milliseconds measured, predicted, bound, low, high."""
     from neusight.datasets import to_batches
 
     out = frame[["gpu", "op", "dtype"]].assign(measured=frame["latency_ms"].to_numpy(float))

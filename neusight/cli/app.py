@@ -9,7 +9,19 @@ import typer
 from typer.core import TyperGroup
 
 import neusight
-from neusight.cli import bench, datasets, devices, evaluate, kernel, models, predict, sweep, train, workloads
+from neusight.cli import (
+    bench,
+    datasets,
+    devices,
+    evaluate,
+    experiments,
+    kernel,
+    models,
+    predict,
+    sweep,
+    train,
+    workloads,
+)
 from neusight.errors import NeusightError
 
 
@@ -57,6 +69,7 @@ app.add_typer(devices.app, name="devices")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(models.app, name="models")
 app.add_typer(workloads.app, name="workloads")
+app.add_typer(experiments.app, name="experiments")
 
 
 def _version(wanted: bool) -> None:
