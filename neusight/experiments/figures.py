@@ -90,9 +90,9 @@ def _gpus(by_gpu: Results, split: Results) -> Figure:
         axes.plot([x for x, _ in worst], [high for _, high in worst], "_", color=COLOURS[name], markersize=7)
         for x, mean in zip(at, means, strict=True):
             if mean > CUT:
-                axes.text(x, CUT, f"{mean:.0f}", ha="center", va="bottom", fontsize=8)
-    axes.set_xticks(range(len(by_gpu)), labels=[_gpu_label(gpu, split) for gpu in by_gpu], fontsize=8)
-    axes.set(ylabel="error of whole models, %", ylim=(0, CUT * 1.08))
+                axes.text(x, CUT, f" {mean:.0f}", ha="center", va="bottom", fontsize=7, rotation=90)
+    axes.set_xticks(range(len(by_gpu)), labels=[_gpu_label(gpu, split) for gpu in by_gpu], fontsize=7)
+    axes.set(ylabel="error of whole models, %", xlim=(-0.6, len(by_gpu) - 0.4), ylim=(0, CUT * 1.1))
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False, fontsize=9)
     return figure
 

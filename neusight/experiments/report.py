@@ -53,12 +53,14 @@ def _line(row: Sequence[str], widths: Sequence[int], words: int) -> str:
 
 def _setup(results: Results) -> str:
     split, first = results["split"], results["runs"][0]
+    fresh = first["tile_models"] != "shipped" and not results["tile_models"]["train"]
+    command = f"neusight experiments run {results['experiment']}{' --train' if fresh else ''}"
     models = [f"{name} ({what})" for name, what in first["provenance"]["tile_models"].items()]
     lines = [
         f"- Trained on: {', '.join(first['provenance']['training_gpus'])}; kernels of `{results['data']['name']}`.",
         f"- Held out, never trained on: {', '.join(split['held_out'])}.",
         f"- Tile models: {first['tile_models']}: {', '.join(models)}.",
-        f"- Again with `neusight experiments run {results['experiment']}`; the data's hashes are in `results.json`.",
+        f"- Again with `{command}`; the data's hashes are in `results.json`.",
     ]
     if split["other_vendor"]:
         lines.insert(2, f"- Another vendor's, never trained on and shown apart: {', '.join(split['other_vendor'])}.")
