@@ -33,7 +33,7 @@ class FeatureContract:
             ArtifactError: missing or unknown keys, a target other than logit_utilisation, an unknown feature.
         """
         expected = {"family", "version", "target", "features"}
-        if content.keys() != expected:
+        if not isinstance(content, dict) or content.keys() != expected:
             raise ArtifactError(f"{where}: a feature contract has the keys {', '.join(sorted(expected))}")
         if content["target"] != "logit_utilisation":
             raise ArtifactError(f"{where}: target '{content['target']}' is not logit_utilisation")

@@ -145,7 +145,12 @@ def load_artifact(folder: Path, expected: FeatureContract | None = None) -> Arti
         raise ArtifactError(f"{weights} is missing: copy the whole folder, or retrain with neusight train")
     if file_sha256(weights) != manifest.weights_sha256:
         raise ArtifactError(f"{weights} is not the file its manifest describes (sha256): copy it again or retrain")
-    model = kind.load(folder, manifest.parameters)
+    try:
+        model = kind.load(folder, manifest.parameters)
+    except TypeError as error:
+        raise ArtifactError(
+            f"{folder / MANIFEST}: parameters do not fit ({error}): retrain with neusight train"
+        ) from None
     _check_inputs(model, manifest, folder)
     return Artifact(manifest, model, folder)
 
