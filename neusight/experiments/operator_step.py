@@ -103,7 +103,7 @@ def summarise_operators(rows: Rows, estimates: Rows = ()) -> dict[str, Any]:
     for key in ("mode", "gpu"):
         for name in dict.fromkeys(row[key] for row in joined):
             groups[name] = [row for row in joined if row[key] == name]
-    return {"rows": joined, "groups": {name: _both(part) for name, part in groups.items()}}
+    return {"groups": {name: _both(part) for name, part in groups.items()}}
 
 
 def _both(rows: Rows) -> dict[str, Any]:
