@@ -15,7 +15,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
 from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
-from neusight.laws.cache import Panels, gemm_dram_bytes, missed_share
+from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share
 from neusight.laws.power import (
     MATRIX_ENERGY,
     PowerDemand,
@@ -76,7 +76,7 @@ class Situation:
         if self.product:
             return gemm_dram_bytes(self.work.bytes, self.panels, self.device.l2_capacity_bytes)
         extra = reread_bytes(self)
-        return self.work.bytes + extra * missed_share(self.in_flight_bytes, self.device.l2_capacity_bytes)
+        return self.work.bytes + extra * reread_missed_share(self.in_flight_bytes, self.device.l2_capacity_bytes)
 
     @cached_property
     def l2_bytes(self) -> np.ndarray:

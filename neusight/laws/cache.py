@@ -1,4 +1,4 @@
-"""What L2 does for a tiled product: blocks that run together share their panels of A and B while those fit."""
+"""What L2 does: blocks of a product that run together share panels, second passes over a row find it there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ DRIFT_CENTRE = 4.0
 """log2 of (panel bytes / L2) at which blocks have drifted so far apart that half of their reads are not shared."""
 
 ALWAYS_MISSED = 0.05
+ROW_MISS_SLOPE = 1.5
+ROW_MISS_CENTRE = -1.0
 
 
 @dataclass(frozen=True)
@@ -27,14 +29,21 @@ class Panels:
     unshared: np.ndarray
 
 
-def _share(log2_ratio: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-MISS_SLOPE * log2_ratio))
+def _share(log2_ratio: np.ndarray, slope: float = MISS_SLOPE) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-slope * log2_ratio))
 
 
 def missed_share(panel_bytes: np.ndarray, l2_bytes: float) -> np.ndarray:
     """Share of re-reads that come from DRAM, rising smoothly from 0.05 to 1 around twice the capacity of L2."""
     miss = _share(np.log2(panel_bytes / l2_bytes) - MISS_CENTRE)
     return ALWAYS_MISSED + (1 - ALWAYS_MISSED) * miss
+
+
+def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float) -> np.ndarray:
+    """Share of second passes over rows that come from DRAM: half when the rows in flight fill half of L2, since what
+    they write fills the other half. Rows stream evenly, so that the step is sharper than for the panels of a product.
+    """
+    return _share(np.log2(flight_bytes / l2_bytes) - ROW_MISS_CENTRE, ROW_MISS_SLOPE)
 
 
 def gemm_dram_bytes(compulsory: np.ndarray, panels: Panels, l2_bytes: float) -> np.ndarray:

@@ -90,6 +90,7 @@ def save_artifact(artifact: Artifact, folder: Path, card: str) -> Path:
         (building / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
         (building / "card.md").write_text(card)
         building.chmod(0o755)
+        (building / artifact.model.weights_file).chmod(0o644)
         if folder.exists():
             shutil.rmtree(folder)
         building.rename(folder)

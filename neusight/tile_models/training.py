@@ -15,6 +15,7 @@ from neusight.errors import DataError
 from neusight.features import FeatureContract, load_contract
 from neusight.tile_models.artifact import PROTOCOL, Artifact, Manifest, file_sha256, load_artifact, save_artifact
 from neusight.tile_models.card import render_card
+from neusight.tile_models.folds import Fold, FoldStore
 from neusight.tile_models.protocol import TileModel, TrainingSet, device_levels, new_model, utilisation
 from neusight.tile_models.training_data import (
     FAMILIES,
@@ -55,16 +56,6 @@ class Options:
         return dict(self.parameters) | seeded
 
 
-@dataclass(frozen=True)
-class Fold:
-    """One held-out GPU: its error after each epoch, and the log ratio measured / predicted of its rows."""
-
-    gpu: str
-    history: list[float]
-    ratios: list[float]
-    mape: dict[str, float]
-
-
 def train(options: Options, report: Report | None = None) -> dict[str, Artifact]:
     """Train one tile model a family and write it to ``options.out / family``.
 
@@ -81,7 +72,7 @@ def train(options: Options, report: Report | None = None) -> dict[str, Artifact]
     wanted = tuple(dict.fromkeys((*options.families, "gemm")))
     corpus = load_corpus(options.source, options.gpus, wanted)
     options.out.mkdir(parents=True, exist_ok=True)
-    state = _State(options, corpus)
+    state = FoldStore(options.out / STATE, _key(options, corpus), options.resume)
     choices = _Choices(corpus, options.seed)
     trained = {}
     for family, contract in contracts.items():
@@ -117,7 +108,7 @@ def _train_family(
     corpus: Corpus,
     choices: _Choices,
     options: Options,
-    state: _State,
+    state: FoldStore,
     report: Report | None,
 ) -> Artifact:
     rows = corpus.rows[family]
@@ -156,7 +147,7 @@ def _fold(
     held: DeviceRows,
     choices: _Choices,
     options: Options,
-    state: _State,
+    state: FoldStore,
     report: Report | None,
 ) -> Fold:
     """Train without one GPU and measure on it; tile choice and launch floors are learned without it as well."""
@@ -284,45 +275,10 @@ def _progress(report: Report | None, task: str) -> Callable[[int, int, float], N
     return update
 
 
-class _State:
-    """Finished folds on disk, usable only by a run with the same options and rows."""
-
-    def __init__(self, options: Options, corpus: Corpus) -> None:
-        self.folder = options.out / STATE
-        rows = {family: sum(len(r.latency_s) for r in parts) for family, parts in corpus.rows.items()}
-        self.key = json.dumps(
-            [options.backend, sorted(options.gpus), options.model_parameters(), rows, _features(options)],
-            sort_keys=True,
-        )
-        if not options.resume:
-            self.clear()
-
-    def load(self, family: str, gpu: str) -> Fold | None:
-        """A finished fold, or None."""
-        path = self._path(family, gpu)
-        if not path.is_file():
-            return None
-        content = json.loads(path.read_text())
-        return Fold(**content["fold"]) if content["key"] == self.key else None
-
-    def save(self, family: str, fold: Fold) -> None:
-        """Keep a finished fold; written beside and renamed, so that it is whole or absent."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(family, fold.gpu)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps({"key": self.key, "fold": vars(fold)}))
-        partial.replace(path)
-
-    def clear(self) -> None:
-        """Forget all folds."""
-        for path in self.folder.glob("*"):
-            path.unlink()
-        if self.folder.is_dir():
-            self.folder.rmdir()
-
-    def _path(self, family: str, gpu: str) -> Path:
-        return self.folder / f"{family}--{gpu}.json"
-
-
-def _features(options: Options) -> list[list[str]]:
-    return [list(load_contract(family).features) for family in options.families]
+def _key(options: Options, corpus: Corpus) -> str:
+    """What a fold depends on: a run with another key starts afresh."""
+    rows = {family: sum(len(r.latency_s) for r in parts) for family, parts in corpus.rows.items()}
+    features = [list(load_contract(family).features) for family in options.families]
+    return json.dumps(
+        [options.backend, sorted(options.gpus), options.model_parameters(), rows, features], sort_keys=True
+    )
