@@ -277,8 +277,8 @@ def _progress(report: Report | None, task: str) -> Callable[[int, int, float], N
 
 def _key(options: Options, corpus: Corpus) -> str:
     """What a fold depends on: a run with another key starts afresh."""
-    rows = {family: sum(len(r.latency_s) for r in parts) for family, parts in corpus.rows.items()}
+    counts = {family: sum(len(r.latency_s) for r in parts) for family, parts in corpus.rows.items()}
+    data = {family: _data_record(corpus, family, rows) for family, rows in counts.items()}
     features = [list(load_contract(family).features) for family in options.families]
-    return json.dumps(
-        [options.backend, sorted(options.gpus), options.model_parameters(), rows, features], sort_keys=True
-    )
+    settings = [options.backend, options.seed, sorted(options.gpus), options.model_parameters()]
+    return json.dumps([*settings, data, features], sort_keys=True)
