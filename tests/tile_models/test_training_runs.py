@@ -1,0 +1,242 @@
+"""Training on a small table made here: what it writes, what it keeps when interrupted, what it does not reuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neusight.devices import load_device
+from neusight.errors import ArtifactError, DataError
+from neusight.tile_models import load_artifact
+from neusight.tile_models.training import Options, train
+from neusight.tile_models.training_data import launch_floors, load_corpus
+from neusight.tiling import TileChoice
+
+GPUS = ("t4", "v100-pcie-32gb", "a100-pcie-40gb")
+LIBRARY = {"t4": "volta", "v100-pcie-32gb": "volta", "a100-pcie-40gb": "ampere"}
+FLOOR_MS = 0.008
+SHARE = {"linear": 0.7, "bmm": 0.5}
+
+
+def measured(gpu: str, n: int = 120) -> pd.DataFrame:
+    """GEMMs that run 64x128 tiles of C[m,n] at a fixed share of the slower of arithmetic and memory."""
+    rng = np.random.default_rng(GPUS.index(gpu))
+    device = load_device(gpu)
+    frame = pd.DataFrame({name: 32 * rng.integers(1, 65, n) for name in ("m", "n", "k")})
+    # Some launches so small that they show the floor.
+    frame.loc[: n // 4, ["m", "n", "k"]] = 32
+    frame["op"] = np.where(np.arange(n) % 2 == 0, "linear", "bmm")
+    frame["batch"] = np.where(frame["op"] == "bmm", 4, 1)
+    flops = 2.0 * frame[["batch", "m", "n", "k"]].astype(float).prod(axis=1)
+    moved = 4.0 * frame["batch"] * (frame["m"] * frame["k"] + frame["k"] * frame["n"] + frame["m"] * frame["n"])
+    limit_s = np.maximum(flops / device.gemm_flops_per_s("float32"), moved / device.dram_bandwidth_bytes_per_s)
+    frame["latency_ms"] = FLOOR_MS + 1e3 * limit_s / frame["op"].map(SHARE)
+    grid = {"grid_x": np.ceil(frame["n"] / 128), "grid_y": np.ceil(frame["m"] / 64), "grid_z": frame["batch"]}
+    blocks = {name: values.astype(int) for name, values in grid.items()} | {"block_x": 128, "block_y": 1, "block_z": 1}
+    return frame.assign(
+        gpu=gpu, dtype="float32", split="train", kernel_name=f"{LIBRARY[gpu]}_sgemm_128x64_tn", **blocks
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("measured")
+    pd.concat([measured(gpu) for gpu in GPUS]).to_parquet(folder / "gemm.parquet")
+    return folder
+
+
+@pytest.fixture
+def options(source: Path, tmp_path: Path) -> Callable[..., Options]:
+    def make(**changes: Any) -> Options:
+        common = {"source": source, "out": tmp_path / "out", "families": ("gemm",), "backend": "linear", "gpus": GPUS}
+        return Options(**common | changes)
+
+    return make
+
+
+class Reports:
+    """Counts fits by task; raises ``KeyboardInterrupt`` in the task that is named."""
+
+    def __init__(self, interrupt: str = "") -> None:
+        self.tasks: list[str] = []
+        self.interrupt = interrupt
+
+    def __call__(self, task: str, done: int, of: int, error: float) -> None:
+        self.tasks.append(task)
+        if self.interrupt and self.interrupt in task:
+            raise KeyboardInterrupt
+
+
+ALL = [f"gemm: without {gpu}" for gpu in sorted(GPUS)] + ["gemm: all GPUs"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Callable[..., Options]) -> None:
+    reports = Reports()
+    trained = train(options(), reports)
+    assert reports.tasks == ALL
+    out = options().out
+    assert sorted(p.name for p in out.iterdir()) == ["gemm", "tile_choice.json"]
+    manifest = load_artifact(out / "gemm").manifest
+    assert trained["gemm"].manifest == manifest
+    assert manifest.training_gpus == sorted(GPUS)
+    assert manifest.data["rows"] == 3 * 120
+    assert list(manifest.data["sha256"]) == ["gemm.parquet"]
+    assert manifest.domain["ops"] == ["bmm", "linear"]
+    assert manifest.levels.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
+    errors = manifest.metrics["leave_one_gpu_out_mape"]
+    assert errors.keys() == set(GPUS)
+    assert all(error < 60 for by_op in errors.values() for error in by_op.values())
+    for low, high in (manifest.interval, manifest.interval_seen):
+        assert 0 < low <= 1 <= high
+    card = (out / "gemm" / "card.md").read_text()
+    assert all(gpu in card for gpu in GPUS)
+
+
+def test_the_tile_choice_is_that_of_the_kernel_names(options: Callable[..., Options]) -> None:
+    train(options())
+    choice = TileChoice.load(options().out / "tile_choice.json")
+    extents = [np.array([v], dtype=float) for v in (1024, 1024, 512, 1)]
+    # cuBLAS tiles the transposed product: 128x64 in the name is 64 rows by 128 columns of C[m,n].
+    assert [float(v[0]) for v in choice.pick("linear", *extents, load_device("a100-pcie-40gb"))] == [64, 128]
+
+
+def test_launch_floors_are_the_fastest_launches(source: Path) -> None:
+    floors = launch_floors(load_corpus(source, GPUS, ["gemm"]).rows["gemm"])
+    # 97 % of the fastest: the small launches last the floor and next to nothing more.
+    assert floors == {op: pytest.approx(0.97e-3 * FLOOR_MS, rel=0.05) for op in ("linear", "bmm")}
+
+
+def test_training_again_gives_the_same_weights(options: Callable[..., Options], tmp_path: Path) -> None:
+    first, second = (train(options(out=tmp_path / name))["gemm"].manifest for name in ("a", "b"))
+    assert first == second
+    assert first.weights_sha256 == second.weights_sha256 != ""
+
+
+def test_resume_skips_finished_folds_and_ends_in_the_same_model(
+    options: Callable[..., Options], tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(options(), Reports(interrupt=ALL[2]))
+    out = options().out
+    assert not (out / "gemm").exists()
+    reports = Reports()
+    resumed = train(options(resume=True), reports)["gemm"]
+    assert reports.tasks == ALL[2:]
+    assert not (out / ".training").exists()
+    assert resumed.manifest == train(options(out=tmp_path / "whole"))["gemm"].manifest
+
+
+def test_without_resume_everything_is_fitted_anew(options: Callable[..., Options]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(options(), Reports(interrupt=ALL[2]))
+    reports = Reports()
+    train(options(), reports)
+    assert reports.tasks == ALL
+
+
+@pytest.mark.parametrize("interrupt", ALL)
+def test_an_interruption_leaves_the_existing_model_untouched(interrupt: str, options: Callable[..., Options]) -> None:
+    out = options().out
+    train(options())
+    before = contents(out)
+    with pytest.raises(KeyboardInterrupt):
+        train(options(parameters=(("alpha", 0.5),)), Reports(interrupt=interrupt))
+    after = contents(out)
+    assert {name: after[name] for name in before} == before
+    assert all(name.startswith(".training/") and name.endswith(".json") for name in after.keys() - before.keys())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parameters": (("alpha", 0.5),)},
+        {"backend": "roofline"},
+        {"backend": "gbm", "parameters": (("rounds", 10),)},
+        {"gpus": GPUS[1:]},
+        {"seed": 7},
+    ],
+)
+def test_a_run_with_other_options_does_not_reuse_folds(
+    changes: dict[str, Any], options: Callable[..., Options]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(options(), Reports(interrupt=ALL[-1]))
+    reports = Reports()
+    train(options(resume=True, **changes), reports)
+    kept = changes.get("gpus", GPUS)
+    silent = changes.get("backend") == "roofline"  # it has nothing to report on
+    assert list(dict.fromkeys(reports.tasks)) == [
+        task for task in ALL if not silent and (task == ALL[-1] or task.split()[-1] in kept)
+    ]
+    manifest = load_artifact(options().out / "gemm").manifest
+    assert manifest.training_gpus == sorted(kept)
+    assert manifest.backend == changes.get("backend", "linear")
+
+
+def test_a_run_on_other_measurements_does_not_reuse_folds(
+    options: Callable[..., Options], source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(options(), Reports(interrupt=ALL[-1]))
+    other = tmp_path / "other"
+    other.mkdir()
+    frame = pd.read_parquet(source / "gemm.parquet")
+    frame.assign(latency_ms=1.01 * frame["latency_ms"]).to_parquet(other / "gemm.parquet")
+    reports = Reports()
+    train(options(source=other, resume=True), reports)
+    assert reports.tasks == ALL
+
+
+def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., Options]) -> None:
+    reports = Reports()
+    manifest = train(options(gpus=("t4",)), reports)["gemm"].manifest
+    assert reports.tasks == ["gemm: all GPUs"]
+    assert manifest.interval == [0.5, 2.0]
+    assert manifest.metrics["leave_one_gpu_out_mape"] == {}
+
+
+def test_the_stop_comes_from_the_held_out_devices(options: Callable[..., Options]) -> None:
+    parameters = (("epochs", 3), ("members", 1), ("hidden", 4), ("batch_rows", 64))
+    reports = Reports()
+    manifest = train(options(backend="mlp", parameters=parameters), reports)["gemm"].manifest
+    assert reports.tasks == [task for task in ALL[:3] for _ in range(3)] + [ALL[3]] * manifest.parameters["stop"]
+    assert manifest.parameters["stop"] in (1, 2, 3)
+    assert manifest.parameters["seed"] == 0
+
+
+def test_families_without_rows_are_named_and_nothing_is_written(options: Callable[..., Options]) -> None:
+    with pytest.raises(DataError, match="no row_reduction rows on t4"):
+        train(options(families=("row_reduction", "gemm")))
+    assert not list(options().out.glob("*/manifest.json"))
+
+
+def test_gpus_without_rows_are_named(options: Callable[..., Options]) -> None:
+    with pytest.raises(DataError, match="no rows of gemm on l4"):
+        train(options(gpus=("l4",)))
+    assert not options().out.exists()
+
+
+def test_an_unknown_family_or_backend_is_refused(options: Callable[..., Options]) -> None:
+    with pytest.raises(ArtifactError, match="feature contract"):
+        train(options(families=("scan",)))
+    assert not options().out.exists()
+    with pytest.raises(ArtifactError, match="no tile-model backend 'forest'"):
+        train(options(backend="forest"))
+    assert not list(options().out.glob("*/manifest.json"))
+
+
+def test_manifests_are_plain_json(options: Callable[..., Options]) -> None:
+    train(options())
+    content = json.loads((options().out / "gemm" / "manifest.json").read_text())
+    assert content["protocol"] == 1
+    assert content["contract"]["target"] == "logit_utilisation"
