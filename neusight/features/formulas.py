@@ -193,3 +193,15 @@ def winograd_fill(s: Situation) -> np.ndarray:
     """Useful share of 4x4 Winograd output tiles."""
     h, w = s.batch["height"], s.batch["width"]
     return h * w / (16.0 * np.ceil(h / 4) * np.ceil(w / 4))
+
+
+@formula
+def runs_in_steps(s: Situation) -> np.ndarray:
+    """Winograd in three steps is expected to be the fastest algorithm."""
+    return s.conv_plan.algorithm == 2 if s.conv_plan is not None else np.zeros(len(s.batch), dtype=bool)
+
+
+@formula
+def runs_fused(s: Situation) -> np.ndarray:
+    """Fused Winograd is expected to be the fastest algorithm."""
+    return s.conv_plan.algorithm == 1 if s.conv_plan is not None else np.zeros(len(s.batch), dtype=bool)

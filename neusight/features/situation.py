@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.features.convolution import ConvPlan, plan_convolutions
 from neusight.kernels import KernelBatch
 from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
 from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share
@@ -40,8 +41,6 @@ DRAM_SHARE = {"HBM": 0.85, "GDDR": 0.74, "LPDDR": 0.74}
 L2_SHARE = 0.62
 OVERLAP = 4.2
 """Exponent of the norm that joins resource times: infinity would be perfect overlap, 1 none."""
-WINOGRAD_SHARE = 0.45
-"""Exponent of the multiplications that fast convolution really saves."""
 VECTOR_SHARE = 0.5
 
 
@@ -71,8 +70,18 @@ class Situation:
         return _panels(self)
 
     @cached_property
+    def conv_plan(self) -> ConvPlan | None:
+        """Algorithms of convolutions that have a choice; None for other kernels."""
+        if self.batch.family != "conv2d" or not (winograd_gain(self.batch) > 1).all():
+            return None
+        bandwidth = self.device.dram_bandwidth_bytes_per_s * DRAM_SHARE[dram_family(self.device)]
+        return plan_convolutions(self.batch, self.work, self.device, bandwidth)
+
+    @cached_property
     def dram_bytes(self) -> np.ndarray:
         """Expected DRAM traffic in bytes."""
+        if self.conv_plan is not None:
+            return self.conv_plan.dram_bytes
         if self.product:
             return gemm_dram_bytes(self.work.bytes, self.panels, self.device.l2_capacity_bytes)
         extra = reread_bytes(self)
@@ -81,6 +90,8 @@ class Situation:
     @cached_property
     def l2_bytes(self) -> np.ndarray:
         """Expected bytes between L2 and the SMs."""
+        if self.conv_plan is not None:
+            return self.conv_plan.dram_bytes
         return self.panels.unshared if self.product else self.work.bytes + reread_bytes(self)
 
     @cached_property
@@ -93,6 +104,8 @@ class Situation:
     @cached_property
     def compute_s(self) -> np.ndarray:
         """Expected time of the arithmetic."""
+        if self.conv_plan is not None:
+            return self.conv_plan.compute_s
         return _product_compute_s(self) if self.product else self._vector_compute_s()
 
     @cached_property
@@ -107,6 +120,11 @@ class Situation:
         return self.l2_bytes / (l2_bytes_per_s(self.device) * L2_SHARE)
 
     @cached_property
+    def flops(self) -> np.ndarray:
+        """Operations that the expected algorithm spends."""
+        return self.work.flops if self.conv_plan is None else self.conv_plan.flops
+
+    @cached_property
     def unlimited_s(self) -> np.ndarray:
         """Expected time at full clock: the resources' times in an OVERLAP-norm."""
         times = np.stack([self.compute_s, self.dram_s, self.l2_s])
@@ -117,7 +135,7 @@ class Situation:
     def throttle(self) -> np.ndarray:
         """Factor, at least 1, that the power limit adds."""
         weight = by_distinct(self.batch["dtype"], self._energy_weight)
-        return slow_down(self.device, self.unlimited_s, self.work.flops * weight, self.dram_bytes, self.l2_bytes)
+        return slow_down(self.device, self.unlimited_s, self.flops * weight, self.dram_bytes, self.l2_bytes)
 
     def power_demand(self) -> PowerDemand:
         """Times and energies at full clock, for kernels that share a power budget."""
@@ -126,7 +144,7 @@ class Situation:
         return PowerDemand(
             clocked_s=np.maximum(clocked_s, 1e-12),
             dram_s=self.dram_s,
-            switching_j=flop_energy_j(self.device) * self.work.flops * weight,
+            switching_j=flop_energy_j(self.device) * self.flops * weight,
             traffic_j=traffic_energy_j(self.device, self.dram_bytes, self.l2_bytes),
         )
 
@@ -214,8 +232,6 @@ def _product_compute_s(s: Situation) -> np.ndarray:
     busiest = rounds(t.tile_count, t.sm_count)
     resident = np.minimum(t.resident, np.maximum(busiest, 1.0))
     time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident)
-    if s.batch.family == "conv2d":
-        return time_s / winograd_gain(s.batch) ** WINOGRAD_SHARE
     return time_s * (1.0 + MISALIGNED_COST * ~aligned(s))
 
 
