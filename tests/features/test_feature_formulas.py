@@ -65,14 +65,24 @@ def faster(device: DeviceSpec, factor: float) -> DeviceSpec:
 def test_features_are_dimensionless(gpu: str, family: str) -> None:
     device = load_device(gpu)
     for name, batch in served(grid(family, n=60)):
-        features = load_contract(name).features
-        before = feature_matrix(situation(batch, device), features)
-        after = feature_matrix(situation(batch, faster(device, 3.0)), features)
-        assert after == pytest.approx(before, abs=1e-9)
-        # The expected time itself has a unit: it is that of a device three times as fast.
+        # Which algorithm a convolution takes depends on launches between its steps, which no rate shortens.
+        features = [feature for feature in load_contract(name).features if not feature.startswith("runs_")]
         slow, fast = situation(batch, device), situation(batch, faster(device, 3.0))
+        assert feature_matrix(fast, features) == pytest.approx(feature_matrix(slow, features), abs=1e-9)
+        # Times themselves have a unit: a device three times as fast takes a third.
         assert 3.0 * fast.bound_s == pytest.approx(slow.bound_s, rel=1e-9, abs=2.1e-12)
-        assert 3.0 * fast.unlimited_s == pytest.approx(slow.unlimited_s, rel=1e-9, abs=2.1e-12)
+        if name != "conv2d":
+            assert 3.0 * fast.unlimited_s == pytest.approx(slow.unlimited_s, rel=1e-9, abs=2.1e-12)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_a_row_does_not_depend_on_its_company(family: str) -> None:
+    batch = grid(family)
+    together = situation(batch, "l4")
+    alone = [situation(batch.take(np.array([row])), "l4") for row in range(len(batch))]
+    for name in ("bound_s", "compute_s", "dram_s", "l2_s", "throttle", "expected_s", "prior"):
+        one_by_one = np.concatenate([getattr(s, name) for s in alone])
+        np.testing.assert_allclose(getattr(together, name), one_by_one, rtol=1e-9, err_msg=name)
 
 
 def test_features_by_hand() -> None:
