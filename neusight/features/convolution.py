@@ -14,7 +14,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
 from neusight.laws.bounds import flops_per_s
 from neusight.laws.waves import rounds
-from neusight.laws.work import Work, conv_gemm, conv_output, element_bytes
+from neusight.laws.work import Work, conv_gemm, conv_output, element_bytes, winograd_gain
 from neusight.tiling.library import TILES
 
 IMPLICIT_SHARE = 0.6
@@ -31,8 +31,12 @@ _INTENSITY = _TILE_M * _TILE_N / (_TILE_M + _TILE_N)
 
 @dataclass(frozen=True)
 class ConvPlan:
-    """The fastest algorithm of each convolution; columns of shape (n,). ``algorithm``: 0 implicit, 1 fused, 2 steps."""
+    """The fastest algorithm of each convolution; columns of shape (n,). ``algorithm``: 0 implicit, 1 fused, 2 steps.
 
+    ``applies`` is False for convolutions that only an implicit product can compute: their other columns mean nothing.
+    """
+
+    applies: np.ndarray
     algorithm: np.ndarray
     compute_s: np.ndarray
     dram_bytes: np.ndarray
@@ -43,7 +47,7 @@ def plan_convolutions(batch: KernelBatch, work: Work, device: DeviceSpec, dram_b
     """Compare the three algorithms at typical sustained rates and take the fastest.
 
     Args:
-        batch: unit-stride square convolutions, any direction.
+        batch: convolutions, any direction.
         work: of the batch.
         device: gives rate and number of SMs.
         dram_bytes_per_s: sustained bandwidth.
@@ -61,7 +65,7 @@ def plan_convolutions(batch: KernelBatch, work: Work, device: DeviceSpec, dram_b
     total_s = compute_s + np.stack([np.zeros_like(m), np.zeros_like(m), moved / dram_bytes_per_s])
     best = np.argmin(np.maximum(total_s, dram_bytes / dram_bytes_per_s), axis=0)
     rows = np.arange(len(best))
-    return ConvPlan(best, total_s[best, rows], dram_bytes[best, rows], flops[best, rows])
+    return ConvPlan(winograd_gain(batch) > 1, best, total_s[best, rows], dram_bytes[best, rows], flops[best, rows])
 
 
 def _gain(batch: KernelBatch, edge: int) -> np.ndarray:

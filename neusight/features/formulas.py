@@ -198,10 +198,15 @@ def winograd_fill(s: Situation) -> np.ndarray:
 @formula
 def runs_in_steps(s: Situation) -> np.ndarray:
     """Winograd in three steps is expected to be the fastest algorithm."""
-    return s.conv_plan.algorithm == 2 if s.conv_plan is not None else np.zeros(len(s.batch), dtype=bool)
+    return _runs(s, 2)
 
 
 @formula
 def runs_fused(s: Situation) -> np.ndarray:
     """Fused Winograd is expected to be the fastest algorithm."""
-    return s.conv_plan.algorithm == 1 if s.conv_plan is not None else np.zeros(len(s.batch), dtype=bool)
+    return _runs(s, 1)
+
+
+def _runs(s: Situation, algorithm: int) -> np.ndarray:
+    plan = s.conv_plan
+    return np.zeros(len(s.batch), dtype=bool) if plan is None else plan.applies & (plan.algorithm == algorithm)

@@ -26,7 +26,7 @@ from neusight.laws.power import (
     traffic_energy_j,
 )
 from neusight.laws.waves import idle_factor, rounds
-from neusight.laws.work import Work, by_distinct, conv_gemm, element_bytes, winograd_gain, work_of
+from neusight.laws.work import Work, by_distinct, conv_gemm, element_bytes, work_of
 from neusight.tiling import TileChoice, Tiling, tile
 
 PEAK_SHARE = 0.95
@@ -71,8 +71,8 @@ class Situation:
 
     @cached_property
     def conv_plan(self) -> ConvPlan | None:
-        """Algorithms of convolutions that have a choice; None for other kernels."""
-        if self.batch.family != "conv2d" or not (winograd_gain(self.batch) > 1).all():
+        """Algorithms of convolutions; None for other families."""
+        if self.batch.family != "conv2d":
             return None
         bandwidth = self.device.dram_bandwidth_bytes_per_s * DRAM_SHARE[dram_family(self.device)]
         return plan_convolutions(self.batch, self.work, self.device, bandwidth)
@@ -80,19 +80,18 @@ class Situation:
     @cached_property
     def dram_bytes(self) -> np.ndarray:
         """Expected DRAM traffic in bytes."""
-        if self.conv_plan is not None:
-            return self.conv_plan.dram_bytes
         if self.product:
-            return gemm_dram_bytes(self.work.bytes, self.panels, self.device.l2_capacity_bytes)
+            tiled = gemm_dram_bytes(self.work.bytes, self.panels, self.device.l2_capacity_bytes)
+            return self._planned("dram_bytes", tiled)
         extra = reread_bytes(self)
         return self.work.bytes + extra * reread_missed_share(self.in_flight_bytes, self.device.l2_capacity_bytes)
 
     @cached_property
     def l2_bytes(self) -> np.ndarray:
         """Expected bytes between L2 and the SMs."""
-        if self.conv_plan is not None:
-            return self.conv_plan.dram_bytes
-        return self.panels.unshared if self.product else self.work.bytes + reread_bytes(self)
+        if self.product:
+            return self._planned("dram_bytes", self.panels.unshared)
+        return self.work.bytes + reread_bytes(self)
 
     @cached_property
     def in_flight_bytes(self) -> np.ndarray:
@@ -104,9 +103,7 @@ class Situation:
     @cached_property
     def compute_s(self) -> np.ndarray:
         """Expected time of the arithmetic."""
-        if self.conv_plan is not None:
-            return self.conv_plan.compute_s
-        return _product_compute_s(self) if self.product else self._vector_compute_s()
+        return self._planned("compute_s", _product_compute_s(self)) if self.product else self._vector_compute_s()
 
     @cached_property
     def dram_s(self) -> np.ndarray:
@@ -122,7 +119,7 @@ class Situation:
     @cached_property
     def flops(self) -> np.ndarray:
         """Operations that the expected algorithm spends."""
-        return self.work.flops if self.conv_plan is None else self.conv_plan.flops
+        return self._planned("flops", self.work.flops)
 
     @cached_property
     def unlimited_s(self) -> np.ndarray:
@@ -158,6 +155,11 @@ class Situation:
         """logit of the expected utilisation ``bound / expected``: the offset that tile models correct."""
         share = np.maximum(self.bound_s / self.expected_s, 1e-6)
         return np.log(share / (1.0 - share))
+
+    def _planned(self, name: str, otherwise: np.ndarray) -> np.ndarray:
+        """A column of the convolutions' plan where it applies."""
+        plan = self.conv_plan
+        return otherwise if plan is None else np.where(plan.applies, getattr(plan, name), otherwise)
 
     def _energy_weight(self, dtype: str) -> float:
         on_matrix_units = self.product and dtype in self.device.matrix_flops_per_s
