@@ -67,7 +67,8 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
             column.title,
             justify="right" if column.right else "left",
             overflow="fold" if column.wrap else "ellipsis",
-            no_wrap=not column.wrap,
+            # Rich shrinks only what may wrap: the first column gives way before any figure is lost.
+            no_wrap=not column.wrap and place > 0,
             min_width=min(widest, _WORD) if column.wrap or not place else widest,
         )
     for row in cells:
