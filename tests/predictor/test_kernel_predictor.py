@@ -139,6 +139,13 @@ def linear(**columns: Any) -> KernelBatch:
     return KernelBatch.from_columns("gemm", **{"m": 4096, "n": 4096, "k": 1024} | columns)
 
 
+def sides(found: KernelEstimates) -> tuple[float, float]:
+    """Ends of the interval on execution, as factors; the lower is no less than the bound's."""
+    execution_s = found.latency_s - found.overhead_s
+    ends = [(end - found.overhead_s) / execution_s for end in (found.low_s, found.high_s)]
+    return float(ends[0][0]), float(ends[1][0])
+
+
 def width(found: KernelEstimates) -> float:
     """Of the interval on execution, as a factor."""
     return float(((found.high_s - found.overhead_s) / (found.low_s - found.overhead_s))[0])
@@ -150,7 +157,9 @@ def test_transferred_kernels_have_wider_intervals(predictor: KernelPredictor) ->
     assert (known.source, other.source) == ("gemm", "gemm (transferred)")
     assert (known.in_domain, other.in_domain) == (True, False)
     assert other.latency_s - other.overhead_s == pytest.approx(known.latency_s - known.overhead_s)
-    assert width(other) > 1.2 * width(known)
+    low, high = predictor.artifacts["gemm"].manifest.interval
+    assert sides(known) == pytest.approx((low, high))
+    assert sides(other) == pytest.approx((low**1.5, high**1.5))
 
 
 def test_training_devices_use_their_level_and_narrower_intervals(predictor: KernelPredictor) -> None:
@@ -162,6 +171,10 @@ def test_training_devices_use_their_level_and_narrower_intervals(predictor: Kern
     seen, unseen = (predictor.predict(linear(), device) for device in (v100, twin))
     logit = [float(np.log(u / (1 - u))[0]) for u in (seen.utilisation, unseen.utilisation)]
     assert logit[0] - logit[1] == pytest.approx(level, abs=1e-6)
+    manifest = predictor.artifacts["gemm"].manifest
+    assert manifest.interval_seen != manifest.interval
+    assert sides(seen)[1] == pytest.approx(manifest.interval_seen[1])
+    assert sides(unseen)[1] == pytest.approx(manifest.interval[1])
     assert width(seen) < width(unseen)
     assert seen.bound_s == unseen.bound_s
 

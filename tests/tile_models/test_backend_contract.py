@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from tile_models_toys import SMALL, planted
 
 from neusight.errors import ArtifactError
-from neusight.tile_models import BACKENDS, new_model
+from neusight.tile_models import BACKENDS, TrainingSet, new_model
 from neusight.tile_models.protocol import backend_class, device_levels, log_error, residual_target, utilisation
 
 Fitted = Callable[[str], Any]
@@ -80,18 +80,37 @@ def test_weights_round_trip_bit_equal(backend: str, fitted: Fitted, tmp_path: Pa
     assert np.array_equal(again.logits(data.features, data.prior), model.logits(data.features, data.prior))
 
 
-@pytest.mark.parametrize("backend", LEARNED)
-def test_learned_models_find_a_planted_correction(backend: str, fitted: Fitted) -> None:
-    # On kernels that no model saw; the prior alone is what a model that learned nothing would say.
+class Prior:
+    """A model that learned nothing."""
+
+    def logits(self, features: np.ndarray, prior: np.ndarray) -> np.ndarray:
+        return prior[None]
+
+
+@pytest.mark.parametrize(("backend", "left"), [("mlp", 0.2), ("gbm", 0.5), ("linear", 0.15)])
+def test_learned_models_find_a_planted_correction(backend: str, left: float, fitted: Fitted) -> None:
+    # On kernels that no model saw. The correction is a quadratic, which a linear model needs products for.
     unseen = planted(seed=9)
-
-    class Prior:
-        def logits(self, features: np.ndarray, prior: np.ndarray) -> np.ndarray:
-            return prior[None]
-
     before, after = log_error(Prior(), unseen), log_error(fitted(backend), unseen)
     assert before > 0.1
-    assert after < 0.5 * before
+    assert after < left * before
+
+
+@pytest.mark.parametrize("backend", ["gbm", "linear"])
+def test_rows_teach_by_their_weight(backend: str) -> None:
+    data = planted(800, offsets=(0.0, 1.0))
+    heavy = TrainingSet(**{**vars(data), "weight": np.where(data.group == 1, 1.0, 1e-9)})
+    probe = planted(300, seed=3, offsets=(1.0,))
+    equal, weighted = (log_error(new_model(backend, **SMALL[backend]).fit(d), probe) for d in (data, heavy))
+    assert weighted < 0.5 * equal
+
+
+def test_a_level_is_the_median_of_its_rows() -> None:
+    data = planted(5)
+    gaps = np.array([0.0, 0.1, 0.2, 0.3, 1.4])
+    latency_s = data.floor_s + data.bound_s * (1 + np.exp(-(data.prior + gaps)))
+    found = device_levels(Prior(), TrainingSet(**{**vars(data), "latency_s": latency_s}), ["l4/linear"])
+    assert found == {"l4/linear": pytest.approx(0.2, abs=1e-4)}
 
 
 def test_roofline_says_that_every_tile_reaches_its_bound(fitted: Fitted) -> None:
