@@ -94,11 +94,16 @@ def log_error(model: TileModel, data: TrainingSet) -> float:
     return float((error * data.weight).sum() / data.weight.sum())
 
 
+LAUNCH_SHARE = 0.3
+"""A row is mostly execution when its launch takes less than this share of it."""
+
+
 def device_levels(model: TileModel, data: TrainingSet, names: Sequence[str]) -> dict[str, float]:
     """How much closer to its bound each group of ``data`` comes than the model says: its own logit, by name.
 
-    The weighted median over the group's rows. A device in training is predicted with its level; one that is not,
-    with none.
+    The weighted median over the group's rows, of which only those are heard that are mostly execution where there are
+    any: what is left of a short row after its launch is noise. A device in training is predicted with its level; one
+    that is not, with none.
     """
     kernel_s = np.maximum(data.latency_s - data.floor_s, data.bound_s * 1.001)
     share = np.clip(data.bound_s / kernel_s, 1e-5, 0.999)
@@ -106,6 +111,8 @@ def device_levels(model: TileModel, data: TrainingSet, names: Sequence[str]) -> 
     levels = {}
     for number, name in enumerate(names):
         rows = np.flatnonzero(data.group == number)
+        long = rows[data.floor_s[rows] < LAUNCH_SHARE * data.latency_s[rows]]
+        rows = long if len(long) else rows
         order = rows[np.argsort(gap[rows])]
         cumulated = np.cumsum(data.weight[order])
         middle = order[np.searchsorted(cumulated, cumulated[-1] / 2)]

@@ -93,8 +93,6 @@ def _maximise(groups: list[tuple[str, np.ndarray, np.ndarray]]) -> tuple[np.ndar
     """Weights shared by all devices of an op and intercepts by library that maximise the penalised likelihood."""
     import torch
 
-    # One thread: the order of sums, and so the result, is the same on every machine.
-    torch.set_num_threads(1)
     libraries = sorted({library for library, _, _ in groups})
     features = torch.tensor(np.concatenate([f for _, f, _ in groups]), dtype=torch.float32)
     tiles = torch.tensor(np.concatenate([t for _, _, t in groups]))
@@ -113,7 +111,13 @@ def _maximise(groups: list[tuple[str, np.ndarray, np.ndarray]]) -> tuple[np.ndar
         total.backward()
         return total
 
-    optimizer.step(loss)
+    # One thread: the order of sums, and so the result, is the same on every machine.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        optimizer.step(loss)
+    finally:
+        torch.set_num_threads(threads)
     values = (shared + own).detach().numpy().astype(float)
     return weights.detach().numpy().astype(float), {name: values[i] for i, name in enumerate(libraries)}
 
