@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 COLOURS = {"ours": "#0b5fa5", "neusight": "#e07b00", "habitat": "#5a9e4b", "li": "#8d6bb1", "roofline": "#9a9a9a"}
 MARKERS = {"ours": "o", "neusight": "s", "habitat": "^", "li": "v", "roofline": "D"}
+PANELS = {"held_out": "held-out GPUs", "training": "training GPUs"}
 MILLISECONDS = (100, 200, 500, 1000, 2000, 5000)
-RATIOS = (0.25, 0.5, 0.8, 1, 1.25, 2, 4)
+RATIOS = (0.25, 0.5, 0.8, 1, 1.25, 2, 4, 8)
 CUT = 70.0
 """Errors beyond this many percent are cut off and written out."""
 Results = Mapping[str, Any]
@@ -45,38 +46,29 @@ def _figure(width: float, height: float, columns: int) -> tuple[Figure, Sequence
 
 
 def _models(rows: Sequence[Results]) -> Figure:
-    """Left: ours and the strongest other, predicted against measured. Right: ratios of all, where differences show."""
-    figure, (left, right) = _figure(10, 4.6, 2)
-    for name in reversed(PREDICTORS):
-        for group, solid in (("held_out", True), ("training", False)):
-            covered = [row for row in rows if row["group"] == group and row[f"{name}_ms"]]
-            _points(right, covered, name, solid, relative=True)
-            if name in ("ours", "neusight"):
-                _points(left, covered, name, solid, relative=False)
-    ends = [pick(row["measured_ms"] for row in rows) for pick in (min, max)]
-    left.plot(ends, ends, color="black", linewidth=0.8)
-    right.axhline(1, color="black", linewidth=0.8)
-    for axes in (left, right):
-        axes.set(xscale="log", yscale="log", xlabel="measured, ms")
+    """Every predictor's ratio to the measured step along our prediction; left held-out GPUs, right training GPUs."""
+    figure, panels = _figure(10, 4.6, 2)
+    panels[1].sharex(panels[0])
+    panels[1].sharey(panels[0])
+    for axes, (group, title) in zip(panels, PANELS.items(), strict=True):
+        for name in reversed(PREDICTORS):
+            _points(axes, [row for row in rows if row["group"] == group and row["errors"][name] is not None], name)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set(xscale="log", yscale="log", xlabel="predicted by this project, ms", title=title)
         axes.set_xticks(MILLISECONDS, labels=[f"{tick:,}" for tick in MILLISECONDS])
-    left.set_ylabel("predicted, ms")
-    left.set_yticks(MILLISECONDS, labels=[f"{tick:,}" for tick in MILLISECONDS])
-    right.set_ylabel("predicted / measured")
-    right.set_yticks(RATIOS, labels=[f"{tick:g}" for tick in RATIOS])
-    for axes in (left, right):
+        axes.set_yticks(RATIOS, labels=[f"{tick:g}" for tick in RATIOS])
         axes.minorticks_off()
         axes.grid(linewidth=0.3)
-    handles, labels = right.get_legend_handles_labels()
+    panels[0].set_ylabel("predicted / measured")
+    handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside upper center", ncols=5, frameon=False, fontsize=9)
     return figure
 
 
-def _points(axes: Axes, rows: Sequence[Results], name: str, solid: bool, relative: bool) -> None:
-    measured = [row["measured_ms"] for row in rows]
-    shown = [row[f"{name}_ms"] / (row["measured_ms"] if relative else 1) for row in rows]
-    face = COLOURS[name] if solid else "none"
+def _points(axes: Axes, rows: Sequence[Results], name: str) -> None:
+    ratios = [1 + row["errors"][name] / 100 for row in rows]
     style: dict[str, Any] = {"marker": MARKERS[name], "linestyle": "", "color": COLOURS[name], "markersize": 4.5}
-    axes.plot(measured, shown, **style, markerfacecolor=face, label=PREDICTORS[name] if solid else None)
+    axes.plot([row["ours_ms"] for row in rows], ratios, **style, label=PREDICTORS[name])
 
 
 def _gpus(by_gpu: Results, split: Results) -> Figure:

@@ -1,4 +1,7 @@
-"""Whole models: our estimates beside published predictions for the same measured steps."""
+"""Whole models: our estimates beside published predictions for the same measured steps.
+
+Rows say how far predictions miss, in percent: neither what was measured nor what others predicted goes any further.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,9 @@ def compared_models(latency: Path, configs: Path, published: Path, split: Split,
     """One row a measured step on a single GPU of the split that the published file covers.
 
     Returns:
-        gpu, model, mode, batch, seq_len, group (training, held_out or other_vendor), and milliseconds: measured, low,
-        high, and one a predictor, None where it says nothing.
+        gpu, model, mode, batch, seq_len, group (training, held_out or other_vendor), our prediction and interval
+        (ours_ms, low_ms, high_ms), inside (whether the measured latency lies in it), and errors: signed, in percent,
+        one a predictor, None where it says nothing.
 
     Raises:
         DataError: a file is missing or foreign, or no row is covered.
@@ -43,31 +47,36 @@ def compared_models(latency: Path, configs: Path, published: Path, split: Split,
     group = {gpu: name for name in ("training", "held_out", "other_vendor") for gpu in getattr(split, name)}
     found = evaluate_models(latency, configs, predictor, gpus=tuple(group))["rows"]
     rows = [
-        {**{key: row[key] for key in STEP}, "group": group[row["gpu"]], **_figures(row, said[step])}
+        {**{key: row[key] for key in STEP}, "group": group[row["gpu"]], **_judged(row, said[step_of(row)])}
         for row in found
-        if (step := tuple(row[key] for key in STEP)) in said
+        if step_of(row) in said
     ]
     if not rows:
         raise DataError(f"{published} covers no row of {latency}: give the predictions for those measurements")
-    return sorted(rows, key=lambda row: tuple(row[key] for key in STEP))
+    return sorted(rows, key=step_of)
+
+
+def step_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What identifies a step: gpu, model, mode, batch, seq_len."""
+    return tuple(row[key] for key in STEP)
 
 
 def read_published(path: Path) -> dict[tuple[Any, ...], dict[str, float | None]]:
-    """Published predictions [ms] of single-GPU eager steps, by (gpu, model, mode, batch, seq_len).
+    """Published predictions [ms] of single-GPU eager steps, by ``step_of``, then by predictor.
 
     Raises:
         DataError: no such file, or columns are missing.
     """
     import pandas as pd
 
-    columns = [f"{name}_ms" for name in PREDICTORS if name != "ours"]
+    columns = {name: f"{name}_ms" for name in PREDICTORS if name != "ours"}
     try:
-        frame = pd.read_parquet(path, columns=[*STEP, "option", *columns])
+        frame = pd.read_parquet(path, columns=[*STEP, "option", *columns.values()])
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read published predictions from {path}: {' '.join(str(error).split())}") from None
     single = frame[frame["option"].fillna("") == ""]
     return {
-        tuple(row[key] for key in STEP): {name: _number(row[name]) for name in columns}
+        step_of(row): {name: _number(row[column]) for name, column in columns.items()}
         for row in single.to_dict("records")
     }
 
@@ -76,9 +85,16 @@ def _number(value: Any) -> float | None:
     return float(value) if value == value else None
 
 
-def _figures(row: Mapping[str, Any], said: Mapping[str, float | None]) -> dict[str, float | None]:
-    low, high = row["interval_ms"]
-    return {"measured_ms": row["measured_ms"], "low_ms": low, "high_ms": high, "ours_ms": row["predicted_ms"], **said}
+def _judged(row: Mapping[str, Any], said: Mapping[str, float | None]) -> dict[str, Any]:
+    (low, high), ours, measured = row["interval_ms"], row["predicted_ms"], row["measured_ms"]
+    predicted = {"ours": ours, **said}
+    errors = {name: None if ms is None else signed_error(ms, measured) for name, ms in predicted.items()}
+    return {"ours_ms": ours, "low_ms": low, "high_ms": high, "inside": low <= measured <= high, "errors": errors}
+
+
+def signed_error(predicted: float, measured: float) -> float:
+    """By how many percent a prediction misses: below zero where it is too fast."""
+    return 100 * (predicted / measured - 1)
 
 
 def summarise_models(rows: Rows, split: Split) -> dict[str, Any]:
@@ -99,14 +115,13 @@ def model_errors(rows: Rows) -> dict[str, Any]:
     """Mean, worst and mean signed error in percent of each predictor over the rows that it covers, and ``inside``:
     share of rows within our 90 % interval.
     """
-    inside = [row["low_ms"] <= row["measured_ms"] <= row["high_ms"] for row in rows]
-    found = {name: signed_errors(rows, f"{name}_ms") for name in PREDICTORS}
-    return {"count": len(rows), "inside": 100 * float(np.mean(inside)), "predictors": found}
+    found = {name: error_summary(rows, name) for name in PREDICTORS}
+    return {"count": len(rows), "inside": 100 * float(np.mean([row["inside"] for row in rows])), "predictors": found}
 
 
-def signed_errors(rows: Rows, column: str) -> dict[str, Any] | None:
-    """count, mean, worst and bias (mean signed error) in percent of rows that ``column`` predicts; None without any."""
-    signed = [100 * (row[column] / row["measured_ms"] - 1) for row in rows if row[column] is not None]
+def error_summary(rows: Rows, name: str) -> dict[str, Any] | None:
+    """count, mean, worst and bias (mean signed error) in percent of rows with an error ``name``; None without any."""
+    signed = [row["errors"][name] for row in rows if row["errors"][name] is not None]
     if not signed:
         return None
     return {

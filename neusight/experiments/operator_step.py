@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError
-from neusight.experiments.model_step import STEP, Rows, signed_errors
+from neusight.experiments.model_step import STEP, Rows, error_summary, signed_error, step_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ _TIMES = ["forward_ms", "backward_ms", "accumulate_ms"]
 
 
 def summed_operators(operators: Path, latency: Path, configs: Path, split: Split) -> Rows:
-    """One row a step whose operators were measured layer by layer: gpu … seq_len, measured_ms, operators_ms.
+    """One row a step whose operators were measured layer by layer: gpu … seq_len, and in errors the sum's, in percent.
 
     Raises:
         DataError: a file is missing or foreign, or nothing can be summed.
@@ -45,14 +45,14 @@ def summed_operators(operators: Path, latency: Path, configs: Path, split: Split
     measured = measured[(measured["option"] == "") & measured["gpu"].isin([*split.training, *split.held_out])]
     rows = []
     for record in measured.to_dict("records"):
-        step = tuple(record[key] for key in STEP)
+        step = step_of(record)
         layers = layer_count(configs / f"{record['model']}.json")
         if step in steps and layers:
-            figures = {"measured_ms": record["e2e_ms"], "operators_ms": sum_of_step(steps[step], layers)}
-            rows.append({**{key: record[key] for key in STEP}, **figures})
+            missed = signed_error(sum_of_step(steps[step], layers), record["e2e_ms"])
+            rows.append({**{key: record[key] for key in STEP}, "errors": {"operators": missed}})
     if not rows:
         raise DataError(f"{operators} has no step of {latency} whose layers can be counted")
-    return sorted(rows, key=lambda row: tuple(row[key] for key in STEP))
+    return sorted(rows, key=step_of)
 
 
 def layer_count(config: Path) -> int | None:
@@ -95,18 +95,18 @@ def summarise_operators(rows: Rows, estimates: Rows = ()) -> dict[str, Any]:
 
     Args:
         rows: what ``summed_operators`` found.
-        estimates: rows with ``ours_ms``; a group that they do not cover wholly has None for ours.
+        estimates: rows with our errors; a group that they do not cover wholly has None for ours.
     """
-    ours = {tuple(row[key] for key in STEP): row["ours_ms"] for row in estimates}
-    joined = [{**row, "ours_ms": ours.get(tuple(row[key] for key in STEP))} for row in rows]
+    ours = {step_of(row): row["errors"]["ours"] for row in estimates}
+    joined = [{**row, "errors": {**row["errors"], "ours": ours.get(step_of(row))}} for row in rows]
     groups = {"all": joined}
     for key in ("mode", "gpu"):
         for name in dict.fromkeys(row[key] for row in joined):
             groups[name] = [row for row in joined if row[key] == name]
-    return {"groups": {name: _both(part) for name, part in groups.items()}}
+    return {"rows": list(rows), "groups": {name: _both(part) for name, part in groups.items()}}
 
 
 def _both(rows: Rows) -> dict[str, Any]:
-    covered = all(row["ours_ms"] is not None for row in rows)
-    ours = signed_errors(rows, "ours_ms") if covered else None
-    return {"count": len(rows), "operators": signed_errors(rows, "operators_ms"), "ours": ours}
+    covered = all(row["errors"]["ours"] is not None for row in rows)
+    ours = error_summary(rows, "ours") if covered else None
+    return {"count": len(rows), "operators": error_summary(rows, "operators"), "ours": ours}

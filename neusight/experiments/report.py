@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from neusight.experiments.model_step import PREDICTORS
+from neusight.experiments.model_step import PREDICTORS, step_of
 from neusight.units import milliseconds
 
 FIGURES = {
-    "models.png": "Whole models, predicted against measured; solid: held-out GPUs, hollow: training GPUs.",
+    "models.png": "Whole models: every predictor over what was measured, along our own prediction.",
     "kernels.png": "Mean error of single kernels on GPUs that were not trained on, by family.",
     "gpus.png": "Mean error of whole models by GPU; a dash is the worst row; bars beyond the axis carry their figure.",
 }
@@ -30,7 +30,7 @@ def render(results: Results, figures: Sequence[str]) -> str:
         parts.append(_operators(results["operators"]))
     parts += [f"![{name.removesuffix('.png')}]({name})\n\n{FIGURES[name]}" for name in figures]
     if "models" in first:
-        parts.append(_rows(first["models"]["rows"]))
+        parts.append(_rows(first["models"]["rows"], results.get("operators", {}).get("rows", ())))
     return "\n\n".join(parts) + "\n"
 
 
@@ -165,30 +165,23 @@ def _sum_cells(error: Results | None) -> tuple[str, ...]:
     return (f"{error['mean']:.1f}", f"{error['worst']:.1f}", f"{error['bias']:+.1f}") if error else ("", "", "")
 
 
-def _rows(rows: Sequence[Results]) -> str:
-    others = [name for name in PREDICTORS if name != "ours"]
-    head = ("gpu", "model", "mode", "batch × seq", "measured", "ours", "90 % interval", "error")
-    cells = [(*_row_cells(row), *(_signed(row, name) for name in others)) for row in rows]
-    names = [PREDICTORS[name] for name in others]
-    return f"## Row by row\n\nErrors in percent, signed.\n\n{table((*head, *names), cells, 3)}"
-
-
-def _row_cells(row: Results) -> tuple[str, ...]:
-    times = {key: milliseconds(row[f"{key}_ms"] / 1e3) for key in ("measured", "ours", "low", "high")}
-    steps = f"{row['batch']} × {row['seq_len']}"
-    interval = f"{times['low']} – {times['high']}"
+def _rows(rows: Sequence[Results], sums: Sequence[Results]) -> str:
+    summed = {step_of(row): row["errors"]["operators"] for row in sums}
+    head = ("gpu", "model", "mode", "batch × seq", "ours", "90 % interval", "inside")
+    errors = ([*(row["errors"][name] for name in PREDICTORS), summed.get(step_of(row))] for row in rows)
+    cells = [(*_row_cells(row), *map(_signed, missed)) for row, missed in zip(rows, errors, strict=True)]
     return (
-        row["gpu"],
-        row["model"],
-        row["mode"],
-        steps,
-        times["measured"],
-        times["ours"],
-        interval,
-        _signed(row, "ours"),
+        "## Row by row\n\nOur prediction with its 90 % interval, whether the measured latency lies inside, and signed "
+        "errors in percent: of every predictor, and of the sum of measured operators where there is one.\n\n"
+        + table((*head, *PREDICTORS.values(), "operators"), cells, 3)
     )
 
 
-def _signed(row: Results, name: str) -> str:
-    value = row[f"{name}_ms"]
-    return "" if value is None else f"{100 * (value / row['measured_ms'] - 1):+.1f}"
+def _row_cells(row: Results) -> tuple[str, ...]:
+    ours, low, high = (milliseconds(row[f"{key}_ms"] / 1e3) for key in ("ours", "low", "high"))
+    inside = "yes" if row["inside"] else "no"
+    return row["gpu"], row["model"], row["mode"], f"{row['batch']} × {row['seq_len']}", ours, f"{low} – {high}", inside
+
+
+def _signed(error: float | None) -> str:
+    return "" if error is None else f"{error:+.1f}"

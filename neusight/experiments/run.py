@@ -25,6 +25,8 @@ RESULTS = "results.json"
 REPORT = "report.md"
 DIGITS = 5
 """Significant digits in results: more would differ between machines."""
+ROW_DECIMALS = 1
+"""Decimals of a single row's errors in percent: a report on measurements, not a copy of them."""
 
 
 def run(experiment: Experiment, train: bool = False, report: Report | None = None) -> dict[str, Any]:
@@ -110,12 +112,18 @@ def _hashes(declared: Declaration) -> dict[str, str]:
 
 
 def rounded(value: Any) -> Any:
-    """Floats to ``DIGITS`` significant digits, and None for what is no number, all through lists and tables."""
+    """Floats to ``DIGITS`` significant digits, and None for what is no number, all through lists and tables; the
+    ``errors`` of rows to ``ROW_DECIMALS``.
+    """
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): rounded(entry) for key, entry in value.items()}
+        return {str(key): _of_row(entry) if key == "errors" else rounded(entry) for key, entry in value.items()}
     return [rounded(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _of_row(errors: dict[str, float | None]) -> dict[str, float | None]:
+    return {name: None if error is None else round(error, ROW_DECIMALS) for name, error in errors.items()}
 
 
 def load_results(experiment: Experiment) -> dict[str, Any]:

@@ -22,8 +22,7 @@ def _of_models(models: Mapping[str, Any], targets: Targets) -> list[dict[str, An
     group = models["groups"]["all"]
     ours, limit = group["predictors"]["ours"], targets.model_worst_percent
     rows = [row for row in models["rows"] if row["group"] != "other_vendor"]
-    errors = [(100 * (row["ours_ms"] / row["measured_ms"] - 1), row) for row in rows]
-    above = [f"{_step(row)}: {error:+.1f} %" for error, row in errors if abs(error) > limit]
+    above = [f"{_step(row)}: {error:+.1f} %" for row in rows if abs(error := row["errors"]["ours"]) > limit]
     count = group["count"]
     mean = _verdict(f"mean error of {count} whole models, %", ours["mean"], targets.model_mean_percent, [])
     return [mean, _verdict(f"worst error of {count} whole models, %", ours["worst"], limit, above)]

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from neusight.cli.app import app
 from neusight.errors import DataError
 from neusight.experiments import accuracy_block, evaluated, find_experiment, load_results, run, write_results
 from neusight.experiments.declare import Data, Declaration, Experiment, Split, Targets, TileModels
+from neusight.experiments.model_step import PREDICTORS
 from neusight.experiments.run import rounded
 from neusight.paths import checkout_dir
 
@@ -51,6 +53,12 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def keys(value: Any) -> set[str]:
+    """Every key in nested lists and tables."""
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return set(value if isinstance(value, dict) else ()).union(*map(keys, entries))
+
+
 def experiment(folder: Path, **changes: object) -> Experiment:
     declared = Declaration(
         title="Mine",
@@ -80,6 +88,9 @@ def test_a_run_finds_what_was_put_in_and_writes_the_same_files_again(data: Path,
     assert predictors["ours"]["mean"] == pytest.approx(50, abs=0.01)
     assert (predictors["neusight"]["mean"], predictors["li"]["mean"]) == (0, pytest.approx(50))
     assert predictors["habitat"] is None
+    # The step took twice our prediction.
+    inside = [row["low_ms"] <= 2 * row["ours_ms"] <= row["high_ms"] for row in only["models"]["rows"]]
+    assert [row["inside"] for row in only["models"]["rows"]] == inside
     assert only["kernels"]["held_out"][0]["mape"] == pytest.approx(50, abs=0.01)
     sums = results["operators"]["groups"]["all"]
     assert (sums["count"], sums["operators"]["mean"]) == (1, pytest.approx(0, abs=0.01))
@@ -94,6 +105,9 @@ def test_a_run_finds_what_was_put_in_and_writes_the_same_files_again(data: Path,
     assert "l4 mine inference 2 × 128: -50.0 %" in report
     assert "| mean error of 2 whole models, %" in report
     assert "## Sums of measured operators" in report
+    (row,) = (line for line in report.splitlines() if line.startswith("| l4 ") and "| inference |" in line)
+    errors = [cell.strip() for cell in row.split("|")[-7:-1]]
+    assert errors == ["-50.0", "+0.0", "", "+50.0", "-50.0", "+0.0"]
     assert all(f"({name})" in report for name in first if name.endswith(".png"))
 
 
@@ -120,6 +134,22 @@ def test_results_that_are_not_there_or_damaged_say_how_to_get_them(tmp_path: Pat
     (mine.folder / "results.json").write_text("{")
     with pytest.raises(DataError, match="damaged"):
         load_results(mine)
+
+
+def test_neither_measurements_nor_published_predictions_are_stored(data: Path, tmp_path: Path) -> None:
+    mine = experiment(tmp_path / "out")
+    write_results(mine, run(mine))
+    theirs = {f"{name}_ms" for name in PREDICTORS if name != "ours"}
+    for stored in (load_results(mine), load_results(SHIPPED)):
+        found = keys(stored)
+        assert {"ours_ms", "low_ms", "high_ms", "inside", "errors"} <= found
+        assert not found & (theirs | {"e2e_ms", "operators_ms"})
+        assert not [key for key in found if "measured" in key]
+    # The published roofline is left out: it was made half of what was measured, which is our prediction.
+    said = pd.read_parquet(data / "mine" / "published.parquet")
+    secret = {f"{ms:.5g}" for ms in [*said["neusight_ms"], *said["li_ms"]]}
+    written = (mine.folder / "results.json").read_text()
+    assert not [ms for ms in secret if ms in written]
 
 
 @needs_data

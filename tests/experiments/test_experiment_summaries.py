@@ -66,14 +66,16 @@ def test_kernels_of_another_vendor_stay_apart_and_long_ones_count_again() -> Non
 
 def model_row(gpu: str, group: str, ours: float, neusight: float, **others: float | None) -> dict[str, Any]:
     row = {"gpu": gpu, "group": group, "model": "m", "mode": "training", "batch": 1, "seq_len": 2}
-    row |= {"measured_ms": 100.0, "low_ms": 80.0, "high_ms": 99.0, "ours_ms": ours, "neusight_ms": neusight}
-    return row | {"habitat_ms": None, "li_ms": None, "roofline_ms": 50.0} | others
+    row |= {"ours_ms": 100.0 + ours, "low_ms": 80.0, "high_ms": 400.0, "inside": gpu == "t4"}
+    return row | {
+        "errors": {"ours": ours, "neusight": neusight, "habitat": None, "li": None, "roofline": -50.0} | others
+    }
 
 
 MODEL_ROWS = [
-    model_row("l4", "held_out", 150.0, 90.0),
-    model_row("t4", "training", 95.0, 100.0, high_ms=100.0),
-    model_row("mi100", "other_vendor", 300.0, 100.0, roofline_ms=None),
+    model_row("l4", "held_out", 50.0, -10.0),
+    model_row("t4", "training", -5.0, 0.0),
+    model_row("mi100", "other_vendor", 200.0, 0.0, roofline=None),
 ]
 
 
@@ -148,9 +150,10 @@ def test_layers_come_from_the_configuration(tmp_path: Any) -> None:
 
 def test_sums_stand_beside_our_estimates() -> None:
     step = {"gpu": "l4", "model": "m", "mode": "training", "batch": 1, "seq_len": 2}
-    rows = [{**step, "measured_ms": 100.0, "operators_ms": 80.0}]
-    rows += [{**step, "gpu": "p4", "measured_ms": 100.0, "operators_ms": 110.0}]
-    groups = summarise_operators(rows, MODEL_ROWS)["groups"]
+    rows = [{**step, "errors": {"operators": -20.0}}, {**step, "gpu": "p4", "errors": {"operators": 10.0}}]
+    found = summarise_operators(rows, MODEL_ROWS)
+    groups = found["groups"]
+    assert found["rows"] == rows
     assert groups["all"]["operators"]["mean"] == pytest.approx(15)
     assert groups["all"]["ours"] is None
     assert groups["l4"]["ours"]["mean"] == pytest.approx(50)
@@ -163,6 +166,11 @@ def test_rounding_reaches_everything_and_leaves_no_nan() -> None:
         "n": 3,
         "t": [123460.0],
     }
+
+
+def test_errors_of_single_rows_are_rounded_to_a_tenth_of_a_percent() -> None:
+    found = rounded({"rows": [{"ours_ms": 12.34567, "errors": {"ours": -12.3456, "li": None}}]})
+    assert found == {"rows": [{"ours_ms": 12.346, "errors": {"ours": -12.3, "li": None}}]}
 
 
 def test_tables_are_aligned() -> None:
