@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from neusight.errors import ArtifactError
+from neusight.errors import ArtifactError, nearest
 from neusight.features.formulas import FORMULAS
 from neusight.paths import checkout_dir
 
@@ -50,7 +50,13 @@ def load_contract(family: str, folder: Path | None = None) -> FeatureContract:
     Raises:
         ArtifactError: no such file, or it is malformed.
     """
-    path = (folder or checkout_dir("features")) / f"{family}.toml"
+    folder = folder or checkout_dir("features")
+    path = folder / f"{family}.toml"
+    if not path.is_file():
+        known = sorted(p.stem for p in folder.glob("*.toml"))
+        raise ArtifactError(
+            f"no feature contract '{family}' in {folder}: one of {', '.join(known)}{nearest(family, known)}"
+        )
     try:
         content = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:

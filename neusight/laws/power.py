@@ -17,6 +17,8 @@ from neusight.devices.spec import DeviceSpec
 SPEED_EXPONENT = 0.66
 STATIC_SHARE = 0.12
 LEAST_CLOCK = 0.1
+SHARPNESS = 32.0
+"""Of the smooth maximum(1, x) with which the limit sets in: at the limit itself it costs 2 %."""
 _NODES_NM = np.array([3.0, 4.0, 7.0, 12.0, 16.0])
 _PJ_PER_FLOP = np.array([10.0, 11.5, 14.2, 15.5, 17.7])
 L2_J_PER_BYTE = 3e-12
@@ -61,8 +63,8 @@ def slow_down(
         l2_bytes: bytes between L2 and the SMs.
     """
     drawn = (flop_energy_j(device) * flops + traffic_energy_j(device, dram_bytes, l2_bytes)) / time_s
-    # A smooth maximum(1, x): limits act a little before the average reaches them.
-    return np.exp(np.logaddexp(0.0, 8.0 * SPEED_EXPONENT * np.log(np.maximum(drawn / budget_w(device), 1e-9))) / 8.0)
+    excess = SPEED_EXPONENT * np.log(np.maximum(drawn / budget_w(device), 1e-9))
+    return np.exp(np.logaddexp(0.0, SHARPNESS * excess) / SHARPNESS)
 
 
 def traffic_energy_j(device: DeviceSpec, dram_bytes: np.ndarray, l2_bytes: np.ndarray) -> np.ndarray:
