@@ -226,12 +226,19 @@ def _interval(ratios: Sequence[list[float]]) -> list[float]:
 
 
 def _best_stop(backend: str, folds: Sequence[Fold]) -> dict[str, int]:
-    """The epoch (tens of rounds) with the smallest mean error on the held-out devices."""
+    """The first epoch (or ten rounds) whose error on the held-out devices is not clearly above the best one's.
+
+    Clearly: by more than one standard error of the differences, fold by fold (Hastie et al. 2009, section 7.10). A few
+    devices cannot tell neighbouring epochs apart, and the less was learned, the more the physical prior holds.
+    """
     lengths = {len(f.history) for f in folds}
-    if backend not in ("mlp", "gbm") or len(lengths) != 1:
+    if backend not in ("mlp", "gbm") or len(lengths) != 1 or len(folds) < 2:
         return {}
-    best = int(np.argmin(np.mean([f.history for f in folds], axis=0))) + 1
-    return {"stop": best} if backend == "mlp" else {"rounds": 10 * best}
+    errors = np.array([f.history for f in folds])
+    above = errors - errors[:, [int(np.argmin(errors.mean(axis=0)))]]
+    doubt = above.std(axis=0, ddof=1) / np.sqrt(len(folds))
+    stop = int(np.argmax(above.mean(axis=0) <= doubt)) + 1
+    return {"stop": stop} if backend == "mlp" else {"rounds": 10 * stop}
 
 
 def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:
