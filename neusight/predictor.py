@@ -26,7 +26,7 @@ CHUNK = 16384
 """Rows that are worked on together: their columns stay in the cache of a CPU core."""
 LIMITERS = np.array(["compute", "dram", "l2"])
 TRANSFER_WIDENING = 1.5
-"""Intervals of kernels that the answering model was not trained on are wider by this power (assumption)."""
+"""Intervals of kernels outside the answering model's training are wider by this power (assumption)."""
 
 
 @dataclass(frozen=True, kw_only=True)

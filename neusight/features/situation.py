@@ -2,8 +2,8 @@
 
 The expected time is the prior of every tile model: resources work at typical sustained rates, overlap imperfectly,
 and share the power budget. It holds a handful of global constants and nothing of any single device, so that it
-transfers; the tile models learn what remains. The constants come from a joint fit to the kernels of p4, p100, v100, t4
-and a100-pcie-40gb, each with a free level of its own, and are rounded.
+transfers; the tile models learn what remains. The constants come from a joint fit to the matrix products of p4, p100,
+v100, t4 and a100-pcie-40gb, each with a free level of its own, and are rounded.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ L2_SHARE = 0.62
 OVERLAP = 4.2
 """Exponent of the norm that joins resource times: infinity would be perfect overlap, 1 none."""
 VECTOR_SHARE = 0.5
+"""Share of the vector pipelines' peak that pointwise arithmetic sustains (assumption)."""
 
 
 @dataclass(frozen=True)

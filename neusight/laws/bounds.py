@@ -16,7 +16,7 @@ from neusight.kernels import KernelBatch
 from neusight.laws.work import Work, by_distinct
 
 L2_BYTES_PER_CLOCK_PER_SM = 64.0
-"""Port between an SM and L2, bytes a clock: 64 since Volta (Jia et al. 2018, section 3.4; A100 whitepaper)."""
+"""Port between an SM and L2, bytes a clock: 64 since Volta (Jia et al. 2018), at most that before."""
 
 GEMM_FAMILIES = ("gemm", "conv2d", "attention")
 LIMITERS = np.array(["compute", "dram", "l2"])

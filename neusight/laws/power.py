@@ -2,8 +2,8 @@
 
 Energy a FLOP falls with the process node, and with the voltage that a lower clock allows. At full speed a kernel
 would draw ``P = energy / time``; when that exceeds what the limit leaves for switching, the clock, and so the speed,
-falls by ``(P / budget) ** SPEED_EXPONENT``: power goes with clock times voltage squared, which is clock to the power
-of about 1.5 between the minimum and the boost voltage (Guerreiro et al. 2018 measure 1.3 to 2).
+falls by ``(P / budget) ** SPEED_EXPONENT``: power goes with clock times voltage squared, taken as clock to the power
+of 1.5, since voltage falls more slowly than the clock (assumption, near the joint fit on the training GPUs).
 """
 
 from __future__ import annotations

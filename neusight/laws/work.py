@@ -144,7 +144,7 @@ def _conv2d(batch: KernelBatch) -> Work:
 
 
 def _attention(batch: KernelBatch) -> Work:
-    """Forward 4·d a pair (q·k and p·v), backward 10·d: five products for two (Dao et al. 2022, section 3).
+    """Forward 4·d a pair (q·k and p·v), backward 10·d: five products for two (Dao 2023).
 
     Forward reads q, k, v and writes o and a float32 log-sum-exp a query; backward reads those and the gradient of o,
     and writes three gradients.

@@ -112,8 +112,11 @@ def _train_family(
     report: Report | None,
 ) -> Artifact:
     rows = corpus.rows[family]
-    folds = [_fold(family, contract, corpus, r, choices, options, state, report) for r in rows] if len(rows) > 1 else []
+    run = _Folds(family, contract, corpus, choices, options, state, report)
+    folds = run.all(options.model_parameters(), "whole")
     parameters = options.model_parameters() | _best_stop(options.backend, folds)
+    # Errors and intervals are those of the model as it ships: stopped, not trained to the end.
+    folds = run.all(parameters, "stopped") if parameters != options.model_parameters() else folds
     floors = launch_floors(rows)
     data = training_set(rows, contract, choices.without(""), floors)
     model = new_model(options.backend, **parameters).fit(data, None, _progress(report, f"{family}: all GPUs"))
@@ -140,38 +143,54 @@ def _train_family(
     return load_artifact(folder)
 
 
-def _fold(
-    family: str,
-    contract: FeatureContract,
-    corpus: Corpus,
-    held: DeviceRows,
-    choices: _Choices,
-    options: Options,
-    state: FoldStore,
-    report: Report | None,
-) -> Fold:
-    """Train without one GPU and measure on it; tile choice and launch floors are learned without it as well."""
-    gpu = held.device.id
-    if (done := state.load(family, gpu)) is not None:
-        return done
-    others = [r for r in corpus.rows[family] if r.device.id != gpu]
-    choice = choices.without(gpu)
-    floors = launch_floors(others)
-    model = new_model(options.backend, **options.model_parameters())
-    target = training_set([held], contract, choice, floors)
-    model.fit(training_set(others, contract, choice, floors), target, _progress(report, f"{family}: without {gpu}"))
+@dataclass(frozen=True)
+class _Folds:
+    """Leave-one-GPU-out folds of one family."""
+
+    family: str
+    contract: FeatureContract
+    corpus: Corpus
+    choices: _Choices
+    options: Options
+    state: FoldStore
+    report: Report | None
+
+    def all(self, parameters: dict[str, Any], stage: str) -> list[Fold]:
+        """One fold a GPU, or none when there is only one GPU; ``stage`` names them in the store."""
+        rows = self.corpus.rows[self.family]
+        return [self._stored(held, parameters, stage) for held in rows] if len(rows) > 1 else []
+
+    def _stored(self, held: DeviceRows, parameters: dict[str, Any], stage: str) -> Fold:
+        name = f"{self.family}-{stage}"
+        if (done := self.state.load(name, held.device.id)) is not None:
+            return done
+        fold = self._fitted(held, parameters, stage)
+        self.state.save(name, fold)
+        return fold
+
+    def _fitted(self, held: DeviceRows, parameters: dict[str, Any], stage: str) -> Fold:
+        """Train without one GPU and measure on it; tile choice and launch floors are learned without it as well."""
+        gpu = held.device.id
+        others = [r for r in self.corpus.rows[self.family] if r.device.id != gpu]
+        choice, floors = self.choices.without(gpu), launch_floors(others)
+        target = training_set([held], self.contract, choice, floors)
+        task = f"{self.family}: without {gpu}" + (", stopped" if stage == "stopped" else "")
+        model = new_model(self.options.backend, **parameters)
+        model.fit(training_set(others, self.contract, choice, floors), target, _progress(self.report, task))
+        return _measured(model, target, held)
+
+
+def _measured(model: TileModel, target: TrainingSet, held: DeviceRows) -> Fold:
     execution_s = target.bound_s / utilisation(model.logits(target.features, target.prior))
     ratios = np.log(np.maximum(target.latency_s - target.floor_s, target.bound_s) / execution_s)
     error = np.abs((target.floor_s + execution_s) / target.latency_s - 1.0)
     ops = held.batch["op"].astype(str)
-    fold = Fold(
-        gpu=gpu,
+    return Fold(
+        gpu=held.device.id,
         history=[float(e) for e in getattr(model, "history_", [])],
         ratios=_quantiles(ratios, target.weight),
         mape={str(op): round(100 * float(error[ops == op].mean()), 2) for op in np.unique(ops)},
     )
-    state.save(family, fold)
-    return fold
 
 
 def _quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
