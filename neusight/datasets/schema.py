@@ -7,11 +7,12 @@ its columns otherwise. pyarrow is imported where a file is opened.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from neusight.errors import DataError, nearest
+from neusight.kernels import KERNEL_CLASSES
 
 Kind = Literal["string", "integer", "number", "boolean"]
 _ARROW: dict[str, str] = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
@@ -176,6 +177,45 @@ MODEL_TABLE = Table(
         Column("backward_ms", "number", "ms", required=False),
     ),
 )
+_KINDS: dict[str, Kind] = {"int": "integer", "bool": "boolean", "str": "string"}
+
+
+def _conditions() -> tuple[Column, ...]:
+    """How a row was measured: statistics, the device's state, and what ran."""
+    spread = ("tenth percentile", "ninetieth percentile")
+    return (
+        Column("latency_p10_ms", "number", "ms", required=False, meaning=spread[0]),
+        Column("latency_p90_ms", "number", "ms", required=False, meaning=spread[1]),
+        Column("launches", "integer", required=False, meaning="single launches behind latency_ms"),
+        Column("execution_ms", "number", "ms", required=False, meaning="one kernel of a graph's replay, operands cold"),
+        Column("execution_p10_ms", "number", "ms", required=False, meaning=spread[0]),
+        Column("execution_p90_ms", "number", "ms", required=False, meaning=spread[1]),
+        Column("replays", "integer", required=False, meaning="graph replays behind execution_ms"),
+        Column("cached_ms", "number", "ms", required=False, meaning="as execution_ms on one set of operands: L2 warm"),
+        Column("operand_sets", "integer", required=False, meaning="sets of operands that launches rotate through"),
+        Column("clock_mhz", "number", "MHz", required=False, meaning="of the SMs, while it ran"),
+        Column("memory_clock_mhz", "number", "MHz", required=False),
+        Column("power_w", "number", "W", required=False),
+        Column("temperature_c", "number", "°C", required=False),
+        Column("throttle", "string", required=False, meaning="reasons the driver gave, '' none, ';'-separated"),
+        Column("stable", "boolean", meaning="small spread, and not throttled by heat"),
+        Column("repeat", "integer", meaning="0, or 1 where a kernel was measured once more, to know the noise"),
+        Column("measured_at", "string", required=False, meaning="UTC, ISO 8601"),
+        Column("worker", "string", required=False, meaning="host and device that measured it"),
+    )
+
+
+def _collected(family: str, kernel: type[Any]) -> Table:
+    """Rows that `neusight collect` measured: every field of the kernel, with the conditions of the measurement."""
+    shape = tuple(Column(f.name, _KINDS[str(f.type)]) for f in fields(kernel) if f.name not in ("op", "dtype"))
+    sample = Column("sample", "string", meaning="names a planned measurement; no two rows of a set share it")
+    head = (sample, Column("family", "string"), *_HEAD, _DTYPE, _SPLIT, _LATENCY)
+    return Table(family, (*head, *shape, *_conditions(), *_ORIGIN, *_PROFILE))
+
+
+COLLECTED_TABLES: dict[str, Table] = {family: _collected(family, kind) for family, kind in KERNEL_CLASSES.items()}
+"""Tables by kernel family; a file is one of these where it has the columns ``sample`` and ``family``."""
+
 TABLE_OF_OP: dict[str, Table] = {op: table for table in KERNEL_TABLES.values() for op in table.ops}
 
 
