@@ -3,7 +3,8 @@
 Read
     ``load_kernels(path=None, families=None) -> DataFrame``, ``load_models(path=None) -> DataFrame``: checked parquet;
     ``to_batches(frame) -> [(KernelBatch, positions), ...]``: the rows as kernels;
-    ``observed_tiles(frame) -> DataFrame`` (kind, tile_m, tile_n, split_k, grid, kernels).
+    ``observed_tiles(frame) -> DataFrame`` (kind, tile_m, tile_n, split_k, grid, kernels);
+    ``devices_beside(path) -> {id: DeviceSpec}``, ``device_of(gpu, beside) -> DeviceSpec``: what rows were measured on.
 Judge
     ``clean(frame, devices=None, rules=None) -> CleanResult(frame, report)``, ``RULES``,
     ``rules_named(names)``, ``explained(report)``, ``by_gpu(report)``;
@@ -15,6 +16,7 @@ Bring
     ``import_csv(folder, out, gpu=None, split=None, dtype='float32', about=None) -> Manifest``.
 """
 
+from neusight.datasets.beside import device_of, devices_beside
 from neusight.datasets.bring import import_csv
 from neusight.datasets.cards import describe, show
 from neusight.datasets.clean import RULES, CleanResult, Rule, by_gpu, clean, explained, rules_named
@@ -41,6 +43,8 @@ __all__ = [
     "by_gpu",
     "clean",
     "describe",
+    "device_of",
+    "devices_beside",
     "explained",
     "find_dataset",
     "import_csv",
