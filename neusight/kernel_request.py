@@ -28,8 +28,8 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
     """The one kernel that a name and a shape stand for, as a batch of one.
 
     Args:
-        name: a family (gemm, conv2d, attention, elementwise, row_reduction, memory, optimizer) or an operator of one:
-            linear, bmm, softmax, layer_norm, gelu, add, copy, adamw_fused, …
+        name: a family (gemm, grouped_gemm, conv2d, attention, elementwise, row_reduction, memory, optimizer) or an
+            operator of one: linear, bmm, softmax, layer_norm, gelu, add, copy, adamw_fused, …
         given: fields of the family, as values or as text. Elementwise and memory kernels take ``rows`` and ``cols`` for
             ``elements``; square convolutions take ``size`` and ``kernel``; ``seq_len`` stands for q_len and kv_len.
             Bytes and FLOP that are not given follow from the shape.
@@ -79,7 +79,7 @@ def _spread(family: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed(key: str, value: Any, kind: str) -> Any:
-    """Text as the field's type; counts are positive, padding and window may be 0."""
+    """Text as the field's type; counts are positive, padding, window and largest may be 0."""
     if kind == "str":
         return str(value)
     if kind == "bool":
@@ -90,7 +90,7 @@ def _typed(key: str, value: Any, kind: str) -> Any:
         number = int(str(value))
     except ValueError:
         raise CoverageError(f"{key}={value}: not a whole number: write it like {key}=1024") from None
-    least = 0 if key in ("padding", "window", "flops", "read_bytes", "write_bytes") else 1
+    least = 0 if key in ("padding", "window", "largest", "flops", "read_bytes", "write_bytes") else 1
     if number < least:
         raise CoverageError(f"{key}={value}: must be at least {least}")
     return number
@@ -110,6 +110,19 @@ def _flops(values: Mapping[str, Any], elements: int) -> int:
 def _gemm(values: Mapping[str, Any]) -> dict[str, str]:
     """A bmm multiplies tensors as they lie; a linear layer multiplies by its transposed weight."""
     return {"layout": "nn"} if values.get("op") == "bmm" else {}
+
+
+def _grouped_gemm(values: Mapping[str, Any]) -> dict[str, int]:
+    """Nothing follows, but a fullest group must be one that tokens and groups can make."""
+    if not {"tokens", "groups"} <= values.keys() or not values.get("largest"):
+        return {}
+    least = -(-values["tokens"] // values["groups"])
+    if not least <= values["largest"] <= values["tokens"]:
+        given = f"{values['tokens']} tokens in {values['groups']} groups"
+        raise CoverageError(
+            f"largest={values['largest']}: {given} need at least {least} and at most all in one of them"
+        )
+    return {}
 
 
 def _elementwise(values: Mapping[str, Any]) -> dict[str, int]:
@@ -162,6 +175,7 @@ _OPS: dict[str, frozenset[str]] = {
 }
 _DERIVED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, int | str]]] = {
     "gemm": _gemm,
+    "grouped_gemm": _grouped_gemm,
     "elementwise": _elementwise,
     "row_reduction": _row_reduction,
     "memory": _memory,

@@ -126,6 +126,24 @@ class Attention:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupedGemm:
+    """C_g[m_g,n] = A_g[m_g,k] B_g[k,n] for each of ``groups`` experts, in one kernel.
+
+    ``tokens`` is the sum of all m_g, ``largest`` the rows of the fullest group: 0 stands for the least there can be,
+    ceil(tokens / groups), with the tokens spread evenly.
+    """
+
+    family: ClassVar[str] = "grouped_gemm"
+    op: str = "forward"
+    groups: int
+    tokens: int
+    largest: int = 0
+    n: int
+    k: int
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Memory:
     """Data movement without arithmetic: copy, fill, cat, transpose, embedding, embedding_backward, gather, scatter."""
 
@@ -155,9 +173,9 @@ class Optimizer:
     dtype: str = "float32"
 
 
-Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | Memory | Optimizer
+Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | Memory | Optimizer
 KERNEL_CLASSES: dict[str, type[Any]] = {
-    c.family: c for c in (Gemm, Conv2d, Elementwise, RowReduction, Attention, Memory, Optimizer)
+    c.family: c for c in (Gemm, Conv2d, Elementwise, RowReduction, Attention, GroupedGemm, Memory, Optimizer)
 }
 
 

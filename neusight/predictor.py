@@ -59,12 +59,12 @@ class KernelEstimates:
 def answering_model(batch: KernelBatch) -> np.ndarray:
     """Name of the tile model that answers each kernel, shape (n,).
 
-    Convolutions without a fast algorithm are matrix products and go to ``gemm``, as does fused attention; copies and
-    optimizers are pointwise kernels. Such answers are marked as transferred.
+    Convolutions without a fast algorithm are matrix products and go to ``gemm``, as do fused attention and grouped
+    products; copies and optimizers are pointwise kernels. Such answers are marked as transferred.
     """
     if batch.family == "conv2d":
         return np.where(winograd_gain(batch) > 1, "conv2d", "gemm")
-    home = {"attention": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
+    home = {"attention": "gemm", "grouped_gemm": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
     return np.full(len(batch), home.get(batch.family, batch.family))
 
 

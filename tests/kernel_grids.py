@@ -61,6 +61,17 @@ def attentions(rng: np.random.Generator, n: int = 40, dtype: str = "float32") ->
     )
 
 
+def grouped_gemms(rng: np.random.Generator, n: int = 40, dtype: str = "float32") -> KernelBatch:
+    """Tokens spread evenly, fallen on one group, or with a fullest group in between."""
+    groups, tokens = sizes(rng, n, 1, 128), sizes(rng, n, 1, 32768)
+    even = -(-tokens // groups)
+    largest = np.choose(np.arange(n) % 3, [0, tokens, (even + tokens) // 2])
+    extents = {name: sizes(rng, n, 1, 8192) for name in ("n", "k")}
+    return KernelBatch.from_columns(
+        "grouped_gemm", groups=groups, tokens=tokens, largest=largest, dtype=dtype, **extents
+    )
+
+
 def elementwise(rng: np.random.Generator, n: int = 40, dtype: str = "float32") -> KernelBatch:
     op, elements = rng.choice(["add", "mul", "gelu", "relu", "tanh"], n), sizes(rng, n, 1, 2**28)
     size = DTYPE_BYTES[dtype]
@@ -103,6 +114,7 @@ MAKERS = {
     "gemm": gemms,
     "conv2d": convolutions,
     "attention": attentions,
+    "grouped_gemm": grouped_gemms,
     "elementwise": elementwise,
     "row_reduction": row_reductions,
     "memory": moves,

@@ -31,6 +31,11 @@ def _attention(k: Any) -> str:
     return f"attention {k.op} {k.batch}x{heads}x{k.q_len}x{k.kv_len}x{k.head_dim}{causal}"
 
 
+def _grouped_gemm(k: Any) -> str:
+    largest = f" largest {k.largest}" if k.largest else ""
+    return f"grouped_gemm {k.op} {k.tokens} in {k.groups}, {k.n}x{k.k}{largest}"
+
+
 def _rows(k: Any) -> str:
     return f"{k.op} {k.rows}x{k.cols}"
 
@@ -47,6 +52,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "gemm": _gemm,
     "conv2d": _conv2d,
     "attention": _attention,
+    "grouped_gemm": _grouped_gemm,
     "row_reduction": _rows,
     "elementwise": _elements,
     "memory": _elements,

@@ -28,6 +28,8 @@ def kernel(
 
     - `neusight kernel bmm batch=16 m=512 n=512 k=64 --gpu t4,l4`
 
+    - `neusight kernel grouped_gemm groups=8 tokens=4096 n=14336 k=4096 dtype=bfloat16 --gpu h100-sxm-80gb`
+
     - `neusight kernel softmax rows=8192 cols=1024 --gpu l4`
 
     - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`

@@ -27,7 +27,7 @@ from neusight.laws.power import (
     traffic_energy_j,
 )
 from neusight.laws.waves import idle_factor, rounds
-from neusight.laws.work import Work, by_distinct, conv_gemm, element_bytes, work_of
+from neusight.laws.work import Work, by_distinct, conv_gemm, element_bytes, filled_groups, work_of
 from neusight.tiling import TileChoice, Tiling, tile
 
 PEAK_SHARE = 0.95
@@ -201,6 +201,8 @@ def _product_extents(s: Situation) -> tuple[np.ndarray, np.ndarray]:
         return s.batch["m"].astype(float), s.batch["n"].astype(float)
     if s.batch.family == "conv2d":
         return conv_gemm(s.batch)[1:3]
+    if s.batch.family == "grouped_gemm":
+        return s.batch["tokens"] / filled_groups(s.batch)[0], s.batch["n"].astype(float)
     return s.batch["q_len"].astype(float), s.batch["head_dim"].astype(float)
 
 
@@ -240,7 +242,10 @@ def _product_compute_s(s: Situation) -> np.ndarray:
 
 
 def aligned(s: Situation) -> np.ndarray:
-    """Whether m, n and k are all multiples of four: rows start on 16-byte boundaries in float32."""
-    if s.batch.family != "gemm":
+    """Whether m, n and k are all multiples of four: rows start on 16-byte boundaries in float32. The rows of a group
+    are whatever the tokens make them.
+    """
+    if s.batch.family not in ("gemm", "grouped_gemm"):
         return np.ones(len(s.batch), dtype=bool)
-    return (s.batch["m"] % 4 == 0) & (s.batch["n"] % 4 == 0) & (s.batch["k"] % 4 == 0)
+    extents = [s.batch[name] for name in ("m", "n", "k") if name in s.batch.columns]
+    return (np.stack(extents) % 4 == 0).all(axis=0)

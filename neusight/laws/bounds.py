@@ -18,7 +18,7 @@ from neusight.laws.work import Work, by_distinct
 L2_BYTES_PER_CLOCK_PER_SM = 64.0
 """Port between an SM and L2, bytes a clock: 64 since Volta (Jia et al. 2018), at most that before."""
 
-GEMM_FAMILIES = ("gemm", "conv2d", "attention")
+GEMM_FAMILIES = ("gemm", "conv2d", "attention", "grouped_gemm")
 LIMITERS = np.array(["compute", "dram", "l2"])
 TINY_S = 1e-12
 

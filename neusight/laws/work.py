@@ -118,6 +118,17 @@ def attention_pairs(batch: KernelBatch) -> np.ndarray:
     return np.where(batch["causal"], causal, q * window)
 
 
+def filled_groups(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
+    """(groups that have rows, rows of the fullest) of a grouped product.
+
+    A fullest group outside what tokens and groups allow is moved to the nearest end; the groups beside it are taken
+    to have rows as long as there are tokens for them.
+    """
+    groups, tokens = batch["groups"].astype(float), batch["tokens"].astype(float)
+    fullest = np.clip(batch["largest"], np.ceil(tokens / groups), tokens)
+    return 1.0 + np.minimum(groups - 1.0, tokens - fullest), fullest
+
+
 def _gemm(batch: KernelBatch) -> Work:
     """2·b·m·n·k; reads A, B and the bias, writes C."""
     b, m, n, k = (batch[name].astype(float) for name in ("batch", "m", "n", "k"))
@@ -161,6 +172,14 @@ def _attention(batch: KernelBatch) -> Work:
     return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=written)
 
 
+def _grouped_gemm(batch: KernelBatch) -> Work:
+    """2·tokens·n·k however the tokens fall; reads A and the B of each group that has rows, writes C."""
+    tokens, n, k = (batch[name].astype(float) for name in ("tokens", "n", "k"))
+    size, flops = element_bytes(batch), 2 * tokens * n * k
+    read = size * (tokens * k + filled_groups(batch)[0] * k * n)
+    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=size * tokens * n)
+
+
 def _as_stated(batch: KernelBatch) -> Work:
     """Families that carry their own bytes and operations."""
     moved = {name: batch[name].astype(float) for name in ("read_bytes", "write_bytes")}
@@ -172,6 +191,7 @@ _FAMILIES: dict[str, Callable[[KernelBatch], Work]] = {
     "gemm": _gemm,
     "conv2d": _conv2d,
     "attention": _attention,
+    "grouped_gemm": _grouped_gemm,
     "elementwise": _as_stated,
     "row_reduction": _as_stated,
     "memory": _as_stated,

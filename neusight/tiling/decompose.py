@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
 from neusight.kernels import KernelBatch
-from neusight.laws.work import conv_gemm, element_bytes
+from neusight.laws.work import conv_gemm, element_bytes, filled_groups
 from neusight.tiling.library import TileChoice, least_cost_tile
 
 REGISTERS_PER_ACCUMULATOR = 1.9
@@ -22,7 +22,8 @@ class Tiling:
     """Tiles of a batch of kernels on one device; columns of shape (n,).
 
     A block computes ``tile_m x tile_n`` outputs over an inner extent of ``depth``; ``down x across`` blocks cover one
-    of ``batch`` products. Row-wise kernels have rows x cols as tile, pointwise ones 1 x elements.
+    of ``batch`` products, on average where products differ in height. Row-wise kernels have rows x cols as tile,
+    pointwise ones 1 x elements.
     """
 
     tile_m: np.ndarray
@@ -38,7 +39,8 @@ class Tiling:
     @property
     def tile_count(self) -> np.ndarray:
         """Blocks launched."""
-        return self.batch * self.down * self.across
+        # An average times its number is whole again, but for the last bit.
+        return np.rint(self.batch * self.down * self.across)
 
     @property
     def waves(self) -> np.ndarray:
@@ -140,6 +142,30 @@ def _attention(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Ti
     heads = (batch["batch"] * batch["heads"]).astype(float)
     queries, width = batch["q_len"].astype(float), batch["head_dim"].astype(float)
     return product_tiling(heads, queries, width, batch["kv_len"].astype(float), rows, width, device)
+
+
+@decomposer("grouped_gemm")
+def _grouped_gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+    """Whole tiles for each group: ``ceil(largest / tile_m)`` down the fullest, and the rest of the tokens spread
+    evenly over the other groups that have rows. Exact where tokens are spread evenly, else an approximation, since
+    only the fullest group is known. One tile shape for all groups, the cheapest for their average height.
+    """
+    tokens, n, k = (batch[name].astype(float) for name in ("tokens", "n", "k"))
+    filled, fullest = filled_groups(batch)
+    rows = tokens / filled
+    tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
+    for dtype in np.unique(batch["dtype"]):
+        of = np.flatnonzero(batch["dtype"] == dtype)
+        size = element_bytes(batch.take(of))
+        tile_m[of], tile_n[of] = least_cost_tile(rows[of], n[of], k[of], filled[of], size, str(dtype), device)
+    down = np.ceil(fullest / tile_m) + _even_tiles(tokens - fullest, filled - 1.0, tile_m)
+    return replace(product_tiling(filled, rows, n, k, tile_m, tile_n, device), down=down / filled)
+
+
+def _even_tiles(rows: np.ndarray, groups: np.ndarray, tile_m: np.ndarray) -> np.ndarray:
+    """Tiles of ``rows`` over ``groups`` that differ by one row at most; none without groups."""
+    each, more = np.divmod(rows, np.maximum(groups, 1.0))
+    return more * np.ceil((each + 1.0) / tile_m) + (groups - more) * np.ceil(each / tile_m)
 
 
 def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:

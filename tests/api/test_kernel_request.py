@@ -4,7 +4,7 @@ import pytest
 
 from neusight.errors import CoverageError
 from neusight.kernel_request import requested
-from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, Kernel, Memory, Optimizer, RowReduction
+from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, GroupedGemm, Kernel, Memory, Optimizer, RowReduction
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,16 @@ from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, Kernel, Memor
             {"batch": 1, "heads": 2, "kv_heads": 2, "seq_len": 16, "head_dim": 64},
             Attention(batch=1, heads=2, kv_heads=2, q_len=16, kv_len=16, head_dim=64),
         ),
+        (
+            "grouped_gemm",
+            {"groups": 8, "tokens": 4096, "n": 14336, "k": "4096", "dtype": "bfloat16"},
+            GroupedGemm(groups=8, tokens=4096, n=14336, k=4096, dtype="bfloat16"),
+        ),
+        (
+            "grouped_gemm",
+            {"groups": 8, "tokens": 9, "n": 1, "k": 1, "largest": 2},
+            GroupedGemm(groups=8, tokens=9, n=1, k=1, largest=2),
+        ),
     ],
 )
 def test_shape_says_the_rest(name: str, given: dict[str, object], kernel: Kernel) -> None:
@@ -72,6 +82,9 @@ def test_given_bytes_win() -> None:
         ("gemm", {"m": 1, "n": 1, "k": 1, "bias": "maybe"}, "bias=maybe: not a truth value"),
         ("gemm", {"m": 1, "n": 1, "k": 1, "dtype": "floot32"}, "unknown dtype 'floot32'; did you mean float32"),
         ("elementwise", {"elements": 1}, "elementwise needs op"),
+        ("grouped_gemm", {"groups": 8, "tokens": 9, "k": 1}, "grouped_gemm needs n"),
+        ("grouped_gemm", {"groups": 8, "tokens": 9, "n": 1, "k": 1, "largest": 1}, "largest=1: 9 tokens in 8 groups"),
+        ("grouped_gemm", {"groups": 8, "tokens": 9, "n": 1, "k": 1, "largest": 10}, "largest=10: 9 tokens in 8"),
         ("elementwise", {"op": "gleu", "elements": 1}, "unknown operator 'gleu'; did you mean gelu"),
         ("softmax", {"rows": 1}, "row_reduction needs cols"),
         ("optimizer", {"op": "foreach_add", "elements": 4}, "optimizer needs tensors, read_bytes"),

@@ -127,7 +127,8 @@ def test_convolutions_take_the_model_of_their_algorithm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "model"), [("attention", "gemm"), ("memory", "elementwise"), ("optimizer", "elementwise")]
+    ("family", "model"),
+    [("attention", "gemm"), ("grouped_gemm", "gemm"), ("memory", "elementwise"), ("optimizer", "elementwise")],
 )
 def test_families_without_a_model_of_their_own_are_marked(family: str, model: str, predictor: KernelPredictor) -> None:
     found = predictor.predict(grid(family), CATALOGUE["l4"])
