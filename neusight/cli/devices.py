@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from neusight.cli.options import Format, Overrides
+from neusight.errors import DeviceError
 
 if TYPE_CHECKING:
+    from neusight.collect.drafting import Draft
     from neusight.devices import DeviceSpec
 
 app = typer.Typer(no_args_is_help=True, help="The accelerators that the catalogue holds.")
@@ -47,6 +50,55 @@ def show(
     spec = load_device(device, overrides)
     data = spec.model_dump(mode="json")
     Output(form).data(data, [_row(spec)], lambda: line(to_toml(spec).rstrip()))
+
+
+@app.command()
+def draft(
+    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda stands for ROCm as well.")] = "cuda",
+    index: Annotated[int, typer.Option(min=0, help="Which of several GPUs, as PyTorch counts them.")] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .toml file; default: stdout.")] = None,
+) -> None:
+    """Draft the device file of this machine's GPU or CPU from what its driver reports.
+
+    Example: `neusight devices draft --out mine.toml`, then `neusight predict gpt2-large --gpu mine.toml`.
+    """
+    from neusight.cli.output import busy, line
+    from neusight.collect.drafting import draft_device
+    from neusight.devices import to_toml
+
+    if out is not None and out.suffix.lower() != ".toml":
+        raise typer.BadParameter(f"'{out}' does not end in .toml: name it {out}.toml", param_hint="--out")
+    with busy("asking the driver" if device == "cuda" else "measuring clock and memory"):
+        drafted = draft_device(device, index)
+    text = to_toml(drafted.spec)
+    if out is None:
+        line(text.rstrip())
+    else:
+        _write(text, out)
+    _explain(drafted, out)
+
+
+def _write(text: str, out: Path) -> None:
+    """Write the file; what someone may have corrected by hand stays."""
+    if out.exists() and out.read_text(encoding="utf-8") != text:
+        raise DeviceError(f"{out} is there and says something else: name another --out, or remove it first")
+    out.write_text(text, encoding="utf-8")
+
+
+def _explain(drafted: Draft, out: Path | None) -> None:
+    from neusight.cli.output import note
+
+    spec = drafted.spec
+    if drafted.known:
+        note(f"The catalogue knows this device as {spec.id}; the file is the catalogue's.")
+    else:
+        note(f"The catalogue does not know {spec.name}: check what [sources] calls an assumption.")
+    for difference in drafted.differences:
+        note(f"  {difference}")
+    if out is None:
+        note("Keep it with --out mine.toml, then: neusight predict gpt2-large --gpu mine.toml")
+    else:
+        note(f"Use it: neusight predict gpt2-large --gpu {out}")
 
 
 def _cells(spec: DeviceSpec) -> tuple[str, ...]:

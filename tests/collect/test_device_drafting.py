@@ -1,0 +1,341 @@
+"""Drafts of GPUs' device files: they agree with the catalogue where it knows the device, and say what they assume."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from neusight.collect.drafting import Draft, draft_device, draft_gpu
+from neusight.collect.drafting_architectures import ARCHITECTURES, architecture_of, is_geforce, matrix_rates
+from neusight.collect.drafting_gpu import gpu_spec
+from neusight.collect.drafting_gpu_readings import GpuReadings, read_gpu
+from neusight.devices import DeviceSpec, list_devices, load_device, to_toml
+from neusight.errors import DeviceError
+
+# As deviceQuery and nvidia-smi print them for these boards.
+T4 = GpuReadings(
+    name="Tesla T4",
+    capability="7.5",
+    sm_count=40,
+    memory_bytes=15_843_721_216,
+    l2_bytes=4_194_304,
+    warp_size=32,
+    max_threads_per_sm=1024,
+    shared_memory_per_sm_bytes=65_536,
+    registers_per_sm=65_536,
+    clock_hz=1590e6,
+    memory_clock_hz=5001e6,
+    memory_bus_bits=256,
+    power_limit_w=70.0,
+    pcie_generation=3,
+    pcie_lanes=16,
+)
+A100 = replace(
+    T4,
+    name="NVIDIA A100-SXM4-40GB",
+    capability="8.0",
+    sm_count=108,
+    memory_bytes=42_298_834_944,
+    l2_bytes=41_943_040,
+    max_threads_per_sm=2048,
+    shared_memory_per_sm_bytes=167_936,
+    clock_hz=1410e6,
+    memory_clock_hz=1215e6,
+    memory_bus_bits=5120,
+    power_limit_w=400.0,
+    pcie_generation=4,
+    nvlinks=12,
+    nvlink_version="3.0",
+)
+FUTURE = replace(
+    T4,
+    name="NVIDIA GeForce RTX 6070 Future",
+    capability="12.7",
+    sm_count=64,
+    memory_bytes=16 * 2**30,
+    l2_bytes=48 * 2**20,
+    max_threads_per_sm=1536,
+    shared_memory_per_sm_bytes=102_400,
+    clock_hz=2600e6,
+    memory_clock_hz=15_000e6,
+    power_limit_w=250.0,
+    pcie_generation=5,
+)
+BARE = GpuReadings(name="NVIDIA H100 64GB", capability="9.0", sm_count=114, memory_bytes=64 * 2**30)
+
+
+def as_reported(id_: str, bus_bits: int, transfers: int = 2, **changed: Any) -> GpuReadings:
+    """Readings of a driver that reports the catalogue's figures."""
+    spec = load_device(id_)
+    figures: dict[str, Any] = {
+        "name": spec.aliases[0],
+        "capability": spec.compute_capability,
+        "sm_count": spec.sm_count,
+        "memory_bytes": int(spec.dram_capacity_bytes),
+        "l2_bytes": int(spec.l2_capacity_bytes),
+        "warp_size": spec.warp_size,
+        "max_threads_per_sm": spec.max_threads_per_sm,
+        "shared_memory_per_sm_bytes": int(spec.shared_memory_per_sm_bytes),
+        "registers_per_sm": spec.registers_per_sm,
+        "clock_hz": spec.boost_clock_hz,
+        "memory_clock_hz": spec.dram_bandwidth_bytes_per_s * 8 / transfers / bus_bits,
+        "memory_bus_bits": bus_bits,
+        "power_limit_w": spec.tdp_w,
+    }
+    return GpuReadings(**{**figures, **changed})
+
+
+H200 = as_reported("h200-sxm-141gb", 6144, pcie_generation=5, pcie_lanes=16, nvlinks=18, nvlink_version="4.0")
+# ROCm reports the L2 of one die, memory that transfers four times a clock, and no links.
+MI300X = as_reported("mi300x", 8192, transfers=4, l2_bytes=4 * 2**20)
+
+GPUS = [T4, A100, H200, MI300X, FUTURE, BARE]
+
+
+def by_name(readings: GpuReadings) -> str:
+    return readings.name
+
+
+def reads_back_equal(spec: DeviceSpec, tmp_path: Path) -> bool:
+    path = tmp_path / "draft.toml"
+    path.write_text(to_toml(spec), encoding="utf-8")
+    return load_device(str(path)) == spec
+
+
+# Rates that a product has below its architecture's, for export or by choice; the table cannot know.
+HALVED = {"l40": "float32 sums at half rate, as on GeForce", "l20": "float32 sums and integers at half rate"}
+CUT = {"h20": "a quarter of Hopper's matrix units", "h800-sxm-80gb": "float64 removed for export"}
+# Matrix units rated at a lower clock than on the boards with more power; float64 of eight boards rounded to 10 TFLOP/s.
+TOLERANCE = {"h100-nvl-94gb": 0.08, "h200-nvl-141gb": 0.08, "b300-sxm-288gb": 0.08}
+DATA_CENTRE = [
+    spec
+    for spec in list_devices()
+    if spec.vendor in ("nvidia", "amd") and not is_geforce(spec.name) and spec.id not in {**HALVED, **CUT}
+]
+GEFORCE = [spec for spec in list_devices() if is_geforce(spec.name)]
+
+
+@pytest.mark.parametrize("spec", [*DATA_CENTRE, *GEFORCE], ids=lambda spec: spec.id)
+def test_the_table_reproduces_the_rates_of_the_catalogue(spec: DeviceSpec) -> None:
+    assert spec.compute_capability
+    architecture = architecture_of(spec.compute_capability)
+    assert architecture.capability == spec.compute_capability
+    clocks_per_s = spec.sm_count * spec.boost_clock_hz
+    tolerance = TOLERANCE.get(spec.id, 0.045)
+    for table, published in (
+        (matrix_rates(architecture, spec.name), spec.matrix_flops_per_s),
+        (architecture.vector, spec.vector_flops_per_s),
+    ):
+        # The datasheets of Ada boards disagree on int4: the table leaves it out.
+        assert set(table) | {"int4"} == set(published) | {"int4"} and set(table) <= set(published)
+        for dtype in table:
+            assert table[dtype] * clocks_per_s == pytest.approx(published[dtype], rel=tolerance), dtype
+
+
+def test_every_architecture_is_like_a_catalogued_device_that_has_it() -> None:
+    for architecture in ARCHITECTURES:
+        for id_ in filter(None, (architecture.like, architecture.geforce_like)):
+            assert load_device(id_).compute_capability == architecture.capability
+
+
+@pytest.mark.parametrize("readings", [T4, A100, H200, MI300X], ids=by_name)
+def test_a_draft_of_a_known_device_has_the_catalogue_s_figures(readings: GpuReadings) -> None:
+    known, drafted = load_device(readings.name), gpu_spec(readings)
+    for field in ("sm_count", "boost_clock_hz", "l2_capacity_bytes", "shared_memory_per_sm_bytes", "registers_per_sm"):
+        assert getattr(drafted, field) == getattr(known, field), field
+    for field in ("max_threads_per_sm", "max_blocks_per_sm", "warp_size", "tdp_w", "launch_overhead_s"):
+        assert getattr(drafted, field) == getattr(known, field), field
+    assert drafted.dram_bandwidth_bytes_per_s == pytest.approx(known.dram_bandwidth_bytes_per_s, rel=0.005)
+    assert drafted.vector_flops_per_s["float32"] == pytest.approx(known.vector_flops_per_s["float32"], rel=0.02)
+    assert drafted.matrix_flops_per_s["float16"] == pytest.approx(known.matrix_flops_per_s["float16"], rel=0.02)
+    assert {link.kind: link.bandwidth_bytes_per_s for link in drafted.links} == {
+        link.kind: link.bandwidth_bytes_per_s for link in known.links
+    }
+
+
+@pytest.mark.parametrize(
+    ("readings", "id_", "differences"),
+    [
+        (T4, "t4", ()),
+        (A100, "a100-sxm-40gb", ("dram_capacity: driver 42.3 GB, catalogue 40 GB",)),
+        (H200, "h200-sxm-141gb", ()),
+        (MI300X, "mi300x", ()),
+        (
+            replace(A100, memory_bytes=40 * 10**9, sm_count=132),
+            "a100-sxm-40gb",
+            ("sm_count: driver 132, catalogue 108",),
+        ),
+        (
+            replace(T4, pcie_lanes=8, clock_hz=1.2e9),
+            "t4",
+            ("boost_clock: driver 1.2 GHz, catalogue 1.59 GHz", "links.pcie: driver 7.875 GB/s, catalogue 15.75 GB/s"),
+        ),
+    ],
+)
+def test_a_known_device_is_the_catalogue_s_with_what_differs(
+    readings: GpuReadings, id_: str, differences: tuple[str, ...]
+) -> None:
+    assert draft_gpu(readings) == Draft(load_device(id_), known=True, differences=differences)
+
+
+def test_what_was_assumed_is_not_compared() -> None:
+    silent = GpuReadings(name="NVIDIA A100-SXM4-40GB", capability="8.0", sm_count=108, memory_bytes=40 * 10**9)
+    # Bandwidth and clock of a draft without them are those of another A100.
+    assert draft_gpu(silent).differences == ()
+
+
+@pytest.mark.parametrize("readings", GPUS, ids=by_name)
+def test_drafted_gpus_read_back_equal(readings: GpuReadings, tmp_path: Path) -> None:
+    assert reads_back_equal(gpu_spec(readings), tmp_path)
+
+
+def test_an_unknown_card_says_what_it_assumes(tmp_path: Path) -> None:
+    draft = draft_gpu(FUTURE)
+    spec = draft.spec
+    assert not draft.known and draft.differences == ()
+    assert spec.id == "nvidia-geforce-rtx-6070-future"
+    assert "12.7" in spec.notes and "12.0" in spec.notes
+    assert spec.dram_bandwidth_bytes_per_s == 2 * 15e9 * 256 / 8
+    for field in ("matrix_flops_per_s", "vector_flops_per_s", "release_date", "max_blocks_per_sm", "base_clock_hz"):
+        assert spec.sources[field].startswith("assumption: "), field
+    for field in ("sm_count", "boost_clock_hz", "l2_capacity_bytes", "tdp_w", "links"):
+        assert spec.sources[field].startswith("reported by the driver"), field
+
+
+def test_a_silent_driver_leaves_the_figures_of_a_device_of_its_kind() -> None:
+    spec, like = gpu_spec(BARE), load_device("h100-sxm-80gb")
+    for field in ("boost_clock_hz", "dram_bandwidth_bytes_per_s", "l2_capacity_bytes", "warp_size", "tdp_w", "links"):
+        assert getattr(spec, field) == getattr(like, field), field
+        assert spec.sources[field] == f"assumption: as {like.name}; the driver does not say"
+    assert spec.sources["max_blocks_per_sm"] == like.sources["max_blocks_per_sm"]
+    assert spec.vector_flops_per_s["float32"] == 256 * 114 * like.boost_clock_hz
+
+
+@pytest.mark.parametrize(
+    ("capability", "taken_as"),
+    [
+        *(("13.0", "12.0"), ("12.1", "12.0"), ("10.1", "10.0"), ("8.7", "8.6"), ("5.2", "6.0")),
+        *(("gfx90c", "gfx90a"), ("gfx1201", "gfx950"), ("gfx906", "gfx908")),
+    ],
+)
+def test_an_unknown_architecture_is_the_newest_known_below_it(capability: str, taken_as: str) -> None:
+    assert architecture_of(capability).capability == taken_as
+
+
+def test_geforce_boards_sum_in_float32_at_half_rate_and_gtx_has_no_matrix_units() -> None:
+    ampere = architecture_of("8.6")
+    full, half = matrix_rates(ampere, "NVIDIA RTX A5000"), matrix_rates(ampere, "NVIDIA GeForce RTX 3080")
+    assert [half[d] / full[d] for d in ("tf32", "float16", "bfloat16", "int8")] == [0.5, 0.5, 0.5, 1.0]
+    assert matrix_rates(architecture_of("7.5"), "NVIDIA GeForce GTX 1660") == {}
+
+
+@pytest.mark.parametrize(("reported", "compute_units", "mib"), [(4, 304, 32), (24, 228, 24), (4, 38, 4)])
+def test_l2_of_several_dies_adds_up(reported: int, compute_units: int, mib: int) -> None:
+    spec = gpu_spec(replace(MI300X, l2_bytes=reported * 2**20, sm_count=compute_units))
+    assert spec.l2_capacity_bytes == mib * 2**20
+
+
+def test_a_figure_that_cannot_be_is_refused_in_one_line() -> None:
+    with pytest.raises(DeviceError, match="draft of Tesla T4: tdp = 70 MW is impossibly large") as error:
+        gpu_spec(replace(T4, power_limit_w=70e6))
+    assert "\n" not in str(error.value)
+
+
+# The APIs of PyTorch and NVML where no GPU is.
+
+
+class NVMLError(Exception):
+    pass
+
+
+def refuse(*_: Any) -> Any:
+    raise NVMLError
+
+
+def nvml(**answers: Any) -> SimpleNamespace:
+    """A stand-in for pynvml that answers what is given and refuses everything else it knows of."""
+    names = ("MaxClockInfo", "MemoryBusWidth", "PowerManagementDefaultLimit", "MaxPcieLinkGeneration")
+    refused = {f"nvmlDeviceGet{name}": refuse for name in (*names, "MaxPcieLinkWidth", "NvLinkState", "NvLinkVersion")}
+    known = {"NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "NVML_NVLINK_MAX_LINKS": 18, "NVMLError": NVMLError}
+    handle = {"nvmlInit": lambda: None, "nvmlDeviceGetHandleByUUID": lambda uuid: uuid}
+    return SimpleNamespace(**{**refused, **known, **handle, **answers})
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch):
+    """Let PyTorch find one GPU with given properties, beside a given NVML (None: not installed)."""
+    import torch
+
+    def install(pynvml: Any, hip: str | None = None, **properties: Any) -> None:
+        said = SimpleNamespace(**properties)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: said)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        monkeypatch.setitem(sys.modules, "pynvml", pynvml)
+
+    return install
+
+
+PROPERTIES = {
+    "name": "Tesla T4",
+    "major": 7,
+    "minor": 5,
+    "multi_processor_count": 40,
+    "total_memory": 15_843_721_216,
+    "L2_cache_size": 4_194_304,
+    "warp_size": 32,
+    "max_threads_per_multi_processor": 1024,
+    "shared_memory_per_multiprocessor": 65_536,
+    "regs_per_multiprocessor": 65_536,
+    "uuid": "5a3f",
+}
+
+
+def test_pytorch_and_nvml_together_give_the_readings(one_gpu) -> None:
+    boards = nvml(
+        nvmlDeviceGetMaxClockInfo=lambda handle, kind: {1: 1650, 2: 5001}[kind],
+        nvmlDeviceGetMemoryBusWidth=lambda handle: 256,
+        nvmlDeviceGetPowerManagementDefaultLimit=lambda handle: 70_000,
+        nvmlDeviceGetMaxPcieLinkGeneration=lambda handle: 3,
+        nvmlDeviceGetMaxPcieLinkWidth=lambda handle: 16,
+    )
+    one_gpu(boards, **PROPERTIES, clock_rate=1_590_000)
+    assert read_gpu(0) == T4
+    assert draft_device("cuda").known
+    one_gpu(boards, **PROPERTIES)
+    assert read_gpu(0).clock_hz == 1650e6
+
+
+def test_nvml_counts_the_links_that_are_up(one_gpu) -> None:
+    up = nvml(nvmlDeviceGetNvLinkState=lambda handle, link: int(link < 12), nvmlDeviceGetNvLinkVersion=lambda h, k: 4)
+    one_gpu(up, **PROPERTIES)
+    assert (read_gpu(0).nvlinks, read_gpu(0).nvlink_version) == (12, "3.0")
+
+
+@pytest.mark.parametrize("pynvml", [None, nvml(), nvml(nvmlInit=refuse, nvmlDeviceGetHandleByUUID=refuse)])
+def test_pytorch_alone_gives_what_it_has(one_gpu, pynvml: Any) -> None:
+    one_gpu(pynvml, **PROPERTIES, clock_rate=1_590_000, memory_clock_rate=5_001_000, memory_bus_width=256)
+    readings = read_gpu(0)
+    assert readings == replace(T4, power_limit_w=None, pcie_generation=None, pcie_lanes=None)
+
+
+def test_rocm_names_its_architecture_and_needs_no_nvml(one_gpu) -> None:
+    one_gpu(None, hip="6.4", **{**PROPERTIES, "name": "AMD Instinct MI300X", "gcnArchName": "gfx942:sramecc+:xnack-"})
+    assert read_gpu(0).capability == "gfx942"
+
+
+def test_no_gpu_and_no_such_gpu_are_one_line(one_gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    one_gpu(None, **PROPERTIES)
+    with pytest.raises(DeviceError, match="no GPU 1: PyTorch finds 1"):
+        draft_device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match=r"finds no GPU: .* --device cpu"):
+        draft_device("cuda")
