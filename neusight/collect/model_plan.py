@@ -1,0 +1,135 @@
+"""Which whole models are measured: a grid of steps, checked before anything runs, the cheapest first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.collect.model_tasks import ModelTask
+from neusight.collect.request import Request, run
+from neusight.collect.session import Progress, Report
+from neusight.errors import ModelError, nearest
+from neusight.graphs.graph import FoldedGraph
+from neusight.graphs.workloads import load_graph, resolve
+from neusight.graphs.workloads.catalogue import is_image_config
+from neusight.kernels import group_by_family
+from neusight.laws import work_of
+
+MODELS = ("bert-large", "gpt2-large", "gpt3-xl", "gpt3-2.7b", "opt-1.3b", "resnet-50")
+"""Measured unless others are asked for, in every mode."""
+INFERENCE_MODELS = ("llama-3-8b",)
+"""As well, in inference: gradients and optimizer of larger models fill a device."""
+DTYPES = ("float32", "tf32", "bfloat16", "float16")
+_DATA_DEPENDENT = {"switch_transformers": "its experts run on the tokens that the router happens to send them"}
+"""Types of models whose real step is not the traced one, and why."""
+
+
+def model_plan(
+    models: Sequence[str],
+    modes: Sequence[str],
+    dtypes: Sequence[str],
+    batches: Sequence[int],
+    seq_lens: Sequence[int | None],
+    attention: str,
+    optimizer: str,
+    compiled: bool,
+) -> list[ModelTask]:
+    """Every combination as a task, each once, those of the least work first.
+
+    Args:
+        models: names of the catalogue, or Hugging Face configuration files.
+        modes: ``inference``, ``training``.
+        dtypes: of ``DTYPES``.
+        batches: samples a step.
+        seq_lens: tokens a sample; None is the model's own. Images have none, whatever is asked.
+        attention: ``eager``, ``sdpa`` or ``flash``.
+        optimizer: whose step is timed in training; ``none``, ``sgd``, ``adam`` or ``adamw``.
+        compiled: through ``torch.compile``.
+
+    Raises:
+        ModelError: an unknown name or option, a batch or length that the model does not take, two models of one name,
+            or a model whose real step no trace describes.
+    """
+    if unknown := [d for d in dtypes if d not in DTYPES]:
+        raise ModelError(f"unknown dtype '{unknown[0]}'{nearest(unknown[0], DTYPES)}: one of {', '.join(DTYPES)}")
+    configs = _configs(models)
+    work_flops: dict[ModelTask, float] = {}
+    for (model, config), mode, batch, seq_len in product(configs.items(), modes, batches, seq_lens):
+        # Work is the same in every dtype; all traces of ready workloads ship in float32.
+        graph = load_graph(
+            model, mode=mode, batch=batch, seq_len=None if is_image_config(config) else seq_len,
+            optimizer=optimizer, attention=attention, allow_fallback=True,
+        )  # fmt: skip
+        for dtype in dtypes:
+            work_flops.setdefault(_task(graph, config, dtype, compiled), _flops(graph))
+    return sorted(work_flops, key=work_flops.__getitem__)
+
+
+def _configs(models: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Configurations by what the user named."""
+    named: dict[str, dict[str, Any]] = {}
+    seen: dict[str, dict[str, Any]] = {}
+    for model in models:
+        source = resolve(model)
+        if source.config is None:
+            raise ModelError(f"{model} cannot be kept as a configuration: give a ready workload or a config.json")
+        if reason := _DATA_DEPENDENT.get(source.config["model_type"]):
+            raise ModelError(f"{source.name} has no fixed step to compare with a trace: {reason}; leave it out")
+        if seen.setdefault(source.name, source.config) != source.config:
+            raise ModelError(f"two models are called {source.name}: rename one of the configuration files")
+        named[model] = source.config
+    return named
+
+
+def _task(graph: FoldedGraph, config: dict[str, Any], dtype: str, compiled: bool) -> ModelTask:
+    """The step of a graph, which has the defaults filled in."""
+    return ModelTask(
+        model=graph.model,
+        config=json.dumps(config, sort_keys=True),
+        mode=graph.mode,
+        dtype=dtype,
+        batch=graph.batch,
+        seq_len=graph.seq_len,
+        attention=graph.attention,
+        optimizer=graph.optimizer,
+        compiled=compiled,
+    )
+
+
+def _flops(graph: FoldedGraph) -> float:
+    counts = np.array([folded.count for folded in graph.kernels])
+    batches = group_by_family(folded.kernel for folded in graph.kernels)
+    return sum(float(work_of(batch).flops @ counts[positions]) for batch, positions in batches)
+
+
+def write_configs(tasks: Iterable[ModelTask], folder: Path) -> None:
+    """Write ``<model>.json`` of every model of the tasks, for ``neusight evaluate models --configs``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, config in {task.model: task.config for task in tasks}.items():
+        (folder / f"{name}.json").write_text(json.dumps(json.loads(config), indent=2) + "\n", encoding="utf-8")
+
+
+def collect_models(request: Request, tasks: Sequence[ModelTask], progress: Progress | None = None) -> Report:
+    """Measure steps of models and leave a data set with their configurations and its card.
+
+    Rows name all their options, so that a folder may be gone on with by another plan.
+
+    Args:
+        request: where, how long, into which folder.
+        tasks: in order.
+        progress: called after every step.
+
+    Raises:
+        DataError: a folder that is not to be used. DeviceError: no such device.
+    """
+
+    def begun(_: str) -> Sequence[ModelTask]:
+        write_configs(tasks, request.out / "models" / "configs")
+        return tasks
+
+    return run(request, {"models": {"target": request.target}}, begun, progress)

@@ -1,0 +1,247 @@
+"""One real step of a model on a device: the same phases that a trace counts, built from the same configuration.
+
+Forward is timed from the inputs to the logits. The loss, the cross-entropies of all logits over all positions, runs
+between the timed phases; backward begins with its gradient. The optimizer's step is timed apart, clearing the
+gradients is not. Dropout is active in training, nothing is cached or padded, and transformers runs as it is installed:
+it may look at positions to see that sequences are not packed, which no trace counts.
+
+Imported by workers alone: it needs torch at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from neusight.collect.bench import HEAT, SPREAD, Bench, Timing
+from neusight.collect.tasks import Unmeasurable
+from neusight.graphs.memory import Ledger
+from neusight.graphs.tensors import TensorSpec
+from neusight.graphs.training import prepared_optimizer
+from neusight.graphs.workloads.huggingface import build_model, input_specs
+
+if TYPE_CHECKING:
+    from neusight.collect.model_tasks import ModelTask
+
+BUDGET_S = 10.0
+"""Seconds of repeated steps behind a row."""
+TIMED = ("forward", "backward", "optimizer")
+"""Phases whose times add up to the step's."""
+_HALF = (torch.float16, torch.bfloat16)
+_NO_FLASH = "No available kernel"
+"""How PyTorch begins to say that no allowed form of attention can run."""
+
+
+def measured(task: ModelTask, bench: Bench) -> dict[str, Any]:
+    """The measured columns of a step's row; times are medians over iterations, ``e2e`` the sum of the timed phases.
+
+    ``peak_memory_bytes`` is what the allocator gave out at most during steady iterations; None on the CPU.
+
+    Raises:
+        Unmeasurable: the device does not compute in the dtype, or has no flash attention for it.
+        torch.OutOfMemoryError: the step does not fit.
+    """
+    _check_dtype(task.dtype, bench)
+    with _float32_precision(task.dtype == "tf32"), _attention(task.attention):
+        phases = _phases(task, bench)
+        _run_once(phases, task, bench)
+        if bench.on_gpu:
+            torch.cuda.reset_peak_memory_stats(bench.torch_device)
+        timings = dict(zip(phases, bench.timed(list(phases.values()), BUDGET_S), strict=True))
+    peak = torch.cuda.max_memory_allocated(bench.torch_device) if bench.on_gpu else None
+    conditions = bench.conditions()
+    step = _whole([timings[name] for name in TIMED if name in timings])
+    return {
+        **step.columns("e2e", "iterations"),
+        **{f"{name}_ms": 1e3 * timings[name].median_s for name in TIMED if name in timings},
+        "peak_memory_bytes": peak,
+        **conditions,
+        "stable": _stable(step, conditions),
+    }
+
+
+def _whole(phases: Sequence[Timing]) -> Timing:
+    """The sum of phases; its percentiles are those of a step whose phases are all fast, or all slow, at once."""
+    sums = {part: sum(getattr(timing, part) for timing in phases) for part in ("median_s", "p10_s", "p90_s")}
+    return Timing(**sums, count=phases[0].count)
+
+
+def _stable(step: Timing, conditions: Mapping[str, Any]) -> bool:
+    return step.spread <= SPREAD and not any(word in (conditions.get("throttle") or "") for word in HEAT)
+
+
+def _check_dtype(dtype: str, bench: Bench) -> None:
+    if dtype == "tf32" and not (bench.on_gpu and _capability(bench) >= (8, 0)):
+        raise Unmeasurable("tf32 needs tensor cores of compute capability 8.0 or later")
+    if dtype == "bfloat16" and bench.on_gpu and _capability(bench) < (8, 0):
+        raise Unmeasurable("bfloat16 needs compute capability 8.0 or later")
+
+
+def _capability(bench: Bench) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(bench.torch_device)
+
+
+@contextmanager
+def _float32_precision(tf32: bool) -> Iterator[None]:
+    """Whether products and convolutions in float32 may use TF32; by default PyTorch lets convolutions."""
+    backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        for backend in backends:
+            backend.allow_tf32 = tf32
+        yield
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
+
+
+def _attention(attention: str) -> Any:
+    """``flash`` allows fused attention this kernel alone; ``sdpa`` leaves the choice to PyTorch."""
+    return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if attention == "flash" else nullcontext()
+
+
+def _run_once(phases: Mapping[str, Callable[[], Any]], task: ModelTask, bench: Bench) -> None:
+    """Compile, choose algorithms and allocate, and find out whether the step runs at all."""
+    try:
+        for phase in phases.values():
+            phase()
+        bench.synchronise()
+    except RuntimeError as error:
+        if task.attention != "flash" or not str(error).startswith(_NO_FLASH):
+            raise
+        reason = f"no flash attention in {task.dtype} for this model and device: use --attention sdpa"
+        raise Unmeasurable(reason) from error
+
+
+def _phases(task: ModelTask, bench: Bench) -> dict[str, Callable[[], Any]]:
+    """What one iteration runs, in order."""
+    torch.manual_seed(bench.seed)
+    config = json.loads(task.config)
+    module = real_module(config, task, bench.torch_device)
+    inputs = real_inputs(config, task, module, bench.torch_device)
+    run = _compiled(module) if task.compiled else module
+    if task.mode == "inference":
+        return {"forward": lambda: _infer(run, inputs)}
+    return _Training(run, module, inputs, still_optimizer(module, task.optimizer)).phases()
+
+
+def _compiled(module: torch.nn.Module) -> Callable[..., Any]:
+    """Compiled afresh: PyTorch compiles one function only a few times, and then runs it eagerly without a word."""
+    torch.compiler.reset()
+    return torch.compile(module)
+
+
+def real_module(config: dict[str, Any], task: ModelTask, device: str) -> torch.nn.Module:
+    """The traced module with random weights, made on the device in its dtype: the host needs no memory for them."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(_torch_dtype(task.dtype))
+    try:
+        with torch.device(device):
+            module = build_model(config, task.mode, task.attention)
+    finally:
+        torch.set_default_dtype(before)
+    return module.train(task.mode == "training")
+
+
+def real_inputs(
+    config: dict[str, Any], task: ModelTask, module: torch.nn.Module, device: str
+) -> dict[str, torch.Tensor]:
+    """What ``forward`` takes: random ids within the vocabulary, random images, a mask that hides nothing."""
+    specs = input_specs(config, task.batch, task.seq_len, task.attention)
+    dtype = _torch_dtype(task.dtype)
+
+    def filled(name: str, spec: TensorSpec) -> torch.Tensor:
+        if not spec.floating:
+            embedding: Any = module.get_input_embeddings()  # type: ignore[operator]
+            return torch.randint(embedding.num_embeddings, spec.shape, device=device)
+        if name == "attention_mask":
+            return torch.zeros(spec.shape, dtype=dtype, device=device)
+        return torch.randn(spec.shape, dtype=dtype, device=device)
+
+    return {name: filled(name, spec) for name, spec in specs.items()}
+
+
+def still_optimizer(module: torch.nn.Module, name: str) -> torch.optim.Optimizer | None:
+    """The traced optimizer with its state, which changes no weight: random weights and targets would soon diverge.
+
+    Learning rate 0 runs the same kernels. The large ``eps`` keeps Adam's quotient finite where half precision rounds
+    the second moment to zero.
+    """
+    optimizer = prepared_optimizer(module, name, "foreach", Ledger())
+    if optimizer is None:
+        return None
+    for group in optimizer.param_groups:
+        group.update(lr=0.0, eps=1e-3)
+    for state in optimizer.state.values():
+        for tensor in state.values():
+            tensor.zero_()
+    return optimizer
+
+
+def _torch_dtype(dtype: str) -> torch.dtype:
+    return torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+
+
+def _infer(run: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        run(**inputs)
+
+
+class _Training:
+    """One iteration of training; what a phase leaves to the next lives no longer than it would in a loop."""
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        module: torch.nn.Module,
+        inputs: Mapping[str, torch.Tensor],
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        self.run = run
+        self.module = module
+        self.inputs = inputs
+        self.optimizer = optimizer
+        self.targets: list[torch.Tensor] = []
+        self.result: Any = None
+        self.scalar: Any = None
+
+    def phases(self) -> dict[str, Callable[[], Any]]:
+        """By name and in order."""
+        update = {"optimizer": self.optimizer.step} if self.optimizer is not None else {}
+        phases = {"forward": self.forward, "loss": self.loss, "backward": self.backward}
+        return {**phases, **update, "clear": self.module.zero_grad}
+
+    def forward(self) -> None:
+        """From the inputs to the logits."""
+        self.result = self.run(**self.inputs)
+
+    def loss(self) -> None:
+        """The cross-entropies of all logits over all positions, as the trace forms them."""
+        logits = [_rows(tensor) for tensor in _logits(self.result)]
+        self.result = None
+        if not self.targets:
+            self.targets = [torch.randint(t.shape[1], (t.shape[0],), device=t.device) for t in logits]
+        self.scalar = sum(map(functional.cross_entropy, logits, self.targets))
+
+    def backward(self) -> None:
+        """From the gradient of the loss to those of the weights."""
+        self.scalar.backward()
+        self.scalar = None
+
+
+def _logits(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [v for k, v in result.items() if "logits" in k and isinstance(v, torch.Tensor)]
+
+
+def _rows(logits: torch.Tensor) -> torch.Tensor:
+    """One row a position; half precision is widened first."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    return flat.float() if flat.dtype in _HALF else flat

@@ -1,0 +1,292 @@
+"""Whole models measured for real, small and on the CPU: what is timed is what a trace counts, and rows can be used."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neusight import Predictor
+from neusight.collect import model_steps
+from neusight.collect.bench import Bench, Timing
+from neusight.collect.model_plan import model_plan, write_configs
+from neusight.collect.model_tasks import ModelTask
+from neusight.collect.tasks import Unmeasurable
+from neusight.datasets import load_models
+from neusight.datasets.schema import MODEL_TABLE
+from neusight.devices import load_device
+from neusight.devices.write import to_toml
+from neusight.errors import ModelError
+from neusight.evaluation import evaluate_models
+from neusight.graphs.workloads import trace_workload
+
+BERT = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+BERT |= {"intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 32}
+GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32, "vocab_size": 100}
+GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("configs")
+    for name, config in {"small-bert": BERT, "small-gpt2": GPT2}.items():
+        (folder / f"{name}.json").write_text(json.dumps(config))
+    return folder
+
+
+class Operators(TorchDispatchMode):
+    """Counts operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class CountingBench(Bench):
+    """The CPU's bench, which first counts the operators of every phase that it is given."""
+
+    def timed(self, functions: Sequence[Callable[[], Any]], budget_s: float) -> list[Timing]:
+        self.counts = []
+        for function in functions:
+            with Operators() as operators:
+                function()
+            self.counts.append(operators.seen)
+        return super().timed(functions, 0.01)
+
+
+@pytest.fixture
+def bench() -> CountingBench:
+    return CountingBench(load_device("l4"), "cpu")
+
+
+def task(model: str | Path, mode: str = "training", **changes: Any) -> ModelTask:
+    options = {"dtypes": ["float32"], "batches": [2], "seq_lens": [None], "attention": "eager", "optimizer": "adamw"}
+    (only,) = model_plan([str(model)], [mode], **(options | {"compiled": False} | changes))
+    return only
+
+
+def row_of(one: ModelTask, bench: Bench) -> dict[str, Any]:
+    return {"gpu": bench.gpu, **one.describe(), **one.measure(bench)}
+
+
+SAME = (
+    *("mm", "addmm", "bmm", "convolution", "convolution_backward", "embedding", "embedding_dense_backward", "gelu"),
+    *("native_layer_norm", "native_layer_norm_backward", "native_batch_norm_backward", "_softmax", "relu_", "sum"),
+    *("_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward"),
+    *("_foreach_mul_", "_foreach_lerp_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_addcdiv_", "_foreach_add_"),
+)
+"""Operators that the CPU runs as a GPU does; dropout is another there, and a trace does not look for packed samples."""
+
+
+def comparable(operators: Counter[str]) -> Counter[str]:
+    return Counter({name: n for name, n in operators.items() if name.split(".")[1] in SAME})
+
+
+@pytest.mark.parametrize(
+    ("model", "mode"),
+    [(model, mode) for model in ("small-bert.json", "small-gpt2.json") for mode in ("inference", "training")]
+    + [("resnet-18", "training")],
+)
+def test_what_is_timed_is_what_the_trace_counts(model: str, mode: str, configs: Path, bench: CountingBench) -> None:
+    source = str(configs / model) if model.endswith(".json") else model
+    task(source, mode, batches=[1]).measure(bench)
+    names = ["forward"] if mode == "inference" else ["forward", "loss", "backward", "optimizer", "clear"]
+    run = dict(zip(names, map(comparable, bench.counts), strict=True))
+    traced = trace_workload(source, mode=mode, optimizer="adamw")
+    for phase in names:
+        if phase in model_steps.TIMED:
+            expected = comparable(Counter(node.operator for node in traced.nodes if node.phase == phase))
+            assert run[phase] == expected, phase
+            assert expected
+    if mode == "training":
+        heads = 2 if model == "small-bert.json" else 1
+        assert run["loss"] == {"aten._log_softmax.default": heads, "aten.nll_loss_forward.default": heads}
+        assert run["backward"]["aten.nll_loss_backward.default"] == heads
+        assert not run["clear"]
+
+
+def test_a_row_is_the_sum_of_its_phases_and_fits_the_table(configs: Path, bench: CountingBench) -> None:
+    row = row_of(task(configs / "small-gpt2.json"), bench)
+    assert row["e2e_ms"] == pytest.approx(row["forward_ms"] + row["backward_ms"] + row["optimizer_ms"])
+    assert 0 < row["e2e_p10_ms"] <= row["e2e_ms"] <= row["e2e_p90_ms"]
+    assert (row["seq_len"], row["optimizer"], row["option"], row["peak_memory_bytes"]) == (32, "adamw", "", None)
+    assert row["iterations"] >= 3
+    assert row.keys() <= {column.name for column in MODEL_TABLE.columns}
+    assert set(MODEL_TABLE.required) <= row.keys()
+    kept = pa.Table.from_pylist([row], MODEL_TABLE.arrow()).to_pylist()[0]
+    assert {key: kept[key] for key in row} == row
+
+
+def test_inference_is_the_forward_pass(configs: Path, bench: CountingBench) -> None:
+    row = row_of(task(configs / "small-bert.json", "inference"), bench)
+    assert row["e2e_ms"] == row["forward_ms"]
+    assert row["optimizer"] == "none"
+    assert not row.keys() & {"backward_ms", "optimizer_ms"}
+
+
+def test_training_without_an_optimizer_is_forward_and_backward(configs: Path, bench: CountingBench) -> None:
+    row = row_of(task(configs / "small-bert.json", optimizer="none"), bench)
+    assert row["e2e_ms"] == pytest.approx(row["forward_ms"] + row["backward_ms"])
+    assert "optimizer_ms" not in row
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_the_optimizer_moves_no_weight_even_in_half_precision(optimizer: str, configs: Path) -> None:
+    one = task(configs / "small-gpt2.json", dtypes=["float16"])
+    module = model_steps.real_module(GPT2, one, "cpu")
+    before = [p.detach().clone() for p in module.parameters()]
+    update = model_steps.still_optimizer(module, optimizer)
+    for _ in range(2):
+        module(**model_steps.real_inputs(GPT2, one, module, "cpu")).logits.float().sum().backward()
+        update.step()
+    assert all(p.dtype == torch.float16 and torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
+
+
+def test_inputs_are_real_and_nothing_is_masked(configs: Path) -> None:
+    one = task(configs / "small-bert.json", dtypes=["bfloat16"])
+    inputs = model_steps.real_inputs(BERT, one, model_steps.real_module(BERT, one, "cpu"), "cpu")
+    assert 0 <= int(inputs["input_ids"].min()) < int(inputs["input_ids"].max()) < 100
+    assert inputs["attention_mask"].dtype == torch.bfloat16 and not inputs["attention_mask"].any()
+
+
+class GpuLike(CountingBench):
+    """The CPU in the guise of a GPU of compute capability 8.0."""
+
+    on_gpu = True
+
+
+def test_peak_memory_and_tf32_of_a_gpu(configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resets, allowed, flags = [], [], (torch.backends.cuda.matmul, torch.backends.cudnn)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", resets.append)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 1234)
+    monkeypatch.setattr(GpuLike, "synchronise", lambda self: allowed.append([f.allow_tf32 for f in flags]))
+    monkeypatch.setattr(GpuLike, "conditions", lambda self: {"throttle": "sw_thermal_slowdown", "power_w": 70.0})
+    before = [f.allow_tf32 for f in flags]
+    for dtype in ("tf32", "float32"):
+        one = task(configs / "small-bert.json", "inference", dtypes=[dtype])
+        row = one.measure(GpuLike(load_device("l4"), "cpu"))
+        assert (row["peak_memory_bytes"], row["power_w"], row["stable"]) == (1234, 70.0, False)
+    assert allowed == [[True, True], [False, False]]
+    assert resets == ["cpu", "cpu"]
+    assert [f.allow_tf32 for f in flags] == before
+
+
+def test_what_the_device_cannot_do_says_so(configs: Path, bench: CountingBench) -> None:
+    with pytest.raises(Unmeasurable, match="tf32 needs tensor cores"):
+        task(configs / "small-gpt2.json", dtypes=["tf32"]).measure(bench)
+    # PyTorch's flash attention on the CPU has no dropout.
+    with pytest.raises(Unmeasurable, match="no flash attention in float32"):
+        task(configs / "small-gpt2.json", attention="flash").measure(bench)
+    task(configs / "small-gpt2.json", "inference", attention="flash").measure(bench)
+    assert bench.counts[0]["aten._scaled_dot_product_flash_attention_for_cpu.default"] == 2
+
+
+def test_rows_are_evaluated_as_they_are(configs: Path, bench: CountingBench, tmp_path: Path) -> None:
+    steps = [
+        task(configs / "small-gpt2.json", attention="sdpa"),
+        task(configs / "small-bert.json", "inference"),
+        task("resnet-18", "inference", batches=[1]),
+    ]
+    rows = [row_of(one, bench) for one in steps]
+    rows += [rows[0] | {"dtype": "tf32"}, rows[0] | {"option": "fusion"}]
+    file = tmp_path / "models" / "latency.parquet"
+    write_configs(steps, file.parent / "configs")
+    pq.write_table(pa.Table.from_pylist(rows, MODEL_TABLE.arrow()), file)
+
+    frame = load_models(file)
+    assert frame["seq_len"].tolist() == [32, 32, None, 32, 32]
+    assert frame["attention"].tolist() == ["sdpa", "eager", "eager", "sdpa", "sdpa"]
+
+    predictor = Predictor.load()
+    found = evaluate_models(file, file.parent / "configs", predictor)
+    assert [row["model"] for row in found["rows"]] == ["small-gpt2", "small-bert", "resnet-18"]
+    like = {"mode": "training", "batch": 2, "seq_len": 32, "optimizer": "adamw", "attention": "sdpa"}
+    step = predictor.estimate(configs / "small-gpt2.json", "l4", **like)
+    assert found["rows"][0]["predicted_ms"] == pytest.approx(1e3 * step.latency_s)
+    assert found["rows"][0]["measured_ms"] == rows[0]["e2e_ms"]
+    reasons = {row["option"] or row["dtype"]: row["reason"] for row in found["skipped"]}
+    assert "'tf32'" in reasons["tf32"]
+    assert "torch.compile" in reasons["fusion"]
+
+
+def test_a_device_beside_the_rows_is_used(configs: Path, bench: CountingBench, tmp_path: Path) -> None:
+    one = task(configs / "small-bert.json", "inference")
+    file = tmp_path / "models" / "latency.parquet"
+    write_configs([one], file.parent / "configs")
+    pq.write_table(pa.Table.from_pylist([row_of(one, bench) | {"gpu": "mine"}], MODEL_TABLE.arrow()), file)
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices" / "mine.toml").write_text(to_toml(load_device("l4").model_copy(update={"id": "mine"})))
+    assert evaluate_models(file, file.parent / "configs", Predictor.load())["rows"][0]["gpu"] == "mine"
+
+
+def test_files_that_say_nothing_of_attention_and_optimizer(tmp_path: Path) -> None:
+    row = {"gpu": "l4", "model": "bert", "mode": "training", "batch": 1, "seq_len": 128, "e2e_ms": 3.0}
+    pd.DataFrame([row]).to_parquet(tmp_path / "latency.parquet")
+    (found,) = load_models(tmp_path / "latency.parquet").to_dict("records")
+    assert (found["attention"], found["optimizer"], found["seq_len"]) == ("eager", "none", 128)
+
+
+def plan(models: Sequence[str], **changes: Any) -> list[ModelTask]:
+    options: dict[str, Any] = {"modes": ["inference", "training"], "dtypes": ["float32"], "batches": [1]}
+    options |= {"seq_lens": [None], "attention": "eager", "optimizer": "adamw", "compiled": False}
+    return model_plan(models, **(options | changes))
+
+
+def test_a_plan_has_every_step_once_and_the_cheapest_first() -> None:
+    tasks = plan(["gpt2-large", "resnet-50", "bert-large", "bert-large-uncased"], seq_lens=[128, 512])
+    assert [t.model for t in tasks[:2]] == ["resnet-50", "resnet-50"]
+    assert len(tasks) == len({t.sample for t in tasks}) == 2 + 4 + 4
+    assert tasks[-1].describe() | {"sample": ""} == {
+        **{"sample": "", "model": "gpt2-large", "mode": "training", "dtype": "float32", "batch": 1, "seq_len": 512},
+        **{"attention": "eager", "optimizer": "adamw", "option": ""},
+    }
+    assert {t.optimizer for t in tasks if t.mode == "inference"} == {"none"}
+    assert plan(["gpt2"], compiled=True)[0].describe()["option"] == "fusion"
+    assert plan(["gpt2"])[0].seq_len == 1024
+
+
+def test_the_default_trains_no_model_that_fills_a_device() -> None:
+    from neusight.cli.collect_models import planned
+
+    tasks = planned("", "inference,training", "float32", "1", "", "eager", "none", compiled=False)
+    modes = {name: {t.mode for t in tasks if t.model == name} for name in ("llama-3-8b", "bert-large")}
+    assert modes == {"llama-3-8b": {"inference"}, "bert-large": {"inference", "training"}}
+    named = planned("llama-3-8b", "training", "float32", "1", "", "eager", "none", compiled=False)
+    assert [t.mode for t in named] == ["training"]
+
+
+@pytest.mark.parametrize(
+    ("models", "changes", "message"),
+    [
+        (["bert-larg"], {}, "unknown model 'bert-larg'; did you mean bert-large"),
+        (["gpt2"], {"dtypes": ["float23"]}, "unknown dtype 'float23'; did you mean float32"),
+        (["gpt2"], {"modes": ["train"]}, "unknown mode 'train'"),
+        (["gpt2"], {"attention": "fast"}, "unknown attention 'fast'"),
+        (["gpt2"], {"optimizer": "lion"}, "unknown optimizer 'lion'"),
+        (["gpt2"], {"batches": [0]}, "batch 0 of gpt2"),
+        (["bert-large"], {"seq_lens": [1024]}, "longer than bert-large allows: at most 512"),
+        (["json:loads"], {}, "json:loads cannot be kept as a configuration"),
+        (["switch-base-4"], {}, "switch-base-4 has no fixed step"),
+    ],
+)
+def test_a_plan_refuses_in_one_line(models: list[str], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        plan(models, **changes)
+
+
+def test_two_models_of_one_name(configs: Path, tmp_path: Path) -> None:
+    (tmp_path / "small-bert.json").write_text(json.dumps(BERT | {"num_hidden_layers": 1}))
+    with pytest.raises(ModelError, match="two models are called small-bert"):
+        plan([str(configs / "small-bert.json"), str(tmp_path / "small-bert.json")])
