@@ -36,6 +36,7 @@ PIPELINE = [
     "api",
     "evaluation",
     "benchmark",
+    "collect",
     "experiments",
     "cli",
 ]

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 import neusight
 from neusight.cli import (
     bench,
+    collect,
     datasets,
     devices,
     evaluate,
@@ -64,6 +65,7 @@ app.command()(kernel.kernel)
 app.command()(sweep.sweep)
 app.command()(train.train)
 app.command()(bench.bench)
+app.add_typer(collect.app, name="collect")
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(devices.app, name="devices")
 app.add_typer(datasets.app, name="datasets")

@@ -114,6 +114,34 @@ def progress(text: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def countdown(text: str) -> Iterator[Callable[[int, int | None, float], None]]:
+    """A bar on stderr, for whoever watches, of something that has a time limit, a wanted number, or both.
+
+    Yields a function to call with (done, wanted or None, seconds left).
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, wanted, left_s: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(text, total=None, left="")
+        longest_s = 0.0
+
+        def advance(done: int, wanted: int | None, left_s: float) -> None:
+            nonlocal longest_s
+            longest_s = max(longest_s, left_s)
+            share = max(1.0 - left_s / longest_s if longest_s else 0.0, done / wanted if wanted else 0.0)
+            count = f"{done:,} of {wanted:,}" if wanted else f"{done:,} rows"
+            left = f"{count}, at most {left_s // 60:.0f}:{left_s % 60:02.0f} left"
+            shown.update(task, completed=share, total=1.0, left=left)
+
+        yield advance
+
+
+@contextmanager
 def tasks() -> Iterator[Callable[[str, int, int, float], None]]:
     """A progress bar a task on stderr; yields a function to call with (task, done, of, error).
 

@@ -82,6 +82,15 @@ def load_graph(
     return graph
 
 
+def shipped_graph(
+    model: str, *, mode: str = "inference", batch: int = 1, seq_len: int | None = None, dtype: str = "float32",
+    optimizer: str = "none", attention: str = "eager",
+) -> FoldedGraph | None:  # fmt: skip
+    """As ``load_graph`` of a ready workload, at once or not at all: None where no trace of such a step ships."""
+    source = resolve(model)
+    return _shipped(source, _checked(source, mode, batch, seq_len, dtype, optimizer, attention))
+
+
 def trace_workload(
     model: Any, *, mode: str = "inference", batch: int = 1, seq_len: int | None = None, dtype: str = "float32",
     optimizer: str = "none", attention: str = "eager", inputs: Any = None,

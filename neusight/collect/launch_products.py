@@ -1,0 +1,101 @@
+"""Launches of matrix products and convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neusight.collect.launches import Launch, Operands, Source, launcher, parts, unmeasurable
+from neusight.kernels import Conv2d, Gemm, GroupedGemm
+
+aten = torch.ops.aten
+
+
+@launcher("gemm")
+def gemm(kernel: Gemm) -> Launch:
+    """A product, with the bias in its epilogue where there is one. The layout names the order of B, then of A."""
+    if kernel.dtype == "float8":
+        return _scaled(kernel)
+    lead = (kernel.batch,) if kernel.op == "bmm" else ()
+    if kernel.bias and kernel.op == "bmm":
+        raise unmeasurable(kernel)
+
+    def operands(source: Source) -> Operands:
+        b = _matrix(source, (*lead, kernel.k, kernel.n), kernel.layout[0], kernel.dtype)
+        a = _matrix(source, (*lead, kernel.m, kernel.k), kernel.layout[1], kernel.dtype)
+        return (source.normal(kernel.n, dtype=kernel.dtype), a, b) if kernel.bias else (a, b)
+
+    run = torch.addmm if kernel.bias else torch.bmm if kernel.op == "bmm" else torch.mm
+    return Launch(kernel=kernel, operands=operands, run=run)
+
+
+def _matrix(source: Source, shape: tuple[int, ...], order: str, dtype: str) -> torch.Tensor:
+    """Row-major for ``n``, column-major for ``t``."""
+    if order == "n":
+        return source.normal(*shape, dtype=dtype)
+    return source.normal(*shape[:-2], shape[-1], shape[-2], dtype=dtype).transpose(-1, -2)
+
+
+def _scaled(kernel: Gemm) -> Launch:
+    """cuBLASLt's product of 8-bit floats with one scale a tensor, into bfloat16; it takes row-major by column-major."""
+    if kernel.op != "linear" or kernel.layout != "tn" or kernel.k % 16 or kernel.n % 16:
+        raise unmeasurable(kernel)
+
+    def operands(source: Source) -> Operands:
+        one = torch.ones((), device=source.device)
+        a = _matrix(source, (kernel.m, kernel.k), "n", kernel.dtype)
+        return a, _matrix(source, (kernel.k, kernel.n), "t", kernel.dtype), one, one
+
+    def run(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> Any:
+        return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
+
+    return Launch(kernel=kernel, operands=operands, run=run)
+
+
+@launcher("grouped_gemm")
+def grouped_gemm(kernel: GroupedGemm) -> Launch:
+    """One launch for all experts of a mixture; PyTorch has it for bfloat16."""
+    if kernel.dtype != "bfloat16" or kernel.k % 8 or kernel.n % 8:
+        raise unmeasurable(kernel)
+    counts = parts(kernel.tokens, kernel.groups, kernel.largest)
+
+    def operands(source: Source) -> Operands:
+        ends = torch.tensor(counts.cumsum(), dtype=torch.int32, device=source.device)
+        weights = source.normal(kernel.groups, kernel.n, kernel.k, dtype=kernel.dtype).transpose(-1, -2)
+        return source.normal(kernel.tokens, kernel.k, dtype=kernel.dtype), weights, ends
+
+    def run(tokens: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> Any:
+        return torch._grouped_mm(tokens, weights, offs=ends)
+
+    return Launch(kernel=kernel, operands=operands, run=run)
+
+
+@launcher("conv2d")
+def conv2d(kernel: Conv2d) -> Launch:
+    """cuDNN's forward, or one of its two gradients alone."""
+    geometry = ([kernel.stride] * 2, [kernel.padding] * 2, [kernel.dilation] * 2, False, [0, 0], kernel.groups)
+    image = (kernel.batch, kernel.in_channels, kernel.height, kernel.width)
+    filters = (kernel.out_channels, kernel.in_channels // kernel.groups, kernel.kernel_height, kernel.kernel_width)
+
+    def operands(source: Source) -> Operands:
+        x, weight = source.normal(*image, dtype=kernel.dtype), source.normal(*filters, dtype=kernel.dtype)
+        if kernel.op == "forward":
+            return x, weight
+        return source.normal(*_output(kernel), dtype=kernel.dtype), x, weight
+
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        return aten.convolution(x, weight, None, *geometry)
+
+    def backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
+        wanted = [kernel.op == "input_grad", kernel.op == "weight_grad", False]
+        return aten.convolution_backward(grad, x, weight, None, *geometry, wanted)
+
+    return Launch(kernel=kernel, operands=operands, run=forward if kernel.op == "forward" else backward)
+
+
+def _output(kernel: Conv2d) -> tuple[int, int, int, int]:
+    reach = [kernel.dilation * (extent - 1) + 1 for extent in (kernel.kernel_height, kernel.kernel_width)]
+    inputs = (kernel.height, kernel.width)
+    height, width = ((x + 2 * kernel.padding - r) // kernel.stride + 1 for x, r in zip(inputs, reach, strict=True))
+    return kernel.batch, kernel.out_channels, height, width

@@ -1,0 +1,124 @@
+"""Which kernels ran: names, grids and blocks, from the profiler, after everything has been timed.
+
+A process that has profiled once launches more slowly from then on (CUPTI stays attached), so that names are taken by
+fresh workers when the timing is over, and joined to the rows by their sample.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.collect.store import place_of, read_rows, write_rows
+from neusight.datasets.schema import COLLECTED_TABLES
+from neusight.kernels import KERNEL_CLASSES, Kernel
+
+if TYPE_CHECKING:
+    from neusight.collect.bench import Bench
+
+SHARE = 0.2
+"""Of the time of a collection, at the end, for names."""
+_AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameTask:
+    """Profile one kernel that has been timed, the row ``of``."""
+
+    kernel: Kernel
+    of: str
+
+    @property
+    def sample(self) -> str:
+        """Of the row."""
+        return f"name-{self.of}"
+
+    @property
+    def table(self) -> str:
+        """Names have a table of their own until they are joined."""
+        return "names"
+
+    def describe(self) -> dict[str, Any]:
+        """Which row the names belong to."""
+        return {"sample": self.sample, "of": self.of}
+
+    def measure(self, bench: Bench) -> dict[str, Any]:
+        """Run the kernel's operator once under the profiler.
+
+        Raises:
+            Unmeasurable: the profiler saw no kernel.
+        """
+        from neusight.collect.launches import Source, prepare
+        from neusight.collect.tasks import Unmeasurable
+
+        launch = prepare(self.kernel)
+        operands = launch.operands(Source(bench.torch_device, bench.seed))
+        with launch.setting():
+            launch.run(*operands)
+            bench.synchronise()
+            events = _profiled(lambda: launch.run(*operands), bench)
+        if not (found := named(events)):
+            raise Unmeasurable("the profiler saw no kernel: it needs CUPTI or roctracer, and the right to use it")
+        return found
+
+
+def _profiled(run: Any, bench: Bench) -> list[dict[str, Any]]:
+    """The events of the profiler's trace."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        run()
+        bench.synchronise()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return events
+
+
+def named(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Columns of a row from a trace in Chrome's format; the kernel that took longest did the work. {} without any."""
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    if not kernels:
+        return {}
+    longest = max(kernels, key=lambda event: event.get("dur", 0))
+    args = longest.get("args", {})
+    sizes = {
+        f"{what}_{axis}": extent
+        for what in ("grid", "block")
+        for axis, extent in zip(_AXES, args.get(what, ()), strict=False)
+    }
+    return {
+        "kernel_name": longest["name"],
+        "kernel_names": ";".join(event["name"] for event in kernels),
+        **sizes,
+        "blocks_per_sm": args.get("blocks per SM"),
+        "warps_per_sm": args.get("warps per SM"),
+    }
+
+
+def unnamed(folder: Path) -> Iterator[NameTask]:
+    """A task for every row that has no name yet; a kernel that was measured twice runs the same both times."""
+    known = {row["of"] for row in read_rows(folder, "names")}
+    for family, kind in KERNEL_CLASSES.items():
+        for row in read_rows(folder, family):
+            if row["sample"] not in known and row["repeat"] == 0:
+                yield NameTask(kernel=kind(**{f.name: row[f.name] for f in fields(kind)}), of=row["sample"])
+
+
+def join_names(folder: Path) -> int:
+    """Write the names into the files of the kernels; returns how many rows have one."""
+    known = {row["of"]: row for row in read_rows(folder, "names")}
+    count = 0
+    for family in COLLECTED_TABLES:
+        rows = read_rows(folder, family)
+        found = [known.get(row["sample"], {}) for row in rows]
+        columns = [{k: v for k, v in names.items() if k not in ("sample", "of")} for names in found]
+        if any(columns):
+            count += sum(map(bool, columns))
+            write_rows(folder / place_of(family), family, [{**a, **b} for a, b in zip(rows, columns, strict=True)])
+    return count

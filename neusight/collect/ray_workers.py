@@ -1,0 +1,123 @@
+"""Workers on the hosts of a Ray cluster: an actor a device, placed wherever one is free."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import neusight
+from neusight.collect.tasks import Outcome, Task
+from neusight.collect.workers import Post, Worker, WorkerLost, introduction, perform, take_post
+from neusight.errors import DeviceError
+
+
+class Actor:
+    """What runs on the host: the same bench as in a local process."""
+
+    def __init__(self, post: Post) -> None:
+        take_post(post)
+
+    def introduce(self) -> dict[str, Any]:
+        """Of the host's device."""
+        return introduction()
+
+    def perform(self, task: Task) -> Outcome:
+        """Measure one task."""
+        return perform(task)
+
+
+class RayWorker:
+    """One actor; a new one may be placed on another host."""
+
+    def __init__(self, post: Post, number: int, options: dict[str, Any]) -> None:
+        self.post, self.options = post, options
+        self.name = f"ray:{number}"
+        self._actor = self._placed()
+
+    def introduce(self) -> Future[dict[str, Any]]:
+        """From the actor."""
+        return _translated(self._actor.introduce.remote())
+
+    def submit(self, task: Task) -> Future[Outcome]:
+        """To the actor."""
+        return _translated(self._actor.perform.remote(task))
+
+    def restart(self) -> None:
+        """A new actor, wherever there is room."""
+        self.stop()
+        self._actor = self._placed()
+
+    def stop(self) -> None:
+        """Kill the actor."""
+        import ray
+
+        ray.kill(self._actor)
+
+    def _placed(self) -> Any:
+        import ray
+
+        return ray.remote(Actor).options(**self.options).remote(self.post)
+
+
+def _translated(reference: Any) -> Future[Any]:
+    """A future of the standard library; an actor that died, wherever and however, is a lost worker."""
+    from ray.exceptions import RayError, RayTaskError
+
+    answer: Future[Any] = Future()
+
+    def hand_on(done: Future[Any]) -> None:
+        error = done.exception()
+        if error is None:
+            answer.set_result(done.result())
+        elif isinstance(error, RayTaskError):
+            answer.set_exception(error.cause if isinstance(error.cause, Exception) else WorkerLost(str(error)))
+        else:
+            answer.set_exception(WorkerLost(_first_line(error)) if isinstance(error, RayError) else error)
+
+    reference.future().add_done_callback(hand_on)
+    return answer
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def ray_workers(address: str, target: str, count: int = 0, seed: int = 0, budget_s: float = 0.06) -> list[Worker]:
+    """An actor for every GPU of a cluster, or ``count`` of them.
+
+    Args:
+        address: of the cluster (``auto``, ``host:port``, ``ray://host:port``); ``local`` begins one on this host.
+        target: cuda or cpu; a CPU worker takes one core.
+        count: of workers; 0 for every GPU, or for every core.
+        seed, budget_s: as for ``local_workers``.
+
+    Raises:
+        DeviceError: Ray is not installed, the cluster cannot be reached, or it has too few devices.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise DeviceError("Ray is not installed: pip install 'neusight[ray]'") from None
+    if not ray.is_initialized():
+        _connect(address)
+    kind = "CPU" if target == "cpu" else "GPU"
+    have = int(ray.cluster_resources().get(kind, 0))
+    if have < max(1, count):
+        raise DeviceError(f"the cluster has {have} {kind}s, not {max(1, count)}: ask for fewer, or add hosts")
+    options = {f"num_{kind.lower()}s": 1, "max_restarts": 0}
+    post = Post(target=target, seed=seed, budget_s=budget_s)
+    return [RayWorker(post, number, options) for number in range(count or have)]
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    try:
+        if address == "local":
+            ray.init(include_dashboard=False, **quiet)
+        else:
+            # The hosts run the code of this one; they need PyTorch, not an installation of neusight.
+            ray.init(address=address, runtime_env={"py_modules": [neusight]}, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise DeviceError(f"no Ray cluster at {address} ({_first_line(error)}): start one with `ray start`") from error

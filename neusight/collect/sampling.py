@@ -1,0 +1,287 @@
+"""Kernels that fill the feature space: a low-discrepancy sequence for each kind of kernel.
+
+A Sobol sequence (Owen-scrambled, by the seed) covers a box evenly with any number of points, so that every beginning of
+it is a balanced sample. Extents are logarithmic; a coordinate of its own says how they are aligned, because libraries
+have other kernels for odd extents than for multiples of 8, 64 or 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from math import ceil
+
+import numpy as np
+
+from neusight.graphs.rules import elementwise, reduction
+from neusight.kernels import (
+    DTYPE_BYTES,
+    Attention,
+    Conv2d,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Kernel,
+    Memory,
+    Optimizer,
+    RowReduction,
+)
+
+Point = np.ndarray
+FLOATS = ("bfloat16", "float16", "float32")
+_ALIGNMENTS = (1, 8, 64, 128)
+_ALIGNED = (0.15, 0.40, 0.70, 1.0)
+"""Share of points up to each alignment: most extents in models are multiples of 64 or more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stratum:
+    """One kind of kernel; ``weight`` is its share of a set, ``make`` turns a point of [0,1)^``axes`` into one."""
+
+    name: str
+    family: str
+    weight: float
+    dtypes: tuple[str, ...]
+    axes: int
+    make: Callable[[Point, str], Kernel | None]
+
+    def holds(self, kernel: Kernel) -> bool:
+        """Whether a kernel, of whatever origin, is of this kind."""
+        return self.name == stratum_of(kernel)
+
+
+def stratum_of(kernel: Kernel) -> str:
+    """Name of the kind of a kernel: its family, and what runs it."""
+    if isinstance(kernel, Attention) and kernel.q_len == 1:
+        return "attention/decode"
+    if isinstance(kernel, Conv2d):
+        return "conv2d/forward" if kernel.op == "forward" else "conv2d/gradient"
+    own = {"gemm", "attention"}
+    return f"{kernel.family}/{kernel.op}" if kernel.family in own else kernel.family
+
+
+def points(axes: int, seed: int) -> Iterator[Point]:
+    """The points of a scrambled Sobol sequence, without end."""
+    from scipy.stats import qmc
+
+    sequence = qmc.Sobol(axes, scramble=True, rng=np.random.default_rng(seed))
+    for _ in count():
+        yield from sequence.random(256)
+
+
+def between(u: float, low: int, high: int, multiple: int = 1) -> int:
+    """A whole number from low to high, even on a logarithmic scale, rounded to a multiple (which it is at least)."""
+    value = float(low) * (high / low) ** u
+    return max(multiple, round(value / multiple) * multiple)
+
+
+def alignment(u: float) -> int:
+    """1, 8, 64 or 128."""
+    return _ALIGNMENTS[int(np.searchsorted(_ALIGNED, u, side="right"))]
+
+
+def pick(u: float, options: tuple[str, ...]) -> str:
+    """One of the options, each as often as another."""
+    return options[min(int(u * len(options)), len(options) - 1)]
+
+
+def _linear(u: Point, dtype: str) -> Kernel:
+    step = max(alignment(u[3]), 16 if dtype == "float8" else 1)
+    layout = pick(u[4], ("tn", "tn", "nn", "nt")) if dtype != "float8" else "tn"
+    bias = bool(layout == "tn" and u[5] < 0.4 and dtype != "float8")
+    # Tokens come in any number; the width of a layer is what is aligned.
+    m = between(u[0], 1, 65536, 1 if u[5] > 0.7 else step)
+    n, k = between(u[1], 16, 65536, step), between(u[2], 16, 32768, step)
+    return Gemm(op="linear", m=m, n=n, k=k, layout=_stored(layout, m), bias=bias, dtype=dtype)
+
+
+def _stored(layout: str, m: int) -> str:
+    """A single row is row-major, however it came about."""
+    return f"{layout[0]}n" if m == 1 else layout
+
+
+def _bmm(u: Point, dtype: str) -> Kernel:
+    step = alignment(u[4])
+    b, (m, n) = between(u[0], 2, 2048), (between(x, 1, 4096, step) for x in u[1:3])
+    layout = _stored(pick(u[5], ("nn", "tn", "nt")), m)
+    return Gemm(op="bmm", batch=b, m=m, n=n, k=between(u[3], 16, 4096, min(step, 64)), layout=layout, dtype=dtype)
+
+
+def _grouped(u: Point, dtype: str) -> Kernel:
+    groups = 2 ** int(1 + 7 * u[0])
+    tokens = between(u[1], groups, 65536, 8)
+    largest = 0 if u[4] < 0.5 else min(tokens, ceil(tokens / groups * (1 + 7 * (2 * u[4] - 1))))
+    n, k = between(u[2], 256, 16384, 128), between(u[3], 256, 16384, 128)
+    return GroupedGemm(groups=groups, tokens=tokens, largest=largest, n=n, k=k, dtype=dtype)
+
+
+def _conv(u: Point, dtype: str, ops: tuple[str, ...]) -> Kernel | None:
+    side, window = between(u[0], 4, 256), (1, 3, 3, 3, 5, 7)[int(6 * u[1])]
+    channels, filters = (between(x, 3, 2048, 1 if x < 0.1 else 8) for x in u[2:4])
+    stride = 1 if u[5] < 0.7 else 2
+    depthwise = u[6] > 0.93 and window > 1
+    if side < window:
+        return None
+    return Conv2d(
+        op=pick(u[7], ops), batch=between(u[4], 1, 128), in_channels=channels,
+        out_channels=channels if depthwise else filters, height=side, width=side, kernel_height=window,
+        kernel_width=window, stride=stride, padding=window // 2, groups=channels if depthwise else 1, dtype=dtype,
+    )  # fmt: skip
+
+
+def _conv_forward(u: Point, dtype: str) -> Kernel | None:
+    return _conv(u, dtype, ("forward",))
+
+
+def _conv_gradient(u: Point, dtype: str) -> Kernel | None:
+    return _conv(u, dtype, ("input_grad", "weight_grad"))
+
+
+def _attention(u: Point, dtype: str, op: str) -> Kernel:
+    heads, length = (between(u[1], 1, 128), between(u[2], 16, 32768, alignment(u[5])))
+    causal = bool(u[4] < 0.6)
+    keys = length if causal or u[4] < 0.9 else between(u[2] * u[6], 16, 32768)
+    return Attention(
+        op=op, batch=between(u[0], 1, 256), heads=heads, kv_heads=_kv_heads(heads, u[6], dtype), q_len=length,
+        kv_len=keys, head_dim=(64, 128, 128, 80, 96, 256)[int(6 * u[3])], causal=causal, dtype=dtype,
+    )  # fmt: skip
+
+
+def _kv_heads(heads: int, u: float, dtype: str) -> int:
+    """As many as heads in half of the cases, else a divisor: queries in groups share keys, which flash kernels can."""
+    return heads if u < 0.5 or dtype == "float32" else next(d for d in (8, 4, 2, 1) if heads % d == 0)
+
+
+def _forward(u: Point, dtype: str) -> Kernel:
+    return _attention(u, dtype, "forward")
+
+
+def _backward(u: Point, dtype: str) -> Kernel:
+    return _attention(u, dtype, "backward")
+
+
+def _decode(u: Point, dtype: str) -> Kernel:
+    heads = between(u[1], 1, 128)
+    return Attention(
+        op="forward", batch=between(u[0], 1, 512), heads=heads, kv_heads=_kv_heads(heads, u[4], dtype), q_len=1,
+        kv_len=between(u[2], 16, 131072), head_dim=(64, 128, 128, 256)[int(4 * u[3])], dtype=dtype,
+    )  # fmt: skip
+
+
+_POINTWISE = (
+    *("add", "mul", "add", "mul", "div", "sub", "add_scalar", "mul_scalar", "div_scalar", "pow_scalar", "relu"),
+    *("relu_backward", "gelu", "gelu_backward", "tanh", "tanh_backward", "silu", "silu_backward", "sigmoid"),
+    *("dropout", "dropout_backward", "exp", "rsqrt", "sqrt", "neg", "masked_fill"),
+)
+_TWO = frozenset({"add", "mul", "div", "sub", "relu_backward", "gelu_backward", "tanh_backward", "silu_backward"})
+
+
+def _pointwise_flops(op: str) -> int:
+    """As a trace counts them; the power taken here is a square."""
+    return 2 if op == "pow_scalar" else elementwise.FLOPS_PER_ELEMENT[op.removesuffix("_scalar")]
+
+
+def _elementwise(u: Point, dtype: str) -> Kernel:
+    op, size = pick(u[0], _POINTWISE), DTYPE_BYTES[dtype]
+    cols = between(u[1], 64, 16384, alignment(u[3]))
+    elements = cols * between(u[2], 1, 2**20)
+    read, written = elements * size, elements * size
+    if op in _TWO:
+        # One in five adds a row to every row, as a bias does.
+        read += cols * size if op in ("add", "mul") and u[3] < 0.2 else elements * size
+    masked = elements if op.startswith("dropout") else cols
+    read += masked if op in ("dropout_backward", "masked_fill") else 0
+    written += masked if op == "dropout" else 0
+    flops = _pointwise_flops(op) * elements
+    return Elementwise(op=op, elements=elements, read_bytes=read, write_bytes=written, flops=flops, dtype=dtype)
+
+
+_ROW_OPS: dict[str, tuple[int, int, int, int, int, int]] = {
+    # Tensors read and written; values a column and a row read beside them; values a column and a row written.
+    "softmax": (1, 1, 0, 0, 0, 0),
+    "softmax_backward": (2, 1, 0, 0, 0, 0),
+    "log_softmax": (1, 1, 0, 0, 0, 0),
+    "log_softmax_backward": (2, 1, 0, 0, 0, 0),
+    "layer_norm": (1, 1, 2, 0, 0, 2),
+    "layer_norm_backward": (2, 1, 1, 2, 0, 0),
+    # Its rows are the layer's columns, and its columns the layer's rows.
+    "layer_norm_weight_backward": (2, 0, 2, 0, 0, 2),
+    "batch_norm": (1, 1, 0, 4, 0, 2),
+    "batch_norm_backward": (2, 1, 0, 0, 0, 2),
+    "sum": (1, 0, 0, 0, 0, 1),
+    "mean": (1, 0, 0, 0, 0, 1),
+    "max": (1, 0, 0, 0, 0, 1),
+    "cumsum": (1, 1, 0, 0, 0, 0),
+}
+_STATISTIC_BYTES = 4
+_INDEX_BYTES = 8
+
+
+def _rows(u: Point, dtype: str) -> Kernel:
+    op, size = pick(u[0], tuple(_ROW_OPS)), DTYPE_BYTES[dtype]
+    rows, cols = between(u[1], 1, 2**20), between(u[2], 8, 65536, alignment(u[3]))
+    if op.startswith("batch_norm") or op.endswith("weight_backward"):
+        rows, cols = between(u[1], 8, 8192, 8), between(u[2], 64, 2**20, 8)
+    tensors_in, tensors_out, column_in, row_in, column_out, row_out = _ROW_OPS[op]
+    elements = rows * cols
+    read = size * (tensors_in * elements + column_in * cols + row_in * rows)
+    written = size * (tensors_out * elements + column_out * cols + row_out * rows)
+    # Batch norm's gradient reads its three statistics a channel in float32; a maximum comes with its place.
+    read += 3 * _STATISTIC_BYTES * rows if op == "batch_norm_backward" else 0
+    written += _INDEX_BYTES * rows if op == "max" else 0
+    flops = reduction.FLOPS_PER_ELEMENT.get(op, 1) * elements
+    return RowReduction(op=op, rows=rows, cols=cols, read_bytes=read, write_bytes=written, flops=flops, dtype=dtype)
+
+
+_MOVES = ("copy", "copy", "cat", "fill", "embedding", "embedding_backward", "gather", "scatter")
+
+
+def _memory(u: Point, dtype: str) -> Kernel:
+    op, size = pick(u[0], _MOVES), DTYPE_BYTES[dtype]
+    width, rows = between(u[1], 64, 16384, alignment(u[3])), between(u[2], 1, 2**20)
+    elements = width * rows
+    moved = elements * size
+    index = 8 * rows if op in ("embedding", "embedding_backward", "gather", "scatter") else 0
+    read = {"fill": 0, "embedding_backward": 2 * moved}.get(op, moved) + index
+    return Memory(op=op, elements=elements, read_bytes=read, write_bytes=moved, dtype=dtype)
+
+
+_STEPS = {
+    "adamw_fused": (4, 3, 18),
+    "sgd_fused": (3, 2, 4),
+    "foreach_add": (1, 1, 1),
+    "foreach_mul": (1, 1, 1),
+    "foreach_lerp": (2, 1, 3),
+    "foreach_addcmul": (2, 1, 3),
+    "foreach_addcdiv": (3, 1, 6),
+    "foreach_sqrt": (1, 1, 4),
+}
+"""Lists read and written, and FLOP an element."""
+
+
+def _optimizer(u: Point, dtype: str) -> Kernel:
+    op, tensors = pick(u[0], tuple(_STEPS)), between(u[1], 1, 512)
+    elements = max(tensors, between(u[2], 2**14, 2**30))
+    read, written, flops = _STEPS[op]
+    size = elements * DTYPE_BYTES[dtype]
+    return Optimizer(
+        op=op, elements=elements, tensors=tensors, read_bytes=read * size, write_bytes=written * size,
+        flops=flops * elements, dtype=dtype,
+    )  # fmt: skip
+
+
+STRATA: tuple[Stratum, ...] = (
+    Stratum(name="gemm/linear", family="gemm", weight=6, dtypes=(*FLOATS, "tf32", "float8"), axes=6, make=_linear),
+    Stratum(name="gemm/bmm", family="gemm", weight=2, dtypes=(*FLOATS, "tf32"), axes=6, make=_bmm),
+    Stratum(name="attention/forward", family="attention", weight=2, dtypes=FLOATS, axes=7, make=_forward),
+    Stratum(name="attention/backward", family="attention", weight=1, dtypes=FLOATS, axes=7, make=_backward),
+    Stratum(name="attention/decode", family="attention", weight=1, dtypes=FLOATS, axes=5, make=_decode),
+    Stratum(name="conv2d/forward", family="conv2d", weight=1.2, dtypes=(*FLOATS, "tf32"), axes=8, make=_conv_forward),
+    Stratum(name="conv2d/gradient", family="conv2d", weight=1.2, dtypes=(*FLOATS, "tf32"), axes=8, make=_conv_gradient),
+    Stratum(name="elementwise", family="elementwise", weight=2, dtypes=FLOATS, axes=4, make=_elementwise),
+    Stratum(name="row_reduction", family="row_reduction", weight=2, dtypes=FLOATS, axes=4, make=_rows),
+    Stratum(name="memory", family="memory", weight=1.2, dtypes=FLOATS, axes=4, make=_memory),
+    Stratum(name="optimizer", family="optimizer", weight=0.6, dtypes=FLOATS, axes=3, make=_optimizer),
+    Stratum(name="grouped_gemm", family="grouped_gemm", weight=0.8, dtypes=("bfloat16",), axes=5, make=_grouped),
+)

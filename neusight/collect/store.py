@@ -1,0 +1,247 @@
+"""Where rows go: a journal that loses nothing, parquet parts, and at the end one file a table.
+
+A row is on disk before the next is measured. Every so many rows the journal becomes parts; a crash at any moment leaves
+each row in the journal, in a part or in both, and who opens the folder again keeps it once, by its sample.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from neusight.collect.tasks import Outcome
+from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, Column, Table, read_parquet
+from neusight.errors import DataError
+
+PLAN = "collection.json"
+JOURNAL = ".journal.jsonl"
+PART_ROWS = 200
+SKIPPED = Table(
+    "skipped",
+    (
+        *(Column(name, "string") for name in ("sample", "table", "reason")),
+        *(Column(name, "string", required=False) for name in ("gpu", "family", "op", "dtype", "what")),
+    ),
+)
+NAMES = Table(
+    "names",
+    (
+        *(Column(name, "string") for name in ("sample", "of", "kernel_name", "kernel_names")),
+        *(Column(f"{what}_{axis}", "integer", required=False) for what in ("grid", "block") for axis in "xyz"),
+        *(Column(name, "number", required=False) for name in ("blocks_per_sm", "warps_per_sm")),
+    ),
+)
+_SAMPLE = Column("sample", "string", meaning="names a planned measurement; no two rows of a set share it")
+
+
+def table_of(name: str) -> Table:
+    """The schema of a table by its name in tasks: a kernel family, ``nccl``, ``models``, ``names`` or ``skipped``.
+
+    Raises:
+        DataError: no such table.
+    """
+    if name in ("skipped", "names"):
+        return SKIPPED if name == "skipped" else NAMES
+    found = {"models": MODEL_TABLE, "nccl": KERNEL_TABLES["nccl"], **COLLECTED_TABLES}.get(name)
+    if found is None:
+        raise DataError(f"rows of '{name}' have no table: use a kernel family, nccl or models")
+    columns = found.columns if any(c.name == "sample" for c in found.columns) else (_SAMPLE, *found.columns)
+    return Table(found.name, columns, found.ops)
+
+
+def place_of(name: str) -> Path:
+    """Where the file of a table lies in a data set."""
+    places = {name: Path(f"{name}.parquet") for name in ("skipped", "names")}
+    places["models"] = Path("models", "latency.parquet")
+    return places.get(name, Path("kernels", f"{name}.parquet"))
+
+
+def files_of(folder: Path, table: str) -> list[Path]:
+    """The whole file of a table, if there is one, and its parts."""
+    whole = folder / place_of(table)
+    return [*([whole] if whole.is_file() else []), *sorted(whole.parent.glob(f"{whole.stem}-part-*.parquet"))]
+
+
+def read_rows(folder: Path, table: str) -> list[dict[str, Any]]:
+    """All rows of a table, each once, from its file and its parts."""
+    return list(
+        {row["sample"]: row for path in files_of(folder, table) for row in read_parquet(path).to_pylist()}.values()
+    )
+
+
+class Store:
+    """The folder of a collection, held by one process at a time."""
+
+    def __init__(self, folder: Path, asked: Mapping[str, Mapping[str, Any]]) -> None:
+        """Open or go on.
+
+        Args:
+            folder: made if it is not there.
+            asked: by kind of measurement the options that decide its plan; they are the same in every session.
+
+        Raises:
+            DataError: the folder holds something else, or another collector has it open.
+        """
+        self.folder = folder
+        plans = _plans(folder, asked)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._journal = _locked(folder / JOURNAL)
+        _write_whole(folder / PLAN, json.dumps(plans, indent=2) + "\n")
+        self._rows: dict[str, dict[str, Any]] = {}
+        self.done: set[str] = set()
+        self.counts: dict[str, int] = {}
+        self._recover()
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep what became of a task; on disk when this returns. A sample that is there already is passed over."""
+        if outcome.sample in self.done:
+            return
+        line = json.dumps({"table": outcome.table if not outcome.reason else "skipped", **_entry(outcome)}, default=str)
+        self._journal.write(line + "\n")
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
+        self._remember(json.loads(line))
+        if len(self._rows) >= PART_ROWS:
+            self._write_parts()
+
+    @property
+    def rows(self) -> int:
+        """Samples that are settled: measured or skipped. Names are no samples of their own."""
+        return len(self.done) - self.counts.get("names", 0)
+
+    def finish(self) -> None:
+        """One file a table, from the parts and the journal."""
+        self._write_parts()
+        for table in sorted(self.counts):
+            self._merge(table)
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._journal.close()
+
+    def _recover(self) -> None:
+        """What is on disk: parts and files first, then the lines of the journal that they lack."""
+        for table in (*COLLECTED_TABLES, "nccl", "models", "names", "skipped"):
+            for path in files_of(self.folder, table):
+                for sample in read_parquet(path)["sample"].to_pylist():
+                    self._count(table, sample)
+        for entry in _lines(self.folder / JOURNAL):
+            if entry["row"]["sample"] not in self.done:
+                self._remember(entry)
+
+    def _remember(self, entry: dict[str, Any]) -> None:
+        sample = entry["row"]["sample"]
+        self._rows[sample] = entry
+        self._count(entry["table"], sample)
+
+    def _count(self, table: str, sample: str) -> None:
+        if sample not in self.done:
+            self.done.add(sample)
+            self.counts[table] = self.counts.get(table, 0) + 1
+
+    def _write_parts(self) -> None:
+        """Parts are whole before the journal is emptied."""
+        by_table: dict[str, list[dict[str, Any]]] = {}
+        for entry in self._rows.values():
+            by_table.setdefault(entry["table"], []).append(entry["row"])
+        for table, rows in by_table.items():
+            whole = self.folder / place_of(table)
+            taken = [int(p.stem.rsplit("-", 1)[1]) for p in whole.parent.glob(f"{whole.stem}-part-*.parquet")]
+            write_rows(whole.with_name(f"{whole.stem}-part-{max(taken, default=0) + 1:04d}.parquet"), table, rows)
+        self._journal.seek(0)
+        self._journal.truncate()
+        self._rows.clear()
+
+    def _merge(self, table: str) -> None:
+        """The whole file is replaced before the parts go; what is then twice on disk is once in the file."""
+        files = files_of(self.folder, table)
+        whole = self.folder / place_of(table)
+        if files in ([], [whole]):
+            return
+        write_rows(whole, table, read_rows(self.folder, table))
+        for path in files:
+            if path != whole:
+                path.unlink()
+
+
+def _entry(outcome: Outcome) -> dict[str, Any]:
+    if not outcome.reason:
+        return {"row": dict(outcome.row)}
+    known = {key: outcome.row.get(key) for key in ("gpu", "family", "op", "dtype")}
+    what = ", ".join(f"{k}={v}" for k, v in outcome.row.items() if k not in ("sample", "split", *known))
+    return {"row": {"sample": outcome.sample, "table": outcome.table, "reason": outcome.reason, "what": what, **known}}
+
+
+def _plans(folder: Path, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the folder was and is now collected for, by kind of measurement.
+
+    Raises:
+        DataError: it holds something else, or the same kind with other options.
+    """
+    path = folder / PLAN
+    if not path.is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise DataError(f"{folder} holds something else: give a new folder, or one that a collection began")
+        return dict(asked)
+    try:
+        before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read ({error}): give a new folder") from error
+    for kind, options in json.loads(json.dumps(asked)).items():
+        for name, now in options.items():
+            if (then := before.get(kind, options).get(name)) != now:
+                raise DataError(
+                    f"{folder} was collected with {name} {_said(then)}, not {_said(now)}: "
+                    "repeat those options, or give a new folder"
+                )
+    return before | dict(asked)
+
+
+def _said(option: Any) -> str:
+    """An option as the user gave it."""
+    return ",".join(option) or "all" if isinstance(option, list) else str(option)
+
+
+def _locked(path: Path) -> TextIO:
+    """The journal, open for appending, and for this process alone."""
+    import fcntl
+
+    journal = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        journal.close()
+        raise DataError(
+            f"another collection is writing to {path.parent}: wait for it, or give another folder"
+        ) from None
+    return journal
+
+
+def _lines(path: Path) -> Iterable[dict[str, Any]]:
+    """The journal's whole lines; one that a crash cut off is not a row."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            return
+
+
+def write_rows(path: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a table's file, whole or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = table_of(name).arrow()
+    partial = path.with_name(f".{path.name}.partial")
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=schema), partial, compression="zstd")
+    partial.replace(path)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,86 @@
+"""What a worker is asked to measure, and what comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from neusight.errors import NeusightError
+from neusight.kernels import Kernel
+
+if TYPE_CHECKING:
+    from neusight.collect.bench import Bench
+
+
+class Unmeasurable(NeusightError):  # noqa: N818 - an outcome, not a fault
+    """The device or its library cannot run what was asked; the sample is recorded with the reason and passed over."""
+
+
+class Task(Protocol):
+    """One planned measurement. Tasks are frozen and travel to worker processes."""
+
+    @property
+    def sample(self) -> str:
+        """Identity: equal in every run of the same plan, distinct within it."""
+
+    @property
+    def table(self) -> str:
+        """Where the row goes: a kernel family, ``models`` or ``nccl``."""
+
+    def describe(self) -> dict[str, Any]:
+        """The columns that are known before measuring."""
+
+    def measure(self, bench: Bench) -> dict[str, Any]:
+        """The columns that measuring gives.
+
+        Raises:
+            Unmeasurable: the device cannot do it. Any other exception is recorded as the sample's fault.
+        """
+
+
+def identity(*parts: Any) -> str:
+    """A short name for equal content: sixteen hexadecimal digits."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTask:
+    """Measure one kernel. ``split`` says where its shape comes from: ``train`` sampled, ``test`` from a workload."""
+
+    kernel: Kernel
+    split: str
+    repeat: int = 0
+
+    @property
+    def sample(self) -> str:
+        """Of the kernel and the repetition alone, so that a shape proposed twice is measured once."""
+        return identity(self.kernel.family, asdict(self.kernel), self.repeat)
+
+    @property
+    def table(self) -> str:
+        """The kernel's family."""
+        return self.kernel.family
+
+    def describe(self) -> dict[str, Any]:
+        """Fields of the kernel with the split."""
+        head = {"sample": self.sample, "family": self.kernel.family, "split": self.split, "repeat": self.repeat}
+        return {**head, **asdict(self.kernel)}
+
+    def measure(self, bench: Bench) -> dict[str, Any]:
+        """Prepare the kernel's operator and time it."""
+        from neusight.collect.launches import prepare
+
+        return bench.kernel(prepare(self.kernel))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a task: a row, or the reason why there is none."""
+
+    sample: str
+    table: str
+    row: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""

@@ -1,0 +1,240 @@
+"""Workers: one process a device, on this host or, through Ray, on any host of a cluster.
+
+A worker measures one task at a time and may be lost at any moment: a kernel can take its process down, and a host can
+go. Who waits for it learns that from ``WorkerLost``, and may ask for a new one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any, Protocol
+
+from neusight.collect.tasks import Outcome, Task, Unmeasurable
+from neusight.errors import DeviceError, NeusightError
+
+_FATAL = ("CUDA error", "HIP error", "device-side assert", "cuDNN error", "CUBLAS_STATUS_EXECUTION_FAILED")
+"""After these the process cannot be trusted any more: the fault stays with its context."""
+
+
+class WorkerLost(NeusightError):  # noqa: N818 - an event to act on
+    """The worker is gone, and what it was measuring with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Post:
+    """Where a worker is to work: ``target`` is cuda or cpu, ``index`` the device on its host."""
+
+    target: str
+    index: int = 0
+    seed: int = 0
+    budget_s: float = 0.06
+
+
+class Worker(Protocol):
+    """A process that measures. ``result`` of a future raises ``WorkerLost`` when the process is gone."""
+
+    name: str
+
+    def introduce(self) -> Future[dict[str, Any]]:
+        """What it works on: device (TOML of its file), gpu (id), worker (host and device), framework."""
+
+    def submit(self, task: Task) -> Future[Outcome]:
+        """Measure one task."""
+
+    def restart(self) -> None:
+        """A new process in its place."""
+
+    def stop(self) -> None:
+        """End it, whatever it does."""
+
+
+_POST: dict[str, Any] = {}
+"""The bench of this process, once it is a worker."""
+
+
+def take_post(post: Post) -> None:
+    """Make this process a worker."""
+    import socket
+
+    import torch
+
+    from neusight.collect.bench import open_bench
+    from neusight.collect.drafting import draft_device
+    from neusight.devices import to_toml
+
+    if post.target == "cpu":
+        # Threads that wait for one another measure the scheduler of a shared machine, not the kernel.
+        torch.set_num_threads(1)
+    draft = draft_device(post.target, post.index)
+    torch_device = "cpu" if post.target == "cpu" else f"cuda:{post.index}"
+    _POST["bench"] = open_bench(draft.spec, torch_device, post.seed, post.budget_s)
+    _POST["said"] = {
+        "device": to_toml(draft.spec),
+        "gpu": draft.spec.id,
+        "worker": f"{socket.gethostname()}/{torch_device}",
+        "framework": f"torch {torch.__version__}",
+    }
+
+
+def introduction() -> dict[str, Any]:
+    """Of this process's device and libraries, with the process's own number."""
+    return {**_POST["said"], "pid": os.getpid()}
+
+
+def perform(task: Task) -> Outcome:
+    """Measure one task in this process; a fault of the kernel becomes the outcome's reason.
+
+    Raises:
+        WorkerLost: the fault has spoilt the process.
+    """
+    from datetime import UTC, datetime
+
+    bench = _POST["bench"]
+    row: dict[str, Any] = {**task.describe(), "gpu": bench.gpu}
+    try:
+        measured = task.measure(bench)
+    except Unmeasurable as error:
+        return Outcome(sample=task.sample, table=task.table, row=row, reason=str(error))
+    except Exception as error:
+        _forget_memory()
+        reason = _reason(error)
+        if any(word in reason for word in _FATAL):
+            raise WorkerLost(reason) from None
+        return Outcome(sample=task.sample, table=task.table, row=row, reason=reason)
+    _forget_memory()
+    stamp = {key: _POST["said"][key] for key in ("worker", "framework")}
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    return Outcome(sample=task.sample, table=task.table, row={**row, **measured, **stamp, "measured_at": when})
+
+
+def _reason(error: Exception) -> str:
+    """One line; memory that runs out has its own, whoever reports it."""
+    first = next((line for line in str(error).splitlines() if line.strip()), "no message")
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "not enough memory" in first:
+        return f"out of memory: {first}"
+    return first if isinstance(error, NeusightError) else f"{type(error).__name__}: {first}"
+
+
+def _forget_memory() -> None:
+    """Give operands back before the next task needs their room."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class LocalWorker:
+    """A process of this host."""
+
+    def __init__(self, post: Post) -> None:
+        self.post = post
+        self.name = f"{post.target}:{post.index}"
+        self._pool = _pool(post)
+
+    def introduce(self) -> Future[dict[str, Any]]:
+        """From the process."""
+        return _translated(self._pool.submit(introduction))
+
+    def submit(self, task: Task) -> Future[Outcome]:
+        """To the process."""
+        try:
+            return _translated(self._pool.submit(perform, task))
+        except BrokenProcessPool:
+            lost: Future[Outcome] = Future()
+            lost.set_exception(WorkerLost(f"the process of {self.name} ended"))
+            return lost
+
+    def restart(self) -> None:
+        """Kill what is left, and begin a new process."""
+        self.stop()
+        self._pool = _pool(self.post)
+
+    def stop(self) -> None:
+        """Kill the process."""
+        for process in list((self._pool._processes or {}).values()):
+            process.kill()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _pool(post: Post) -> ProcessPoolExecutor:
+    """One fresh process, because CUDA does not survive a fork."""
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=(post, os.getpid()))
+
+
+def _begin(post: Post, parent: int) -> None:
+    """In the new process. Ctrl-C is the parent's to handle; a process without its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    take_post(post)
+
+
+def _end_with(parent: int) -> None:
+    pause = threading.Event()
+    while os.getppid() == parent:
+        pause.wait(1.0)
+    os._exit(1)
+
+
+def _translated(future: Future[Any]) -> Future[Any]:
+    """The same result; a broken pool is a lost worker."""
+    answer: Future[Any] = Future()
+
+    def hand_on(done: Future[Any]) -> None:
+        if done.cancelled():
+            answer.set_exception(WorkerLost("the task was given up"))
+        elif (error := done.exception()) is None:
+            answer.set_result(done.result())
+        else:
+            broken = isinstance(error, BrokenProcessPool)
+            answer.set_exception(WorkerLost("the process ended") if broken else error)
+
+    future.add_done_callback(hand_on)
+    return answer
+
+
+def device_count(target: str) -> int:
+    """Devices of this host, asked in a process of its own, since asking binds a process to its devices.
+
+    Raises:
+        DeviceError: none.
+    """
+    if target == "cpu":
+        return 1
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        count = pool.submit(_cuda_devices).result()
+    if not count:
+        raise DeviceError("PyTorch sees no GPU here: install a CUDA or ROCm build of it, or say --device cpu")
+    return count
+
+
+def _cuda_devices() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def local_workers(target: str, count: int = 0, seed: int = 0, budget_s: float = 0.06) -> list[Worker]:
+    """One worker a GPU, or ``count`` of them; a worker on a CPU is one core.
+
+    Raises:
+        DeviceError: no such device, or fewer than asked for.
+    """
+    have = device_count(target)
+    count = count or have
+    if target == "cpu":
+        posts: Sequence[Post] = [Post(target=target, seed=seed, budget_s=budget_s)] * count
+    elif count > have:
+        raise DeviceError(f"this host has {have} GPUs, not {count}: ask for fewer workers, or use --ray")
+    else:
+        posts = [Post(target=target, index=index, seed=seed, budget_s=budget_s) for index in range(count)]
+    return [LocalWorker(post) for post in posts]

@@ -1,0 +1,134 @@
+"""The plan: balanced from its beginning, without doubles, the same again, within the device's limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from neusight.collect.catalogue_shapes import workload_kernels
+from neusight.collect.plan import DTYPE_WEIGHTS, REPEAT_EVERY, Limits, plan, usual_limits
+from neusight.collect.sampling import STRATA, between, points, stratum_of
+from neusight.collect.tasks import KernelTask
+from neusight.devices import DeviceSpec, load_device
+from neusight.errors import DataError
+from neusight.kernels import KERNEL_CLASSES, Kernel, KernelBatch
+from neusight.laws.work import work_of
+
+H200 = load_device("h200-sxm-141gb")
+LIMITS = usual_limits(H200, on_gpu=True)
+
+
+def begin(count: int, device: DeviceSpec = H200, limits: Limits = LIMITS, seed: int = 0) -> list[KernelTask]:
+    return list(islice(plan(device, (), (), seed, limits), count))
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[KernelTask]:
+    return begin(1500)
+
+
+def test_any_beginning_is_balanced(tasks: list[KernelTask]) -> None:
+    weights = {(s.name, d): s.weight * DTYPE_WEIGHTS[d] for s in STRATA for d in s.dtypes}
+    total = sum(weights.values())
+    for count in (100, 400, 1500):
+        single = [t for t in tasks[:count] if not t.repeat]
+        found = Counter((stratum_of(t.kernel), t.kernel.dtype) for t in single)
+        for key, weight in weights.items():
+            assert abs(found[key] - len(single) * weight / total) <= 1.5, key
+
+
+def test_all_families_and_dtypes_come_within_the_first_minute(tasks: list[KernelTask]) -> None:
+    early = tasks[:120]
+    assert {t.kernel.family for t in early} == {*KERNEL_CLASSES}
+    assert {t.kernel.dtype for t in early} == {*DTYPE_WEIGHTS}
+
+
+def test_nothing_is_planned_twice_and_a_twentieth_again(tasks: list[KernelTask]) -> None:
+    assert len({t.sample for t in tasks}) == len(tasks)
+    first = {t.kernel for t in tasks if t.repeat == 0}
+    again = [t for t in tasks if t.repeat]
+    assert all(t.kernel in first for t in again)
+    assert len(again) == pytest.approx(len(tasks) / (REPEAT_EVERY + 1), abs=2)
+
+
+def test_the_same_arguments_give_the_same_plan(tasks: list[KernelTask]) -> None:
+    assert begin(200) == tasks[:200]
+    other = [t for t in begin(200, seed=1) if t.split == "train"]
+    mine = {t.sample for t in tasks[:200] if t.split == "train"}
+    assert len(mine & {t.sample for t in other}) < 0.1 * len(mine)
+
+
+def test_every_kernel_keeps_to_the_limits() -> None:
+    tight = Limits(bytes=1e8, seconds=1e-3)
+    for task in begin(300, limits=tight):
+        work = work_of(KernelBatch.of([task.kernel]))
+        assert work.bytes[0] <= 1e8
+        assert work.bytes[0] / H200.dram_bandwidth_bytes_per_s <= 1e-3
+        assert work.least_flops[0] / H200.gemm_flops_per_s(task.kernel.dtype) <= 1e-3
+
+
+def test_a_device_is_asked_only_for_its_dtypes() -> None:
+    p100 = load_device("p100-pcie-16gb")
+    found = {t.kernel.dtype for t in begin(200, p100, usual_limits(p100, on_gpu=True))}
+    assert found <= {*p100.matrix_flops_per_s, *p100.vector_flops_per_s}
+    assert "tf32" not in found and "float32" in found
+
+
+@pytest.mark.parametrize(
+    ("families", "dtypes", "message"),
+    [
+        (("gem",), (), "no kernel family 'gem': .*did you mean gemm"),
+        ((), ("bf16",), "no dtype 'bf16'"),
+        (("grouped_gemm",), ("float32",), "has none of these dtypes"),
+    ],
+)
+def test_a_mistake_is_one_line(families: tuple[str, ...], dtypes: tuple[str, ...], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        plan(H200, families, dtypes, 0, LIMITS)
+
+
+def test_workload_shapes_come_by_their_share_of_time() -> None:
+    kernels = workload_kernels(H200, "bfloat16")
+    assert {"gemm/linear", "attention/forward", "elementwise", "row_reduction", "memory"} <= kernels.keys()
+    assert all(k.dtype == "bfloat16" for found in kernels.values() for k in found)
+    assert all(stratum_of(k) == name for name, found in kernels.items() for k in found)
+    linear = kernels["gemm/linear"]
+    flops = work_of(KernelBatch.of(list(linear))).flops
+    assert np.median(flops[:20]) > 10 * np.median(flops[-200:])
+
+
+def test_8_bit_products_are_those_of_forward_passes() -> None:
+    found = workload_kernels(H200, "float8")
+    assert {*found} == {"gemm/linear"}
+    assert {(k.layout, k.bias) for k in found["gemm/linear"]} == {("tn", False)}  # type: ignore[union-attr]
+
+
+def test_samples_fill_their_box() -> None:
+    """Every eighth of each axis holds an eighth of the points: what random points miss by far more."""
+    sample = np.array(list(islice(points(6, 3), 256)))
+    for axis in sample.T:
+        assert np.ptp(np.histogram(axis, bins=8, range=(0, 1))[0]) <= 2
+
+
+def test_extents_are_logarithmic_and_aligned() -> None:
+    values = [between(u, 16, 65536, 64) for u in np.linspace(0, 1, 101)]
+    assert values[0] == 64 and values[-1] == 65536
+    assert all(v % 64 == 0 for v in values)
+    assert between(0.5, 16, 65536) == 1024
+
+
+@pytest.mark.parametrize("stratum", STRATA, ids=lambda s: s.name)
+def test_every_point_makes_a_kernel_of_its_kind(stratum: object) -> None:
+    from neusight.collect.sampling import Stratum
+
+    assert isinstance(stratum, Stratum)
+    made: list[Kernel] = []
+    for dtype in stratum.dtypes:
+        found = [stratum.make(point, dtype) for point in islice(points(stratum.axes, 0), 128)]
+        made += [kernel for kernel in found if kernel is not None]
+    assert len(made) > 0.8 * 128 * len(stratum.dtypes)
+    assert all(stratum.holds(kernel) or stratum.name.startswith("attention/") for kernel in made)
+    assert all(type(value) in (int, str, bool) for kernel in made for value in vars(kernel).values())

@@ -1,0 +1,157 @@
+"""What is measured is what is predicted: each launch, traced by the project's own rules, is the kernel it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from neusight.collect.launches import Source, factors, parts, prepare
+from neusight.collect.plan import Limits, plan
+from neusight.collect.tasks import KernelTask, Unmeasurable
+from neusight.devices import load_device
+from neusight.graphs.gpu_forms import gpu_forms
+from neusight.graphs.memory import Ledger
+from neusight.graphs.recorder import Recorder
+from neusight.kernels import (
+    KERNEL_CLASSES,
+    Attention,
+    Conv2d,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Kernel,
+    Memory,
+    Optimizer,
+    RowReduction,
+)
+
+WITHOUT_RULE = {("gemm", "float8"), ("grouped_gemm", "bfloat16")}
+"""PyTorch's scaled and grouped products are private operators, which no model is traced with."""
+
+
+def traced(kernel: Kernel) -> list[Kernel]:
+    launch = prepare(kernel)
+    with FakeTensorMode():
+        with gpu_forms("flash"):
+            operands = launch.operands(Source("cpu"))
+        recorder = Recorder(Ledger(), allow_fallback=False)
+        with gpu_forms("flash"), recorder, recorder.during("forward"), launch.setting():
+            launch.run(*operands)
+    return [k for node in recorder.nodes for k in node.kernels]
+
+
+def planned(count: int) -> Iterator[KernelTask]:
+    device = load_device("h200-sxm-141gb")
+    return islice(plan(device, (), (), 0, Limits(bytes=4e8, seconds=0.01)), count)
+
+
+def test_planned_kernels_are_what_their_launches_trace_to() -> None:
+    checked = set()
+    for task in planned(700):
+        kernel = task.kernel
+        if (kernel.family, kernel.dtype) in WITHOUT_RULE or task.repeat:
+            continue
+        found = [replace(k, dtype=kernel.dtype) if kernel.dtype == "tf32" else k for k in traced(kernel)]
+        # The gradients of attention and of embeddings come with a small kernel before them.
+        assert found[-1] == kernel
+        assert len(found) == (2 if "backward" in kernel.op and kernel.family in ("attention", "memory") else 1)
+        checked.add((kernel.family, kernel.dtype))
+    assert {family for family, _ in checked} == {*KERNEL_CLASSES} - {"grouped_gemm"}
+    assert {dtype for _, dtype in checked} == {"float32", "tf32", "float16", "bfloat16"}
+
+
+SMALL: list[Kernel] = [
+    Gemm(m=48, n=32, k=64, layout="nt"),
+    Gemm(m=48, n=32, k=64, bias=True, dtype="bfloat16"),
+    Gemm(op="bmm", batch=3, m=8, n=16, k=32, layout="tn"),
+    Gemm(m=48, n=32, k=64, dtype="float8"),
+    GroupedGemm(groups=4, tokens=20, largest=14, n=16, k=32, dtype="bfloat16"),
+    Conv2d(batch=2, in_channels=8, out_channels=4, height=9, width=9, kernel_height=3, kernel_width=3, padding=1),
+    Attention(batch=2, heads=4, kv_heads=2, q_len=1, kv_len=33, head_dim=16),
+    Attention(op="backward", batch=2, heads=4, kv_heads=4, q_len=16, kv_len=16, head_dim=16, causal=True),
+    Elementwise(op="gelu", elements=64, read_bytes=256, write_bytes=256, flops=1),
+    RowReduction(op="softmax", rows=4, cols=8, read_bytes=128, write_bytes=128, flops=1),
+    Memory(op="embedding", elements=64, read_bytes=256 + 16, write_bytes=256),
+    Optimizer(op="adamw_fused", elements=70, tensors=3, read_bytes=1120, write_bytes=840, flops=1),
+]
+
+
+@pytest.mark.parametrize("kernel", SMALL, ids=lambda k: f"{k.family}-{k.op}-{k.dtype}")
+def test_every_family_runs_on_real_operands(kernel: Kernel) -> None:
+    launch = prepare(kernel)
+    with launch.setting():
+        launch.run(*launch.operands(Source("cpu")))
+
+
+def test_products_are_right() -> None:
+    for layout in ("nn", "tn", "nt"):
+        launch = prepare(Gemm(m=5, n=7, k=11, layout=layout))
+        a, b = launch.operands(Source("cpu"))
+        assert (a.shape, b.shape) == ((5, 11), (11, 7))
+        assert (b.stride(0) == 1) == (layout[0] == "t")
+        assert (a.stride(0) == 1) == (layout[1] == "t")
+
+
+def test_grouped_rows_go_to_their_experts() -> None:
+    launch = prepare(GroupedGemm(groups=3, tokens=12, largest=6, n=8, k=16, dtype="bfloat16"))
+    tokens, weights, ends = launch.operands(Source("cpu"))
+    result = launch.run(tokens, weights, ends)
+    assert ends.tolist() == [6, 9, 12]
+    torch.testing.assert_close(result[6:9], tokens[6:9] @ weights[1], rtol=0.05, atol=0.1)
+
+
+def test_no_operand_is_constant() -> None:
+    for kernel in SMALL:
+        tensors = [t for t in _flat(prepare(kernel).operands(Source("cpu"))) if t.numel() > 8]
+        assert tensors
+        assert all(t.float().std() > 0 for t in tensors), kernel
+
+
+def _flat(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value.detach()
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _flat(item)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Elementwise(op="fallback", elements=8, read_bytes=32, write_bytes=32, flops=8),
+        Elementwise(op="add", elements=8, read_bytes=32 + 12, write_bytes=32, flops=8),
+        Attention(batch=1, heads=1, kv_heads=1, q_len=8, kv_len=8, head_dim=8, window=4),
+        Memory(op="gather", elements=9, read_bytes=36 + 16, write_bytes=36),
+        RowReduction(op="topk", rows=2, cols=2, read_bytes=16, write_bytes=16, flops=4),
+    ],
+    ids=lambda k: f"{k.family}-{k.op}",
+)
+def test_what_no_single_operator_runs_is_said(kernel: Kernel) -> None:
+    with pytest.raises(Unmeasurable, match="no single operator"):
+        prepare(kernel)
+
+
+def test_tf32_is_a_dtype_of_its_own() -> None:
+    for dtype, allowed in (("float32", False), ("tf32", True)):
+        with prepare(Gemm(m=2, n=2, k=2, dtype=dtype)).setting():
+            assert torch.backends.cuda.matmul.allow_tf32 is allowed
+            assert torch.backends.cudnn.allow_tf32 is allowed
+
+
+def test_factors_and_parts() -> None:
+    assert factors(64, 16) == (4, 16)
+    assert factors(7, 4) == (7, 1)
+    assert parts(10, 4, 0).tolist() == [3, 2, 3, 2]
+    for total, groups, largest in ((100, 8, 40), (8, 8, 0), (9, 8, 2)):
+        counts = parts(total, groups, largest)
+        assert counts.sum() == total
+        assert len(counts) == groups
+        assert counts.max() == (largest or -(-total // groups))
+        assert np.all(counts >= 0)
