@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,17 +94,25 @@ def _show(found: VerifyReport) -> None:
 
 
 def _frame(frame: pd.DataFrame) -> None:
-    """Long texts wrap; where the table is wide, so do the names of its columns."""
+    """Long texts wrap; where the table is wide, so do the names of its columns, and a GPU that all rows have is left
+    out.
+    """
     from neusight.cli.output import Column, table
 
     rows = [[_text(value) for value in row] for row in frame.itertuples(index=False)]
     names = [str(name) for name in frame]
     widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]
     wide = sum(widths) + 2 * len(widths) > 80
-    titles = [name.replace("-", "-\n").replace("_", "_\n") if wide else name for name in names]
+    if wide and "gpu" in frame and frame["gpu"].nunique() == 1 < len(frame):
+        return _frame(frame.drop(columns="gpu"))
+    titles = [_BREAKS.sub("\n", name) if wide else name for name in names]
     kinds = [frame[name].dtype.kind for name in frame]
     shape = zip(titles, kinds, widths, strict=True)
     table([Column(title, right=kind in "iuf", wrap=width > 24) for title, kind, width in shape], rows)
+
+
+_BREAKS = re.compile(r"(?<=[-_])|(?<=float)|(?<=int)")
+"""Where the name of a column may break: a100-pcie, p95_percent, float16."""
 
 
 def _text(value: Any) -> str:

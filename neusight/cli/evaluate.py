@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,14 +16,20 @@ app = typer.Typer(no_args_is_help=True, help="Compare predictions with measureme
 
 @app.command()
 def kernels(
-    path: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="Kernel measurements; a folder of them, too.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A parquet file of kernels, or the folder of a data set.")
+    ],
     split: Annotated[str | None, typer.Option(help="Keep rows of this split: train or test. Default: all.")] = None,
     tile_models: TileModels = None,
     form: Format = "human",
 ) -> None:
-    """Compare single kernels, by GPU, operator and dtype.
+    """Compare single kernels, by GPU, operator and dtype. GPUs may be those of the data set's own `devices/`.
 
-    Example: `neusight evaluate kernels $NEUSIGHT_DATA/neusight-fp32/kernels/gemm.parquet --split test`
+    Examples:
+
+    - `neusight evaluate kernels $NEUSIGHT_DATA/neusight-fp32/kernels/gemm.parquet --split test`
+
+    - `neusight evaluate kernels ./collected`
     """
     from neusight.api import Predictor
     from neusight.cli.output import Output, progress
@@ -80,23 +87,59 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 _PHASE_COLUMNS = ("predicted_ms", "measured_ms", "ape")
 
 
-def _show_kernels(found: dict[str, Any]) -> None:
-    from neusight.cli.output import Column, line, table
+_FIGURES = {
+    "rows": ("count", ","),
+    "mean": ("mape", ".1f"),
+    "median": ("median_ape", ".1f"),
+    "bias": ("bias", "+.1f"),
+    "bound": ("roofline_mape", ".1f"),
+    "inside": ("inside", ".0f"),
+    "execution": ("execution_mape", ".1f"),
+}
 
-    line("Errors in percent. bound: of the bound alone; inside: rows within the 90 % interval.")
-    dtypes = len({row["dtype"] for row in found["rows"]}) > 1
-    names = ("gpu", "op", "dtype") if dtypes else ("gpu", "op")
-    numbers = ("rows", "mean", "median", "bias", "bound", "inside")
-    total = {"gpu": "all", "op": "", "dtype": "", **found["total"]}
+
+def _show_kernels(found: dict[str, Any]) -> None:
+    """One table; of several families or dtypes one a GPU, and the means by family and dtype at the end."""
+    from neusight.cli.output import line
+
+    line("Errors in percent. bound: of the bound alone; inside: within the 90 % interval.")
+    figures = [title for title, (key, _) in _FIGURES.items() if found["total"][key] is not None]
+    if "execution" in figures:
+        line("execution: mean error of times without the launch, where they were measured.")
+    rows, total = _with_family(found["rows"]), {"gpu": "all", "op": "", "family": "all", "dtype": "", **found["total"]}
+    if len(found["by_family"]) == 1:
+        _kernel_table(("gpu", "op"), figures, [*rows, total])
+        return
+    for gpu in dict.fromkeys(row["gpu"] for row in rows):
+        line(f"\n{gpu}")
+        # The median of each op gives way where there is no room for it.
+        shown = [title for title in figures if title != "median" or "execution" not in figures]
+        _kernel_table(("op", "dtype"), shown, [row for row in rows if row["gpu"] == gpu])
+    line("\nby family and dtype")
+    _kernel_table(("family", "dtype"), figures, [*found["by_family"], total])
+
+
+def _kernel_table(names: Sequence[str], figures: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    from neusight.cli.output import Column, table
+
+    columns = [*(Column(name) for name in names), *(Column(title, right=True) for title in figures)]
+    shown = [_FIGURES[title] for title in figures]
     table(
-        [*(Column(name) for name in names), *(Column(name, right=True) for name in numbers)],
-        ((*(row[name] for name in names), *_kernel_cells(row)) for row in (*found["rows"], total)),
+        columns, ((*(row[name] for name in names), *(_figure(row[key], form) for key, form in shown)) for row in rows)
     )
 
 
-def _kernel_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    errors = (f"{row[key]:{sign}.1f}" for key, sign in (("mape", ""), ("median_ape", ""), ("bias", "+")))
-    return f"{row['count']:,}", *errors, f"{row['roofline_mape']:.1f}", f"{row['inside']:.0f}"
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _with_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ops of families that share the name of one, such as forward, get their family's before their own."""
+    families: dict[str, set[str]] = {}
+    for row in rows:
+        families.setdefault(row["op"], set()).add(row["family"])
+    shared = set().union(*(named for named in families.values() if len(named) > 1))
+    return [{**row, "op": f"{row['family']} {row['op']}"} if row["family"] in shared else row for row in rows]
 
 
 def _show_models(found: dict[str, Any]) -> None:

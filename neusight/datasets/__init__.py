@@ -10,21 +10,25 @@ Judge
     ``rules_named(names)``, ``explained(report)``, ``by_gpu(report)``;
     ``verify(name_or_path) -> VerifyReport``: ``.ok``, ``.problems``, ``.hashes``, ``.tables``, ``.to_dict()``.
 Know
-    ``list_datasets() -> [Manifest]``, ``find_dataset(name)``, ``show(name) -> str`` (the card as Markdown),
-    ``write_manifest(name, about=None, data=None, into=None) -> Manifest``, ``describe(...)`` (manifest and card).
+    ``list_datasets() -> [Manifest]``, ``find_dataset(name)``, ``dataset_folder(manifest)``,
+    ``show(name) -> str`` (the card as Markdown),
+    ``write_manifest(name, about=None, data=None, into=None) -> Manifest``, ``describe(...)`` (manifest and card),
+    ``write_dataset_card(folder, about=None) -> Manifest`` (both, into the folder itself).
 Bring
     ``import_csv(folder, out, gpu=None, split=None, dtype='float32', about=None) -> Manifest``.
 """
 
+from neusight.datasets.batches import to_batches
 from neusight.datasets.beside import device_of, devices_beside
 from neusight.datasets.bring import import_csv
-from neusight.datasets.cards import describe, show
+from neusight.datasets.cards import describe, show, write_dataset_card
 from neusight.datasets.clean import RULES, CleanResult, Rule, by_gpu, clean, explained, rules_named
-from neusight.datasets.load import load_kernels, load_models, to_batches
+from neusight.datasets.load import load_kernels, load_models
 from neusight.datasets.manifest import (
     About,
     FileRecord,
     Manifest,
+    dataset_folder,
     find_dataset,
     list_datasets,
     write_manifest,
@@ -42,6 +46,7 @@ __all__ = [
     "VerifyReport",
     "by_gpu",
     "clean",
+    "dataset_folder",
     "describe",
     "device_of",
     "devices_beside",
@@ -57,5 +62,6 @@ __all__ = [
     "tile_coverage",
     "to_batches",
     "verify",
+    "write_dataset_card",
     "write_manifest",
 ]

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.load import DTYPE_NAMES, to_batches
-from neusight.datasets.observe import observed_tiles
-from neusight.devices import DeviceSpec, load_device
+from neusight.datasets.batches import MAY_BE_ZERO
+from neusight.datasets.collected import collected, kernel_columns
+from neusight.datasets.measured import measured
+from neusight.devices import DeviceSpec
 from neusight.errors import DataError, nearest
-from neusight.kernels import DTYPE_BYTES, KernelBatch
+from neusight.kernels import KERNEL_CLASSES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,9 +26,14 @@ SHAPE = (
     *("batch", "m", "n", "k", "rows", "cols"),
     *("in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding"),
 )
-
-
+EXTENTS = tuple(
+    dict.fromkeys((*SHAPE, *(c.name for f in KERNEL_CLASSES for c in kernel_columns(f) if c.kind == "integer")))
+)
+"""Whole numbers of the shapes of all tables."""
+_LAUNCH = ("gpu", "family", "op", "dtype", "split", "kernel_name", "grid_x", "grid_y", "grid_z", "batch")
 _FILTER = ("kernel_size", "stride", "padding")
+HEAT = r"thermal|brake"
+"""Reasons for throttling that say something of the room, not of the device: a power limit is part of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,80 +47,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class CleanResult:
-    """``frame`` are the rows that stay, on their old index; ``report`` has rule, why, gpu, op, removed, of."""
+    """``frame`` are the rows that stay, on their old index; ``report`` has rule, why, gpu, family, op, removed, of."""
 
     frame: pd.DataFrame
     report: pd.DataFrame
-
-
-def measured(frame: pd.DataFrame, devices: Mapping[str, DeviceSpec] | None = None) -> pd.DataFrame:
-    """The rows with their work and their device's limits, in SI units, as rules and the physics check need them.
-
-    Adds ``latency_s``, ``flops``, ``bytes`` (compulsory: every tensor once), ``padded_flops`` (whole tiles),
-    ``flops_per_s``, ``bytes_per_s`` (peaks), ``l2_bytes``, ``bound_s`` (roofline) and the columns of
-    ``observed_tiles``.
-
-    Args:
-        frame: rows as ``load_kernels`` gives them.
-        devices: by id; default the catalogue.
-
-    Raises:
-        DataError: a shape that is no kernel. DeviceError: a GPU that the catalogue lacks.
-    """
-    out = frame.join(observed_tiles(frame))
-    out["latency_s"] = frame["latency_ms"] * 1e-3
-    flops, moved = np.zeros(len(frame)), np.zeros(len(frame))
-    for batch, positions in to_batches(frame):
-        flops[positions], moved[positions] = _work(batch)
-    out["flops"], out["bytes"] = flops, moved
-    _add_limits(out, devices)
-    padded = 2.0 * out["grid"] / out["split_k"] * out["tile_m"] * out["tile_n"] * out.get("k", np.nan)
-    out["padded_flops"] = padded.where(out["family"] == "gemm").fillna(out["flops"])
-    out["bound_s"] = np.maximum(out["flops"] / out["flops_per_s"], out["bytes"] / out["bytes_per_s"])
-    return out
-
-
-def _work(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Floating-point operations and compulsory bytes of kernels; a multiply-add is two operations."""
-    if batch.family == "gemm":
-        b, m, n, k = (batch[c].astype(np.float64) for c in ("batch", "m", "n", "k"))
-        return 2.0 * b * m * n * k, _size(batch) * b * (m * k + k * n + m * n)
-    if batch.family == "conv2d":
-        return _conv_work(batch)
-    if batch.family == "attention":
-        raise DataError("attention rows have no cleaning rule: keep families gemm, elementwise, row_reduction, conv2d")
-    return batch["flops"].astype(np.float64), (batch["read_bytes"] + batch["write_bytes"]).astype(np.float64)
-
-
-def _conv_work(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
-    images, taps = batch["batch"].astype(np.float64), batch["kernel_height"] * batch["kernel_width"]
-    out = [(batch[s] + 2 * batch["padding"] - batch[f"kernel_{s}"]) // batch["stride"] + 1 for s in ("height", "width")]
-    outputs = images * batch["out_channels"] * out[0] * out[1]
-    inputs = images * batch["in_channels"] * batch["height"] * batch["width"]
-    weights = batch["in_channels"] * batch["out_channels"] * taps
-    return 2.0 * outputs * batch["in_channels"] * taps, _size(batch) * (inputs + outputs + weights)
-
-
-def _size(batch: KernelBatch) -> np.ndarray:
-    names, codes = np.unique(batch["dtype"], return_inverse=True)
-    return np.array([DTYPE_BYTES[str(n)] for n in names], dtype=np.float64)[codes]
-
-
-def _add_limits(out: pd.DataFrame, devices: Mapping[str, DeviceSpec] | None) -> None:
-    """Datasheet peaks of each row's GPU: matrix units for products, vector pipelines for the rest."""
-    keys = out.groupby(["gpu", "dtype", "family"], sort=False).ngroup().to_numpy()
-    first = np.unique(keys, return_index=True)[1]
-    kinds = out[["gpu", "dtype", "family"]].iloc[first].to_numpy()
-    limits = np.array([_limits(gpu, dtype, family, devices) for gpu, dtype, family in kinds])
-    if len(out):
-        out[["flops_per_s", "bytes_per_s", "l2_bytes"]] = limits[keys]
-
-
-def _limits(gpu: str, dtype: str, family: str, devices: Mapping[str, DeviceSpec] | None) -> tuple[float, float, float]:
-    spec = devices[gpu] if devices is not None and gpu in devices else load_device(gpu)
-    dtype = DTYPE_NAMES.get(dtype, dtype)
-    vector = spec.vector_flops_per_s.get(dtype) if family not in ("gemm", "conv2d") else None
-    return vector or spec.gemm_flops_per_s(dtype), spec.dram_bandwidth_bytes_per_s, spec.l2_capacity_bytes
 
 
 def clean(
@@ -131,7 +67,7 @@ def clean(
     """
     import pandas as pd
 
-    removed: list[tuple[str, str, str, str, int, int]] = []
+    removed: list[tuple[str | int, ...]] = []
     broken = invalid(frame)
     _count(removed, RULES[0], frame, broken)
     rows = measured(frame[~broken], devices)
@@ -139,7 +75,7 @@ def clean(
         mask = rule.mask(rows)
         _count(removed, rule, rows, mask)
         rows = rows[~mask]
-    report = pd.DataFrame(removed, columns=["rule", "why", "gpu", "op", "removed", "of"])
+    report = pd.DataFrame(removed, columns=["rule", "why", "gpu", "family", "op", "removed", "of"])
     return CleanResult(frame.loc[rows.index], report)
 
 
@@ -160,7 +96,7 @@ def explained(report: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for (rule, why), part in report.groupby(["rule", "why"], sort=False):
+    for (rule, why), part in _named(report).groupby(["rule", "why"], sort=False):
         worst = part[part["removed"] > 0].nlargest(3, "removed")
         named = (f"{g} {o} {n}" for g, o, n in zip(worst["gpu"], worst["op"], worst["removed"], strict=True))
         rows.append((rule, part["removed"].sum(), ", ".join(named), why))
@@ -169,23 +105,45 @@ def explained(report: pd.DataFrame) -> pd.DataFrame:
 
 def by_gpu(report: pd.DataFrame) -> pd.DataFrame:
     """The rows of a report that removed something: removed and of, by rule, gpu and op."""
-    return report[report["removed"] > 0].set_index(["rule", "gpu", "op"])[["removed", "of"]]
+    return _named(report)[report["removed"] > 0].set_index(["rule", "gpu", "op"])[["removed", "of"]]
 
 
-def _count(into: list[tuple[str, str, str, str, int, int]], rule: Rule, rows: pd.DataFrame, mask: np.ndarray) -> None:
-    total = rows.groupby(["gpu", "op"], sort=True).size()
-    gone = rows[mask].groupby(["gpu", "op"]).size().reindex(total.index, fill_value=0)
-    into.extend((rule.name, rule.why, str(g), str(o), int(gone[g, o]), int(total[g, o])) for g, o in total.index)
+def _named(report: pd.DataFrame) -> pd.DataFrame:
+    """Ops of families that share the name of one get their family's before their own: ``conv2d forward``."""
+    alone = report.groupby("op")["family"].transform("nunique") == 1
+    alone &= ~report["family"].isin(report.loc[~alone, "family"])
+    return report.assign(op=report["op"].where(alone, report["family"] + " " + report["op"]))
+
+
+def _count(into: list[tuple[str | int, ...]], rule: Rule, rows: pd.DataFrame, mask: np.ndarray) -> None:
+    keys = ["gpu", "family", "op"]
+    total = rows.groupby(keys, sort=True).size()
+    gone = rows[mask].groupby(keys).size().reindex(total.index, fill_value=0)
+    into.extend((rule.name, rule.why, *map(str, of), int(gone[of]), int(total[of])) for of in total.index)
 
 
 def invalid(rows: pd.DataFrame) -> np.ndarray:
     """A latency that is no positive, finite number, or a shape with an extent below one."""
     latency = rows["latency_ms"].to_numpy(dtype=np.float64)
     bad = ~(np.isfinite(latency) & (latency > 0))
-    for name in SHAPE:
+    for name in EXTENTS:
         if name in rows:
-            bad |= (rows[name] < (0 if name == "padding" else 1)).to_numpy()
+            bad |= (rows[name] < (0 if name in MAY_BE_ZERO else 1)).to_numpy()
     return bad
+
+
+def throttled(rows: pd.DataFrame) -> np.ndarray:
+    """Collected rows during which the driver slowed the device down for its heat or its power supply."""
+    if "throttle" not in rows:
+        return np.zeros(len(rows), dtype=bool)
+    return collected(rows) & rows["throttle"].str.contains(HEAT, case=False, na=False).to_numpy(dtype=bool)
+
+
+def unstable(rows: pd.DataFrame) -> np.ndarray:
+    """Collected rows whose launches lay too far apart for their median to mean much."""
+    if "stable" not in rows:
+        return np.zeros(len(rows), dtype=bool)
+    return collected(rows) & (rows["stable"] == False).to_numpy(dtype=bool)  # noqa: E712 - neither True nor missing
 
 
 def faster_than_datasheet(rows: pd.DataFrame) -> np.ndarray:
@@ -195,16 +153,15 @@ def faster_than_datasheet(rows: pd.DataFrame) -> np.ndarray:
     cuDNN chooses it: convolutions may reach four times the peak. Twice the L2 is room for partial hits.
     """
     gain = np.where(rows["family"] == "conv2d", 4.0, 1.0)
-    compute = rows["flops"] / rows["latency_s"] > 1.05 * gain * rows["flops_per_s"]
+    compute = rows["flops"] / rows["execution_s"] > 1.05 * gain * rows["flops_per_s"]
     uncached = rows["bytes"] > 2.0 * rows["l2_bytes"]
-    return (compute | (uncached & (rows["bytes"] / rows["latency_s"] > 1.05 * rows["bytes_per_s"]))).to_numpy()
+    return (compute | (uncached & (rows["bytes"] / rows["execution_s"] > 1.05 * rows["bytes_per_s"]))).to_numpy()
 
 
 def conflicting_duplicate(rows: pd.DataFrame) -> np.ndarray:
     """The same kernel measured more than once, more than 10 % off the median of its repetitions."""
-    keys = ["gpu", "op", "dtype", *(c for c in (*SHAPE, "framework", "version", "kernel") if c in rows)]
-    groups = rows.groupby(keys, dropna=False, sort=False)["latency_s"]
-    return ((rows["latency_s"] / groups.transform("median") - 1.0).abs() > 0.10).to_numpy()
+    medians = rows.groupby("same")["latency_s"].transform("median")
+    return ((rows["latency_s"] / medians - 1.0).abs() > 0.10).to_numpy()
 
 
 def disturbed(rows: pd.DataFrame) -> np.ndarray:
@@ -217,7 +174,8 @@ def disturbed(rows: pd.DataFrame) -> np.ndarray:
 def alike(rows: pd.DataFrame) -> np.ndarray:
     """Number of the group of launches that can hardly differ: same GPU, kernel, grid, batch and shape class.
 
-    Shape class: the inner extent (k, in_channels, cols, or elements of an elementwise kernel) within 7 %.
+    Shape class: the inner extent (k, in_channels, cols, or elements of an elementwise kernel) within 7 %; for collected
+    rows every number of the kernel.
     """
     import pandas as pd
 
@@ -225,29 +183,43 @@ def alike(rows: pd.DataFrame) -> np.ndarray:
     for name in ("k", "in_channels", "cols"):
         if name in rows:
             inner = inner.fillna(rows[name])
-    keys = pd.DataFrame({"inner": np.round(np.log2(inner) / 0.1), "block": rows.get("block_x", 0)})
-    for name in ("gpu", "op", "split", "kernel_name", "grid_x", "grid_y", "grid_z", "batch", *_FILTER):
+    keys = pd.DataFrame({"inner": _class(inner), "block": rows.get("block_x", 0)})
+    for name in (*_LAUNCH, *_FILTER):
         keys[name] = rows.get(name)
+    own = collected(rows)
+    for name in EXTENTS if own.any() else ():
+        if name in rows:
+            keys[f"class of {name}"] = _class(rows[name]).where(own)
     return keys.groupby(list(keys), dropna=False, sort=False).ngroup().to_numpy()
+
+
+def _class(extent: pd.Series) -> pd.Series:
+    """Steps of 7 %."""
+    return np.round(np.log2(extent.clip(lower=1.0)) / 0.1)
 
 
 def host_stall(rows: pd.DataFrame) -> np.ndarray:
     """Products too small to take device time, half as slow again as the launch floor of their GPU and op.
 
     Counted in whole tiles, with an inner extent of 128 at most, they need less than 4 microseconds; the rest is host.
-    A floor below 10 microseconds is that of a CUDA graph, in which no host takes part.
+    A floor below 10 microseconds is that of a CUDA graph, in which no host takes part. Collected rows are medians of
+    many single launches, in which no stall survives.
     """
     if "k" not in rows:
         return np.zeros(len(rows), dtype=bool)
     short = np.maximum(rows["padded_flops"] / rows["flops_per_s"], rows["bytes"] / rows["bytes_per_s"]) < 4e-6
-    small = short & (rows["k"] <= 128)
+    small = short & (rows["k"] <= 128) & ~collected(rows)
     floors = rows[small].groupby(["gpu", "op"])["latency_s"].transform("median").reindex(rows.index)
     return (small & (floors > 1e-5) & (rows["latency_s"] > 1.5 * floors)).to_numpy()
 
 
 def launch_loop(rows: pd.DataFrame) -> np.ndarray:
-    """One call that launched more than eight kernels: a loop over what the workspace holds."""
-    return (rows["kernels"] > 8).to_numpy()
+    """One call that launched more than eight kernels: a loop over what the workspace holds.
+
+    Of collected rows convolutions alone: others loop over what they are given, such as experts or parameters.
+    """
+    planned = collected(rows) & (rows["family"] != "conv2d")
+    return ((rows["kernels"] > 8) & ~planned).to_numpy()
 
 
 def throttled_split(rows: pd.DataFrame) -> np.ndarray:
@@ -267,6 +239,8 @@ def throttled_split(rows: pd.DataFrame) -> np.ndarray:
 
 RULES: tuple[Rule, ...] = (
     Rule(name="invalid", why="no positive finite latency, or an extent below one", mask=invalid),
+    Rule(name="throttled", why="the driver slowed the GPU down for heat or its power supply", mask=throttled),
+    Rule(name="unstable", why="single launches of the kernel lay too far apart", mask=unstable),
     Rule(
         name="faster_than_datasheet",
         why="more work a second than the GPU can do: the timer or the shape is wrong",

@@ -8,15 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from neusight.datasets.schema import KERNEL_TABLES, MODEL_TABLE, read_parquet
+from neusight.datasets.collected import SKIPPED
+from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, read_parquet
 from neusight.errors import DataError, nearest
 from neusight.paths import checkout_dir, data_dir
 
 PROTOCOL = 1
-_UNITS = {c.name: c.unit for t in (*KERNEL_TABLES.values(), MODEL_TABLE) for c in t.columns if c.unit}
+_TABLES = (*KERNEL_TABLES.values(), *COLLECTED_TABLES.values(), MODEL_TABLE)
+_UNITS = {c.name: c.unit for t in _TABLES for c in t.columns if c.unit}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A data set by name; its files lie in the folder of that name below ``$NEUSIGHT_DATA``."""
+    """A data set by name; ``dataset_folder`` tells where its files lie."""
 
     name: str
     about: About
@@ -56,8 +58,8 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Rows of all tables together."""
-        return sum(f.rows or 0 for f in self.files)
+        """Rows of all tables of measurements together."""
+        return sum(f.rows or 0 for f in self.files if not PurePath(f.path).match(SKIPPED))
 
     @property
     def gpus(self) -> dict[str, int]:
@@ -93,6 +95,21 @@ def find_dataset(name: str) -> Manifest:
         known = [p.parent.name for p in sorted(manifests_dir().glob("*/manifest.json"))]
         raise DataError(f"no data set '{name}': one of {', '.join(known)}{nearest(name, known)}")
     return read_manifest(path)
+
+
+def dataset_folder(manifest: Manifest) -> Path:
+    """Folder with the files of a data set of this checkout: beside its manifest, else below ``$NEUSIGHT_DATA``.
+
+    Raises:
+        DataError: neither is there.
+    """
+    own = manifests_dir() / manifest.name
+    if any((own / file.path).is_file() for file in manifest.files):
+        return own
+    folder = data_dir() / manifest.name
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not there: put the data set {manifest.name} below NEUSIGHT_DATA")
+    return folder
 
 
 def manifests_dir() -> Path:

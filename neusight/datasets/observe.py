@@ -141,11 +141,16 @@ def _tile_elementwise(frame: pd.DataFrame, out: pd.DataFrame) -> None:
     """
     pointwise = ((frame["family"] == "elementwise") & out["grid"].notna()).to_numpy()
     if pointwise.any():
-        rows = frame[pointwise]
-        elements = rows["rows"] * rows["cols"]
+        elements = _elements(frame[pointwise])
         per_block = 2.0 ** np.ceil(np.log2(elements / out.loc[pointwise, "grid"]))
         out.loc[pointwise, "tile_m"] = np.where(elements * 4 < 2**31, 1.0, np.nan)
         out.loc[pointwise, "tile_n"] = per_block.where(elements * 4 < 2**31)
+
+
+def _elements(rows: pd.DataFrame) -> pd.Series:
+    """As the kernel states them, else of the tensor's rows and columns."""
+    stated = _column(rows, "elements", np.nan).astype(float)
+    return stated.fillna(rows["rows"] * rows["cols"]) if "rows" in rows else stated
 
 
 def _tile_rows(frame: pd.DataFrame, out: pd.DataFrame) -> None:

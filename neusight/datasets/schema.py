@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from neusight.errors import DataError, nearest
+from neusight.errors import DataError
 from neusight.kernels import KERNEL_CLASSES
 
 Kind = Literal["string", "integer", "number", "boolean"]
-_ARROW: dict[str, str] = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
+ARROW: dict[str, str] = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
 
 
 @dataclass(frozen=True)
@@ -163,20 +163,6 @@ KERNEL_TABLES: dict[str, Table] = {
         ),
     )
 }
-MODEL_TABLE = Table(
-    "model_latency",
-    (
-        Column("gpu", "string", meaning="id of the device catalogue"),
-        Column("model", "string", meaning="name of a config file, without .json"),
-        Column("mode", "string", meaning="inference or training"),
-        Column("dtype", "string", required=False),
-        *_integers("batch", "seq_len"),
-        Column("option", "string", required=False, meaning="'' single GPU, fusion, dp4, tp4, pp4_1"),
-        Column("e2e_ms", "number", "ms"),
-        Column("forward_ms", "number", "ms", required=False),
-        Column("backward_ms", "number", "ms", required=False),
-    ),
-)
 _KINDS: dict[str, Kind] = {"int": "integer", "bool": "boolean", "str": "string"}
 
 
@@ -203,6 +189,35 @@ def _conditions() -> tuple[Column, ...]:
         Column("measured_at", "string", required=False, meaning="UTC, ISO 8601"),
         Column("worker", "string", required=False, meaning="host and device that measured it"),
     )
+
+
+_OF_ANY_RUN = ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle", "measured_at", "worker")
+MODEL_TABLE = Table(
+    "model_latency",
+    (
+        Column("gpu", "string", meaning="id of the device catalogue"),
+        Column("model", "string", meaning="name of a config file, without .json"),
+        Column("mode", "string", meaning="inference or training"),
+        Column("dtype", "string", required=False),
+        Column("batch", "integer"),
+        Column("seq_len", "integer", meaning="empty for images"),
+        Column("option", "string", required=False, meaning="'' single GPU, fusion, dp4, tp4, pp4_1"),
+        Column("e2e_ms", "number", "ms"),
+        Column("forward_ms", "number", "ms", required=False),
+        Column("backward_ms", "number", "ms", required=False),
+        Column("attention", "string", required=False, meaning="eager, sdpa or flash; eager where missing"),
+        Column("optimizer", "string", required=False, meaning="whose step is part of e2e_ms; none where missing"),
+        Column("optimizer_ms", "number", "ms", required=False),
+        Column("e2e_p10_ms", "number", "ms", required=False, meaning="sum of the phases' tenth percentiles"),
+        Column("e2e_p90_ms", "number", "ms", required=False, meaning="sum of the phases' ninetieth percentiles"),
+        Column("iterations", "integer", required=False, meaning="steps behind the medians"),
+        Column("peak_memory_bytes", "integer", "B", required=False, meaning="given out by the allocator, at most"),
+        Column("sample", "string", required=False, meaning="names a planned measurement"),
+        Column("framework", "string", required=False),
+        Column("stable", "boolean", required=False, meaning="small spread, and not throttled by heat"),
+        *(column for column in _conditions() if column.name in _OF_ANY_RUN),
+    ),
+)
 
 
 def _collected(family: str, kernel: type[Any]) -> Table:
@@ -243,54 +258,3 @@ def read_parquet(path: Path) -> Any:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path} cannot be read as parquet ({reason}): copy it again from its source") from error
-
-
-def check_columns(path: Path, table: Table, schema: Any) -> None:
-    """Hold a file's ``pyarrow.Schema`` against ``table``: all required columns, each of a fitting type.
-
-    Raises:
-        DataError: naming the columns that are missing or of the wrong type.
-    """
-    names = set(schema.names)
-    if missing := [c.name for c in table.columns if c.required and c.name not in names]:
-        hint = nearest(missing[0], names - set(table.required))
-        raise DataError(
-            f"{path} lacks {', '.join(missing)} of a {table.name} table: it needs {', '.join(table.required)}{hint}"
-        )
-    for column in table.columns:
-        if column.name in names and not _fits(schema.field(column.name).type, column.kind):
-            found = schema.field(column.name).type
-            raise DataError(
-                f"{path}: column {column.name} is {found}, not {column.kind}: store it as {_ARROW[column.kind]}"
-            )
-
-
-def _fits(found: Any, kind: Kind) -> bool:
-    """Whether an arrow type can stand for ``kind``; an all-null column fits everything that is optional."""
-    import pyarrow.types as t
-
-    if t.is_dictionary(found):
-        found = found.value_type
-    number = t.is_integer(found) or t.is_floating(found)
-    tests = {
-        "string": t.is_string(found) or t.is_large_string(found) or t.is_string_view(found),
-        "integer": t.is_integer(found),
-        "number": number,
-        "boolean": t.is_boolean(found),
-    }
-    return t.is_null(found) or tests[kind]
-
-
-def table_without_op(path: Path, schema: Any) -> Table:
-    """The kernel table that a file without an ``op`` column is, by its columns.
-
-    Raises:
-        DataError: no table has its required columns there.
-    """
-    candidates = [t for t in KERNEL_TABLES.values() if not t.ops and set(t.required) <= set(schema.names)]
-    if not candidates:
-        raise DataError(
-            f"{path} is no kernel table (columns {', '.join(schema.names[:6])}, …): "
-            "it needs gpu, op, dtype, latency_ms and the op's shape"
-        )
-    return max(candidates, key=lambda t: len(t.required))

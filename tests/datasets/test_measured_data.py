@@ -3,7 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neusight.datasets import find_dataset, list_datasets, load_kernels, load_models, observed_tiles, to_batches, verify
+from neusight.datasets import (
+    dataset_folder,
+    find_dataset,
+    list_datasets,
+    load_kernels,
+    load_models,
+    observed_tiles,
+    to_batches,
+    verify,
+)
 from neusight.datasets.manifest import records
 
 
@@ -12,9 +21,10 @@ def kernels(data):
     return load_kernels(data / "neusight-fp32" / "kernels")
 
 
-def test_hashes_match_the_manifests(data):
+def test_hashes_match_the_manifests(data, monkeypatch):
+    monkeypatch.setenv("NEUSIGHT_DATA", str(data))
     for manifest in list_datasets():
-        assert records(data / manifest.name) == manifest.files, manifest.name
+        assert records(dataset_folder(manifest)) == manifest.files, manifest.name
 
 
 def test_every_row_becomes_a_kernel(kernels):
