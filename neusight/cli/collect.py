@@ -29,7 +29,9 @@ def kernels(
     device: Annotated[
         Literal["cuda", "cpu"], typer.Option(help="GPUs (ROCm's too), or a core as a stand-in.")
     ] = "cuda",
-    families: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="Kernel families; default: all.")] = "",
+    families: Annotated[
+        str, typer.Option(metavar="NAME[,NAME…]", help="Kernel families, or collective; default: all.")
+    ] = "",
     dtypes: Annotated[
         str, typer.Option(metavar="DTYPE[,DTYPE…]", help="bfloat16, float32, float16, tf32, float8; default: all.")
     ] = "",

@@ -7,7 +7,7 @@ operands, are what the device alone takes; on one set of operands, what it takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -114,7 +114,7 @@ class Bench:
             "cached_ms": 1e3 * float(np.median(cached)) if cached else None,
             "operand_sets": len(sets),
             **conditions,
-            "stable": self._stable(Timing.of(replayed) if replayed else single, conditions),
+            "stable": stable(Timing.of(replayed) if replayed else single, conditions),
         }
 
     def timed(self, functions: Sequence[Callable[[], Any]], budget_s: float) -> list[Timing]:
@@ -167,9 +167,11 @@ class Bench:
             return []
         return self._stopwatch.replays(launch.run, sets[:1], usual_s, self.budget_s / 2)
 
-    def _stable(self, timing: Timing, conditions: dict[str, Any]) -> bool:
-        hot = any(word in (conditions.get("throttle") or "") for word in HEAT)
-        return timing.spread <= SPREAD and not hot
+
+def stable(timing: Timing, conditions: Mapping[str, Any]) -> bool:
+    """Whether the repetitions agree and the device was not slowed down by heat."""
+    hot = any(word in (conditions.get("throttle") or "") for word in HEAT)
+    return timing.spread <= SPREAD and not hot
 
 
 def _rotating(run: Callable[..., Any], sets: Sequence[Operands]) -> Callable[[], Any]:

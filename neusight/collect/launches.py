@@ -103,7 +103,14 @@ def prepare(kernel: Kernel) -> Launch:
     Raises:
         Unmeasurable: no operator is known that runs such a kernel alone.
     """
-    from neusight.collect import launch_attention, launch_pointwise, launch_products, launch_rows  # noqa: F401
+    from neusight.collect import (  # noqa: F401 - each registers its families
+        launch_attention,
+        launch_memory,
+        launch_optimizer,
+        launch_pointwise,
+        launch_products,
+        launch_rows,
+    )
 
     if kernel.family not in _LAUNCHERS:
         raise Unmeasurable(f"no operator is known for {kernel.family} kernels: leave the family out")

@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from neusight.collect.bench import HEAT, SPREAD, Bench, Timing
+from neusight.collect.bench import Bench, Timing, stable
 from neusight.collect.tasks import Unmeasurable
 from neusight.graphs.memory import Ledger
 from neusight.graphs.tensors import TensorSpec
@@ -62,7 +62,7 @@ def measured(task: ModelTask, bench: Bench) -> dict[str, Any]:
         **{f"{name}_ms": 1e3 * timings[name].median_s for name in TIMED if name in timings},
         "peak_memory_bytes": peak,
         **conditions,
-        "stable": _stable(step, conditions),
+        "stable": stable(step, conditions),
     }
 
 
@@ -70,10 +70,6 @@ def _whole(phases: Sequence[Timing]) -> Timing:
     """The sum of phases; its percentiles are those of a step whose phases are all fast, or all slow, at once."""
     sums = {part: sum(getattr(timing, part) for timing in phases) for part in ("median_s", "p10_s", "p90_s")}
     return Timing(**sums, count=phases[0].count)
-
-
-def _stable(step: Timing, conditions: Mapping[str, Any]) -> bool:
-    return step.spread <= SPREAD and not any(word in (conditions.get("throttle") or "") for word in HEAT)
 
 
 def _check_dtype(dtype: str, bench: Bench) -> None:

@@ -72,13 +72,13 @@ def plan(
     return _with_repeats(_interleaved(turns))
 
 
-def check_names(families: Sequence[str], dtypes: Sequence[str]) -> None:
-    """Refuse names that no plan knows.
+def check_names(families: Sequence[str], dtypes: Sequence[str], others: Sequence[str] = ()) -> None:
+    """Refuse names that no plan knows; ``others`` are families that are measured without one.
 
     Raises:
         DataError: with the nearest name.
     """
-    known = sorted({s.family for s in STRATA})
+    known = [*sorted({s.family for s in STRATA}), *others]
     for what, asked, options in (("kernel family", families, known), ("dtype", dtypes, list(DTYPE_WEIGHTS))):
         if unknown := [name for name in asked if name not in options]:
             raise DataError(f"no {what} '{unknown[0]}': one of {', '.join(options)}{nearest(unknown[0], options)}")

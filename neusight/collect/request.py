@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import neusight
+from neusight.collect.collectives import measure, planned
 from neusight.collect.names import SHARE, join_names, unnamed
 from neusight.collect.plan import check_names, plan, usual_limits
-from neusight.collect.session import Progress, Report, collect
+from neusight.collect.session import Progress, Report, collect, introduced, write_devices
+from neusight.collect.store import Store, read_rows
 from neusight.collect.tasks import Task
-from neusight.collect.workers import Worker, local_workers
+from neusight.collect.workers import Worker, device_count, local_workers
+from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.devices.read import read_table
 from neusight.errors import DataError
 
 TARGETS = ("cuda", "cpu")
+COLLECTIVES = "collective"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,31 +63,72 @@ def collect_kernels(
 
     Args:
         request: where, how long, into which folder.
-        families, dtypes: what to measure; empty for all.
+        families: of kernels, and ``collective`` for what several devices do together; empty for all, collectives only
+            between GPUs.
+        dtypes: of kernels; empty for all.
         progress: called after every kernel.
 
     Raises:
         DataError: an unknown family or dtype, or a folder that is not to be used. DeviceError: no such device.
     """
-    check_names(families, dtypes)
+    kernels = [family for family in families if family != COLLECTIVES]
+    check_names(kernels, dtypes, (COLLECTIVES,))
+    together = COLLECTIVES in families or (not families and request.target != "cpu")
+    reports = [] if families and not kernels else [_kernels(request, kernels, dtypes, progress)]
+    if together:
+        reports.append(_collectives(request))
+    return replace(reports[-1], new=sum(r.new for r in reports), seconds=sum(r.seconds for r in reports))
+
+
+def _kernels(request: Request, families: Sequence[str], dtypes: Sequence[str], progress: Progress | None) -> Report:
+    """Time kernels; on a GPU, take the names of what ran in the last part of the time."""
     asked = {"target": request.target, "families": list(families), "dtypes": list(dtypes), "seed": request.seed}
 
     def tasks(device: str) -> Iterable[Task]:
         spec = read_table(tomllib.loads(device), "the drafted device")
         return plan(spec, families, dtypes, request.seed, usual_limits(spec, request.target != "cpu"))
 
-    timing = replace(request, minutes=request.minutes * (1.0 - SHARE)) if request.target != "cpu" else request
+    if request.target == "cpu":
+        return run(request, {"kernels": asked}, tasks, progress)
+    timing = replace(request, minutes=request.minutes * (1.0 - SHARE))
     report = run(timing, {"kernels": asked}, tasks, progress)
-    if request.target != "cpu":
-        _take_names(replace(request, minutes=request.minutes * SHARE, limit=None), progress)
+    naming = replace(request, minutes=request.minutes * SHARE, limit=None)
+    # In new processes: one that has profiled launches more slowly from then on.
+    run(naming, {}, lambda _: unnamed(request.out), progress)
+    join_names(request.out)
+    write_card(request.out, request.target)
     return report
 
 
-def _take_names(request: Request, progress: Progress | None) -> None:
-    """Profile what was timed, in new processes, and write the names into the rows."""
-    run(request, {}, lambda _: unnamed(request.out), progress)
-    join_names(request.out)
-    write_card(request.out, request.target)
+def _collectives(request: Request) -> Report:
+    """Time collectives between the devices of this host, where there are several."""
+    began, on_gpu = monotonic(), request.target != "cpu"
+    devices = device_count(request.target) if on_gpu else min(2, os.cpu_count() or 1)
+    (worker,) = local_workers(request.target, 1)
+    store = Store(request.out, {COLLECTIVES: {"target": request.target}})
+    before = store.rows
+    try:
+        (said,) = introduced([worker]).values()
+        write_devices(request.out, [said])
+        for outcome in measure(
+            [t for t in planned(devices, on_gpu) if t.sample not in store.done], said["gpu"], on_gpu
+        ):
+            store.add(outcome)
+    finally:
+        worker.stop()
+        store.finish()
+        store.close()
+        write_card(request.out, request.target)
+    skipped = store.counts.get("skipped", 0)
+    return Report(
+        folder=request.out,
+        rows=store.rows - skipped,
+        skipped=skipped,
+        new=store.rows - before,
+        seconds=monotonic() - began,
+        lost_workers=0,
+        gpus=(said["gpu"],),
+    )
 
 
 def run(
@@ -103,17 +150,34 @@ def run(
 
 
 def write_card(folder: Path, target: str) -> None:
-    """Manifest and card of what is in the folder."""
+    """Manifest and card of what is in the folder; the card says what is missing."""
     from neusight.datasets import About, write_dataset_card
 
-    kind = "a CPU as a stand-in for a GPU" if target == "cpu" else "GPUs"
     if not any(folder.glob("*/*.parquet")):
         return
+    kind = "a core of a CPU, which stands in for a GPU" if target == "cpu" else "GPUs"
     write_dataset_card(
         folder,
         About(
             title=f"Measured by neusight on {kind}",
             origin=f"neusight {neusight.__version__} collect, on the machines that the rows name",
             licence="the collector's own: state it before you pass the data on",
+            known_faults=tuple(_missing(folder, target)),
         ),
     )
+
+
+def _missing(folder: Path, target: str) -> Iterator[str]:
+    """What a reader might expect in the folder and does not find."""
+    kernels = {family: read_rows(folder, family) for family in COLLECTED_TABLES}
+    rows = [row for found in kernels.values() for row in found]
+    if target == "cpu":
+        yield "A CPU is no GPU: no graph replays, no clocks or power, no kernel names; latencies are those of calls."
+    if absent := [family for family, found in kernels.items() if not found]:
+        yield f"No rows of {', '.join(absent)}."
+    if target != "cpu" and rows and not any(row["power_w"] for row in rows):
+        yield "No clocks, power or temperature: the package nvidia-ml-py was missing, or not allowed to read."
+    if target != "cpu" and (unnamed_rows := sum(not row["kernel_name"] for row in rows)):
+        yield f"{unnamed_rows:,} of {len(rows):,} rows have no kernel name: the profiler had no time, or no right."
+    if not read_rows(folder, "models"):
+        yield "No whole models: `neusight collect models` adds them."

@@ -20,6 +20,8 @@ RESTARTS = 20
 """A worker that was lost so often stays lost."""
 TASK_LIMIT_S = 300.0
 """A kernel that takes longer hangs; a model may say that it needs longer."""
+POLL_S = 5.0
+"""How often hanging tasks are looked for."""
 
 Progress = Callable[[int, int | None, float], None]
 """Called with (rows in the set, rows wanted or None, seconds left)."""
@@ -110,7 +112,10 @@ def collect(
     store = Store(folder, asked)
     desks = [_Desk(worker) for worker in workers]
     try:
-        devices = _written(folder, _introduced(desks))
+        said = introduced(workers)
+        for desk in desks:
+            desk.gpu = said[desk.worker]["gpu"]
+        devices = write_devices(folder, said.values())
         state = _Round(store, iter(tasks(devices[desks[0].gpu])), began + 60.0 * minutes, limit, progress)
         _measure(state, desks)
     finally:
@@ -130,31 +135,36 @@ def collect(
     )
 
 
-def _introduced(desks: list[_Desk]) -> dict[str, str]:
-    """Device files by id; every worker must be able to begin."""
-    devices = {}
-    for desk, said in [(desk, desk.worker.introduce()) for desk in desks]:
+def introduced(workers: Iterable[Worker]) -> dict[Worker, dict[str, Any]]:
+    """What every worker says of itself; each must be able to begin.
+
+    Raises:
+        DeviceError: one cannot.
+    """
+    answers = {}
+    for worker, said in [(worker, worker.introduce()) for worker in workers]:
         try:
-            answer = said.result(timeout=TASK_LIMIT_S)
+            answers[worker] = said.result(timeout=TASK_LIMIT_S)
         except WorkerLost as error:
-            raise DeviceError(f"{desk.worker.name} cannot begin ({error}): see whether PyTorch runs there") from error
-        desk.gpu = answer["gpu"]
-        devices[desk.gpu] = answer["device"]
-    return devices
+            raise DeviceError(f"{worker.name} cannot begin ({error}): see whether PyTorch runs there") from error
+    return answers
 
 
-def _written(folder: Path, devices: Mapping[str, str]) -> dict[str, str]:
+def write_devices(folder: Path, answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Write the device files; what an earlier session wrote stays, since a plan depends on it.
 
     A draft holds what a short probe measured, which differs from run to run.
+
+    Returns:
+        The files' texts by id.
     """
     texts = {}
-    for gpu, text in devices.items():
-        path = folder / "devices" / f"{gpu}.toml"
+    for answer in answers:
+        path = folder / "devices" / f"{answer['gpu']}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
-            path.write_text(text, encoding="utf-8")
-        texts[gpu] = path.read_text(encoding="utf-8")
+            path.write_text(answer["device"], encoding="utf-8")
+        texts[answer["gpu"]] = path.read_text(encoding="utf-8")
     return texts
 
 
@@ -166,7 +176,7 @@ def _measure(state: _Round, desks: list[_Desk]) -> None:
             raise DeviceError("every worker was lost: what was measured is kept; run the same command again")
         if not state.busy:
             return
-        done, _ = wait(state.busy, timeout=5.0, return_when=FIRST_COMPLETED)
+        done, _ = wait(state.busy, timeout=POLL_S, return_when=FIRST_COMPLETED)
         for future in done:
             desk = state.busy.pop(future)
             _settle(state, desk, future)
@@ -209,4 +219,8 @@ def _retry(state: _Round, desk: _Desk, task: Task, error: NeusightError) -> None
 
 def _hanging(state: _Round) -> list[_Desk]:
     now = monotonic()
-    return [desk for desk in state.busy.values() if now - desk.since > getattr(desk.task, "limit_s", TASK_LIMIT_S)]
+    return [desk for desk in state.busy.values() if desk.task and now - desk.since > _limit_s(desk.task)]
+
+
+def _limit_s(task: Task) -> float:
+    return float(getattr(task, "limit_s", TASK_LIMIT_S))

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
+from traceback import clear_frames
 from typing import Any, Protocol
 
 from neusight.collect.tasks import Outcome, Task, Unmeasurable
@@ -103,6 +104,7 @@ def perform(task: Task) -> Outcome:
     except Unmeasurable as error:
         return Outcome(sample=task.sample, table=task.table, row=row, reason=str(error))
     except Exception as error:
+        clear_frames(error.__traceback__)  # They hold the operands, or the model.
         _forget_memory()
         reason = _reason(error)
         if any(word in reason for word in _FATAL):

@@ -1,0 +1,137 @@
+"""Collectives over several devices of a host: NCCL (RCCL) on GPUs, Gloo between the cores of a stand-in.
+
+Sizes follow nccl-tests: ``bytes`` is the larger of what a rank puts in and what it gets out, so that for an all-gather
+it is the gathered whole and for a reduce-scatter what is to be scattered.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from neusight.collect.tasks import Outcome, identity
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+SIZES = tuple(2**exponent for exponent in range(10, 31, 2))
+HOST_SIZES = SIZES[:7]
+ROUNDS = 5
+ROUND_S = 0.02
+"""One round repeats the collective for about this long; the row is the median of the rounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One collective of ``num_gpus`` ranks over ``bytes``."""
+
+    collective: str
+    num_gpus: int
+    bytes: int
+    dtype: str = "bfloat16"
+
+    @property
+    def sample(self) -> str:
+        """Of all fields."""
+        return identity("collective", asdict(self))
+
+
+def planned(devices: int, on_gpu: bool) -> list[Collective]:
+    """Powers of two of the devices, smaller messages first."""
+    ranks = [2**i for i in range(1, devices.bit_length()) if 2**i <= devices]
+    sizes, dtype = (SIZES, "bfloat16") if on_gpu else (HOST_SIZES, "float32")
+    return [
+        Collective(collective=op, num_gpus=n, bytes=size, dtype=dtype) for size, n, op in product(sizes, ranks, OPS)
+    ]
+
+
+def measure(tasks: list[Collective], gpu: str, on_gpu: bool) -> Iterator[Outcome]:
+    """Run the collectives, those of equal rank count together, and yield a row each.
+
+    Raises:
+        RuntimeError: the ranks could not meet, or one of them failed.
+    """
+    import torch
+    from torch import multiprocessing
+
+    version = ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else f"gloo, torch {torch.__version__}"
+    for count in sorted({task.num_gpus for task in tasks}):
+        chosen = [task for task in tasks if task.num_gpus == count]
+        with tempfile.TemporaryDirectory() as folder:
+            multiprocessing.spawn(_rank, (count, chosen, folder, on_gpu), nprocs=count)
+            times = torch.load(Path(folder, "times.pt"), weights_only=True)
+        for task, latency_s in zip(chosen, times.tolist(), strict=True):
+            row = {**asdict(task), "sample": task.sample, "gpu": gpu, "nccl_version": version}
+            yield Outcome(sample=task.sample, table="nccl", row={**row, "latency_ms": 1e3 * latency_s})
+
+
+def _rank(rank: int, count: int, tasks: list[Collective], folder: str, on_gpu: bool) -> None:
+    """One process: every rank times alike, the first writes."""
+    import warnings
+
+    import torch
+    from torch import distributed
+
+    # Newer releases of PyTorch rename the collectives on one tensor; the old names work in all of them.
+    warnings.simplefilter("ignore", FutureWarning)
+    if on_gpu:
+        torch.cuda.set_device(rank)
+    else:
+        torch.set_num_threads(1)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = f"file://{folder}/meeting"
+    distributed.init_process_group("nccl" if on_gpu else "gloo", init_method=store, rank=rank, world_size=count)
+    try:
+        times = torch.tensor([_timed(_call(task, on_gpu), on_gpu) for task in tasks], dtype=torch.float64)
+    finally:
+        distributed.destroy_process_group()
+    if rank == 0:
+        torch.save(times, Path(folder, "times.pt"))
+
+
+def _call(task: Collective, on_gpu: bool) -> Callable[[], Any]:
+    """The collective on random buffers."""
+    import torch
+    from torch import distributed
+
+    from neusight.collect.launches import TORCH_DTYPES, Source
+
+    ranks = task.num_gpus
+    each = max(1, task.bytes // TORCH_DTYPES[task.dtype].itemsize // ranks)
+    whole = Source("cuda" if on_gpu else "cpu").normal(each * ranks, dtype=task.dtype)
+    part = torch.empty_like(whole[:each])
+    if task.collective == "all_reduce":
+        return lambda: distributed.all_reduce(whole)
+    if task.collective == "all_gather":
+        return lambda: distributed.all_gather_into_tensor(whole, part)
+    if task.collective == "all_to_all":
+        other = torch.empty_like(whole)
+        return lambda: distributed.all_to_all_single(other, whole)
+    return lambda: distributed.reduce_scatter_tensor(part, whole)
+
+
+def _timed(call: Callable[[], Any], on_gpu: bool) -> float:
+    """Seconds a call; all ranks repeat equally often, as the slowest of them needs."""
+    import torch
+    from torch import distributed
+
+    from neusight.collect.stopwatch import stopwatch
+
+    watch = stopwatch("cuda" if on_gpu else "cpu", 1.0)
+    call()
+    once = torch.tensor([watch.once(call)], device="cuda" if on_gpu else "cpu")
+    distributed.all_reduce(once, distributed.ReduceOp.MAX)
+    repeats = int(min(200, max(2, ROUND_S / float(once))))
+
+    def several() -> None:
+        for _ in range(repeats):
+            call()
+
+    rounds = []
+    for _ in range(ROUNDS):
+        distributed.barrier()
+        rounds.append(watch.once(several) / repeats)
+    return sorted(rounds)[ROUNDS // 2]

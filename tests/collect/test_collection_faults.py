@@ -1,0 +1,177 @@
+"""One bad task does not end a collection: it is retried, recorded with its reason, and the others are measured."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.collect import session
+from neusight.collect.collectives import OPS, planned
+from neusight.collect.names import join_names, unnamed
+from neusight.collect.request import Request, collect_kernels, run
+from neusight.collect.session import Report
+from neusight.collect.store import Store, read_rows
+from neusight.collect.tasks import Outcome, Task, Unmeasurable, identity
+from neusight.collect.workers import WorkerLost
+from neusight.datasets import load_kernels, verify
+from neusight.errors import DataError, DeviceError
+from neusight.kernels import Gemm
+
+
+@dataclass(frozen=True)
+class Trick:
+    """A task that does something nasty on its way to a row."""
+
+    number: int
+    trick: str = ""
+    folder: str = ""
+
+    @property
+    def sample(self) -> str:
+        return identity(asdict(self))
+
+    @property
+    def table(self) -> str:
+        return "gemm"
+
+    def describe(self) -> dict[str, Any]:
+        kernel = {"m": self.number, "n": 8, "k": 8, "batch": 1, "layout": "tn", "bias": False}
+        head = {"sample": self.sample, "family": "gemm", "op": "linear", "dtype": "float32", "split": "train"}
+        return {**head, **kernel, "repeat": 0}
+
+    def measure(self, bench: Any) -> dict[str, Any]:
+        if self.trick == "memory":
+            raise MemoryError("operands of 999 GiB exceed half of the memory")
+        if self.trick == "cannot":
+            raise Unmeasurable("no such unit here")
+        if self.trick == "fault":
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied\nand more lines")
+        if self.trick == "dies":
+            os._exit(139)
+        if self.trick == "dies once" and not Path(self.folder, "died").exists():
+            Path(self.folder, "died").touch()
+            os._exit(139)
+        if self.trick == "spoils" and not Path(self.folder, "spoilt").exists():
+            Path(self.folder, "spoilt").write_text(str(os.getpid()))
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if self.trick == "hangs":
+            time.sleep(60)
+        return {"latency_ms": float(os.getpid()), "stable": True}
+
+
+def collected(folder: Path, tasks: Iterable[Task], **options: Any) -> Report:
+    request = Request(out=folder, target="cpu", **options)
+    listed = list(tasks)
+    return run(request, {"kernels": {"target": "cpu"}}, lambda device: listed, None)
+
+
+def test_a_bad_task_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "TASK_LIMIT_S", 15.0)
+    monkeypatch.setattr(session, "POLL_S", 0.2)
+    tricks = ("", "memory", "cannot", "fault", "dies", "dies once", "spoils", "")
+    report = collected(tmp_path / "set", [Trick(i + 1, t, str(tmp_path)) for i, t in enumerate(tricks)])
+    rows = {row["m"]: row for row in read_rows(tmp_path / "set", "gemm")}
+    reasons = {
+        int(row["what"].split("m=")[1].split(",")[0]): row["reason"] for row in read_rows(tmp_path / "set", "skipped")
+    }
+    assert {*rows} == {1, 6, 7, 8}
+    assert reasons[2].startswith("out of memory: operands of 999 GiB")
+    assert reasons[3] == "no such unit here"
+    assert reasons[4] == "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
+    assert reasons[5].startswith("2 workers were lost with it")
+    # A process whose device is spoilt measures nothing more.
+    assert rows[7]["latency_ms"] != float((tmp_path / "spoilt").read_text())
+    assert (report.rows, report.skipped, report.lost_workers) == (4, 4, 4)
+
+
+def test_a_task_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "POLL_S", 0.2)
+    monkeypatch.setattr(session, "ATTEMPTS", 1)
+    monkeypatch.setattr(session, "_limit_s", lambda task: 1.0 if task.trick == "hangs" else 60.0)
+    report = collected(tmp_path / "set", [Trick(1, "hangs"), Trick(2)])
+    assert (report.rows, report.skipped) == (1, 1)
+
+
+def test_when_all_workers_are_lost_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "RESTARTS", 0)
+    with pytest.raises(DeviceError, match=r"every worker was lost.*run the same command again"):
+        collected(tmp_path / "set", [Trick(1), Trick(2, "dies"), Trick(3)])
+    assert [row["m"] for row in read_rows(tmp_path / "set", "gemm")] == [1]
+    report = collected(tmp_path / "set", [Trick(1), Trick(3)])
+    assert (report.rows, report.new) == (2, 1)
+
+
+def test_time_and_limit_end_a_run(tmp_path: Path) -> None:
+    report = collected(tmp_path / "set", [Trick(i + 1) for i in range(9)], limit=4)
+    assert report.rows == 4
+    report = collected(tmp_path / "set", [Trick(i + 1) for i in range(9)], minutes=1e-9)
+    assert (report.rows, report.new) == (4, 0)
+
+
+def test_names_are_joined_to_their_rows(tmp_path: Path) -> None:
+    store = Store(tmp_path / "set", {})
+    for number in (1, 2):
+        task = Trick(number)
+        row = {**task.describe(), "gpu": "l4", "latency_ms": 1.0, "stable": True}
+        store.add(Outcome(sample=task.sample, table="gemm", row=row))
+    store.finish()
+    first, second = unnamed(tmp_path / "set")
+    assert first.kernel == Gemm(m=1, n=8, k=8)
+    names = {"kernel_name": "sgemm_32x32", "kernel_names": "sgemm_32x32", "grid_x": 7}
+    store.add(Outcome(sample=first.sample, table="names", row={**first.describe(), **names}))
+    store.finish()
+    store.close()
+    assert join_names(tmp_path / "set") == 1
+    assert [task.of for task in unnamed(tmp_path / "set")] == [second.of]
+    frame = load_kernels(tmp_path / "set").set_index("m")
+    assert frame.loc[1, "kernel_name"] == "sgemm_32x32"
+    assert frame.loc[1, "grid_x"] == 7
+    assert not isinstance(frame.loc[2, "kernel_name"], str)
+
+
+def test_collectives_between_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neusight.collect.collectives.HOST_SIZES", (4096,))
+    request = Request(out=tmp_path / "set", target="cpu")
+    report = collect_kernels(request, ("collective",))
+    rows = read_rows(tmp_path / "set", "nccl")
+    assert {row["collective"] for row in rows} == {*OPS}
+    assert all(row["latency_ms"] > 0 and row["num_gpus"] == 2 for row in rows)
+    assert report.new == report.rows == len(OPS)
+    assert verify(tmp_path / "set").ok
+    assert collect_kernels(request, ("collective",)).new == 0
+
+
+def test_collectives_take_powers_of_two_of_the_devices() -> None:
+    assert planned(1, on_gpu=True) == []
+    assert {c.num_gpus for c in planned(6, on_gpu=True)} == {2, 4}
+    assert len({c.sample for c in planned(8, on_gpu=True)}) == len(planned(8, on_gpu=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"target": "tpu"}, "no device 'tpu'"), ({"minutes": 0.0}, "give a positive number")],
+)
+def test_an_impossible_request_is_one_line(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Request(out=tmp_path, **{"target": "cpu", **options}).hired()
+
+
+def test_a_worker_that_cannot_begin_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead:
+        name = "cpu:0"
+
+        def introduce(self) -> Any:
+            from concurrent.futures import Future
+
+            future: Future[Any] = Future()
+            future.set_exception(WorkerLost("the process ended"))
+            return future
+
+    with pytest.raises(DeviceError, match="cpu:0 cannot begin"):
+        session.introduced([Dead()])  # type: ignore[list-item]
