@@ -72,6 +72,13 @@ def test_a_set_its_kernels_and_its_files_read_alike(made):
     assert len(gemms) == len(family_rows("gemm", 12)) and set(gemms["family"]) == {"gemm"}
 
 
+def test_files_of_other_families_are_not_opened(own):
+    (own / "kernels" / "attention-part-0003.parquet").write_bytes(b"PAR1")
+    assert set(load_kernels(own, ["gemm", "memory"])["family"]) == {"gemm", "memory"}
+    with pytest.raises(DataError, match="attention-part-0003"):
+        load_kernels(own)
+
+
 def test_one_batch_a_family_also_among_other_families(made):
     frame = load_kernels(made)
     batches = to_batches(frame)

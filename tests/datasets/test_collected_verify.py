@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
-from collected_sets import STAND_IN, family_rows, rows_of, write_rows, write_set
+from collected_sets import DTYPES, STAND_IN, family_rows, rows_of, write_rows, write_set
 from kernel_grids import MAKERS, grid
 from typer.testing import CliRunner
 
@@ -130,9 +132,17 @@ def test_collectives_are_no_kernels_but_part_of_the_set(own):
     assert len(load_kernels(own, ["nccl"])) == 2 and not verify(own).ok
 
 
+def test_a_collection_that_measured_nothing_says_why(own):
+    shutil.rmtree(own / "kernels")
+    assert list(verify(own).tables) == ["skipped"]
+    with pytest.raises(DataError, match="holds no parquet file"):
+        load_kernels(own)
+
+
 @pytest.mark.parametrize("device", ["stand-in", "h200-sxm-141gb"])
 def test_a_verification_fits_into_80_columns(tmp_path, monkeypatch, device):
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setitem(DTYPES, "elementwise", ("float32", "tf32", "float16", "bfloat16", "float8", "int64"))
     spec = STAND_IN if device == "stand-in" else load_device(device)
     result = CliRunner().invoke(app, ["datasets", "verify", str(write_set(tmp_path / "set", spec, 8))])
     assert result.exit_code == 0, result.output
