@@ -38,7 +38,10 @@ def _matrix(source: Source, shape: tuple[int, ...], order: str, dtype: str) -> t
 
 
 def _scaled(kernel: Gemm) -> Launch:
-    """cuBLASLt's product of 8-bit floats with one scale a tensor, into bfloat16; it takes row-major by column-major."""
+    """cuBLASLt's product of 8-bit floats with one scale a tensor, into bfloat16; it takes row-major by column-major.
+
+    Partial sums stay in the unit's own precision, as serving engines run it.
+    """
     if kernel.op != "linear" or kernel.layout != "tn" or kernel.k % 16 or kernel.n % 16:
         raise unmeasurable(kernel)
 
@@ -48,7 +51,7 @@ def _scaled(kernel: Gemm) -> Launch:
         return a, _matrix(source, (kernel.k, kernel.n), "t", kernel.dtype), one, one
 
     def run(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> Any:
-        return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
+        return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=True)
 
     return Launch(kernel=kernel, operands=operands, run=run)
 

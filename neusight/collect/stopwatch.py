@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -35,9 +36,14 @@ class Stopwatch(Protocol):
 
 
 class EventStopwatch:
-    """CUDA (and HIP) events; ``cache_bytes`` is the size of the L2."""
+    """CUDA (and HIP) events; ``cache_bytes`` is the size of the L2.
+
+    From now on the process works on a stream of its own, not on the default one, which cannot be captured: the
+    backward pass of a graph that was made on a stream runs on that stream.
+    """
 
     def __init__(self, cache_bytes: float) -> None:
+        torch.cuda.set_stream(torch.cuda.Stream())
         self.sweep = torch.empty(int(2 * cache_bytes), dtype=torch.int8, device="cuda")
         self.begin, self.end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
@@ -79,22 +85,27 @@ class EventStopwatch:
     def _captured(
         self, run: Callable[..., Any], sets: Sequence[Operands], launches: int
     ) -> torch.cuda.CUDAGraph | None:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        """Begun and ended by hand: the context manager also collects garbage, which takes longer than a kernel."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        graph.capture_begin()
         try:
-            # Libraries make their workspaces on first use, which a capture forbids.
-            with torch.cuda.stream(stream):
-                run(*sets[0])
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph, stream=stream):
-                for turn in range(launches):
-                    run(*sets[turn % len(sets)])
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            torch.cuda.synchronize()
+            for turn in range(launches):
+                run(*sets[turn % len(sets)])
+            graph.capture_end()
+        except RuntimeError as error:
+            _abandon(graph)
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
             return None
         return graph
+
+
+def _abandon(graph: torch.cuda.CUDAGraph) -> None:
+    """End a capture that something in it has spoilt, which is an error of its own."""
+    with suppress(RuntimeError):
+        graph.capture_end()
+    torch.cuda.synchronize()
 
 
 class CounterStopwatch:

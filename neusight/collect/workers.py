@@ -110,7 +110,6 @@ def perform(task: Task) -> Outcome:
         if any(word in reason for word in _FATAL):
             raise WorkerLost(reason) from None
         return Outcome(sample=task.sample, table=task.table, row=row, reason=reason)
-    _forget_memory()
     stamp = {key: _POST["said"][key] for key in ("worker", "framework")}
     when = datetime.now(UTC).isoformat(timespec="seconds")
     return Outcome(sample=task.sample, table=task.table, row={**row, **measured, **stamp, "measured_at": when})
