@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,16 +56,20 @@ class KernelEstimates:
     """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
 
 
-def answering_model(batch: KernelBatch) -> np.ndarray:
+HOMES = {"attention": "gemm", "grouped_gemm": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
+"""Models that answer for families without one of their own: what is tiled as a product, and what streams bytes."""
+
+
+def answering_model(batch: KernelBatch, trained: Container[str] = ()) -> np.ndarray:
     """Name of the tile model that answers each kernel, shape (n,).
 
-    Convolutions without a fast algorithm are matrix products and go to ``gemm``, as do fused attention and grouped
-    products; copies and optimizers are pointwise kernels. Such answers are marked as transferred.
+    Convolutions without a fast algorithm are matrix products and go to ``gemm``. Families that are not among those
+    ``trained`` go to their home in ``HOMES``. Such answers are marked as transferred.
     """
     if batch.family == "conv2d":
         return np.where(winograd_gain(batch) > 1, "conv2d", "gemm")
-    home = {"attention": "gemm", "grouped_gemm": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
-    return np.full(len(batch), home.get(batch.family, batch.family))
+    own = batch.family in trained
+    return np.full(len(batch), batch.family if own else HOMES.get(batch.family, batch.family))
 
 
 def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:
@@ -104,7 +108,7 @@ class KernelPredictor:
         if len(batch) > CHUNK:
             rows = [np.arange(i, min(i + CHUNK, len(batch))) for i in range(0, len(batch), CHUNK)]
             return _merge([(r, self.predict(batch.take(r), device)) for r in rows], len(batch))
-        names = answering_model(batch)
+        names = answering_model(batch, self.artifacts)
         first = str(names[0])
         if (names == first).all():
             return self._answer(batch, device, first)
@@ -120,7 +124,7 @@ class KernelPredictor:
         artifact = self.artifacts[name]
         situation = situate(batch, device, self.choice)
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
-        levels = by_distinct(batch["op"], lambda op: artifact.level(device.id, op) or 0.0)
+        levels = _by_op_and_dtype(batch, lambda op, dtype: artifact.level(device.id, op, dtype) or 0.0)
         share = utilisation(artifact.model.logits(inputs, situation.prior), levels)
         native = trained_on(artifact, batch)
         return _estimates(situation, share, artifact, native, native & artifact.in_domain(inputs))
@@ -135,8 +139,9 @@ def _estimates(
     overhead_s = by_distinct(s.batch["op"], lambda op: floors.get(op, usual))
     execution_s = s.bound_s / share
     power = np.where(in_domain, 1.0, TRANSFER_WIDENING)
-    seen = by_distinct(s.batch["op"], lambda op: artifact.level(s.device.id, op) is not None).astype(bool)
-    low, high = (np.where(seen, a, b) for a, b in zip(manifest.interval_seen, manifest.interval, strict=True))
+    # A device that has a level for one op and dtype has one for all.
+    seen = artifact.level(s.device.id, str(s.batch["op"][0])) is not None
+    low, high = manifest.interval_seen if seen else manifest.interval
     limiter = _limiter(s)
     return KernelEstimates(
         latency_s=overhead_s + execution_s,
@@ -153,6 +158,18 @@ def _estimates(
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
         demand=s.power_demand(),
     )
+
+
+def _by_op_and_dtype(batch: KernelBatch, value: Callable[[str, str], float]) -> np.ndarray:
+    """``value`` of every kernel's op and dtype, called once a distinct pair."""
+    first = str(batch["dtype"][0])
+    same = batch["dtype"] == first
+    if same.all():
+        return by_distinct(batch["op"], lambda op: value(op, first))
+    out = np.empty(len(batch))
+    for rows in (np.flatnonzero(same), np.flatnonzero(~same)):
+        out[rows] = _by_op_and_dtype(batch.take(rows), value)
+    return out
 
 
 def _limiter(s: Situation) -> np.ndarray:

@@ -22,9 +22,9 @@ def train(
         typer.Option(help="Kernel measurements, a folder or file; default: $NEUSIGHT_DATA/neusight-fp32/kernels."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write, one sub-folder a family.")] = Path("trained"),
-    families: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="Default: all that can be trained.")] = "",
+    families: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="Default: all that have rows.")] = "",
     backend: Annotated[Literal["mlp", "gbm", "linear", "roofline"], typer.Option(help="What learns.")] = "mlp",
-    gpus: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Train on these; default: those of what ships.")] = "",
+    gpus: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Train on these; default: all in --data.")] = "",
     hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
     seed: Annotated[int, typer.Option(help="Of starts, batches and samples.")] = 0,
     epochs: Annotated[
@@ -35,11 +35,14 @@ def train(
     ] = False,
     form: Format = "human",
 ) -> None:
-    """Train tile models. Every GPU is left out once, which decides when to stop and how wide the interval is.
+    """Train tile models. Every GPU is left out once, which decides when to stop and how wide the interval is; data of
+    one GPU alone train a model whose error on others is not known.
 
     Examples:
 
     - `neusight train --out ./mine`, then `neusight predict gpt2-large --gpu l4 --tile-models ./mine`
+
+    - `neusight train --data ./collected --out ./mine`: what `neusight collect` measured, every family and dtype
 
     - `neusight train --data ./measured --backend gbm --hold-out t4 --out ./without-t4`
     """
@@ -59,7 +62,7 @@ def train(
 
     def human() -> None:
         for row in rows:
-            line(f"{row['folder']}: {row['rows']:,} rows, {_percent(row['left_out_mape'])} on a GPU left out")
+            line(f"{row['folder']}: {row['rows']:,} rows, {_left_out(row['left_out_mape'])}")
 
     Output(form).data(rows, rows, human)
 
@@ -75,18 +78,23 @@ def _options(
     epochs: int | None,
     resume: bool,
 ) -> Options:
-    from neusight.devices import load_device
+    from neusight.datasets import device_of, devices_beside
     from neusight.paths import data_dir
-    from neusight.tile_models.training import DEFAULT_GPUS, FAMILIES, Options
+    from neusight.tile_models.training import DEFAULT_GPUS, Options
 
-    left_out = {load_device(name).id for name in listed(hold_out, "--hold-out")} if hold_out else set()
-    chosen = [load_device(name).id for name in listed(gpus, "--gpus")] if gpus else DEFAULT_GPUS
+    source = data if data is not None else data_dir() / "neusight-fp32" / "kernels"
+    brought = devices_beside(source)
+
+    def ids(text: str, option: str) -> tuple[str, ...]:
+        return tuple(device_of(name, brought).id for name in listed(text, option)) if text else ()
+
     return Options(
-        source=data if data is not None else data_dir() / "neusight-fp32" / "kernels",
+        source=source,
         out=out,
-        families=tuple(listed(families, "--families")) if families else FAMILIES,
+        families=tuple(listed(families, "--families")) if families else (),
         backend=backend,
-        gpus=tuple(gpu for gpu in chosen if gpu not in left_out),
+        gpus=ids(gpus, "--gpus") or (() if data is not None else DEFAULT_GPUS),
+        hold_out=ids(hold_out, "--hold-out"),
         seed=seed,
         parameters=((_EPOCHS[backend], epochs),) if epochs is not None else (),
         resume=resume,
@@ -106,5 +114,5 @@ def _row(folder: Path, manifest: Any) -> dict[str, Any]:
     }
 
 
-def _percent(value: float | None) -> str:
-    return "no error measured" if value is None else f"mean error {value:.1f} %"
+def _left_out(error: float | None) -> str:
+    return "no GPU to leave out" if error is None else f"mean error {error:.1f} % on a GPU left out"

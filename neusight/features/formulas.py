@@ -9,6 +9,7 @@ import numpy as np
 from neusight.errors import CoverageError, nearest
 from neusight.features.situation import Situation
 from neusight.kernels import KernelBatch
+from neusight.laws.work import attention_pairs
 
 Formula = Callable[[Situation], np.ndarray]
 FORMULAS: dict[str, Formula] = {}
@@ -168,6 +169,19 @@ def write_share(s: Situation) -> np.ndarray:
 def compute_over_dram(s: Situation) -> np.ndarray:
     """log2 of expected arithmetic time over expected DRAM time."""
     return _log2(s.compute_s / np.maximum(s.dram_s, 1e-30), -8, 4)
+
+
+@formula
+def unmasked_share(s: Situation) -> np.ndarray:
+    """Share of an attention's query-key pairs that mask and window leave."""
+    b = s.batch
+    return attention_pairs(b) / (b["q_len"].astype(float) * b["kv_len"])
+
+
+@formula
+def is_backward(s: Situation) -> np.ndarray:
+    """A gradient rather than a forward pass."""
+    return np.char.endswith(s.batch["op"].astype(str), "backward")
 
 
 @formula

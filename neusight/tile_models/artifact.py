@@ -27,9 +27,9 @@ class Manifest:
     """What a tile model is, what it learned from, and how wrong it was on devices it had not seen.
 
     ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, and ``interval_seen``
-    those for the training devices; ``levels`` the logit by which each training device and op departs from the model;
-    ``domain`` the range of each feature, the ops and the dtypes in training; ``launch_floors_s`` the lone launch of
-    each op in seconds.
+    those for the training devices; ``levels`` the logit by which each training device and op departs from the model,
+    by ``level_name``; ``domain`` the range of each feature, the ops and the dtypes in training; ``launch_floors_s``
+    the lone launch of each op in seconds.
     """
 
     name: str
@@ -59,17 +59,25 @@ class Artifact:
     model: TileModel
     folder: Path | None = None
 
-    def level(self, gpu: str, op: str) -> float | None:
-        """A training device's own logit for an op, or its mean for an op it did not run; None for other devices."""
+    def level(self, gpu: str, op: str, dtype: str = "float32") -> float | None:
+        """A training device's own logit for an op in a dtype; the mean of its other dtypes where it did not run that,
+        of its other ops where it did not run the op; None for other devices.
+        """
         levels = self.manifest.levels
-        own = [v for name, v in levels.items() if name.startswith(f"{gpu}/")]
-        return levels.get(f"{gpu}/{op}", float(np.mean(own)) if own else None)
+        own = {name: v for name, v in levels.items() if name.startswith(f"{gpu}/")}
+        alike = [v for name, v in own.items() if name.split("/")[1] == op] or list(own.values())
+        return own.get(level_name(gpu, op, dtype), float(np.mean(alike)) if alike else None)
 
     def in_domain(self, features: np.ndarray) -> np.ndarray:
         """Whether every feature lies within its range in training, shape (n,)."""
         low, high = np.array(self.manifest.domain["low"]), np.array(self.manifest.domain["high"])
         slack = 1e-6 + 0.02 * (high - low)
         return ((features >= low - slack) & (features <= high + slack)).all(axis=1)
+
+
+def level_name(gpu: str, op: str, dtype: str) -> str:
+    """Key of a device's level: ``t4/linear`` in float32, ``t4/linear/float16`` in other dtypes."""
+    return f"{gpu}/{op}" if dtype == "float32" else f"{gpu}/{op}/{dtype}"
 
 
 def file_sha256(path: Path) -> str:

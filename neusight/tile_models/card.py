@@ -54,7 +54,7 @@ def _ranges(manifest: Manifest) -> str:
 def _errors(manifest: Manifest) -> str:
     table = manifest.metrics.get("leave_one_gpu_out_mape", {})
     if not table:
-        return "Not measured: the model was trained on one GPU."
+        return "Not measured: the model was trained on one GPU, so that none was left out."
     ops = sorted({op for errors in table.values() for op in errors})
     lines = ["Mean absolute error in percent, all rows of the GPU, launch included.", ""]
     lines += [f"| GPU left out | {' | '.join(ops)} |", f"|---|{'---:|' * len(ops)}"]
@@ -66,6 +66,12 @@ def _errors(manifest: Manifest) -> str:
 
 def _intervals(manifest: Manifest) -> str:
     (low, high), (low_seen, high_seen) = manifest.interval, manifest.interval_seen
+    if not manifest.metrics.get("leave_one_gpu_out_mape"):
+        return (
+            f"Interval: execution time x {low_seen:g} to x {high_seen:g} encloses 90 % of the training GPU's own rows, "
+            f"predicted with its level; for any other GPU x {low:g} to x {high:g} is assumed, those rows widened and "
+            "a factor of two at least."
+        )
     return (
         f"Interval: execution time x {low:g} to x {high:g} encloses 90 % of the rows of held-out GPUs, each GPU "
         f"counting once; x {low_seen:g} to x {high_seen:g} those of the training GPUs, predicted with their own level."

@@ -1,9 +1,13 @@
-"""Train the tile models: leave-one-GPU-out folds choose when to stop and how wide the interval is, then all GPUs."""
+"""Train the tile models: leave-one-GPU-out folds choose when to stop and how wide the interval is, then all GPUs.
+
+With a single GPU there is nothing to leave out: the model is trained to the end, no error is measured, and the
+interval is an assumption that the card states.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,27 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from neusight.datasets.beside import root_of
 from neusight.errors import DataError
 from neusight.features import FeatureContract, load_contract
 from neusight.tile_models.artifact import PROTOCOL, Artifact, Manifest, file_sha256, load_artifact, save_artifact
 from neusight.tile_models.card import render_card
+from neusight.tile_models.choices import Choices
+from neusight.tile_models.floors import launch_floors
 from neusight.tile_models.folds import Fold, FoldStore
+from neusight.tile_models.intervals import interval, log_ratios, quantiles, seen_interval, seen_ratios, unseen_interval
 from neusight.tile_models.protocol import TileModel, TrainingSet, device_levels, new_model, utilisation
-from neusight.tile_models.training_data import (
-    FAMILIES,
-    Corpus,
-    DeviceRows,
-    group_names,
-    launch_floors,
-    learn_choice,
-    load_corpus,
-    training_set,
-)
+from neusight.tile_models.training_data import FAMILIES, Corpus, DeviceRows, group_names, load_corpus, training_set
 from neusight.tiling import TileChoice
 
 DEFAULT_GPUS = ("p4", "p100-pcie-16gb", "v100-pcie-32gb", "t4", "a100-pcie-40gb")
 STATE = ".training"
-COVERAGE = 0.90
 
 Report = Callable[[str, int, int, float], None]
 """Called with (task, done, of, held-out error)."""
@@ -39,13 +37,17 @@ Report = Callable[[str, int, int, float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to train: kernels in ``source``, models into ``out``."""
+    """What to train: kernels in ``source``, models into ``out``.
+
+    No ``families`` means all that have rows, no ``gpus`` all that have; ``hold_out`` are left out in either case.
+    """
 
     source: Path
     out: Path
-    families: tuple[str, ...] = FAMILIES
+    families: tuple[str, ...] = ()
     backend: str = "mlp"
     gpus: tuple[str, ...] = DEFAULT_GPUS
+    hold_out: tuple[str, ...] = ()
     seed: int = 0
     parameters: tuple[tuple[str, Any], ...] = ()
     resume: bool = False
@@ -68,45 +70,46 @@ def train(options: Options, report: Report | None = None) -> dict[str, Artifact]
     Raises:
         DataError: no rows, or an unusable file. ArtifactError: an unknown backend or contract.
     """
-    contracts = {family: load_contract(family) for family in options.families}
-    wanted = tuple(dict.fromkeys((*options.families, "gemm")))
-    corpus = load_corpus(options.source, options.gpus, wanted)
+    for family in options.families:
+        load_contract(family)
+    corpus = load_corpus(options.source, options.gpus, _wanted(options), options.hold_out)
+    contracts = {family: load_contract(family) for family in _families(options, corpus)}
     options.out.mkdir(parents=True, exist_ok=True)
-    state = FoldStore(options.out / STATE, _key(options, corpus), options.resume)
-    choices = _Choices(corpus, options.seed)
+    state = FoldStore(options.out / STATE, _key(options, corpus, contracts), options.resume)
+    choices = Choices(corpus.rows["gemm"], options.seed)
     trained = {}
     for family, contract in contracts.items():
-        if not corpus.rows[family]:
-            raise DataError(f"{options.source} has no {family} rows on {', '.join(options.gpus)}: leave the family out")
         trained[family] = _train_family(family, contract, corpus, choices, options, state, report)
     choices.without("").save(options.out / "tile_choice.json")
     state.clear()
     return trained
 
 
-class _Choices:
-    """Tile choices learned without one GPU, each fitted once."""
+def _wanted(options: Options) -> tuple[str, ...]:
+    """Families to read: matrix products also teach the tile choice."""
+    return tuple(dict.fromkeys((*options.families, "gemm"))) if options.families else FAMILIES
 
-    def __init__(self, corpus: Corpus, seed: int) -> None:
-        if not corpus.rows["gemm"]:
-            raise DataError("the tile choice needs GEMM rows with kernel names: add a gemm file to the data")
-        self.rows = corpus.rows["gemm"]
-        self.seed = seed
-        self.fitted: dict[str, TileChoice] = {}
 
-    def without(self, gpu: str) -> TileChoice:
-        """The choice learned from every other GPU; "" leaves none out."""
-        if gpu not in self.fitted:
-            others = [r for r in self.rows if r.device.id != gpu]
-            self.fitted[gpu] = learn_choice(others or self.rows, self.seed)
-        return self.fitted[gpu]
+def _families(options: Options, corpus: Corpus) -> tuple[str, ...]:
+    """The families asked for, or those with rows.
+
+    Raises:
+        DataError: one that was asked for has none, or none has any.
+    """
+    families = options.families or tuple(family for family in FAMILIES if corpus.rows[family])
+    if empty := [family for family in families if not corpus.rows[family]]:
+        gpus = ", ".join(options.gpus) or "any GPU"
+        raise DataError(f"{options.source} has no {empty[0]} rows on {gpus}: leave the family out")
+    if not families:
+        raise DataError(f"{options.source}: cleaning left no rows: neusight datasets verify says which rules took them")
+    return families
 
 
 def _train_family(
     family: str,
     contract: FeatureContract,
     corpus: Corpus,
-    choices: _Choices,
+    choices: Choices,
     options: Options,
     state: FoldStore,
     report: Report | None,
@@ -117,10 +120,11 @@ def _train_family(
     parameters = options.model_parameters() | _best_stop(options.backend, folds)
     # Errors and intervals are those of the model as it ships: stopped, not trained to the end.
     folds = run.all(parameters, "stopped") if parameters != options.model_parameters() else folds
-    floors = launch_floors(rows)
+    floors, names = launch_floors(rows), group_names(rows)
     data = training_set(rows, contract, choices.without(""), floors)
     model = new_model(options.backend, **parameters).fit(data, None, _progress(report, f"{family}: all GPUs"))
     levels = _levels(model, data, corpus, family, contract, choices.without(""), floors)
+    unseen = interval([f.ratios for f in folds]) if folds else unseen_interval(seen_ratios(model, data, names, {}))
     manifest = Manifest(
         name=family,
         backend=options.backend,
@@ -129,8 +133,8 @@ def _train_family(
         data=_data_record(corpus, family, len(data)),
         training_gpus=corpus.gpus(family),
         seed=options.seed,
-        interval=_interval([f.ratios for f in folds]),
-        interval_seen=_interval(_seen_ratios(model, data, group_names(rows), levels)),
+        interval=unseen,
+        interval_seen=seen_interval(seen_ratios(model, data, names, levels), len(data)),
         levels=levels,
         domain=_domain(data, rows),
         launch_floors_s={op: round(s, 9) for op, s in floors.items()},
@@ -150,7 +154,7 @@ class _Folds:
     family: str
     contract: FeatureContract
     corpus: Corpus
-    choices: _Choices
+    choices: Choices
     options: Options
     state: FoldStore
     report: Report | None
@@ -182,23 +186,14 @@ class _Folds:
 
 def _measured(model: TileModel, target: TrainingSet, held: DeviceRows) -> Fold:
     execution_s = target.bound_s / utilisation(model.logits(target.features, target.prior))
-    ratios = np.log(np.maximum(target.latency_s - target.floor_s, target.bound_s) / execution_s)
     error = np.abs((target.floor_s + execution_s) / target.latency_s - 1.0)
     ops = held.batch["op"].astype(str)
     return Fold(
         gpu=held.device.id,
         history=[float(e) for e in getattr(model, "history_", [])],
-        ratios=_quantiles(ratios, target.weight),
+        ratios=quantiles(log_ratios(model, target), target.weight),
         mape={str(op): round(100 * float(error[ops == op].mean()), 2) for op in np.unique(ops)},
     )
-
-
-def _quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
-    """Weighted quantiles at 0, 1, … 100 %: a device's residuals in little space."""
-    order = np.argsort(values)
-    cumulated = np.cumsum(weight[order])
-    grid = np.linspace(0, 1, 101) * cumulated[-1]
-    return [float(v) for v in np.interp(grid, cumulated, values[order])]
 
 
 def _levels(
@@ -210,38 +205,14 @@ def _levels(
     choice: TileChoice,
     floors: dict[str, float],
 ) -> dict[str, float]:
-    """The level of each training GPU and op. One that was measured in two states, throttled and not, will be met in
-    either: its level is the middle of both.
+    """The level of each training GPU, op and dtype. One that was measured in two states, throttled and not, will be
+    met in either: its level is the middle of both.
     """
     levels = device_levels(model, data, group_names(corpus.rows[family]))
     if slow := corpus.throttled[family]:
         throttled = device_levels(model, training_set(slow, contract, choice, floors), group_names(slow))
         levels |= {name: round((levels.get(name, v) + v) / 2, 4) for name, v in throttled.items()}
     return levels
-
-
-def _seen_ratios(
-    model: TileModel, data: TrainingSet, names: Sequence[str], levels: dict[str, float]
-) -> list[list[float]]:
-    """Quantiles of log(measured / predicted) of each group of the training devices, with their levels."""
-    level = np.array([levels.get(name, 0.0) for name in names])[data.group]
-    predicted_s = data.bound_s / utilisation(model.logits(data.features, data.prior), level)
-    ratios = np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / predicted_s)
-    groups = (np.flatnonzero(data.group == number) for number in range(len(names)))
-    return [_quantiles(ratios[rows], data.weight[rows]) for rows in groups]
-
-
-def _interval(ratios: Sequence[list[float]]) -> list[float]:
-    """Factors on execution time that enclose the middle 90 % of rows, each entry of ``ratios`` counting once.
-
-    With nothing to learn the width from, a factor of two either way.
-    """
-    if not ratios:
-        return [0.5, 2.0]
-    pooled = np.concatenate(ratios)
-    tail = (1 - COVERAGE) / 2
-    low, high = np.exp(np.quantile(pooled, [tail, 1 - tail]))
-    return [round(float(min(low, 1.0)), 4), round(float(max(high, 1.0)), 4)]
 
 
 def _best_stop(backend: str, folds: Sequence[Fold]) -> dict[str, int]:
@@ -271,14 +242,13 @@ def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:
 
 def _data_record(corpus: Corpus, family: str, rows: int) -> dict[str, Any]:
     files = sorted(corpus.source.glob("**/*.parquet")) if corpus.source.is_dir() else [corpus.source]
-    used = [f for f in files if f.stem == family or len(files) == 1]
-    return {"rows": rows, "sha256": {f.name: file_sha256(f) for f in used}}
+    used = [f for f in files if f.stem.partition("-part-")[0] == family or len(files) == 1]
+    described = [root_of(corpus.source) / "devices" / f"{gpu}.toml" for gpu in corpus.gpus(family)]
+    return {"rows": rows, "sha256": {f.name: file_sha256(f) for f in (*used, *filter(Path.is_file, described))}}
 
 
 def _cleaning(corpus: Corpus, family: str) -> dict[str, int]:
-    ops = {str(op) for r in corpus.rows[family] for op in np.unique(r.batch["op"])}
-    ops |= {"conv2d"} if family == "conv2d" else set()
-    report = corpus.report[corpus.report["op"].isin(ops)]
+    report = corpus.report[corpus.report["family"] == family]
     return {str(rule): int(n) for rule, n in report.groupby("rule", sort=False)["removed"].sum().items() if n}
 
 
@@ -301,10 +271,11 @@ def _progress(report: Report | None, task: str) -> Callable[[int, int, float], N
     return update
 
 
-def _key(options: Options, corpus: Corpus) -> str:
+def _key(options: Options, corpus: Corpus, contracts: Mapping[str, FeatureContract]) -> str:
     """What a fold depends on: a run with another key starts afresh."""
     counts = {family: sum(len(r.latency_s) for r in parts) for family, parts in corpus.rows.items()}
     data = {family: _data_record(corpus, family, rows) for family, rows in counts.items()}
-    features = [list(load_contract(family).features) for family in options.families]
-    settings = [options.backend, options.seed, sorted(options.gpus), options.model_parameters()]
+    features = [list(contract.features) for contract in contracts.values()]
+    gpus = [corpus.gpus(family) for family in corpus.rows]
+    settings = [options.backend, options.seed, gpus, options.model_parameters()]
     return json.dumps([*settings, data, features], sort_keys=True)

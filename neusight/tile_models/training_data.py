@@ -2,43 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neusight.datasets import RULES, clean, load_kernels, observed_tiles, to_batches
-from neusight.devices import DeviceSpec, load_device
+from neusight.datasets import (
+    RULES,
+    Rule,
+    clean,
+    device_of,
+    devices_beside,
+    load_kernels,
+    observed_tiles,
+    to_batches,
+)
+from neusight.devices import DeviceSpec
 from neusight.errors import DataError
 from neusight.features import FeatureContract, feature_matrix, situate
-from neusight.kernels import KernelBatch
-from neusight.laws.work import by_distinct
+from neusight.kernels import KERNEL_CLASSES, KernelBatch
+from neusight.laws.work import by_distinct, winograd_gain
+from neusight.tile_models.artifact import level_name
+from neusight.tile_models.floors import row_floors
 from neusight.tile_models.protocol import TrainingSet
 from neusight.tiling import TileChoice
-from neusight.tiling.learn import ObservedTiles, fit_choice, tile_index
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FAMILIES = ("gemm", "conv2d", "elementwise", "row_reduction")
+FAMILIES = tuple(KERNEL_CLASSES)
 THROTTLED_RULE = "throttled_split"
-FLOOR_ROWS = 20
-FLOOR_LIMIT_S = 70e-6
-"""A GPU whose fastest rows of an op take longer than this never measured an empty launch of it."""
+COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n")
+"""Of ``DeviceRows``, beside the kernels themselves."""
 
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """Clean rows of one family on one GPU."""
+    """Clean rows of one family on one GPU. ``execution_s`` is NaN where a row was timed by single launches only."""
 
     device: DeviceSpec
     batch: KernelBatch
     latency_s: np.ndarray
+    execution_s: np.ndarray
     split: np.ndarray
     observed_m: np.ndarray
     observed_n: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Name of each row's level: its GPU, op and dtype."""
+        ops, dtypes = (self.batch[name].astype(str) for name in ("op", "dtype"))
+        named = np.empty(len(ops), dtype=object)
+        for dtype in np.unique(dtypes):
+            for op in np.unique(ops[dtypes == dtype]):
+                named[(ops == op) & (dtypes == dtype)] = level_name(self.device.id, str(op), str(dtype))
+        return named.astype(str)
+
+    def take(self, index: np.ndarray) -> DeviceRows:
+        """The rows that ``index`` (integers or a mask) selects."""
+        return DeviceRows(self.device, self.batch.take(index), *(getattr(self, name)[index] for name in COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -46,79 +74,98 @@ class Corpus:
     """All clean rows, by family, with the cleaning report and the files' place.
 
     ``throttled`` are rows that cleaning set aside because the same GPU ran the same op much faster at another time:
-    useless for learning shapes, but evidence of the states in which the GPU may be met.
+    useless for learning shapes, but evidence of the states in which the GPU may be met. ``brought`` are the devices
+    that lie beside the data.
     """
 
     rows: dict[str, list[DeviceRows]]
     throttled: dict[str, list[DeviceRows]]
     report: pd.DataFrame
     source: Path
+    brought: Mapping[str, DeviceSpec]
 
     def gpus(self, family: str) -> list[str]:
         """Devices that have rows of the family."""
         return [r.device.id for r in self.rows.get(family, [])]
 
 
-def load_corpus(source: Path, gpus: Sequence[str], families: Sequence[str] = FAMILIES) -> Corpus:
-    """Read, clean and sort measurements.
+def load_corpus(
+    source: Path, gpus: Sequence[str] = (), families: Sequence[str] = FAMILIES, hold_out: Sequence[str] = ()
+) -> Corpus:
+    """Read, clean and sort measurements. What was measured once more to know the noise is left out.
 
     Args:
-        source: parquet file, or folder of parquet files, in the kernel schema.
+        source: parquet file, folder of parquet files in the kernel schema, or the folder of a collected data set.
         gpus: devices to keep; an empty sequence keeps all.
         families: kernel families to keep.
+        hold_out: devices to leave out of those.
 
     Raises:
-        DataError: no row is left.
+        DataError: no row is left. DeviceError: a GPU that neither the catalogue nor the data describe.
     """
     frame = load_kernels(source)
-    frame = frame[frame["family"].isin(families)]
+    keep = frame["family"].isin(families) & ~frame["gpu"].isin(list(hold_out))
     if len(gpus):
-        frame = frame[frame["gpu"].isin(list(gpus))]
+        keep &= frame["gpu"].isin(list(gpus))
+    if "repeat" in frame:
+        keep &= ~(frame["repeat"] > 0)
+    frame = frame[keep].reset_index(drop=True)
     if not len(frame):
-        raise DataError(f"{source} has no rows of {', '.join(families)} on {', '.join(gpus) or 'any GPU'}")
-    frame = frame.reset_index(drop=True)
-    result = clean(frame)
-    others = clean(frame, rules=[rule for rule in RULES if rule.name != THROTTLED_RULE]).frame
+        named = ", ".join(gpu for gpu in gpus if gpu not in hold_out)
+        raise DataError(f"{source} has no rows of {', '.join(families)} on {named or 'any GPU that is not held out'}")
+    brought = devices_beside(source)
+    rules = (*RULES, PRODUCTS)
+    result = clean(frame, brought, rules)
+    others = clean(frame, brought, [rule for rule in rules if rule.name != THROTTLED_RULE]).frame
     slow = others.loc[others.index.difference(result.frame.index)]
-    return Corpus(_by_family(result.frame, families), _by_family(slow, families), result.report, source)
+    rows, throttled = (_by_family(kept, families, brought) for kept in (result.frame, slow))
+    return Corpus(rows, throttled, result.report, source, brought)
 
 
-def _by_family(frame: pd.DataFrame, families: Sequence[str]) -> dict[str, list[DeviceRows]]:
+def _slow_convolutions(frame: pd.DataFrame) -> np.ndarray:
+    """Convolutions without a fast algorithm, as a mask."""
+    mask = np.zeros(len(frame), dtype=bool)
+    convolutions = np.flatnonzero(frame["family"] == "conv2d")
+    for batch, where in to_batches(frame.iloc[convolutions]):
+        mask[convolutions[where]] = winograd_gain(batch) == 1.0
+    return mask
+
+
+PRODUCTS = Rule(
+    name="no_fast_algorithm",
+    why="a convolution that is computed as a matrix product: the tile model of products answers it",
+    mask=_slow_convolutions,
+)
+
+
+def _by_family(
+    frame: pd.DataFrame, families: Sequence[str], brought: Mapping[str, DeviceSpec]
+) -> dict[str, list[DeviceRows]]:
     rows: dict[str, list[DeviceRows]] = {family: [] for family in families}
     for gpu, part in frame.groupby("gpu", sort=True):
-        tiles = observed_tiles(part)
+        device, tiles = device_of(str(gpu), brought), observed_tiles(part)
+        found: dict[str, list[DeviceRows]] = {}
         for batch, where in to_batches(part):
-            rows[batch.family].append(_device_rows(load_device(str(gpu)), batch, part.iloc[where], tiles.iloc[where]))
+            own = _device_rows(device, batch, part.iloc[where], tiles.iloc[where])
+            found.setdefault(batch.family, []).append(own)
+        for family, parts in found.items():
+            rows[family].append(_joined(parts))
     return rows
+
+
+def _joined(parts: Sequence[DeviceRows]) -> DeviceRows:
+    """Rows of one GPU and family that came from tables of several kinds."""
+    first = parts[0]
+    kernels = {name: np.concatenate([p.batch[name] for p in parts]) for name in first.batch.columns}
+    columns = ([getattr(p, name) for p in parts] for name in COLUMNS)
+    return DeviceRows(first.device, KernelBatch(first.batch.family, kernels), *map(np.concatenate, columns))
 
 
 def _device_rows(device: DeviceSpec, batch: KernelBatch, part: pd.DataFrame, tiles: pd.DataFrame) -> DeviceRows:
     split = part["split"].to_numpy(dtype=str) if "split" in part else np.full(len(part), "train")
-    latency_s = part["latency_ms"].to_numpy(dtype=float) * 1e-3
-    return DeviceRows(device, batch, latency_s, split, tiles["tile_m"].to_numpy(float), tiles["tile_n"].to_numpy(float))
-
-
-def learn_choice(rows: Sequence[DeviceRows], seed: int = 0) -> TileChoice:
-    """The library's tile choice from GEMM rows."""
-    observed = [ObservedTiles(r.device, r.batch, tile_index(r.observed_m, r.observed_n)) for r in rows]
-    return fit_choice(observed, seed=seed)
-
-
-def launch_floors(rows: Sequence[DeviceRows]) -> dict[str, float]:
-    """Seconds that a lone launch of each op takes beyond its execution: the median over GPUs of their floors."""
-    floors: dict[str, list[float]] = {}
-    for r in rows:
-        for op in np.unique(r.batch["op"]):
-            floor = _floor(r, r.batch["op"] == op)
-            if floor is not None:
-                floors.setdefault(str(op), []).append(floor)
-    return {op: float(np.median(values)) for op, values in sorted(floors.items())}
-
-
-def _floor(r: DeviceRows, mask: np.ndarray) -> float | None:
-    """A GPU's fastest rows of an op are all launch, when there are enough of them and they are fast."""
-    fastest = float(np.quantile(r.latency_s[mask], 0.002))
-    return 0.97 * fastest if mask.sum() >= FLOOR_ROWS and fastest < FLOOR_LIMIT_S else None
+    execution = part["execution_ms"].to_numpy(dtype=float) if "execution_ms" in part else np.full(len(part), np.nan)
+    seconds = (part["latency_ms"].to_numpy(dtype=float) * 1e-3, execution * 1e-3)
+    return DeviceRows(device, batch, *seconds, split, *(tiles[name].to_numpy(float) for name in ("tile_m", "tile_n")))
 
 
 def training_set(
@@ -126,8 +173,9 @@ def training_set(
 ) -> TrainingSet:
     """Features, prior and weights of rows of one family, for one or more GPUs.
 
-    A row weighs by the share of its time that is execution. Each (GPU, op, split) counts with the root of its number
-    of rows, so that the many small random shapes do not drown the large ones that models are made of.
+    A row weighs by the share of its time that is work, squared where that share was measured row by row: the noise of
+    launch and start blurs what is left for the work in proportion. Each (GPU, op, dtype, split) counts with the root
+    of its number of rows, so that the many small random shapes do not drown the large ones that models are made of.
     """
     numbers = {name: number for number, name in enumerate(group_names(rows))}
     parts = [_one_device(r, contract, choice, floors, numbers) for r in rows]
@@ -135,37 +183,33 @@ def training_set(
 
 
 def group_names(rows: Sequence[DeviceRows]) -> list[str]:
-    """``gpu/op`` of each group of a training set, in the order of its numbers."""
-    return [f"{r.device.id}/{op}" for r in rows for op in np.unique(r.batch["op"].astype(str))]
+    """Name of each group of a training set, in the order of its numbers."""
+    return [str(name) for r in rows for name in np.unique(r.groups)]
 
 
 def _one_device(
     r: DeviceRows, contract: FeatureContract, choice: TileChoice, floors: dict[str, float], numbers: dict[str, int]
 ) -> dict[str, np.ndarray]:
     situation = situate(r.batch, r.device, choice)
-    ops = r.batch["op"].astype(str)
-    floor_s = np.empty(len(ops))
-    for op in np.unique(ops):
-        own = _floor(r, ops == op)
-        floor_s[ops == op] = own if own is not None else min(floors.get(op, 3e-5), 0.9 * r.latency_s[ops == op].min())
-    floor_s = np.minimum(floor_s, 0.97 * r.latency_s)
+    floor_s = row_floors(r, floors)
     share = 1.0 - floor_s / r.latency_s
+    weight = np.where(r.execution_s > 0, share**2, share)
     return {
         "features": feature_matrix(situation, contract.features),
         "prior": situation.prior,
         "bound_s": situation.bound_s,
         "floor_s": floor_s,
         "latency_s": r.latency_s,
-        "weight": _balanced(share, ops, r.split),
-        "group": by_distinct(ops, lambda op: numbers[f"{r.device.id}/{op}"]).astype(int),
+        "weight": _balanced(weight, r.groups, r.split),
+        "group": by_distinct(r.groups, lambda name: numbers[name]).astype(int),
     }
 
 
-def _balanced(weight: np.ndarray, ops: np.ndarray, split: np.ndarray) -> np.ndarray:
+def _balanced(weight: np.ndarray, groups: np.ndarray, split: np.ndarray) -> np.ndarray:
     out = np.zeros(len(weight))
-    for op in np.unique(ops):
+    for group in np.unique(groups):
         for part in np.unique(split):
-            mask = (ops == op) & (split == part)
+            mask = (groups == group) & (split == part)
             if weight[mask].sum() > 0:
                 out[mask] = weight[mask] / weight[mask].sum() * np.sqrt(mask.sum())
     return out / out.sum()

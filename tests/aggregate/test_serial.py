@@ -10,7 +10,17 @@ from neusight.aggregate.describe import describe
 from neusight.aggregate.stream import HOST_DISPATCH_S, host_gap_s, in_stream
 from neusight.devices import DeviceSpec, load_device
 from neusight.graphs.graph import FoldedGraph, FoldedKernel, MemoryProfile
-from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, KernelBatch, Memory, Optimizer, RowReduction
+from neusight.kernels import (
+    Attention,
+    Conv2d,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    KernelBatch,
+    Memory,
+    Optimizer,
+    RowReduction,
+)
 from neusight.predictor import KernelEstimates
 
 GEMM = Gemm(m=1000, n=1000, k=1000)
@@ -182,6 +192,10 @@ def test_warning_names_operators_without_a_rule_and_hypothetical_figures() -> No
         (
             Attention(batch=2, heads=8, kv_heads=4, q_len=16, kv_len=32, head_dim=64, causal=True),
             "attention forward 2x8/4x16x32x64 causal",
+        ),
+        (
+            GroupedGemm(groups=8, tokens=64, n=16, k=32, largest=20),
+            "grouped_gemm forward 64 in 8, 16x32 largest 20",
         ),
         (RowReduction(op="softmax", rows=4, cols=8, read_bytes=1, write_bytes=1, flops=1), "softmax 4x8"),
         (RELU, "relu 1000"),

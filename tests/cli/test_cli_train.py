@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from neusight.cli.app import app
-from neusight.tile_models.training import DEFAULT_GPUS, FAMILIES, Options
+from neusight.devices import load_device
+from neusight.devices.write import to_toml
+from neusight.tile_models.training import DEFAULT_GPUS, Options
 
 needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
 SMALL = ("train", "--backend", "linear", "--families", "row_reduction,gemm", "--gpus", "t4,p4")
@@ -36,8 +38,18 @@ def test_defaults_are_those_of_what_ships(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("NEUSIGHT_DATA", str(Path.cwd()))
     options = asked(monkeypatch)
     assert options.source == Path.cwd() / "neusight-fp32" / "kernels"
-    assert (options.families, options.gpus, options.backend) == (FAMILIES, DEFAULT_GPUS, "mlp")
-    assert (options.resume, options.parameters) == (False, ())
+    assert (options.families, options.gpus, options.backend) == ((), DEFAULT_GPUS, "mlp")
+    assert (options.resume, options.parameters, options.hold_out) == (False, (), ())
+
+
+def test_data_of_one_s_own_are_trained_on_with_all_their_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "devices").mkdir()
+    board = load_device("l4").model_copy(update={"id": "board", "name": "Test board", "aliases": ()})
+    (tmp_path / "devices" / "board.toml").write_text(to_toml(board))
+    options = asked(monkeypatch, "--data", str(tmp_path))
+    assert (options.gpus, options.hold_out) == ((), ())
+    named = asked(monkeypatch, "--data", str(tmp_path), "--gpus", "board,NVIDIA L4", "--hold-out", "board")
+    assert (named.gpus, named.hold_out) == (("board", "l4"), ("board",))
 
 
 def test_options_arrive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -51,7 +63,8 @@ def test_options_arrive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         out=tmp_path / "o",
         families=("gemm",),
         backend="gbm",
-        gpus=("l4",),
+        gpus=("l4", "t4"),
+        hold_out=("t4",),
         seed=3,
         parameters=(("rounds", 7),),
         resume=True,

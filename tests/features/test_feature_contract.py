@@ -19,12 +19,16 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_declared_contracts_load_and_are_what_shipped_models_were_trained_on(family: str) -> None:
+def test_every_family_has_a_contract(family: str) -> None:
     contract = load_contract(family)
     assert (contract.family, contract.target) == (family, "logit_utilisation")
     assert len(set(contract.features)) == len(contract.features) > 0
     assert set(contract.features) <= FORMULAS.keys()
-    assert load_artifacts()[family].manifest.contract == contract
+
+
+def test_declared_contracts_are_what_shipped_models_were_trained_on() -> None:
+    for family, artifact in load_artifacts().items():
+        assert artifact.manifest.contract == load_contract(family)
 
 
 def test_round_trip() -> None:

@@ -24,9 +24,12 @@ def situation(batch: KernelBatch, device: DeviceSpec | str) -> Situation:
 
 
 def served(batch: KernelBatch) -> list[tuple[str, KernelBatch]]:
-    """The contract that each part of a batch is predicted with."""
-    names = answering_model(batch)
-    return [(str(name), batch.take(np.flatnonzero(names == name))) for name in np.unique(names)]
+    """The contracts that each part of a batch is predicted with: where its family was trained, and where it was not."""
+    pairs = []
+    for trained in (FAMILIES, ()):
+        names = answering_model(batch, trained)
+        pairs += [(str(name), batch.take(np.flatnonzero(names == name))) for name in np.unique(names)]
+    return pairs
 
 
 @pytest.mark.parametrize("family", MAKERS)
@@ -137,6 +140,15 @@ def test_winograd_fill_is_the_useful_share_of_4x4_tiles() -> None:
     shape = {"batch": 1, "in_channels": 4, "out_channels": 4, "kernel_height": 3, "kernel_width": 3, "padding": 1}
     batch = KernelBatch.from_columns("conv2d", height=[8, 5, 1], width=[8, 8, 1], **shape)
     assert feature_matrix(situation(batch, "l4"), ["winograd_fill"])[:, 0].tolist() == [1.0, 40 / 64, 1 / 16]
+
+
+def test_attention_by_hand() -> None:
+    shape = {"batch": 1, "heads": 1, "kv_heads": 1, "q_len": 4, "kv_len": 4, "head_dim": 64}
+    columns = {"op": ["forward", "backward", "forward"], "causal": [False, True, True], "window": [0, 0, 2]}
+    batch = KernelBatch.from_columns("attention", **columns, **shape)
+    # Of 16 pairs a causal mask leaves 1 + 2 + 3 + 4, and a window of two 1 + 2 + 2 + 2.
+    expected = [[1, 0], [10 / 16, 1], [7 / 16, 0]]
+    assert feature_matrix(situation(batch, "l4"), ["unmasked_share", "is_backward"]).tolist() == expected
 
 
 def test_unknown_and_second_formulas_are_refused() -> None:

@@ -123,7 +123,8 @@ def test_convolutions_take_the_model_of_their_algorithm() -> None:
     shape = {"batch": 1, "in_channels": 8, "out_channels": 8, "height": 9, "width": 9, "padding": 1}
     columns = {"kernel_height": [3, 1, 3, 3], "kernel_width": [3, 1, 3, 3], "stride": [1, 1, 2, 1]}
     batch = KernelBatch.from_columns("conv2d", groups=[1, 1, 1, 8], **columns, **shape)
-    assert answering_model(batch).tolist() == ["conv2d", "gemm", "gemm", "gemm"]
+    for trained in ((), ("conv2d", "gemm")):
+        assert answering_model(batch, trained).tolist() == ["conv2d", "gemm", "gemm", "gemm"]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,7 @@ def test_families_without_a_model_of_their_own_are_marked(family: str, model: st
     found = predictor.predict(grid(family), CATALOGUE["l4"])
     assert set(found.source) == {f"{model} (transferred)"}
     assert not found.in_domain.any()
+    assert set(answering_model(grid(family), (model, family))) == {family}
 
 
 def linear(**columns: Any) -> KernelBatch:

@@ -221,7 +221,9 @@ def test_the_card_shows_features_gpus_errors_and_intervals(saved: Saved) -> None
 
 
 def test_the_card_of_one_gpu_says_that_nothing_was_held_out() -> None:
-    assert "Not measured: the model was trained on one GPU." in render_card(manifest("linear", metrics={}))
+    assert "Not measured: the model was trained on one GPU, so that none was left out." in render_card(
+        manifest("linear", metrics={})
+    )
 
 
 @pytest.mark.parametrize("name", ["conv2d", "elementwise", "gemm", "row_reduction"])

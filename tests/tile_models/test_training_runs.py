@@ -14,8 +14,9 @@ import pytest
 from neusight.devices import load_device
 from neusight.errors import ArtifactError, DataError
 from neusight.tile_models import load_artifact
+from neusight.tile_models.floors import launch_floors
 from neusight.tile_models.training import Options, train
-from neusight.tile_models.training_data import launch_floors, load_corpus
+from neusight.tile_models.training_data import load_corpus
 from neusight.tiling import TileChoice
 
 GPUS = ("t4", "v100-pcie-32gb", "a100-pcie-40gb")
@@ -92,6 +93,7 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert trained["gemm"].manifest == manifest
     assert manifest.training_gpus == sorted(GPUS)
     assert manifest.data["rows"] == 3 * 120
+    # The catalogue's devices are no part of the data.
     assert list(manifest.data["sha256"]) == ["gemm.parquet"]
     assert manifest.domain["ops"] == ["bmm", "linear"]
     assert manifest.levels.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
@@ -203,7 +205,8 @@ def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., Options
     reports = Reports()
     manifest = train(options(gpus=("t4",)), reports)["gemm"].manifest
     assert reports.tasks == ["gemm: all GPUs"]
-    assert manifest.interval == [0.5, 2.0]
+    assert manifest.interval[0] <= 0.5
+    assert manifest.interval[1] >= 2.0
     assert manifest.metrics["leave_one_gpu_out_mape"] == {}
 
 

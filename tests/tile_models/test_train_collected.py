@@ -1,0 +1,354 @@
+"""Training on rows as they are collected: every family and dtype, devices beside the data, executions of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from kernel_grids import grid
+
+from neusight.api import Predictor
+from neusight.datasets import load_kernels
+from neusight.devices import DeviceSpec, load_device
+from neusight.devices.write import to_toml
+from neusight.errors import DataError, DeviceError
+from neusight.features import load_contract, situate
+from neusight.kernels import KERNEL_CLASSES, KernelBatch
+from neusight.laws.work import winograd_gain
+from neusight.paths import tile_models_dir
+from neusight.predictor import KernelPredictor, answering_model
+from neusight.tile_models import Artifact
+from neusight.tile_models.floors import launch_floors, row_floors
+from neusight.tile_models.intervals import interval, seen_interval, unseen_interval
+from neusight.tile_models.training import Options, train
+from neusight.tile_models.training_data import COLUMNS, DeviceRows, load_corpus
+from neusight.tiling.library import shipped_choice
+
+ROWS = 60
+LAUNCH_S = 6e-6
+START_S = 2e-6
+DTYPES = {"gemm": ("float32", "tf32", "bfloat16", "float16"), "grouped_gemm": ("bfloat16",), "attention": ("float16",)}
+PARAMETERS = {"mlp": (("epochs", 2), ("members", 1), ("hidden", 4), ("batch_rows", 64)), "gbm": (("rounds", 20),)}
+# Networks take longest, and learn all families alike.
+LEARNED = {"linear": tuple(KERNEL_CLASSES), "gbm": tuple(KERNEL_CLASSES), "mlp": ("gemm", "attention")}
+
+
+def board(name: str, like: str) -> DeviceSpec:
+    """A device that the catalogue does not have."""
+    return load_device(like).model_copy(update={"id": name, "name": f"Test {name}", "aliases": ()})
+
+
+BOARDS = {"board-a": board("board-a", "h100-sxm-80gb"), "board-b": board("board-b", "a100-sxm-80gb")}
+LEVELS = {"board-a": 1.0, "board-b": 1.3}
+"""How much longer than the law says each board takes."""
+
+
+def batches(family: str, seed: int) -> list[KernelBatch]:
+    return [grid(family, ROWS, dtype, seed + i) for i, dtype in enumerate(DTYPES.get(family, ("float32",)))]
+
+
+def rows(batch: KernelBatch, device: DeviceSpec, seed: int, graphs: bool = True) -> pd.DataFrame:
+    """Rows of a collected table: the law's time at the board's level, start and launch, and three per cent of noise."""
+    rng = np.random.default_rng(seed)
+    execution_s = START_S + situate(batch, device, shipped_choice()).expected_s * LEVELS[device.id]
+    noise = np.exp(rng.normal(0, 0.03, (2, len(batch))))
+    dtype = str(batch["dtype"][0])
+    head = {
+        "sample": [f"{device.id}-{batch.family}-{dtype}-{i}" for i in range(len(batch))],
+        "family": batch.family,
+        "gpu": device.id,
+        "split": np.where(np.arange(len(batch)) % 5, "train", "test"),
+        "latency_ms": 1e3 * (execution_s * noise[0] + LAUNCH_S * noise[1]),
+    }
+    if graphs:
+        head["execution_ms"] = 1e3 * execution_s * noise[0]
+    return pd.DataFrame({**head, **batch.columns, "stable": True, "repeat": 0})
+
+
+def write(folder: Path, boards: dict[str, DeviceSpec], families: tuple[str, ...] = (), graphs: bool = True) -> Path:
+    for part in ("devices", "kernels"):
+        (folder / part).mkdir(parents=True)
+    for name, device in boards.items():
+        (folder / "devices" / f"{name}.toml").write_text(to_toml(device))
+    for family in families or KERNEL_CLASSES:
+        made = [
+            rows(batch, device, seed, graphs)
+            for seed, device in enumerate(boards.values())
+            for batch in batches(family, 10 * seed)
+        ]
+        pd.concat(made, ignore_index=True).to_parquet(folder / "kernels" / f"{family}.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("collected") / "set", BOARDS)
+
+
+@pytest.fixture(scope="module")
+def trained(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folder of tile models of a backend, trained once; every family that has rows where all are learned."""
+    made: dict[str, Path] = {}
+
+    def run(backend: str) -> Path:
+        if backend not in made:
+            made[backend] = tmp_path_factory.mktemp(backend)
+            families = () if LEARNED[backend] == tuple(KERNEL_CLASSES) else LEARNED[backend]
+            said = {"families": families, "backend": backend, "parameters": PARAMETERS.get(backend, ())}
+            train(Options(source=collected, out=made[backend], gpus=(), **said))
+        return made[backend]
+
+    return run
+
+
+def manifest_of(folder: Path, family: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / family / "manifest.json").read_text())
+    return content
+
+
+@pytest.mark.parametrize("backend", LEARNED)
+def test_every_family_has_a_model_that_answers_for_it(backend: str, trained: Callable[[str], Path]) -> None:
+    folder = trained(backend)
+    assert sorted(p.name for p in folder.iterdir()) == sorted([*LEARNED[backend], "tile_choice.json"])
+    predictor = KernelPredictor.load(folder)
+    for family in LEARNED[backend]:
+        for batch in batches(family, 500):
+            found = predictor.predict(batch, BOARDS["board-b"])
+            assert np.isfinite(found.latency_s).all()
+            assert (found.latency_s >= found.bound_s).all()
+            own = np.ones(len(batch), bool) if family != "conv2d" else winograd_gain(batch) > 1
+            assert set(found.source[own]) == {family}
+            assert set(found.source[~own]) <= {"gemm (transferred)"}
+            assert found.in_domain[own].mean() > 0.3
+
+
+@pytest.mark.parametrize("family", ["attention", "grouped_gemm", "memory", "optimizer", "gemm"])
+def test_predictions_of_a_training_board_are_near_what_was_measured(
+    family: str, trained: Callable[[str], Path], collected: Path
+) -> None:
+    corpus = load_corpus(collected, families=[family])
+    for r in corpus.rows[family]:
+        found = KernelPredictor.load(trained("linear")).predict(r.batch, r.device)
+        error = np.abs(found.latency_s / r.latency_s - 1)
+        assert np.median(error) < 0.08, r.device.id
+        # The interval is of the execution: it says nothing of rows that are mostly launch.
+        long = r.execution_s > 20e-6
+        assert ((found.low_s < r.latency_s) & (r.latency_s < found.high_s))[long].mean() > 0.8
+
+
+def test_the_public_predictor_takes_the_folder_and_the_device_file(
+    trained: Callable[[str], Path], collected: Path
+) -> None:
+    predictor = Predictor.load(trained("linear"))
+    device = collected / "devices" / "board-a.toml"
+    row = predictor.kernel("copy", str(device), elements=2**20)
+    assert row.source == "memory"
+    assert predictor.kernel_predictor.provenance["training_gpus"] == ["board-a", "board-b"]
+
+
+def test_manifests_know_rows_devices_and_dtypes(trained: Callable[[str], Path]) -> None:
+    manifest = manifest_of(trained("linear"), "gemm")
+    assert manifest["domain"]["dtypes"] == sorted(DTYPES["gemm"])
+    assert manifest["training_gpus"] == ["board-a", "board-b"]
+    assert manifest["data"]["sha256"].keys() == {"gemm.parquet", "board-a.toml", "board-b.toml"}
+    assert manifest["metrics"]["leave_one_gpu_out_mape"].keys() == {"board-a", "board-b"}
+    # A level of its own for every dtype: matrix units and vector pipelines are different hardware.
+    assert {"board-a/linear", "board-a/linear/bfloat16", "board-b/bmm/tf32"} <= manifest["levels"].keys()
+    assert len(manifest["levels"]) == 2 * 2 * len(DTYPES["gemm"])
+    card = (trained("linear") / "gemm" / "card.md").read_text()
+    assert "bfloat16" in card
+    assert "board-a" in card
+
+
+def test_a_level_goes_by_op_and_dtype_and_then_by_what_is_nearest() -> None:
+    levels = {"b/linear": 0.25, "b/linear/float16": 0.75, "b/bmm/float16": -0.5}
+    artifact = Artifact(type("Said", (), {"levels": levels})(), None)  # type: ignore[arg-type]
+    assert artifact.level("b", "linear") == 0.25
+    assert artifact.level("b", "linear", "float16") == 0.75
+    assert artifact.level("b", "linear", "tf32") == 0.5  # the mean of the op's dtypes
+    assert artifact.level("b", "bmm") == -0.5
+    assert artifact.level("b", "addmm") == pytest.approx(0.5 / 3)
+    assert artifact.level("c", "linear") is None
+
+
+def test_levels_of_dtypes_in_one_batch_do_not_mix(trained: Callable[[str], Path]) -> None:
+    predictor = KernelPredictor.load(trained("linear"))
+    names = ["float16", "float32", "tf32", "float16"]
+    shape = {"op": "linear", "m": 512, "n": 512, "k": 512}
+    mixed = predictor.predict(KernelBatch.from_columns("gemm", dtype=names, **shape), BOARDS["board-a"])
+    for i, dtype in enumerate(names):
+        alone = predictor.predict(KernelBatch.from_columns("gemm", dtype=dtype, **shape), BOARDS["board-a"])
+        assert mixed.latency_s[i] == pytest.approx(alone.latency_s[0])
+
+
+def test_without_kernel_names_the_shipped_tile_choice_is_kept(trained: Callable[[str], Path]) -> None:
+    ours, theirs = (folder / "tile_choice.json" for folder in (trained("linear"), tile_models_dir()))
+    assert ours.read_text() == theirs.read_text()
+
+
+def test_tiles_are_learned_from_float32_names_alone(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", {"board-b": BOARDS["board-b"]}, ("gemm",))
+    file = folder / "kernels" / "gemm.parquet"
+    frame = pd.read_parquet(file)
+    big = pd.concat([frame.assign(sample=frame["sample"] + str(i)) for i in range(3)], ignore_index=True)
+    float32 = big["dtype"] == "float32"
+    big["kernel_name"] = np.where(float32, "ampere_sgemm_128x64_tn", "ampere_fp16_s16816gemm_fp16_32x32_tn")
+    big.to_parquet(file)
+    train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    learned = json.loads((tmp_path / "out" / "tile_choice.json").read_text())
+    assert learned["accuracy"] == {"board-b/linear": 1.0, "board-b/bmm": 1.0}
+    best = learned["tiles"][int(np.argmax(learned["intercepts"]["ampere/linear"]))]
+    assert best == [64, 128]  # cuBLAS names the tile of the transposed product
+
+
+def test_data_without_products_train_with_the_shipped_tile_choice(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", BOARDS, ("memory", "row_reduction"))
+    found = train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    assert list(found) == ["row_reduction", "memory"]
+    assert KernelPredictor.load(tmp_path / "out").choice.weights.keys() == {"linear", "bmm"}
+
+
+def corpus_rows(folder: Path, family: str) -> list[DeviceRows]:
+    return load_corpus(folder, families=[family]).rows[family]
+
+
+def test_an_ops_floor_is_its_launch_with_the_start_of_its_blocks(collected: Path) -> None:
+    found = launch_floors(corpus_rows(collected, "memory"))
+    assert found == {op: pytest.approx(LAUNCH_S + START_S, rel=0.1) for op in ("copy", "embedding", "fill")}
+
+
+def timed(latency: list[float], execution: list[float]) -> DeviceRows:
+    n = len(latency)
+    batch = KernelBatch.from_columns("memory", op="copy", elements=[1] * n, read_bytes=4, write_bytes=4)
+    columns = (np.array(latency), np.array(execution), np.full(n, "train"), np.full(n, np.nan), np.full(n, np.nan))
+    return DeviceRows(BOARDS["board-a"], batch, *columns)
+
+
+def test_floors_of_rows_with_an_execution_by_hand() -> None:
+    # The two shortest of twenty rows launch in 4 and 8 us, the others in 50. All of them start: 97 % of 2 us.
+    r = timed([6e-6, 10e-6, *[1e-3] * 18], [2e-6, 2e-6, *[950e-6] * 18])
+    assert row_floors(r, {})[:3] == pytest.approx([0.97 * 6e-6, 0.97 * 10e-6, 51.94e-6])
+    assert launch_floors([r]) == {"copy": pytest.approx(6e-6 + 1.94e-6)}
+
+
+def test_floors_without_a_shortest_execution() -> None:
+    # Few rows, or none that is short, show no start: what is left beside the execution is the launch.
+    assert row_floors(timed([10e-6, 14e-6], [6e-6, 6e-6]), {}) == pytest.approx([4e-6, 8e-6])
+    assert row_floors(timed([90e-6] * 20, [80e-6] * 20), {}) == pytest.approx([10e-6] * 20)
+    # A replay that took longer than the launch alone: no launch is left, but its logarithm stays finite.
+    assert row_floors(timed([10e-6], [11e-6]), {}) == pytest.approx([1e-9])
+
+
+def test_rows_without_an_execution_take_the_floor_of_their_op() -> None:
+    # Some replays failed. Zero is no execution.
+    mixed = timed([10e-6, 20e-6, 30e-6], [6e-6, float("nan"), 0.0])
+    assert row_floors(mixed, {"copy": 9e-6}) == pytest.approx([4e-6, 4e-6, 4e-6])
+    # No replay anywhere: the fastest of enough rows, and none that is slow.
+    assert launch_floors([timed([20e-6] * 20, [float("nan")] * 20)]) == {"copy": pytest.approx(0.97 * 20e-6)}
+    assert launch_floors([timed([80e-6] * 20, [float("nan")] * 20)]) == {}
+
+
+def test_ops_with_few_rows_take_the_start_of_their_family() -> None:
+    many, few = timed([6e-6] * 20, [2e-6] * 20), timed([30e-6], [25e-6])
+    batch = KernelBatch.from_columns("memory", op=["copy"] * 20 + ["fill"], elements=1, read_bytes=4, write_bytes=4)
+    columns = (np.concatenate([getattr(r, name) for r in (many, few)]) for name in COLUMNS)
+    both = DeviceRows(BOARDS["board-a"], batch, *columns)
+    assert launch_floors([both])["fill"] == pytest.approx(5e-6 + 1.94e-6)
+
+
+@pytest.mark.parametrize("slow", [1.0, 100.0])
+def test_a_slow_device_without_graphs_trains_too(slow: float, tmp_path: Path) -> None:
+    """As a CPU does: no replay, and launches beyond what a GPU's could be."""
+    folder = write(tmp_path / "set", {"board-a": BOARDS["board-a"]}, ("elementwise", "memory"), graphs=False)
+    for file in (folder / "kernels").iterdir():
+        frame = pd.read_parquet(file)
+        frame.assign(latency_ms=slow * frame["latency_ms"]).to_parquet(file)
+    train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    found = KernelPredictor.load(tmp_path / "out").predict(grid("memory"), BOARDS["board-a"])
+    assert np.isfinite(found.latency_s).all()
+    assert (found.overhead_s > 0).all()
+
+
+def test_one_gpu_has_an_interval_that_says_how_little_is_known(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", {"board-a": BOARDS["board-a"]}, ("memory", "attention"))
+    made = train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    for artifact in made.values():
+        manifest = artifact.manifest
+        assert manifest.metrics["leave_one_gpu_out_mape"] == {}
+        (low, high), (low_seen, high_seen) = manifest.interval, manifest.interval_seen
+        assert low <= min(0.5, low_seen)
+        assert high >= max(2.0, high_seen)
+        assert low_seen < 1 < high_seen
+        card = (tmp_path / "out" / manifest.name / "card.md").read_text()
+        assert "trained on one GPU, so that none was left out" in card
+        assert "is assumed" in card
+        assert "held-out GPUs" not in card
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (0.8, 1.25), (0.4, 4.0)])
+def test_what_one_gpu_misses_by_is_squared_for_others(low: float, high: float) -> None:
+    ratios = [np.linspace(np.log(low), 0, 51).tolist() + np.linspace(0, np.log(high), 51)[1:].tolist()]
+    # The fifth and the ninety-fifth of a hundred steps, of which the first fifty lead from low to one.
+    assert interval(ratios) == pytest.approx([low**0.9, high**0.9], abs=1e-4)
+    # Two either way at least: of how GPUs differ nothing is known.
+    assert unseen_interval(ratios) == pytest.approx([min(0.5, low**1.8), max(2.0, high**1.8)], rel=1e-3)
+    assert seen_interval(ratios, 20) == interval(ratios)
+    # Fewer rows than twenty have no tail of five per cent.
+    assert seen_interval(ratios, 19) == pytest.approx([min(0.5, low**0.9), max(2.0, high**0.9)], abs=1e-4)
+
+
+def test_what_was_measured_once_more_is_not_trained_on(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", BOARDS, ("memory",))
+    file = folder / "kernels" / "memory.parquet"
+    frame = pd.read_parquet(file)
+    again = frame.iloc[:20].assign(repeat=1, sample="again-" + frame["sample"].iloc[:20])
+    pd.concat([frame, again], ignore_index=True).to_parquet(file)
+    assert len(load_kernels(folder)) == 2 * ROWS + 20
+    kept = load_corpus(folder)
+    assert sum(len(r) for r in kept.rows["memory"]) == 2 * ROWS
+    # Sampled and taken from workloads alike.
+    assert {str(s) for r in kept.rows["memory"] for s in r.split} == {"train", "test"}
+
+
+def test_convolutions_that_are_products_are_left_out_and_counted(
+    collected: Path, trained: Callable[[str], Path]
+) -> None:
+    fast = sum(int((winograd_gain(b) > 1).sum()) for seed in (0, 10) for b in batches("conv2d", seed))
+    manifest = manifest_of(trained("linear"), "conv2d")
+    assert manifest["data"]["rows"] == fast < 2 * ROWS
+    assert manifest["cleaning"]["no_fast_algorithm"] == 2 * ROWS - fast
+    assert manifest["domain"]["ops"] == ["forward", "input_grad", "weight_grad"]
+
+
+def test_gpus_and_families_can_be_left_out(collected: Path, tmp_path: Path) -> None:
+    options = {"source": collected, "backend": "linear", "families": ("memory",), "gpus": ()}
+    made = train(Options(out=tmp_path / "out", hold_out=("board-b",), **options))
+    assert made["memory"].manifest.training_gpus == ["board-a"]
+    assert list(made) == ["memory"]
+    with pytest.raises(DataError, match="has no rows of memory, gemm on any GPU that is not held out"):
+        train(Options(out=tmp_path / "none", hold_out=("board-a", "board-b"), **options))
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_device_that_nobody_describes_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", BOARDS, ("memory",))
+    (folder / "devices" / "board-b.toml").unlink()
+    with pytest.raises(DeviceError, match="board-b"):
+        train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+
+
+@pytest.mark.parametrize("family", KERNEL_CLASSES)
+def test_features_of_every_family_are_declared(family: str) -> None:
+    contract = load_contract(family)
+    assert contract.family == family
+    batch = grid(family, 100)
+    if family == "conv2d":
+        batch = batch.take(winograd_gain(batch) > 1)
+    assert set(answering_model(batch, KERNEL_CLASSES)) == {family}
+    assert "op" in {f.name for f in fields(KERNEL_CLASSES[family])}
