@@ -40,6 +40,7 @@ class Options:
     """What to train: kernels in ``source``, models into ``out``.
 
     No ``families`` means all that have rows, no ``gpus`` all that have; ``hold_out`` are left out in either case.
+    ``split`` keeps rows of that split alone, before anything looks at them.
     """
 
     source: Path
@@ -48,6 +49,7 @@ class Options:
     backend: str = "mlp"
     gpus: tuple[str, ...] = DEFAULT_GPUS
     hold_out: tuple[str, ...] = ()
+    split: str = ""
     seed: int = 0
     parameters: tuple[tuple[str, Any], ...] = ()
     resume: bool = False
@@ -72,7 +74,7 @@ def train(options: Options, report: Report | None = None) -> dict[str, Artifact]
     """
     for family in options.families:
         load_contract(family)
-    corpus = load_corpus(options.source, options.gpus, _wanted(options), options.hold_out)
+    corpus = load_corpus(options.source, options.gpus, _wanted(options), options.hold_out, options.split)
     contracts = {family: load_contract(family) for family in _families(options, corpus)}
     options.out.mkdir(parents=True, exist_ok=True)
     state = FoldStore(options.out / STATE, _key(options, corpus, contracts), options.resume)
@@ -277,5 +279,5 @@ def _key(options: Options, corpus: Corpus, contracts: Mapping[str, FeatureContra
     data = {family: _data_record(corpus, family, rows) for family, rows in counts.items()}
     features = [list(contract.features) for contract in contracts.values()]
     gpus = [corpus.gpus(family) for family in corpus.rows]
-    settings = [options.backend, options.seed, gpus, options.model_parameters()]
+    settings = [options.backend, options.seed, options.split, gpus, options.model_parameters()]
     return json.dumps([*settings, data, features], sort_keys=True)

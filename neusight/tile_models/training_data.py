@@ -90,7 +90,11 @@ class Corpus:
 
 
 def load_corpus(
-    source: Path, gpus: Sequence[str] = (), families: Sequence[str] = FAMILIES, hold_out: Sequence[str] = ()
+    source: Path,
+    gpus: Sequence[str] = (),
+    families: Sequence[str] = FAMILIES,
+    hold_out: Sequence[str] = (),
+    split: str = "",
 ) -> Corpus:
     """Read, clean and sort measurements. What was measured once more to know the noise is left out.
 
@@ -99,6 +103,7 @@ def load_corpus(
         gpus: devices to keep; an empty sequence keeps all.
         families: kernel families to keep.
         hold_out: devices to leave out of those.
+        split: keep rows of this split; default all.
 
     Raises:
         DataError: no row is left. DeviceError: a GPU that neither the catalogue nor the data describe.
@@ -107,6 +112,8 @@ def load_corpus(
     keep = frame["family"].isin(families) & ~frame["gpu"].isin(list(hold_out))
     if len(gpus):
         keep &= frame["gpu"].isin(list(gpus))
+    if split:
+        keep &= frame["split"] == split
     if "repeat" in frame:
         keep &= ~(frame["repeat"] > 0)
     frame = frame[keep].reset_index(drop=True)
