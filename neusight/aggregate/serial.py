@@ -86,7 +86,7 @@ def kernel_rows(batch: KernelBatch, estimates: KernelEstimates) -> list[KernelEs
 def _stream_rows(prepared: PreparedGraph, device: DeviceSpec, predict: Predict) -> Iterator[KernelEstimate]:
     answers = [predict(batch, device) for batch, _ in prepared.batches]
     counts = [np.array([prepared.graph.kernels[i].count for i in where]) for _, where in prepared.batches]
-    for answer, (batch, positions) in zip(share_power(answers, counts, device), prepared.batches, strict=True):
+    for answer, (batch, positions) in zip(share_power(answers, counts), prepared.batches, strict=True):
         rows = _rows(in_stream(answer, device.launch_overhead_s))
         for position, row in zip(positions.tolist(), rows, strict=True):
             folded = prepared.graph.kernels[position]

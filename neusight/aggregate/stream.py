@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
-from neusight.laws.power import PowerDemand, budget_w, sustained_clock
+from neusight.laws.power import PowerDemand, sustained_clock
 from neusight.predictor import KernelEstimates
 
 HOST_DISPATCH_S = 7e-6
@@ -43,9 +42,7 @@ def in_stream(single: KernelEstimates, interval_s: float) -> KernelEstimates:
     )
 
 
-def share_power(
-    answers: Sequence[KernelEstimates], counts: Sequence[np.ndarray], device: DeviceSpec
-) -> list[KernelEstimates]:
+def share_power(answers: Sequence[KernelEstimates], counts: Sequence[np.ndarray]) -> list[KernelEstimates]:
     """Estimates of kernels that run in one stream under one power limit, from those of kernels that run alone.
 
     Alone, a power-hungry kernel settles at a low clock. In a step, cool kernels (copies, normalisations) leave part of
@@ -56,15 +53,14 @@ def share_power(
     Args:
         answers: one entry a family; unchanged when any of them knows no power.
         counts: how often each kernel runs, as the answers.
-        device: gives the limit.
     """
     demands = [answer.demand for answer in answers if answer.demand is not None]
     if not demands or len(demands) < len(answers):
         return list(answers)
-    shared = sustained_clock(PowerDemand.joined(demands), budget_w(device), np.concatenate(list(counts)))
+    shared = sustained_clock(PowerDemand.joined(demands), np.concatenate(list(counts)))
     out = []
     for answer, demand in zip(answers, demands, strict=True):
-        factor = demand.time_s(shared) / demand.time_s(sustained_clock(demand, budget_w(device)))
+        factor = demand.time_s(shared) / demand.time_s(sustained_clock(demand))
         out.append(_stretched(answer, factor))
     return out
 

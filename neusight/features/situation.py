@@ -1,9 +1,8 @@
 """A batch of kernels on a device with everything physics says about it: work, bound, tiles, traffic, expected time.
 
 The expected time is the prior of every tile model: resources work at typical sustained rates, overlap imperfectly,
-and share the power budget. It holds a handful of global constants and nothing of any single device, so that it
-transfers; the tile models learn what remains. The constants come from a joint fit to the matrix products of p4, p100,
-v100, t4 and a100-pcie-40gb, each with a free level of its own, and are rounded.
+and share the power budget. It holds global constants (``Physics``) and nothing of any single device, so that it
+transfers; the tile models learn what remains.
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from neusight.devices.spec import DeviceSpec
 from neusight.features.convolution import ConvPlan, plan_convolutions
 from neusight.kernels import KernelBatch
 from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
-from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share
+from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share, reusable_l2_bytes
+from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.power import (
     MATRIX_ENERGY,
     PowerDemand,
+    budget_w,
     dram_family,
     flop_energy_j,
     slow_down,
@@ -29,21 +30,13 @@ from neusight.laws.power import (
 from neusight.laws.waves import idle_factor, rounds
 from neusight.laws.work import Work, by_distinct, conv_gemm, element_bytes, filled_groups, work_of
 from neusight.tiling import TileChoice, Tiling, tile
+from neusight.tiling.decompose import WARP_SOFTMAX_COLS
 
-PEAK_SHARE = 0.95
-"""Share of peak FLOP/s that an infinitely large tile sustains."""
-INTENSITY_HALF = 1.4
-"""Tile intensity (outputs a loaded row and column element) at which half of that is reached."""
-PROLOGUE_DEPTH = 8.3
-"""Inner extent whose time a tile spends filling its pipeline and writing its result."""
-MISALIGNED_COST = 0.034
-DRAM_SHARE = {"HBM": 0.85, "GDDR": 0.74, "LPDDR": 0.74}
-"""Sustained share of DRAM bandwidth; GDDR boards with ECC keep their check bits in the same memory."""
-L2_SHARE = 0.62
-OVERLAP = 4.2
-"""Exponent of the norm that joins resource times: infinity would be perfect overlap, 1 none."""
 VECTOR_SHARE = 0.5
 """Share of the vector pipelines' peak that pointwise arithmetic sustains (assumption)."""
+RESTED_OPS = ("bmm",)
+"""Operators that were measured on a board that had rested; the others were timed back to back (seen in the data: short
+``bmm`` of power-limited boards run faster than long ones, ``linear`` do not)."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +48,7 @@ class Situation:
     work: Work
     bound: Bound
     tiling: Tiling
+    physics: Physics = DEFAULT
 
     @cached_property
     def bound_s(self) -> np.ndarray:
@@ -76,17 +70,23 @@ class Situation:
         """Algorithms of convolutions; None for other families."""
         if self.batch.family != "conv2d":
             return None
-        bandwidth = self.device.dram_bandwidth_bytes_per_s * DRAM_SHARE[dram_family(self.device)]
-        return plan_convolutions(self.batch, self.work, self.device, bandwidth)
+        return plan_convolutions(self.batch, self.work, self.device, self.dram_bytes_per_s)
+
+    @cached_property
+    def dram_bytes_per_s(self) -> float:
+        """Sustained DRAM bandwidth."""
+        hbm = dram_family(self.device) == "HBM"
+        return self.device.dram_bandwidth_bytes_per_s * (self.physics.hbm_share if hbm else self.physics.gddr_share)
 
     @cached_property
     def dram_bytes(self) -> np.ndarray:
         """Expected DRAM traffic in bytes."""
         if self.product:
-            tiled = gemm_dram_bytes(self.work.bytes, self.panels, self.device.l2_capacity_bytes)
+            tiled = gemm_dram_bytes(self.work.bytes, self.panels, reusable_l2_bytes(self.device), self.physics)
             return self._planned("dram_bytes", tiled)
         extra = reread_bytes(self)
-        return self.work.bytes + extra * reread_missed_share(self.in_flight_bytes, self.device.l2_capacity_bytes)
+        missed = reread_missed_share(self.in_flight_bytes, reusable_l2_bytes(self.device), self.physics)
+        return self.work.bytes + extra * missed
 
     @cached_property
     def l2_bytes(self) -> np.ndarray:
@@ -110,13 +110,12 @@ class Situation:
     @cached_property
     def dram_s(self) -> np.ndarray:
         """Expected time of the DRAM traffic."""
-        share = DRAM_SHARE[dram_family(self.device)]
-        return self.dram_bytes / (self.device.dram_bandwidth_bytes_per_s * share)
+        return self.dram_bytes * lane_waste(self) ** self.physics.thread_waste / self.dram_bytes_per_s
 
     @cached_property
     def l2_s(self) -> np.ndarray:
         """Expected time of the L2 traffic."""
-        return self.l2_bytes / (l2_bytes_per_s(self.device) * L2_SHARE)
+        return self.l2_bytes / (l2_bytes_per_s(self.device) * self.physics.l2_share)
 
     @cached_property
     def flops(self) -> np.ndarray:
@@ -125,26 +124,44 @@ class Situation:
 
     @cached_property
     def unlimited_s(self) -> np.ndarray:
-        """Expected time at full clock: the resources' times in an OVERLAP-norm."""
+        """Expected time at full clock: the resources' times in a norm."""
+        overlap = self.physics.overlap if self.product else self.physics.stream_overlap
         times = np.stack([self.compute_s, self.dram_s, self.l2_s])
         largest = np.maximum(times.max(axis=0), 1e-12)
-        return largest * ((times / largest) ** OVERLAP).sum(axis=0) ** (1 / OVERLAP)
+        return largest * ((times / largest) ** overlap).sum(axis=0) ** (1 / overlap)
+
+    @cached_property
+    def switching_j(self) -> np.ndarray:
+        """Energy of the arithmetic at boost clock."""
+        weight = by_distinct(self.batch["dtype"], self._energy_weight)
+        return flop_energy_j(self.device, self.physics) * self.flops * weight
+
+    @cached_property
+    def traffic_j(self) -> np.ndarray:
+        """Energy of moving bytes."""
+        return traffic_energy_j(self.device, self.dram_bytes, self.l2_bytes, self.physics)
+
+    @cached_property
+    def rest_s(self) -> np.ndarray:
+        """For how long a kernel that runs alone may draw twice the limit."""
+        return self.physics.rest_s * np.isin(self.batch["op"], RESTED_OPS)
 
     @cached_property
     def throttle(self) -> np.ndarray:
         """Factor, at least 1, that the power limit adds."""
-        weight = by_distinct(self.batch["dtype"], self._energy_weight)
-        return slow_down(self.device, self.unlimited_s, self.flops * weight, self.dram_bytes, self.l2_bytes)
+        energy_j = self.switching_j + self.traffic_j
+        return slow_down(self.device, self.unlimited_s, energy_j, self.rest_s, self.physics)
 
     def power_demand(self) -> PowerDemand:
         """Times and energies at full clock, for kernels that share a power budget."""
-        clocked_s = np.maximum(self.compute_s, self.l2_s)
-        weight = by_distinct(self.batch["dtype"], self._energy_weight)
         return PowerDemand(
-            clocked_s=np.maximum(clocked_s, 1e-12),
+            clocked_s=np.maximum(np.maximum(self.compute_s, self.l2_s), 1e-12),
             dram_s=self.dram_s,
-            switching_j=flop_energy_j(self.device) * self.flops * weight,
-            traffic_j=traffic_energy_j(self.device, self.dram_bytes, self.l2_bytes),
+            switching_j=self.switching_j,
+            traffic_j=self.traffic_j,
+            rest_s=self.rest_s,
+            budget_w=budget_w(self.device, self.physics),
+            speed_exponent=self.physics.speed_exponent,
         )
 
     @cached_property
@@ -168,18 +185,41 @@ class Situation:
         return MATRIX_ENERGY.get(dtype, 1.0) if on_matrix_units else 1.0
 
     def _vector_compute_s(self) -> np.ndarray:
-        even = rounds(self.tiling.tile_count, self.tiling.sm_count) / np.maximum(self.tiling.waves, 1e-9)
+        even = rounds(self.tiling.tile_count, self.tiling.sm_count, self.physics.tail_share) / np.maximum(
+            self.tiling.waves, 1e-9
+        )
         return self.work.flops / (flops_per_s(self.batch, self.device) * VECTOR_SHARE) * even
 
 
-def situate(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, tiling: Tiling | None = None) -> Situation:
+def situate(
+    batch: KernelBatch,
+    device: DeviceSpec,
+    choice: TileChoice,
+    tiling: Tiling | None = None,
+    physics: Physics = DEFAULT,
+) -> Situation:
     """Work, bound and tiles of kernels on a device; ``tiling`` replaces the tiles that would be chosen.
 
     Raises:
         CoverageError: a family without formula or tiling. DeviceError: a dtype that the device lacks.
     """
     work = work_of(batch)
-    return Situation(batch, device, work, bound_of(batch, work, device), tiling or tile(batch, device, choice))
+    return Situation(batch, device, work, bound_of(batch, work, device), tiling or tile(batch, device, choice), physics)
+
+
+def lane_waste(s: Situation) -> np.ndarray:
+    """Lanes over elements in the steps of a block softmax over its row, at least 1: the last step is partly idle.
+
+    PyTorch gives a block the largest power of two of threads that is at most half of what a step of four elements a
+    thread would need, doubled once, and at most 1024.
+    """
+    waste = np.ones(len(s.batch))
+    if s.batch.family != "row_reduction":
+        return waste
+    cols = s.batch["cols"].astype(float)
+    block = (np.char.find(s.batch["op"].astype(str), "softmax") >= 0) & (cols > WARP_SOFTMAX_COLS)
+    step = 4.0 * np.clip(2.0 ** np.ceil(np.log2(np.maximum(cols, 1.0) / 8.0)), 32.0, 1024.0)
+    return np.where(block, np.ceil(cols / step) * step / np.maximum(cols, 1.0), waste)
 
 
 def reread_bytes(s: Situation) -> np.ndarray:
@@ -227,18 +267,21 @@ def _panels(s: Situation) -> Panels:
 
 
 def _product_compute_s(s: Situation) -> np.ndarray:
-    """Rounds of tiles on the busiest SM, each at the rate its shape sustains."""
-    t = s.tiling
+    """Rounds of tiles on the busiest SM, each at the rate its shape sustains: arithmetic and operands from shared
+    memory overlap, and a narrow tile needs more operands an operation.
+    """
+    t, physics = s.tiling, s.physics
     intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
-    share = PEAK_SHARE * intensity / (intensity + INTENSITY_HALF)
-    rate = flops_per_s(s.batch, s.device) / t.sm_count * share
-    per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + PROLOGUE_DEPTH)
+    sharpness = physics.shared_memory_sharpness
+    operands = (1.0 + (physics.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
+    rate = flops_per_s(s.batch, s.device) / t.sm_count * physics.peak_share / operands
+    per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.prologue_depth)
     if s.batch.family == "attention":
         per_tile = s.work.flops / t.tile_count
-    busiest = rounds(t.tile_count, t.sm_count)
+    busiest = rounds(t.tile_count, t.sm_count, physics.tail_share)
     resident = np.minimum(t.resident, np.maximum(busiest, 1.0))
-    time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident)
-    return time_s * (1.0 + MISALIGNED_COST * ~aligned(s))
+    time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident, physics.idle_cost)
+    return time_s * (1.0 + physics.misaligned_cost * ~aligned(s))
 
 
 def aligned(s: Situation) -> np.ndarray:

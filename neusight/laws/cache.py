@@ -6,16 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MISS_SLOPE = 0.64
-MISS_CENTRE = 1.0
-"""log2 of (panel bytes / L2) at which half of the shared reads miss."""
+from neusight.devices.spec import DeviceSpec
+from neusight.laws.physics import DEFAULT, Physics
 
-DRIFT_CENTRE = 4.0
-"""log2 of (panel bytes / L2) at which blocks have drifted so far apart that half of their reads are not shared."""
-
-ALWAYS_MISSED = 0.05
-ROW_MISS_SLOPE = 1.5
-ROW_MISS_CENTRE = -1.0
+_HALVED = ("8.0", "9.0")
+"""Compute capabilities whose L2 is two partitions, each keeping what its own SMs read (NVIDIA A100 whitepaper)."""
 
 
 @dataclass(frozen=True)
@@ -29,28 +24,34 @@ class Panels:
     unshared: np.ndarray
 
 
-def _share(log2_ratio: np.ndarray, slope: float = MISS_SLOPE) -> np.ndarray:
+def reusable_l2_bytes(device: DeviceSpec) -> float:
+    """Capacity of L2 for data that all SMs read: half of it where both partitions keep a copy."""
+    halved = device.vendor == "nvidia" and device.compute_capability in _HALVED
+    return device.l2_capacity_bytes / (2.0 if halved else 1.0)
+
+
+def _share(log2_ratio: np.ndarray, slope: float) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-slope * log2_ratio))
 
 
-def missed_share(panel_bytes: np.ndarray, l2_bytes: float) -> np.ndarray:
-    """Share of re-reads that come from DRAM, rising smoothly from 0.05 to 1 around twice the capacity of L2."""
-    miss = _share(np.log2(panel_bytes / l2_bytes) - MISS_CENTRE)
-    return ALWAYS_MISSED + (1 - ALWAYS_MISSED) * miss
+def missed_share(panel_bytes: np.ndarray, l2_bytes: float, physics: Physics = DEFAULT) -> np.ndarray:
+    """Share of re-reads that come from DRAM, rising smoothly from ``always_missed`` to 1 around ``miss_centre``."""
+    miss = _share(np.log2(panel_bytes / l2_bytes) - physics.miss_centre, physics.miss_slope)
+    return physics.always_missed + (1 - physics.always_missed) * miss
 
 
-def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float) -> np.ndarray:
-    """Share of second passes over rows that come from DRAM: half when the rows in flight fill half of L2, since what
-    they write fills the other half. Rows stream evenly, so that the step is sharper than for the panels of a product.
+def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Physics = DEFAULT) -> np.ndarray:
+    """Share of second passes over rows that come from DRAM: half when the rows in flight fill most of L2, since what
+    they write fills the rest. Rows stream evenly, so that the step is sharper than for the panels of a product.
     """
-    return _share(np.log2(flight_bytes / l2_bytes) - ROW_MISS_CENTRE, ROW_MISS_SLOPE)
+    return _share(np.log2(flight_bytes / l2_bytes) - physics.row_miss_centre, physics.row_miss_slope)
 
 
-def gemm_dram_bytes(compulsory: np.ndarray, panels: Panels, l2_bytes: float) -> np.ndarray:
+def gemm_dram_bytes(compulsory: np.ndarray, panels: Panels, l2_bytes: float, physics: Physics = DEFAULT) -> np.ndarray:
     """DRAM traffic of a tiled product: compulsory bytes, re-reads between waves that miss L2, and the reads of
-    blocks that no longer run in step once the panels outgrow L2 many times.
+    blocks that no longer run in step once the panels outgrow L2 many times, each with what a narrow access wastes.
     """
     shared = np.maximum(panels.shared, compulsory)
-    waves = (shared - compulsory) * missed_share(panels.panel, l2_bytes)
-    drift = np.maximum(panels.unshared - shared, 0.0) * _share(np.log2(panels.panel / l2_bytes) - DRIFT_CENTRE)
-    return compulsory + waves + drift
+    waves = (shared - compulsory) * missed_share(panels.panel, l2_bytes, physics)
+    lost = _share(np.log2(panels.panel / l2_bytes) - physics.drift_centre, physics.drift_slope)
+    return compulsory + waves + physics.drift_cost * np.maximum(panels.unshared - shared, 0.0) * lost

@@ -79,7 +79,8 @@ def test_one_group_is_one_product() -> None:
     single = KernelBatch.from_columns("gemm", m=4096, n=4096, k=1024, dtype="bfloat16")
     ours, theirs = (situate(b, H100, shipped_choice()) for b in (batch, single))
     assert ours.tiling.label == theirs.tiling.label
-    assert ours.expected_s == pytest.approx(theirs.expected_s)
+    # A bmm counts as measured on a rested board, which its power limit hardly notices here.
+    assert ours.expected_s == pytest.approx(theirs.expected_s, rel=1e-4)
     assert ours.bound_s == theirs.bound_s
 
 
@@ -88,7 +89,8 @@ def test_groups_of_equal_height_are_a_batch_of_products() -> None:
     products = KernelBatch.from_columns("gemm", op="bmm", batch=8, m=512, n=4096, k=1024, dtype="bfloat16")
     ours, theirs = (situate(b, H100, shipped_choice()) for b in (batch, products))
     assert ours.tiling.label == theirs.tiling.label
-    assert ours.expected_s == pytest.approx(theirs.expected_s)
+    # A bmm counts as measured on a rested board, which its power limit hardly notices here.
+    assert ours.expected_s == pytest.approx(theirs.expected_s, rel=1e-4)
     assert ours.dram_bytes == pytest.approx(theirs.dram_bytes)
 
 

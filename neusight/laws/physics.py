@@ -1,0 +1,71 @@
+"""The few numbers of physics that no datasheet states: how sustained rates relate to peaks, the same for all devices.
+
+They are global: a device enters the laws through its datasheet alone, so that one that nobody measured is treated like
+those that taught the numbers. They come from the literature where it has them, else from looking at measured float32
+kernels of p4, p100, v100, t4, a100 and l4, and are round. Refitting them by regression to all GPUs but one, held close
+to these by priors, made the one left out worse (by 0.5 to 2 points of mean error), so that nothing refits them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Physics:
+    """Global constants of the expected execution time."""
+
+    peak_share: float = 0.97
+    """Share of peak FLOP/s that an SM sustains when nothing else limits it."""
+    shared_memory_half: float = 14.0
+    """Tile intensity below which operands from shared memory take as long as the arithmetic."""
+    shared_memory_sharpness: float = 2.0
+    """Exponent of the norm that joins the two."""
+    prologue_depth: float = 8.3
+    """Inner extent whose time a tile spends filling its pipeline and writing its result."""
+    misaligned_cost: float = 0.034
+    tail_share: float = 0.43
+    """Share of the quantisation to whole rounds of blocks that remains when several share an SM out of step."""
+    idle_cost: float = 0.15
+    """Slow-down of an SM whose resident blocks hold next to no accumulators."""
+    hbm_share: float = 0.86
+    gddr_share: float = 0.78
+    """Sustained shares of DRAM bandwidth; GDDR boards with ECC keep their check bits in the same memory."""
+    l2_share: float = 0.35
+    """Sustained share of the ports between SMs and L2 (Jia et al. 2019 measure about a third on P100, V100 and T4)."""
+    overlap: float = 4.0
+    """Exponent of the norm that joins resource times of products: infinity would be perfect overlap, 1 none."""
+    stream_overlap: float = 6.0
+    """The same for kernels that stream through memory, whose many small blocks overlap better."""
+    miss_slope: float = 0.64
+    miss_centre: float = 1.0
+    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss."""
+    always_missed: float = 0.05
+    drift_slope: float = 1.2
+    drift_centre: float = 5.0
+    """log2 of (panel bytes / L2) at which half of the blocks no longer run in step."""
+    drift_cost: float = 2.0
+    """Bytes fetched for a byte used by a block that has lost step: its slice of a row is less than a DRAM access."""
+    row_miss_slope: float = 2.5
+    row_miss_centre: float = -0.6
+    """log2 of (bytes of rows in flight / L2) at which half of the second passes over a row miss."""
+    thread_waste: float = 0.3
+    """Exponent of the share of idle lanes in the last step of a block over its row."""
+    flop_energy_scale: float = 0.92
+    """Against the table of energies by process node."""
+    voltage_exponent: float = 1.0
+    """Of the boost clock over the node's usual one: boards that run below it need less voltage."""
+    speed_exponent: float = 0.6
+    """By which the clock falls with excess power: power goes with clock times voltage squared."""
+    static_share: float = 0.03
+    static_w: float = 20.0
+    """Power that neither arithmetic nor traffic explains: a share of the limit, and watts of any board."""
+    l2_pj_per_byte: float = 3.0
+    hbm_pj_per_byte: float = 45.0
+    gddr_pj_per_byte: float = 150.0
+    """Memory, interface and controller; O'Connor et al. 2017 give 4 pJ/bit for HBM2's memory alone."""
+    rest_s: float = 0.003
+    """How long a rested board may draw twice its limit before the limiter acts."""
+
+
+DEFAULT = Physics()
