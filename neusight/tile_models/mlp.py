@@ -89,8 +89,11 @@ class MlpModel:
         )
         tensors = _tensors(data, scale)
         chance = np.cumsum(data.weight / data.weight.sum())
-        self.history_ = []
-        for epoch in range(self.stop or self.epochs):
+        self._keep(weights, scale)
+        # Before the first epoch the network says nothing: the prior alone answers, and may be what is best.
+        self.history_ = [log_error(self, held_out) if held_out is not None else float("nan")]
+        epochs = self.epochs if self.stop is None else self.stop
+        for epoch in range(epochs):
             for _ in range(STEPS_PER_EPOCH):
                 picked = np.searchsorted(chance, rng.random(self.batch_rows) * chance[-1])
                 loss = self._loss(weights, levels, {k: v[picked] for k, v in tensors.items()})
@@ -98,10 +101,13 @@ class MlpModel:
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-            self.state_ = scale | {k: v.detach().numpy().copy() for k, v in weights.items()}
+            self._keep(weights, scale)
             self.history_.append(log_error(self, held_out) if held_out is not None else float("nan"))
             if progress:
-                progress(epoch + 1, self.stop or self.epochs, self.history_[-1])
+                progress(epoch + 1, epochs, self.history_[-1])
+
+    def _keep(self, weights: dict[str, torch.Tensor], scale: dict[str, np.ndarray]) -> None:
+        self.state_ = scale | {k: v.detach().numpy().copy() for k, v in weights.items()}
 
     def _start(self, inputs: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         m, h = self.members, self.hidden

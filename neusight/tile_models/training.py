@@ -218,7 +218,7 @@ def _levels(
 
 
 def _best_stop(backend: str, folds: Sequence[Fold]) -> dict[str, int]:
-    """The first epoch (or ten rounds) whose error on the held-out devices is not clearly above the best one's.
+    """The first epoch, none among them, or ten rounds, whose error on the held-out devices is not clearly above the best one's.
 
     Clearly: by more than one standard error of the differences, fold by fold (Hastie et al. 2009, section 7.10). A few
     devices cannot tell neighbouring epochs apart, and the less was learned, the more the physical prior holds.
@@ -229,8 +229,8 @@ def _best_stop(backend: str, folds: Sequence[Fold]) -> dict[str, int]:
     errors = np.array([f.history for f in folds])
     above = errors - errors[:, [int(np.argmin(errors.mean(axis=0)))]]
     doubt = above.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    stop = int(np.argmax(above.mean(axis=0) <= doubt)) + 1
-    return {"stop": stop} if backend == "mlp" else {"rounds": 10 * stop}
+    stop = int(np.argmax(above.mean(axis=0) <= doubt))
+    return {"stop": stop} if backend == "mlp" else {"rounds": 10 * (stop + 1)}
 
 
 def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:

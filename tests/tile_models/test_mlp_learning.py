@@ -47,10 +47,16 @@ def test_stop_ends_early_on_the_same_path() -> None:
     held, data = planted(100, seed=8), planted()
     whole = MlpModel(**OPTIONS).fit(data, held)
     short = MlpModel(**OPTIONS, stop=3).fit(data, held)
-    assert len(whole.history_) == 10
+    # The prior's error, then one an epoch.
+    assert len(whole.history_) == 11
     # The schedule is that of all epochs, so that the first three are the same.
-    assert short.history_ == whole.history_[:3]
-    assert len(short.history_) == 3
+    assert short.history_ == whole.history_[:4]
+
+
+def test_no_epochs_leave_the_prior_as_it_is() -> None:
+    data = planted()
+    model = MlpModel(**OPTIONS, stop=0).fit(data)
+    assert np.allclose(model.logits(data.features, data.prior), data.prior)
 
 
 def test_fit_leaves_torch_s_threads_alone() -> None:
