@@ -218,7 +218,8 @@ def _levels(
 
 
 def _best_stop(backend: str, folds: Sequence[Fold]) -> dict[str, int]:
-    """The first epoch, none among them, or ten rounds, whose error on the held-out devices is not clearly above the best one's.
+    """The first epoch (or ten rounds) whose error on the held-out devices is not clearly above the best one's; epoch 0
+    is the prior alone.
 
     Clearly: by more than one standard error of the differences, fold by fold (Hastie et al. 2009, section 7.10). A few
     devices cannot tell neighbouring epochs apart, and the less was learned, the more the physical prior holds.

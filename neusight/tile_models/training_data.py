@@ -184,8 +184,8 @@ def training_set(
 
     A row weighs by the share of its time that is work, squared where that share was measured row by row: the noise of
     launch and start blurs what is left for the work in proportion. Each (GPU, op, dtype, split) counts with the root
-    of its number of rows, and the shapes of real models (split test) ``REAL_SHAPES`` times, so that the many small random
-    shapes do not drown the large ones that models are made of.
+    of its number of rows, those with the shapes of real models (split test) ``REAL_SHAPES`` times, so that the many
+    small random shapes do not drown the large ones that models are made of.
     """
     numbers = {name: number for number, name in enumerate(group_names(rows))}
     parts = [_one_device(r, contract, choice, floors, numbers) for r in rows]

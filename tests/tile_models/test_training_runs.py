@@ -99,7 +99,7 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert manifest.levels.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
     errors = manifest.metrics["leave_one_gpu_out_mape"]
     assert errors.keys() == set(GPUS)
-    assert all(error < 60 for by_op in errors.values() for error in by_op.values())
+    assert all(error < 80 for by_op in errors.values() for error in by_op.values())
     for low, high in (manifest.interval, manifest.interval_seen):
         assert 0 < low <= 1 <= high
     card = (out / "gemm" / "card.md").read_text()
