@@ -19,8 +19,8 @@ from neusight.tile_models.training import Options, train
 from neusight.tile_models.training_data import load_corpus
 from neusight.tiling import TileChoice
 
-GPUS = ("t4", "v100-pcie-32gb", "a100-pcie-40gb")
-LIBRARY = {"t4": "volta", "v100-pcie-32gb": "volta", "a100-pcie-40gb": "ampere"}
+GPUS = ("p100-pcie-16gb", "v100-pcie-32gb", "a100-pcie-40gb")
+LIBRARY = {"p100-pcie-16gb": "maxwell", "v100-pcie-32gb": "volta", "a100-pcie-40gb": "ampere"}
 FLOOR_MS = 0.008
 SHARE = {"linear": 0.7, "bmm": 0.5}
 
@@ -99,7 +99,7 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert manifest.levels.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
     errors = manifest.metrics["leave_one_gpu_out_mape"]
     assert errors.keys() == set(GPUS)
-    assert all(error < 80 for by_op in errors.values() for error in by_op.values())
+    assert all(error < 60 for by_op in errors.values() for error in by_op.values())
     for low, high in (manifest.interval, manifest.interval_seen):
         assert 0 < low <= 1 <= high
     card = (out / "gemm" / "card.md").read_text()
@@ -203,7 +203,7 @@ def test_a_run_on_other_measurements_does_not_reuse_folds(
 
 def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., Options]) -> None:
     reports = Reports()
-    manifest = train(options(gpus=("t4",)), reports)["gemm"].manifest
+    manifest = train(options(gpus=("p100-pcie-16gb",)), reports)["gemm"].manifest
     assert reports.tasks == ["gemm: all GPUs"]
     assert manifest.interval[0] <= 0.5
     assert manifest.interval[1] >= 2.0
@@ -227,7 +227,7 @@ def test_the_stop_comes_from_the_held_out_devices(options: Callable[..., Options
 
 
 def test_families_without_rows_are_named_and_nothing_is_written(options: Callable[..., Options]) -> None:
-    with pytest.raises(DataError, match="no row_reduction rows on t4"):
+    with pytest.raises(DataError, match="no row_reduction rows on p100-pcie-16gb"):
         train(options(families=("row_reduction", "gemm")))
     assert not list(options().out.glob("*/manifest.json"))
 
