@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from neusight.features import Situation, feature_matrix, situate
 from neusight.kernels import KernelBatch
 from neusight.laws.power import PowerDemand
 from neusight.laws.work import by_distinct, winograd_gain
-from neusight.tile_models.artifact import Artifact, load_artifacts
+from neusight.tile_models.artifact import Artifact, Manifest, load_artifacts
 from neusight.tile_models.protocol import utilisation
 from neusight.tiling import TileChoice
 from neusight.tiling.library import shipped_choice
@@ -27,6 +27,10 @@ CHUNK = 16384
 LIMITERS = np.array(["compute", "dram", "l2"])
 TRANSFER_WIDENING = 1.5
 """Intervals of kernels outside the answering model's training are wider by this power (assumption)."""
+UNKNOWN_SPREAD = 0.3
+"""Where no device was left out in training (assumption)."""
+SEEN_SHARE = 0.5
+"""Of the spread that a device keeps whose level was measured: the same board is met in other states (assumption)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,8 @@ class KernelEstimates:
     waves: np.ndarray
     in_domain: np.ndarray
     source: np.ndarray
+    spread: np.ndarray
+    """Standard deviation of the log error that all kernels of an op share on the device."""
     demand: PowerDemand | None = None
     """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
 
@@ -81,13 +87,27 @@ def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:
     return known & by_distinct(batch["dtype"], lambda dtype: dtype in domain["dtypes"]).astype(bool)
 
 
+class Correction(Protocol):
+    """What is known of a device beyond the tile models: a calibration with measurements of its own."""
+
+    def apply(self, situation: Situation, estimates: KernelEstimates) -> KernelEstimates:
+        """The estimates of a situation's kernels, corrected."""
+
+    def described(self) -> str:
+        """In a line, for the provenance of an estimate."""
+
+
 @dataclass(frozen=True)
 class KernelPredictor:
-    """Tile models by name with the tile choice they were trained with."""
+    """Tile models by name with the tile choice they were trained with, and corrections by the id of their device.
+
+    Corrections are of devices as they are: a device that the user changed has none.
+    """
 
     artifacts: Mapping[str, Artifact]
     choice: TileChoice
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path | None = None) -> KernelPredictor:
@@ -115,6 +135,14 @@ class KernelPredictor:
         parts = {name: np.flatnonzero(names == name) for name in np.unique(names)}
         return _merge([(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in parts.items()], len(batch))
 
+    def situate(self, batch: KernelBatch, device: DeviceSpec) -> Situation:
+        """The kernels on a device as the tile models see them."""
+        return situate(batch, device, self.choice)
+
+    def correction(self, device: DeviceSpec) -> Correction | None:
+        """What corrects the estimates for a device."""
+        return None if device.hypothetical else self.corrections.get(device.id)
+
     def _answer(self, batch: KernelBatch, device: DeviceSpec, name: str) -> KernelEstimates:
         if name not in self.artifacts:
             raise CoverageError(
@@ -122,12 +150,14 @@ class KernelPredictor:
                 "train it with neusight train"
             )
         artifact = self.artifacts[name]
-        situation = situate(batch, device, self.choice)
+        situation = self.situate(batch, device)
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
         levels = _by_op_and_dtype(batch, lambda op, dtype: artifact.level(device.id, op, dtype) or 0.0)
         share = utilisation(artifact.model.logits(inputs, situation.prior), levels)
         native = trained_on(artifact, batch)
-        return _estimates(situation, share, artifact, native, native & artifact.in_domain(inputs))
+        found = _estimates(situation, share, artifact, native, native & artifact.in_domain(inputs))
+        correction = self.correction(device)
+        return found if correction is None else correction.apply(situation, found)
 
 
 def _estimates(
@@ -141,7 +171,9 @@ def _estimates(
     power = np.where(in_domain, 1.0, TRANSFER_WIDENING)
     # A device that has a level for one op and dtype has one for all.
     seen = artifact.level(s.device.id, str(s.batch["op"][0])) is not None
-    low, high = manifest.interval_seen if seen else manifest.interval
+    ops = s.batch["op"].astype(str)
+    low = by_distinct(ops, lambda op: _factors(manifest, op, seen)[0])
+    high = by_distinct(ops, lambda op: _factors(manifest, op, seen)[1])
     limiter = _limiter(s)
     return KernelEstimates(
         latency_s=overhead_s + execution_s,
@@ -156,8 +188,20 @@ def _estimates(
         waves=s.tiling.waves,
         in_domain=in_domain,
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
+        spread=by_distinct(ops, lambda op: _spread(manifest, op, seen)) * power,
         demand=s.power_demand(),
     )
+
+
+def _factors(manifest: Manifest, op: str, seen: bool) -> list[float]:
+    """Of the interval: the device's where the model knows it, else those of the op or of all ops."""
+    return manifest.interval_seen if seen else manifest.intervals.get(op, manifest.interval)
+
+
+def _spread(manifest: Manifest, op: str, seen: bool) -> float:
+    """Of an op that held-out devices did not have, the widest of the others; half of it where the level is known."""
+    spread = manifest.spread.get(op, max(manifest.spread.values(), default=UNKNOWN_SPREAD))
+    return spread * (SEEN_SHARE if seen else 1.0)
 
 
 def _by_op_and_dtype(batch: KernelBatch, value: Callable[[str, str], float]) -> np.ndarray:

@@ -15,9 +15,10 @@ HOST = "host"
 class KernelEstimate:
     """One kernel: ``count`` launches of ``latency_s`` each. All times are for one launch, in seconds.
 
-    ``latency_s >= bound_s``; ``low_s`` and ``high_s`` enclose the 90 % interval. ``limiter`` is the law that sets the
-    latency: compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered, that model with
-    ``(transferred)`` when it was trained on another family, or ``roofline``.
+    ``latency_s >= bound_s``; ``low_s`` and ``high_s`` enclose the 90 % interval of this kernel, ``spread`` is the
+    standard deviation of the log error that it shares with all kernels of its kind on the device. ``limiter`` is the
+    law that sets the latency: compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
+    that model with ``(transferred)`` when it was trained on another family, or ``roofline``.
     """
 
     kernel: str
@@ -36,6 +37,7 @@ class KernelEstimate:
     waves: float = 0.0
     in_domain: bool = True
     source: str = ""
+    spread: float = 0.0
 
     @property
     def total_s(self) -> float:

@@ -107,7 +107,18 @@ def _rows(estimates: KernelEstimates) -> list[dict[str, Any]]:
 
 
 _TIMES = ("latency_s", "low_s", "high_s")
-_COLUMNS = (*_TIMES, "bound_s", "utilisation", "limiter", "tile", "tile_count", "waves", "in_domain", "source")
+_COLUMNS = (
+    *_TIMES,
+    "bound_s",
+    "utilisation",
+    "limiter",
+    "tile",
+    "tile_count",
+    "waves",
+    "in_domain",
+    "source",
+    "spread",
+)
 
 
 def _host(rows: list[KernelEstimate], operators: int) -> tuple[KernelEstimate, ...]:

@@ -26,10 +26,11 @@ MANIFEST = "manifest.json"
 class Manifest:
     """What a tile model is, what it learned from, and how wrong it was on devices it had not seen.
 
-    ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, and ``interval_seen``
-    those for the training devices; ``levels`` the logit by which each training device and op departs from the model,
-    by ``level_name``; ``domain`` the range of each feature, the ops and the dtypes in training; ``launch_floors_s``
-    the lone launch of each op in seconds.
+    ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, ``intervals`` those of
+    each op, and ``interval_seen`` those for the training devices; ``spread`` is the standard deviation of the log error
+    that all rows of an op share on a device that was not seen; ``levels`` the logit by which each training device and
+    op departs from the model, by ``level_name``; ``domain`` the range of each feature, the ops and the dtypes in
+    training; ``launch_floors_s`` the lone launch of each op in seconds.
     """
 
     name: str
@@ -46,6 +47,8 @@ class Manifest:
     launch_floors_s: dict[str, float]
     metrics: dict[str, Any]
     versions: dict[str, str]
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)
     cleaning: dict[str, int] = field(default_factory=dict)
     weights_sha256: str = ""
     protocol: int = PROTOCOL

@@ -9,11 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Fold:
-    """One held-out GPU: its error after each epoch, and the log ratio measured / predicted of its rows."""
+    """One held-out GPU: its error after each epoch, and by op quantiles of the log ratio measured / predicted."""
 
     gpu: str
     history: list[float]
-    ratios: list[float]
+    ratios: dict[str, list[float]]
     mape: dict[str, float]
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from neusight.tile_models.protocol import TileModel, TrainingSet, utilisation
 
 COVERAGE = 0.90
+NORMAL_TAIL = 1.645
+"""Standard deviations that enclose 90 % of a normal distribution, either way."""
 UNKNOWN_FACTOR = 2.0
 """How far off, either way, a kernel may be of which nothing is known (assumption)."""
 LEAST_ROWS = 20
@@ -47,6 +49,28 @@ def interval(ratios: Sequence[list[float]]) -> list[float]:
     tail = (1 - COVERAGE) / 2
     low, high = np.exp(np.quantile(pooled, [tail, 1 - tail]))
     return [round(float(min(low, 1.0)), 4), round(float(max(high, 1.0)), 4)]
+
+
+def op_intervals(folds: Sequence[Mapping[str, list[float]]]) -> dict[str, list[float]]:
+    """Factors for each op, from the quantiles of every device that was left out."""
+    return {op: interval([f[op] for f in folds if op in f]) for op in sorted({op for f in folds for op in f})}
+
+
+def op_spreads(folds: Sequence[Mapping[str, list[float]]]) -> dict[str, float]:
+    """Standard deviation, in log time, of what all rows of an op have in common on a device that was left out.
+
+    The devices' mean errors around none; few of them tell little, so that it is widened until 1.645 of it reach where
+    Student's t has 90 % (prediction of one more value, DeGroot and Schervish 2012, section 8.6).
+    """
+    from scipy.stats import t as student
+
+    spreads = {}
+    for op in sorted({op for f in folds for op in f}):
+        levels = np.array([np.mean(f[op]) for f in folds if op in f])
+        n = len(levels)
+        widened = np.sqrt(1 + 1 / n) * student.ppf(1 - (1 - COVERAGE) / 2, n) / NORMAL_TAIL
+        spreads[op] = round(float(np.sqrt((levels**2).mean()) * widened), 4)
+    return spreads
 
 
 def seen_interval(ratios: Sequence[list[float]], rows: int) -> list[float]:

@@ -23,7 +23,16 @@ from neusight.tile_models.card import render_card
 from neusight.tile_models.choices import Choices
 from neusight.tile_models.floors import launch_floors
 from neusight.tile_models.folds import Fold, FoldStore
-from neusight.tile_models.intervals import interval, log_ratios, quantiles, seen_interval, seen_ratios, unseen_interval
+from neusight.tile_models.intervals import (
+    interval,
+    log_ratios,
+    op_intervals,
+    op_spreads,
+    quantiles,
+    seen_interval,
+    seen_ratios,
+    unseen_interval,
+)
 from neusight.tile_models.protocol import TileModel, TrainingSet, device_levels, new_model, utilisation
 from neusight.tile_models.training_data import FAMILIES, Corpus, DeviceRows, group_names, load_corpus, training_set
 from neusight.tiling import TileChoice
@@ -126,7 +135,9 @@ def _train_family(
     data = training_set(rows, contract, choices.without(""), floors)
     model = new_model(options.backend, **parameters).fit(data, None, _progress(report, f"{family}: all GPUs"))
     levels = _levels(model, data, corpus, family, contract, choices.without(""), floors)
-    unseen = interval([f.ratios for f in folds]) if folds else unseen_interval(seen_ratios(model, data, names, {}))
+    left_out = [f.ratios for f in folds]
+    everything = [quantiles_of for by_op in left_out for quantiles_of in by_op.values()]
+    unseen = interval(everything) if folds else unseen_interval(seen_ratios(model, data, names, {}))
     manifest = Manifest(
         name=family,
         backend=options.backend,
@@ -136,6 +147,8 @@ def _train_family(
         training_gpus=corpus.gpus(family),
         seed=options.seed,
         interval=unseen,
+        intervals=op_intervals(left_out),
+        spread=op_spreads(left_out),
         interval_seen=seen_interval(seen_ratios(model, data, names, levels), len(data)),
         levels=levels,
         domain=_domain(data, rows),
@@ -190,10 +203,11 @@ def _measured(model: TileModel, target: TrainingSet, held: DeviceRows) -> Fold:
     execution_s = target.bound_s / utilisation(model.logits(target.features, target.prior))
     error = np.abs((target.floor_s + execution_s) / target.latency_s - 1.0)
     ops = held.batch["op"].astype(str)
+    ratios = log_ratios(model, target)
     return Fold(
         gpu=held.device.id,
         history=[float(e) for e in getattr(model, "history_", [])],
-        ratios=quantiles(log_ratios(model, target), target.weight),
+        ratios={str(op): quantiles(ratios[ops == op], target.weight[ops == op]) for op in np.unique(ops)},
         mape={str(op): round(100 * float(error[ops == op].mean()), 2) for op in np.unique(ops)},
     )
 

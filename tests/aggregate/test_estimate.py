@@ -1,5 +1,8 @@
 """An estimate is a sum over its kernels: algebra, derived figures, planning and serialisation."""
 
+from dataclasses import replace
+from math import exp, hypot
+
 import pytest
 
 from neusight.aggregate import Estimate, KernelEstimate, MemoryEstimate, Provenance
@@ -47,10 +50,22 @@ GRAD = kernel("linear", "backward", 4, 4.0, limiter="compute", source="gemm", fa
 def test_sums_over_kernels() -> None:
     step = estimate(LINEAR, GELU, GRAD)
     assert step.latency_s == 2 * 3.0 + 4 * 0.5 + 4 * 4.0
-    assert step.interval == (24.0 * 0.75, 24.0 * 1.5)
     assert step.bound_s == 12.0
     assert step.limiter == "compute"
     assert step.by_phase == {"forward": 8.0, "backward": 16.0}
+
+
+def test_the_interval_holds_what_kernels_share_and_what_composing_misses() -> None:
+    certain = estimate(LINEAR, GELU, GRAD).interval
+    assert certain == pytest.approx((24.0 / exp(0.1645), 24.0 * exp(0.1645)))
+    # Two thirds of the step share an error of 0.3, the rest one of 0.15.
+    linear, other = replace(GRAD, spread=0.3), replace(LINEAR, spread=0.15)
+    low, high = estimate(linear, other, replace(GELU, spread=0.15)).interval
+    assert high == pytest.approx(24.0 * exp(1.645 * hypot(0.25, 0.1)))
+    assert low == pytest.approx(24.0**2 / high)
+    # However little is known, nothing is faster than physics.
+    wide = estimate(replace(LINEAR, spread=5.0))
+    assert wide.interval[0] == wide.bound_s
 
 
 def test_operators_costliest_first_with_shares_that_sum_to_one() -> None:

@@ -46,6 +46,7 @@ def by_formula(batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
         waves=np.full(n, 1.0),
         in_domain=np.full(n, True),
         source=np.full(n, batch.family),
+        spread=np.full(n, 0.1),
     )
 
 

@@ -55,6 +55,8 @@ def manifest(backend: str, **changes: Any) -> Manifest:
         "seed": 0,
         "interval": [0.5, 2.25],
         "interval_seen": [0.75, 1.5],
+        "intervals": {},
+        "spread": {},
         "levels": {"t4/linear": 0.25, "t4/bmm": 0.75, "p4/linear": -0.5},
         "domain": {"low": [-1.0] * 3, "high": [1.0] * 3, "ops": ["linear", "bmm"], "dtypes": ["float32"]},
         "launch_floors_s": {"linear": FLOOR_S},
