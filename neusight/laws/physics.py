@@ -47,9 +47,9 @@ class Physics:
     drift_cost: float = 2.0
     """Bytes fetched for a byte used by a block that has lost step: its slice of a row is less than a DRAM access."""
     row_miss_slope: float = 2.5
-    row_miss_centre: float = -0.6
+    row_miss_centre: float = -0.8
     """log2 of (bytes of rows in flight / L2) at which half of the second passes over a row miss."""
-    thread_waste: float = 0.3
+    thread_waste: float = 0.15
     """Exponent of the share of idle lanes in the last step of a block over its row."""
     flop_energy_scale: float = 0.92
     """Against the table of energies by process node."""

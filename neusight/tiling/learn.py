@@ -58,7 +58,8 @@ def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, s
             raise DataError(f"no {op} row has a tile in its kernel name: cannot learn the library's choice")
         weights[op], by_library = _maximise(list(groups.values()))
         intercepts |= {f"{library}/{op}": values for library, values in by_library.items()}
-    choice = TileChoice(_with_newest(intercepts), weights, accuracy)
+    seen = sorted({d.device.compute_capability or "" for d in observed if (d.tile >= 0).any()})
+    choice = TileChoice(_with_newest(intercepts), weights, accuracy, tuple(seen))
     for d in observed:
         accuracy |= {f"{d.device.id}/{op}": value for op, value in hit_rates(choice, d).items()}
     return choice

@@ -19,10 +19,11 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError, DeviceError
 from neusight.laws.bounds import l2_bytes_per_s
+from neusight.laws.physics import DEFAULT
 from neusight.laws.waves import rounds
 from neusight.paths import tile_models_dir
 
-PROTOCOL = 1
+PROTOCOL = 2
 TILES: tuple[tuple[int, int], ...] = (
     *((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (128, 32), (32, 128)),
     *((64, 64), (64, 32), (32, 64), (32, 32)),
@@ -83,24 +84,33 @@ def least_cost_tile(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The (tile_m, tile_n) with the smallest time by physics alone, where no kernel name was ever observed.
 
-    Per tile the longer of two: arithmetic of the busiest SM's rounds, and the L2 traffic of all blocks. Matrix units
-    are fast enough to make the second count, and so get larger tiles.
+    Per tile, in a norm: arithmetic of the busiest SM's rounds, slower where a narrow tile needs more operands from
+    shared memory, and the L2 traffic of all blocks. Matrix units are fast enough to make the last count, and so get
+    larger tiles.
     """
     tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
     rate = device.gemm_flops_per_s(dtype) / device.sm_count
-    arithmetic_s = rounds(tiles, device.sm_count) * 2.0 * _TILE_M * _TILE_N * k / rate
-    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / l2_bytes_per_s(device)
-    best = np.argmin(np.hypot(arithmetic_s, l2_s), axis=0)
+    narrow = (DEFAULT.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** DEFAULT.shared_memory_sharpness
+    operands = (1.0 + narrow) ** (1.0 / DEFAULT.shared_memory_sharpness)
+    depth = k + DEFAULT.prologue_depth
+    arithmetic_s = rounds(tiles, device.sm_count) * 2.0 * _TILE_M * _TILE_N * depth / rate * operands
+    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (l2_bytes_per_s(device) * DEFAULT.l2_share)
+    best = np.argmin(arithmetic_s**DEFAULT.overlap + l2_s**DEFAULT.overlap, axis=0)
     return _TILE_M[best, 0], _TILE_N[best, 0]
 
 
 @dataclass(frozen=True)
 class TileChoice:
-    """Fitted choice: ``intercepts`` by ``library/op`` (one a tile), ``weights`` by op (one a feature)."""
+    """Fitted choice: ``intercepts`` by ``library/op`` (one a tile), ``weights`` by op (one a feature).
+
+    ``capabilities`` are the compute capabilities that it was learned from: a library keeps a table of its own for each,
+    so that on others (P4 beside P100, V100 beside T4) the tile of least cost is the better guess.
+    """
 
     intercepts: Mapping[str, np.ndarray]
     weights: Mapping[str, np.ndarray]
     accuracy: Mapping[str, Any]
+    capabilities: tuple[str, ...] = ()
 
     def scores(self, library: str, op: str, features: tuple[np.ndarray, ...]) -> np.ndarray:
         """Log-odds of each tile, shape (tiles, n). A library never seen takes the newest one's preferences."""
@@ -114,7 +124,9 @@ class TileChoice:
     def pick(
         self, op: str, m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The likeliest (tile_m, tile_n) of each product, each of shape (n,)."""
+        """The likeliest (tile_m, tile_n) of each float32 product, each of shape (n,)."""
+        if (device.compute_capability or "") not in self.capabilities:
+            return least_cost_tile(m, n, k, b, np.full(len(m), 4.0), "float32", device)
         best = np.argmax(self.scores(library_of(device), op, choice_features(m, n, k, b, device)), axis=0)
         return _TILE_M[best, 0], _TILE_N[best, 0]
 
@@ -127,6 +139,7 @@ class TileChoice:
             "intercepts": {name: np.round(v, 4).tolist() for name, v in self.intercepts.items()},
             "weights": {name: np.round(v, 4).tolist() for name, v in self.weights.items()},
             "accuracy": self.accuracy,
+            "capabilities": self.capabilities,
         }
         path.write_text(json.dumps(content, indent=1) + "\n")
 
@@ -148,7 +161,8 @@ class TileChoice:
                 raise ArtifactError(f"{path} has other {name} than this version of neusight: run neusight train")
         try:
             arrays = {key: {name: np.array(v) for name, v in content[key].items()} for key in ("intercepts", "weights")}
-            return TileChoice(accuracy=content["accuracy"], **arrays)
+            seen = tuple(content["capabilities"])
+            return TileChoice(accuracy=content["accuracy"], capabilities=seen, **arrays)
         except (KeyError, AttributeError) as error:
             raise ArtifactError(f"{path}: tile choice is not as expected ({error}): run neusight train") from None
 

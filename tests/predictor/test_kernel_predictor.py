@@ -160,9 +160,11 @@ def test_transferred_kernels_have_wider_intervals(predictor: KernelPredictor) ->
     assert (known.source, other.source) == ("gemm", "gemm (transferred)")
     assert (known.in_domain, other.in_domain) == (True, False)
     assert other.latency_s - other.overhead_s == pytest.approx(known.latency_s - known.overhead_s)
-    low, high = predictor.artifacts["gemm"].manifest.interval
-    assert sides(known) == pytest.approx((low, high))
+    manifest = predictor.artifacts["gemm"].manifest
+    assert sides(known) == pytest.approx(tuple(manifest.intervals["linear"]))
+    low, high = manifest.interval
     assert sides(other) == pytest.approx((low**1.5, high**1.5))
+    assert other.spread == pytest.approx(1.5 * max(manifest.spread.values()))
 
 
 def test_training_devices_use_their_level_and_narrower_intervals(predictor: KernelPredictor) -> None:
@@ -177,7 +179,8 @@ def test_training_devices_use_their_level_and_narrower_intervals(predictor: Kern
     manifest = predictor.artifacts["gemm"].manifest
     assert manifest.interval_seen != manifest.interval
     assert sides(seen)[1] == pytest.approx(manifest.interval_seen[1])
-    assert sides(unseen)[1] == pytest.approx(manifest.interval[1])
+    assert sides(unseen)[1] == pytest.approx(manifest.intervals["linear"][1])
+    assert (unseen.spread, seen.spread) == (manifest.spread["linear"], manifest.spread["linear"] / 2)
     assert width(seen) < width(unseen)
     assert seen.bound_s == unseen.bound_s
 

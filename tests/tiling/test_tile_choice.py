@@ -12,7 +12,7 @@ from neusight.devices import load_device
 from neusight.errors import ArtifactError, DataError, DeviceError
 from neusight.tiling import TileChoice
 from neusight.tiling.learn import ObservedTiles, fit_choice, hit_rates, tile_index
-from neusight.tiling.library import FEATURES, TILES, choice_features, library_of, shipped_choice
+from neusight.tiling.library import FEATURES, TILES, choice_features, least_cost_tile, library_of, shipped_choice
 
 LARGE, SMALL = TILES.index((128, 128)), TILES.index((32, 32))
 
@@ -132,7 +132,7 @@ def planted(gpu: str, seed: int, flipped: bool = False) -> ObservedTiles:
 
 def test_fit_learns_a_planted_preference_and_carries_it_to_a_device_never_seen() -> None:
     choice = fit_choice([planted("v100-pcie-32gb", 1), planted("a100-pcie-40gb", 2)], rows_per_device=300)
-    for rates in (hit_rates(choice, planted("a100-pcie-40gb", 3)), hit_rates(choice, planted("t4", 4))):
+    for rates in (hit_rates(choice, planted("a100-pcie-40gb", 3)), hit_rates(choice, planted("a100-sxm-80gb", 4))):
         assert rates["linear"] > 0.85
         assert rates["bmm"] > 0.85
     assert choice.accuracy.keys() == {
@@ -145,8 +145,18 @@ def test_fit_follows_what_ran_and_no_idea_of_its_own() -> None:
     always = planted("a100-pcie-40gb", 2)
     odd = TILES.index((32, 128))
     choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
-    m, n = choice.pick("linear", **shapes(), device=load_device("l4"))
+    m, n = choice.pick("linear", **shapes(), device=load_device("a100-pcie-80gb"))
     assert set(zip(m, n, strict=True)) == {(32, 128)}
+
+
+def test_other_compute_capabilities_take_the_tile_of_least_cost() -> None:
+    seen, other = load_device("a100-pcie-40gb"), load_device("l4")
+    choice = fit_choice([planted(seen.id, 2)], rows_per_device=300)
+    assert choice.capabilities == (seen.compute_capability,)
+    extents = shapes()
+    size = np.full(len(extents["m"]), 4.0)
+    cheapest = least_cost_tile(**extents, element_bytes=size, dtype="float32", device=other)
+    assert np.array_equal(choice.pick("linear", **extents, device=other), cheapest)
 
 
 def test_libraries_keep_their_own_preferences() -> None:
