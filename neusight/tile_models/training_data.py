@@ -37,8 +37,6 @@ FAMILIES = tuple(KERNEL_CLASSES)
 THROTTLED_RULE = "throttled_split"
 COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n")
 """Of ``DeviceRows``, beside the kernels themselves."""
-REAL_SHAPES = 4.0
-"""How much more a row counts whose shape is a real model's, beside as many of random shapes (assumption)."""
 
 
 @dataclass(frozen=True)
@@ -184,8 +182,7 @@ def training_set(
 
     A row weighs by the share of its time that is work, squared where that share was measured row by row: the noise of
     launch and start blurs what is left for the work in proportion. Each (GPU, op, dtype, split) counts with the root
-    of its number of rows, those with the shapes of real models (split test) ``REAL_SHAPES`` times, so that the many
-    small random shapes do not drown the large ones that models are made of.
+    of its number of rows, so that the many small random shapes do not drown the large ones that models are made of.
     """
     numbers = {name: number for number, name in enumerate(group_names(rows))}
     parts = [_one_device(r, contract, choice, floors, numbers) for r in rows]
@@ -222,5 +219,4 @@ def _balanced(weight: np.ndarray, groups: np.ndarray, split: np.ndarray) -> np.n
             mask = (groups == group) & (split == part)
             if weight[mask].sum() > 0:
                 out[mask] = weight[mask] / weight[mask].sum() * np.sqrt(mask.sum())
-                out[mask] *= REAL_SHAPES if part == "test" else 1.0
     return out / out.sum()

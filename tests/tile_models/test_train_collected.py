@@ -137,10 +137,9 @@ def test_predictions_of_a_training_board_are_near_what_was_measured(
         found = KernelPredictor.load(trained("linear")).predict(r.batch, r.device)
         error = np.abs(found.latency_s / r.latency_s - 1)
         assert np.median(error) < 0.08, r.device.id
-        # The interval is of the execution: it says nothing of rows that are mostly launch. A dozen rows a board of a
-        # 90 % interval, in which shapes of real models count more than these do.
+        # The interval is of the execution: it says nothing of rows that are mostly launch.
         long = r.execution_s > 20e-6
-        assert ((found.low_s < r.latency_s) & (r.latency_s < found.high_s))[long].mean() > 0.7
+        assert ((found.low_s < r.latency_s) & (r.latency_s < found.high_s))[long].mean() > 0.8
 
 
 def test_the_public_predictor_takes_the_folder_and_the_device_file(
