@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import neusight
 from neusight.aggregate import Estimate, KernelEstimate, PreparedGraph, Provenance, kernel_rows, prepare, serial
+from neusight.calibration.folder import load_calibrations
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DeviceError, NeusightError
 from neusight.kernel_request import requested
@@ -40,13 +42,22 @@ class Predictor:
         self._prepared = lru_cache(maxsize=_REMEMBERED)(_load)
 
     @classmethod
-    def load(cls, tile_models: str | Path | None = None) -> Predictor:
+    def load(cls, tile_models: str | Path | None = None, calibrations: str | Path | None = None) -> Predictor:
         """A predictor with the tile models that ship, or with those of a folder that ``neusight train`` wrote.
 
+        Args:
+            tile_models: that folder.
+            calibrations: a file that ``neusight calibrate`` wrote, or a folder of them. The commands take
+                ``neusight.paths.calibrations_dir()``.
+
         Raises:
-            ArtifactError: the folder holds no tile models of this protocol, or they are damaged.
+            ArtifactError: the folder holds no tile models of this protocol, or they are damaged; a calibration that is
+                none, or was fitted on other tile models.
         """
-        return cls(KernelPredictor.load(None if tile_models is None else Path(tile_models)))
+        kernels = KernelPredictor.load(None if tile_models is None else Path(tile_models))
+        if calibrations is not None:
+            kernels = replace(kernels, corrections=load_calibrations(Path(calibrations), kernels))
+        return cls(kernels)
 
     def kernel(self, kernel: Kernel | str, gpu: Gpu, /, overrides: Sequence[str] = (), **fields: Any) -> KernelEstimate:
         """One kernel launched alone, launch overhead included.
@@ -163,11 +174,13 @@ class Predictor:
 
     def _provenance(self, device: DeviceSpec) -> Provenance:
         said = self.kernel_predictor.provenance
+        correction = self.kernel_predictor.correction(device)
         return Provenance(
             neusight=neusight.__version__,
             tile_models=said["tile_models"],
             training_gpus=tuple(said["training_gpus"]),
             hypothetical=device.hypothetical,
+            calibration=correction.described() if correction else "",
         )
 
 

@@ -33,6 +33,16 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "neusight"
 
 
+def calibrations_dir() -> Path:
+    """The user's calibrations: ``$NEUSIGHT_CALIBRATIONS``, else ``neusight/calibrations`` in ``$XDG_DATA_HOME``, which
+    is ``~/.local/share`` where it is not set. The folder need not be there.
+    """
+    chosen = os.environ.get("NEUSIGHT_CALIBRATIONS")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "neusight" / "calibrations"
+
+
 def data_dir() -> Path:
     """Folder with the measured data sets, from ``NEUSIGHT_DATA``.
 

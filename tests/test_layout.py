@@ -32,11 +32,13 @@ PIPELINE = [
     "features",
     "tile_models",
     "predictor",
+    "calibration",
     "aggregate",
     "api",
     "evaluation",
     "benchmark",
     "collect",
+    "baselines",
     "experiments",
     "cli",
 ]

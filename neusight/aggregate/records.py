@@ -102,13 +102,14 @@ class Provenance:
     """Where an estimate comes from.
 
     ``tile_models`` maps the name of each tile model to its backend and version; ``hypothetical`` lists the device
-    figures that the user changed.
+    figures that the user changed; ``calibration`` says what was measured on the device itself, '' where nothing was.
     """
 
     neusight: str
     tile_models: Mapping[str, str] = field(default_factory=dict)
     training_gpus: tuple[str, ...] = ()
     hypothetical: tuple[str, ...] = ()
+    calibration: str = ""
 
     def merged(self, other: Provenance) -> Provenance:
         """The provenance of a sum of two estimates."""
@@ -119,13 +120,15 @@ class Provenance:
             tile_models={**self.tile_models, **other.tile_models},
             training_gpus=union(self.training_gpus, other.training_gpus),
             hypothetical=union(self.hypothetical, other.hypothetical),
+            calibration=joined(self.calibration, other.calibration),
         )
 
 
 def joined(first: str, second: str) -> str:
-    """One name for two: themselves if equal, else ``a + b``."""
-    parts = first.split(" + ")
-    return first if second in parts else f"{first} + {second}"
+    """One name for two: themselves if equal, else ``a + b``; one that is empty does not count."""
+    if not first or not second:
+        return first or second
+    return first if second in first.split(" + ") else f"{first} + {second}"
 
 
 def union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 import neusight
 from neusight.cli import (
     bench,
+    calibrate,
     collect,
     datasets,
     devices,
@@ -65,6 +66,7 @@ app.command()(kernel.kernel)
 app.command()(sweep.sweep)
 app.command()(train.train)
 app.command()(bench.bench)
+app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(collect.app, name="collect")
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(devices.app, name="devices")

@@ -36,6 +36,9 @@ def kernels(
         str, typer.Option(metavar="DTYPE[,DTYPE…]", help="bfloat16, float32, float16, tf32, float8; default: all.")
     ] = "",
     minutes: Annotated[float, typer.Option(help="Time for measuring; any is enough for a balanced set.")] = 20.0,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Kernels that `neusight calibrate plan` chose, and no others.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Rows, skipped ones too, at which to stop before.")] = None,
     workers: Annotated[int, typer.Option(min=0, help="Devices side by side; default: all GPUs, one core.")] = 0,
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Ray cluster: auto, host:port, or local.")] = None,
@@ -53,16 +56,22 @@ def kernels(
 
     - `neusight collect --out ./measured --families gemm,attention --dtypes bfloat16 --minutes 5`
 
+    - `neusight collect --out ./measured --plan plan.json`: what `neusight calibrate plan` chose
+
     - `neusight collect --out ./measured --ray auto`: every GPU of a Ray cluster
     """
     if context.invoked_subcommand is not None:
         return
     if out is None:
         raise typer.BadParameter("give the folder to write", param_hint="--out")
+    if plan is not None and (families or dtypes):
+        raise typer.BadParameter("the plan says which kernels: leave out --families and --dtypes", param_hint="--plan")
     from neusight.cli.output import Output
     from neusight.collect.request import Request, collect_kernels
 
-    request = Request(out=out, target=device, minutes=minutes, limit=limit, workers=workers, ray=ray, seed=seed)
+    request = Request(
+        out=out, target=device, minutes=minutes, limit=limit, workers=workers, ray=ray, seed=seed, plan=plan
+    )
     asked_families = listed(families, "--families") if families else []
     asked_dtypes = listed(dtypes, "--dtypes") if dtypes else []
     with measuring(out) as progress:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neusight.cli.options import Format, TileModels, listed
+from neusight.cli.options import Calibrations, Format, TileModels, listed
 
 app = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements; all errors in percent.")
 
@@ -21,6 +21,7 @@ def kernels(
     ],
     split: Annotated[str | None, typer.Option(help="Keep rows of this split: train or test. Default: all.")] = None,
     tile_models: TileModels = None,
+    calibration: Calibrations = "",
     form: Format = "human",
 ) -> None:
     """Compare single kernels, by GPU, operator and dtype. GPUs may be those of the data set's own `devices/`.
@@ -31,17 +32,18 @@ def kernels(
 
     - `neusight evaluate kernels ./collected`
     """
-    from neusight.api import Predictor
+    from neusight.cli.loading import loaded, note_corrections
     from neusight.cli.output import Output, progress
     from neusight.evaluation import evaluate_kernels
 
-    predictor = Predictor.load(tile_models)
+    predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
         found = evaluate_kernels(path, predictor, split, advance)
     counts: Counter[str] = Counter()
     for row in found["skipped"]:
         counts[row["reason"]] += row["count"]
     _note_skipped(counts)
+    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
     Output(form).data(found, found["rows"], lambda: _show_kernels(found))
 
 
@@ -51,20 +53,22 @@ def models(
     configs: Annotated[Path, typer.Option(metavar="DIR", help="Folder with <model>.json for every model.")],
     gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID[,ID…]", help="Keep rows of these. Default: all.")] = "",
     tile_models: TileModels = None,
+    calibration: Calibrations = "",
     form: Format = "human",
 ) -> None:
     """Compare whole models on single GPUs, row by row, with means by GPU and mode.
 
     Example: `neusight evaluate models latency.parquet --configs ./configs --format json`
     """
-    from neusight.api import Predictor
+    from neusight.cli.loading import loaded, note_corrections
     from neusight.cli.output import Output, progress
     from neusight.evaluation import evaluate_models
 
-    predictor = Predictor.load(tile_models)
+    predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
         found = evaluate_models(path, configs, predictor, listed(gpu, "--gpu") if gpu else None, advance)
     _note_skipped(Counter(row["reason"] for row in found["skipped"]))
+    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
     rows = [_flat(row) for row in found["rows"]]
     Output(form).data(found, rows, lambda: _show_models(found))
 

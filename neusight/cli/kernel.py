@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neusight.cli.options import Format, Gpus, Overrides, TileModels, listed
+from neusight.cli.options import Calibrations, Format, Gpus, Overrides, TileModels, listed
 
 if TYPE_CHECKING:
     from neusight.aggregate import KernelEstimate
@@ -18,6 +18,7 @@ def kernel(
     shape: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]…", help="Its shape.")] = None,
     overrides: Overrides = [],  # noqa: B006
     tile_models: TileModels = None,
+    calibration: Calibrations = "",
     form: Format = "human",
 ) -> None:
     """Predict the latency of a single kernel, launched alone.
@@ -35,13 +36,15 @@ def kernel(
     - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`
     """
     from neusight.aggregate.report import kernel_row
-    from neusight.api import Predictor
+    from neusight.api import as_device
+    from neusight.cli.loading import loaded, note_corrections
     from neusight.cli.output import Output
 
     gpus = listed(gpu, "--gpu")
     fields = dict(_pair(text) for text in shape or [])
-    predictor = Predictor.load(tile_models)
+    predictor = loaded(tile_models, calibration)
     found = {gpu_name: predictor.kernel(name, gpu_name, overrides, **fields) for gpu_name in gpus}
+    note_corrections(predictor, [] if overrides else [as_device(gpu_name).id for gpu_name in gpus])
     rows = [{"gpu": gpu_name, **_alone(kernel_row(row))} for gpu_name, row in found.items()]
     Output(form).data(rows[0] if len(rows) == 1 else rows, rows, lambda: _show(found))
 

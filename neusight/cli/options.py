@@ -24,6 +24,14 @@ TileModels = Annotated[
     Path | None,
     typer.Option("--tile-models", metavar="DIR", help="Folder that `neusight train` wrote; default: those that ship."),
 ]
+Calibrations = Annotated[
+    str,
+    typer.Option(
+        "--calibration",
+        metavar="FILE|none",
+        help="What `neusight calibrate` wrote; default: those in your own folder, for their GPUs.",
+    ),
+]
 Mode = Annotated[Literal["inference", "training"], typer.Option(help="What a step runs.")]
 Batch = Annotated[int, typer.Option("--batch", "-b", help="Samples a step.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", "-s", help="Tokens a sample; default: the model's own.")]

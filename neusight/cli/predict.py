@@ -9,6 +9,7 @@ import typer
 from neusight.cli.options import (
     Attention,
     Batch,
+    Calibrations,
     Dtype,
     Format,
     Gpus,
@@ -36,6 +37,7 @@ def predict(
     attention: Attention = "eager",
     overrides: Overrides = [],  # noqa: B006
     tile_models: TileModels = None,
+    calibration: Calibrations = "",
     allow_fallback: Annotated[
         bool, typer.Option("--allow-fallback", help="Estimate operators without a rule as data movement, visibly.")
     ] = False,
@@ -52,14 +54,14 @@ def predict(
 
     - `neusight predict ./config.json --gpu h100-sxm-80gb --set dram_bandwidth=4.8TB/s --format json`
     """
-    from neusight.api import Predictor
+    from neusight.cli.loading import loaded
     from neusight.cli.output import busy, note
     from neusight.cli.show_estimate import show_estimates
 
     gpus = listed(gpu, "--gpu")
     if optimizer != "none" and mode == "inference":
         raise typer.BadParameter("an optimizer steps in training only: add --mode training", param_hint="--optimizer")
-    predictor = Predictor.load(tile_models)
+    predictor = loaded(tile_models, calibration)
     with busy(f"reading {model}"):
         estimates = [
             predictor.estimate(

@@ -134,7 +134,9 @@ def _memory(e: Estimate) -> None:
 def _origin(e: Estimate) -> None:
     covered = ", ".join(f"{name} {share:.1%}" for name, share in e.coverage.items() if share)
     known = "among the GPUs of training" if e.gpu in e.provenance.training_gpus else "in no tile model's training"
-    _paragraph("source", f"tile models {covered} of the latency", f"{e.gpu} {known}; neusight {e.provenance.neusight}")
+    measured = (f"corrected by {e.provenance.calibration}",) if e.provenance.calibration else ()
+    version = f"{e.gpu} {known}; neusight {e.provenance.neusight}"
+    _paragraph("source", f"tile models {covered} of the latency", *measured, version)
 
 
 def _paragraph(title: str, *texts: str) -> None:

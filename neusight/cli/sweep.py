@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neusight.cli.options import Attention, Format, Gpus, Optimizer, TileModels, listed, numbers
+from neusight.cli.options import Attention, Calibrations, Format, Gpus, Optimizer, TileModels, listed, numbers
 
 
 def sweep(
@@ -21,6 +21,7 @@ def sweep(
     optimizer: Optimizer = "none",
     attention: Attention = "eager",
     tile_models: TileModels = None,
+    calibration: Calibrations = "",
     form: Format = "human",
 ) -> None:
     """Predict every combination of models, GPUs and batches: latency, throughput, memory, cost.
@@ -33,10 +34,11 @@ def sweep(
 
     - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`
     """
-    from neusight.api import Predictor
+    from neusight.api import as_device
+    from neusight.cli.loading import loaded, note_corrections
     from neusight.cli.output import Output, progress
 
-    predictor = Predictor.load(tile_models)
+    predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
         found = predictor.sweep(
             listed(models, "MODEL"),
@@ -50,6 +52,7 @@ def sweep(
             progress=advance,
         )
     rows: list[dict[str, Any]] = found.astype(object).where(found.notna(), None).to_dict("records")
+    note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
     Output(form).data(rows, rows, lambda: _show(rows))
 
 

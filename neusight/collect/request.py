@@ -14,9 +14,10 @@ import neusight
 from neusight.collect.collectives import measure, planned
 from neusight.collect.names import SHARE, join_names, unnamed
 from neusight.collect.plan import check_names, plan, usual_limits
+from neusight.collect.plan_file import read_plan
 from neusight.collect.session import Progress, Report, collect, introduced, write_devices
 from neusight.collect.store import Store, read_rows
-from neusight.collect.tasks import Task
+from neusight.collect.tasks import Task, identity
 from neusight.collect.workers import Worker, device_count, local_workers
 from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.devices.read import read_table
@@ -28,7 +29,9 @@ COLLECTIVES = "collective"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Which devices to measure, for how long, into which folder. ``ray`` is the address of a cluster, '' none."""
+    """Which devices to measure, for how long, into which folder. ``ray`` is the address of a cluster, '' none;
+    ``plan`` a file with the kernels to measure, in place of those of a collection.
+    """
 
     out: Path
     target: str = "cuda"
@@ -38,6 +41,7 @@ class Request:
     ray: str | None = None
     seed: int = 0
     budget_s: float = 0.06
+    plan: Path | None = None
 
     def hired(self) -> Sequence[Worker]:
         """The workers, each with its device.
@@ -64,16 +68,17 @@ def collect_kernels(
     Args:
         request: where, how long, into which folder.
         families: of kernels, and ``collective`` for what several devices do together; empty for all, collectives only
-            between GPUs.
+            between GPUs and without a plan.
         dtypes: of kernels; empty for all.
         progress: called after every kernel.
 
     Raises:
-        DataError: an unknown family or dtype, or a folder that is not to be used. DeviceError: no such device.
+        DataError: an unknown family or dtype, a plan that is none, or a folder that is not to be used.
+        DeviceError: no such device.
     """
     kernels = [family for family in families if family != COLLECTIVES]
     check_names(kernels, dtypes, (COLLECTIVES,))
-    together = COLLECTIVES in families or (not families and request.target != "cpu")
+    together = COLLECTIVES in families or (not families and request.target != "cpu" and request.plan is None)
     reports = [] if families and not kernels else [_kernels(request, kernels, dtypes, progress)]
     if together:
         reports.append(_collectives(request))
@@ -83,8 +88,13 @@ def collect_kernels(
 def _kernels(request: Request, families: Sequence[str], dtypes: Sequence[str], progress: Progress | None) -> Report:
     """Time kernels; on a GPU, take the names of what ran in the last part of the time."""
     asked = {"target": request.target, "families": list(families), "dtypes": list(dtypes), "seed": request.seed}
+    planned = read_plan(request.plan) if request.plan else []
+    if planned:
+        asked = {"target": request.target, "plan": identity([task.sample for task in planned])}
 
     def tasks(device: str) -> Iterable[Task]:
+        if planned:
+            return planned
         spec = read_table(tomllib.loads(device), "the drafted device")
         return plan(spec, families, dtypes, request.seed, usual_limits(spec, request.target != "cpu"))
 

@@ -1,0 +1,156 @@
+"""A calibration on disk: what is read is what was written, and what does not fit is refused in a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from calibration_toys import measured, pointwise, products
+
+from neusight.api import Predictor
+from neusight.calibration import Calibration, fit_calibration
+from neusight.calibration.folder import load_calibrations
+from neusight.datasets import to_batches
+from neusight.devices import DeviceSpec, load_device
+from neusight.errors import ArtifactError
+from neusight.predictor import KernelPredictor
+from neusight.units import scaled
+
+
+@pytest.fixture(scope="module")
+def calibration(predictor: KernelPredictor, device: DeviceSpec) -> Calibration:
+    frame = pd.concat([products(20), pointwise(10)], ignore_index=True)
+    rows = measured(frame, predictor, device, 1.3)
+    return fit_calibration(predictor, device, rows, sha256={"gemm.parquet": "ab" * 32})
+
+
+def test_what_is_read_predicts_the_same(
+    calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec, tmp_path: Path
+) -> None:
+    read = Calibration.load(calibration.save(tmp_path / "deep" / "l40s.json"))
+    for batch, _ in to_batches(measured(products(30, seed=1), predictor, device)):
+        one, other = (replace(predictor, corrections={"l40s": c}).predict(batch, device) for c in (calibration, read))
+        for name in ("latency_s", "low_s", "high_s", "overhead_s", "spread"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert read.described() == calibration.described() == "30 kernels measured on l40s (abababababab)"
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["l40s.json"]
+    assert (tmp_path / "deep" / "l40s.json").stat().st_size < 40e3
+
+
+def test_the_file_says_what_it_was_fitted_on(
+    calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec, tmp_path: Path
+) -> None:
+    content = json.loads(calibration.save(tmp_path / "l40s.json").read_text())
+    assert content["tile_models"] == {n: a.manifest.weights_sha256 for n, a in predictor.artifacts.items()}
+    assert content["device"]["sm_count"] == device.sm_count
+    assert content["data"] == {"rows": 30, "left_out": 0, "sha256": {"gemm.parquet": "ab" * 32}}
+
+
+def test_another_tile_model_is_refused(calibration: Calibration, predictor: KernelPredictor, tmp_path: Path) -> None:
+    path = calibration.save(tmp_path / "l40s.json")
+    gemm = predictor.artifacts["gemm"]
+    retrained = replace(gemm, manifest=replace(gemm.manifest, weights_sha256="0" * 64))
+    other = replace(predictor, artifacts={**predictor.artifacts, "gemm": retrained})
+    with pytest.raises(ArtifactError, match=r"l40s\.json was fitted on another 'gemm' tile model.*neusight calibrate"):
+        load_calibrations(path, other)
+    without = replace(predictor, artifacts={"gemm": gemm})
+    with pytest.raises(ArtifactError, match="another 'conv2d' tile model"):
+        load_calibrations(path, without)
+    assert list(load_calibrations(path, predictor)) == ["l40s"]
+
+
+def test_other_figures_of_the_device_are_refused(
+    calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec
+) -> None:
+    ((batch, _),) = to_batches(measured(products(3), predictor, device))
+    changed = device.model_copy(update={"sm_count": device.sm_count - 2})
+    with pytest.raises(ArtifactError, match="calibration of l40s was fitted with another sm_count of the device"):
+        replace(predictor, corrections={"l40s": calibration}).predict(batch, changed)
+    renamed = device.model_copy(update={"notes": "bought in spring", "price_usd_per_hour": 1.5})
+    replace(predictor, corrections={"l40s": calibration}).predict(batch, renamed)
+
+
+def test_a_device_that_the_user_changed_has_no_correction(
+    calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec
+) -> None:
+    ((batch, _),) = to_batches(measured(products(3), predictor, device))
+    figure = f"dram_bandwidth={scaled(2 * device.dram_bandwidth_bytes_per_s, 'B/s')}"
+    changed = load_device("l40s", (figure,))
+    found = replace(predictor, corrections={"l40s": calibration}).predict(batch, changed)
+    np.testing.assert_array_equal(found.latency_s, predictor.predict(batch, changed).latency_s)
+
+
+def other_inputs(content: dict[str, Any]) -> None:
+    content["inputs"]["gemm"]["log2_waves"] *= 2
+
+
+def another_family(content: dict[str, Any]) -> None:
+    content["observations"][0]["family"] = "poetry"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda content: content.update(protocol=99), "protocol 99 is not 1"),
+        (lambda content: content.pop("noise"), "no calibration of this version"),
+        (lambda content: content["prior"].update(mood=1.0), "no calibration of this version"),
+        (lambda content: content["observations"][0].pop("log_ratio"), "no calibration of this version"),
+        (other_inputs, "gemm has other inputs"),
+        (another_family, "poetry"),
+    ],
+)
+def test_a_damaged_file_is_refused(
+    calibration: Calibration, tmp_path: Path, damage: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    path = calibration.save(tmp_path / "l40s.json")
+    content = json.loads(path.read_text())
+    damage(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match=said) as caught:
+        Calibration.load(path)
+    assert "l40s.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    for text in ("{", "[]", '"calibration"'):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(ArtifactError, match=r"x\.json"):
+            Calibration.load(tmp_path / "x.json")
+    with pytest.raises(ArtifactError, match="nowhere"):
+        load_calibrations(tmp_path / "nowhere.json", KernelPredictor.load())
+
+
+def test_a_folder_gives_each_gpu_its_own(
+    calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec, tmp_path: Path
+) -> None:
+    calibration.save(tmp_path / "l40s.json")
+    calibration.save(tmp_path / "t4.json")
+    (tmp_path / "l4.json").write_text("{")
+    found = load_calibrations(tmp_path, predictor)
+    assert found["l40s"].gpu == "l40s"
+    assert found.get("a100-pcie-40gb") is None
+    assert sorted(found) == ["l4", "l40s", "t4"]
+    # What is wrong with one concerns those alone who ask for its GPU.
+    with pytest.raises(ArtifactError, match="calibration of l40s: name the file after its GPU"):
+        found.get("t4")
+    with pytest.raises(ArtifactError, match=r"l4\.json"):
+        found.get("l4")
+
+
+def test_an_estimate_says_what_corrected_it(calibration: Calibration, tmp_path: Path) -> None:
+    calibration.save(tmp_path / "l40s.json")
+    plain, corrected = Predictor.load(), Predictor.load(calibrations=tmp_path)
+    before, after = plain.estimate("gpt2", "l40s"), corrected.estimate("gpt2", "l40s")
+    assert before.provenance.calibration == ""
+    assert after.provenance.calibration == calibration.described()
+    assert after.latency_s > 1.1 * before.latency_s
+    assert (before + after).provenance.calibration == calibration.described()
+    assert corrected.estimate("gpt2", "l4").latency_s == plain.estimate("gpt2", "l4").latency_s
+    assert corrected.estimate("gpt2", "l4").provenance.calibration == ""

@@ -1,0 +1,127 @@
+"""Plans are deterministic, cover what they are asked to, and tell more than chance; the curve counts what it says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+from calibration_toys import measured, pointwise, products
+
+from neusight.calibration import calibration_plan, few_shot_curve
+from neusight.calibration.design import informative
+from neusight.calibration.fit import timings_of
+from neusight.calibration.observe import Timings, linearised
+from neusight.calibration.prior import Prior
+from neusight.collect.calibrating import chosen_tasks
+from neusight.devices import DeviceSpec, load_device
+from neusight.errors import DataError
+from neusight.kernels import Gemm, Kernel, RowReduction
+from neusight.predictor import KernelPredictor
+
+
+def some_kernels(count: int) -> list[Kernel]:
+    rng = np.random.default_rng(0)
+    sizes = np.exp2(rng.uniform(6, 12, (count, 3))).astype(int).tolist()
+    gemms: list[Kernel] = [Gemm(m=m, n=n, k=k) for m, n, k in sizes]
+    rows = [
+        RowReduction(op="softmax", rows=m, cols=n, read_bytes=4 * m * n, write_bytes=4 * m * n, flops=8 * m * n)
+        for m, n, _ in sizes[: count // 4]
+    ]
+    return [*gemms, *rows]
+
+
+def timings(predictor: KernelPredictor, device: DeviceSpec, count: int) -> Timings:
+    frame = pd.concat([products(count), pointwise(count // 2)], ignore_index=True)
+    return timings_of(predictor, device, measured(frame, predictor, device))
+
+
+def doubt(rows: Timings, chosen: list[int]) -> float:
+    """Mean variance that measuring some rows leaves in the times of all."""
+    known = linearised(rows, Prior())
+    covariance, noise = known.covariance(Prior()), np.diag(known.noise**2)
+    shared = covariance[:, chosen]
+    left = covariance - shared @ np.linalg.solve((covariance + noise)[np.ix_(chosen, chosen)], shared.T)
+    return float(np.diag(left).mean())
+
+
+def test_a_plan_is_the_same_each_time_and_begins_the_same(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    kernels = some_kernels(80)
+    plan = calibration_plan(predictor, device, kernels, 30)
+    assert plan == calibration_plan(predictor, device, kernels, 30)
+    assert len(set(plan)) == 30
+    assert {kernels[place].family for place in plan[:2]} == {"gemm", "row_reduction"}
+    assert len(calibration_plan(predictor, device, kernels, 500)) == len(kernels)
+
+
+def test_a_plan_tells_more_than_chance(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    rows = timings(predictor, device, 100)
+    rng = np.random.default_rng(1)
+    by_chance = [doubt(rows, rng.permutation(len(rows))[:20].tolist()) for _ in range(20)]
+    assert doubt(rows, informative(rows, 20, Prior())) < min(by_chance)
+
+
+def test_each_choice_is_the_best_at_its_place(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    """The rank-one updates against solving afresh, for a single kind of kernels."""
+    rows = timings_of(predictor, device, measured(products(30), predictor, device))
+    chosen = informative(rows, 6, Prior())
+    for place in range(1, 6):
+        left = {row: doubt(rows, [*chosen[:place], row]) for row in range(30) if row not in chosen[:place]}
+        assert min(left, key=lambda row: left[row]) == chosen[place]
+
+
+def test_rows_of_more_weight_are_chosen_for(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    rows = timings(predictor, device, 60)
+    pointwise_rows = rows.points.family == "elementwise"
+    counts = [
+        Counter(rows.points.family[informative(rows, 30, Prior(), np.where(pointwise_rows, weight, 1.0))])[
+            "elementwise"
+        ]
+        for weight in (0.1, 10.0)
+    ]
+    assert counts[0] < counts[1]
+
+
+def test_a_plan_for_a_gpu_covers_families_within_its_limits(predictor: KernelPredictor) -> None:
+    gpu = load_device("t4")
+    tasks = chosen_tasks(predictor, gpu, 40, dtypes=["float32"])
+    families = {task.kernel.family for task in tasks}
+    assert families == {
+        *("gemm", "attention", "conv2d", "elementwise", "row_reduction", "memory", "optimizer"),
+    }
+    assert {task.split for task in tasks} == {"train", "test"}
+    assert len({task.sample for task in tasks}) == 40
+    assert {task.kernel.dtype for task in tasks} == {"float32"}
+
+
+def test_a_plan_keeps_to_the_families_and_dtypes_that_were_asked_for(predictor: KernelPredictor) -> None:
+    gpu = load_device("t4")
+    tasks = chosen_tasks(predictor, gpu, 5, ["memory"], ["float16"])
+    assert {(task.kernel.family, task.kernel.dtype) for task in tasks} == {("memory", "float16")}
+    assert [t.sample for t in tasks] == [t.sample for t in chosen_tasks(predictor, gpu, 5, ["memory"], ["float16"])]
+    with pytest.raises(DataError, match="did you mean gemm"):
+        chosen_tasks(predictor, gpu, 5, ["gem"])
+
+
+def test_the_curve_falls_with_measured_kernels(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    frame = pd.concat([products(80), pointwise(40)], ignore_index=True)
+    rows = measured(frame, predictor, device, 1.4)
+    curve = few_shot_curve(predictor, device, rows, rows, counts=(0, 6, 20), seed=1)
+    table = pd.DataFrame(curve)
+    assert len(table) == 2 * 3 * 2
+    by_count = table.groupby(["design", "count"])
+    assert by_count["drawn"].sum().to_dict() == {(d, c): c for d in ("plan", "random") for c in (0, 6, 20)}
+    assert set(by_count["rows"].sum()) == {120 - 20}
+    errors = table.pivot_table(index="count", columns=["design", "family"], values="mape")
+    assert (errors.loc[0] > 20).all()
+    assert (errors.loc[20] < 4).all()
+    assert (errors.loc[6] < errors.loc[0]).all()
+    assert few_shot_curve(predictor, device, rows, rows, counts=(0, 6, 20), seed=1) == curve
+
+
+def test_the_curve_keeps_to_its_gpu(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    own = measured(products(30), predictor, device, 1.2)
+    both = pd.concat([own, own.assign(gpu="t4")], ignore_index=True)
+    curve = few_shot_curve(predictor, device, both, both, counts=(5,))
+    assert [row["rows"] for row in curve] == [25, 25]

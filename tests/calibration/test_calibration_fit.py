@@ -1,0 +1,181 @@
+"""A planted error is found, of the right size and between the right kernels, and physics holds whatever is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from calibration_toys import measured, pointwise, products
+
+from neusight.calibration import Calibration, fit_calibration
+from neusight.calibration.fit import MOST_ROWS
+from neusight.datasets import to_batches
+from neusight.devices import DeviceSpec
+from neusight.errors import DataError
+from neusight.kernels import KernelBatch
+from neusight.predictor import KernelEstimates, KernelPredictor
+
+
+def kernels(frame: pd.DataFrame) -> KernelBatch:
+    ((batch, _),) = to_batches(frame.assign(gpu="l40s", dtype="float32"))
+    return batch
+
+
+def corrected(
+    predictor: KernelPredictor, calibration: Calibration, batch: KernelBatch, device: DeviceSpec
+) -> KernelEstimates:
+    return replace(predictor, corrections={device.id: calibration}).predict(batch, device)
+
+
+def factors(before: KernelEstimates, after: KernelEstimates) -> np.ndarray:
+    """What execution times were multiplied by."""
+    return (after.latency_s - after.overhead_s) / (before.latency_s - before.overhead_s)
+
+
+def relative(found: KernelEstimates) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the interval of executions, over the execution."""
+    execution_s = found.latency_s - found.overhead_s
+    return (found.low_s - found.overhead_s) / execution_s, (found.high_s - found.overhead_s) / execution_s
+
+
+def test_of_nothing_measured_nothing_changes(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    calibration = fit_calibration(predictor, device, measured(products(20), predictor, device).iloc[:0])
+    batch = kernels(products(50, seed=1))
+    before, after = predictor.predict(batch, device), corrected(predictor, calibration, batch, device)
+    for name in ("latency_s", "low_s", "high_s", "overhead_s", "utilisation", "spread"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    assert calibration.data["rows"] == 0
+    assert calibration.errors() == []
+
+
+@pytest.mark.parametrize("level", [0.8, 1.3])
+def test_a_planted_level_is_found_within_its_interval(
+    predictor: KernelPredictor, device: DeviceSpec, level: float
+) -> None:
+    calibration = fit_calibration(predictor, device, measured(products(30), predictor, device, level))
+    batch = kernels(products(200, seed=1))
+    before, after = predictor.predict(batch, device), corrected(predictor, calibration, batch, device)
+    free = before.bound_s < 0.9 * level * (before.latency_s - before.overhead_s)
+    assert free.sum() > 100
+    np.testing.assert_allclose(factors(before, after)[free], level, rtol=0.1)
+    assert np.median(factors(before, after)[free]) == pytest.approx(level, rel=0.02)
+    truth_s = before.overhead_s + np.maximum(level * (before.latency_s - before.overhead_s), before.bound_s)
+    inside = (after.low_s <= truth_s) & (truth_s <= after.high_s)
+    assert inside.mean() > 0.95
+    assert log_width(after) < 0.6 * log_width(before)
+    assert after.spread.mean() < 0.5 * before.spread.mean()
+    (row,) = calibration.errors()
+    assert row["before"] > 15
+    assert row["after"] < 5
+    # A part of what was measured is launch.
+    assert row["factor"] == pytest.approx(level, rel=0.1)
+
+
+def test_a_planted_shape_is_found(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    def deep_is_slow(batch: KernelBatch) -> np.ndarray:
+        return np.exp(0.12 * (np.log2(batch["k"]) - 9.0))
+
+    calibration = fit_calibration(predictor, device, measured(products(50), predictor, device, deep_is_slow))
+    batch = kernels(products(200, seed=1))
+    found = factors(predictor.predict(batch, device), corrected(predictor, calibration, batch, device))
+    truth = deep_is_slow(batch)
+    level_alone = np.abs(np.log(np.median(truth) / truth)).mean()
+    assert np.abs(np.log(found / truth)).mean() < 0.35 * level_alone
+
+
+def test_what_is_measured_moves_other_families_less(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    calibration = fit_calibration(predictor, device, measured(products(30), predictor, device, 1.3))
+    batch = kernels(pointwise(40))
+    before, after = predictor.predict(batch, device), corrected(predictor, calibration, batch, device)
+    assert ((factors(before, after) > 1.01) & (factors(before, after) < 1.2)).all()
+    # Nothing was learned of the family's own errors.
+    np.testing.assert_allclose(relative(after)[1], relative(before)[1])
+    np.testing.assert_array_equal(after.spread, before.spread)
+
+
+def test_one_row_far_off_pulls_little(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    rows = measured(products(25), predictor, device, 1.1)
+    stalled = rows.assign(latency_ms=rows["latency_ms"] * np.where(np.arange(25) == 7, 3.0, 1.0))
+    batch = kernels(products(100, seed=1))
+    found = [
+        corrected(predictor, fit_calibration(predictor, device, frame), batch, device) for frame in (rows, stalled)
+    ]
+    assert np.median(factors(*found)) == pytest.approx(1.0, abs=0.03)
+
+
+def test_more_rows_never_widen_the_interval_on_average(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    rows = measured(products(80), predictor, device, 1.2, noise=0.05)
+    batch = kernels(products(100, seed=1))
+    widths = [log_width(predictor.predict(batch, device))]
+    for count in (5, 10, 20, 40, 80):
+        calibration = fit_calibration(predictor, device, rows.iloc[:count])
+        widths.append(log_width(corrected(predictor, calibration, batch, device)))
+    assert decreasing(widths)
+
+
+def log_width(found: KernelEstimates) -> float:
+    low, high = relative(found)
+    return float(np.log(high / low).mean())
+
+
+def decreasing(values: Sequence[float]) -> bool:
+    return all(after <= before for before, after in pairwise(values))
+
+
+@pytest.mark.parametrize("factor", [0.02, 50.0])
+def test_physics_holds_whatever_was_measured(predictor: KernelPredictor, device: DeviceSpec, factor: float) -> None:
+    rows = measured(products(20), predictor, device, factor)
+    calibration = fit_calibration(predictor, device, rows)
+    for batch in (kernels(products(100, seed=1)), kernels(pointwise(50))):
+        found = corrected(predictor, calibration, batch, device)
+        assert (found.latency_s >= found.overhead_s + found.bound_s).all()
+        assert (found.low_s >= found.overhead_s + found.bound_s).all()
+        assert (found.low_s <= found.latency_s).all()
+        assert (found.latency_s <= found.high_s).all()
+        assert ((found.utilisation > 0) & (found.utilisation <= 1)).all()
+        np.testing.assert_allclose(found.latency_s, found.overhead_s + found.bound_s / found.utilisation)
+
+
+def test_short_kernels_tell_of_the_launch_and_long_ones_of_the_execution(
+    predictor: KernelPredictor, device: DeviceSpec
+) -> None:
+    frame = pd.concat([products(30, large=False), products(30)], ignore_index=True)
+    calibration = fit_calibration(predictor, device, measured(frame, predictor, device, 1.2, launch=1.5))
+    batch = kernels(products(50, seed=1))
+    before, after = predictor.predict(batch, device), corrected(predictor, calibration, batch, device)
+    np.testing.assert_allclose(after.overhead_s / before.overhead_s, 1.5, rtol=0.05)
+    assert np.median(factors(before, after)) == pytest.approx(1.2, rel=0.03)
+
+
+def test_a_timed_execution_tells_both_apart(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    frame = measured(products(30), predictor, device, 1.2, launch=1.5, noise=0.0)
+    whole = predictor.predict(kernels(products(30)), device)
+    timed = frame.assign(execution_ms=1.2e3 * (whole.latency_s - whole.overhead_s))
+    calibration = fit_calibration(predictor, device, timed)
+    batch = kernels(products(50, seed=1))
+    before, after = predictor.predict(batch, device), corrected(predictor, calibration, batch, device)
+    np.testing.assert_allclose(after.overhead_s / before.overhead_s, 1.5, rtol=0.05)
+    assert np.median(factors(before, after)) == pytest.approx(1.2, rel=0.03)
+
+
+def test_rows_of_others_and_of_no_kernel_are_left_out(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    own = measured(products(20), predictor, device, 1.2)
+    others = own.assign(gpu="t4", latency_ms=own["latency_ms"] * 9)
+    broken = own.assign(latency_ms=0.0)
+    foreign = own.assign(dtype="float4")
+    everything = pd.concat([own, others, broken, foreign], ignore_index=True)
+    calibration = fit_calibration(predictor, device, everything)
+    assert calibration.data["rows"] == 20
+    assert calibration.data["left_out"] == 60
+    expected = fit_calibration(predictor, device, own)
+    np.testing.assert_array_equal(calibration.observations.log_ratio, expected.observations.log_ratio)
+
+
+def test_a_training_set_is_no_calibration(predictor: KernelPredictor, device: DeviceSpec) -> None:
+    rows = measured(products(MOST_ROWS + 1), predictor, device)
+    with pytest.raises(DataError, match="use neusight train"):
+        fit_calibration(predictor, device, rows)

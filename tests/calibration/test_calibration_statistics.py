@@ -1,0 +1,133 @@
+"""The Gaussian process against plain formulas, and a prior that is learned against the one that made the data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from neusight.calibration.inputs import LENGTHS, WIDTH, Points, joined
+from neusight.calibration.learn import learned_prior
+from neusight.calibration.observe import Timings, linearised, observe
+from neusight.calibration.posterior import Observations, Posterior
+from neusight.calibration.prior import FAMILIES, Prior
+
+
+def points(count: int, family: str = "gemm", ops: tuple[str, ...] = ("linear", "bmm"), seed: int = 0) -> Points:
+    rng = np.random.default_rng(seed)
+    inputs = np.zeros((count, WIDTH))
+    inputs[:, : len(LENGTHS[family])] = rng.uniform(-2, 2, (count, len(LENGTHS[family])))
+    return Points(np.full(count, family), rng.choice(ops, count), rng.choice(["float32", "tf32"], count), inputs)
+
+
+def mixed(count: int) -> Points:
+    return joined([points(count), points(count, "elementwise", ("add", "gelu"), seed=1)])
+
+
+def observations(where: Points, seed: int = 0) -> Observations:
+    rng = np.random.default_rng(seed)
+    share = rng.uniform(0.2, 1.0, len(where))
+    return Observations(where, share, 1 - share, rng.normal(0, 0.2, len(where)), rng.uniform(0.02, 0.1, len(where)))
+
+
+def test_covariances_are_covariances() -> None:
+    where, prior = mixed(40), Prior()
+    for covariance in (prior.of_execution(where, where), prior.of_launch(where, where)):
+        np.testing.assert_allclose(covariance, covariance.T)
+        assert np.linalg.eigvalsh(covariance).min() > -1e-9
+    np.testing.assert_allclose(np.diag(prior.of_execution(where, where)), prior.variance(where))
+    between = prior.of_execution(where.take(np.arange(40)), where.take(np.arange(40, 80)))
+    np.testing.assert_allclose(between, prior.device**2)
+
+
+def test_every_family_has_inputs_and_a_prior() -> None:
+    assert set(LENGTHS) == set(FAMILIES)
+
+
+def test_mean_and_variance_are_those_of_the_joint_distribution() -> None:
+    prior, seen, unseen = Prior(), mixed(10), points(5, seed=3)
+    known = observations(seen)
+    found = Posterior(prior, known)
+    covariance = known.covariance(prior) + np.diag(known.noise**2)
+    shared = prior.of_execution(unseen, seen) * known.on_execution
+    mean, variance = found.execution(unseen)
+    np.testing.assert_allclose(mean, shared @ np.linalg.solve(covariance, known.log_ratio))
+    left = prior.of_execution(unseen, unseen) - shared @ np.linalg.solve(covariance, shared.T)
+    np.testing.assert_allclose(variance, np.diag(left))
+    assert (variance < prior.variance(unseen)).all()
+
+
+def test_left_out_is_what_the_others_say() -> None:
+    prior, seen = Prior(), mixed(8)
+    known = observations(seen)
+    mean, variance = Posterior(prior, known).left_out()
+    for row in range(len(known)):
+        rest = np.arange(len(known)) != row
+        others = Observations(
+            seen.take(rest), *(getattr(known, n)[rest] for n in ("on_execution", "on_launch", "log_ratio", "noise"))
+        )
+        one, posterior = seen.take(np.array([row])), Posterior(prior, others)
+        execution, launch = posterior.execution(one)[0][0], posterior.launch(one)[0]
+        assert mean[row] == pytest.approx(known.on_execution[row] * execution + known.on_launch[row] * launch)
+    assert (variance > known.noise**2).all()
+
+
+def planted(prior: Prior, count: int, seed: int, outliers: int = 0) -> Timings:
+    """Timings of kernels that are not far from each other, whose errors are drawn from a prior."""
+    rng = np.random.default_rng(seed)
+    where = near(count, seed)
+    covariance = prior.of_execution(where, where) + 1e-9 * np.eye(count)
+    error = np.linalg.cholesky(covariance) @ rng.standard_normal(count) + prior.noise(where) * rng.standard_normal(
+        count
+    )
+    error[:outliers] += 2.0
+    execution_s = np.full(count, 1e-3)
+    return Timings(where, np.arange(count), execution_s, np.full(count, 1e-9), execution_s * np.exp(error))
+
+
+def near(count: int, seed: int) -> Points:
+    where = points(count, seed=seed)
+    return replace(where, inputs=0.2 * where.inputs)
+
+
+def changed(**figures: float) -> Prior:
+    return Prior(families={**FAMILIES, "gemm": replace(FAMILIES["gemm"], **figures)})
+
+
+def test_noise_is_measured_not_believed() -> None:
+    for noise in (0.05, 0.2):
+        _, found = observe(planted(changed(noise=noise), 120, seed=2), changed(noise=0.05))
+        assert found["gemm"] == pytest.approx(noise, rel=0.4)
+
+
+def test_nine_of_ten_further_measurements_lie_within_the_interval() -> None:
+    truth = changed(noise=0.08)
+    inside = []
+    for seed in range(8):
+        everything = planted(truth, 160, seed)
+        seen, unseen = everything.take(np.arange(60)), everything.take(np.arange(60, 160))
+        known, noise = observe(seen, changed(noise=0.04))
+        mean, variance = Posterior(truth, known).execution(unseen.points)
+        off = np.abs(np.log(unseen.measured_s / unseen.execution_s) - mean)
+        inside.append((off < 1.645 * np.sqrt(variance + noise["gemm"] ** 2)).mean())
+    assert 0.85 < np.mean(inside) < 0.97
+
+
+def test_outliers_weigh_little() -> None:
+    prior, where = Prior(), near(50, seed=9)
+    clean, dirty = (planted(prior, 60, 5, outliers) for outliers in (0, 3))
+    robust = [Posterior(prior, observe(rows, prior)[0]).execution(where)[0] for rows in (clean, dirty)]
+    gaussian = [Posterior(prior, linearised(rows, prior)).execution(where)[0] for rows in (clean, dirty)]
+    assert np.abs(np.subtract(*robust)).mean() < 0.5 * np.abs(np.subtract(*gaussian)).mean()
+    assert (observe(dirty, prior)[0].noise[:3] > 3 * prior.families["gemm"].noise).all()
+
+
+def test_a_prior_is_learned_from_other_gpus() -> None:
+    truth = changed(noise=0.02, alone=0.04, op=0.02, joint=0.02)
+    gpus = [planted(truth, 60, seed) for seed in range(4)]
+    start = changed(noise=0.08, alone=0.16, op=0.02, joint=0.02)
+    found = learned_prior(gpus, start)
+    assert found.families["gemm"].noise == pytest.approx(0.02, rel=0.5)
+    assert 0.02 <= found.families["gemm"].alone <= 0.08
+    assert found.families["conv2d"] == start.families["conv2d"]
