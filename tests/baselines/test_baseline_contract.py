@@ -1,0 +1,130 @@
+"""What every baseline must do, on rows whose law is known."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from baselines_toys import GPUS, corpus, measured, pointwise, quick, row_wise
+
+from neusight.aggregate import prepare
+from neusight.baselines import NAMES, Baseline, new_baseline, rows_of, whole_model_s
+from neusight.baselines.habitat import RECIPE, Habitat
+from neusight.baselines.neusight_paper import RECIPES, NeusightPaper
+from neusight.devices import load_device
+from neusight.errors import DataError
+from neusight.graphs.graph import FoldedGraph, FoldedKernel, MemoryProfile
+from neusight.kernels import KERNEL_CLASSES, Attention, GroupedGemm, KernelBatch, Memory, Optimizer
+from neusight.tile_models.training_data import Corpus
+
+LEARNING = [name for name in NAMES if name != "roofline"]
+OTHERS = [
+    Memory(op="copy", elements=1000, read_bytes=4000, write_bytes=4000),
+    Optimizer(op="adamw_fused", elements=1000, tensors=2, read_bytes=16000, write_bytes=12000, flops=12000),
+    Attention(batch=2, heads=4, kv_heads=4, q_len=128, kv_len=128, head_dim=64),
+    GroupedGemm(groups=4, tokens=256, n=512, k=512),
+]
+
+
+@pytest.fixture(scope="module")
+def fitted() -> dict[str, Baseline]:
+    return {name: quick(name).fit(corpus()) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("gpu", ["t4", "l4", "mi100"])
+def test_every_family_gets_a_time_on_gpus_seen_and_unseen(fitted: dict[str, Baseline], name: str, gpu: str) -> None:
+    batches = [r.batch for r in corpus(gpus=GPUS[:1])] + [KernelBatch.of([kernel]) for kernel in OTHERS]
+    assert {batch.family for batch in batches} == set(KERNEL_CLASSES)
+    for batch in (*batches, row_wise([64], op="sum")):
+        predicted = fitted[name].predict_s(batch, load_device(gpu))
+        assert predicted.shape == (len(batch),)
+        assert np.isfinite(predicted).all()
+        assert (predicted >= 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_that_no_method_knows_take_the_rooflines_time(fitted: dict[str, Baseline], name: str) -> None:
+    device = load_device("l4")
+    for kernel in OTHERS:
+        batch = KernelBatch.of([kernel])
+        assert fitted[name].predict_s(batch, device) == pytest.approx(fitted["roofline"].predict_s(batch, device))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_is_predicted_alike_alone_and_in_a_batch(fitted: dict[str, Baseline], name: str) -> None:
+    device = load_device("l4")
+    for r in corpus(gpus=GPUS[:1]):
+        together = fitted[name].predict_s(r.batch, device)
+        alone = fitted[name].predict_s(r.batch.take(np.array([7])), device)
+        assert alone == pytest.approx(together[7], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_the_same_rows_and_seed_give_the_same_predictions(name: str) -> None:
+    device, batches = load_device("l4"), [r.batch for r in corpus(gpus=GPUS[:1])]
+    first, again = (quick(name, seed=3).fit(corpus()) for _ in range(2))
+    assert all(np.array_equal(first.predict_s(b, device), again.predict_s(b, device)) for b in batches)
+
+
+@pytest.mark.parametrize("name", ["habitat", "neusight-paper"])
+def test_another_seed_gives_other_networks(fitted: dict[str, Baseline], name: str) -> None:
+    batch, device = corpus(gpus=GPUS[:1])[0].batch, load_device("l4")
+    assert not np.array_equal(
+        fitted[name].predict_s(batch, device), quick(name, 9).fit(corpus()).predict_s(batch, device)
+    )
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_nothing_to_learn_from_is_an_error(name: str) -> None:
+    with pytest.raises(DataError, match="learn"):
+        quick(name).fit([])
+
+
+def test_names_make_the_baselines_as_they_are_to_be_trained() -> None:
+    made = [new_baseline(name, seed=5) for name in NAMES]
+    assert [baseline.name for baseline in made] == list(NAMES)
+    habitat, paper = cast(Habitat, made[1]), cast(NeusightPaper, made[3])
+    assert (habitat.seed, habitat.recipe) == (5, RECIPE)
+    assert (paper.seed, paper.recipes) == (5, RECIPES)
+    with pytest.raises(DataError, match=r"no baseline 'habitatt'.*did you mean habitat"):
+        new_baseline("habitatt")
+
+
+def graph() -> FoldedGraph:
+    copy = Memory(op="copy", elements=1000, read_bytes=4000, write_bytes=4000)
+    add, softmax = pointwise([5000]).kernel(0), row_wise([200]).kernel(0)
+    folded = [
+        FoldedKernel(kernel=add, operator="aten.add", phase="forward", count=3),
+        FoldedKernel(kernel=copy, operator="aten.copy", phase="backward", count=2),
+        FoldedKernel(kernel=softmax, operator="aten.softmax", phase="forward", count=1),
+        FoldedKernel(kernel=add, operator="aten.add", phase="backward", count=4),
+    ]
+    step: dict[str, Any] = {"model": "toy", "mode": "training", "batch": 1, "seq_len": 1, "dtype": "float32"}
+    rest: dict[str, Any] = {"optimizer": "none", "attention": "eager", "parameters": 0, "memory": MemoryProfile()}
+    return FoldedGraph(kernels=tuple(folded), **step, **rest)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_the_sum_of_its_kernels_by_phase(fitted: dict[str, Baseline], name: str) -> None:
+    device = load_device("l4")
+    one = {b.family: fitted[name].predict_s(b, device)[0] for b in (pointwise([5000]), row_wise([200]))}
+    copy_s = 8000 / device.dram_bandwidth_bytes_per_s
+    totals = whole_model_s(fitted[name], graph(), device)
+    assert list(totals) == ["forward", "backward"]
+    assert totals["forward"] == pytest.approx(3 * one["elementwise"] + one["row_reduction"], rel=1e-4)
+    assert totals["backward"] == pytest.approx(4 * one["elementwise"] + 2 * copy_s, rel=1e-4)
+    assert whole_model_s(fitted[name], prepare(graph()), device) == totals
+
+
+def test_rows_of_a_split_with_those_that_were_set_aside() -> None:
+    train, test = measured(pointwise([10, 20]), "t4"), measured(pointwise([30]), "t4", split="test")
+    slow = measured(pointwise([40]), "p4")
+    made = SimpleNamespace(rows={"elementwise": [train, test]}, throttled={"elementwise": [slow]}, source=Path("here"))
+    data = cast(Corpus, made)
+    assert [len(r) for r in rows_of(data)] == [2, 1]
+    assert [len(r) for r in rows_of(data, throttled=False)] == [2]
+    assert [len(r) for r in rows_of(data, split="")] == [2, 1, 1]
+    with pytest.raises(DataError, match="here has no rows of split 'validation'"):
+        rows_of(data, split="validation")
