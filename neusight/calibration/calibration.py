@@ -18,6 +18,7 @@ from neusight.calibration.prior import Prior
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
 from neusight.features import Situation
+from neusight.laws.work import by_distinct
 from neusight.predictor import KernelEstimates, KernelPredictor
 
 PROTOCOL = 1
@@ -30,7 +31,7 @@ class Calibration:
     """Corrections of one GPU's execution and launch times.
 
     ``tile_models`` are the hashes of what it corrects, ``device`` the figures that the device had, ``data`` the number
-    of rows and the sha256 of the files, ``noise`` the standard deviation of log execution time by family.
+    of rows and the sha256 of the files, ``noise`` the standard deviation of log execution time by kind.
     """
 
     gpu: str
@@ -63,7 +64,7 @@ class Calibration:
         points = points_of(situation)
         mean, variance = self.posterior.execution(points)
         overhead_s = estimates.overhead_s * np.exp(self.posterior.launch(points))
-        low, high, spread = self._doubt(situation.batch.family, variance, estimates)
+        low, high, spread = self._doubt(points, variance, estimates)
         bound_s, before_s = estimates.bound_s, estimates.latency_s - estimates.overhead_s
         execution_s = np.maximum(before_s * np.exp(mean), bound_s)
         return replace(
@@ -76,12 +77,17 @@ class Calibration:
             spread=spread,
         )
 
-    def _doubt(self, family: str, variance: np.ndarray, e: KernelEstimates) -> tuple[np.ndarray, ...]:
-        """Factors on execution time that enclose the interval, and the spread."""
-        if family not in self.noise:
+    def _doubt(self, points: Points, variance: np.ndarray, e: KernelEstimates) -> tuple[np.ndarray, ...]:
+        """Factors on execution time that enclose the interval, and the spread; of one family."""
+        known = self.observations.points
+        measured = {str(kind) for kind in known.kind[known.family == points.family[0]]}
+        if not measured:
             before_s = e.latency_s - e.overhead_s
             return (e.low_s - e.overhead_s) / before_s, (e.high_s - e.overhead_s) / before_s, e.spread
-        width = NORMAL_90 * np.sqrt(variance + self.noise[family] ** 2)
+        # Of a kind that was not measured, the noisiest of its family is assumed.
+        largest = max(self.noise[kind] for kind in measured)
+        noise = by_distinct(points.kind, lambda kind: self.noise.get(kind, largest))
+        width = NORMAL_90 * np.sqrt(variance + noise**2)
         return np.exp(-width), np.exp(width), np.sqrt(variance)
 
     def check_models(self, predictor: KernelPredictor, where: str) -> None:

@@ -12,16 +12,15 @@ from neusight.features import Situation, feature_matrix
 from neusight.features.formulas import FORMULAS
 
 _PRODUCT = {
-    "log2_duration": 2.0,
-    "log2_waves": 2.0,
-    "wave_efficiency": 0.5,
+    "log2_duration": 4.0,
+    "log2_waves": 4.0,
+    "wave_efficiency": 0.25,
     "padding_efficiency": 0.5,
     "log2_depth": 2.0,
-    "log2_tile_m": 2.0,
-    "log2_tile_n": 2.0,
-    "compute_over_dram": 2.0,
-    "log2_bytes_over_l2": 2.0,
-    "log2_throttle": 0.5,
+    "log2_tile_m": 0.7,
+    "log2_tile_n": 0.7,
+    "compute_over_dram": 1.0,
+    "log2_throttle": 0.25,
 }
 _STREAM = {"log2_duration": 4.0, "log2_bytes_over_l2": 4.0, "compute_over_dram": 4.0, "write_share": 1.0}
 

@@ -14,7 +14,7 @@ from neusight.calibration.prior import Prior
 FREEDOM = 4.0
 """Degrees of freedom of Student's t, the distribution of single errors: a row far off pulls little (assumption)."""
 SCALES = (1.0, 2.0, 4.0, 8.0)
-"""How much noisier than the prior says a GPU may be in a family: cards that change their clocks are."""
+"""How much noisier than the prior says a GPU may be in a kind of kernels: cards that change their clocks are."""
 LAUNCH_JITTER = 0.1
 """Spread of single launches (assumption)."""
 START_S = 2e-6
@@ -52,14 +52,14 @@ class Timings:
 
 def observe(timings: Timings, prior: Prior) -> tuple[Observations, dict[str, float]]:
     """Observations of the corrections with the noise that each row turns out to have, and the noise to expect of others
-    by family.
+    by kind.
 
     Gauss-Newton steps linearise the logarithm of the sum of launch and execution; at the same time rows are reweighted
     as errors with Student's t distribution ask for (Lange et al. 1989).
     """
     observations = linearised(timings, prior)
     scales, _ = noise_scales(observations, prior)
-    noise, weight = observations.noise * _by_family(timings.points, scales), np.ones(len(timings))
+    noise, weight = observations.noise * _by_kind(timings.points, scales), np.ones(len(timings))
     for _ in range(ROUNDS):
         posterior = Posterior(prior, replace(observations, noise=noise / np.sqrt(weight)))
         execution, launch = posterior.execution(timings.points)[0], posterior.launch(timings.points)
@@ -67,8 +67,11 @@ def observe(timings: Timings, prior: Prior) -> tuple[Observations, dict[str, flo
         weight = (FREEDOM + 1.0) / (FREEDOM + np.square(missed / noise))
         observations = linearised(timings, prior, execution, launch)
     noisy = replace(observations, noise=noise / np.sqrt(weight))
-    stretch = _stretch(Posterior(prior, noisy), noise)
-    return noisy, {name: scale * prior.families[name].noise * stretch[name] for name, scale in scales.items()}
+    stretch, kinds = (
+        _stretch(Posterior(prior, noisy), noise),
+        dict(zip(timings.points.kind, prior.noise(timings.points), strict=True)),
+    )
+    return noisy, {name: scale * float(kinds[name]) * stretch[name] for name, scale in scales.items()}
 
 
 def linearised(
@@ -82,37 +85,37 @@ def linearised(
 
 
 def noise_scales(observations: Observations, prior: Prior) -> tuple[dict[str, float], float]:
-    """The scale of each family's noise under which all observations are most probable, found family by family, and the
-    log of that probability.
+    """The scale of each kind's noise under which all observations are most probable, found kind by kind, and the log of
+    that probability.
 
     Doubling the noise counts as one standard deviation of what is believed of it.
     """
-    scales, best = dict.fromkeys(map(str, np.unique(observations.points.family)), 1.0), -np.inf
+    scales, best = dict.fromkeys(map(str, np.unique(observations.points.kind)), 1.0), -np.inf
     covariance = observations.covariance(prior)
 
     def probability(tried: dict[str, float]) -> float:
-        noise = observations.noise * _by_family(observations.points, tried)
+        noise = observations.noise * _by_kind(observations.points, tried)
         believed = -0.5 * sum(np.log2(scale) ** 2 for scale in tried.values())
         return believed + evidence(covariance + np.diag(noise**2), observations.log_ratio)
 
-    for family in scales:
-        found = {value: probability(scales | {family: value}) for value in SCALES}
-        scales[family] = max(found, key=lambda value: found[value])
-        best = found[scales[family]]
+    for kind in scales:
+        found = {value: probability(scales | {kind: value}) for value in SCALES}
+        scales[kind] = max(found, key=lambda value: found[value])
+        best = found[scales[kind]]
     return scales, best
 
 
 def _stretch(posterior: Posterior, noise: np.ndarray) -> dict[str, float]:
-    """By how much the noise of each family must grow for nine of ten rows to lie within the 90 % interval that all
+    """By how much the noise of each kind must grow for nine of ten rows to lie within the 90 % interval that all
     others give them; at least 1.
     """
     found = posterior.observations
     expected, variance = posterior.left_out()
     off = np.abs(found.log_ratio - expected) / np.sqrt(variance - found.noise**2 + noise**2)
     stretch = {}
-    for family in np.unique(found.points.family):
-        own = off[found.points.family == family]
-        stretch[str(family)] = max(1.0, float(np.quantile(own, COVERAGE)) / NORMAL_90) if len(own) >= ENOUGH else 1.0
+    for kind in np.unique(found.points.kind):
+        own = off[found.points.kind == kind]
+        stretch[str(kind)] = max(1.0, float(np.quantile(own, COVERAGE)) / NORMAL_90) if len(own) >= ENOUGH else 1.0
     return stretch
 
 
@@ -124,5 +127,5 @@ def _noise(t: Timings, prior: Prior) -> np.ndarray:
     return np.hypot(execution * t.execution_s, LAUNCH_JITTER * t.overhead_s) / total_s
 
 
-def _by_family(points: Points, values: Mapping[str, float]) -> np.ndarray:
-    return np.array([values[str(family)] for family in points.family])
+def _by_kind(points: Points, values: Mapping[str, float]) -> np.ndarray:
+    return np.array([values[str(kind)] for kind in points.kind])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,9 +10,9 @@ import typer
 from neusight.cli.options import Format
 
 if TYPE_CHECKING:
-    from neusight.experiments import Experiment
+    from neusight.experiments import Comparison
 
-app = typer.Typer(no_args_is_help=True, help="Declared comparisons with measurements: list, run, README's table.")
+app = typer.Typer(no_args_is_help=True, help="Declared comparisons with measurements: list, run, compare.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `neusight experiments list`.")]
 
 
@@ -22,7 +23,7 @@ def list_(form: Format = "human") -> None:
     from neusight.experiments import list_experiments
 
     rows = [
-        {"id": e.id, "title": e.declared.title, "steps": list(e.declared.steps), "data": e.declared.data.name}
+        {"id": e.id, "title": e.declared.title, "report": list(e.declared.report), "data": e.declared.data.name}
         for e in list_experiments()
     ]
 
@@ -36,52 +37,96 @@ def list_(form: Format = "human") -> None:
 @app.command()
 def run(
     name: Id,
-    train: Annotated[bool, typer.Option("--train", help="Train its tile models afresh, in a scratch folder.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write; default: the experiment's own folder.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small sample and little training, to see that all works; needs --out.")
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time.")] = 1,
     form: Format = "human",
 ) -> None:
-    """Run an experiment and write results.json, report.md and figures into its folder, and README's table if it is its.
+    """Run an experiment and write results.json, report.md and figures, and README's accuracy section if it has a part.
 
-    Example: `neusight experiments run held-out-fp32`
+    What was trained is kept in the user's cache: a second run only predicts, as long as data and code are the same.
+
+    Examples:
+
+    - `neusight experiments run leave-one-gpu-out --jobs 2`
+
+    - `neusight experiments run ablation --quick --out /tmp/ablation`
     """
-    from neusight.cli.output import Output, busy, note, tasks
+    from neusight.cli.output import Output, note, tasks
     from neusight.experiments import find_experiment, write_results
     from neusight.experiments import run as carry_out
 
+    if quick and out is None:
+        raise typer.BadParameter("a quick run gives no results of the experiment: say where to", param_hint="--out")
     experiment = find_experiment(name)
-    if train or experiment.declared.tile_models.train:
-        with tasks() as report:
-            results = carry_out(experiment, train, report)
-    else:
-        with busy("predicting"):
-            results = carry_out(experiment)
-    for path in write_results(experiment, results):
+    with tasks() as report:
+        results = carry_out(experiment, quick, jobs, report)
+    for path in write_results(out or experiment.folder, results):
         note(f"wrote {path}")
-    _readme(experiment, results)
-    rows = [{"tile_models": r["tile_models"], **target} for r in results["runs"] for target in r["targets"]]
+    if out is None and experiment.declared.readme:
+        _readme()
+    rows = [{**row, "short": ", ".join(row["short"])} for row in results["verdicts"]]
     Output(form).data(results, rows, lambda: _show(rows))
 
 
 @app.command()
-def readme(name: Id) -> None:
-    """Write README's accuracy table from what the last run of an experiment left."""
-    from neusight.errors import DataError
-    from neusight.experiments import find_experiment, load_results
-
-    experiment = find_experiment(name)
-    if not experiment.declared.readme:
-        raise DataError(
-            f"{experiment.id} is not the experiment that README shows: set readme = true in its declaration"
-        )
-    _readme(experiment, load_results(experiment))
-
-
-def _readme(experiment: Experiment, results: dict[str, Any]) -> None:
+def report(
+    path: Annotated[Path, typer.Argument(metavar="RESULTS", help="results.json, or the folder that holds it.")],
+) -> None:
+    """Write report.md and figures again from results.json."""
     from neusight.cli.output import note
-    from neusight.experiments import update_readme
+    from neusight.experiments import read_results, write_results
+
+    results = read_results(path)
+    for written in write_results(path if path.is_dir() else path.parent, results):
+        note(f"wrote {written}")
+
+
+@app.command()
+def readme() -> None:
+    """Write README's accuracy section from what the last runs left."""
+    _readme()
+
+
+@app.command()
+def compare(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="results.json of the earlier run, or its folder.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="results.json of the later run, or its folder.")],
+    tolerance: Annotated[float, typer.Option(min=0, help="Percent by which a prediction that is right may miss.")] = 10,
+    allow: Annotated[int, typer.Option(min=0, help="Cases that may turn from right to wrong.")] = 0,
+    form: Format = "human",
+) -> None:
+    """Compare two runs prediction by prediction. Exit 1 when more cases than allowed turned from right to wrong.
+
+    A case turned when it was off by no more than the tolerance, is off by more now, and by more than one percentage
+    point more than before. Cases are the kernels that results keep and every whole model.
+
+    Example: `neusight experiments compare ./before experiments/leave-one-gpu-out --tolerance 10`
+    """
+    from neusight.cli.output import Output, note
+    from neusight.experiments import compare as join
+    from neusight.experiments import read_results
+
+    found = join(read_results(old), read_results(new), tolerance)
+    groups, worse = found.groups(), [vars(case) for case in found.worse]
+    data = {"groups": groups, "worse": worse, "lost": found.lost, "new": found.new}
+    Output(form).data(data, groups, lambda: _show_comparison(found))
+    if len(worse) > allow:
+        note(f"error: {len(worse)} cases turned from right to wrong, {allow} may: see which and why, or --allow them")
+        raise typer.Exit(1)
+
+
+def _readme() -> None:
+    from neusight.cli.output import note
+    from neusight.experiments import list_experiments, load_results, update_readme
     from neusight.paths import checkout_dir
 
     path = checkout_dir("README.md")
-    if experiment.declared.readme and update_readme(path, results):
+    if update_readme(path, [load_results(e) for e in list_experiments() if e.declared.readme]):
         note(f"wrote {path}")
 
 
@@ -89,9 +134,34 @@ def _show(rows: list[dict[str, Any]]) -> None:
     from neusight.cli.output import Column, line, table
 
     table(
-        [Column("target", wrap=True), Column("at most", right=True), Column("found", right=True), Column("")],
-        ((r["target"], f"{r['limit']:g}", f"{r['value']:.2f}", "met" if r["met"] else "missed") for r in rows),
+        [Column("target, percent", wrap=True), Column("aim", right=True), Column("found", right=True), Column("")],
+        ((r["target"], r["aim"], f"{r['value']:.1f}", "met" if r["met"] else "missed") for r in rows),
     )
     for row in rows:
-        for text in row["short"]:
-            line(f"short: {text}")
+        if row["short"]:
+            line(f"{row['target']}, short: {row['short']}")
+
+
+def _show_comparison(found: Comparison) -> None:
+    from neusight.cli.output import Column, line, table
+
+    titles = ("group", "cases", "before", "after", "worse", "better")
+    line(f"Mean error in percent; right is within {found.tolerance:g} %.")
+    table(
+        [Column(title, right=place > 0) for place, title in enumerate(titles)],
+        (
+            (
+                r["group"],
+                f"{r['cases']:,}",
+                f"{r['before']:.1f}",
+                f"{r['after']:.1f}",
+                str(r["worse"]),
+                str(r["better"]),
+            )
+            for r in found.groups()
+        ),
+    )
+    if found.lost or found.new:
+        line(f"Not compared: {found.lost:,} cases of the earlier run alone, {found.new:,} of the later one alone.")
+    for case in found.worse:
+        line(f"right to wrong: {case.name}: {case.before:+.1f} % to {case.after:+.1f} %")

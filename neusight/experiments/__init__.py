@@ -3,24 +3,32 @@
 Know
     ``list_experiments(root=None) -> [Experiment]``, ``find_experiment(id, root=None)``: id, folder, declaration.
 Run
-    ``run(experiment, train=False, report=None) -> results``; ``write_results(experiment, results) -> [Path]``:
-    results.json, report.md and figures; ``load_results(experiment)``: what the last run left.
+    ``run(experiment, quick=False, jobs=1, report=None) -> results``; ``write_results(folder, results) -> [Path]``:
+    results.json, report.md and figures; ``load_results(experiment)``: what the last run left;
+    ``read_results(path)``: from any file or folder.
+Judge
+    ``compare(old, new, tolerance=10) -> Comparison``: ``.groups()``, ``.worse``, ``.better``, case by case.
 Show
-    ``update_readme(path, results) -> bool``, ``accuracy_block(results) -> str``: README's accuracy table.
+    ``update_readme(path, [results]) -> bool``, ``accuracy_block([results]) -> str``: README's accuracy section.
 """
 
+from neusight.experiments.compare import Case, Comparison, compare
 from neusight.experiments.declare import Declaration, Experiment, find_experiment, list_experiments
 from neusight.experiments.readme import accuracy_block, update_readme
-from neusight.experiments.run import evaluated, load_results, run, write_results
+from neusight.experiments.results import load_results, read_results, write_results
+from neusight.experiments.run import run
 
 __all__ = [
+    "Case",
+    "Comparison",
     "Declaration",
     "Experiment",
     "accuracy_block",
-    "evaluated",
+    "compare",
     "find_experiment",
     "list_experiments",
     "load_results",
+    "read_results",
     "run",
     "update_readme",
     "write_results",

@@ -1,11 +1,12 @@
-"""What an experiment is: ``experiments/<id>/experiment.toml`` declares data, split, tile models, steps and targets."""
+"""What an experiment is: ``experiments/<id>/experiment.toml`` declares data, folds, predictors, parts and targets."""
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,12 +14,16 @@ from neusight.errors import DataError, nearest
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
-Step = Literal["kernels", "models", "operators"]
+Part = Literal["kernels", "models", "operators", "few-shot"]
+Kind = Literal["ours", "shipped", "roofline", "habitat", "li", "neusight-paper"]
 _NEEDS: dict[str, tuple[str, ...]] = {
     "kernels": ("kernels",),
-    "models": ("latency", "configs", "published"),
+    "models": ("latency", "configs"),
     "operators": ("latency", "configs", "operators"),
+    "few-shot": ("kernels",),
 }
+_OWN = ("source", "out", "families", "gpus", "hold_out", "split", "seed", "resume")
+"""Options of a training that follow from the rest of the declaration."""
 
 
 class _Closed(BaseModel):
@@ -28,7 +33,13 @@ class _Closed(BaseModel):
 
 
 class Data(_Closed):
-    """A data set below ``NEUSIGHT_DATA`` and the parts of it that the steps read, relative to its folder."""
+    """A data set below ``NEUSIGHT_DATA``, the parts of it that are read, relative to its folder, and which rows.
+
+    Attributes:
+        families: kernel families that are trained and tested; none given: all that have rows.
+        training_split: rows to train on, by their split; "" is all.
+        tested_split: rows to test on, alike; families that have none of it are tested on all their rows.
+    """
 
     name: str
     kernels: str | None = None
@@ -36,6 +47,9 @@ class Data(_Closed):
     configs: str | None = None
     published: str | None = None
     operators: str | None = None
+    families: tuple[str, ...] = ()
+    training_split: str = ""
+    tested_split: str = ""
 
     @property
     def folder(self) -> Path:
@@ -47,41 +61,90 @@ class Data(_Closed):
         return self.folder / str(getattr(self, part))
 
 
-class Split(_Closed):
-    """Which GPUs the tile models learned from, and which they are judged on."""
+class Fold(_Closed):
+    """One round: trained on every GPU of the experiment's ``gpus`` that is not held out, tested on those that are."""
 
-    training: tuple[str, ...] = Field(min_length=1)
+    name: str
     held_out: tuple[str, ...] = Field(min_length=1)
-    other_vendor: tuple[str, ...] = ()
 
 
-class TileModels(_Closed):
-    """The tile models that ship, or with ``train`` one new set a seed."""
+class Contestant(_Closed):
+    """A predictor that takes part: tile models trained in each fold or those that ship, or a baseline trained alike.
 
-    train: bool = False
-    backend: Literal["mlp", "gbm", "linear", "roofline"] = "mlp"
+    The first one of an experiment is judged by the targets; its intervals and single predictions are kept.
+
+    Attributes:
+        name: stands in results; ``ours`` by custom for what this project predicts.
+        title: stands in tables and figures; default the name.
+        seeds: one training a seed.
+        options: further options of ``neusight.tile_models.training.Options``, for what is trained here.
+    """
+
+    name: str
+    kind: Kind = "ours"
+    title: str = ""
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    options: dict[str, Any] = {}
+
+    def label(self, seed: int) -> str:
+        """What a single training is called: the name, with the seed where there are several."""
+        return self.name if len(self.seeds) == 1 else f"{self.name}/{seed}"
+
+
+class FewShot(_Closed):
+    """How many measured kernels of a held-out GPU are made known, in turn, and how often they are drawn."""
+
+    points: tuple[int, ...] = Field(min_length=1)
+    seeds: tuple[int, ...] = (0,)
 
 
 class Targets(_Closed):
-    """What was aimed at: errors of whole models in percent, and kernel error over the roofline's."""
+    """What was aimed at, in percent; what is not given is not judged. Held-out GPUs are those of the same vendor.
 
-    model_mean_percent: float = Field(gt=0)
-    model_worst_percent: float = Field(gt=0)
-    kernel_share_of_roofline: float = Field(gt=0)
+    Attributes:
+        kernel_mean: mean error of each kind of kernel, averaged over held-out GPUs.
+        kernel_gpu: mean error of any kind of kernel on any held-out GPU.
+        model_mean, model_worst: whole models on held-out GPUs.
+        all_model_mean: whole models on held-out and training GPUs.
+        coverage: least and most of the rows on held-out GPUs that 90 % intervals should hold.
+        few_shot: mean error of each kind of kernel after ``few_shot_points`` measured kernels of the GPU.
+        baseline_points: percentage points between a baseline trained here and as published, over whole models.
+    """
+
+    kernel_mean: dict[str, float] = {}
+    kernel_gpu: float | None = None
+    model_mean: float | None = None
+    model_worst: float | None = None
+    all_model_mean: float | None = None
+    coverage: tuple[float, float] | None = None
+    few_shot: float | None = None
+    few_shot_points: int = 100
+    baseline_points: float | None = None
 
 
 class Declaration(_Closed):
-    """The content of ``experiment.toml``; ``readme`` says that README's accuracy table shows its results."""
+    """The content of ``experiment.toml``.
+
+    Attributes:
+        models_on: whose whole models are predicted: those of held-out GPUs, or of training GPUs as well.
+        readme: whether README's accuracy section shows the results.
+    """
 
     title: str
     question: str
-    steps: tuple[Step, ...] = Field(min_length=1)
+    report: tuple[Part, ...] = Field(min_length=1)
+    gpus: tuple[str, ...] = Field(min_length=1)
+    models_on: Literal["held-out", "all"] = "held-out"
     readme: bool = False
     data: Data
-    split: Split
-    tile_models: TileModels = TileModels()
-    targets: Targets
+    folds: tuple[Fold, ...] = Field(min_length=1)
+    predictors: tuple[Contestant, ...] = Field(min_length=1)
+    few_shot: FewShot | None = None
+    targets: Targets = Targets()
+
+    def training(self, fold: Fold) -> tuple[str, ...]:
+        """The GPUs that a fold trains on."""
+        return tuple(gpu for gpu in self.gpus if gpu not in fold.held_out)
 
 
 @dataclass(frozen=True)
@@ -123,7 +186,8 @@ def _load(path: Path) -> Experiment:
         declared = Declaration(**content)
     except ValidationError as error:
         raise DataError(f"{path}: {_first(error)}") from None
-    _check(path, declared)
+    if mistake := next(_mistakes(declared), ""):
+        raise DataError(f"{path}: {mistake}")
     return Experiment(path.parent.name, path.parent, declared)
 
 
@@ -141,16 +205,43 @@ def _first(error: ValidationError) -> str:
 
 
 def _keys(place: tuple[Any, ...]) -> list[str]:
+    """Keys of the table at a place: of a list of tables, those of its entries."""
     model: Any = Declaration
     for part in place:
-        model = model.model_fields[part].annotation
+        if isinstance(part, str):
+            kind = model.model_fields[part].annotation
+            model = next((a for a in get_args(kind) if isinstance(a, type) and issubclass(a, _Closed)), kind)
     return list(model.model_fields)
 
 
-def _check(path: Path, declared: Declaration) -> None:
-    split = declared.split
-    if both := set(split.training) & {*split.held_out, *split.other_vendor}:
-        raise DataError(f"{path}: {', '.join(sorted(both))} both trained on and held out: choose one")
-    for step in declared.steps:
-        if missing := [part for part in _NEEDS[step] if getattr(declared.data, part) is None]:
-            raise DataError(f"{path}: step '{step}' needs data.{missing[0]}: add it or drop the step")
+def _mistakes(declared: Declaration) -> Iterator[str]:
+    """What is wrong with a declaration as a whole, a line each."""
+    if "operators" in declared.report and "models" not in declared.report:
+        yield "report 'operators' needs report 'models', whose errors it explains: add it"
+    for part in declared.report:
+        for needed in _NEEDS[part]:
+            if getattr(declared.data, needed) is None:
+                yield f"report '{part}' needs data.{needed}: add it or drop the part"
+    if "few-shot" in declared.report and declared.few_shot is None:
+        yield "report 'few-shot' needs few_shot.points: add it or drop the part"
+    for fold in declared.folds:
+        if not declared.training(fold):
+            yield f"fold '{fold.name}' holds out every GPU: leave one of {', '.join(declared.gpus)} to train on"
+    for what, names in (("fold", declared.folds), ("predictor", declared.predictors)):
+        told = [entry.name for entry in names]
+        for name in {name for name in told if told.count(name) > 1}:
+            yield f"two of {what}s are called '{name}': name them apart"
+    for contestant in declared.predictors:
+        yield from _wrong_options(contestant)
+
+
+def _wrong_options(contestant: Contestant) -> Iterator[str]:
+    from neusight.tile_models.training import Options
+
+    known = [field.name for field in fields(Options) if field.name not in _OWN]
+    for key in contestant.options:
+        if contestant.kind != "ours":
+            yield f"predictor '{contestant.name}' of kind '{contestant.kind}' has no options: drop '{key}'"
+        elif key not in known:
+            hint = nearest(key, known) or ": use one of " + ", ".join(known)
+            yield f"predictor '{contestant.name}' has unknown option '{key}'{hint}"

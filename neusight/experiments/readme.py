@@ -1,64 +1,64 @@
-"""README's accuracy table, between its two marks, from the results of the experiment that declares ``readme``."""
+"""README's accuracy section, between its two marks, from the results of the experiments that declare ``readme``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
-from neusight.experiments.model_step import PREDICTORS
-from neusight.experiments.report import table
+from neusight.experiments.canvas import gpus_in, judged, kinds_in, titles
+from neusight.experiments.markdown import table
+from neusight.experiments.report_models import GROUPS
 
 BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
 Results = Mapping[str, Any]
 
 
-def accuracy_block(results: Results) -> str:
-    """The text between the marks."""
-    run, split = results["runs"][0], results["split"]
-    trained, held = ", ".join(run["provenance"]["training_gpus"]), " and ".join(split["held_out"])
+def accuracy_block(all_results: Sequence[Results]) -> str:
+    """The text between the marks: a part an experiment, in the order of their ids."""
+    return "\n\n".join(_part(results) for results in sorted(all_results, key=lambda r: r["experiment"]))
+
+
+def _part(results: Results) -> str:
     parts = [
-        f"Trained on single kernels measured on {trained}.\n"
-        f"Nothing was trained on {held}, nor on any whole model.\n"
-        f"Details: `experiments/{results['experiment']}/report.md`."
+        f"**{results['title']}.** {results['question']}\nDetails: `experiments/{results['experiment']}/report.md`."
     ]
-    if "models" in run:
-        parts.append(_models(run["models"]))
-    if "kernels" in run:
-        parts.append(_kernels(run["kernels"]))
+    if "models" in results:
+        parts.append(_models(results))
+    if "kernels" in results:
+        parts.append(_kernels(results))
     return "\n\n".join(parts)
 
 
-def _models(models: Results) -> str:
-    names = {"all": "all GPUs", "held_out": "held-out GPUs", "training": "training GPUs"}
-    names["other_vendor"] = "another vendor's GPU"
-    groups = models["groups"]
-    rows = [(names[name], str(group["count"]), *_cells(group)) for name, group in groups.items()]
-    inside = f'{groups["all"]["inside"]:.0f} % of the rows of "all GPUs" lie within the 90 % interval.'
-    shown = table(("whole models", "rows", *PREDICTORS.values()), rows)
-    return f"{shown}\n\nMean error in percent, in brackets the worst; the other predictors as published.\n{inside}"
-
-
-def _cells(group: Results) -> list[str]:
-    errors = (group["predictors"][name] for name in PREDICTORS)
-    return [f"{error['mean']:.1f} ({error['worst']:.0f})" if error else "" for error in errors]
-
-
-def _kernels(kernels: Results) -> str:
+def _models(results: Results) -> str:
+    groups = results["models"]["groups"]
     rows = [
-        (row["family"], f"{row['count']:,}", f"{row['mape']:.1f}", f"{row['median_ape']:.1f}", *_floors(row))
-        for row in kernels["held_out"]
+        (title, *(_cell(group["predictors"].get(name)) for group in groups.values())) for name, title in _named(results)
     ]
-    shown = table(("kernels, held-out GPUs", "rows", "mean", "median", "roofline", "ours/roofline"), rows)
-    return f"{shown}\n\nErrors in percent; the roofline is max(flops / peak, bytes / DRAM bandwidth)."
+    head = [f"{GROUPS[name]} ({group['count']})" for name, group in groups.items()]
+    shown = table(("whole models", *head), rows)
+    return f"{shown}\n\nMean error of whole models in percent, in brackets the worst."
 
 
-def _floors(row: Results) -> tuple[str, str]:
-    return f"{row['roofline_mape']:.1f}", f"{row['share_of_roofline']:.2f}"
+def _named(results: Results) -> list[tuple[str, str]]:
+    return list(titles(results).items())
 
 
-def update_readme(path: Path, results: Results) -> bool:
+def _cell(error: Results | None) -> str:
+    return f"{error['mean']:.1f} ({error['worst']:.0f})" if error else ""
+
+
+def _kernels(results: Results) -> str:
+    cells = [cell for cell in results["kernels"]["cells"] if cell["predictor"] == judged(results)]
+    kinds = kinds_in(cells)
+    found = {(cell["gpu"], cell["kind"]): f"{cell['mape']:.1f}" for cell in cells}
+    rows = [(gpu, *(found.get((gpu, kind), "") for kind in kinds)) for gpu in gpus_in(results, cells)]
+    shown = table(("kernels of held-out GPUs", *kinds), rows)
+    return f"{shown}\n\nMean error of single kernels in percent, nothing of the GPU being known."
+
+
+def update_readme(path: Path, all_results: Sequence[Results]) -> bool:
     """Put the block in its place; whether the file changed.
 
     Raises:
@@ -69,7 +69,7 @@ def update_readme(path: Path, results: Results) -> bool:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise DataError(f"{path} lacks {BEGIN} … {END}: add both lines where the accuracy table belongs")
-    after = f"{head}{BEGIN}\n{accuracy_block(results)}\n{END}{tail}"
+    after = f"{head}{BEGIN}\n{accuracy_block(all_results)}\n{END}{tail}"
     if after != before:
         path.write_text(after, encoding="utf-8")
     return after != before

@@ -97,6 +97,17 @@ def test_what_is_measured_moves_other_families_less(predictor: KernelPredictor, 
     np.testing.assert_array_equal(after.spread, before.spread)
 
 
+def test_a_kind_that_was_not_measured_gets_the_noise_of_its_family(
+    predictor: KernelPredictor, device: DeviceSpec
+) -> None:
+    calibration = fit_calibration(predictor, device, measured(products(30), predictor, device, 1.2, noise=0.1))
+    linear = kernels(products(20, seed=1))
+    bmm = KernelBatch("gemm", {**linear.columns, "op": np.full(20, "bmm"), "layout": np.full(20, "nn")})
+    one, other = (corrected(predictor, calibration, batch, device) for batch in (linear, bmm))
+    assert log_width(other) > log_width(one)
+    assert log_width(other) < log_width(predictor.predict(bmm, device))
+
+
 def test_one_row_far_off_pulls_little(predictor: KernelPredictor, device: DeviceSpec) -> None:
     rows = measured(products(25), predictor, device, 1.1)
     stalled = rows.assign(latency_ms=rows["latency_ms"] * np.where(np.arange(25) == 7, 3.0, 1.0))

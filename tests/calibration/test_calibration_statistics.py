@@ -98,7 +98,7 @@ def changed(**figures: float) -> Prior:
 def test_noise_is_measured_not_believed() -> None:
     for noise in (0.05, 0.2):
         _, found = observe(planted(changed(noise=noise), 120, seed=2), changed(noise=0.05))
-        assert found["gemm"] == pytest.approx(noise, rel=0.4)
+        assert found == pytest.approx({"linear": noise, "bmm": noise}, rel=0.4)
 
 
 def test_nine_of_ten_further_measurements_lie_within_the_interval() -> None:
@@ -110,7 +110,8 @@ def test_nine_of_ten_further_measurements_lie_within_the_interval() -> None:
         known, noise = observe(seen, changed(noise=0.04))
         mean, variance = Posterior(truth, known).execution(unseen.points)
         off = np.abs(np.log(unseen.measured_s / unseen.execution_s) - mean)
-        inside.append((off < 1.645 * np.sqrt(variance + noise["gemm"] ** 2)).mean())
+        of_kind = np.array([noise[str(kind)] for kind in unseen.points.kind])
+        inside.append((off < 1.645 * np.hypot(np.sqrt(variance), of_kind)).mean())
     assert 0.85 < np.mean(inside) < 0.97
 
 

@@ -10,22 +10,25 @@ from neusight.experiments import find_experiment, list_experiments
 GOOD = """
 title = "Mine"
 question = "How wrong?"
-steps = ["models"]
+report = ["kernels", "models"]
+gpus = ["t4", "v100-pcie-32gb", "l4"]
 
 [data]
 name = "mine"
+kernels = "kernels"
 latency = "latency.parquet"
 configs = "configs"
-published = "published.parquet"
 
-[split]
-training = ["t4"]
+[[folds]]
+name = "without l4"
 held_out = ["l4"]
 
+[[predictors]]
+name = "ours"
+options = { backend = "linear" }
+
 [targets]
-model_mean_percent = 10
-model_worst_percent = 40
-kernel_share_of_roofline = 0.5
+model_mean = 10
 """
 
 
@@ -35,12 +38,19 @@ def declare(root: Path, text: str, name: str = "mine") -> Path:
     return root
 
 
-def test_defaults_are_the_tile_models_that_ship(tmp_path: Path) -> None:
+def test_a_fold_trains_on_every_gpu_that_it_does_not_hold_out(tmp_path: Path) -> None:
     found = find_experiment("mine", declare(tmp_path, GOOD))
     assert (found.id, found.folder) == ("mine", tmp_path / "mine")
-    assert found.declared.tile_models.train is False
-    assert found.declared.split.other_vendor == ()
+    assert found.declared.training(found.declared.folds[0]) == ("t4", "v100-pcie-32gb")
+    assert found.declared.models_on == "held-out"
     assert found.declared.readme is False
+
+
+def test_trainings_of_several_seeds_are_told_apart(tmp_path: Path) -> None:
+    found = find_experiment("mine", declare(tmp_path, GOOD.replace('name = "ours"', 'name = "ours"\nseeds = [0, 3]')))
+    (contestant,) = found.declared.predictors
+    assert [contestant.label(seed) for seed in contestant.seeds] == ["ours/0", "ours/3"]
+    assert contestant.model_copy(update={"seeds": (3,)}).label(3) == "ours"
 
 
 def test_all_are_listed_in_order(tmp_path: Path) -> None:
@@ -50,17 +60,37 @@ def test_all_are_listed_in_order(tmp_path: Path) -> None:
     assert [e.id for e in list_experiments(tmp_path)] == ["a", "b"]
 
 
+def test_every_experiment_of_the_checkout_is_well_declared() -> None:
+    expected = {"ablation", "asplos25", "cross-vendor", "leave-one-architecture-out", "leave-one-gpu-out"}
+    assert expected <= {e.id for e in list_experiments()}
+
+
+def test_leave_one_gpu_out_leaves_every_gpu_out_once() -> None:
+    for name in ("leave-one-gpu-out", "ablation"):
+        declared = find_experiment(name).declared
+        assert [fold.held_out for fold in declared.folds] == [(gpu,) for gpu in declared.gpus]
+    by_architecture = find_experiment("leave-one-architecture-out").declared
+    held = [gpu for fold in by_architecture.folds for gpu in fold.held_out]
+    assert sorted(held) == sorted(by_architecture.gpus)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[split]", "[split]\ntrainin = 1", "unknown key 'split.trainin'; did you mean training?"),
-        ('title = "Mine"', 'title = "Mine"\nzzz = 1', "unknown key 'zzz': use one of title, question, steps"),
-        ("[targets]", "[target]", "targets is missing: add it"),
-        ('steps = ["models"]', 'steps = ["modles"]', "steps.0 = 'modles'"),
-        ('held_out = ["l4"]', "held_out = []", "split.held_out"),
-        ('held_out = ["l4"]', 'held_out = ["l4", "t4"]', "t4 both trained on and held out"),
-        ('published = "published.parquet"', "", "step 'models' needs data.published"),
-        ("model_mean_percent = 10", "model_mean_percent = -1", "targets.model_mean_percent = -1"),
+        ('held_out = ["l4"]', 'held_out = ["l4"]\nheld = 1', "unknown key 'folds.0.held'; did you mean held_out?"),
+        ('title = "Mine"', 'title = "Mine"\nzzz = 1', "unknown key 'zzz': use one of title, question, report"),
+        ("[data]", "[date]", "data is missing: add it"),
+        ('"models"]', '"modles"]', "report.1 = 'modles'"),
+        ('held_out = ["l4"]', "held_out = []", "folds.0.held_out"),
+        ('held_out = ["l4"]', 'held_out = ["l4", "t4", "v100-pcie-32gb"]', "fold 'without l4' holds out every GPU"),
+        ('latency = "latency.parquet"\n', "", "report 'models' needs data.latency"),
+        ('"models"]', '"operators"]', "report 'operators' needs report 'models'"),
+        ('"models"]', '"few-shot"]', "report 'few-shot' needs few_shot.points"),
+        ("[targets]", '[[predictors]]\nname = "ours"\n[targets]', "two of predictors are called 'ours'"),
+        ('backend = "linear"', 'backen = "linear"', "unknown option 'backen'; did you mean backend?"),
+        ('backend = "linear"', "seed = 3", "unknown option 'seed'"),
+        ('name = "ours"', 'name = "li"\nkind = "li"', "predictor 'li' of kind 'li' has no options: drop 'backend'"),
+        ("model_mean = 10", 'model_mean = "x"', "targets.model_mean = 'x'"),
         ("[data]", "[data", "not TOML"),
     ],
 )

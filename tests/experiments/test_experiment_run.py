@@ -1,56 +1,39 @@
-"""Whole runs: on a small data set made here, and what ships against the measured one."""
+"""Whole runs on a small data set made here, and what the experiments of the checkout left."""
+
+from __future__ import annotations
 
 import json
-import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from experiment_sets import FLOOR_MS, SHARE, STEP_MS
 from typer.testing import CliRunner
 
-from neusight import Predictor
 from neusight.cli.app import app
+from neusight.devices import load_device
 from neusight.errors import DataError
-from neusight.experiments import accuracy_block, evaluated, find_experiment, load_results, run, write_results
-from neusight.experiments.declare import Data, Declaration, Experiment, Split, Targets, TileModels
-from neusight.experiments.model_step import PREDICTORS
-from neusight.experiments.run import rounded
+from neusight.experiments import (
+    Experiment,
+    accuracy_block,
+    list_experiments,
+    load_results,
+    run,
+    write_results,
+)
+from neusight.experiments.declare import Contestant, Declaration
+from neusight.experiments.figures import FIGURES, save
+from neusight.experiments.report import render
+from neusight.experiments.results import as_text, rounded
 from neusight.paths import checkout_dir
 
-needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
-GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 50257}
-SHIPPED = find_experiment("held-out-fp32")
-TRAINED = SHIPPED.declared.split.training
-FAMILY_FILES = ("gemm", "elementwise", "row_reduction", "conv2d")
+DONE = [e for e in list_experiments() if (e.folder / "results.json").is_file()]
 
 
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Measurements that are half as fast as predicted, on a held-out and a training GPU."""
-    predictor = Predictor.load()
-    folder = tmp_path / "mine"
-    (folder / "configs").mkdir(parents=True)
-    (folder / "configs" / "mine.json").write_text(json.dumps(GPT2))
-    shape = {"m": 512, "n": 128, "k": 256}
-    ms = 2e3 * predictor.kernel("gemm", "l4", bias=True, **shape).latency_s
-    kernel = {"gpu": "l4", "op": "linear", "dtype": "float32", "batch": 1, **shape, "latency_ms": ms}
-    pd.DataFrame([kernel]).to_parquet(folder / "gemm.parquet")
-    step = {"model": "mine", "mode": "inference", "batch": 2, "seq_len": 128, "option": ""}
-    steps = [{"gpu": gpu, **step} for gpu in ("l4", "t4")]
-    took = [2e3 * predictor.estimate("gpt2", gpu, batch=2, seq_len=128).latency_s for gpu in ("l4", "t4")]
-    pd.DataFrame([{**s, "e2e_ms": ms} for s, ms in zip(steps, took, strict=True)]).to_parquet(
-        folder / "latency.parquet"
-    )
-    said = [{**s, "neusight_ms": ms, "habitat_ms": None} for s, ms in zip(steps, took, strict=True)]
-    published = pd.DataFrame(said).assign(li_ms=1.5 * pd.Series(took), roofline_ms=0.5 * pd.Series(took))
-    published.astype({"habitat_ms": float}).to_parquet(folder / "published.parquet")
-    # One layer of a twelfth of the step and a head of nothing: twelve layers make the step.
-    nodes = [("placeholder", "input_ids", 0.0), ("call_module", "h.0.mlp", took[0] / 12), ("call_module", "ln_f", 0.0)]
-    timed = [{**steps[0], "index": i, "kind": k, "target": t, "forward_ms": ms} for i, (k, t, ms) in enumerate(nodes)]
-    pd.DataFrame(timed).assign(backward_ms=0.0, accumulate_ms=0.0).to_parquet(folder / "operators.parquet")
-    monkeypatch.setenv("NEUSIGHT_DATA", str(tmp_path))
-    return tmp_path
+def changed(experiment: Experiment, **changes: Any) -> Experiment:
+    return replace(experiment, declared=experiment.declared.model_copy(update=changes))
 
 
 def keys(value: Any) -> set[str]:
@@ -59,164 +42,185 @@ def keys(value: Any) -> set[str]:
     return set(value if isinstance(value, dict) else ()).union(*map(keys, entries))
 
 
-def experiment(folder: Path, **changes: object) -> Experiment:
-    declared = Declaration(
-        title="Mine",
-        question="How wrong?",
-        steps=("kernels", "models", "operators"),
-        data=Data(
-            name="mine",
-            kernels="gemm.parquet",
-            latency="latency.parquet",
-            configs="configs",
-            published="published.parquet",
-            operators="operators.parquet",
-        ),
-        split=Split(training=TRAINED, held_out=("l4",)),
-        targets=Targets(model_mean_percent=10, model_worst_percent=40, kernel_share_of_roofline=0.5),
-    )
-    folder.mkdir(exist_ok=True)
-    return Experiment("mine", folder, declared.model_copy(update=changes))
+def timeless(results: dict[str, Any]) -> dict[str, Any]:
+    return {**results, "seconds": None}
 
 
-def test_a_run_finds_what_was_put_in_and_writes_the_same_files_again(data: Path, tmp_path: Path) -> None:
-    mine = experiment(tmp_path / "out")
-    results = run(mine)
-    (only,) = results["runs"]
-    assert only["tile_models"] == "shipped"
-    predictors = only["models"]["groups"]["all"]["predictors"]
-    assert predictors["ours"]["mean"] == pytest.approx(50, abs=0.01)
-    assert (predictors["neusight"]["mean"], predictors["li"]["mean"]) == (0, pytest.approx(50))
-    assert predictors["habitat"] is None
-    # The step took twice our prediction.
-    inside = [row["low_ms"] <= 2 * row["ours_ms"] <= row["high_ms"] for row in only["models"]["rows"]]
-    assert [row["inside"] for row in only["models"]["rows"]] == inside
-    assert only["kernels"]["held_out"][0]["mape"] == pytest.approx(50, abs=0.01)
-    sums = results["operators"]["groups"]["all"]
-    assert (sums["count"], sums["operators"]["mean"]) == (1, pytest.approx(0, abs=0.01))
-    assert sums["ours"]["mean"] == pytest.approx(50, abs=0.01)
-    tables = {f"{part}.parquet" for part in ("gemm", "latency", "published", "operators")}
-    assert set(results["sha256"]) == tables | {"configs/mine.json"}
-    first = {path.name: path.read_bytes() for path in write_results(mine, results)}
-    assert set(first) == {"results.json", "report.md", "models.png", "gpus.png", "kernels.png"}
-    assert load_results(mine) == results
-    assert first == {path.name: path.read_bytes() for path in write_results(mine, run(mine))}
+@pytest.fixture
+def results(experiment: Experiment) -> dict[str, Any]:
+    return run(experiment)
+
+
+def test_a_run_finds_what_was_put_in(results: dict[str, Any]) -> None:
+    groups = results["models"]["groups"]
+    assert {name: group["count"] for name, group in groups.items()} == {
+        "all": 3,
+        "held_out": 1,
+        "training": 2,
+        "other_vendor": 1,
+    }
+    errors = groups["all"]["predictors"]
+    assert (errors["published:neusight"]["mean"], errors["published:li"]["mean"]) == (0, pytest.approx(50))
+    assert errors["published:habitat"] is None
+    for row in results["models"]["rows"]:
+        measured = STEP_MS[row["gpu"]]
+        assert row["predicted_ms"] == pytest.approx(measured * (1 + row["errors"]["ours"] / 100), rel=2e-3)
+        assert row["inside"] == (row["low_ms"] <= measured <= row["high_ms"])
+        assert (row["parts"] is None) == (row["gpu"] != "l4")
+    # The operators of the step add up to it: all of the error is theirs.
+    (l4,) = (row for row in results["models"]["rows"] if row["gpu"] == "l4")
+    assert l4["parts"] == {"operators": l4["errors"]["ours"], "composition": 0.0}
+    cells = {(c["predictor"], c["gpu"], c["kind"]): c for c in results["kernels"]["cells"]}
+    assert {gpu for _, gpu, _ in cells} == {"l4", "mi100"}
+    assert {kind for _, _, kind in cells} == {"linear", "bmm", "elementwise", "softmax"}
+    assert {c["group"] for (_, gpu, _), c in cells.items() if gpu == "mi100"} == {"other_vendor"}
+    # Half of the 60 rows are of the tested split.
+    assert {c["count"] for c in cells.values()} == {30}
+    for row in results["kernels"]["sample"]:
+        device = load_device(row["gpu"])
+        peak, bandwidth = device.gemm_flops_per_s("float32"), device.dram_bandwidth_bytes_per_s
+        measured = FLOOR_MS + 1e3 * max(row["flops"] / peak, row["bytes"] / bandwidth) / SHARE
+        assert row["predicted_ms"] == pytest.approx(measured * (1 + row["error"] / 100), rel=0.02)
+
+
+def test_what_was_held_out_taught_nothing(results: dict[str, Any]) -> None:
+    trained = results["trained"]["mine"]
+    assert {"ours", "bound"} == set(trained)
+    assert trained["ours"]["training_gpus"] == ["t4", "v100-pcie-32gb"]
+
+
+def test_the_same_run_writes_the_same_files_again_and_trains_nothing_twice(
+    experiment: Experiment, results: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("trained again")
+
+    first = {path.name: path.read_bytes() for path in write_results(experiment.folder, timeless(results) | FAST)}
+    assert load_results(experiment) == timeless(results) | FAST
+    monkeypatch.setattr("neusight.experiments.trained.train", refuse)
+    again = run(experiment)
+    assert timeless(again) == timeless(results)
+    assert again["seconds"]["training"] == pytest.approx(results["seconds"]["training"], rel=0.9)
+    errors = experiment.folder / "errors.png"
+    save(FIGURES["errors.png"].draw(again), errors)
+    assert errors.read_bytes() == first["errors.png"]
     report = first["report.md"].decode()
-    assert "l4 mine inference 2 × 128: -50.0 %" in report
-    assert "| mean error of 2 whole models, %" in report
-    assert "## Sums of measured operators" in report
-    (row,) = (line for line in report.splitlines() if line.startswith("| l4 ") and "| inference |" in line)
-    errors = [cell.strip() for cell in row.split("|")[-7:-1]]
-    assert errors == ["-50.0", "+0.0", "", "+50.0", "-50.0", "+0.0"]
     assert all(f"({name})" in report for name in first if name.endswith(".png"))
+    assert {name for name in first if name.endswith(".png")} == set(FIGURES) - {"few-shot.png"}
+    assert all(len(content) <= 100_000 for content in first.values())
 
 
-def test_tile_models_that_learned_from_a_held_out_gpu_are_refused(data: Path, tmp_path: Path) -> None:
-    mine = experiment(tmp_path / "out", split=Split(training=("p4",), held_out=("l4", "t4")))
-    with pytest.raises(DataError, match=r"learned from .*t4.*the experiment declares p4"):
+FAST = {"seconds": {"training": 1.0}}
+
+
+def test_verdicts_name_what_falls_short(results: dict[str, Any]) -> None:
+    by_target = {row["target"]: row for row in results["verdicts"]}
+    row = by_target["linear, mean over 1 held-out GPUs"]
+    assert (row["aim"], row["met"]) == ("at most 0.001", False)
+    assert row["short"] == [f"l4 {row['value']:.1f}"]
+    mean = by_target["mean of 1 whole models, held-out GPUs"]
+    assert mean["met"] == (mean["value"] <= 10)
+
+
+def test_other_rows_or_data_are_trained_anew(experiment: Experiment, results: dict[str, Any]) -> None:
+    data = experiment.declared.data.model_copy(update={"training_split": "train"})
+    other = run(changed(experiment, data=data, report=("kernels",)))
+    ours, theirs = (r["trained"]["mine"]["ours"]["tile_models"] for r in (results, other))
+    assert ours != theirs
+
+
+def test_a_quick_run_says_so_wherever_its_figures_stand(experiment: Experiment) -> None:
+    predictors = (Contestant(name="ours", options={"backend": "roofline"}),)
+    results = run(changed(experiment, predictors=predictors), quick=True)
+    assert "no results" in results["quick"]
+    shown = render(results, []).replace("\n> ", " ")
+    assert f"**{results['quick']}**" in shown
+
+
+def test_tile_models_that_learned_from_a_held_out_gpu_are_refused(experiment: Experiment) -> None:
+    shipped = (Contestant(name="ours", kind="shipped"),)
+    folds = tuple(fold.model_copy(update={"held_out": ("t4",)}) for fold in experiment.declared.folds)
+    with pytest.raises(DataError, match=r"'ours' learned from t4, which fold 'mine' holds out"):
+        run(changed(experiment, predictors=shipped, folds=folds))
+
+
+def test_rows_that_are_not_there_are_one_line(experiment: Experiment) -> None:
+    data = experiment.declared.data.model_copy(update={"tested_split": "tset"})
+    with pytest.raises(DataError, match="no row of l4 in split 'tset'"):
+        run(changed(experiment, data=data, report=("kernels",)))
+
+
+def test_published_predictions_of_other_measurements_are_refused(
+    experiment: Experiment, data_set: Path, tmp_path: Path
+) -> None:
+    foreign = data_set / "mine" / "foreign.parquet"
+    pd.read_parquet(data_set / "mine" / "published.parquet").assign(seq_len=7).to_parquet(foreign)
+    data = experiment.declared.data.model_copy(update={"published": foreign.name})
+    mine = changed(experiment, data=data, report=("models",))
+    with pytest.raises(DataError, match=r"no step on .* to compare"):
         run(mine)
-
-
-def test_published_predictions_of_other_measurements_are_refused(data: Path, tmp_path: Path) -> None:
-    path = data / "mine" / "published.parquet"
-    pd.read_parquet(path).assign(seq_len=7).to_parquet(path)
-    with pytest.raises(DataError, match="covers no row"):
-        run(experiment(tmp_path / "out"))
-    path.write_bytes(b"PAR1")
+    foreign.write_bytes(b"PAR1")
     with pytest.raises(DataError, match="cannot read published predictions"):
-        run(experiment(tmp_path / "out"))
+        run(mine)
+    foreign.unlink()
 
 
-def test_results_that_are_not_there_or_damaged_say_how_to_get_them(tmp_path: Path) -> None:
-    mine = experiment(tmp_path / "out")
+def test_results_that_are_not_there_or_damaged_say_how_to_get_them(experiment: Experiment) -> None:
     with pytest.raises(DataError, match="not there: neusight experiments run mine"):
-        load_results(mine)
-    (mine.folder / "results.json").write_text("{")
-    with pytest.raises(DataError, match="damaged"):
-        load_results(mine)
+        load_results(experiment)
+    experiment.folder.mkdir()
+    for content, said in (("{", "damaged"), ("[]", "holds no results")):
+        (experiment.folder / "results.json").write_text(content)
+        with pytest.raises(DataError, match=said):
+            load_results(experiment)
 
 
-def test_neither_measurements_nor_published_predictions_are_stored(data: Path, tmp_path: Path) -> None:
-    mine = experiment(tmp_path / "out")
-    write_results(mine, run(mine))
-    theirs = {f"{name}_ms" for name in PREDICTORS if name != "ours"}
-    for stored in (load_results(mine), load_results(SHIPPED)):
+def test_neither_measurements_nor_published_predictions_are_stored(results: dict[str, Any], data_set: Path) -> None:
+    for stored in [results, *(load_results(e) for e in DONE)]:
         found = keys(stored)
-        assert {"ours_ms", "low_ms", "high_ms", "inside", "errors"} <= found
-        assert not found & (theirs | {"e2e_ms", "operators_ms"})
+        assert {"predicted_ms", "low_ms", "high_ms", "inside", "errors", "error"} <= found | {"inside", "errors"}
         assert not [key for key in found if "measured" in key]
-    # The published roofline is left out: it was made half of what was measured, which is our prediction.
-    said = pd.read_parquet(data / "mine" / "published.parquet")
-    secret = {f"{ms:.5g}" for ms in [*said["neusight_ms"], *said["li_ms"]]}
-    written = (mine.folder / "results.json").read_text()
-    assert not [ms for ms in secret if ms in written]
+        assert {key for key in found if key.endswith("_ms")} <= {"predicted_ms", "low_ms", "high_ms", "long_ms"}
+    text = as_text({"rows": results["models"]["rows"]})
+    assert not [ms for ms in STEP_MS.values() if f": {ms}," in text or f": {1.5 * ms}," in text]
 
 
-@needs_data
-def test_training_makes_one_run_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a small sample of the measured rows, with the backend that learns nothing: the path, not the accuracy."""
-    declared = SHIPPED.declared
-    source = declared.data.path("kernels")
-    (tmp_path / "sample" / "kernels").mkdir(parents=True)
-    for name in FAMILY_FILES:
-        rows = pd.read_parquet(source / f"{name}.parquet")
-        keys = ["gpu", "op", "split"]
-        rows.groupby(keys).sample(frac=0.02, random_state=0).to_parquet(tmp_path / "sample/kernels" / f"{name}.parquet")
-    monkeypatch.setenv("NEUSIGHT_DATA", str(tmp_path))
-    models = TileModels(train=True, backend="roofline", seeds=(0, 1))
-    data = Data(name="sample", kernels="kernels")
-    mine = experiment(tmp_path / "out", data=data, steps=("kernels",), tile_models=models, split=declared.split)
-    results = run(mine)
-    assert [found["tile_models"] for found in results["runs"]] == ["roofline, seed 0", "roofline, seed 1"]
-    assert set(results["runs"][0]["provenance"]["training_gpus"]) == set(TRAINED)
-    write_results(mine, results)
-    assert "## Sets of tile models" in (mine.folder / "report.md").read_text()
+def test_text_of_results_reads_back_with_a_line_a_row(results: dict[str, Any]) -> None:
+    text = as_text(results)
+    assert json.loads(text) == results
+    row = json.dumps(results["kernels"]["sample"][0], ensure_ascii=False)
+    assert any(line.strip().rstrip(",") == row for line in text.splitlines())
 
 
-def test_readme_shows_what_the_shipped_results_say() -> None:
-    assert SHIPPED.declared.readme
-    readme = checkout_dir("README.md").read_text(encoding="utf-8")
-    block = readme.split("<!-- accuracy:begin -->\n")[1].split("\n<!-- accuracy:end -->")[0]
-    assert block == accuracy_block(load_results(SHIPPED))
-
-
-def test_the_shipped_report_is_rendered_from_the_shipped_results() -> None:
-    from neusight.experiments.report import render
-
-    figures = ["models.png", "gpus.png", "kernels.png"]
-    assert all((SHIPPED.folder / name).is_file() for name in figures)
-    assert (SHIPPED.folder / "report.md").read_text(encoding="utf-8") == render(load_results(SHIPPED), figures)
-
-
-def test_shipped_results_are_of_the_declared_experiment() -> None:
-    results = load_results(SHIPPED)
-    declared = rounded(SHIPPED.declared.model_dump(mode="json"))
-    assert {key: results[key] for key in declared} == declared
-
-
-def test_shipped_results_are_of_the_tile_models_that_ship() -> None:
-    said = load_results(SHIPPED)["runs"][0]["provenance"]
-    assert said == Predictor.load().kernel_predictor.provenance, "run the experiment again"
-
-
-@needs_data
-def test_shipped_headline_figures_are_what_a_fresh_run_finds() -> None:
-    declared = SHIPPED.declared.model_copy(update={"steps": ("models",)})
-    fresh = evaluated(declared, Predictor.load())["models"]["groups"]
-    shipped = load_results(SHIPPED)["runs"][0]["models"]["groups"]
-    assert (fresh["all"]["count"], fresh["held_out"]["count"]) == (58, 20)
-    for name, group in fresh.items():
-        for predictor, error in group["predictors"].items():
-            said = shipped[name]["predictors"][predictor]
-            assert (error is None) == (said is None)
-            if error:
-                assert error["mean"] == pytest.approx(said["mean"], abs=0.2), f"{name}, {predictor}: run it again"
-
-
-def test_commands_list_and_refuse() -> None:
+def test_declared_experiments_come_with_their_command(experiment: Experiment, declared: Declaration) -> None:
     listed = CliRunner().invoke(app, ["experiments", "list", "--format", "json"])
     assert listed.exit_code == 0
-    assert {"id": "held-out-fp32", "data": "neusight-fp32"}.items() <= json.loads(listed.stdout)[0].items()
-    refused = CliRunner().invoke(app, ["experiments", "run", "held-out-fp31"])
+    assert "asplos25" in {row["id"] for row in json.loads(listed.stdout)}
+    refused = CliRunner().invoke(app, ["experiments", "run", "asplos"])
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "did you mean held-out-fp32" in refused.stderr
+    assert "did you mean asplos25" in refused.stderr
+    quick = CliRunner().invoke(app, ["experiments", "run", "asplos25", "--quick"])
+    assert quick.exit_code == 2
+    assert "--out" in quick.stderr
+
+
+@pytest.mark.parametrize("experiment", DONE, ids=lambda e: e.id)
+def test_results_of_the_checkout_are_of_what_is_declared(experiment: Experiment) -> None:
+    results = load_results(experiment)
+    declared = rounded(experiment.declared.model_dump(mode="json"))
+    assert {key: results[key] for key in declared} == declared
+    assert results["quick"] is None
+    assert (experiment.folder / "results.json").stat().st_size <= 3_000_000
+
+
+@pytest.mark.parametrize("experiment", DONE, ids=lambda e: e.id)
+def test_reports_of_the_checkout_are_rendered_from_their_results(experiment: Experiment) -> None:
+    figures = [name for name in FIGURES if (experiment.folder / name).is_file()]
+    assert all((experiment.folder / name).stat().st_size <= 100_000 for name in figures)
+    assert (experiment.folder / "report.md").read_text(encoding="utf-8") == render(load_results(experiment), figures)
+
+
+def test_readme_shows_what_the_results_say() -> None:
+    readme = checkout_dir("README.md").read_text(encoding="utf-8")
+    block = readme.split("<!-- accuracy:begin -->\n")[1].split("\n<!-- accuracy:end -->")[0]
+    assert block == accuracy_block([load_results(e) for e in list_experiments() if e.declared.readme])

@@ -1,81 +1,122 @@
 """Summaries by formula, on rows made here."""
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from neusight.baselines.roofline import roofline_s
 from neusight.devices import load_device
 from neusight.errors import DataError
-from neusight.experiments.declare import Split, Targets
-from neusight.experiments.kernel_step import classic_roofline_s, kernel_errors, summarise_kernels
-from neusight.experiments.model_step import PREDICTORS, model_errors, summarise_models
-from neusight.experiments.operator_step import layer_count, sum_of_step, summarise_operators
+from neusight.experiments.canvas import gpus_in
+from neusight.experiments.declare import Targets
+from neusight.experiments.kernel_rows import kernel_ids
+from neusight.experiments.kernel_summary import NOMINAL, averaged, calibration, kernel_cells, sample
+from neusight.experiments.markdown import table
+from neusight.experiments.model_rows import model_errors, summarise_models
+from neusight.experiments.oracle import layer_count, sum_of_step, summarise_oracle, with_oracle
 from neusight.experiments.readme import accuracy_block, update_readme
-from neusight.experiments.report import table
-from neusight.experiments.run import rounded
+from neusight.experiments.results import rounded
 from neusight.experiments.verdicts import verdicts
 from neusight.kernels import Gemm, KernelBatch
 
-SPLIT = Split(training=("t4",), held_out=("l4",), other_vendor=("mi100",))
-TARGETS = Targets(model_mean_percent=10, model_worst_percent=40, kernel_share_of_roofline=0.5)
 
-
-def test_classic_roofline_is_the_larger_of_arithmetic_and_traffic() -> None:
+def test_the_roofline_of_the_tables_is_the_larger_of_arithmetic_and_traffic() -> None:
     l4 = load_device("l4")
     kernels = [Gemm(m=4096, n=4096, k=4096, dtype="float32"), Gemm(m=4096, n=4096, k=1, dtype="float32")]
-    found = classic_roofline_s(KernelBatch.of(kernels), l4)
+    found = roofline_s(KernelBatch.of(kernels), l4)
     # 2·m·n·k operations; A, B and C once: m·k + k·n + m·n elements of 4 bytes.
     assert found[0] == pytest.approx(2 * 4096**3 / l4.gemm_flops_per_s("float32"))
     assert found[1] == pytest.approx(4 * (4096 + 4096 + 4096**2) / l4.dram_bandwidth_bytes_per_s)
 
 
-def kernel_rows() -> pd.DataFrame:
-    """Ours is off by +10 % and -30 %; the roofline by -50 % and -100 %; the bound by -80 % on both."""
-    base = {"family": "gemm", "op": "bmm", "low": 0.5, "high": 1.05}
+def test_a_kernel_keeps_its_id_in_any_company() -> None:
+    one, other = Gemm(m=64, n=32, k=16), Gemm(m=32, n=64, k=16)
+    ids = kernel_ids(KernelBatch.of([one, other, one]))
+    assert ids[0] == ids[2] != ids[1]
+    assert kernel_ids(KernelBatch.of([other])) == [ids[1]]
+
+
+def kernel_rows(predictor: str = "ours", seed: int = 0, factor: float = 1.0) -> pd.DataFrame:
+    """On an L4 off by +10 % and -30 %, on a T4 by +50 %, on an MI100 by +200 %, times a factor."""
     rows = [
-        {"gpu": "l4", "measured": 1.0, "predicted": 1.1, "roofline": 0.5, "bound": 0.2},
-        {"gpu": "l4", "measured": 0.01, "predicted": 0.007, "roofline": 0.0, "bound": 0.002},
-        {"gpu": "mi100", "measured": 1.0, "predicted": 3.0, "roofline": 0.5, "bound": 0.5},
+        {"gpu": "l4", "id": "b", "measured": 1.0, "predicted": 1.1, "roofline": 0.5},
+        {"gpu": "l4", "id": "a", "measured": 0.01, "predicted": 0.007, "roofline": 0.0},
+        {"gpu": "t4", "id": "a", "measured": 1.0, "predicted": 1.5, "roofline": 0.5},
+        {"gpu": "mi100", "id": "a", "measured": 1.0, "predicted": 3.0, "roofline": 0.5},
     ]
-    return pd.DataFrame([base | row for row in rows])
+    base = {"fold": "f", "kind": "bmm", "op": "bmm", "flops": 2.0, "bytes": 1.0, "predictor": predictor, "seed": seed}
+    frame = pd.DataFrame([base | row for row in rows])
+    frame["predicted"] *= factor
+    return frame.assign(low=0.5 * frame["predicted"], high=1.25 * frame["predicted"])
 
 
-def test_kernel_errors_and_their_ratio_to_the_rooflines() -> None:
-    found = kernel_errors(kernel_rows().iloc[:2])
-    assert found["count"] == 2
-    assert found["mape"] == pytest.approx(20)
-    assert found["bias"] == pytest.approx(-10)
-    assert found["roofline_mape"] == pytest.approx(75)
-    assert found["bound_mape"] == pytest.approx(80)
-    assert found["share_of_roofline"] == pytest.approx(20 / 75)
-    assert found["share_of_bound"] == pytest.approx(20 / 80)
-    assert found["inside"] == pytest.approx(50)
+GROUPS = {("f", "l4"): "held_out", ("f", "t4"): "held_out", ("f", "mi100"): "other_vendor"}
 
 
-def test_kernels_of_another_vendor_stay_apart_and_long_ones_count_again() -> None:
-    found = summarise_kernels(kernel_rows(), SPLIT)
-    (held,), (other,) = found["held_out"], found["other_vendor"]
-    assert (held["family"], held["count"], held["long"]["count"]) == ("gemm", 2, 1)
-    assert held["long"]["mape"] == pytest.approx(10)
-    assert other["mape"] == pytest.approx(200)
-    assert [row["gpu"] for row in found["by_gpu"]] == ["l4", "mi100"]
-    assert sum(row["count"] for row in found["by_op"]) == 2
+def test_kernel_errors_by_gpu() -> None:
+    l4, _, mi100 = kernel_cells(kernel_rows(), GROUPS)
+    assert (l4["gpu"], l4["kind"], l4["group"], l4["count"]) == ("l4", "bmm", "held_out", 2)
+    assert (l4["mape"], l4["bias"], l4["roofline_mape"]) == pytest.approx((20, -10, 75))
+    # 1.0 lies between 0.55 and 1.375; 0.01 does not between 0.0035 and 0.00875.
+    assert (l4["inside"], l4["width"]) == pytest.approx((50, 75))
+    assert l4["quantiles"] == pytest.approx([-28, -20, -10, 0, 8])
+    assert (mi100["group"], mi100["mape"]) == ("other_vendor", pytest.approx(200))
 
 
-def model_row(gpu: str, group: str, ours: float, neusight: float, **others: float | None) -> dict[str, Any]:
-    row = {"gpu": gpu, "group": group, "model": "m", "mode": "training", "batch": 1, "seq_len": 2}
-    row |= {"ours_ms": 100.0 + ours, "low_ms": 80.0, "high_ms": 400.0, "inside": gpu == "t4"}
-    return row | {
-        "errors": {"ours": ours, "neusight": neusight, "habitat": None, "li": None, "roofline": -50.0} | others
-    }
+def test_every_gpu_counts_once_in_the_mean_and_other_vendors_apart() -> None:
+    held, other = averaged(kernel_cells(kernel_rows(), GROUPS))
+    assert (held["group"], held["gpus"], held["worst_gpu"]) == ("held_out", 2, "t4")
+    assert (held["mean"], held["worst"], held["roofline"]) == pytest.approx(((20 + 50) / 2, 50, (75 + 50) / 2))
+    # Of three rows on the two GPUs two are inside.
+    assert held["inside"] == pytest.approx(200 / 3)
+    assert (other["group"], other["mean"]) == ("other_vendor", pytest.approx(200))
+
+
+def test_several_trainings_are_pooled_and_their_spread_is_told() -> None:
+    rows = pd.concat([kernel_rows("paper", 0), kernel_rows("paper", 1, factor=2.0)], ignore_index=True)
+    t4 = kernel_cells(rows[rows["gpu"] == "t4"], GROUPS)[0]
+    assert (t4["count"], t4["mape"]) == (1, pytest.approx((50 + 200) / 2))
+    assert t4["spread"] == pytest.approx([50, 200])
+
+
+def test_a_predictor_without_intervals_has_none() -> None:
+    cells = kernel_cells(kernel_rows().assign(low=np.nan, high=np.nan), GROUPS)
+    assert {(cell["inside"], cell["width"]) for cell in cells} == {(None, None)}
+    assert averaged(cells)[0]["inside"] is None
+
+
+def test_calibration_of_normal_errors_is_the_diagonal() -> None:
+    errors = np.random.default_rng(0).normal(0, 0.2, 20000)
+    reach = 0.2 * NormalDist().inv_cdf(0.95)
+    rows = pd.DataFrame({"kind": "bmm", "predicted": 1.0, "measured": np.exp(errors)})
+    found = calibration(rows.assign(low=np.exp(-reach), high=np.exp(reach)))
+    assert [row["nominal"] for row in found] == list(NOMINAL)
+    assert [row["found"] for row in found] == pytest.approx(NOMINAL, abs=1.5)
+    wide = calibration(rows.assign(low=np.exp(-2 * reach), high=np.exp(2 * reach)))
+    assert all(row["found"] > row["nominal"] + 4 for row in wide if row["nominal"] < 95)
+
+
+def test_the_sample_is_by_hash_and_holds_no_latency_that_was_measured() -> None:
+    kept = sample(kernel_rows())
+    assert [(row["gpu"], row["id"]) for row in kept] == [("l4", "a"), ("l4", "b"), ("t4", "a"), ("mi100", "a")]
+    assert kept[0]["error"] == pytest.approx(-30)
+    assert not {key for key in kept[0] if "measured" in key or "roofline" in key}
+
+
+def model_row(gpu: str, group: str, ours: float, published: float, **others: float | None) -> dict[str, Any]:
+    row = {"fold": "f", "gpu": gpu, "group": group, "model": "m", "mode": "training", "batch": 1, "seq_len": 2}
+    row |= {"predicted_ms": 100.0, "low_ms": 80.0, "high_ms": 400.0, "inside": gpu == "t4"}
+    errors = {"ours": ours, "paper/0": 10.0, "paper/1": -30.0, "published:neusight": published}
+    return row | {"errors": errors | {"published:habitat": None, "published:roofline": -50.0} | others}
 
 
 MODEL_ROWS = [
     model_row("l4", "held_out", 50.0, -10.0),
     model_row("t4", "training", -5.0, 0.0),
-    model_row("mi100", "other_vendor", 200.0, 0.0, roofline=None),
+    model_row("mi100", "other_vendor", 200.0, 0.0, **{"published:roofline": None}),
 ]
 
 
@@ -83,37 +124,75 @@ def test_model_errors_of_every_predictor() -> None:
     found = model_errors(MODEL_ROWS[:2])
     ours = found["predictors"]["ours"]
     assert (ours["count"], ours["mean"], ours["worst"], ours["bias"]) == pytest.approx((2, 27.5, 50, 22.5))
-    assert found["predictors"]["neusight"]["mean"] == pytest.approx(5)
-    assert found["predictors"]["roofline"]["bias"] == pytest.approx(-50)
-    assert found["predictors"]["habitat"] is None
-    assert found["inside"] == pytest.approx(50)
+    assert found["predictors"]["published:neusight"]["mean"] == pytest.approx(5)
+    assert found["predictors"]["published:roofline"]["bias"] == pytest.approx(-50)
+    assert found["predictors"]["published:habitat"] is None
+    assert (found["inside"], found["width"]) == pytest.approx((50, 320))
+
+
+def test_model_errors_of_several_trainings() -> None:
+    paper = model_errors(MODEL_ROWS[:2])["predictors"]["paper"]
+    assert (paper["count"], paper["mean"], paper["bias"], paper["spread"]) == (2, 20, -10, [10, 30])
 
 
 def test_models_of_another_vendor_are_not_in_all() -> None:
-    found = summarise_models(MODEL_ROWS, SPLIT)
+    found = summarise_models(MODEL_ROWS)
     counts = {name: group["count"] for name, group in found["groups"].items()}
     assert counts == {"all": 2, "held_out": 1, "training": 1, "other_vendor": 1}
-    assert list(found["by_gpu"]) == ["t4", "l4", "mi100"]
+    assert list(found["by_gpu"]) == ["l4", "t4", "mi100"]
     assert found["groups"]["other_vendor"]["predictors"]["ours"]["mean"] == pytest.approx(200)
 
 
 def summarised() -> dict[str, Any]:
-    return {"models": summarise_models(MODEL_ROWS, SPLIT), "kernels": summarise_kernels(kernel_rows(), SPLIT)}
+    cells = kernel_cells(pd.concat([kernel_rows(), kernel_rows("paper")], ignore_index=True), GROUPS)
+    kernels = {"cells": cells, "by_kind": averaged(cells)}
+    return {"models": {"rows": MODEL_ROWS, **summarise_models(MODEL_ROWS)}, "kernels": kernels}
 
 
-def test_verdicts_name_what_falls_short() -> None:
-    mean, worst, roofline, bound = verdicts(summarised(), TARGETS)
-    assert (mean["value"], mean["met"]) == (pytest.approx(27.5), False)
-    assert worst["value"] == pytest.approx(50)
-    assert worst["short"] == ["l4 m training 1 × 2: +50.0 %"]
-    assert (roofline["met"], bound["met"]) == (True, True)
-    strict = TARGETS.model_copy(update={"kernel_share_of_roofline": 0.26, "model_mean_percent": 30})
-    mean, _, roofline, bound = verdicts(summarised(), strict)
-    assert (mean["met"], roofline["short"], bound["met"]) == (True, ["gemm: 0.27"], True)
-    assert [row["target"] for row in verdicts({"models": summarised()["models"]}, TARGETS)] == [
-        "mean error of 2 whole models, %",
-        "worst error of 2 whole models, %",
-    ]
+def judged(**targets: Any) -> list[dict[str, Any]]:
+    return verdicts(summarised(), Targets(**targets), {"ours": "ours", "paper": "neusight-paper"})
+
+
+def test_nothing_is_judged_without_a_target() -> None:
+    assert judged() == []
+
+
+def test_kernels_are_judged_by_the_mean_over_gpus_and_by_the_worst_of_them() -> None:
+    mean, worst = judged(kernel_mean={"bmm": 30}, kernel_gpu=50)
+    assert (mean["target"], mean["value"], mean["met"]) == ("bmm, mean over 2 held-out GPUs", pytest.approx(35), False)
+    assert mean["short"] == ["t4 50.0"]
+    assert (worst["value"], worst["met"], worst["short"]) == (pytest.approx(50), True, [])
+
+
+def test_models_are_judged_on_held_out_gpus_and_on_all() -> None:
+    mean, worst, every = judged(model_mean=60, model_worst=40, all_model_mean=20)
+    assert (mean["value"], mean["met"]) == (pytest.approx(50), True)
+    assert (worst["met"], worst["short"]) == (False, ["l4 m training 1 × 2 +50.0"])
+    assert (every["target"], every["value"], every["met"]) == ("mean of 2 whole models", pytest.approx(27.5), False)
+
+
+def test_intervals_may_hold_too_few_or_too_many() -> None:
+    kernels, models = judged(coverage=(60, 70))
+    assert (kernels["aim"], kernels["value"], kernels["met"]) == ("60 to 70", pytest.approx(200 / 3), True)
+    assert (models["value"], models["met"], models["short"]) == (0, False, ["l4 m training 1 × 2"])
+    assert not judged(coverage=(0, 10))[0]["met"]
+    assert judged(coverage=(80, 100))[0]["short"] == ["l4 bmm 50"]
+
+
+def test_baselines_are_judged_by_their_published_means() -> None:
+    (found,) = judged(baseline_points=10)
+    assert found["target"] == "paper: points from its published mean"
+    assert (found["value"], found["met"]) == (pytest.approx(abs(20 - 5)), False)
+
+
+def test_few_shot_is_judged_at_its_number_of_kernels() -> None:
+    plan = {"design": "plan", "kind": "bmm"}
+    cells = [plan | {"gpu": gpu, "points": 100, "mape": mape} for gpu, mape in (("l4", 4.0), ("t4", 9.0))]
+    by_kind = [plan | {"points": 20, "mean": 20.0}, plan | {"points": 100, "mean": 6.5}]
+    by_kind.append({"design": "random", "kind": "bmm", "points": 100, "mean": 7.0})
+    curve = {"few_shot_curve": {"cells": cells, "by_kind": by_kind}}
+    (found,) = verdicts(curve, Targets(few_shot=6), {"ours": "ours"})
+    assert (found["value"], found["met"], found["short"]) == (6.5, False, ["t4 9.0"])
 
 
 def operators() -> pd.DataFrame:
@@ -148,16 +227,15 @@ def test_layers_come_from_the_configuration(tmp_path: Any) -> None:
     assert [layer_count(tmp_path / f"{name}.json") for name in "abcd"] == [36, 24, None, None]
 
 
-def test_sums_stand_beside_our_estimates() -> None:
-    step = {"gpu": "l4", "model": "m", "mode": "training", "batch": 1, "seq_len": 2}
-    rows = [{**step, "errors": {"operators": -20.0}}, {**step, "gpu": "p4", "errors": {"operators": 10.0}}]
-    found = summarise_operators(rows, MODEL_ROWS)
-    groups = found["groups"]
-    assert found["rows"] == rows
-    assert groups["all"]["operators"]["mean"] == pytest.approx(15)
-    assert groups["all"]["ours"] is None
-    assert groups["l4"]["ours"]["mean"] == pytest.approx(50)
-    assert groups["training"]["operators"]["worst"] == pytest.approx(20)
+def test_the_error_of_a_step_is_that_of_its_operators_times_that_of_their_sum() -> None:
+    oracle = {("l4", "m", "training", 1, 2): -20.0}
+    l4, t4, _ = with_oracle(MODEL_ROWS, oracle, "ours")
+    assert l4["parts"] == pytest.approx({"operators": 100 * (1.5 / 0.8 - 1), "composition": -20.0})
+    assert t4["parts"] is None
+    by_name = {(row["by"], row["name"]): row for row in summarise_oracle([l4, t4], "ours")}
+    assert set(by_name) == {("group", "all"), ("group", "held_out"), ("mode", "training"), ("gpu", "l4")}
+    found = by_name["mode", "training"]
+    assert (found["count"], found["total"]["mean"], found["composition"]["bias"]) == pytest.approx((1, 50, -20))
 
 
 def test_rounding_reaches_everything_and_leaves_no_nan() -> None:
@@ -169,8 +247,10 @@ def test_rounding_reaches_everything_and_leaves_no_nan() -> None:
 
 
 def test_errors_of_single_rows_are_rounded_to_a_tenth_of_a_percent() -> None:
-    found = rounded({"rows": [{"ours_ms": 12.34567, "errors": {"ours": -12.3456, "li": None}}]})
-    assert found == {"rows": [{"ours_ms": 12.346, "errors": {"ours": -12.3, "li": None}}]}
+    row = {"predicted_ms": 12.34567, "errors": {"ours": -12.3456, "li": None}, "error": 0.04, "parts": None}
+    assert rounded({"rows": [row]}) == {
+        "rows": [{"predicted_ms": 12.346, "errors": {"ours": -12.3, "li": None}, "error": 0.0, "parts": None}]
+    }
 
 
 def test_tables_are_aligned() -> None:
@@ -179,22 +259,34 @@ def test_tables_are_aligned() -> None:
 
 
 def results() -> dict[str, Any]:
-    run = {"tile_models": "shipped", "provenance": {"training_gpus": ["t4"], "tile_models": {}}, **summarised()}
-    return {"experiment": "mine", "split": SPLIT.model_dump(mode="json"), "runs": [run]}
+    predictors = [{"name": "ours", "title": "this project"}, {"name": "paper", "title": ""}]
+    folds = [{"name": "f", "held_out": ["l4", "mi100"]}]
+    head = {"experiment": "mine", "title": "Mine", "question": "How wrong?", "gpus": ["t4"], "folds": folds}
+    return {**head, "predictors": predictors, **summarised()}
 
 
-def test_readme_block_shows_every_predictor_and_goes_between_its_marks(tmp_path: Any) -> None:
+def test_gpus_stand_once_in_the_order_of_the_declaration_then_of_the_folds() -> None:
+    told = results() | {"gpus": ["t4", "l4"]}
+    assert gpus_in(told, [{"gpu": gpu} for gpu in ("mi100", "l4", "t4", "l4")]) == ["t4", "l4", "mi100"]
+
+
+def test_readme_section_shows_every_predictor_and_goes_between_its_marks(tmp_path: Any) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- accuracy:begin -->\nold\n<!-- accuracy:end -->\nafter\n")
-    assert update_readme(readme, results())
+    assert update_readme(readme, [results()])
     text = readme.read_text()
     assert text.startswith("before\n<!-- accuracy:begin -->\n")
     assert text.endswith("\n<!-- accuracy:end -->\nafter\n")
     assert "old" not in text
-    assert all(name in text for name in PREDICTORS.values())
+    assert all(name in text for name in ("this project", "paper", "NeuSight (published)"))
     assert "27.5 (50)" in text
-    assert not update_readme(readme, results())
-    assert accuracy_block(results()) in text
+    assert not update_readme(readme, [results()])
     readme.write_text("no marks")
     with pytest.raises(DataError, match="accuracy:begin"):
-        update_readme(readme, results())
+        update_readme(readme, [results()])
+
+
+def test_readme_section_has_a_part_an_experiment_in_order() -> None:
+    later, earlier = results() | {"experiment": "b"}, results() | {"experiment": "a"}
+    text = accuracy_block([later, earlier])
+    assert text.index("experiments/a/report.md") < text.index("experiments/b/report.md")
