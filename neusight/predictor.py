@@ -54,12 +54,18 @@ class KernelEstimates:
     """Tile shape as text, ``128x64``."""
     tile_count: np.ndarray
     waves: np.ndarray
-    in_domain: np.ndarray
+    outside: np.ndarray
+    """What of kernel or device lies outside of the answering model's training, in words; "" where nothing does."""
     source: np.ndarray
     spread: np.ndarray
     """Standard deviation of the log error that all kernels of an op share on the device."""
     demand: PowerDemand | None = None
     """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
+
+    @property
+    def in_domain(self) -> np.ndarray:
+        """Whether kernel and device lie within the answering model's training."""
+        return np.asarray(self.outside == "")
 
 
 HOMES = {"attention": "gemm", "grouped_gemm": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
@@ -85,6 +91,23 @@ def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:
     domain = artifact.manifest.domain
     known = by_distinct(batch["op"], lambda op: op in domain["ops"]).astype(bool)
     return known & by_distinct(batch["dtype"], lambda dtype: dtype in domain["dtypes"]).astype(bool)
+
+
+def _outside(artifact: Artifact, s: Situation, native: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """What lies outside of a model's training, in words, shape (n,): the device's vendor, the family, the operator or
+    its dtype, a feature or the kernel's size.
+    """
+    batch = s.batch
+    if artifact.lone_vendor(s.device.id, s.device.vendor):
+        return np.full(len(batch), f"GPUs of {s.device.vendor}")
+    beyond = artifact.beyond(inputs, s.work)
+    if native.all():
+        return beyond
+    if artifact.manifest.contract.family != batch.family:
+        return np.full(len(batch), f"{batch.family} kernels")
+    ops, dtypes = (batch[name].astype(str) for name in ("op", "dtype"))
+    known = np.isin(ops, artifact.manifest.domain["ops"])
+    return np.where(native, beyond, np.where(known, np.char.add("dtype ", dtypes), np.char.add("operator ", ops)))
 
 
 class Correction(Protocol):
@@ -155,20 +178,20 @@ class KernelPredictor:
         levels = _by_op_and_dtype(batch, lambda op, dtype: artifact.level(device.id, op, dtype) or 0.0)
         share = utilisation(artifact.model.logits(inputs, situation.prior), levels)
         native = trained_on(artifact, batch)
-        found = _estimates(situation, share, artifact, native, native & artifact.in_domain(inputs))
+        found = _estimates(situation, share, artifact, native, _outside(artifact, situation, native, inputs))
         correction = self.correction(device)
         return found if correction is None else correction.apply(situation, found)
 
 
 def _estimates(
-    s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, in_domain: np.ndarray
+    s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray
 ) -> KernelEstimates:
     manifest = artifact.manifest
     floors = manifest.launch_floors_s
     usual = float(np.median(list(floors.values()))) if floors else s.device.launch_overhead_s
     overhead_s = by_distinct(s.batch["op"], lambda op: floors.get(op, usual))
     execution_s = s.bound_s / share
-    power = np.where(in_domain, 1.0, TRANSFER_WIDENING)
+    power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     # A device that has a level for one op and dtype has one for all.
     seen = artifact.level(s.device.id, str(s.batch["op"][0])) is not None
     ops = s.batch["op"].astype(str)
@@ -186,7 +209,7 @@ def _estimates(
         tile=s.tiling.label,
         tile_count=s.tiling.tile_count,
         waves=s.tiling.waves,
-        in_domain=in_domain,
+        outside=outside,
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
         spread=by_distinct(ops, lambda op: _spread(manifest, op, seen)) * power,
         demand=s.power_demand(),

@@ -148,13 +148,19 @@ class Estimate:
 
     @cached_property
     def in_domain(self) -> float:
-        """Share of the latency of trained kernels whose inputs lie within the range of their tile model's training.
+        """Share of the latency of trained kernels that lie, with their device, within their tile model's training.
 
         Kernels of other operators or dtypes than a model was trained on count in ``coverage`` instead.
         """
+        return 1.0 - sum(self.outside.values())
+
+    @cached_property
+    def outside(self) -> dict[str, float]:
+        """What the rest lies outside of, in words, with its share of the latency of trained kernels; largest first."""
         kernels = [k for k in self.by_kernel if k.source and self._origin(k) == "trained"]
         total = sum(k.total_s for k in kernels)
-        return sum(k.total_s for k in kernels if k.in_domain) / total if total else 1.0
+        sums = _sums((k.outside, k.total_s) for k in kernels if k.outside)
+        return {reason: sums[reason] / total for reason in sorted(sums, key=lambda reason: -sums[reason])}
 
     @property
     def fits(self) -> bool:

@@ -18,7 +18,8 @@ class KernelEstimate:
     ``latency_s >= bound_s``; ``low_s`` and ``high_s`` enclose the 90 % interval of this kernel, ``spread`` is the
     standard deviation of the log error that it shares with all kernels of its kind on the device. ``limiter`` is the
     law that sets the latency: compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
-    that model with ``(transferred)`` when it was trained on another family, or ``roofline``.
+    that model with ``(transferred)`` when it was trained on another family, or ``roofline``. ``outside`` says in words
+    what of the kernel or its device lies outside of that model's training, "" where nothing does.
     """
 
     kernel: str
@@ -35,9 +36,14 @@ class KernelEstimate:
     tile: str = ""
     tile_count: int = 0
     waves: float = 0.0
-    in_domain: bool = True
+    outside: str = ""
     source: str = ""
     spread: float = 0.0
+
+    @property
+    def in_domain(self) -> bool:
+        """Whether kernel and device lie within the training of the tile model that answered."""
+        return not self.outside
 
     @property
     def total_s(self) -> float:

@@ -76,6 +76,7 @@ def kernel_row(row: KernelEstimate) -> dict[str, Any]:
         "tile_count": row.tile_count,
         "waves": row.waves,
         "in_domain": row.in_domain,
+        "outside": row.outside,
         "source": row.source,
     }
 

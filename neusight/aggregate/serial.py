@@ -115,7 +115,7 @@ _COLUMNS = (
     "tile",
     "tile_count",
     "waves",
-    "in_domain",
+    "outside",
     "source",
     "spread",
 )

@@ -41,11 +41,10 @@ def _transferred(estimate: Estimate) -> str:
 
 def _domain(estimate: Estimate) -> str:
     outside = 1 - estimate.in_domain
-    return (
-        f"{outside:.0%} of the latency is of shapes beyond what the tile models were trained on"
-        if outside > 0.1
-        else ""
-    )
+    if outside <= 0.1:
+        return ""
+    reason = next(iter(estimate.outside))
+    return f"{outside:.0%} of the latency is outside of what the tile models were trained on: mostly {reason}"
 
 
 def _hypothetical(estimate: Estimate) -> str:

@@ -80,7 +80,7 @@ def _options(
 ) -> Options:
     from neusight.datasets import device_of, devices_beside
     from neusight.paths import data_dir
-    from neusight.tile_models.training import DEFAULT_GPUS, Options
+    from neusight.tile_models.training import Options
 
     source = data if data is not None else data_dir() / "neusight-fp32" / "kernels"
     brought = devices_beside(source)
@@ -93,7 +93,7 @@ def _options(
         out=out,
         families=tuple(listed(families, "--families")) if families else (),
         backend=backend,
-        gpus=ids(gpus, "--gpus") or (() if data is not None else DEFAULT_GPUS),
+        gpus=ids(gpus, "--gpus"),
         hold_out=ids(hold_out, "--hold-out"),
         seed=seed,
         parameters=((_EPOCHS[backend], epochs),) if epochs is not None else (),

@@ -66,6 +66,21 @@ class DeviceSpec(BaseModel):
     hypothetical: tuple[str, ...] = ()
     """Fields changed by the user (``--set``), as ``name=value``: the estimate says so."""
 
+    @property
+    def capability(self) -> float | None:
+        """NVIDIA's compute capability as a number; None for other vendors and where it is not told.
+
+        Raises:
+            DeviceError: it is no number.
+        """
+        if self.vendor != "nvidia" or self.compute_capability is None:
+            return None
+        try:
+            return float(self.compute_capability)
+        except ValueError:
+            told = self.compute_capability
+            raise DeviceError(f"{self.id}: compute capability '{told}' is not a number such as 8.9") from None
+
     def gemm_flops_per_s(self, dtype: str) -> float:
         """Dense peak for matrix products in ``dtype``: matrix units where they take it, else the vector pipelines.
 

@@ -50,7 +50,9 @@ class BaselineEntrant:
 
 def corpus_of(data: Data, source: Path, gpus: tuple[str, ...]) -> Callable[[], Corpus]:
     """The rows that a fold's baselines learn from, read when the first one asks."""
-    return lru_cache(maxsize=1)(lambda: load_corpus(source, gpus, data.families or FAMILIES, split=data.training_split))
+    return lru_cache(maxsize=1)(
+        lambda: load_corpus(source, gpus, data.families or FAMILIES).of_split(data.training_split)
+    )
 
 
 def fitted_baseline(

@@ -68,9 +68,11 @@ def tested_rows(frame: pd.DataFrame, gpu: str, split: str, families: Sequence[st
 
 
 def rows_of_split(frame: pd.DataFrame, split: str) -> pd.DataFrame:
-    """Rows of a split; of families that were never split (no row of them is in it) all; "" keeps all rows."""
+    """Rows of a split, none if there are none; of families that were never split (no row of them is in it, though some
+    of others are) all; "" keeps all rows.
+    """
     chosen = frame["split"] == split
-    whole = ~frame["family"].isin(frame.loc[chosen, "family"].unique())
+    whole = ~frame["family"].isin(frame.loc[chosen, "family"].unique()) & chosen.any()
     return (frame[chosen | whole] if split else frame).reset_index(drop=True)
 
 

@@ -17,12 +17,12 @@ from neusight.features.convolution import ConvPlan, plan_convolutions
 from neusight.kernels import KernelBatch
 from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
 from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share, reusable_l2_bytes
+from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.power import (
     MATRIX_ENERGY,
     PowerDemand,
     budget_w,
-    dram_family,
     flop_energy_j,
     slow_down,
     traffic_energy_j,
@@ -75,14 +75,13 @@ class Situation:
     @cached_property
     def dram_bytes_per_s(self) -> float:
         """Sustained DRAM bandwidth."""
-        hbm = dram_family(self.device) == "HBM"
-        return self.device.dram_bandwidth_bytes_per_s * (self.physics.hbm_share if hbm else self.physics.gddr_share)
+        return sustained_dram_bytes_per_s(self.device, self.physics)
 
     @cached_property
     def dram_bytes(self) -> np.ndarray:
         """Expected DRAM traffic in bytes."""
         if self.product:
-            tiled = gemm_dram_bytes(self.work.bytes, self.panels, reusable_l2_bytes(self.device), self.physics)
+            tiled = gemm_dram_bytes(self.work.bytes, self.panels, self.tiling.waves, self.device, self.physics)
             return self._planned("dram_bytes", tiled)
         extra = reread_bytes(self)
         missed = reread_missed_share(self.in_flight_bytes, reusable_l2_bytes(self.device), self.physics)

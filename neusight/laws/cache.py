@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.laws.dram import drift_cost
 from neusight.laws.physics import DEFAULT, Physics
 
-_HALVED = ("8.0", "9.0")
+_HALVED = (8.0, 9.0)
 """Compute capabilities whose L2 is two partitions, each keeping what its own SMs read (NVIDIA A100 whitepaper)."""
 
 
@@ -26,7 +27,7 @@ class Panels:
 
 def reusable_l2_bytes(device: DeviceSpec) -> float:
     """Capacity of L2 for data that all SMs read: half of it where both partitions keep a copy."""
-    halved = device.vendor == "nvidia" and device.compute_capability in _HALVED
+    halved = device.capability in _HALVED
     return device.l2_capacity_bytes / (2.0 if halved else 1.0)
 
 
@@ -47,11 +48,22 @@ def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Phys
     return _share(np.log2(flight_bytes / l2_bytes) - physics.row_miss_centre, physics.row_miss_slope)
 
 
-def gemm_dram_bytes(compulsory: np.ndarray, panels: Panels, l2_bytes: float, physics: Physics = DEFAULT) -> np.ndarray:
+def gemm_dram_bytes(
+    compulsory: np.ndarray, panels: Panels, rounds: np.ndarray, device: DeviceSpec, physics: Physics = DEFAULT
+) -> np.ndarray:
     """DRAM traffic of a tiled product: compulsory bytes, re-reads between waves that miss L2, and the reads of
     blocks that no longer run in step once the panels outgrow L2 many times, each with what a narrow access wastes.
+
+    Args:
+        compulsory: bytes of operands and result.
+        panels: what waves and blocks read.
+        rounds: blocks that an SM works through, one after another.
+        device: its L2 and its kind of memory.
+        physics: the constants.
     """
+    l2_bytes = reusable_l2_bytes(device)
     shared = np.maximum(panels.shared, compulsory)
     waves = (shared - compulsory) * missed_share(panels.panel, l2_bytes, physics)
-    lost = _share(np.log2(panels.panel / l2_bytes) - physics.drift_centre, physics.drift_slope)
-    return compulsory + waves + physics.drift_cost * np.maximum(panels.unshared - shared, 0.0) * lost
+    depth = np.log2(panels.panel / l2_bytes) + physics.drift_rounds * np.log2(np.maximum(rounds, 1.0))
+    lost = _share(depth - physics.drift_centre, physics.drift_slope)
+    return compulsory + waves + drift_cost(device, physics) * np.maximum(panels.unshared - shared, 0.0) * lost

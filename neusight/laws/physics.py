@@ -28,9 +28,12 @@ class Physics:
     """Share of the quantisation to whole rounds of blocks that remains when several share an SM out of step."""
     idle_cost: float = 0.15
     """Slow-down of an SM whose resident blocks hold next to no accumulators."""
-    hbm_share: float = 0.86
-    gddr_share: float = 0.78
+    hbm_share: float = 0.9
+    gddr_share: float = 0.76
     """Sustained shares of DRAM bandwidth; GDDR boards with ECC keep their check bits in the same memory."""
+    controller_gain: float = 1.2
+    """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5
+    times the delivered bandwidth, of which the peak is 1.25."""
     l2_share: float = 0.35
     """Sustained share of the ports between SMs and L2 (Jia et al. 2019 measure about a third on P100, V100 and T4)."""
     overlap: float = 4.0
@@ -42,10 +45,17 @@ class Physics:
     """log2 of (panel bytes / L2) at which half of the re-reads between waves miss."""
     always_missed: float = 0.05
     drift_slope: float = 1.2
-    drift_centre: float = 5.0
-    """log2 of (panel bytes / L2) at which half of the blocks no longer run in step."""
-    drift_cost: float = 2.0
+    drift_centre: float = 7.0
+    """log2 of (panel bytes / L2) at which half of the blocks no longer run in step, in the first round."""
+    drift_rounds: float = 0.25
+    """By how much of that each doubling of the rounds brings the point nearer: lost step is not made good."""
+    drift_hbm: float = 3.5
+    drift_gddr: float = 2.5
     """Bytes fetched for a byte used by a block that has lost step: its slice of a row is less than a DRAM access."""
+    drift_unified: float = 0.5
+    """The same on NVIDIA GPUs from Volta on, whose kernels lose hardly any: the unified L1 holds what a slice leaves
+    (seen in the data: a depth of 65536 halves the speed of P4 and thirds that of P100, and costs others 15 %).
+    """
     row_miss_slope: float = 2.5
     row_miss_centre: float = -0.8
     """log2 of (bytes of rows in flight / L2) at which half of the second passes over a row miss."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.laws.dram import dram_family
 from neusight.laws.physics import DEFAULT, Physics
 
 LEAST_CLOCK = 0.1
@@ -28,12 +29,6 @@ _SERVER_CLOCK = 0.77
 MATRIX_ENERGY = {"float16": 0.07, "bfloat16": 0.07, "tf32": 0.13, "float8": 0.04, "int8": 0.04, "float64": 1.5}
 """Energy a FLOP on matrix units against a float32 FMA (assumption: H100 SXM draws 700 W at about 700 dense bf16
 TFLOP/s, half of it for arithmetic)."""
-
-
-def dram_family(device: DeviceSpec) -> str:
-    """``HBM``, ``GDDR`` or ``LPDDR``; other kinds count as GDDR."""
-    kind = device.dram_kind.upper()
-    return next((name for name in ("LPDDR", "HBM") if name in kind), "GDDR")
 
 
 def flop_energy_j(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
@@ -62,10 +57,11 @@ def slow_down(
         device: gives the limit.
         time_s: duration at boost clock.
         energy_j: spent at boost clock.
-        rest_s: time for which the board may draw twice its limit, see ``Physics.rest_s``; 0 in the middle of work.
+        rest_s: time for which the board may draw twice its limit, but no more, see ``Physics.rest_s``; 0 in the middle
+            of work.
         physics: the exponent, and what the board draws on its own.
     """
-    allowed = budget_w(device, physics) * (1.0 + rest_s / time_s)
+    allowed = budget_w(device, physics) * (1.0 + np.minimum(rest_s / time_s, 1.0))
     excess = physics.speed_exponent * np.log(np.maximum(energy_j / time_s / allowed, 1e-9))
     return np.exp(np.logaddexp(0.0, SHARPNESS * excess) / SHARPNESS)
 
@@ -133,7 +129,7 @@ def sustained_clock(demand: PowerDemand, counts: np.ndarray | None = None) -> np
         One clock a kernel, shape (n,), or with counts one for all, shape ().
     """
 
-    relief = 1.0 + demand.rest_s / demand.time_s(1.0) if counts is None else 1.0
+    relief = 1.0 + np.minimum(demand.rest_s / demand.time_s(1.0), 1.0) if counts is None else 1.0
 
     def over(clock: np.ndarray) -> np.ndarray:
         excess = demand.energy_j(clock) - demand.budget_w * relief * demand.time_s(clock)

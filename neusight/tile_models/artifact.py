@@ -15,10 +15,11 @@ import numpy as np
 
 from neusight.errors import ArtifactError
 from neusight.features import FeatureContract
+from neusight.laws.work import Work
 from neusight.paths import tile_models_dir
 from neusight.tile_models.protocol import TileModel, backend_class
 
-PROTOCOL = 1
+PROTOCOL = 2
 MANIFEST = "manifest.json"
 
 
@@ -29,8 +30,9 @@ class Manifest:
     ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, ``intervals`` those of
     each op, and ``interval_seen`` those for the training devices; ``spread`` is the standard deviation of the log error
     that all rows of an op share on a device that was not seen; ``levels`` the logit by which each training device and
-    op departs from the model, by ``level_name``; ``domain`` the range of each feature, the ops and the dtypes in
-    training; ``launch_floors_s`` the lone launch of each op in seconds.
+    op departs from the model, by ``level_name``; ``domain`` the range of each feature and of the kernels' sizes, the
+    ops and the dtypes in training; ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of
+    the training devices each vendor made.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Manifest:
     intervals: dict[str, list[float]] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
     cleaning: dict[str, int] = field(default_factory=dict)
+    vendors: dict[str, int] = field(default_factory=dict)
     weights_sha256: str = ""
     protocol: int = PROTOCOL
 
@@ -71,11 +74,34 @@ class Artifact:
         alike = [v for name, v in own.items() if name.split("/")[1] == op] or list(own.values())
         return own.get(level_name(gpu, op, dtype), float(np.mean(alike)) if alike else None)
 
-    def in_domain(self, features: np.ndarray) -> np.ndarray:
-        """Whether every feature lies within its range in training, shape (n,)."""
-        low, high = np.array(self.manifest.domain["low"]), np.array(self.manifest.domain["high"])
+    def beyond(self, features: np.ndarray, work: Work) -> np.ndarray:
+        """What of a kernel lies furthest beyond its range in training, of its features and its size, in words; "" where
+        all lies within. Shape (n,).
+        """
+        domain, names = self.manifest.domain, (*self.manifest.contract.features, *SIZES)
+        found = np.column_stack([features, *sizes(work)])
+        low, high = (np.array([*domain[end], *domain[f"size_{end}"]]) for end in ("low", "high"))
         slack = 1e-6 + 0.02 * (high - low)
-        return ((features >= low - slack) & (features <= high + slack)).all(axis=1)
+        excess = np.maximum(low - slack - found, found - high - slack)
+        rows, worst = np.arange(len(found)), np.argmax(excess / slack, axis=1)
+        texts = np.array([f"{name} {side} all in training" for name in names for side in ("below", "above")])
+        number = 2 * worst + (found[rows, worst] > high[worst])
+        return np.where(excess[rows, worst] > 0, texts[number], "")
+
+    def lone_vendor(self, gpu: str, vendor: str) -> bool:
+        """Whether fewer than two of the training devices are of a device's vendor and it is none of them: nothing tells
+        how devices of that vendor differ.
+        """
+        return self.manifest.vendors.get(vendor, 0) < 2 and gpu not in self.manifest.training_gpus
+
+
+SIZES = ("log2_flops", "log2_bytes")
+"""Of kernels, beside the features of a contract, which hold ratios alone."""
+
+
+def sizes(work: Work) -> list[np.ndarray]:
+    """``SIZES`` of kernels, each of shape (n,)."""
+    return [np.log2(np.maximum(amount, 1.0)) for amount in (work.flops, work.bytes)]
 
 
 def level_name(gpu: str, op: str, dtype: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.tile_models.artifact import Manifest
+from neusight.tile_models.artifact import SIZES, Manifest
 
 
 def render_card(manifest: Manifest) -> str:
@@ -48,6 +48,8 @@ def _ranges(manifest: Manifest) -> str:
         manifest.contract.features, manifest.domain["low"], manifest.domain["high"], strict=True
     ):
         lines.append(f"| {name} | {low:.3g} | {high:.3g} |")
+    for name, low, high in zip(SIZES, manifest.domain["size_low"], manifest.domain["size_high"], strict=True):
+        lines.append(f"| size: {name} | {low:.3g} | {high:.3g} |")
     return "\n".join(lines)
 
 

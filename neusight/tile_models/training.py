@@ -7,8 +7,9 @@ interval is an assumption that the card states.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ import numpy as np
 from neusight.datasets.beside import root_of
 from neusight.errors import DataError
 from neusight.features import FeatureContract, load_contract
-from neusight.tile_models.artifact import PROTOCOL, Artifact, Manifest, file_sha256, load_artifact, save_artifact
+from neusight.laws.work import work_of
+from neusight.tile_models.artifact import (
+    PROTOCOL,
+    Artifact,
+    Manifest,
+    file_sha256,
+    load_artifact,
+    save_artifact,
+    sizes,
+)
 from neusight.tile_models.card import render_card
 from neusight.tile_models.choices import Choices
 from neusight.tile_models.floors import launch_floors
@@ -37,7 +47,6 @@ from neusight.tile_models.protocol import TileModel, TrainingSet, device_levels,
 from neusight.tile_models.training_data import FAMILIES, Corpus, DeviceRows, group_names, load_corpus, training_set
 from neusight.tiling import TileChoice
 
-DEFAULT_GPUS = ("p4", "p100-pcie-16gb", "v100-pcie-32gb", "t4", "a100-pcie-40gb")
 STATE = ".training"
 
 Report = Callable[[str, int, int, float], None]
@@ -49,14 +58,14 @@ class Options:
     """What to train: kernels in ``source``, models into ``out``.
 
     No ``families`` means all that have rows, no ``gpus`` all that have; ``hold_out`` are left out in either case.
-    ``split`` keeps rows of that split alone, before anything looks at them.
+    With ``split`` nothing is learned from other rows; folds are measured on the shapes of real models all the same.
     """
 
     source: Path
     out: Path
     families: tuple[str, ...] = ()
     backend: str = "mlp"
-    gpus: tuple[str, ...] = DEFAULT_GPUS
+    gpus: tuple[str, ...] = ()
     hold_out: tuple[str, ...] = ()
     split: str = ""
     seed: int = 0
@@ -83,14 +92,16 @@ def train(options: Options, report: Report | None = None) -> dict[str, Artifact]
     """
     for family in options.families:
         load_contract(family)
-    corpus = load_corpus(options.source, options.gpus, _wanted(options), options.hold_out, options.split)
+    whole = load_corpus(options.source, options.gpus, _wanted(options), options.hold_out)
+    corpus = whole.of_split(options.split)
     contracts = {family: load_contract(family) for family in _families(options, corpus)}
     options.out.mkdir(parents=True, exist_ok=True)
     state = FoldStore(options.out / STATE, _key(options, corpus, contracts), options.resume)
     choices = Choices(corpus.rows["gemm"], options.seed)
     trained = {}
     for family, contract in contracts.items():
-        trained[family] = _train_family(family, contract, corpus, choices, options, state, report)
+        run = _Folds(family, contract, corpus, whole, choices, options, state, report)
+        trained[family] = _train_family(run)
     choices.without("").save(options.out / "tile_choice.json")
     state.clear()
     return trained
@@ -116,26 +127,18 @@ def _families(options: Options, corpus: Corpus) -> tuple[str, ...]:
     return families
 
 
-def _train_family(
-    family: str,
-    contract: FeatureContract,
-    corpus: Corpus,
-    choices: Choices,
-    options: Options,
-    state: FoldStore,
-    report: Report | None,
-) -> Artifact:
+def _train_family(run: _Folds) -> Artifact:
+    family, contract, corpus, choices, options = run.family, run.contract, run.corpus, run.choices, run.options
     rows = corpus.rows[family]
-    run = _Folds(family, contract, corpus, choices, options, state, report)
     folds = run.all(options.model_parameters(), "whole")
-    parameters = options.model_parameters() | _best_stop(options.backend, folds)
+    parameters = options.model_parameters() | _best_stop(options.backend, _with_kin(folds, rows))
     # Errors and intervals are those of the model as it ships: stopped, not trained to the end.
     folds = run.all(parameters, "stopped") if parameters != options.model_parameters() else folds
     floors, names = launch_floors(rows), group_names(rows)
     data = training_set(rows, contract, choices.without(""), floors)
-    model = new_model(options.backend, **parameters).fit(data, None, _progress(report, f"{family}: all GPUs"))
-    levels = _levels(model, data, corpus, family, contract, choices.without(""), floors)
-    left_out = [f.ratios for f in folds]
+    model = new_model(options.backend, **parameters).fit(data, None, _progress(run.report, f"{family}: all GPUs"))
+    levels = _levels(model, corpus, family, contract, choices.without(""), floors)
+    left_out = [f.ratios for f in _with_kin(folds, rows)]
     everything = [quantiles_of for by_op in left_out for quantiles_of in by_op.values()]
     unseen = interval(everything) if folds else unseen_interval(seen_ratios(model, data, names, {}))
     manifest = Manifest(
@@ -156,6 +159,7 @@ def _train_family(
         metrics={"leave_one_gpu_out_mape": {f.gpu: f.mape for f in folds}},
         versions=_versions(options.backend),
         cleaning=_cleaning(corpus, family),
+        vendors=dict(sorted(Counter(r.device.vendor for r in rows).items())),
         protocol=PROTOCOL,
     )
     folder = save_artifact(Artifact(manifest, model), options.out / family, render_card(manifest))
@@ -164,11 +168,12 @@ def _train_family(
 
 @dataclass(frozen=True)
 class _Folds:
-    """Leave-one-GPU-out folds of one family."""
+    """Leave-one-GPU-out folds of one family, learning from ``corpus``, measured on all rows of what is left out."""
 
     family: str
     contract: FeatureContract
     corpus: Corpus
+    whole: Corpus
     choices: Choices
     options: Options
     state: FoldStore
@@ -176,7 +181,8 @@ class _Folds:
 
     def all(self, parameters: dict[str, Any], stage: str) -> list[Fold]:
         """One fold a GPU, or none when there is only one GPU; ``stage`` names them in the store."""
-        rows = self.corpus.rows[self.family]
+        known = self.corpus.gpus(self.family)
+        rows = [r for r in self.whole.rows[self.family] if r.device.id in known]
         return [self._stored(held, parameters, stage) for held in rows] if len(rows) > 1 else []
 
     def _stored(self, held: DeviceRows, parameters: dict[str, Any], stage: str) -> Fold:
@@ -195,8 +201,25 @@ class _Folds:
         target = training_set([held], self.contract, choice, floors)
         task = f"{self.family}: without {gpu}" + (", stopped" if stage == "stopped" else "")
         model = new_model(self.options.backend, **parameters)
-        model.fit(training_set(others, self.contract, choice, floors), target, _progress(self.report, task))
+        data = training_set(others, self.contract, choice, floors)
+        model.fit(data, _validation(target, held), _progress(self.report, task))
         return _measured(model, target, held)
+
+
+def _real(held: DeviceRows) -> np.ndarray:
+    """Rows with the shapes of real models where the data mark any of their op (as the test split), else all; a mask."""
+    test, ops = held.split == "test", held.batch["op"].astype(str)
+    return test | ~np.isin(ops, np.unique(ops[test]))
+
+
+def _validation(target: TrainingSet, held: DeviceRows) -> TrainingSet:
+    """The rows that choose when to stop."""
+    return _by_bound(target.take(_real(held)))
+
+
+def _by_bound(rows: TrainingSet) -> TrainingSet:
+    """Rows weighing by the root of their bound as well: long kernels carry the time of models."""
+    return replace(rows, weight=rows.weight * np.sqrt(rows.bound_s))
 
 
 def _measured(model: TileModel, target: TrainingSet, held: DeviceRows) -> Fold:
@@ -204,8 +227,7 @@ def _measured(model: TileModel, target: TrainingSet, held: DeviceRows) -> Fold:
     error = np.abs((target.floor_s + execution_s) / target.latency_s - 1.0)
     ops = held.batch["op"].astype(str)
     ratios = log_ratios(model, target)
-    # Intervals are for the shapes of real models, where the data have any.
-    real = held.split == "test" if (held.split == "test").any() else np.ones(len(ops), dtype=bool)
+    real = _real(held)
     return Fold(
         gpu=held.device.id,
         history=[float(e) for e in getattr(model, "history_", [])],
@@ -220,21 +242,33 @@ def _quantiles_of(ratios: np.ndarray, weight: np.ndarray, mask: np.ndarray) -> l
 
 def _levels(
     model: TileModel,
-    data: TrainingSet,
     corpus: Corpus,
     family: str,
     contract: FeatureContract,
     choice: TileChoice,
     floors: dict[str, float],
 ) -> dict[str, float]:
-    """The level of each training GPU, op and dtype. One that was measured in two states, throttled and not, will be
-    met in either: its level is the middle of both.
+    """The level of each training GPU, op and dtype, on the shapes of real models. One that was measured in two states,
+    throttled and not, will be met in either: its level is the middle of both.
     """
-    levels = device_levels(model, data, group_names(corpus.rows[family]))
+    real = [r.take(_real(r)) for r in corpus.rows[family]]
+    data = training_set(real, contract, choice, floors)
+    levels = device_levels(model, data, group_names(real))
     if slow := corpus.throttled[family]:
         throttled = device_levels(model, training_set(slow, contract, choice, floors), group_names(slow))
         levels |= {name: round((levels.get(name, v) + v) / 2, 4) for name, v in throttled.items()}
     return levels
+
+
+def _with_kin(folds: Sequence[Fold], rows: Sequence[DeviceRows]) -> Sequence[Fold]:
+    """The folds that left out a device while another one of its vendor stayed; all where there is no such fold.
+
+    The others tell how wrong a model is across vendors; devices of vendors with fewer than two in training count as
+    outside of it.
+    """
+    vendor = {r.device.id: r.device.vendor for r in rows}
+    several = {name for name, count in Counter(vendor.values()).items() if count > 1}
+    return [f for f in folds if vendor[f.gpu] in several] or folds
 
 
 def _best_stop(backend: str, folds: Sequence[Fold]) -> dict[str, int]:
@@ -255,7 +289,10 @@ def _best_stop(backend: str, folds: Sequence[Fold]) -> dict[str, int]:
 
 
 def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:
+    size = np.concatenate([np.column_stack(sizes(work_of(r.batch))) for r in rows])
     return {
+        "size_low": [round(float(v), 3) for v in size.min(axis=0)],
+        "size_high": [round(float(v), 3) for v in size.max(axis=0)],
         "low": [round(float(v), 6) for v in data.features.min(axis=0)],
         "high": [round(float(v), 6) for v in data.features.max(axis=0)],
         "ops": sorted({str(op) for r in rows for op in np.unique(r.batch["op"])}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,13 +88,26 @@ class Corpus:
         """Devices that have rows of the family."""
         return [r.device.id for r in self.rows.get(family, [])]
 
+    def of_split(self, split: str) -> Corpus:
+        """The rows of a split, "" for all. Cleaning has seen all of them: what is wrong with a row may only show beside
+        the others of its GPU.
+        """
+        if not split:
+            return self
+        return replace(self, rows=_of_split(self.rows, split), throttled=_of_split(self.throttled, split))
+
+
+def _of_split(rows: Mapping[str, list[DeviceRows]], split: str) -> dict[str, list[DeviceRows]]:
+    """Without devices that have none."""
+    chosen = {family: [r.take(r.split == split) for r in parts] for family, parts in rows.items()}
+    return {family: [r for r in parts if len(r)] for family, parts in chosen.items()}
+
 
 def load_corpus(
     source: Path,
     gpus: Sequence[str] = (),
     families: Sequence[str] = FAMILIES,
     hold_out: Sequence[str] = (),
-    split: str = "",
 ) -> Corpus:
     """Read, clean and sort measurements. What was measured once more to know the noise is left out.
 
@@ -103,7 +116,6 @@ def load_corpus(
         gpus: devices to keep; an empty sequence keeps all.
         families: kernel families to keep.
         hold_out: devices to leave out of those.
-        split: keep rows of this split; default all.
 
     Raises:
         DataError: no row is left. DeviceError: a GPU that neither the catalogue nor the data describe.
@@ -112,8 +124,6 @@ def load_corpus(
     keep = frame["family"].isin(families) & ~frame["gpu"].isin(list(hold_out))
     if len(gpus):
         keep &= frame["gpu"].isin(list(gpus))
-    if split:
-        keep &= frame["split"] == split
     if "repeat" in frame:
         keep &= ~(frame["repeat"] > 0)
     frame = frame[keep].reset_index(drop=True)

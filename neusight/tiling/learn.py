@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
 from neusight.kernels import KernelBatch
-from neusight.tiling.library import FEATURES, TILES, TileChoice, choice_features, library_of
+from neusight.tiling.library import ANY, FEATURES, TILES, TileChoice, choice_features, library_of, table_of
+
+if TYPE_CHECKING:
+    import torch
 
 PENALTY = 1e-3
-LIBRARY_PENALTY = 3e-2
-"""A library's own preferences must be worth it: what all libraries share is free, what one adds is not."""
+OWN_PENALTY = 3e-3
+"""What a library and each of its tables add to what all share must be worth it."""
 SIZE_EXPONENT = 0.25
 """Rows are sampled by FLOPs to this power: large products carry the time of models, random small ones the rows."""
 STEPS = 80
@@ -53,13 +57,12 @@ def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, s
     weights: dict[str, np.ndarray] = {}
     accuracy: dict[str, float] = {}
     for op in ("linear", "bmm"):
-        groups = {d.device.id: g for d in observed if (g := _sample(d, op, rows_per_device, rng))}
+        groups = [group for d in observed if (group := _sample(d, op, rows_per_device, rng))]
         if not groups:
             raise DataError(f"no {op} row has a tile in its kernel name: cannot learn the library's choice")
-        weights[op], by_library = _maximise(list(groups.values()))
-        intercepts |= {f"{library}/{op}": values for library, values in by_library.items()}
-    seen = sorted({d.device.compute_capability or "" for d in observed if (d.tile >= 0).any()})
-    choice = TileChoice(_with_newest(intercepts), weights, accuracy, tuple(seen))
+        weights[op], by_owner = _maximise(groups)
+        intercepts |= {f"{owner}/{op}": values for owner, values in by_owner.items()}
+    choice = TileChoice(intercepts, weights, accuracy)
     for d in observed:
         accuracy |= {f"{d.device.id}/{op}": value for op, value in hit_rates(choice, d).items()}
     return choice
@@ -77,9 +80,16 @@ def hit_rates(choice: TileChoice, observed: ObservedTiles) -> dict[str, float]:
     return rates
 
 
-def _sample(
-    observed: ObservedTiles, op: str, limit: int, rng: np.random.Generator
-) -> tuple[str, np.ndarray, np.ndarray] | None:
+@dataclass(frozen=True)
+class _Sample:
+    """Products of one device: features of every tile, shape (n, tiles, features), and the tile that ran."""
+
+    device: DeviceSpec
+    features: np.ndarray
+    tile: np.ndarray
+
+
+def _sample(observed: ObservedTiles, op: str, limit: int, rng: np.random.Generator) -> _Sample | None:
     rows = np.flatnonzero((observed.batch["op"] == op) & (observed.tile >= 0))
     if not len(rows):
         return None
@@ -87,28 +97,34 @@ def _sample(
     rows = rng.choice(rows, size=min(limit, len(rows)), replace=True, p=size / size.sum())
     b, m, n, k = (observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k"))
     features = np.stack(choice_features(m, n, k, b, observed.device), axis=-1)
-    return library_of(observed.device), features.transpose(1, 0, 2), observed.tile[rows]
+    return _Sample(observed.device, features.transpose(1, 0, 2), observed.tile[rows])
 
 
-def _maximise(groups: list[tuple[str, np.ndarray, np.ndarray]]) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
-    """Weights shared by all devices of an op and intercepts by library that maximise the penalised likelihood."""
+def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+    """Weights shared by all devices of an op, and intercepts by library, by table and of ``ANY``, that maximise the
+    penalised likelihood.
+    """
     import torch
 
-    libraries = sorted({library for library, _, _ in groups})
-    features = torch.tensor(np.concatenate([f for _, f, _ in groups]), dtype=torch.float32)
-    tiles = torch.tensor(np.concatenate([t for _, _, t in groups]))
-    library = torch.tensor(np.concatenate([np.full(len(t), libraries.index(name)) for name, _, t in groups]))
+    libraries, tables = (sorted({owner(s.device) for s in samples}) for owner in (library_of, table_of))
+    features = torch.tensor(np.concatenate([s.features for s in samples]), dtype=torch.float32)
+    tiles = torch.tensor(np.concatenate([s.tile for s in samples]))
+    library = torch.tensor([libraries.index(library_of(s.device)) for s in samples for _ in s.tile])
+    table = torch.tensor([tables.index(table_of(s.device)) for s in samples for _ in s.tile])
     weights = torch.zeros(len(FEATURES), requires_grad=True)
     shared = torch.zeros(len(TILES), requires_grad=True)
-    own = torch.zeros(len(libraries), len(TILES), requires_grad=True)
+    of_library = torch.zeros(len(libraries), len(TILES), requires_grad=True)
+    of_table = torch.zeros(len(tables), len(TILES), requires_grad=True)
     # The likelihood is concave, so that a quasi-Newton method needs few steps and no schedule.
-    optimizer = torch.optim.LBFGS([weights, shared, own], max_iter=STEPS, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [weights, shared, of_library, of_table], max_iter=STEPS, line_search_fn="strong_wolfe"
+    )
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        scores = (shared + own)[library] + features @ weights
-        penalty = PENALTY * ((weights**2).sum() + (shared**2).sum()) + LIBRARY_PENALTY * (own**2).sum()
-        total = torch.nn.functional.cross_entropy(scores, tiles) + penalty
+        scores = shared + of_library[library] + of_table[table] + features @ weights
+        free, own = (weights**2).sum() + (shared**2).sum(), (of_library**2).sum() + (of_table**2).sum()
+        total = torch.nn.functional.cross_entropy(scores, tiles) + PENALTY * free + OWN_PENALTY * own
         total.backward()
         return total
 
@@ -119,13 +135,13 @@ def _maximise(groups: list[tuple[str, np.ndarray, np.ndarray]]) -> tuple[np.ndar
         optimizer.step(loss)
     finally:
         torch.set_num_threads(threads)
-    values = (shared + own).detach().numpy().astype(float)
-    return weights.detach().numpy().astype(float), {name: values[i] for i, name in enumerate(libraries)}
+    values = {ANY: shared}
+    values |= {name: shared + of_library[i] for i, name in enumerate(libraries)}
+    for s in samples:
+        i, j = libraries.index(library_of(s.device)), tables.index(table_of(s.device))
+        values[table_of(s.device)] = shared + of_library[i] + of_table[j]
+    return _array(weights), {name: _array(value) for name, value in values.items()}
 
 
-def _with_newest(intercepts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Libraries never seen take the preferences of the newest generation seen, which then stands in for ampere."""
-    for op in ("linear", "bmm"):
-        seen = [name for name in ("ampere", "volta", "maxwell", "tensile", "other") if f"{name}/{op}" in intercepts]
-        intercepts.setdefault(f"ampere/{op}", intercepts[f"{seen[0]}/{op}"])
-    return intercepts
+def _array(values: torch.Tensor) -> np.ndarray:
+    return values.detach().numpy().astype(float)

@@ -1,8 +1,9 @@
 """Which tile a BLAS library picks: a discrete-choice model over the tiles that its kernels are compiled for.
 
-The probability of a tile is ``softmax(intercept[library, op, tile] + weights[op] · features(tile, shape, device))``
-(McFadden 1974). The intercepts say what a library generation prefers, the features what a tile costs on a device, so
-that a GPU that was never seen takes the preferences of its library and its own waves. Trained on kernel names.
+The probability of a tile is ``softmax(intercept[table, op, tile] + weights[op] · features(tile, shape, device))``
+(McFadden 1974). The intercepts say what a table of the library prefers, the features what a tile costs on a device. A
+library keeps a table for each compute capability; on one that was never seen the tile of least cost by physics is the
+better guess, among those of nearly that cost the one that its generation prefers. Trained on kernel names.
 """
 
 from __future__ import annotations
@@ -17,19 +18,26 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.errors import ArtifactError, DeviceError
+from neusight.errors import ArtifactError
 from neusight.laws.bounds import l2_bytes_per_s
+from neusight.laws.dram import VOLTA
 from neusight.laws.physics import DEFAULT
 from neusight.laws.waves import rounds
 from neusight.paths import tile_models_dir
 
-PROTOCOL = 2
+PROTOCOL = 3
 TILES: tuple[tuple[int, int], ...] = (
     *((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (128, 32), (32, 128)),
     *((64, 64), (64, 32), (32, 64), (32, 32)),
 )
 """(tile_m, tile_n) in elements of row-major C[m,n]."""
 FEATURES = ("log_cost", "log_whole_cost", "padding", "idle", "idle_times_depth", "streaming", "streaming_when_full")
+SLACK = {"linear": 0.0, "bmm": 0.1}
+"""By how much (logarithm) the time of a tile may exceed the least for the preference of a library's generation to count
+where a compute capability was not seen; chosen by leaving each out. Preferences for ``linear`` do not carry over (P4
+runs 128x128, P100 128x32), those for ``bmm`` do."""
+ANY = "any"
+"""What all libraries share."""
 _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
 _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
 
@@ -42,12 +50,16 @@ def library_of(device: DeviceSpec) -> str:
     """
     if device.vendor != "nvidia":
         return "tensile" if device.vendor == "amd" else "other"
-    capability = device.compute_capability or "8.0"
-    try:
-        major = float(capability)
-    except ValueError:
-        raise DeviceError(f"{device.id}: compute capability '{capability}' is not a number such as 8.9") from None
-    return "maxwell" if major < 7 else "volta" if major < 8 else "ampere"
+    newest = 8.0
+    capability = device.capability or newest
+    return "maxwell" if capability < VOLTA else "volta" if capability < newest else "ampere"
+
+
+def table_of(device: DeviceSpec) -> str:
+    """The library's table of tiles that a device uses: one for each compute capability."""
+    if device.vendor == "nvidia" and device.compute_capability:
+        return device.compute_capability
+    return library_of(device)
 
 
 def choice_features(
@@ -73,6 +85,31 @@ def choice_features(
     return log_cost, log_whole, padding, idle, depth, streaming, full
 
 
+def tile_costs(
+    m: np.ndarray,
+    n: np.ndarray,
+    k: np.ndarray,
+    b: np.ndarray,
+    element_bytes: np.ndarray,
+    dtype: str,
+    device: DeviceSpec,
+) -> np.ndarray:
+    """Time of each tile by physics alone, up to a factor, shape (tiles, n).
+
+    In a norm: arithmetic of the busiest SM's rounds, slower where a narrow tile needs more operands from shared
+    memory, and the L2 traffic of all blocks. Matrix units are fast enough to make the last count, and so get larger
+    tiles.
+    """
+    tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
+    rate = device.gemm_flops_per_s(dtype) / device.sm_count
+    narrow = (DEFAULT.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** DEFAULT.shared_memory_sharpness
+    operands = (1.0 + narrow) ** (1.0 / DEFAULT.shared_memory_sharpness)
+    depth = k + DEFAULT.prologue_depth
+    arithmetic_s = rounds(tiles, device.sm_count) * 2.0 * _TILE_M * _TILE_N * depth / rate * operands
+    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (l2_bytes_per_s(device) * DEFAULT.l2_share)
+    return (arithmetic_s**DEFAULT.overlap + l2_s**DEFAULT.overlap) ** (1.0 / DEFAULT.overlap)
+
+
 def least_cost_tile(
     m: np.ndarray,
     n: np.ndarray,
@@ -82,40 +119,31 @@ def least_cost_tile(
     dtype: str,
     device: DeviceSpec,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The (tile_m, tile_n) with the smallest time by physics alone, where no kernel name was ever observed.
-
-    Per tile, in a norm: arithmetic of the busiest SM's rounds, slower where a narrow tile needs more operands from
-    shared memory, and the L2 traffic of all blocks. Matrix units are fast enough to make the last count, and so get
-    larger tiles.
-    """
-    tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
-    rate = device.gemm_flops_per_s(dtype) / device.sm_count
-    narrow = (DEFAULT.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** DEFAULT.shared_memory_sharpness
-    operands = (1.0 + narrow) ** (1.0 / DEFAULT.shared_memory_sharpness)
-    depth = k + DEFAULT.prologue_depth
-    arithmetic_s = rounds(tiles, device.sm_count) * 2.0 * _TILE_M * _TILE_N * depth / rate * operands
-    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (l2_bytes_per_s(device) * DEFAULT.l2_share)
-    best = np.argmin(arithmetic_s**DEFAULT.overlap + l2_s**DEFAULT.overlap, axis=0)
+    """The (tile_m, tile_n) of least cost, where no kernel name was ever observed; each of shape (n,)."""
+    best = np.argmin(tile_costs(m, n, k, b, element_bytes, dtype, device), axis=0)
     return _TILE_M[best, 0], _TILE_N[best, 0]
 
 
 @dataclass(frozen=True)
 class TileChoice:
-    """Fitted choice: ``intercepts`` by ``library/op`` (one a tile), ``weights`` by op (one a feature).
-
-    ``capabilities`` are the compute capabilities that it was learned from: a library keeps a table of its own for each,
-    so that on others (P4 beside P100, V100 beside T4) the tile of least cost is the better guess.
+    """Fitted choice: ``intercepts`` by ``table/op``, ``library/op`` and ``any/op``, one a tile, and ``weights`` by op,
+    one a feature.
     """
 
     intercepts: Mapping[str, np.ndarray]
     weights: Mapping[str, np.ndarray]
     accuracy: Mapping[str, Any]
-    capabilities: tuple[str, ...] = ()
 
-    def scores(self, library: str, op: str, features: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Log-odds of each tile, shape (tiles, n). A library never seen takes the newest one's preferences."""
-        key = f"{library}/{op}"
-        intercept = self.intercepts.get(key, self.intercepts[f"ampere/{op}"])
+    def seen(self, op: str, device: DeviceSpec) -> bool:
+        """Whether tiles of the device's table were observed."""
+        return f"{table_of(device)}/{op}" in self.intercepts
+
+    def scores(self, op: str, device: DeviceSpec, features: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Log-odds of each tile, shape (tiles, n): with the preferences of the device's table, else of its library,
+        else of all libraries.
+        """
+        known = (f"{owner}/{op}" for owner in (table_of(device), library_of(device), ANY))
+        intercept = next(self.intercepts[key] for key in known if key in self.intercepts)
         score = np.broadcast_to(intercept[:, None], features[0].shape).copy()
         for weight, feature in zip(self.weights[op], features, strict=True):
             score += weight * feature
@@ -125,10 +153,22 @@ class TileChoice:
         self, op: str, m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec
     ) -> tuple[np.ndarray, np.ndarray]:
         """The likeliest (tile_m, tile_n) of each float32 product, each of shape (n,)."""
-        if (device.compute_capability or "") not in self.capabilities:
-            return least_cost_tile(m, n, k, b, np.full(len(m), 4.0), "float32", device)
-        best = np.argmax(self.scores(library_of(device), op, choice_features(m, n, k, b, device)), axis=0)
+        if self.seen(op, device):
+            score = self.scores(op, device, choice_features(m, n, k, b, device))
+        else:
+            score = self._cheap_and_preferred(op, m, n, k, b, device)
+        best = np.argmax(score, axis=0)
         return _TILE_M[best, 0], _TILE_N[best, 0]
+
+    def _cheap_and_preferred(
+        self, op: str, m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec
+    ) -> np.ndarray:
+        """Scores where the table was not seen: preferences among the tiles within ``SLACK`` of the least cost."""
+        costs = tile_costs(m, n, k, b, np.full(len(m), 4.0), "float32", device)
+        if SLACK[op] == 0.0:
+            return -costs
+        score = self.scores(op, device, choice_features(m, n, k, b, device))
+        return np.where(costs <= costs.min(axis=0) * np.exp(SLACK[op]), score, -np.inf)
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
@@ -139,7 +179,6 @@ class TileChoice:
             "intercepts": {name: np.round(v, 4).tolist() for name, v in self.intercepts.items()},
             "weights": {name: np.round(v, 4).tolist() for name, v in self.weights.items()},
             "accuracy": self.accuracy,
-            "capabilities": self.capabilities,
         }
         path.write_text(json.dumps(content, indent=1) + "\n")
 
@@ -161,8 +200,7 @@ class TileChoice:
                 raise ArtifactError(f"{path} has other {name} than this version of neusight: run neusight train")
         try:
             arrays = {key: {name: np.array(v) for name, v in content[key].items()} for key in ("intercepts", "weights")}
-            seen = tuple(content["capabilities"])
-            return TileChoice(accuracy=content["accuracy"], capabilities=seen, **arrays)
+            return TileChoice(accuracy=content["accuracy"], **arrays)
         except (KeyError, AttributeError) as error:
             raise ArtifactError(f"{path}: tile choice is not as expected ({error}): run neusight train") from None
 

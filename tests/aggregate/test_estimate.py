@@ -125,8 +125,15 @@ def test_coverage_shares() -> None:
 
 
 def test_in_domain_is_a_share_of_latency() -> None:
-    transferred = kernel("sum", "forward", 1, 50.0, in_domain=False, source="row_reduction (transferred)")
-    assert estimate(LINEAR, kernel("big", "forward", 1, 2.0, in_domain=False), transferred).in_domain == 0.75
+    transferred = kernel(
+        "sum", "forward", 1, 50.0, outside="log2_waves above all in training", source="row_reduction (transferred)"
+    )
+    assert (
+        estimate(
+            LINEAR, kernel("big", "forward", 1, 2.0, outside="log2_waves above all in training"), transferred
+        ).in_domain
+        == 0.75
+    )
     assert estimate(transferred).in_domain == 1.0
 
 

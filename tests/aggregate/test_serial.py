@@ -44,7 +44,7 @@ def by_formula(batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
         tile=np.full(n, "128x64"),
         tile_count=np.full(n, 10),
         waves=np.full(n, 1.0),
-        in_domain=np.full(n, True),
+        outside=np.full(n, ""),
         source=np.full(n, batch.family),
         spread=np.full(n, 0.1),
     )
@@ -160,17 +160,20 @@ def test_warning_when_it_does_not_fit_or_only_just() -> None:
 def test_warning_when_the_models_know_little_of_it() -> None:
     def foreign(batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
         known = by_formula(batch, device)
-        return replace(known, source=np.full(len(batch), "gemm (transferred)"), in_domain=np.full(len(batch), False))
+        return replace(
+            known, source=np.full(len(batch), "gemm (transferred)"), outside=np.full(len(batch), "GPUs of amd")
+        )
 
     def large(batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
-        return replace(by_formula(batch, device), in_domain=np.full(len(batch), False))
+        return replace(by_formula(batch, device), outside=np.full(len(batch), "GPUs of amd"))
 
     device = load_device("l4")
     assert (
         "100% of the latency is of operators or dtypes"
         in serial(prepare(graph()), device, foreign, PROVENANCE).warnings[0]
     )
-    assert "100% of the latency is of shapes beyond" in serial(prepare(graph()), device, large, PROVENANCE).warnings[0]
+    (said,) = serial(prepare(graph()), device, large, PROVENANCE).warnings
+    assert said == "100% of the latency is outside of what the tile models were trained on: mostly GPUs of amd"
 
 
 def test_warning_names_operators_without_a_rule_and_hypothetical_figures() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from neusight import Predictor
 from neusight.cli.app import app
-from neusight.devices import to_toml
+from neusight.devices import DeviceSpec, load_device, to_toml
 from neusight.errors import DataError, DeviceError
 from neusight.evaluation import evaluate_kernels
 from neusight.kernels import KernelBatch
@@ -25,11 +25,13 @@ def predictor() -> Predictor:
     return Predictor.load()
 
 
-def predicted_rows(predictor: Predictor, batch: KernelBatch, factor: float, alone: float, name: str) -> pd.DataFrame:
+def predicted_rows(
+    predictor: Predictor, batch: KernelBatch, factor: float, alone: float, name: str, device: DeviceSpec = STAND_IN
+) -> pd.DataFrame:
     """Rows that took ``factor`` times what is predicted, and without the launch ``alone`` times."""
-    found = predictor.kernels(batch, STAND_IN)
+    found = predictor.kernels(batch, device)
     times = {"latency_ms": 1e3 * factor * found.latency_s}
-    return rows_of(batch, name).assign(**times, execution_ms=1e3 * alone * (found.latency_s - found.overhead_s))
+    return rows_of(batch, name, device).assign(**times, execution_ms=1e3 * alone * (found.latency_s - found.overhead_s))
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +75,12 @@ def _of_both(found: dict[str, Any], family: str) -> dict[str, float]:
     return {"count": 2 * ROWS, **{key: float(np.mean([part[key] for part in parts])) for key in keys}}
 
 
-def test_execution_counts_where_it_was_measured(predictor: Predictor, made: Path, tmp_path: Path) -> None:
-    rows = pd.read_parquet(made / "kernels" / "gemm.parquet").query("repeat == 0")
-    rows["gpu"] = "l4"
+def test_execution_counts_where_it_was_measured(predictor: Predictor, tmp_path: Path) -> None:
+    parts = (
+        predicted_rows(predictor, grid("gemm", ROWS, dtype), 0.8, 2.0, dtype, load_device("l40s"))
+        for dtype in ("float32", "bfloat16")
+    )
+    rows = pd.concat(parts, ignore_index=True)
     rows.loc[rows["dtype"] == "float32", "execution_ms"] = np.nan
     found = evaluate_kernels(write_rows(tmp_path / "gemm.parquet", rows), predictor)
     alone = {row["dtype"]: row["execution_mape"] for row in found["by_family"]}

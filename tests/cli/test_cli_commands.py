@@ -56,7 +56,7 @@ def test_predict_json_says_everything() -> None:
     assert sum(found["coverage"].values()) == pytest.approx(1)
     assert isinstance(found["warnings"], list)
     assert found["provenance"]["neusight"] == neusight.__version__
-    assert found["provenance"]["gpu_in_training"] is False
+    assert found["provenance"]["gpu_in_training"] is True
 
 
 def test_training_is_forward_and_backward_and_an_optimizer_on_request() -> None:
@@ -105,10 +105,10 @@ def test_memory_verdict_of_gpt2_large() -> None:
 
 def test_user_device_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    mine.write_text(run("devices", "show", "l4").stdout.replace('id = "l4"', 'id = "mine"'))
+    mine.write_text(run("devices", "show", "l40s").stdout.replace('id = "l40s"', 'id = "mine"'))
     found = as_json("predict", "gpt2", "--gpu", mine)
     assert found["gpu"] == "mine"
-    assert found["latency_ms"] == as_json("predict", "gpt2", "--gpu", "l4")["latency_ms"]
+    assert found["latency_ms"] == as_json("predict", "gpt2", "--gpu", "l40s")["latency_ms"]
 
 
 def test_kernel() -> None:

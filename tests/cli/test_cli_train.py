@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from neusight.cli.app import app
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
-from neusight.tile_models.training import DEFAULT_GPUS, Options
+from neusight.tile_models.training import Options
 
 needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
 SMALL = ("train", "--backend", "linear", "--families", "row_reduction,gemm", "--gpus", "t4,p4")
@@ -38,7 +38,7 @@ def test_defaults_are_those_of_what_ships(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("NEUSIGHT_DATA", str(Path.cwd()))
     options = asked(monkeypatch)
     assert options.source == Path.cwd() / "neusight-fp32" / "kernels"
-    assert (options.families, options.gpus, options.backend) == ((), DEFAULT_GPUS, "mlp")
+    assert (options.families, options.gpus, options.backend) == ((), (), "mlp")
     assert (options.resume, options.parameters, options.hold_out) == (False, (), ())
 
 

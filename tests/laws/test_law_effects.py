@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from neusight.devices import device_ids, load_device
 from neusight.laws.cache import Panels, gemm_dram_bytes, missed_share, reusable_l2_bytes
+from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
 from neusight.laws.physics import DEFAULT
 from neusight.laws.power import (
     PowerDemand,
     budget_w,
-    dram_family,
     flop_energy_j,
     slow_down,
     sustained_clock,
@@ -66,16 +66,39 @@ def test_missed_share_at_its_ends() -> None:
 def test_product_traffic_lies_between_compulsory_and_every_block_by_itself() -> None:
     panel = 2.0 ** np.arange(-10, 30)
     panels = Panels(panel, shared=np.full(40, 5.0), unshared=np.full(40, 20.0))
-    found = gemm_dram_bytes(np.full(40, 2.0), panels, 1.0)
+    p100 = load_device("p100-pcie-16gb").model_copy(update={"l2_capacity_bytes": 1.0})
+    found = gemm_dram_bytes(np.full(40, 2.0), panels, np.ones(40), p100)
     assert (np.diff(found) >= 0).all()
     assert found[0] == pytest.approx(2.0, rel=0.1)
     # Blocks that have lost step fetch more than they use.
-    assert found[-1] == pytest.approx(5.0 + DEFAULT.drift_cost * 15.0, rel=0.01)
+    assert found[-1] == pytest.approx(5.0 + DEFAULT.drift_hbm * 15.0, rel=0.01)
+
+
+def test_blocks_lose_step_over_rounds_and_hardly_from_volta_on() -> None:
+    panels = Panels(np.full(3, 2e8), shared=np.full(3, 1e9), unshared=np.full(3, 1e10))
+    rounds_of = np.array([1.0, 16.0, 256.0])
+
+    def extra(gpu: str) -> np.ndarray:
+        return gemm_dram_bytes(np.full(3, 1e9), panels, rounds_of, load_device(gpu)) - 1e9
+
+    old, new = extra("p100-pcie-16gb"), extra("v100-pcie-32gb")
+    assert (np.diff(old) > 0).all()
+    assert (new < old / 4).all()
+
+
+def test_hbm_of_pascal_sustains_a_smaller_share() -> None:
+    def share(gpu: str) -> float:
+        device = load_device(gpu)
+        return sustained_dram_bytes_per_s(device) / device.dram_bandwidth_bytes_per_s
+
+    assert share("v100-pcie-32gb") == share("a100-pcie-40gb") == share("mi100") == DEFAULT.hbm_share
+    assert share("p100-pcie-16gb") == pytest.approx(DEFAULT.hbm_share / DEFAULT.controller_gain)
+    assert share("p4") == share("l4") == DEFAULT.gddr_share
 
 
 def test_product_traffic_is_never_below_compulsory() -> None:
     panels = Panels(ONE * 1e-3, shared=ONE, unshared=ONE)
-    assert gemm_dram_bytes(ONE * 7.0, panels, 1.0) >= 7.0
+    assert gemm_dram_bytes(ONE * 7.0, panels, ONE, load_device("l4")) >= 7.0
 
 
 def test_two_partitions_of_l2_hold_half_for_what_all_read() -> None:

@@ -156,8 +156,9 @@ def width(found: KernelEstimates) -> float:
 
 def test_transferred_kernels_have_wider_intervals(predictor: KernelPredictor) -> None:
     # An operator that was never measured, on a device and shape that are otherwise the same.
-    known, other = (predictor.predict(linear(op=op), CATALOGUE["l4"]) for op in ("linear", "einsum"))
+    known, other = (predictor.predict(linear(op=op), CATALOGUE["l40s"]) for op in ("linear", "einsum"))
     assert (known.source, other.source) == ("gemm", "gemm (transferred)")
+    assert (known.outside, other.outside) == ("", "operator einsum")
     assert (known.in_domain, other.in_domain) == (True, False)
     assert other.latency_s - other.overhead_s == pytest.approx(known.latency_s - known.overhead_s)
     manifest = predictor.artifacts["gemm"].manifest
@@ -230,5 +231,24 @@ def test_provenance_names_models_and_training_devices(predictor: KernelPredictor
     assert provenance["tile_models"].keys() == predictor.artifacts.keys()
     for name, artifact in predictor.artifacts.items():
         assert artifact.manifest.weights_sha256.startswith(provenance["tile_models"][name].split(", ")[1])
-    # l4 and a100-pcie-80gb stay unseen, so that their errors tell the truth.
-    assert provenance["training_gpus"] == ["a100-pcie-40gb", "p100-pcie-16gb", "p4", "t4", "v100-pcie-32gb"]
+    nvidia = ["a100-pcie-40gb", "a100-pcie-80gb", "l4", "p100-pcie-16gb", "p4", "t4", "v100-pcie-32gb"]
+    assert provenance["training_gpus"] == sorted([*nvidia, "mi100"])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "columns", "outside"),
+    [
+        ("l40s", {}, ""),
+        ("l40s", {"dtype": "bfloat16"}, "dtype bfloat16"),
+        ("l40s", {"k": 2**23}, "log2_bytes above all in training"),
+        ("mi100", {}, ""),  # measured itself, the only one of its vendor
+        ("mi300x", {}, "GPUs of amd"),
+    ],
+)
+def test_what_lies_outside_of_training_is_said(
+    gpu: str, columns: dict[str, Any], outside: str, predictor: KernelPredictor
+) -> None:
+    found = predictor.predict(linear(**columns), CATALOGUE[gpu])
+    assert found.outside.tolist() == [outside]
+    attention = predictor.predict(grid("attention"), CATALOGUE["l40s"])
+    assert set(attention.outside.tolist()) == {"attention kernels"}

@@ -203,7 +203,7 @@ def test_tiles_are_learned_from_float32_names_alone(tmp_path: Path) -> None:
     train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
     learned = json.loads((tmp_path / "out" / "tile_choice.json").read_text())
     assert learned["accuracy"] == {"board-b/linear": 1.0, "board-b/bmm": 1.0}
-    best = learned["tiles"][int(np.argmax(learned["intercepts"]["ampere/linear"]))]
+    best = learned["tiles"][int(np.argmax(learned["intercepts"][f"{BOARDS['board-b'].compute_capability}/linear"]))]
     assert best == [64, 128]  # cuBLAS names the tile of the transposed product
 
 

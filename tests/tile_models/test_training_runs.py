@@ -250,5 +250,5 @@ def test_an_unknown_family_or_backend_is_refused(options: Callable[..., Options]
 def test_manifests_are_plain_json(options: Callable[..., Options]) -> None:
     train(options())
     content = json.loads((options().out / "gemm" / "manifest.json").read_text())
-    assert content["protocol"] == 1
+    assert content["protocol"] == 2
     assert content["contract"]["target"] == "logit_utilisation"

@@ -58,7 +58,10 @@ def manifest(backend: str, **changes: Any) -> Manifest:
         "intervals": {},
         "spread": {},
         "levels": {"t4/linear": 0.25, "t4/bmm": 0.75, "p4/linear": -0.5},
-        "domain": {"low": [-1.0] * 3, "high": [1.0] * 3, "ops": ["linear", "bmm"], "dtypes": ["float32"]},
+        "domain": {
+            **{"low": [-1.0] * 3, "high": [1.0] * 3, "size_low": [0.0] * 2, "size_high": [30.0] * 2},
+            **{"ops": ["linear", "bmm"], "dtypes": ["float32"]},
+        },
         "launch_floors_s": {"linear": FLOOR_S},
         "metrics": {"leave_one_gpu_out_mape": {"p4": {"linear": 12.34}, "t4": {"linear": 5.0, "bmm": 6.0}}},
         "versions": {"neusight": "0"},

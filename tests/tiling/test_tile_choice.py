@@ -152,15 +152,30 @@ def test_fit_follows_what_ran_and_no_idea_of_its_own() -> None:
 def test_other_compute_capabilities_take_the_tile_of_least_cost() -> None:
     seen, other = load_device("a100-pcie-40gb"), load_device("l4")
     choice = fit_choice([planted(seen.id, 2)], rows_per_device=300)
-    assert choice.capabilities == (seen.compute_capability,)
+    assert choice.seen("linear", seen)
+    assert not choice.seen("linear", other)
     extents = shapes()
     size = np.full(len(extents["m"]), 4.0)
     cheapest = least_cost_tile(**extents, element_bytes=size, dtype="float32", device=other)
     assert np.array_equal(choice.pick("linear", **extents, device=other), cheapest)
 
 
-def test_libraries_keep_their_own_preferences() -> None:
-    both = [planted("p4", 1), planted("a100-pcie-40gb", 2)]
+def test_preferences_for_bmm_carry_over_to_other_capabilities_where_they_cost_little() -> None:
+    odd = TILES.index((64, 128))
+    always = planted("a100-pcie-40gb", 2)
+    choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
+    one, other = np.ones(1), load_device("l4")
+    picked = choice.pick("bmm", 1024 * one, 1024 * one, 512 * one, 64 * one, other)
+    assert (float(picked[0][0]), float(picked[1][0])) == (64, 128)
+    # Two rows of C would leave most of a tile 64 high idle.
+    thin = choice.pick("bmm", 2 * one, 1024 * one, 512 * one, 640 * one, other)
+    assert float(thin[0][0]) == 32
+    assert np.array_equal(choice.pick("linear", 2 * one, 1024 * one, 512 * one, 640 * one, other)[0], thin[0])
+
+
+@pytest.mark.parametrize("gpus", [("p4", "a100-pcie-40gb"), ("p4", "p100-pcie-16gb")])
+def test_tables_keep_their_own_preferences(gpus: tuple[str, str]) -> None:
+    both = [planted(gpu, seed) for seed, gpu in enumerate(gpus)]
     both = [ObservedTiles(d.device, d.batch, np.full(300, tile)) for d, tile in zip(both, (LARGE, SMALL), strict=True)]
     choice = fit_choice(both, rows_per_device=300)
     assert hit_rates(choice, both[0])["linear"] > 0.9
@@ -173,9 +188,11 @@ def test_fit_is_deterministic_for_a_seed() -> None:
     assert not np.array_equal(one.weights["linear"], other.weights["linear"])
 
 
-def test_libraries_never_seen_take_the_newest() -> None:
+def test_libraries_never_seen_take_what_all_share() -> None:
     choice = fit_choice([planted("p4", 1), planted("t4", 2)], rows_per_device=200)
-    assert np.array_equal(choice.intercepts["ampere/bmm"], choice.intercepts["volta/bmm"])
+    features, l4 = choice_features(**shapes(), device=load_device("l4")), load_device("l4")
+    alone = TileChoice({"any/bmm": choice.intercepts["any/bmm"]}, choice.weights, {})
+    assert np.array_equal(choice.scores("bmm", l4, features), alone.scores("bmm", l4, features))
     found = [choice.pick("linear", **shapes(), device=load_device(gpu)) for gpu in ("l4", "mi100", "arc-pro-b60")]
     assert all(np.isin(m * 1000 + n, [a * 1000 + b for a, b in TILES]).all() for m, n in found)
 
