@@ -81,14 +81,19 @@ class Calibration:
         """Factors on execution time that enclose the interval, and the spread; of one family."""
         known = self.observations.points
         measured = {str(kind) for kind in known.kind[known.family == points.family[0]]}
+        before_s = e.latency_s - e.overhead_s
+        before = (e.low_s - e.overhead_s) / before_s, (e.high_s - e.overhead_s) / before_s
         if not measured:
-            before_s = e.latency_s - e.overhead_s
-            return (e.low_s - e.overhead_s) / before_s, (e.high_s - e.overhead_s) / before_s, e.spread
+            return *before, e.spread
         # Of a kind that was not measured, the noisiest of its family is assumed.
         largest = max(self.noise[kind] for kind in measured)
         noise = by_distinct(points.kind, lambda kind: self.noise.get(kind, largest))
         width = NORMAL_90 * np.sqrt(variance + noise**2)
-        return np.exp(-width), np.exp(width), np.sqrt(variance)
+        # Where its own kind was not measured, a calibration leaves nothing less certain than it was.
+        own = np.isin(points.kind.astype(str), sorted(measured))
+        low, high = np.exp(-width), np.exp(width)
+        low, high = np.where(own, low, np.maximum(low, before[0])), np.where(own, high, np.minimum(high, before[1]))
+        return low, high, np.sqrt(variance)
 
     def check_models(self, predictor: KernelPredictor, where: str) -> None:
         """Refuse tile models that it was not fitted on.

@@ -260,7 +260,8 @@ def _panels(s: Situation) -> Panels:
     panel = products * (rows * t.tile_m + cols * t.tile_n) * t.depth * size
     waves = np.ceil(t.tile_count / running)
     m, n = _product_extents(s)
-    written = t.batch * m * n * size
+    # Partial results are read again to be summed.
+    written = t.batch * m * n * size * np.where(t.parts > 1.0, 2.0, 1.0)
     every = t.tile_count * (t.tile_m + t.tile_n) * t.depth * size
     return Panels(panel=panel, shared=waves * panel + written, unshared=every + written)
 

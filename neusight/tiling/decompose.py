@@ -10,8 +10,9 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
 from neusight.kernels import KernelBatch
-from neusight.laws.work import conv_gemm, element_bytes, filled_groups
+from neusight.laws.work import by_distinct, conv_gemm, element_bytes, filled_groups
 from neusight.tiling.library import TileChoice, least_cost_tile
+from neusight.tiling.split import split_depth
 
 REGISTERS_PER_ACCUMULATOR = 1.9
 """Registers a block uses for each element of its tile, operands and addresses included (128x128: 256 threads x 122)."""
@@ -22,8 +23,8 @@ class Tiling:
     """Tiles of a batch of kernels on one device; columns of shape (n,).
 
     A block computes ``tile_m x tile_n`` outputs over an inner extent of ``depth``; ``down x across`` blocks cover one
-    of ``batch`` products, on average where products differ in height. Row-wise kernels have rows x cols as tile,
-    pointwise ones 1 x elements.
+    of ``batch`` products, on average where products differ in height. A product that is cut into ``parts`` along its
+    inner extent counts as so many products. Row-wise kernels have rows x cols as tile, pointwise ones 1 x elements.
     """
 
     tile_m: np.ndarray
@@ -35,6 +36,7 @@ class Tiling:
     resident: np.ndarray
     """Blocks that fit on an SM at once."""
     sm_count: int
+    parts: np.ndarray | float = 1.0
 
     @property
     def tile_count(self) -> np.ndarray:
@@ -126,7 +128,11 @@ def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
             else:
                 size = element_bytes(batch.take(rows))
                 tile_m[rows], tile_n[rows] = least_cost_tile(*extents, size, str(dtype), device)
-    return product_tiling(b, m, n, k, tile_m, tile_n, device)
+    whole = product_tiling(b, m, n, k, tile_m, tile_n, device)
+    peak = by_distinct(batch["dtype"], device.gemm_flops_per_s)
+    parts = split_depth(whole.tile_count, tile_m * tile_n, m * n, k, peak, device)
+    parts = np.where(batch["op"] == "bmm", 1.0, parts)
+    return replace(whole, batch=b * parts, depth=k / parts, parts=parts)
 
 
 @decomposer("conv2d")

@@ -40,7 +40,7 @@ def test_tiles_cover_the_output_and_none_lies_outside(gpu: str, family: str, cho
     batch = grid(family, n=200)
     tiles = tile(batch, load_device(gpu), choice)
     b, m, n = extents(batch)
-    assert np.array_equal(tiles.batch, b)
+    assert np.array_equal(tiles.batch, b * tiles.parts)
     for extent, size, count in ((m, tiles.tile_m, tiles.down), (n, tiles.tile_n, tiles.across)):
         assert (count * size >= extent).all()
         assert ((count - 1) * size < extent).all()

@@ -1,0 +1,66 @@
+"""Split-K: where a product is cut along its inner extent, and what the cut leaves as it was."""
+
+import numpy as np
+import pytest
+from kernel_grids import gemms
+
+from neusight.devices import load_device
+from neusight.features import situate
+from neusight.kernels import KernelBatch
+from neusight.tiling import tile
+from neusight.tiling.library import shipped_choice
+from neusight.tiling.split import LEAST_DEPTH, SPLITS, split_depth
+
+
+def parts_of(gpu: str = "v100-pcie-32gb", **columns: int | str) -> float:
+    batch = KernelBatch.from_columns("gemm", **{"op": "linear", "m": 512, "n": 1024, "k": 16384} | columns)
+    found = tile(batch, load_device(gpu), shipped_choice())
+    return float(np.broadcast_to(found.parts, 1)[0])
+
+
+@pytest.mark.parametrize("gpu", ["v100-pcie-32gb", "a100-pcie-40gb", "l4", "h100-sxm-80gb"])
+def test_deep_products_of_few_tiles_are_cut(gpu: str) -> None:
+    assert parts_of(gpu, m=64, n=256) > 1
+    assert parts_of(gpu, m=64, n=256, k=300) == 1  # too shallow to leave each part enough
+    assert parts_of(gpu, m=16384, n=8192) == 1  # tiles enough
+    assert parts_of(gpu, m=64, n=256, op="bmm") == 1
+
+
+def test_the_cut_is_that_of_least_time_by_hand() -> None:
+    device = load_device("v100-pcie-32gb")
+    one = np.ones(1)
+
+    def cut(tiles: float, depth: float) -> float:
+        found = split_depth(tiles * one, 128.0 * 128 * one, tiles * 128 * 128 * one, depth * one, 14e12, device)
+        return float(found[0])
+
+    assert cut(80, 65536) == 1  # every SM has a tile
+    assert cut(40, 65536) == 2  # two parts fill all SMs
+    assert cut(5, 65536) == 16
+    assert cut(5, 2 * LEAST_DEPTH) == 2  # no part below the least depth
+
+
+def test_parts_are_products_that_share_the_work() -> None:
+    device, batch = load_device("a100-pcie-40gb"), gemms(np.random.default_rng(3), 400)
+    found = tile(batch, device, shipped_choice())
+    parts = np.asarray(found.parts)
+    assert set(np.unique(parts)) <= set(map(float, SPLITS)) and (parts > 1).any()
+    np.testing.assert_allclose(found.depth * parts, batch["k"])
+    np.testing.assert_allclose(found.batch, batch["batch"] * parts)
+
+
+def test_a_cut_never_makes_the_arithmetic_slower() -> None:
+    device, batch = load_device("a100-pcie-40gb"), gemms(np.random.default_rng(3), 400)
+    cut = situate(batch, device, shipped_choice())
+    t = cut.tiling
+    parts = np.asarray(t.parts)
+    whole = situate(
+        batch,
+        device,
+        shipped_choice(),
+        t.__class__(**vars(t) | {"batch": t.batch / parts, "depth": t.depth * parts, "parts": 1.0}),
+    )
+    chosen = parts > 1
+    assert (cut.compute_s[chosen] < whole.compute_s[chosen]).all()
+    # Partial results are written and read through L2.
+    assert (cut.l2_bytes[chosen] > whole.l2_bytes[chosen]).all()
