@@ -13,6 +13,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
 from neusight.features import Situation, feature_matrix, situate
 from neusight.kernels import KernelBatch
+from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.power import PowerDemand
 from neusight.laws.work import by_distinct, winograd_gain
 from neusight.tile_models.artifact import Artifact, Manifest, load_artifacts
@@ -124,13 +125,15 @@ class Correction(Protocol):
 class KernelPredictor:
     """Tile models by name with the tile choice they were trained with, and corrections by the id of their device.
 
-    Corrections are of devices as they are: a device that the user changed has none.
+    Corrections are of devices as they are: a device that the user changed has none. Other ``physics`` than the tile
+    models were trained on tell what a law is worth.
     """
 
     artifacts: Mapping[str, Artifact]
     choice: TileChoice
     provenance: Mapping[str, Any] = field(default_factory=dict)
     corrections: Mapping[str, Correction] = field(default_factory=dict)
+    physics: Physics = DEFAULT
 
     @classmethod
     def load(cls, path: Path | None = None) -> KernelPredictor:
@@ -160,7 +163,7 @@ class KernelPredictor:
 
     def situate(self, batch: KernelBatch, device: DeviceSpec) -> Situation:
         """The kernels on a device as the tile models see them."""
-        return situate(batch, device, self.choice)
+        return situate(batch, device, self.choice, physics=self.physics)
 
     def correction(self, device: DeviceSpec) -> Correction | None:
         """What corrects the estimates for a device."""

@@ -78,6 +78,8 @@ class Contestant(_Closed):
         title: stands in tables and figures; default the name.
         seeds: one training a seed.
         options: further options of ``neusight.tile_models.training.Options``, for what is trained here.
+        physics: constants of ``neusight.laws.physics.Physics`` that differ when its tile models predict; they are
+            trained as ever.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Contestant(_Closed):
     title: str = ""
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     options: dict[str, Any] = {}
+    physics: dict[str, float] = {}
 
     def label(self, seed: int) -> str:
         """What a single training is called: the name, with the seed where there are several."""
@@ -233,6 +236,19 @@ def _mistakes(declared: Declaration) -> Iterator[str]:
             yield f"two of {what}s are called '{name}': name them apart"
     for contestant in declared.predictors:
         yield from _wrong_options(contestant)
+        yield from _wrong_physics(contestant)
+
+
+def _wrong_physics(contestant: Contestant) -> Iterator[str]:
+    from neusight.laws.physics import Physics
+
+    known = [field.name for field in fields(Physics)]
+    for key in contestant.physics:
+        if contestant.kind not in ("ours", "shipped"):
+            yield f"predictor '{contestant.name}' of kind '{contestant.kind}' has no physics: drop '{key}'"
+        elif key not in known:
+            hint = nearest(key, known) or ": use one of " + ", ".join(known)
+            yield f"predictor '{contestant.name}' changes unknown physics '{key}'{hint}"
 
 
 def _wrong_options(contestant: Contestant) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from neusight.errors import DataError
 from neusight.experiments.baseline_entrant import corpus_of, fitted_baseline
 from neusight.experiments.entrants import Entrant, TileModelEntrant
 from neusight.experiments.trained import options_of, train_all, training_seconds
+from neusight.laws.physics import DEFAULT
 
 if TYPE_CHECKING:
     from neusight.experiments.declare import Contestant, Declaration, Fold
@@ -130,4 +131,7 @@ def _tile_models(fold: Fold, contestant: Contestant, seed: int, folder: Path | N
             f"the tile models of '{label}' learned from {', '.join(sorted(seen))}, which fold '{fold.name}' holds out: "
             'declare kind = "ours", which trains in each fold'
         )
+    if contestant.physics:
+        kernels = replace(predictor.kernel_predictor, physics=replace(DEFAULT, **contestant.physics))
+        predictor = Predictor(kernels)
     return TileModelEntrant(contestant.name, seed, label, predictor)

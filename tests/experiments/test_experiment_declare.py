@@ -90,6 +90,16 @@ def test_leave_one_gpu_out_leaves_every_gpu_out_once() -> None:
         ('backend = "linear"', 'backen = "linear"', "unknown option 'backen'; did you mean backend?"),
         ('backend = "linear"', "seed = 3", "unknown option 'seed'"),
         ('name = "ours"', 'name = "li"\nkind = "li"', "predictor 'li' of kind 'li' has no options: drop 'backend'"),
+        (
+            'name = "ours"',
+            'name = "ours"\nphysics = { overlp = 1.0 }',
+            "unknown physics 'overlp'; did you mean overlap, stream_overlap?",
+        ),
+        (
+            'name = "ours"\noptions = { backend = "linear" }',
+            'name = "li"\nkind = "li"\nphysics = { overlap = 1.0 }',
+            "predictor 'li' of kind 'li' has no physics: drop 'overlap'",
+        ),
         ("model_mean = 10", 'model_mean = "x"', "targets.model_mean = 'x'"),
         ("[data]", "[data", "not TOML"),
     ],

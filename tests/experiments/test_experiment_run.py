@@ -83,6 +83,17 @@ def test_a_run_finds_what_was_put_in(results: dict[str, Any]) -> None:
         assert row["predicted_ms"] == pytest.approx(measured * (1 + row["error"] / 100), rel=0.02)
 
 
+def test_a_law_that_is_left_out_changes_what_is_predicted_and_nothing_that_is_trained(experiment: Experiment) -> None:
+    first = experiment.declared.predictors[0]
+    without = first.model_copy(update={"name": "without", "physics": {"gddr_share": 0.38}})
+    found = run(changed(experiment, predictors=(first, without), report=("kernels",)))
+    trained = found["trained"]["mine"]
+    assert trained["without"] == trained[first.name]
+    bias = {(c["predictor"], c["kind"]): c["bias"] for c in found["kernels"]["cells"] if c["gpu"] == "l4"}
+    # Half of the sustained DRAM bandwidth: pointwise kernels take twice as long.
+    assert bias["without", "elementwise"] > bias[first.name, "elementwise"] + 50
+
+
 def test_what_was_held_out_taught_nothing(results: dict[str, Any]) -> None:
     trained = results["trained"]["mine"]
     assert {"ours", "bound"} == set(trained)
