@@ -1,9 +1,34 @@
 """TensorDash, cycle by cycle: skips the zeros of one operand of every product (Mahmoud et al. 2020, arXiv 2009.00748).
 
-``options`` says what a lane may take, ``schedule`` counts cycles (``pe`` is its compiled part).
+``options`` says what a lane may take, ``schedule`` counts cycles (``pe`` is its compiled part), ``masks`` draws zeros,
+``tiles`` simulates sampled tiles as training data, ``streams`` lays convolutions and matrix products onto the tiles.
 """
 
+from neusight.accelerators.tensordash.masks import CLUSTERS, clustering_of, filled_slots, random_mask
 from neusight.accelerators.tensordash.options import DEPTH, LANES, OPTION_LISTS
 from neusight.accelerators.tensordash.schedule import schedule_cycles, schedule_many, schedule_passes
+from neusight.accelerators.tensordash.streams import COLUMNS, ROWS, Sides, Streams, dense_cycles, sides_of, streams_of
+from neusight.accelerators.tensordash.tiles import TileRanges, sample_configs, simulate_tiles
 
-__all__ = ["DEPTH", "LANES", "OPTION_LISTS", "schedule_cycles", "schedule_many", "schedule_passes"]
+__all__ = [
+    "CLUSTERS",
+    "COLUMNS",
+    "DEPTH",
+    "LANES",
+    "OPTION_LISTS",
+    "ROWS",
+    "Sides",
+    "Streams",
+    "TileRanges",
+    "clustering_of",
+    "dense_cycles",
+    "filled_slots",
+    "random_mask",
+    "sample_configs",
+    "schedule_cycles",
+    "schedule_many",
+    "schedule_passes",
+    "sides_of",
+    "simulate_tiles",
+    "streams_of",
+]
