@@ -198,14 +198,16 @@ def test_a_mixed_batch_keeps_its_order() -> None:
             assert getattr(ours, name).tolist() == getattr(alone, name).tolist()
 
 
-def test_kernels_of_other_sizes_beside_do_not_change_a_line() -> None:
+@pytest.mark.parametrize("op", ["forward", "input_grad", "weight_grad"])
+def test_kernels_of_other_sizes_beside_do_not_change_a_line(op: str) -> None:
     sizes = np.array([1, 3, 7, 5])
-    together = streams_of(conv(kernel_height=sizes, kernel_width=sizes[::-1], padding=sizes // 2))
-    alone = [
-        streams_of(conv(kernel_height=h, kernel_width=w, padding=h // 2))
-        for h, w in zip(sizes, sizes[::-1], strict=True)
-    ]
-    assert together.first_inside.tolist() == [float(one.first_inside[0]) for one in alone]
+    shape = {"op": op, "kernel_height": sizes, "kernel_width": sizes[::-1], "padding": sizes // 2}
+    together = streams_of(conv(stride=np.array([1, 2, 2, 1]), **shape))
+    for row, kernel in enumerate(zip(sizes, sizes[::-1], sizes // 2, (1, 2, 2, 1), strict=True)):
+        names = ("kernel_height", "kernel_width", "padding", "stride")
+        alone, ours = streams_of(conv(op=op, **dict(zip(names, kernel, strict=True)))), together.kernel == row
+        for name in ("taps", "first", "first_inside", "second_inside"):
+            assert getattr(together, name)[ours].tolist() == getattr(alone, name).tolist()
 
 
 def test_the_operand_with_more_zeros_goes_to_the_rows() -> None:

@@ -172,12 +172,10 @@ def _points(axes: int, seed: int, start: int, count: int) -> np.ndarray:
     from scipy.stats import qmc
 
     sequence = qmc.Sobol(axes, scramble=True, rng=np.random.default_rng(seed))
-    skipped = start - start % _BLOCK
-    if skipped:
-        sequence.fast_forward(skipped)
-    blocks = -(-(start + count - skipped) // _BLOCK)
-    points = [sequence.random(_BLOCK) for _ in range(blocks)]
-    return np.concatenate([np.empty((0, axes)), *points])[start - skipped :][:count]
+    if start:
+        sequence.fast_forward(start)
+    points = [sequence.random(_BLOCK) for _ in range(-(-count // _BLOCK))]
+    return np.concatenate([np.empty((0, axes)), *points])[:count]
 
 
 def _pick(u: np.ndarray, options: Sequence[int] | Sequence[str]) -> np.ndarray:
