@@ -72,7 +72,7 @@ def padding_efficiency(s: Situation) -> np.ndarray:
 @formula
 def log2_depth(s: Situation) -> np.ndarray:
     """Inner extent of a product."""
-    return _log2(s.tiling.depth, 0, 16)
+    return _log2(s.tiling.depth * s.tiling.parts, 0, 16)
 
 
 @formula

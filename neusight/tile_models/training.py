@@ -48,6 +48,8 @@ from neusight.tile_models.training_data import FAMILIES, Corpus, DeviceRows, gro
 from neusight.tiling import TileChoice
 
 STATE = ".training"
+LEAST_REAL = 40
+"""Rows of an op that say more of a device than all of its rows, if they have the shapes of real models (assumption)."""
 
 Report = Callable[[str, int, int, float], None]
 """Called with (task, done, of, held-out error)."""
@@ -207,9 +209,12 @@ class _Folds:
 
 
 def _real(held: DeviceRows) -> np.ndarray:
-    """Rows with the shapes of real models where the data mark any of their op (as the test split), else all; a mask."""
+    """Rows with the shapes of real models where the data mark enough of their op (as the test split), else all; a
+    mask.
+    """
     test, ops = held.split == "test", held.batch["op"].astype(str)
-    return test | ~np.isin(ops, np.unique(ops[test]))
+    marked, counts = np.unique(ops[test], return_counts=True)
+    return np.where(np.isin(ops, marked[counts >= LEAST_REAL]), test, True)
 
 
 def _validation(target: TrainingSet, held: DeviceRows) -> TrainingSet:

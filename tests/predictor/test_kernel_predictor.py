@@ -240,7 +240,7 @@ def test_provenance_names_models_and_training_devices(predictor: KernelPredictor
     [
         ("l40s", {}, ""),
         ("l40s", {"dtype": "bfloat16"}, "dtype bfloat16"),
-        ("l40s", {"k": 2**23}, "log2_bytes above all in training"),
+        ("l40s", {"k": 2**23}, "log2_flops above all in training"),
         ("mi100", {}, ""),  # measured itself, the only one of its vendor
         ("mi300x", {}, "GPUs of amd"),
     ],
