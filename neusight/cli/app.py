@@ -20,6 +20,7 @@ from neusight.cli import (
     kernel,
     models,
     predict,
+    sparsity,
     sweep,
     train,
     workloads,
@@ -74,6 +75,7 @@ app.add_typer(datasets.app, name="datasets")
 app.add_typer(models.app, name="models")
 app.add_typer(workloads.app, name="workloads")
 app.add_typer(experiments.app, name="experiments")
+app.add_typer(sparsity.app, name="sparsity")
 
 
 def _version(wanted: bool) -> None:
