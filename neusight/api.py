@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import neusight
+from neusight.accelerators.sparsity.profile import SparsityProfile
+from neusight.accelerators.tensordash.estimate import Sparsity, as_profile, estimate_step, machine_predictor
+from neusight.accelerators.tensordash.machine import is_machine
+from neusight.accelerators.tensordash.operands import by_layer, mapped_layers, without_zeros
 from neusight.aggregate import Estimate, KernelEstimate, PreparedGraph, Provenance, kernel_rows, prepare, serial
 from neusight.calibration.folder import load_calibrations
 from neusight.devices import DeviceSpec, load_device
@@ -40,6 +44,7 @@ class Predictor:
     def __init__(self, kernels: KernelPredictor) -> None:
         self.kernel_predictor = kernels
         self._prepared = lru_cache(maxsize=_REMEMBERED)(_load)
+        self._layered = lru_cache(maxsize=_REMEMBERED)(_load_layers)
 
     @classmethod
     def load(cls, tile_models: str | Path | None = None, calibrations: str | Path | None = None) -> Predictor:
@@ -77,8 +82,13 @@ class Predictor:
         return kernel_rows(batch, self.kernels(batch, device))[0]
 
     def kernels(self, batch: KernelBatch, gpu: Gpu) -> KernelEstimates:
-        """A batch of kernels of one family, each launched alone: arrays of shape (n,)."""
-        return self.kernel_predictor.predict(batch, as_device(gpu))
+        """A batch of kernels of one family, each launched alone: arrays of shape (n,). Devices that skip zeros meet
+        none.
+        """
+        device = as_device(gpu)
+        if is_machine(device):
+            return machine_predictor(device).predict(without_zeros(batch), device)
+        return self.kernel_predictor.predict(batch, device)
 
     def estimate(
         self,
@@ -94,6 +104,9 @@ class Predictor:
         inputs: Mapping[str, Any] | Sequence[Any] | None = None,
         overrides: Sequence[str] = (),
         allow_fallback: bool = False,
+        sparsity: Sparsity | None = None,
+        simulate: bool = False,
+        compression: bool = False,
     ) -> Estimate:
         """One step of a model on one device.
 
@@ -110,21 +123,46 @@ class Predictor:
             inputs: example inputs of a module, named or positional; values do not matter, shapes do.
             overrides: ``key=value`` changes of the device; the estimate says that it is hypothetical.
             allow_fallback: estimate operators without a rule as data movement, visibly, instead of raising.
+            sparsity: zeros of the layers' tensors, for devices that skip them: a ``SparsityProfile``, its file, or
+                ``activations=0.6,gradients=0.5`` for all layers. Other devices don't care.
+            simulate: on such a device, run its scheduler instead of the tile model that has learned from it.
+            compression: on such a device, zeros don't travel to and from DRAM.
 
         Raises:
             ModelError: the model is unknown, or cannot run so.
             CoverageError: an operator has no rule.
             DeviceError: the device is unknown, malformed, or lacks the dtype.
+            DataError: a sparsity profile is malformed, or of other layers than the model's.
         """
         device = as_device(gpu, overrides)
         device.gemm_flops_per_s(dtype)
         options = {"mode": mode, "batch": batch, "seq_len": seq_len, "dtype": dtype, "optimizer": optimizer}
         options |= {"attention": attention, "allow_fallback": allow_fallback}
-        if isinstance(model, str | Path):
-            prepared = self._prepared(str(model), _version(model), **options)
-        else:
-            prepared = _load(model, 0, inputs=inputs, **options)
+        if is_machine(device):
+            profile = as_profile(sparsity)
+            prepared, layers = self._with_layers(model, profile, inputs, options)
+            said = self._provenance(device)
+            return estimate_step(prepared, device, profile, layers, said, simulate, compression)
+        prepared = self._step(model, inputs, options)
         return serial(prepared, device, self.kernel_predictor.predict, self._provenance(device))
+
+    def _step(self, model: Any, inputs: Any, options: Mapping[str, Any]) -> PreparedGraph:
+        if isinstance(model, str | Path):
+            return self._prepared(str(model), _version(model), **options)
+        return _load(model, 0, inputs=inputs, **options)
+
+    def _with_layers(
+        self, model: Any, profile: SparsityProfile, inputs: Any, options: Mapping[str, Any]
+    ) -> tuple[PreparedGraph, tuple[str, ...] | None]:
+        """The step with the layer of each of its kernels where the profile tells layers apart."""
+        if not profile.layers:
+            return self._step(model, inputs, options), None
+        key = (str(model), _version(model)) if isinstance(model, str | Path) else None
+        graph, layers, mapped = (
+            self._layered(*key, **options) if key else _load_layers(model, 0, inputs=inputs, **options)
+        )
+        profile.check(mapped)
+        return graph, layers
 
     def sweep(
         self,
@@ -137,6 +175,7 @@ class Predictor:
         optimizer: str = "none",
         attention: str = "eager",
         progress: Callable[[int, int], None] | None = None,
+        sparsity: Sparsity | None = None,
     ) -> pd.DataFrame:
         """Every combination as one row a step: latency, throughput, memory and cost, for capacity planning.
 
@@ -151,24 +190,34 @@ class Predictor:
             models, gpus, batches, modes, seq_lens, dtypes: what to combine.
             optimizer, attention: of all steps.
             progress: called with (done, of) after each row.
+            sparsity: as ``estimate`` takes it, for devices that skip zeros.
         """
         import pandas as pd
 
         grid = list(product(models, gpus, modes, batches, seq_lens, dtypes))
         rows = []
         for done, point in enumerate(grid, start=1):
-            rows.append(self._point(*point, optimizer, attention))
+            rows.append(self._point(*point, optimizer, attention, sparsity=sparsity))
             if progress:
                 progress(done, len(grid))
         return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
 
     def _point(
-        self, model: str, gpu: Gpu, mode: str, batch: int, seq_len: int | None, dtype: str, *options: str
+        self,
+        model: str,
+        gpu: Gpu,
+        mode: str,
+        batch: int,
+        seq_len: int | None,
+        dtype: str,
+        *options: str,
+        sparsity: Sparsity | None = None,
     ) -> dict[str, Any]:
         name = gpu.id if isinstance(gpu, DeviceSpec) else str(gpu)
         asked = {"model": model, "gpu": name, "mode": mode, "batch": batch, "seq_len": seq_len, "dtype": dtype}
         try:
-            return asked | _figures(self.estimate(model, gpu, mode, batch, seq_len, dtype, *options)) | {"error": ""}
+            found = self.estimate(model, gpu, mode, batch, seq_len, dtype, *options, sparsity=sparsity)
+            return asked | _figures(found) | {"error": ""}
         except NeusightError as error:
             return asked | {"fits": False, "error": str(error)}
 
@@ -220,6 +269,15 @@ def _load(model: Any, _version: int, **options: Any) -> PreparedGraph:
     from neusight.graphs.workloads import load_graph
 
     return prepare(load_graph(model, **options))
+
+
+def _load_layers(model: Any, _version: int, **options: Any) -> tuple[PreparedGraph, tuple[str, ...], tuple[str, ...]]:
+    """The step folded by layer, the layer of each of its kernels, and the layers whose tensors may hold zeros."""
+    from neusight.graphs.workloads.load import trace_workload
+
+    graph = trace_workload(model, **options)
+    folded, layers = by_layer(graph)
+    return prepare(folded), layers, mapped_layers(graph)
 
 
 def _figures(estimate: Estimate) -> dict[str, Any]:

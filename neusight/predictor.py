@@ -35,6 +35,15 @@ SEEN_SHARE = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnergyUse:
+    """Energy of single launches in joules, by where it goes; columns of shape (n,)."""
+
+    compute_j: np.ndarray
+    sram_j: np.ndarray
+    dram_j: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelEstimates:
     """Estimates for a batch of kernels; every array has shape (n,).
 
@@ -62,6 +71,8 @@ class KernelEstimates:
     """Standard deviation of the log error that all kernels of an op share on the device."""
     demand: PowerDemand | None = None
     """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
+    energy: EnergyUse | None = None
+    """Where the device's energy is known."""
 
     @property
     def in_domain(self) -> np.ndarray:
@@ -255,7 +266,7 @@ def _merge(parts: list[tuple[np.ndarray, KernelEstimates]], length: int) -> Kern
     if len(demands) == len(parts):
         order = np.argsort(np.concatenate([rows for rows, _ in parts]))
         columns["demand"] = PowerDemand.joined(demands).take(order)
-    for name in set(KernelEstimates.__dataclass_fields__) - {"demand"}:
+    for name in set(KernelEstimates.__dataclass_fields__) - {"demand", "energy"}:
         values = [(rows, getattr(part, name)) for rows, part in parts]
         merged = np.empty(length, dtype=np.result_type(*(v.dtype for _, v in values)))
         for rows, value in values:

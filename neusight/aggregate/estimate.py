@@ -27,6 +27,7 @@ Source = Literal["trained", "transferred", "fallback"]
 COMPOSITION_SPREAD = 0.1
 """Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
 steps by 8.7 % on average, on GPUs of all kinds (``experiments/held-out-fp32``), which is 0.11 of a normal error."""
+ENERGY_PARTS = ("compute", "sram", "dram")
 NORMAL_TAIL = 1.645
 """Standard deviations that enclose 90 % of a normal distribution."""
 
@@ -161,6 +162,12 @@ class Estimate:
         total = sum(k.total_s for k in kernels)
         sums = _sums((k.outside, k.total_s) for k in kernels if k.outside)
         return {reason: sums[reason] / total for reason in sorted(sums, key=lambda reason: -sums[reason])}
+
+    @cached_property
+    def energy_j(self) -> dict[str, float]:
+        """Part (compute, sram, dram) → joules; empty where the device's energy is not known."""
+        parts = {name: sum(k.count * getattr(k, f"{name}_j") for k in self.by_kernel) for name in ENERGY_PARTS}
+        return parts if any(parts.values()) else {}
 
     @property
     def fits(self) -> bool:

@@ -19,7 +19,8 @@ class KernelEstimate:
     standard deviation of the log error that it shares with all kernels of its kind on the device. ``limiter`` is the
     law that sets the latency: compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
     that model with ``(transferred)`` when it was trained on another family, or ``roofline``. ``outside`` says in words
-    what of the kernel or its device lies outside of that model's training, "" where nothing does.
+    what of the kernel or its device lies outside of that model's training, "" where nothing does. ``compute_j``,
+    ``sram_j`` and ``dram_j`` are the energy of one launch, 0 where the device's is not known.
     """
 
     kernel: str
@@ -39,6 +40,9 @@ class KernelEstimate:
     outside: str = ""
     source: str = ""
     spread: float = 0.0
+    compute_j: float = 0.0
+    sram_j: float = 0.0
+    dram_j: float = 0.0
 
     @property
     def in_domain(self) -> bool:
@@ -108,7 +112,8 @@ class Provenance:
     """Where an estimate comes from.
 
     ``tile_models`` maps the name of each tile model to its backend and version; ``hypothetical`` lists the device
-    figures that the user changed; ``calibration`` says what was measured on the device itself, '' where nothing was.
+    figures that the user changed; ``calibration`` says what was measured on the device itself, '' where nothing was;
+    ``sparsity`` which zeros a sparse device met.
     """
 
     neusight: str
@@ -116,6 +121,7 @@ class Provenance:
     training_gpus: tuple[str, ...] = ()
     hypothetical: tuple[str, ...] = ()
     calibration: str = ""
+    sparsity: str = ""
 
     def merged(self, other: Provenance) -> Provenance:
         """The provenance of a sum of two estimates."""
@@ -127,6 +133,7 @@ class Provenance:
             training_gpus=union(self.training_gpus, other.training_gpus),
             hypothetical=union(self.hypothetical, other.hypothetical),
             calibration=joined(self.calibration, other.calibration),
+            sparsity=joined(self.sparsity, other.sparsity),
         )
 
 

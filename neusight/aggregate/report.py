@@ -37,6 +37,7 @@ def report(estimate: Estimate) -> dict[str, Any]:
         },
         "fits": estimate.fits,
         "coverage": estimate.coverage,
+        "energy_j": estimate.energy_j,
         "warnings": list(estimate.warnings),
         "provenance": {
             **asdict(estimate.provenance),

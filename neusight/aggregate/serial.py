@@ -102,8 +102,10 @@ def _stream_rows(prepared: PreparedGraph, device: DeviceSpec, predict: Predict) 
 
 def _rows(estimates: KernelEstimates) -> list[dict[str, Any]]:
     """Columns to rows, as Python values."""
-    columns = (getattr(estimates, name).tolist() for name in _COLUMNS)
-    return [dict(zip(_COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
+    columns = {name: getattr(estimates, name).tolist() for name in _COLUMNS}
+    if estimates.energy is not None:
+        columns |= {name: column.tolist() for name, column in vars(estimates.energy).items()}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 _TIMES = ("latency_s", "low_s", "high_s")

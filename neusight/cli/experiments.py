@@ -23,7 +23,7 @@ def list_(form: Format = "human") -> None:
     from neusight.experiments import list_experiments
 
     rows = [
-        {"id": e.id, "title": e.declared.title, "report": list(e.declared.report), "data": e.declared.data.name}
+        {"id": e.id, "title": e.declared.title, "report": list(e.declared.report), "data": e.declared.subject}
         for e in list_experiments()
     ]
 

@@ -32,6 +32,14 @@ Calibrations = Annotated[
         help="What `neusight calibrate` wrote; default: those in your own folder, for their GPUs.",
     ),
 ]
+Sparsity = Annotated[
+    str,
+    typer.Option(
+        metavar="OPERAND=SHARE,…|FILE",
+        help="Zeros that devices like tensordash skip: `activations=0.6,gradients=0.5`, or a profile of "
+        "`neusight sparsity measure`.",
+    ),
+]
 Mode = Annotated[Literal["inference", "training"], typer.Option(help="What a step runs.")]
 Batch = Annotated[int, typer.Option("--batch", "-b", help="Samples a step.")]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", "-s", help="Tokens a sample; default: the model's own.")]

@@ -17,6 +17,7 @@ from neusight.cli.options import (
     Optimizer,
     Overrides,
     SeqLen,
+    Sparsity,
     TileModels,
     listed,
 )
@@ -41,6 +42,13 @@ def predict(
     allow_fallback: Annotated[
         bool, typer.Option("--allow-fallback", help="Estimate operators without a rule as data movement, visibly.")
     ] = False,
+    sparsity: Sparsity = "",
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="On such a device, run its scheduler instead of its tile model.")
+    ] = False,
+    compression: Annotated[
+        bool, typer.Option("--compression", help="On such a device, zeros do not travel to and from DRAM.")
+    ] = False,
     by: By = "operator",
     form: Format = "human",
 ) -> None:
@@ -51,6 +59,8 @@ def predict(
     - `neusight predict gpt2-large --gpu l4 --mode training --batch 1`
 
     - `neusight predict llama-2-7b --gpu a100-sxm-80gb,h100-sxm-80gb --seq-len 1024`
+
+    - `neusight predict vgg16 --gpu a100-sxm-40gb,tensordash --mode training --sparsity activations=0.6,gradients=0.5`
 
     - `neusight predict ./config.json --gpu h100-sxm-80gb --set dram_bandwidth=4.8TB/s --format json`
     """
@@ -67,6 +77,7 @@ def predict(
             predictor.estimate(
                 model, name, mode, batch, seq_len, dtype, optimizer, attention,
                 overrides=overrides, allow_fallback=allow_fallback,
+                sparsity=sparsity or None, simulate=simulate, compression=compression,
             )
             for name in gpus
         ]  # fmt: skip

@@ -56,6 +56,9 @@ def _headline(e: Estimate) -> None:
     line(f"  throughput  {e.samples_per_s:.3g} samples/s{tokens}")
     share = e.bound_s / e.latency_s if e.latency_s else 0.0
     line(f"  bound       {milliseconds(e.bound_s)} by physics ({share:.0%} of the latency), limited by {e.limiter}")
+    if e.energy_j:
+        parts = ", ".join(f"{name} {joules:.3g}" for name, joules in e.energy_j.items())
+        line(f"  energy      {sum(e.energy_j.values()):.3g} J ({parts})")
 
 
 def _phases(e: Estimate) -> None:
@@ -135,8 +138,9 @@ def _origin(e: Estimate) -> None:
     covered = ", ".join(f"{name} {share:.1%}" for name, share in e.coverage.items() if share)
     known = "among the GPUs of training" if e.gpu in e.provenance.training_gpus else "in no tile model's training"
     measured = (f"corrected by {e.provenance.calibration}",) if e.provenance.calibration else ()
+    zeros = (f"zeros: {e.provenance.sparsity}",) if e.provenance.sparsity else ()
     version = f"{e.gpu} {known}; neusight {e.provenance.neusight}"
-    _paragraph("source", f"tile models {covered} of the latency", *measured, version)
+    _paragraph("source", f"tile models {covered} of the latency", *measured, *zeros, version)
 
 
 def _paragraph(title: str, *texts: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neusight.cli.options import Attention, Calibrations, Format, Gpus, Optimizer, TileModels, listed, numbers
+from neusight.cli.options import Attention, Calibrations, Format, Gpus, Optimizer, Sparsity, TileModels, listed, numbers
 
 
 def sweep(
@@ -22,6 +22,7 @@ def sweep(
     attention: Attention = "eager",
     tile_models: TileModels = None,
     calibration: Calibrations = "",
+    sparsity: Sparsity = "",
     form: Format = "human",
 ) -> None:
     """Predict every combination of models, GPUs and batches: latency, throughput, memory, cost.
@@ -50,6 +51,7 @@ def sweep(
             optimizer,
             attention,
             progress=advance,
+            sparsity=sparsity or None,
         )
     rows: list[dict[str, Any]] = found.astype(object).where(found.notna(), None).to_dict("records")
     note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from neusight.errors import DataError, nearest
+from neusight.experiments.sparse_declare import SparseDeclaration
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
@@ -145,6 +146,11 @@ class Declaration(_Closed):
     few_shot: FewShot | None = None
     targets: Targets = Targets()
 
+    @property
+    def subject(self) -> str:
+        """Where the figures come from, for the list of experiments."""
+        return self.data.name
+
     def training(self, fold: Fold) -> tuple[str, ...]:
         """The GPUs that a fold trains on."""
         return tuple(gpu for gpu in self.gpus if gpu not in fold.held_out)
@@ -159,13 +165,22 @@ class Experiment:
     declared: Declaration
 
 
-def list_experiments(root: Path | None = None) -> list[Experiment]:
+@dataclass(frozen=True)
+class SparseExperiment:
+    """The same for what is simulated: ``kind = "sparse"``."""
+
+    id: str
+    folder: Path
+    declared: SparseDeclaration
+
+
+def list_experiments(root: Path | None = None) -> list[Experiment | SparseExperiment]:
     """All experiments below ``root``, default the checkout's ``experiments/``, in order of id."""
     found = sorted((root or checkout_dir("experiments")).glob(f"*/{DECLARATION}"))
     return [_load(path) for path in found]
 
 
-def find_experiment(name: str, root: Path | None = None) -> Experiment:
+def find_experiment(name: str, root: Path | None = None) -> Experiment | SparseExperiment:
     """The experiment of that id.
 
     Raises:
@@ -180,21 +195,24 @@ def find_experiment(name: str, root: Path | None = None) -> Experiment:
     return _load(path)
 
 
-def _load(path: Path) -> Experiment:
+def _load(path: Path) -> Experiment | SparseExperiment:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path}: not TOML: {error}") from None
+    sparse = content.get("kind") == "sparse"
     try:
+        if sparse:
+            return SparseExperiment(path.parent.name, path.parent, SparseDeclaration(**content))
         declared = Declaration(**content)
     except ValidationError as error:
-        raise DataError(f"{path}: {_first(error)}") from None
+        raise DataError(f"{path}: {_first(error, SparseDeclaration if sparse else Declaration)}") from None
     if mistake := next(_mistakes(declared), ""):
         raise DataError(f"{path}: {mistake}")
     return Experiment(path.parent.name, path.parent, declared)
 
 
-def _first(error: ValidationError) -> str:
+def _first(error: ValidationError, model: type[BaseModel]) -> str:
     """The first mistake as one line, with the nearest keys for an unknown one."""
     found = error.errors()[0]
     place = ".".join(str(part) for part in found["loc"])
@@ -202,18 +220,18 @@ def _first(error: ValidationError) -> str:
         return f"{place} is missing: add it"
     if found["type"] != "extra_forbidden":
         return f"{place} = {found['input']!r}: {found['msg'].lower()}"
-    known = _keys(found["loc"][:-1])
+    known = _keys(found["loc"][:-1], model)
     key = str(found["loc"][-1])
     return f"unknown key '{place}'{nearest(key, known) or ': use one of ' + ', '.join(known)}"
 
 
-def _keys(place: tuple[Any, ...]) -> list[str]:
+def _keys(place: tuple[Any, ...], root: type[BaseModel]) -> list[str]:
     """Keys of the table at a place: of a list of tables, those of its entries."""
-    model: Any = Declaration
+    model: Any = root
     for part in place:
         if isinstance(part, str):
             kind = model.model_fields[part].annotation
-            model = next((a for a in get_args(kind) if isinstance(a, type) and issubclass(a, _Closed)), kind)
+            model = next((a for a in get_args(kind) if isinstance(a, type) and issubclass(a, BaseModel)), kind)
     return list(model.model_fields)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.experiments import figures_kernels, figures_models
+from neusight.experiments.results import is_sparse
+from neusight.experiments.sparse_figures import DRAWINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,6 +79,10 @@ def draw(results: Results, folder: Path) -> list[str]:
 
     Points are drawn from predictions and their errors, which results keep to a tenth of a percent.
     """
+    if is_sparse(results):
+        for name, (drawing, _) in DRAWINGS.items():
+            save(drawing(results), folder / name)
+        return list(DRAWINGS)
     drawn = []
     for name, figure in FIGURES.items():
         if _shown(name, results):

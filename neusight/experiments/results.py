@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
-from neusight.experiments.declare import Data, Declaration, Experiment
+from neusight.experiments.declare import Data, Declaration, Experiment, SparseExperiment
 from neusight.tile_models.artifact import file_sha256
 
 RESULTS = "results.json"
@@ -64,7 +64,7 @@ def _of_row(errors: Any) -> Any:
     return None if errors is None or not isfinite(errors) else round(float(errors), ROW_DECIMALS)
 
 
-def load_results(experiment: Experiment) -> dict[str, Any]:
+def load_results(experiment: Experiment | SparseExperiment) -> dict[str, Any]:
     """What the last run left.
 
     Raises:
@@ -86,9 +86,14 @@ def read_results(path: Path, remedy: str = "give results.json or the folder that
         raise DataError(f"{file} is not there: {remedy}") from None
     except ValueError as error:
         raise DataError(f"{file} is damaged ({error}): {remedy}") from None
-    if not isinstance(found, dict) or not {"experiment", "folds", "predictors"} <= set(found):
+    if not isinstance(found, dict) or not ({"experiment", "folds", "predictors"} <= set(found) or is_sparse(found)):
         raise DataError(f"{file} holds no results of an experiment: {remedy}")
     return found
+
+
+def is_sparse(results: Mapping[str, Any]) -> bool:
+    """Whether they are those of a simulated experiment."""
+    return results.get("kind") == "sparse"
 
 
 def as_text(results: Mapping[str, Any]) -> str:
@@ -109,12 +114,13 @@ def _lines(value: Any, depth: int) -> str:
 
 def write_results(folder: Path, results: dict[str, Any]) -> list[Path]:
     """Write results, figures and report into a folder; the same results give the same files."""
-    from neusight.experiments.figures import draw
-    from neusight.experiments.report import render
+    from neusight.experiments import figures as of_measured
+    from neusight.experiments import report, sparse_report
 
     folder.mkdir(parents=True, exist_ok=True)
-    figures = draw(results, folder)
-    texts = {RESULTS: as_text(results), REPORT: render(results, figures)}
+    figures = of_measured.draw(results, folder)
+    text = sparse_report.render(results, figures) if is_sparse(results) else report.render(results, figures)
+    texts = {RESULTS: as_text(results), REPORT: text}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in (*texts, *figures)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from neusight.experiments.declare import Declaration, Experiment
+from neusight.experiments.declare import Declaration, Experiment, SparseExperiment
 from neusight.experiments.kernel_rows import predicted_rows, tested_rows
 from neusight.experiments.kernel_summary import averaged, calibration, kernel_cells, main_group, sample
 from neusight.experiments.model_rows import model_rows, summarise_models
@@ -41,8 +41,23 @@ class Clock:
         self.seconds[part] = self.seconds.get(part, 0.0) + monotonic() - began
 
 
-def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Report | None = None) -> dict[str, Any]:
-    """Do what an experiment declares.
+def run(
+    experiment: Experiment | SparseExperiment, quick: bool = False, jobs: int = 1, report: Report | None = None
+) -> dict[str, Any]:
+    """Do what an experiment declares: with ``jobs`` trainings at a time where it trains; see ``run_measured`` and
+    ``sparse_run.run``.
+    """
+    if isinstance(experiment, SparseExperiment):
+        from neusight.experiments import sparse_run
+
+        return sparse_run.run(experiment, quick, report)
+    return run_measured(experiment, quick, jobs, report)
+
+
+def run_measured(
+    experiment: Experiment, quick: bool = False, jobs: int = 1, report: Report | None = None
+) -> dict[str, Any]:
+    """Train, predict and compare with what was measured.
 
     Args:
         experiment: what to do.

@@ -158,7 +158,8 @@ class Recorder(TorchDispatchMode):
     def _layer(self) -> str:
         if self.phase == "forward":
             layer = self.layers[-1]
-            self._layer_of_sequence[torch.autograd._get_sequence_nr() - 1] = layer
+            # An operator without a gradient takes no number: the number is that of the last one that has.
+            self._layer_of_sequence.setdefault(torch.autograd._get_sequence_nr() - 1, layer)
             return layer
         if self.phase == "backward":
             node = torch._C._current_autograd_node()

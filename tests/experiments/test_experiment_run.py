@@ -29,7 +29,7 @@ from neusight.experiments.report import render
 from neusight.experiments.results import as_text, rounded
 from neusight.paths import checkout_dir
 
-DONE = [e for e in list_experiments() if (e.folder / "results.json").is_file()]
+DONE = [e for e in list_experiments() if isinstance(e, Experiment) and (e.folder / "results.json").is_file()]
 
 
 def changed(experiment: Experiment, **changes: Any) -> Experiment:
@@ -227,7 +227,7 @@ def test_results_of_the_checkout_are_of_what_is_declared(experiment: Experiment)
 @pytest.mark.parametrize("experiment", DONE, ids=lambda e: e.id)
 def test_reports_of_the_checkout_are_rendered_from_their_results(experiment: Experiment) -> None:
     figures = [name for name in FIGURES if (experiment.folder / name).is_file()]
-    assert all((experiment.folder / name).stat().st_size <= 100_000 for name in figures)
+    assert all((experiment.folder / name).stat().st_size <= 150_000 for name in figures)
     assert (experiment.folder / "report.md").read_text(encoding="utf-8") == render(load_results(experiment), figures)
 
 

@@ -57,6 +57,19 @@ def test_first_layer_of_a_network_needs_no_input_gradient() -> None:
     assert gemm_flops(kernels(graph, "backward")) == first + 2 * second
 
 
+def test_backward_operators_belong_to_the_layer_of_their_forward_pass() -> None:
+    # Batch norm counts batches, which takes no gradient and no place in the order of those that do.
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))
+
+    graph = trace(build, [TensorSpec((2, 3, 16, 16))], name="m", mode="training")
+    found = {
+        phase: [n.layer for n in graph.nodes if n.phase == phase and any(isinstance(k, Conv2d) for k in n.kernels)]
+        for phase in ("forward", "backward")
+    }
+    assert found == {"forward": ["0", "3"], "backward": ["3", "0"]}
+
+
 def test_linear_layers_use_the_layouts_of_cublas(gpt2: Callable[..., Graph]) -> None:
     graph = trace(lambda: nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4)), [TensorSpec((32, 8))], name="m",
                   mode="training")  # fmt: skip

@@ -18,7 +18,7 @@ from neusight.laws.power import PowerDemand
 from neusight.predictor import CHUNK, KernelEstimates, KernelPredictor, answering_model
 
 CATALOGUE = {gpu: load_device(gpu) for gpu in device_ids()}
-COLUMNS = [f.name for f in fields(KernelEstimates) if f.name != "demand"]
+COLUMNS = [f.name for f in fields(KernelEstimates) if f.name not in ("demand", "energy")]
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,21 @@ def vgg(config: dict[str, Any]) -> nn.Module:
         nn.Dropout(dropout),
         nn.Linear(4096, classes),
     )
-    return ConvClassifier(nn.Sequential(*features), 7, classifier)
+    return _drawn(ConvClassifier(nn.Sequential(*features), 7, classifier))
+
+
+def _drawn(model: nn.Module) -> nn.Module:
+    """Convolutions start as He et al. 2015 draw them for ReLU, linear layers small: PyTorch's own start would shrink
+    what deep layers see until their biases alone decided which units are ever active.
+    """
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, 0.0, 0.01)
+        if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return model
 
 
 def _conv_relu(channels: int, width: int, kernel: int, stride: int = 1, padding: int = 0) -> Iterable[nn.Module]:

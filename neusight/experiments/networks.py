@@ -1,0 +1,38 @@
+"""Small networks that experiments train: what the catalogue of workloads lacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+NODES, FEATURES, HIDDEN, CLASSES = 2048, 512, 256, 64
+
+
+def bert_layer() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """One encoder layer of BERT base on four sequences of 128 tokens: GELU, so that few activations are zero."""
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, activation="gelu", batch_first=True)
+    return layer, (torch.randn(4, 128, 768),)
+
+
+def graph_convolution() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """Two layers of graph convolution, ``σ(Â X W)`` (Kipf and Welling 2017), with ``Â X`` gathered beforehand and
+    smooth activations: a network without zeros.
+    """
+    import torch
+
+    class GraphConvolution(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(FEATURES, HIDDEN)
+            self.second = torch.nn.Linear(HIDDEN, CLASSES)
+
+        def forward(self, gathered: torch.Tensor) -> Any:
+            return self.second(torch.nn.functional.elu(self.first(gathered)))
+
+    torch.manual_seed(0)
+    return GraphConvolution(), (torch.randn(NODES, FEATURES),)
