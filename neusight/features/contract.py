@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,13 @@ class FeatureContract:
         return asdict(self) | {"features": list(self.features)}
 
     @staticmethod
-    def from_dict(content: dict[str, Any], where: str) -> FeatureContract:
+    def from_dict(
+        content: dict[str, Any], where: str, known: Collection[str] | None = FORMULAS.keys()
+    ) -> FeatureContract:
         """Read a contract and check it against the formulas that this version has.
+
+        ``known``: names that have a formula, of GPU kernels where nothing else is said; a simulated device has its
+        own. None leaves that check to whoever has them.
 
         Raises:
             ArtifactError: missing or unknown keys, a target other than logit_utilisation, an unknown feature.
@@ -37,15 +43,16 @@ class FeatureContract:
             raise ArtifactError(f"{where}: a feature contract has the keys {', '.join(sorted(expected))}")
         if content["target"] != "logit_utilisation":
             raise ArtifactError(f"{where}: target '{content['target']}' is not logit_utilisation")
-        if unknown := [name for name in content["features"] if name not in FORMULAS]:
+        unknown = [] if known is None else [name for name in content["features"] if name not in known]
+        if unknown:
             raise ArtifactError(
                 f"{where}: feature '{unknown[0]}' is unknown to this version of neusight: retrain with neusight train"
             )
         return FeatureContract(**content | {"features": tuple(content["features"])})
 
 
-def load_contract(family: str, folder: Path | None = None) -> FeatureContract:
-    """The declared contract of a family.
+def load_contract(family: str, folder: Path | None = None, known: Collection[str] = FORMULAS.keys()) -> FeatureContract:
+    """The declared contract of a family, whose features have a formula among the ``known``.
 
     Raises:
         ArtifactError: no such file, or it is malformed.
@@ -61,4 +68,4 @@ def load_contract(family: str, folder: Path | None = None) -> FeatureContract:
         content = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ArtifactError(f"cannot read the feature contract {path}: {error}") from None
-    return FeatureContract.from_dict(content, str(path))
+    return FeatureContract.from_dict(content, str(path), known)

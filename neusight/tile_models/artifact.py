@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from neusight.errors import ArtifactError
-from neusight.features import FeatureContract
+from neusight.features import FORMULAS, FeatureContract
 from neusight.laws.work import Work
 from neusight.paths import tile_models_dir
 from neusight.tile_models.protocol import TileModel, backend_class
@@ -32,7 +32,8 @@ class Manifest:
     that all rows of an op share on a device that was not seen; ``levels`` the logit by which each training device and
     op departs from the model, by ``level_name``; ``domain`` the range of each feature and of the kernels' sizes, the
     ops and the dtypes in training; ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of
-    the training devices each vendor made.
+    the training devices each vendor made; ``simulator`` what stands for the devices where they are no GPUs: such a
+    model answers the simulator's own package alone, which has the formulas of its features.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Manifest:
     spread: dict[str, float] = field(default_factory=dict)
     cleaning: dict[str, int] = field(default_factory=dict)
     vendors: dict[str, int] = field(default_factory=dict)
+    simulator: str = ""
     weights_sha256: str = ""
     protocol: int = PROTOCOL
 
@@ -150,7 +152,8 @@ def load_manifest(folder: Path) -> Manifest:
     if not isinstance(content, dict) or content.get("protocol") != PROTOCOL:
         raise ArtifactError(f"{path}: protocol {_protocol(content)} is not {PROTOCOL}: retrain with neusight train")
     try:
-        contract = FeatureContract.from_dict(content["contract"], str(path))
+        known = None if content.get("simulator") else FORMULAS.keys()
+        contract = FeatureContract.from_dict(content["contract"], str(path), known)
         return Manifest(**content | {"contract": contract})
     except (KeyError, TypeError) as error:
         raise ArtifactError(f"{path}: manifest is not as expected ({error}): retrain with neusight train") from None
@@ -216,5 +219,6 @@ def artifact_folders(directory: Path | None = None) -> list[Path]:
 
 
 def load_artifacts(directory: Path | None = None) -> dict[str, Artifact]:
-    """All tile models of a directory by name."""
-    return {folder.name: load_artifact(folder) for folder in artifact_folders(directory)}
+    """All tile models of GPU kernels in a directory by name; those of simulated devices are left to their packages."""
+    folders = [folder for folder in artifact_folders(directory) if not load_manifest(folder).simulator]
+    return {folder.name: load_artifact(folder) for folder in folders}
