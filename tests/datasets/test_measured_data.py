@@ -24,6 +24,8 @@ def kernels(data):
 def test_hashes_match_the_manifests(data, monkeypatch):
     monkeypatch.setenv("NEUSIGHT_DATA", str(data))
     for manifest in list_datasets():
+        if manifest.name == "tensordash-tiles" and not (data / manifest.name).is_dir():
+            continue  # simulated: made anew rather than kept
         assert records(dataset_folder(manifest)) == manifest.files, manifest.name
 
 

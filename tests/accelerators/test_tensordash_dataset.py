@@ -1,0 +1,122 @@
+"""The simulated data set: the same whenever and however it is made, and what the committed manifest describes."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neusight.accelerators.tensordash import TileRanges, random_mask, schedule_passes
+from neusight.accelerators.tensordash import dataset as dataset_module
+from neusight.accelerators.tensordash.dataset import (
+    NAME,
+    PARTS,
+    Part,
+    draws_of,
+    load_passes,
+    make_dataset,
+    simulate_passes,
+)
+from neusight.accelerators.tensordash.masks import filled_slots
+from neusight.accelerators.tensordash.tile_model import load_tile_model
+from neusight.accelerators.tensordash.train import main, train
+from neusight.datasets import find_dataset, verify
+from neusight.errors import DataError
+
+SMALL = TileRanges(max_length=12, max_streams=6, rows=(1, 2, 4))
+TWO = (Part("whole", 40, SMALL), Part("short", 16, TileRanges(max_length=4, max_streams=4)))
+
+
+@pytest.fixture(autouse=True)
+def short_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_module, "CHUNK", 16)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    make_dataset(tmp_path, 3, TWO)
+    return tmp_path / NAME
+
+
+def test_chunks_join_to_the_whole() -> None:
+    whole = pd.DataFrame(simulate_passes(60, seed=2, ranges=SMALL))
+    parts = [pd.DataFrame(simulate_passes(n, 2, s, SMALL)) for s, n in ((0, 7), (7, 50), (57, 3))]
+    pd.testing.assert_frame_equal(pd.concat(parts, ignore_index=True), whole, check_exact=True)
+
+
+def test_means_are_those_of_independent_draws() -> None:
+    passes = simulate_passes(24, seed=6, ranges=SMALL)
+    rng = np.random.default_rng(1)
+    for i in range(24):
+        row = {name: column[i].item() for name, column in passes.items()}
+        shape = (row["rows"], row["length"], 16)
+        zeros = row["sparsity"], row["clustering"], row["cluster"]
+        masks = [random_mask(rng, shape, *zeros) for _ in range(400)]
+        filled = filled_slots(row["taps"], row["channels"])
+        cycles = schedule_passes(np.concatenate(masks) & filled, row["rows"])
+        error = np.hypot(cycles.std() / 20, cycles.mean() * row["scatter"] / np.sqrt(row["draws"]))
+        assert abs(cycles.mean() - row["cycles"]) <= 4.5 * error + 1e-9
+
+
+def test_short_and_clustered_passes_are_drawn_more_often() -> None:
+    assert draws_of(1, 1, 0.0, "stream") == 512
+    assert draws_of(16, 4096, 0.0, "stream") == draws_of(16, 4096, 0.5, "step") == 1
+    assert draws_of(16, 4096, 0.5, "stream") == draws_of(16, 4096, 0.5, "lane") == 48
+
+
+def test_a_data_set_is_the_same_again_and_an_interrupted_one_is_taken_up(made: Path, tmp_path: Path) -> None:
+    again = make_dataset(tmp_path / "again", 3, TWO)
+    lost = made / "passes" / "whole-001.parquet"
+    kept = made / "passes" / "whole-000.parquet"
+    lost.unlink()
+    before = kept.stat().st_mtime_ns
+    taken_up = make_dataset(tmp_path, 3, TWO)
+    assert kept.stat().st_mtime_ns == before
+    assert taken_up.files == again.files
+    assert taken_up.rows == 56
+    frame = load_passes(made)
+    assert frame.groupby("part").size().to_dict() == {"short": 16, "whole": 40}
+    assert verify(made).ok
+    card = (made / "card.md").read_text(encoding="utf-8")
+    assert "passes/short-000.parquet" in card
+    assert "oldest-row" in card
+
+
+def test_parts_differ_in_seed(made: Path) -> None:
+    frame = load_passes(made)
+    whole, short = (frame[frame["part"] == part].reset_index(drop=True) for part in ("whole", "short"))
+    assert (whole["sparsity"][:16] != short["sparsity"]).all()
+
+
+def test_a_folder_of_other_passes_is_refused(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="asked for otherwise: give another folder, or empty it"):
+        make_dataset(tmp_path, 4, TWO)
+    with pytest.raises(DataError, match="holds no simulated passes"):
+        load_passes(tmp_path)
+
+
+def test_training_from_nothing_writes_a_model_that_loads(made: Path, tmp_path: Path) -> None:
+    quick = {"epochs": 1, "hidden": 8, "members": 1}
+    first = train(tmp_path / "out", tmp_path, 3, TWO, quick)
+    second = train(tmp_path / "again", tmp_path, 3, TWO, quick)
+    assert first.manifest == second.manifest
+    assert first.manifest.metrics["held_out_rows"] == 7
+    assert load_tile_model(tmp_path / "out" / "tensordash").manifest == first.manifest
+
+
+def test_the_command_reports_an_error_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "data" / NAME
+    folder.mkdir(parents=True)
+    (folder / "collection.json").write_text("{}")
+    assert main(["--out", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+def test_the_committed_manifest_describes_what_the_model_was_trained_on() -> None:
+    manifest, trained = find_dataset(NAME), load_tile_model().manifest
+    hashes = {f.path: f.sha256 for f in manifest.files if f.path.endswith(".parquet")}
+    assert hashes == trained.data["sha256"]
+    assert manifest.rows == sum(part.count for part in PARTS)
+    assert {f.path.split("/")[-1].rsplit("-", 1)[0] for f in manifest.files if f.rows} == {p.name for p in PARTS}
