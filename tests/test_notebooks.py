@@ -10,6 +10,7 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 PUBLIC = {
     "neusight",
+    "neusight.accelerators.sparsity",
     "neusight.datasets",
     "neusight.evaluation",
     "neusight.experiments",
