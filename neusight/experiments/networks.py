@@ -19,7 +19,7 @@ def bert_layer() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     class Layer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = BertLayer(BertConfig(attn_implementation="eager"))
+            self.layer = BertLayer(BertConfig(attn_implementation="eager"))  # type: ignore[call-arg]
 
         def forward(self, hidden: torch.Tensor) -> Any:
             found = self.layer(hidden)

@@ -23,8 +23,10 @@ Columns = Mapping[str, np.ndarray]
 PassCycles = Callable[[Columns, Machine], np.ndarray]
 """Mean cycles of a pass of each line, shape (lines,), from columns ``taps``, ``channels``, ``length``, ``rows``,
 ``columns``, ``row_streams``, ``column_streams``, ``sparsity``, ``clustering`` and ``cluster``."""
-LIKE_ALL = 64
-"""Streams of the scheduled operand that stand for all: a multiple of every usual number of rows."""
+LIKE_ALL = 16
+"""Streams of the scheduled operand that stand for all in a draw: a multiple of every usual number of rows."""
+DRAWS, STEPS = 8, 32768
+"""Draws of a line at least, and steps of all streams together: short streams scatter, and so do clustered zeros."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def line_columns(batch: KernelBatch, lines: Streams, machine: Machine) -> tuple[
 
 
 def simulated(columns: Columns, machine: Machine) -> np.ndarray:
-    """Mean cycles of a pass by the scheduler itself, on up to ``LIKE_ALL`` drawn streams of each line.
+    """Mean cycles of a pass by the scheduler itself, over draws of up to ``LIKE_ALL`` streams of each line.
 
     Equal lines get equal masks: the seed is made of what a line says.
     """
@@ -114,7 +116,8 @@ def _simulated(line: Mapping[str, object], machine: Machine) -> float:
     taps, channels, streams = (int(str(line[name])) for name in ("taps", "channels", "row_streams"))
     filled = filled_slots(taps, channels, machine.lanes)
     sparsity, clustering = (float(str(line[name])) for name in ("sparsity", "clustering"))
-    mask = random_mask(
-        np.random.default_rng(seed), (streams, *filled.shape), sparsity, clustering, str(line["cluster"])
-    )
-    return float(schedule_passes(mask & filled, machine.rows, machine.options, machine.depth).mean())
+    rng, cluster = np.random.default_rng(seed), str(line["cluster"])
+    draws = max(DRAWS, -(-STEPS // (streams * len(filled))))
+    masks = (random_mask(rng, (streams, *filled.shape), sparsity, clustering, cluster) for _ in range(draws))
+    found = (schedule_passes(mask & filled, machine.rows, machine.options, machine.depth).mean() for mask in masks)
+    return float(np.mean(list(found)))

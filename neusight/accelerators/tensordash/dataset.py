@@ -57,10 +57,15 @@ PARTS = (
     Part("short", 12_288, replace(_WHOLE, taps=(1, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8, 9, 9, 16, 25), max_length=32)),
     Part("narrow", 12_288, replace(_WHOLE, taps=(1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7, 8, 9), max_length=9)),
     Part("dense", 4096, TileRanges(max_length=128, max_sparsity=0.0)),
+    Part("pixels", 12_288, replace(_WHOLE, taps=(1,), max_length=14)),
 )
 """What is learned: the ranges of ``TileRanges`` with zeros and clustering up to their ends, and again what is rare
 there and differs most from one configuration to the next, since every step and lane counts: short streams, those with
-few channels as well, and streams without zeros, that gain by empty lanes alone."""
+few channels as well, streams without zeros, that gain by empty lanes alone, and the few pixels that weight gradients of
+deep layers run over."""
+
+MOST_PARTS = 100
+"""Parts that a seed tells apart."""
 
 CHUNK = 2048
 """Passes a file."""
@@ -121,7 +126,7 @@ def make_dataset(out: Path, seed: int = 0, parts: tuple[Part, ...] = PARTS, repo
         path = folder / "passes" / f"{part.name}-{start // CHUNK:03d}.parquet"
         if not path.is_file():
             # Parts have seeds of their own: the same points of a sequence would be drawn with the same chance.
-            _write(path, simulate_passes(count, seed * len(parts) + k, start, part.ranges))
+            _write(path, simulate_passes(count, seed * MOST_PARTS + k, start, part.ranges))
         done += count
         if report:
             report(done, total)
