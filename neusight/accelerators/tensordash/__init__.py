@@ -1,9 +1,10 @@
 """TensorDash, cycle by cycle: skips the zeros of one operand of every product (Mahmoud et al. 2020, arXiv 2009.00748).
 
 ``options`` says what a lane may take, ``schedule`` counts cycles (``pe`` is its compiled part), ``masks`` draws zeros,
-``tiles`` simulates sampled tiles, ``streams`` lays convolutions and matrix products onto them. ``dataset``, ``features``,
-``tile_model`` and ``train`` are the tile model that learns from all this. As a device: ``machine`` says what the whole
-is, ``operands`` puts a profile's zeros to kernels, ``cycles`` and ``passes`` count, ``device`` and ``estimate`` answer.
+``tiles`` simulates sampled tiles, ``streams`` lays convolutions and matrix products onto them. ``dataset``,
+``features``, ``tile_model`` and ``train`` are the tile model that learns from all this. As a device: ``machine`` says
+what the whole is, ``operands`` puts a profile's zeros to kernels, ``cycles`` and ``passes`` count, ``device`` and
+``estimate`` answer.
 """
 
 from neusight.accelerators.tensordash.masks import CLUSTERS, clustering_of, filled_slots, random_mask
