@@ -25,6 +25,8 @@ PassCycles = Callable[[Columns, Machine], np.ndarray]
 ``columns``, ``row_streams``, ``column_streams``, ``sparsity``, ``clustering`` and ``cluster``."""
 LIKE_ALL = 16
 """Streams of the scheduled operand that stand for all in a draw: a multiple of every usual number of rows."""
+AT_ONCE = 2**21
+"""Values of a mask at a time: what a core's memory takes without a pause."""
 DRAWS, STEPS = 8, 32768
 """Draws of a line at least, and steps of all streams together: short streams scatter, and so do clustered zeros."""
 
@@ -118,6 +120,11 @@ def _simulated(line: Mapping[str, object], machine: Machine) -> float:
     sparsity, clustering = (float(str(line[name])) for name in ("sparsity", "clustering"))
     rng, cluster = np.random.default_rng(seed), str(line["cluster"])
     draws = max(DRAWS, -(-STEPS // (streams * len(filled))))
-    masks = (random_mask(rng, (streams, *filled.shape), sparsity, clustering, cluster) for _ in range(draws))
-    found = (schedule_passes(mask & filled, machine.rows, machine.options, machine.depth).mean() for mask in masks)
-    return float(np.mean(list(found)))
+    # Streams know nothing of each other unless their zeros lie in the same slots: then each draw has slots of its own.
+    whole = streams % machine.rows == 0 and (clustering == 0 or cluster != "slot")
+    together = min(draws, max(1, AT_ONCE // (streams * filled.size))) if whole else 1
+    found = []
+    for _ in range(-(-draws // together)):
+        mask = random_mask(rng, (together * streams, *filled.shape), sparsity, clustering, cluster)
+        found.append(schedule_passes(mask & filled, machine.rows, machine.options, machine.depth).mean())
+    return float(np.mean(found))
