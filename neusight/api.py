@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import neusight
-from neusight.accelerators.sparsity.profile import SparsityProfile
-from neusight.accelerators.tensordash.estimate import Sparsity, as_profile, estimate_step, machine_predictor
-from neusight.accelerators.tensordash.machine import is_machine
-from neusight.accelerators.tensordash.operands import by_layer, mapped_layers, without_zeros
+from neusight.accelerators.kinds import is_machine
 from neusight.aggregate import Estimate, KernelEstimate, PreparedGraph, Provenance, kernel_rows, prepare, serial
 from neusight.calibration.folder import load_calibrations
 from neusight.devices import DeviceSpec, load_device
@@ -25,6 +22,9 @@ from neusight.predictor import KernelEstimates, KernelPredictor
 if TYPE_CHECKING:
     import pandas as pd
     import torch
+
+    from neusight.accelerators.sparsity.profile import SparsityProfile
+    from neusight.accelerators.tensordash.estimate import Sparsity
 
 Gpu = str | Path | DeviceSpec
 _REMEMBERED = 256
@@ -87,6 +87,9 @@ class Predictor:
         """
         device = as_device(gpu)
         if is_machine(device):
+            from neusight.accelerators.tensordash.estimate import machine_predictor
+            from neusight.accelerators.tensordash.operands import without_zeros
+
             return machine_predictor(device).predict(without_zeros(batch), device)
         return self.kernel_predictor.predict(batch, device)
 
@@ -139,6 +142,8 @@ class Predictor:
         options = {"mode": mode, "batch": batch, "seq_len": seq_len, "dtype": dtype, "optimizer": optimizer}
         options |= {"attention": attention, "allow_fallback": allow_fallback}
         if is_machine(device):
+            from neusight.accelerators.tensordash.estimate import as_profile, estimate_step
+
             profile = as_profile(sparsity)
             prepared, layers = self._with_layers(model, profile, inputs, options)
             said = self._provenance(device)
@@ -273,6 +278,7 @@ def _load(model: Any, _version: int, **options: Any) -> PreparedGraph:
 
 def _load_layers(model: Any, _version: int, **options: Any) -> tuple[PreparedGraph, tuple[str, ...], tuple[str, ...]]:
     """The step folded by layer, the layer of each of its kernels, and the layers whose tensors may hold zeros."""
+    from neusight.accelerators.tensordash.operands import by_layer, mapped_layers
     from neusight.graphs.workloads.load import trace_workload
 
     graph = trace_workload(model, **options)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neusight.accelerators.kinds import SPARSE, is_machine
 from neusight.accelerators.tensordash.options import DEPTH, LANES
 from neusight.accelerators.tensordash.streams import COLUMNS, ROWS
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError
 
-SPARSE, DENSE = "TensorDash", "TensorDash dense twin"
-"""``DeviceSpec.architecture`` of the machine, and of the same machine without scheduler and multiplexers."""
 POWER_OVERHEAD = {"float32": 0.02, "bfloat16": 0.05}
 """What scheduling adds to the power of the compute (float32: the paper; bfloat16: an assumption, smaller multipliers
 beside the same multiplexers)."""
@@ -61,11 +60,6 @@ class Machine:
             raise DeviceError(f"TensorDash does not compute in {dtype}: it has {', '.join(MAC_J)}")
         overhead = POWER_OVERHEAD[dtype] if self.skips else 0.0
         return self.macs_per_cycle * self.clock_hz * MAC_J[dtype] * (1.0 + overhead)
-
-
-def is_machine(device: DeviceSpec) -> bool:
-    """Whether a device is a TensorDash machine or its dense twin."""
-    return device.architecture in (SPARSE, DENSE)
 
 
 def machine_of(device: DeviceSpec) -> Machine:
