@@ -26,7 +26,7 @@ Source = Literal["trained", "transferred", "fallback"]
 
 COMPOSITION_SPREAD = 0.1
 """Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
-steps by 8.7 % on average, on GPUs of all kinds (``experiments/held-out-fp32``), which is 0.11 of a normal error."""
+steps by 8.7 % on average, on GPUs of all kinds (``experiments/asplos25``), which is 0.11 of a normal error."""
 ENERGY_PARTS = ("compute", "sram", "dram")
 NORMAL_TAIL = 1.645
 """Standard deviations that enclose 90 % of a normal distribution."""
