@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neusight.experiments.canvas import COLOURS, GREY, MARKERS, canvas, legend
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Results = Mapping[str, Any]
+Rows = Sequence[Mapping[str, Any]]
 
 
 def random(results: Results) -> Figure:
     """Speed-up against independent zeros for each number of PE rows, below the sparse law."""
-    figure, (axes,) = canvas(1, 1, width=5.2, height=3.6)
     rows = results["random"]
-    for number, count in enumerate(dict.fromkeys(row["rows"] for row in rows)):
-        own = [row for row in rows if row["rows"] == count]
-        axes.plot(
-            [row["sparsity"] for row in own], [row["speedup"] for row in own],
-            marker=MARKERS[number], markersize=4, color=COLOURS[number], label=f"{count} PE rows",
-        )  # fmt: skip
+    figure, axes = _curves(rows, "rows", "sparsity", "{} PE rows", "share of zeros")
     law = [row for row in rows if row["rows"] == rows[0]["rows"]]
     axes.plot([row["sparsity"] for row in law], [row["ideal"] for row in law], color="black", lw=1, ls=":", label="law")
-    axes.set(xlabel="share of zeros", ylabel="speed-up over dense", ylim=(0.9, 3.15))
-    axes.grid(axis="y", color=GREY, alpha=0.3)
+    axes.set_ylim(0.9, 3.15)
     legend(figure, [axes])
     return figure
 
 
 def clustering(results: Results) -> Figure:
     """Speed-up at one share of zeros against how much they keep together."""
-    figure, (axes,) = canvas(1, 1, width=5.2, height=3.6)
-    rows = results["clustering"]
-    for number, cluster in enumerate(dict.fromkeys(row["cluster"] for row in rows)):
-        own = [row for row in rows if row["cluster"] == cluster]
-        axes.plot(
-            [row["clustering"] for row in own], [row["speedup"] for row in own],
-            marker=MARKERS[number], markersize=4, color=COLOURS[number], label=f"by {cluster}",
-        )  # fmt: skip
-    axes.set(xlabel="clustering (intra-class correlation)", ylabel="speed-up over dense")
-    axes.grid(axis="y", color=GREY, alpha=0.3)
+    label = "clustering (intra-class correlation)"
+    figure, axes = _curves(results["clustering"], "cluster", "clustering", "by {}", label)
     legend(figure, [axes])
     return figure
+
+
+def _curves(rows: Rows, series: str, along: str, name: str, label: str) -> tuple[Figure, Axes]:
+    """Speed-up along one column, a line for each value of another."""
+    figure, (axes,) = canvas(1, 1, width=5.2, height=3.6)
+    for number, value in enumerate(dict.fromkeys(row[series] for row in rows)):
+        own = [row for row in rows if row[series] == value]
+        axes.plot(
+            [row[along] for row in own], [row["speedup"] for row in own],
+            marker=MARKERS[number], markersize=4, color=COLOURS[number], label=name.format(value),
+        )  # fmt: skip
+    axes.set(xlabel=label, ylabel="speed-up over dense")
+    axes.grid(axis="y", color=GREY, alpha=0.3)
+    return figure, axes
 
 
 def networks(results: Results) -> Figure:
