@@ -30,6 +30,10 @@ _LAYERS_24 = {
 """Of no ready workload, so that it is traced."""
 _WARM_MODELS = ("bert-large", "gpt2-large", "gpt3-xl", "gpt3-2.7b", "opt-1.3b", "llama-2-7b", "resnet-50")
 _WARM_GPUS = ("l4", "a100-pcie-80gb", "h100-sxm-80gb")
+_SPARSE = (
+    *("vgg16", "--gpu", "tensordash", "--mode", "training", "--batch", "32"),
+    *("--sparsity", "activations=0.6,gradients=0.5"),
+)
 _KERNELS = 200_000
 _TRACE = """
 import resource, sys
@@ -61,6 +65,8 @@ def measure(tile_models: Path | None = None, repeats: int = 5) -> Iterator[dict[
     yield _row("warm: a whole model", _warm_ms(predictor, repeats), "ms", 20.0)
     yield _row("warm: GEMMs in batches", _kernels_per_s(predictor, repeats), "kernels/s", 3e5)
     yield from _trace()
+    yield _row("cold: vgg16 training on tensordash", _cold_s([*_SPARSE, *chosen[2:]], repeats), "s", 2.0)
+    yield _row("TensorDash's scheduler", _scheduled_per_s(repeats), "values/s", 5e6)
 
 
 def _row(name: str, value: float, unit: str, limit: float) -> dict[str, Any]:
@@ -115,6 +121,21 @@ def _kernels_per_s(predictor: Predictor, repeats: int) -> float:
         started = time.perf_counter()
         predictor.kernels(batch, "a100-pcie-80gb")
         return _KERNELS / (time.perf_counter() - started)
+
+    once()
+    return median(once() for _ in range(repeats))
+
+
+def _scheduled_per_s(repeats: int) -> float:
+    """Values of half-empty streams on four PE rows that the scheduler looks at in a second, on one core."""
+    from neusight.accelerators.tensordash import schedule_cycles
+
+    mask = np.random.default_rng(0).random((4, 65536, 16)) >= 0.5
+
+    def once() -> float:
+        started = time.perf_counter()
+        schedule_cycles(mask)
+        return mask.size / (time.perf_counter() - started)
 
     once()
     return median(once() for _ in range(repeats))

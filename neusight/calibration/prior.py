@@ -54,9 +54,9 @@ FAMILIES: Mapping[str, FamilyPrior] = MappingProxyType(
     }
 )
 """Rounded from ``learned_prior`` of the float32 rows of seven NVIDIA GPUs, each predicted by tile models trained
-without it. Errors hang little on them: a figure half as large again, or two thirds of it, moves those of products after
-50 rows by less than half a point. What rows of one dtype cannot tell (``dtype``), and families without rows there, are
-assumed to be like their kin.
+without it, under an earlier state of the laws. Learned again they differ (a spread of pointwise kernels half as wide),
+which moves mean errors after 100 rows by less than half a point in any kind, up or down. What rows of one dtype cannot
+tell (``dtype``), and families without rows there, are assumed to be like their kin.
 """
 
 

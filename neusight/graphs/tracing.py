@@ -74,7 +74,7 @@ def trace(
     from neusight.graphs.recorder import Recorder
 
     recorder = Recorder(Ledger(), allow_fallback=allow_fallback)
-    with _explained(name), _environment(attention, mode):
+    with explained(name, "trace"), _environment(attention, mode):
         module = _fake_module(model, dtype)
         given = _fake_inputs(inputs, dtype)
         parameters = sum(p.numel() for p in module.parameters())
@@ -109,8 +109,8 @@ def _check(mode: str, dtype: str, optimizer: str, form: str, attention: str) -> 
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Whatever a user's module raises becomes one line that names it."""
+def explained(name: str, doing: str) -> Iterator[None]:
+    """Whatever a user's module raises becomes one line that names it, and what was being done to it."""
     try:
         yield
     except NeusightError:
@@ -118,7 +118,7 @@ def _explained(name: str) -> Iterator[None]:
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
         raise ModelError(
-            f"cannot trace '{name}': {type(error).__name__}: {first}; check that the inputs fit its forward()"
+            f"cannot {doing} '{name}': {type(error).__name__}: {first}; check that the inputs fit its forward()"
         ) from error
 
 

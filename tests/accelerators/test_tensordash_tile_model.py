@@ -13,6 +13,7 @@ from neusight.accelerators.tensordash import CLUSTERS, sample_configs, simulate_
 from neusight.accelerators.tensordash.cycles import simulated
 from neusight.accelerators.tensordash.dataset import simulate_passes
 from neusight.accelerators.tensordash.features import FORMULAS, Passes, expected_maximum, feature_matrix, prior
+from neusight.accelerators.tensordash.judge import judged, main
 from neusight.accelerators.tensordash.machine import Machine
 from neusight.accelerators.tensordash.passes import SHORT, modelled
 from neusight.accelerators.tensordash.tile_model import (
@@ -56,7 +57,7 @@ def test_it_agrees_with_the_mean_over_draws_of_fresh_passes() -> None:
     passes = simulate_passes(400, seed=FRESH)
     error = np.abs(pass_cycles(load_tile_model(), Passes.of(passes)) / passes["cycles"] - 1)
     noise = passes["scatter"] / np.sqrt(passes["draws"])
-    # Measured on 10,000 fresh tiles: 0.4 % in the mean, about as much as the means themselves scatter.
+    # Of 10,000: see ``neusight.accelerators.tensordash.judge``.
     assert error.mean() < 0.01
     # Shorter streams are simulated where cycles are asked for: see the next test.
     learned = error[passes["length"] > SHORT]
@@ -234,3 +235,13 @@ def test_the_largest_of_normal_variables() -> None:
     draws = np.random.default_rng(0).standard_normal((40_000, 16))
     for rows in (1, 2, 4, 16):
         assert expected_maximum(np.array([rows]))[0] == pytest.approx(draws[:, :rows].max(1).mean(), rel=0.06, abs=0.02)
+
+
+def test_judging_says_what_a_device_meets(capsys: pytest.CaptureFixture[str]) -> None:
+    found = judged(40, FRESH)
+    everything, asked = found.values()
+    assert (everything["count"], asked["count"] <= 40) == (40, True)
+    assert 0 < everything["mean"] < 2
+    assert everything["mean"] <= everything["p99"] <= everything["worst"]
+    assert main(["--count", "8"]) == 0
+    assert capsys.readouterr().out.startswith("all: count 8, mean ")

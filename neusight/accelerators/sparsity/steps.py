@@ -10,7 +10,6 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from neusight.errors import ModelError, NeusightError
+from neusight.errors import ModelError
 from neusight.graphs.tensors import TensorSpec
+from neusight.graphs.tracing import explained
 from neusight.graphs.workloads import WorkloadSource, resolve
 from neusight.graphs.workloads.huggingface import build_model, input_specs
 from neusight.graphs.workloads.resolve import call_function, importable_here
@@ -85,7 +85,7 @@ def updates(
     module = training.module.train()
     optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     while True:
-        with explained(training.name):
+        with explained(training.name, "train"):
             args, kwargs = training.inputs()
             value = (loss or _loss)(module(*args, **kwargs))
             value.backward()
@@ -99,19 +99,6 @@ def updates(
         yield
 
 
-@contextmanager
-def explained(name: str) -> Iterator[None]:
-    """Whatever a module raises becomes one line that names it."""
-    try:
-        yield
-    except NeusightError:
-        raise
-    except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-        reason = f"cannot train '{name}': {type(error).__name__}: {first}"
-        raise ModelError(f"{reason}; check that the inputs fit its forward()") from error
-
-
 def _from_config(source: WorkloadSource, config: dict[str, Any], request: Request) -> Training:
     if not source.takes_seq_len:
         config = config | _image_size(request, source.name, config)
@@ -119,7 +106,7 @@ def _from_config(source: WorkloadSource, config: dict[str, Any], request: Reques
         raise ModelError(f"{source.name} reads tokens, which have no image size: leave out --image-size")
     seq_len = _seq_len(source, request.seq_len)
     specs = input_specs(config, request.batch, seq_len, "eager")
-    with explained(source.name):
+    with explained(source.name, "train"):
         _hold_size(source.name, config)
         module = build_model(config, "training", "eager")
     shape = f"{seq_len} tokens" if seq_len else f"{config['image_size']}x{config['image_size']} pixels"
@@ -187,7 +174,7 @@ def _from_function(source: WorkloadSource, request: Request) -> Training:
         function = getattr(importlib.import_module(module_name), name)
         taken = inspect.signature(function).parameters
         wanted = {"batch": request.batch, "seq_len": request.seq_len}
-        with explained(text), importable_here():
+        with explained(text, "train"), importable_here():
             module, inputs = function(**{k: v for k, v in wanted.items() if k in taken and v is not None})
     return _given(source.name, module, inputs)
 
