@@ -8,13 +8,13 @@ __version__ = "0.1.0"
 __all__ = ["DeviceSpec", "Estimate", "Predictor", "__version__", "load_device"]
 
 if TYPE_CHECKING:
-    from neusight.aggregate import Estimate
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec, load_device
+    from neusight.estimates import Estimate
 
 _HOMES = {
     "DeviceSpec": "neusight.devices",
-    "Estimate": "neusight.aggregate",
+    "Estimate": "neusight.estimates",
     "Predictor": "neusight.api",
     "load_device": "neusight.devices",
 }

@@ -10,21 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import neusight
-from neusight.accelerators.kinds import is_machine
-from neusight.aggregate import Estimate, KernelEstimate, PreparedGraph, Provenance, kernel_rows, prepare, serial
-from neusight.calibration.folder import load_calibrations
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DeviceError, NeusightError
-from neusight.kernel_request import requested
+from neusight.estimates import Estimate, KernelEstimate, Provenance
+from neusight.executors.gpu.calibration.folder import load_calibrations
+from neusight.executors.gpu.predictor import KernelEstimates, KernelPredictor
+from neusight.executors.kinds import is_machine
 from neusight.kernels import Kernel, KernelBatch
-from neusight.predictor import KernelEstimates, KernelPredictor
+from neusight.kernels.named import requested
+from neusight.schedule.serial import PreparedGraph, kernel_rows, prepare, serial
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from neusight.accelerators.sparsity.profile import SparsityProfile
-    from neusight.accelerators.tensordash.estimate import Sparsity
+    from neusight.executors.tensordash.estimate import Sparsity
+    from neusight.transforms.sparsity import SparsityProfile
 
 Gpu = str | Path | DeviceSpec
 _REMEMBERED = 256
@@ -87,8 +88,8 @@ class Predictor:
         """
         device = as_device(gpu)
         if is_machine(device):
-            from neusight.accelerators.tensordash.estimate import machine_predictor
-            from neusight.accelerators.tensordash.operands import without_zeros
+            from neusight.executors.tensordash.estimate import machine_predictor
+            from neusight.executors.tensordash.operands import without_zeros
 
             return machine_predictor(device).predict(without_zeros(batch), device)
         return self.kernel_predictor.predict(batch, device)
@@ -142,7 +143,7 @@ class Predictor:
         options = {"mode": mode, "batch": batch, "seq_len": seq_len, "dtype": dtype, "optimizer": optimizer}
         options |= {"attention": attention, "allow_fallback": allow_fallback}
         if is_machine(device):
-            from neusight.accelerators.tensordash.estimate import as_profile, estimate_step
+            from neusight.executors.tensordash.estimate import as_profile, estimate_step
 
             profile = as_profile(sparsity)
             prepared, layers = self._with_layers(model, profile, inputs, options)
@@ -271,15 +272,15 @@ def _version(name: str | Path) -> int:
 
 
 def _load(model: Any, _version: int, **options: Any) -> PreparedGraph:
-    from neusight.graphs.workloads import load_graph
+    from neusight.workloads import load_graph
 
     return prepare(load_graph(model, **options))
 
 
 def _load_layers(model: Any, _version: int, **options: Any) -> tuple[PreparedGraph, tuple[str, ...], tuple[str, ...]]:
     """The step folded by layer, the layer of each of its kernels, and the layers whose tensors may hold zeros."""
-    from neusight.accelerators.tensordash.operands import by_layer, mapped_layers
-    from neusight.graphs.workloads.load import trace_workload
+    from neusight.executors.tensordash.operands import by_layer, mapped_layers
+    from neusight.workloads.load import trace_workload
 
     graph = trace_workload(model, **options)
     folded, layers = by_layer(graph)

@@ -37,7 +37,7 @@ _SPARSE = (
 _KERNELS = 200_000
 _TRACE = """
 import resource, sys
-from neusight.graphs.workloads import load_graph
+from neusight.workloads import load_graph
 load_graph("gpt3-175b", mode="training", cache=False)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(peak * (1 if sys.platform == "darwin" else 1024))
@@ -128,7 +128,7 @@ def _kernels_per_s(predictor: Predictor, repeats: int) -> float:
 
 def _scheduled_per_s(repeats: int) -> float:
     """Values of half-empty streams on four PE rows that the scheduler looks at in a second, on one core."""
-    from neusight.accelerators.tensordash import schedule_cycles
+    from neusight.executors.tensordash import schedule_cycles
 
     mask = np.random.default_rng(0).random((4, 65536, 16)) >= 0.5
 

@@ -13,9 +13,9 @@ from neusight.errors import DataError, DeviceError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neusight.aggregate import Estimate
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec
+    from neusight.estimates import Estimate
 
 Progress = Callable[[int, int], None]
 _NOT_SINGLE = {
@@ -190,7 +190,7 @@ def evaluate_models(
 
 
 def _reason(record: dict[Any, Any], config: Path, device: DeviceSpec) -> str:
-    from neusight.graphs.workloads.load import DTYPES
+    from neusight.workloads.load import DTYPES
 
     if option := record["option"]:
         kind = option.rstrip("0123456789_")

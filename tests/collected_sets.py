@@ -15,8 +15,8 @@ from kernel_grids import MAKERS, grid
 from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.devices import DeviceSpec, load_device, to_toml
 from neusight.kernels import KernelBatch
+from neusight.kernels.work import work_of
 from neusight.laws.bounds import bound_of
-from neusight.laws.work import work_of
 
 LAUNCH_S = 6e-6
 STAND_IN = load_device("l4").model_copy(update={"id": "stand-in", "name": "Stand-in", "vendor": "other", "aliases": ()})

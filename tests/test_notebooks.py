@@ -10,11 +10,11 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 PUBLIC = {
     "neusight",
-    "neusight.accelerators.sparsity",
+    "neusight.collect.sparsity",
     "neusight.datasets",
     "neusight.evaluation",
     "neusight.experiments",
-    "neusight.tile_models.training",
+    "neusight.learn.training",
 }
 """Modules whose docstrings say what they offer; everything else may change without notice."""
 

@@ -48,11 +48,11 @@ def fit(
         if not given:
             raise typer.BadParameter("is missing: neusight calibrate --gpu ID --data DATA", param_hint=option)
     assert data is not None
-    from neusight.calibration import fit_calibration
     from neusight.cli.output import Output
     from neusight.datasets import device_of, devices_beside
+    from neusight.executors.gpu.predictor import KernelPredictor
+    from neusight.learn.calibration import fit_calibration
     from neusight.paths import calibrations_dir
-    from neusight.predictor import KernelPredictor
 
     device = device_of(gpu, devices_beside(data))
     rows, sha256 = _measured(data, device.id)
@@ -68,7 +68,7 @@ def _measured(data: Path, gpu: str) -> tuple[Any, dict[str, str]]:
     from neusight.datasets import load_kernels
     from neusight.datasets.load import parquet_files
     from neusight.errors import DataError
-    from neusight.tile_models.artifact import file_sha256
+    from neusight.executors.gpu.tile_models.artifact import file_sha256
 
     frame = load_kernels(data)
     own = frame[frame["gpu"] == gpu]
@@ -119,7 +119,7 @@ def plan(
     from neusight.cli.output import Output, busy, note
     from neusight.collect.calibrating import chosen_tasks
     from neusight.collect.plan_file import write_plan
-    from neusight.predictor import KernelPredictor
+    from neusight.executors.gpu.predictor import KernelPredictor
 
     asked_families = listed(families, "--families") if families else []
     asked_dtypes = listed(dtypes, "--dtypes") if dtypes else []
@@ -134,7 +134,7 @@ def plan(
 
 
 def _row(task: KernelTask) -> dict[str, Any]:
-    from neusight.aggregate.describe import describe
+    from neusight.kernels.describe import describe
 
     kernel = task.kernel
     return {

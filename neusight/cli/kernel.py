@@ -9,7 +9,7 @@ import typer
 from neusight.cli.options import Calibrations, Format, Gpus, Overrides, TileModels, listed
 
 if TYPE_CHECKING:
-    from neusight.aggregate import KernelEstimate
+    from neusight.estimates import KernelEstimate
 
 
 def kernel(
@@ -35,10 +35,10 @@ def kernel(
 
     - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`
     """
-    from neusight.aggregate.report import kernel_row
     from neusight.api import as_device
     from neusight.cli.loading import loaded, note_corrections
     from neusight.cli.output import Output
+    from neusight.estimates.report import kernel_row
 
     gpus = listed(gpu, "--gpu")
     fields = dict(_pair(text) for text in shape or [])

@@ -11,7 +11,7 @@ import typer
 from neusight.cli.options import Format, TileModels
 
 if TYPE_CHECKING:
-    from neusight.tile_models.artifact import Manifest
+    from neusight.executors.gpu.tile_models.artifact import Manifest
 
 app = typer.Typer(no_args_is_help=True, help="Trained tile models: what they learned from, and how good they are.")
 
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="Trained tile models: what they lea
 def list_(tile_models: TileModels = None, form: Format = "human") -> None:
     """List tile models, one a kernel family."""
     from neusight.cli.output import Column, Output, table
-    from neusight.tile_models.artifact import artifact_folders, load_manifest
+    from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
     rows = [_summary(load_manifest(folder), folder) for folder in artifact_folders(tile_models)]
 
@@ -40,7 +40,7 @@ def show(
     """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest."""
     from neusight.cli.output import Output, line
     from neusight.errors import ArtifactError, nearest
-    from neusight.tile_models.artifact import artifact_folders, load_manifest
+    from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
     folders = {folder.name: folder for folder in artifact_folders(tile_models)}
     if name not in folders:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from neusight.aggregate import Estimate
-from neusight.aggregate.report import costliest, kernel_row, operator_row, report
 from neusight.cli.output import Column, Output, bar, line, table
+from neusight.estimates import Estimate
+from neusight.estimates.report import costliest, kernel_row, operator_row, report
 from neusight.units import gib, milliseconds
 
 _TOP = 12

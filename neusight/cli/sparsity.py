@@ -10,7 +10,7 @@ import typer
 from neusight.cli.options import Format, SeqLen
 
 if TYPE_CHECKING:
-    from neusight.accelerators.sparsity import OperandSparsity, SparsityProfile
+    from neusight.collect.sparsity import OperandSparsity, SparsityProfile
 
 app = typer.Typer(no_args_is_help=True, help="Zeros of a network's tensors, for accelerators that skip them.")
 _SHOWN = 0.005
@@ -47,9 +47,9 @@ def measure(
 
     - `neusight sparsity measure opt-125m --batch 1 --seq-len 64 --format csv`
     """
-    from neusight.accelerators.sparsity import measure as measured
-    from neusight.accelerators.sparsity import pruning
     from neusight.cli.output import note, progress
+    from neusight.collect.sparsity import measure as measured
+    from neusight.collect.sparsity import pruning
 
     how = pruning(prune) if prune else None
     with progress(f"training {model}") as report:
@@ -70,7 +70,7 @@ def show(
 
     Example: `neusight sparsity show alexnet.json`
     """
-    from neusight.accelerators.sparsity import SparsityProfile
+    from neusight.collect.sparsity import SparsityProfile
 
     _show(SparsityProfile.load(file), form)
 
@@ -78,8 +78,8 @@ def show(
 def _show(profile: SparsityProfile, form: str) -> None:
     from dataclasses import asdict
 
-    from neusight.accelerators.sparsity.profile import OPERANDS
     from neusight.cli.output import Column, Output, line, table
+    from neusight.transforms.sparsity import OPERANDS
 
     layers = {**profile.layers, "(all others)" if profile.layers else "(all)": profile.default}
     operands = {name: [getattr(layer, operand) for operand in OPERANDS] for name, layer in layers.items()}

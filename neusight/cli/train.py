@@ -10,7 +10,7 @@ import typer
 from neusight.cli.options import Format, listed
 
 if TYPE_CHECKING:
-    from neusight.tile_models.training import Options
+    from neusight.learn.training import Options
 
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 """What a backend calls its passes."""
@@ -47,7 +47,7 @@ def train(
     - `neusight train --data ./measured --backend gbm --hold-out t4 --out ./without-t4`
     """
     from neusight.cli.output import Output, line, note, tasks
-    from neusight.tile_models.training import train as run
+    from neusight.learn.training import train as run
 
     if epochs is not None and backend not in _EPOCHS:
         raise typer.BadParameter(f"{backend} has no passes: leave it out", param_hint="--epochs")
@@ -79,8 +79,8 @@ def _options(
     resume: bool,
 ) -> Options:
     from neusight.datasets import device_of, devices_beside
+    from neusight.learn.training import Options
     from neusight.paths import data_dir
-    from neusight.tile_models.training import Options
 
     source = data if data is not None else data_dir() / "neusight-fp32" / "kernels"
     brought = devices_beside(source)

@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="The models that are ready to predi
 def list_(form: Format = "human") -> None:
     """List all ready models."""
     from neusight.cli.output import Column, Output, table
-    from neusight.graphs.workloads import list_workloads
+    from neusight.workloads import list_workloads
 
     found = list_workloads()
     rows = [asdict(info) for info in found]
@@ -43,10 +43,10 @@ def show(
 
     Example: `neusight workloads show gpt2-large --mode training --batch 4`
     """
-    from neusight.aggregate.describe import describe
     from neusight.cli.output import Column, Output, line, table
-    from neusight.graphs.workloads import load_graph
+    from neusight.kernels.describe import describe
     from neusight.units import gib
+    from neusight.workloads import load_graph
 
     graph = load_graph(
         model, mode=mode, batch=batch, seq_len=seq_len, dtype=dtype, optimizer=optimizer, attention=attention

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from neusight.calibration import calibration_plan
 from neusight.collect.plan import plan, usual_limits
 from neusight.collect.tasks import KernelTask
 from neusight.devices.spec import DeviceSpec
-from neusight.predictor import KernelPredictor
+from neusight.executors.gpu.predictor import KernelPredictor
+from neusight.learn.calibration import calibration_plan
 
 CANDIDATES = 1000
 """Kernels to choose from: the beginning of a collection's plan, half of it shapes of the ready workloads."""

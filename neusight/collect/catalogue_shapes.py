@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from neusight.collect.sampling import stratum_of
 from neusight.devices.spec import DeviceSpec
-from neusight.graphs.graph import FoldedGraph
-from neusight.graphs.workloads import list_workloads, shipped_graph
 from neusight.kernels import Conv2d, Gemm, Kernel, group_by_family
-from neusight.laws.work import work_of
+from neusight.kernels.work import work_of
+from neusight.workloads import list_workloads, shipped_graph
+from neusight.workloads.graph import FoldedGraph
 
 STEPS = (("inference", 1), ("inference", 8), ("training", 2), ("training", 8))
 """Mode and batch of the steps whose kernels are taken."""

@@ -16,7 +16,7 @@ import torch
 
 from neusight.collect.tasks import Unmeasurable
 from neusight.kernels import DTYPE_BYTES, Kernel, KernelBatch
-from neusight.laws.work import work_of
+from neusight.kernels.work import work_of
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "float64": torch.float64,

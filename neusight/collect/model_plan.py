@@ -14,11 +14,10 @@ from neusight.collect.model_tasks import ModelTask
 from neusight.collect.request import Request, run
 from neusight.collect.session import Progress, Report
 from neusight.errors import ModelError, nearest
-from neusight.graphs.graph import FoldedGraph
-from neusight.graphs.workloads import load_graph, resolve
-from neusight.graphs.workloads.catalogue import is_image_config
-from neusight.kernels import group_by_family
-from neusight.laws import work_of
+from neusight.kernels import group_by_family, work_of
+from neusight.workloads import load_graph, resolve
+from neusight.workloads.catalogue import is_image_config
+from neusight.workloads.graph import FoldedGraph
 
 MODELS = ("bert-large", "gpt2-large", "gpt3-xl", "gpt3-2.7b", "opt-1.3b", "resnet-50")
 """Measured unless others are asked for, in every mode."""

@@ -21,10 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from neusight.collect.bench import Bench, Timing, stable
 from neusight.collect.tasks import Unmeasurable
-from neusight.graphs.memory import Ledger
-from neusight.graphs.tensors import TensorSpec
-from neusight.graphs.training import prepared_optimizer
-from neusight.graphs.workloads.huggingface import build_model, input_specs
+from neusight.workloads.huggingface import build_model, input_specs
+from neusight.workloads.tensors import TensorSpec
+from neusight.workloads.trace.memory import Ledger
+from neusight.workloads.trace.training import prepared_optimizer
 
 if TYPE_CHECKING:
     from neusight.collect.model_tasks import ModelTask

@@ -17,7 +17,7 @@ from neusight.collect.tasks import KernelTask, identity
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError, nearest
 from neusight.kernels import Kernel, KernelBatch
-from neusight.laws.work import work_of
+from neusight.kernels.work import work_of
 
 DTYPE_WEIGHTS = {"bfloat16": 1.0, "float32": 0.7, "float16": 0.5, "tf32": 0.5, "float8": 0.5}
 REPEAT_EVERY = 20

@@ -14,7 +14,6 @@ from math import ceil
 
 import numpy as np
 
-from neusight.graphs.rules import elementwise, reduction
 from neusight.kernels import (
     DTYPE_BYTES,
     Attention,
@@ -27,6 +26,7 @@ from neusight.kernels import (
     Optimizer,
     RowReduction,
 )
+from neusight.workloads.rules import elementwise, reduction
 
 Point = np.ndarray
 FLOATS = ("bfloat16", "float16", "float32")

@@ -14,7 +14,7 @@ from neusight.datasets.collected import collected, kernel_columns
 from neusight.datasets.schema import TABLE_OF_OP, TWO_TENSOR_OPS
 from neusight.errors import DataError
 from neusight.kernels import DTYPE_BYTES, KernelBatch
-from neusight.op_costs import FLOPS_PER_ELEMENT
+from neusight.kernels.arithmetic import FLOPS_PER_ELEMENT
 
 if TYPE_CHECKING:
     import pandas as pd

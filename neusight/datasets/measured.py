@@ -1,6 +1,6 @@
 """What measured rows could have taken: their work and their device's limits, beside the time they took.
 
-The formulas are those of ``neusight.laws.work``, which a test holds them to; biases are left out.
+The formulas are those of ``neusight.kernels.work``, which a test holds them to; biases are left out.
 """
 
 from __future__ import annotations

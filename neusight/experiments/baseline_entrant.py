@@ -8,13 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neusight.aggregate import PreparedGraph, prepare
 from neusight.devices import DeviceSpec, load_device
 from neusight.experiments.entrants import Forecast, StepForecast, asked
-from neusight.tile_models.training_data import FAMILIES, Corpus, load_corpus
+from neusight.learn.training_data import FAMILIES, Corpus, load_corpus
+from neusight.schedule.serial import PreparedGraph, prepare
 
 if TYPE_CHECKING:
-    from neusight.baselines import Baseline
+    from neusight.experiments.baselines import Baseline
     from neusight.experiments.declare import Contestant, Data
     from neusight.kernels import KernelBatch
 
@@ -38,7 +38,7 @@ class BaselineEntrant:
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
         """The sum of all phases."""
-        from neusight.baselines import whole_model_s
+        from neusight.experiments.baselines import whole_model_s
 
         graph = _prepared(config, tuple(asked(record).items()))
         return StepForecast(1e3 * sum(whole_model_s(self.baseline, graph, load_device(record["gpu"])).values()))
@@ -59,7 +59,7 @@ def fitted_baseline(
     contestant: Contestant, seed: int, corpus: Callable[[], Corpus], gpus: tuple[str, ...]
 ) -> BaselineEntrant:
     """A baseline trained on a corpus, with the rows that were set aside as throttled: published ones had them, too."""
-    from neusight.baselines import new_baseline, rows_of
+    from neusight.experiments.baselines import new_baseline, rows_of
 
     baseline = new_baseline(contestant.kind, seed).fit(rows_of(corpus(), split=""))
     return BaselineEntrant(contestant.name, seed, contestant.label(seed), baseline, gpus)
@@ -67,6 +67,6 @@ def fitted_baseline(
 
 @lru_cache(maxsize=REMEMBERED)
 def _prepared(config: Path, options: tuple[tuple[str, Any], ...]) -> PreparedGraph:
-    from neusight.graphs.workloads import load_graph
+    from neusight.workloads import load_graph
 
     return prepare(load_graph(str(config), **dict(options), allow_fallback=True))

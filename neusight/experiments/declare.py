@@ -78,7 +78,7 @@ class Contestant(_Closed):
         name: stands in results; ``ours`` by custom for what this project predicts.
         title: stands in tables and figures; default the name.
         seeds: one training a seed.
-        options: further options of ``neusight.tile_models.training.Options``, for what is trained here.
+        options: further options of ``neusight.learn.training.Options``, for what is trained here.
         physics: constants of ``neusight.laws.physics.Physics`` that differ when its tile models predict; they are
             trained as ever.
     """
@@ -270,7 +270,7 @@ def _wrong_physics(contestant: Contestant) -> Iterator[str]:
 
 
 def _wrong_options(contestant: Contestant) -> Iterator[str]:
-    from neusight.tile_models.training import Options
+    from neusight.learn.training import Options
 
     known = [field.name for field in fields(Options) if field.name not in _OWN]
     for key in contestant.options:

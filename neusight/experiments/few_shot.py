@@ -46,7 +46,7 @@ def few_shot_of(declared: Declaration, rounds: Sequence[Round], frame: pd.DataFr
 
 def _curve(entrant: TileModelEntrant, gpu: str, rows: pd.DataFrame, asked: FewShot) -> list[dict[str, Any]]:
     """Cells of one GPU: means over seeds."""
-    from neusight.calibration import few_shot_curve
+    from neusight.learn.calibration import few_shot_curve
 
     found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for seed in asked.seeds:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.baselines.roofline import roofline_s
 from neusight.datasets import to_batches
 from neusight.devices import load_device
 from neusight.errors import DataError
-from neusight.laws.work import work_of
+from neusight.experiments.baselines.roofline import roofline_s
+from neusight.kernels.work import work_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
+from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.experiments.declare import Data, Declaration, Experiment, SparseExperiment
-from neusight.tile_models.artifact import file_sha256
 
 RESULTS = "results.json"
 REPORT = "report.md"

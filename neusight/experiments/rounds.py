@@ -20,7 +20,7 @@ from neusight.laws.physics import DEFAULT
 
 if TYPE_CHECKING:
     from neusight.experiments.declare import Contestant, Declaration, Fold
-    from neusight.tile_models.training import Options, Report
+    from neusight.learn.training import Options, Report
 
 QUICK_ROWS = 60
 """Rows of each GPU, operator and split that a quick run keeps."""

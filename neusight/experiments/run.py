@@ -22,7 +22,7 @@ from neusight.experiments.verdicts import verdicts
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neusight.tile_models.training import Report
+    from neusight.learn.training import Report
 
 Rounds = Sequence[Round]
 

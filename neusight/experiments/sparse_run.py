@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.accelerators.sparsity.profile import SparsityProfile
-from neusight.accelerators.tensordash.cycles import Cycles, PassCycles, kernel_cycles, simulated
-from neusight.accelerators.tensordash.device import MachinePredictor
-from neusight.accelerators.tensordash.machine import Machine
-from neusight.accelerators.tensordash.masks import CLUSTERS, random_mask
-from neusight.accelerators.tensordash.operands import MAPPED, by_layer, mapped_layers, with_zeros
-from neusight.accelerators.tensordash.passes import modelled
-from neusight.accelerators.tensordash.schedule import schedule_cycles
-from neusight.aggregate import PreparedGraph, prepare
 from neusight.devices import load_device
+from neusight.executors.tensordash.cycles import Cycles, PassCycles, kernel_cycles, simulated
+from neusight.executors.tensordash.device import MachinePredictor
+from neusight.executors.tensordash.machine import Machine
+from neusight.executors.tensordash.masks import CLUSTERS, random_mask
+from neusight.executors.tensordash.operands import MAPPED, by_layer, mapped_layers, with_zeros
+from neusight.executors.tensordash.passes import modelled
+from neusight.executors.tensordash.schedule import schedule_cycles
 from neusight.experiments.results import rounded, versions
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch
+from neusight.schedule.serial import PreparedGraph, prepare
+from neusight.transforms.sparsity import SparsityProfile
 
 if TYPE_CHECKING:
     from neusight.experiments.declare import SparseExperiment
     from neusight.experiments.sparse_declare import Network, RandomZeros
-    from neusight.tile_models.training import Report
+    from neusight.learn.training import Report
 
 PRODUCTS = {"forward": "A·W", "input_grad": "G·W", "weight_grad": "G·A", "bmm": "attention"}
 QUICK_LENGTH = 256
@@ -142,7 +142,7 @@ class NetworkStep:
 
 def network_step(network: Network, folder: Path) -> NetworkStep:
     """The step of a declared network; operators without a rule don't matter to it."""
-    from neusight.graphs.workloads.load import trace_workload
+    from neusight.workloads.load import trace_workload
 
     profile = SparsityProfile.load(folder / network.profile)
     graph = trace_workload(network.model, mode="training", batch=network.batch, allow_fallback=True)

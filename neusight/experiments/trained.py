@@ -16,13 +16,13 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from neusight.datasets.load import parquet_files
+from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.learn.training import Options, train
 from neusight.paths import cache_dir, checkout_dir
-from neusight.tile_models.artifact import file_sha256
-from neusight.tile_models.training import Options, train
 
 if TYPE_CHECKING:
     from neusight.experiments.declare import Contestant, Declaration, Fold
-    from neusight.tile_models.training import Report
+    from neusight.learn.training import Report
 
 DONE = "training.json"
 """Written last: a folder without it was left by an interrupted training."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
-from neusight.laws.work import Work, by_distinct
+from neusight.kernels.work import Work, by_distinct
 
 L2_BYTES_PER_CLOCK_PER_SM = 64.0
 """Port between an SM and L2, bytes a clock: 64 since Volta (Jia et al. 2018), at most that before."""

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from neusight.accelerators.sparsity import OperandSparsity, SparsityProfile
-from neusight.accelerators.sparsity.profile import LayerSparsity
 from neusight.cli.app import app
+from neusight.collect.sparsity import OperandSparsity, SparsityProfile
+from neusight.transforms.sparsity import LayerSparsity
 
 SMALL = """{"model_type": "resnet", "depths": [1, 1], "hidden_sizes": [16, 32], "embedding_size": 16, "num_channels": 3,
 "layer_type": "basic", "hidden_act": "relu", "num_labels": 8, "architectures": ["ResNetForImageClassification"]}"""

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from neusight.accelerators.sparsity import SparsityProfile, measure, pruning
-from neusight.accelerators.sparsity.operands import activation_streams, gradient_streams, weight_streams
-from neusight.accelerators.tensordash import clustering_of, random_mask, streams_of
+from neusight.collect.sparsity import SparsityProfile, measure, pruning
+from neusight.collect.sparsity.operands import activation_streams, gradient_streams, weight_streams
 from neusight.errors import DataError, ModelError
-from neusight.graphs.workloads import trace_workload
+from neusight.executors.tensordash import clustering_of, random_mask, streams_of
 from neusight.kernels import Conv2d, KernelBatch
+from neusight.workloads import trace_workload
 
 
 class Known(nn.Module):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from neusight.accelerators.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
-from neusight.accelerators.sparsity.profile import DENSE
+from neusight.collect.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
 from neusight.errors import DataError
+from neusight.transforms.sparsity import DENSE
 
 ONE = LayerSparsity(OperandSparsity(0.5, 0.123456789012, "slot"), OperandSparsity(1 / 3), OperandSparsity(0.0))
 PROFILE = SparsityProfile(model="mine", layers={"a.0": ONE, 'b "ü"': DENSE}, source="measured")
@@ -152,7 +152,7 @@ def test_check_names_layers_that_do_not_match() -> None:
 
 
 def test_profiles_need_no_torch() -> None:
-    code = "import neusight.accelerators.sparsity as s; s.SparsityProfile.uniform('weights=1')"
+    code = "import neusight.collect.sparsity as s; s.SparsityProfile.uniform('weights=1')"
     code += "; import sys; print({'torch', 'transformers', 'numba'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
@@ -161,6 +161,6 @@ def test_profiles_need_no_torch() -> None:
 @pytest.mark.parametrize("first", ["sparsity", "tensordash"])
 def test_profiles_and_the_accelerator_load_in_either_order(first: str) -> None:
     other = {"sparsity": "tensordash", "tensordash": "sparsity"}[first]
-    code = f"import neusight.accelerators.{first}, neusight.accelerators.{other}"
+    code = f"import neusight.executors.{first}, neusight.executors.{other}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from neusight.accelerators.sparsity import OperandSparsity, SparsityProfile, prune_module, prune_profile, pruning
-from neusight.accelerators.sparsity.operands import as_filters, weight_streams
-from neusight.accelerators.sparsity.prune import Grouped, Unstructured, hold_pruned
-from neusight.accelerators.tensordash import clustering_of, random_mask
+from neusight.collect.sparsity import OperandSparsity, SparsityProfile, prune_module, prune_profile, pruning
+from neusight.collect.sparsity.operands import as_filters, weight_streams
+from neusight.collect.sparsity.prune import Grouped, Unstructured, hold_pruned
 from neusight.errors import DataError
+from neusight.executors.tensordash import clustering_of, random_mask
 
 
 def test_text_becomes_a_rate_or_n_of_m() -> None:

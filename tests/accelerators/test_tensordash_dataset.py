@@ -6,9 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.accelerators.tensordash import TileRanges, random_mask, schedule_passes
-from neusight.accelerators.tensordash import dataset as dataset_module
-from neusight.accelerators.tensordash.dataset import (
+from neusight.datasets import find_dataset, verify
+from neusight.errors import DataError
+from neusight.executors.tensordash import TileRanges, random_mask, schedule_passes
+from neusight.executors.tensordash import dataset as dataset_module
+from neusight.executors.tensordash.masks import filled_slots
+from neusight.executors.tensordash.tile_model import load_tile_model
+from neusight.learn.tensordash.dataset import (
     NAME,
     PARTS,
     Part,
@@ -17,11 +21,7 @@ from neusight.accelerators.tensordash.dataset import (
     make_dataset,
     simulate_passes,
 )
-from neusight.accelerators.tensordash.masks import filled_slots
-from neusight.accelerators.tensordash.tile_model import load_tile_model
-from neusight.accelerators.tensordash.train import main, train
-from neusight.datasets import find_dataset, verify
-from neusight.errors import DataError
+from neusight.learn.tensordash.train import main, train
 
 SMALL = TileRanges(max_length=12, max_streams=6, rows=(1, 2, 4))
 TWO = (Part("whole", 40, SMALL), Part("short", 16, TileRanges(max_length=4, max_streams=4)))

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from neusight import Predictor
-from neusight.accelerators.sparsity.profile import DENSE, LayerSparsity, OperandSparsity, SparsityProfile
-from neusight.accelerators.tensordash.cycles import kernel_cycles, simulated
-from neusight.accelerators.tensordash.estimate import NO_ZEROS, as_profile, machine_predictor
-from neusight.accelerators.tensordash.machine import Machine, machine_of
-from neusight.accelerators.tensordash.operands import operand_bytes, with_zeros, without_zeros
-from neusight.accelerators.tensordash.schedule import schedule_cycles
-from neusight.aggregate import prepare
 from neusight.devices import load_device
 from neusight.errors import DataError, DeviceError
-from neusight.graphs.graph import FoldedGraph, FoldedKernel, MemoryProfile
+from neusight.executors.tensordash.cycles import kernel_cycles, simulated
+from neusight.executors.tensordash.estimate import NO_ZEROS, as_profile, machine_predictor
+from neusight.executors.tensordash.machine import Machine, machine_of
+from neusight.executors.tensordash.operands import operand_bytes, with_zeros, without_zeros
+from neusight.executors.tensordash.schedule import schedule_cycles
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch
+from neusight.schedule.serial import prepare
+from neusight.transforms.sparsity import DENSE, LayerSparsity, OperandSparsity, SparsityProfile
+from neusight.workloads.graph import FoldedGraph, FoldedKernel, MemoryProfile
 
 MACHINE, TWIN = Machine(), Machine(skips=False)
 LINEAR = Gemm(op="linear", batch=1, m=256, n=512, k=1024)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tensordash_oracle import DECIDING, oracle_cycles
 
-from neusight.accelerators.tensordash import OPTION_LISTS, schedule_cycles, schedule_many, schedule_passes
-from neusight.accelerators.tensordash.options import lane_order
 from neusight.errors import DataError, DeviceError
+from neusight.executors.tensordash import OPTION_LISTS, schedule_cycles, schedule_many, schedule_passes
+from neusight.executors.tensordash.options import lane_order
 
 # Sparsity: cycles of oldest-row at R = 1 and 4, then of lookahead-first, for 4096 steps of 16 lanes and seed 0.
 EXACT = {
@@ -251,13 +251,13 @@ def test_five_million_values_a_second() -> None:
 
 
 def test_the_compiler_is_loaded_by_the_first_schedule_alone() -> None:
-    code = "import sys, neusight.accelerators.tensordash; print({'numba', 'scipy', 'pandas', 'torch'} & {*sys.modules})"
+    code = "import sys, neusight.executors.tensordash; print({'numba', 'scipy', 'pandas', 'torch'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
 def test_code_that_cannot_be_kept_on_disk_is_compiled_all_the_same() -> None:
-    from neusight.accelerators.tensordash.pe import compiled
+    from neusight.executors.tensordash.pe import compiled
 
     # A function without a file has no folder beside it either, as in an installation that nobody may write to.
     scope: dict[str, Any] = {}

@@ -6,11 +6,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from neusight.accelerators.tensordash import Streams, dense_cycles, filled_slots, sides_of, streams_of
 from neusight.errors import CoverageError, DataError
-from neusight.kernels import Conv2d, KernelBatch
-from neusight.laws import work_of
-from neusight.laws.work import conv_output
+from neusight.executors.tensordash import Streams, dense_cycles, filled_slots, sides_of, streams_of
+from neusight.kernels import Conv2d, KernelBatch, work_of
+from neusight.kernels.work import conv_output
 
 TINY = [
     Conv2d(batch=2, in_channels=3, out_channels=5, height=6, width=7, kernel_height=3, kernel_width=3, **more)

@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.accelerators.tensordash import CLUSTERS, sample_configs, simulate_tiles
-from neusight.accelerators.tensordash.cycles import simulated
-from neusight.accelerators.tensordash.dataset import simulate_passes
-from neusight.accelerators.tensordash.features import FORMULAS, Passes, expected_maximum, feature_matrix, prior
-from neusight.accelerators.tensordash.judge import judged, main
-from neusight.accelerators.tensordash.machine import Machine
-from neusight.accelerators.tensordash.passes import SHORT, modelled
-from neusight.accelerators.tensordash.tile_model import (
+from neusight.errors import ArtifactError, CoverageError, DataError, DeviceError
+from neusight.executors.gpu.features import load_contract
+from neusight.executors.gpu.predictor import KernelPredictor
+from neusight.executors.gpu.tile_models import load_artifacts
+from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
+from neusight.executors.tensordash import CLUSTERS, sample_configs, simulate_tiles
+from neusight.executors.tensordash.cycles import simulated
+from neusight.executors.tensordash.features import FORMULAS, Passes, expected_maximum, feature_matrix, prior
+from neusight.executors.tensordash.machine import Machine
+from neusight.executors.tensordash.passes import SHORT, modelled
+from neusight.executors.tensordash.tile_model import (
     MOST_ROWS,
     TILE,
     load_tile_model,
@@ -25,13 +28,10 @@ from neusight.accelerators.tensordash.tile_model import (
     tensordash_contract,
     training_set,
 )
-from neusight.accelerators.tensordash.train import render_tensordash_card
-from neusight.errors import ArtifactError, CoverageError, DataError, DeviceError
-from neusight.features import load_contract
+from neusight.learn.tensordash.dataset import simulate_passes
+from neusight.learn.tensordash.judge import judged, main
+from neusight.learn.tensordash.train import render_tensordash_card
 from neusight.paths import tile_models_dir
-from neusight.predictor import KernelPredictor
-from neusight.tile_models import load_artifacts
-from neusight.tile_models.artifact import artifact_folders, load_manifest
 
 FRESH = 991
 """A seed that nothing was trained or chosen on."""
@@ -57,7 +57,7 @@ def test_it_agrees_with_the_mean_over_draws_of_fresh_passes() -> None:
     passes = simulate_passes(400, seed=FRESH)
     error = np.abs(pass_cycles(load_tile_model(), Passes.of(passes)) / passes["cycles"] - 1)
     noise = passes["scatter"] / np.sqrt(passes["draws"])
-    # Of 10,000: see ``neusight.accelerators.tensordash.judge``.
+    # Of 10,000: see ``neusight.learn.tensordash.judge``.
     assert error.mean() < 0.01
     # Shorter streams are simulated where cycles are asked for: see the next test.
     learned = error[passes["length"] > SHORT]
@@ -207,7 +207,7 @@ def test_the_contract_is_in_step_with_the_formulas_and_with_what_ships() -> None
 
 def test_models_of_gpu_kernels_are_left_alone() -> None:
     assert "tensordash" in {folder.name for folder in artifact_folders()}
-    assert load_manifest(tile_models_dir() / "tensordash").simulator == "neusight.accelerators.tensordash"
+    assert load_manifest(tile_models_dir() / "tensordash").simulator == "neusight.executors.tensordash"
     assert "tensordash" not in load_artifacts()
     predictor = KernelPredictor.load()
     assert "tensordash" not in predictor.artifacts

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from tensordash_oracle import oracle_cycles
 
-from neusight.accelerators.tensordash import (
+from neusight.errors import DataError, DeviceError
+from neusight.executors.tensordash import (
     CLUSTERS,
     TileRanges,
     filled_slots,
@@ -15,7 +16,6 @@ from neusight.accelerators.tensordash import (
     sample_configs,
     simulate_tiles,
 )
-from neusight.errors import DataError, DeviceError
 
 SMALL = TileRanges(max_length=40, max_streams=12)
 

@@ -5,8 +5,8 @@ from math import exp, hypot
 
 import pytest
 
-from neusight.aggregate import Estimate, KernelEstimate, MemoryEstimate, Provenance
 from neusight.errors import DataError, DeviceError
+from neusight.estimates import Estimate, KernelEstimate, MemoryEstimate, Provenance
 
 
 def kernel(operator: str, phase: str, count: int, latency_s: float, **fields: object) -> KernelEstimate:

@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from neusight.aggregate import Provenance, kernel_rows, prepare, serial
-from neusight.aggregate.describe import describe
-from neusight.aggregate.stream import HOST_DISPATCH_S, host_gap_s, in_stream
 from neusight.devices import DeviceSpec, load_device
-from neusight.graphs.graph import FoldedGraph, FoldedKernel, MemoryProfile
+from neusight.estimates import Provenance
+from neusight.executors.gpu.predictor import KernelEstimates
 from neusight.kernels import (
     Attention,
     Conv2d,
@@ -21,7 +19,10 @@ from neusight.kernels import (
     Optimizer,
     RowReduction,
 )
-from neusight.predictor import KernelEstimates
+from neusight.kernels.describe import describe
+from neusight.schedule.serial import kernel_rows, prepare, serial
+from neusight.schedule.stream import HOST_DISPATCH_S, host_gap_s, in_stream
+from neusight.workloads.graph import FoldedGraph, FoldedKernel, MemoryProfile
 
 GEMM = Gemm(m=1000, n=1000, k=1000)
 RELU = Elementwise(op="relu", elements=1000, read_bytes=4000, write_bytes=4000, flops=1000)

@@ -3,8 +3,8 @@
 import pytest
 
 from neusight.errors import CoverageError
-from neusight.kernel_request import requested
 from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, GroupedGemm, Kernel, Memory, Optimizer, RowReduction
+from neusight.kernels.named import requested
 
 
 @pytest.mark.parametrize(

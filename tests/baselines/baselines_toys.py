@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from neusight.baselines import Baseline, new_baseline
-from neusight.baselines.habitat import Habitat
-from neusight.baselines.networks import Network, Recipe
-from neusight.baselines.neusight_paper import RECIPES, NeusightPaper
-from neusight.baselines.roofline import roofline_s
 from neusight.devices import DeviceSpec, load_device
+from neusight.experiments.baselines import Baseline, new_baseline
+from neusight.experiments.baselines.habitat import Habitat
+from neusight.experiments.baselines.networks import Network, Recipe
+from neusight.experiments.baselines.neusight_paper import RECIPES, NeusightPaper
+from neusight.experiments.baselines.roofline import roofline_s
 from neusight.kernels import KernelBatch
-from neusight.tile_models.training_data import DeviceRows
+from neusight.learn.training_data import DeviceRows
 
 SHORT = Recipe(learning_rate=1e-2, steps=30, batch_rows=32, width=16, layers=3)
 GPUS = ("p100-pcie-16gb", "t4", "v100-pcie-32gb")

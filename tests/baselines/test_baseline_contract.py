@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from baselines_toys import GPUS, corpus, measured, pointwise, quick, row_wise
 
-from neusight.aggregate import prepare
-from neusight.baselines import NAMES, Baseline, new_baseline, rows_of, whole_model_s
-from neusight.baselines.habitat import RECIPE, Habitat
-from neusight.baselines.neusight_paper import RECIPES, NeusightPaper
 from neusight.devices import load_device
 from neusight.errors import DataError
-from neusight.graphs.graph import FoldedGraph, FoldedKernel, MemoryProfile
+from neusight.experiments.baselines import NAMES, Baseline, new_baseline, rows_of, whole_model_s
+from neusight.experiments.baselines.habitat import RECIPE, Habitat
+from neusight.experiments.baselines.neusight_paper import RECIPES, NeusightPaper
 from neusight.kernels import KERNEL_CLASSES, Attention, GroupedGemm, KernelBatch, Memory, Optimizer
-from neusight.tile_models.training_data import Corpus
+from neusight.learn.training_data import Corpus
+from neusight.schedule.serial import prepare
+from neusight.workloads.graph import FoldedGraph, FoldedKernel, MemoryProfile
 
 LEARNING = [name for name in NAMES if name != "roofline"]
 OTHERS = [

@@ -9,8 +9,8 @@ import numpy as np
 
 from neusight.datasets import to_batches
 from neusight.devices import DeviceSpec
+from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import KernelBatch
-from neusight.predictor import KernelPredictor
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neusight.devices import DeviceSpec, load_device
-from neusight.predictor import KernelPredictor
+from neusight.executors.gpu.predictor import KernelPredictor
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,13 @@ import pytest
 from calibration_toys import measured, pointwise, products
 
 from neusight.api import Predictor
-from neusight.calibration import Calibration, fit_calibration
-from neusight.calibration.folder import load_calibrations
 from neusight.datasets import to_batches
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import ArtifactError
-from neusight.predictor import KernelPredictor
+from neusight.executors.gpu.calibration import Calibration
+from neusight.executors.gpu.calibration.folder import load_calibrations
+from neusight.executors.gpu.predictor import KernelPredictor
+from neusight.learn.calibration import fit_calibration
 from neusight.units import scaled
 
 

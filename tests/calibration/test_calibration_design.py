@@ -9,16 +9,16 @@ import pandas as pd
 import pytest
 from calibration_toys import measured, pointwise, products
 
-from neusight.calibration import calibration_plan, few_shot_curve
-from neusight.calibration.design import informative
-from neusight.calibration.fit import timings_of
-from neusight.calibration.observe import Timings, linearised
-from neusight.calibration.prior import Prior
 from neusight.collect.calibrating import chosen_tasks
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
+from neusight.executors.gpu.calibration.prior import Prior
+from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Gemm, Kernel, RowReduction
-from neusight.predictor import KernelPredictor
+from neusight.learn.calibration import calibration_plan, few_shot_curve
+from neusight.learn.calibration.design import informative
+from neusight.learn.calibration.fit import timings_of
+from neusight.learn.calibration.observe import Timings, linearised
 
 
 def some_kernels(count: int) -> list[Kernel]:

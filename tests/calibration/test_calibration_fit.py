@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 from calibration_toys import measured, pointwise, products
 
-from neusight.calibration import Calibration, fit_calibration
-from neusight.calibration.fit import MOST_ROWS
 from neusight.datasets import to_batches
 from neusight.devices import DeviceSpec
 from neusight.errors import DataError
+from neusight.executors.gpu.calibration import Calibration
+from neusight.executors.gpu.predictor import KernelEstimates, KernelPredictor
 from neusight.kernels import KernelBatch
-from neusight.predictor import KernelEstimates, KernelPredictor
+from neusight.learn.calibration import fit_calibration
+from neusight.learn.calibration.fit import MOST_ROWS
 
 
 def kernels(frame: pd.DataFrame) -> KernelBatch:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from neusight.calibration.inputs import LENGTHS, WIDTH, Points, joined
-from neusight.calibration.learn import learned_prior
-from neusight.calibration.observe import Timings, linearised, observe
-from neusight.calibration.posterior import Observations, Posterior
-from neusight.calibration.prior import FAMILIES, Prior
+from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, joined
+from neusight.executors.gpu.calibration.posterior import Observations, Posterior
+from neusight.executors.gpu.calibration.prior import FAMILIES, Prior
+from neusight.learn.calibration.learn import learned_prior
+from neusight.learn.calibration.observe import Timings, linearised, observe
 
 
 def points(count: int, family: str = "gemm", ops: tuple[str, ...] = ("linear", "bmm"), seed: int = 0) -> Points:

@@ -17,8 +17,8 @@ from neusight.collect.tasks import KernelTask, identity
 from neusight.datasets import load_kernels
 from neusight.devices import load_device
 from neusight.errors import DataError
+from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Gemm, Kernel, KernelBatch, Memory
-from neusight.predictor import KernelPredictor
 
 FACTOR = 1.5
 COUNT = 24

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from neusight.cli.app import app
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
-from neusight.tile_models.training import Options
+from neusight.learn.training import Options
 
 needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
 SMALL = ("train", "--backend", "linear", "--families", "row_reduction,gemm", "--gpus", "t4,p4")
@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Options:
         seen.append(options)
         return {}
 
-    monkeypatch.setattr("neusight.tile_models.training.train", record)
+    monkeypatch.setattr("neusight.learn.training.train", record)
     result = CliRunner().invoke(app, ["train", *arguments])
     assert result.exit_code == 0, result.output
     return seen[0]

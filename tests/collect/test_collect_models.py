@@ -25,7 +25,7 @@ from neusight.devices import load_device
 from neusight.devices.write import to_toml
 from neusight.errors import ModelError
 from neusight.evaluation import evaluate_models
-from neusight.graphs.workloads import trace_workload
+from neusight.workloads import trace_workload
 
 BERT = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 BERT |= {"intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 32}

@@ -15,7 +15,7 @@ from neusight.collect.tasks import KernelTask
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.kernels import KERNEL_CLASSES, Kernel, KernelBatch
-from neusight.laws.work import work_of
+from neusight.kernels.work import work_of
 
 H200 = load_device("h200-sxm-141gb")
 LIMITS = usual_limits(H200, on_gpu=True)

@@ -16,9 +16,6 @@ from neusight.collect.launches import Source, factors, parts, prepare
 from neusight.collect.plan import Limits, plan
 from neusight.collect.tasks import KernelTask, Unmeasurable
 from neusight.devices import load_device
-from neusight.graphs.gpu_forms import gpu_forms
-from neusight.graphs.memory import Ledger
-from neusight.graphs.recorder import Recorder
 from neusight.kernels import (
     KERNEL_CLASSES,
     Attention,
@@ -31,6 +28,9 @@ from neusight.kernels import (
     Optimizer,
     RowReduction,
 )
+from neusight.workloads.trace.gpu_forms import gpu_forms
+from neusight.workloads.trace.memory import Ledger
+from neusight.workloads.trace.recorder import Recorder
 
 WITHOUT_RULE = {("gemm", "float8"), ("grouped_gemm", "bfloat16")}
 """PyTorch's scaled and grouped products are private operators, which no model is traced with."""

@@ -25,8 +25,8 @@ from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.devices import load_device
 from neusight.errors import DataError, DeviceError
 from neusight.kernels import Attention
+from neusight.kernels.work import work_of
 from neusight.laws.bounds import flops_per_s
-from neusight.laws.work import work_of
 
 DEVICES = {STAND_IN.id: STAND_IN}
 ABOUT = About(title="A stand-in", origin="a test", licence="MIT")

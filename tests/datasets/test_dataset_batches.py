@@ -8,7 +8,7 @@ from neusight.datasets.clean import measured
 from neusight.datasets.schema import KERNEL_TABLES
 from neusight.errors import DataError
 from neusight.kernels import Conv2d, Elementwise, Gemm, RowReduction
-from neusight.op_costs import FLOPS_PER_ELEMENT
+from neusight.kernels.arithmetic import FLOPS_PER_ELEMENT
 
 
 def only(frame):

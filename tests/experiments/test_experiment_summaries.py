@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.baselines.roofline import roofline_s
 from neusight.devices import load_device
 from neusight.errors import DataError
+from neusight.experiments.baselines.roofline import roofline_s
 from neusight.experiments.canvas import gpus_in
 from neusight.experiments.declare import Targets
 from neusight.experiments.kernel_rows import kernel_ids

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from neusight.accelerators.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
+from neusight.collect.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
 from neusight.errors import DataError
 from neusight.experiments import find_experiment, list_experiments, load_results, read_results, run, write_results
 from neusight.experiments.declare import SparseExperiment

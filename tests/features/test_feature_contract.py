@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from neusight.errors import ArtifactError
-from neusight.features import FORMULAS, FeatureContract, load_contract
-from neusight.tile_models import load_artifacts
-from neusight.tile_models.training_data import FAMILIES
+from neusight.executors.gpu.features import FORMULAS, FeatureContract, load_contract
+from neusight.executors.gpu.tile_models import load_artifacts
+from neusight.learn.training_data import FAMILIES
 
 GOOD: dict[str, Any] = {
     "family": "gemm",

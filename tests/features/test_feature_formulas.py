@@ -8,13 +8,13 @@ from kernel_grids import MAKERS, grid
 
 from neusight.devices import DeviceSpec, device_ids, load_device
 from neusight.errors import CoverageError, DeviceError
-from neusight.features import FORMULAS, feature_matrix, load_contract, situate
-from neusight.features.formulas import formula
-from neusight.features.situation import Situation, reread_bytes
+from neusight.executors.gpu.features import FORMULAS, feature_matrix, load_contract, situate
+from neusight.executors.gpu.features.formulas import formula
+from neusight.executors.gpu.features.situation import Situation, reread_bytes
+from neusight.executors.gpu.predictor import answering_model
+from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
-from neusight.predictor import answering_model
-from neusight.tile_models.training_data import FAMILIES
-from neusight.tiling.library import shipped_choice
+from neusight.learn.training_data import FAMILIES
 
 GPUS = ("p4", "t4", "a100-pcie-40gb", "l4", "b200-sxm-180gb", "mi300x", "arc-pro-b60")
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from neusight.graphs import Graph, TensorSpec, trace
+from neusight.workloads.graph import Graph
+from neusight.workloads.tensors import TensorSpec
+from neusight.workloads.trace.tracing import trace
 
 GPT2 = {"n_layer": 4, "n_embd": 64, "n_head": 4, "vocab_size": 500, "n_positions": 128}
 

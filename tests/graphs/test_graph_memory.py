@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from neusight.graphs import Graph
-from neusight.graphs.memory import Ledger
+from neusight.workloads.graph import Graph
+from neusight.workloads.trace.memory import Ledger
 
 
 def test_views_share_an_allocation_and_death_frees_it() -> None:
@@ -82,7 +82,8 @@ def test_live_bytes_of_the_nodes_stay_below_the_peak(gpt2: Callable[..., Graph])
 def test_gpt2_large_training_does_not_fit_in_32_gb_and_fits_in_80() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from neusight.graphs import TensorSpec, trace
+    from neusight.workloads.tensors import TensorSpec
+    from neusight.workloads.trace.tracing import trace
 
     config = GPT2Config(n_layer=36, n_embd=1280, n_head=20, use_cache=False)
     graph = trace(

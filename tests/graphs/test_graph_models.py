@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from neusight.graphs import Graph, TensorSpec, trace
 from neusight.kernels import Attention, Gemm
+from neusight.workloads.graph import Graph
+from neusight.workloads.tensors import TensorSpec
+from neusight.workloads.trace.tracing import trace
 
 BATCH, LENGTH, CAPACITY, EXPERTS = 2, 32, 8, 4
 TOKENS = {"input_ids": TensorSpec((BATCH, LENGTH), "int64")}

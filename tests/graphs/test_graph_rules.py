@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from neusight.errors import CoverageError
-from neusight.graphs.rules import fallback, kernels_of, rule
-from neusight.graphs.rules.registry import _RULES
-from neusight.graphs.tensors import Call, TensorSpec
 from neusight.kernels import Elementwise, Gemm, Kernel, Memory
+from neusight.workloads.rules import fallback, kernels_of, rule
+from neusight.workloads.rules.registry import _RULES
+from neusight.workloads.tensors import Call, TensorSpec
 
 
 def call(name: str, *args: object, out: object = (), overload: str = "default", **kwargs: object) -> Call:

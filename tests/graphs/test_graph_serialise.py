@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from neusight.errors import DataError
-from neusight.graphs import Graph
-from neusight.graphs.serialise import from_json, to_json
+from neusight.workloads.graph import Graph
+from neusight.workloads.serialise import from_json, to_json
 
 
 def test_folded_graph_round_trips_exactly(gpt2: Callable[..., Graph]) -> None:
@@ -56,7 +56,7 @@ def test_kernel_with_an_unknown_field_is_refused(gpt2: Callable[..., Graph]) -> 
 
 def test_reading_a_graph_loads_no_tensor_library(gpt2: Callable[..., Graph]) -> None:
     program = (
-        "import sys; from neusight.graphs import Graph; from neusight.graphs.serialise import from_json;"
+        "import sys; from neusight.workloads.graph import Graph; from neusight.workloads.serialise import from_json;"
         "from_json(sys.stdin.read()); sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
     )
     done = subprocess.run([sys.executable, "-c", program], input=to_json(gpt2().fold()), text=True, check=False)

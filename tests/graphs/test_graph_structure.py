@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from neusight.graphs import Graph, Node, TensorSpec, trace
-from neusight.graphs.structure import find_repeats
 from neusight.kernels import Gemm
+from neusight.workloads.graph import Graph, Node
+from neusight.workloads.tensors import TensorSpec
+from neusight.workloads.trace.structure import find_repeats
+from neusight.workloads.trace.tracing import trace
 
 
 def chain(widths: list[int], layer: str = "") -> list[Node]:

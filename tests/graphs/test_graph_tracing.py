@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from neusight.errors import CoverageError, ModelError
-from neusight.graphs import Graph, TensorSpec, trace
 from neusight.kernels import Attention, Conv2d, Gemm, Kernel
+from neusight.workloads.graph import Graph
+from neusight.workloads.tensors import TensorSpec
+from neusight.workloads.trace.tracing import trace
 
 HIDDEN, HEADS, VOCABULARY = 64, 4, 500
 

@@ -7,13 +7,12 @@ import pytest
 from kernel_grids import grouped_gemms
 
 from neusight.devices import load_device
-from neusight.features import situate
-from neusight.kernels import KernelBatch
-from neusight.laws import work_of
+from neusight.executors.gpu.features import situate
+from neusight.executors.gpu.tiling import Tiling, tile
+from neusight.executors.gpu.tiling.library import TILES, shipped_choice
+from neusight.kernels import KernelBatch, work_of
+from neusight.kernels.work import filled_groups
 from neusight.laws.bounds import bound_of
-from neusight.laws.work import filled_groups
-from neusight.tiling import Tiling, tile
-from neusight.tiling.library import TILES, shipped_choice
 
 H100 = load_device("h100-sxm-80gb")
 

@@ -8,8 +8,8 @@ from kernel_grids import MAKERS, grid
 
 from neusight.devices import DeviceSpec, device_ids, load_device
 from neusight.errors import DeviceError
-from neusight.kernels import KernelBatch
-from neusight.laws import Bound, bound_of, work_of
+from neusight.kernels import KernelBatch, work_of
+from neusight.laws import Bound, bound_of
 from neusight.laws.bounds import flops_per_s, l2_bytes_per_s
 
 CATALOGUE = {gpu: load_device(gpu) for gpu in device_ids()}

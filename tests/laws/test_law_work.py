@@ -7,9 +7,8 @@ import pytest
 from kernel_grids import MAKERS, grid
 
 from neusight.errors import CoverageError
-from neusight.kernels import KernelBatch
-from neusight.laws import work_of
-from neusight.laws.work import attention_pairs, conv_gemm, conv_output, winograd_gain
+from neusight.kernels import KernelBatch, work_of
+from neusight.kernels.work import attention_pairs, conv_gemm, conv_output, winograd_gain
 
 
 def one(family: str, **columns: object) -> KernelBatch:

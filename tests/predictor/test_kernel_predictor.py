@@ -13,9 +13,9 @@ from kernel_grids import MAKERS, elementwise, gemms, grid
 
 from neusight.devices import DeviceSpec, device_ids, load_device
 from neusight.errors import CoverageError, DeviceError
+from neusight.executors.gpu.predictor import CHUNK, KernelEstimates, KernelPredictor, answering_model
 from neusight.kernels import KernelBatch
 from neusight.laws.power import PowerDemand
-from neusight.predictor import CHUNK, KernelEstimates, KernelPredictor, answering_model
 
 CATALOGUE = {gpu: load_device(gpu) for gpu in device_ids()}
 COLUMNS = [f.name for f in fields(KernelEstimates) if f.name not in ("demand", "energy")]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tile_models_toys import SMALL, manifest, planted
 
-from neusight.tile_models import Artifact, new_model, save_artifact
-from neusight.tile_models.card import render_card
+from neusight.executors.gpu.tile_models import Artifact, new_model, save_artifact
+from neusight.learn.card import render_card
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,11 @@ import pytest
 from tile_models_toys import FEATURES, manifest, planted
 
 from neusight.errors import ArtifactError
-from neusight.features import FeatureContract
-from neusight.laws.work import Work
-from neusight.tile_models import BACKENDS, Artifact, load_artifact, load_artifacts, save_artifact
-from neusight.tile_models.artifact import artifact_folders, file_sha256
-from neusight.tile_models.card import render_card
+from neusight.executors.gpu.features import FeatureContract
+from neusight.executors.gpu.tile_models import BACKENDS, Artifact, load_artifact, load_artifacts, save_artifact
+from neusight.executors.gpu.tile_models.artifact import artifact_folders, file_sha256
+from neusight.kernels.work import Work
+from neusight.learn.card import render_card
 
 Saved = Callable[..., Path]
 

@@ -12,8 +12,14 @@ from hypothesis.extra.numpy import arrays
 from tile_models_toys import SMALL, planted
 
 from neusight.errors import ArtifactError
-from neusight.tile_models import BACKENDS, TrainingSet, new_model
-from neusight.tile_models.protocol import backend_class, device_levels, log_error, residual_target, utilisation
+from neusight.executors.gpu.tile_models import BACKENDS, TrainingSet, new_model
+from neusight.executors.gpu.tile_models.protocol import (
+    backend_class,
+    device_levels,
+    log_error,
+    residual_target,
+    utilisation,
+)
 
 Fitted = Callable[[str], Any]
 LEARNED = ("mlp", "gbm", "linear")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tile_models_toys import SMALL, correction, planted
 
-from neusight.tile_models import TrainingSet
-from neusight.tile_models.mlp import MlpModel
+from neusight.executors.gpu.tile_models import TrainingSet
+from neusight.executors.gpu.tile_models.mlp import MlpModel
 
 OPTIONS: dict[str, Any] = {**SMALL["mlp"], "epochs": 10}
 

@@ -1,7 +1,7 @@
 """When learning stops: as early as the held-out devices cannot tell it from the best."""
 
-from neusight.tile_models.folds import Fold
-from neusight.tile_models.training import _best_stop
+from neusight.learn.folds import Fold
+from neusight.learn.training import _best_stop
 
 
 def folds(*histories: list[float]) -> list[Fold]:

@@ -18,17 +18,17 @@ from neusight.datasets import load_kernels
 from neusight.devices import DeviceSpec, load_device
 from neusight.devices.write import to_toml
 from neusight.errors import DataError, DeviceError
-from neusight.features import load_contract, situate
+from neusight.executors.gpu.features import load_contract, situate
+from neusight.executors.gpu.predictor import KernelPredictor, answering_model
+from neusight.executors.gpu.tile_models import Artifact
+from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KERNEL_CLASSES, KernelBatch
-from neusight.laws.work import winograd_gain
+from neusight.kernels.work import winograd_gain
+from neusight.learn.floors import launch_floors, row_floors
+from neusight.learn.intervals import interval, seen_interval, unseen_interval
+from neusight.learn.training import Options, train
+from neusight.learn.training_data import COLUMNS, DeviceRows, load_corpus, training_set
 from neusight.paths import tile_models_dir
-from neusight.predictor import KernelPredictor, answering_model
-from neusight.tile_models import Artifact
-from neusight.tile_models.floors import launch_floors, row_floors
-from neusight.tile_models.intervals import interval, seen_interval, unseen_interval
-from neusight.tile_models.training import Options, train
-from neusight.tile_models.training_data import COLUMNS, DeviceRows, load_corpus, training_set
-from neusight.tiling.library import shipped_choice
 
 ROWS = 60
 LAUNCH_S = 6e-6

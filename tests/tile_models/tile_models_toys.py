@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from neusight.features import FeatureContract
-from neusight.tile_models import TrainingSet
-from neusight.tile_models.artifact import Manifest
+from neusight.executors.gpu.features import FeatureContract
+from neusight.executors.gpu.tile_models import TrainingSet
+from neusight.executors.gpu.tile_models.artifact import Manifest
 
 FEATURES = ("log2_waves", "wave_efficiency", "write_share")
 FLOOR_S = 5e-6

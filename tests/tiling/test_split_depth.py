@@ -5,11 +5,11 @@ import pytest
 from kernel_grids import gemms
 
 from neusight.devices import load_device
-from neusight.features import situate
+from neusight.executors.gpu.features import situate
+from neusight.executors.gpu.tiling import tile
+from neusight.executors.gpu.tiling.library import shipped_choice
+from neusight.executors.gpu.tiling.split import LEAST_DEPTH, SPLITS, split_depth
 from neusight.kernels import KernelBatch
-from neusight.tiling import tile
-from neusight.tiling.library import shipped_choice
-from neusight.tiling.split import LEAST_DEPTH, SPLITS, split_depth
 
 
 def parts_of(gpu: str = "v100-pcie-32gb", **columns: int | str) -> float:

@@ -10,9 +10,16 @@ from kernel_grids import gemms
 
 from neusight.devices import load_device
 from neusight.errors import ArtifactError, DataError, DeviceError
-from neusight.tiling import TileChoice
-from neusight.tiling.learn import ObservedTiles, fit_choice, hit_rates, tile_index
-from neusight.tiling.library import FEATURES, TILES, choice_features, least_cost_tile, library_of, shipped_choice
+from neusight.executors.gpu.tiling import TileChoice
+from neusight.executors.gpu.tiling.library import (
+    FEATURES,
+    TILES,
+    choice_features,
+    least_cost_tile,
+    library_of,
+    shipped_choice,
+)
+from neusight.learn.tile_choice import ObservedTiles, fit_choice, hit_rates, tile_index
 
 LARGE, SMALL = TILES.index((128, 128)), TILES.index((32, 32))
 

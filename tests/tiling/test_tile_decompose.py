@@ -6,11 +6,11 @@ from kernel_grids import MAKERS, grid
 
 from neusight.devices import device_ids, load_device
 from neusight.errors import CoverageError
+from neusight.executors.gpu.tiling import TileChoice, Tiling, decomposer, tile
+from neusight.executors.gpu.tiling.decompose import product_tiling
+from neusight.executors.gpu.tiling.library import TILES, shipped_choice
 from neusight.kernels import KernelBatch
-from neusight.laws.work import conv_gemm
-from neusight.tiling import TileChoice, Tiling, decomposer, tile
-from neusight.tiling.decompose import product_tiling
-from neusight.tiling.library import TILES, shipped_choice
+from neusight.kernels.work import conv_gemm
 
 GPUS = ("p4", "t4", "a100-pcie-40gb", "h100-sxm-80gb", "mi300x", "arc-pro-b60")
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from neusight.graphs.workloads import load, load_graph
 from neusight.kernels import Gemm
+from neusight.workloads import load, load_graph
 
 TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 100}
 
@@ -78,7 +78,7 @@ def test_stored_and_shipped_graphs_load_no_heavy_library(config):
     load_graph(str(config))
     code = (
         "import sys\n"
-        "from neusight.graphs.workloads import load_graph\n"
+        "from neusight.workloads import load_graph\n"
         f"load_graph({str(config)!r})\n"
         "load_graph('gpt3-xl', mode='training', batch=3, seq_len=777, optimizer='adamw')\n"
         "print([m for m in ('torch', 'transformers', 'pandas', 'lightgbm', 'sklearn', 'scipy') if m in sys.modules])\n"

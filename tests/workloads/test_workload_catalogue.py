@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from neusight.errors import ModelError
-from neusight.graphs.workloads import list_workloads, resolve
-from neusight.graphs.workloads.catalogue import KINDS, canonical_name, catalogue_config, is_image_config
-from neusight.graphs.workloads.huggingface import build_model
+from neusight.workloads import list_workloads, resolve
+from neusight.workloads.catalogue import KINDS, canonical_name, catalogue_config, is_image_config
+from neusight.workloads.huggingface import build_model
 
 NAMES = [info.name for info in list_workloads()]
 
@@ -29,7 +29,7 @@ def build(name, mode="training"):
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from neusight.graphs.building import built
+    from neusight.workloads.trace.building import built
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         return built(lambda: build_model(catalogue_config(name), mode, "eager"), torch.float32)

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from neusight.errors import ModelError
-from neusight.graphs.workloads import load_graph, resolve
+from neusight.workloads import load_graph, resolve
 
 TINY = {"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 100}
 

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 
 from neusight.errors import DataError
-from neusight.graphs.workloads import list_workloads, load_graph, parametric
-from neusight.graphs.workloads.build_traces import build, main
-from neusight.graphs.workloads.catalogue import catalogue_config
-from neusight.graphs.workloads.deepening import at_depth, deepened, depth
-from neusight.graphs.workloads.fitting import Fit, possible_maxima
-from neusight.graphs.workloads.load import Step
-from neusight.graphs.workloads.parametric import ParametricTrace, monomials, polynomial_value, shipped_trace
-from neusight.graphs.workloads.sampling import sample
-from neusight.graphs.workloads.tables import NotPolynomialError, Tables
+from neusight.workloads import list_workloads, load_graph, parametric
+from neusight.workloads.build_traces import build, main
+from neusight.workloads.catalogue import catalogue_config
+from neusight.workloads.deepening import at_depth, deepened, depth
+from neusight.workloads.fitting import Fit, possible_maxima
+from neusight.workloads.load import Step
+from neusight.workloads.parametric import ParametricTrace, monomials, polynomial_value, shipped_trace
+from neusight.workloads.sampling import sample
+from neusight.workloads.tables import NotPolynomialError, Tables
 
 POINTS = [*product((2, 3), (72, 80, 104)), (5, 448)]
 ALL = (0, 1, 2, 3, 4, 5)

@@ -1,0 +1,19 @@
+"""Zeros of a network's operands, layer by layer: measured on real training steps, put there by pruning, or assumed.
+
+``profile`` holds them, ``measure`` reads them (``steps`` trains, ``operands`` lays tensors out as streams, ``readings``
+counts), ``prune`` makes weights zero.
+"""
+
+from neusight.collect.sparsity.measure import measure
+from neusight.collect.sparsity.prune import prune_module, prune_profile, pruning
+from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
+
+__all__ = [
+    "LayerSparsity",
+    "OperandSparsity",
+    "SparsityProfile",
+    "measure",
+    "prune_module",
+    "prune_profile",
+    "pruning",
+]

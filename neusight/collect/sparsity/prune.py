@@ -1,0 +1,158 @@
+"""Pruned weights: zeros put there on purpose, in a profile or in a real module.
+
+*Unstructured*, at rate p. The p of a layer's weights that are smallest in magnitude become zero. Zeros that were
+there go first, so that the share becomes ``max(s, p)``. The others, r = (p - s) / (1 - s) of what was left, are taken
+to lie independently of each other. A group of zero fraction q then has ``q' = r + (1 - r) q``, and with Var[q] =
+c s (1 - s) (see ``tensordash.masks``) its zeros have the clustering
+
+    c' = Var[q'] / (p (1 - p)) = c · s (1 - p) / (p (1 - s))
+
+which is 0 for weights that were dense. Magnitudes that differ between filters make it larger: prune the module and
+measure to see that.
+
+*n:m*, such as 2:4. Of every m weights that follow each other along the reduction (input channels at one kernel
+position), the n largest in magnitude stay. Dense weights become exactly 1 - n/m zeros, the same in every stream: Var[q]
+is 0, the clustering below 0 (-1/(L-1) for streams of L values), and 0 is the nearest to that a profile has. Zeros that
+were there, independent with share s, leave B ~ Binomial(m, 1 - s) others in a group, of which min(n, B) stay:
+``s' = 1 - E[min(n, B)] / m``. What remains of their clustering is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import comb
+from typing import TYPE_CHECKING
+
+from neusight.errors import DataError
+from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Unstructured:
+    """The ``rate`` of weights that are smallest in magnitude, layer by layer, become zero; rate in [0, 1)."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < 1:
+            raise DataError(f"a pruning rate is at least 0 and below 1, not {self.rate}: write it like 0.8")
+
+    def __str__(self) -> str:
+        return f"{self.rate:.4g} of each layer's weights pruned by magnitude"
+
+    def of(self, weights: OperandSparsity) -> OperandSparsity:
+        """What weights with these zeros become."""
+        before, rate = weights.sparsity, self.rate
+        if before >= rate:
+            return weights
+        left = before * (1 - rate) / (rate * (1 - before))
+        return replace(weights, sparsity=rate, clustering=weights.clustering * left)
+
+    def kept(self, weights: torch.Tensor) -> torch.Tensor:
+        """True where a weight stays; of any shape. Of equal magnitudes the first go first."""
+        import torch
+
+        gone = round(self.rate * weights.numel())
+        sizes = weights.detach().abs().reshape(-1)
+        if gone == 0:
+            return torch.ones(weights.shape, dtype=torch.bool)
+        # Selecting is several times faster than sorting the tens of millions of weights of a wide layer.
+        limit = sizes.kthvalue(gone).values
+        mask = sizes > limit
+        equal = (sizes == limit).nonzero().reshape(-1)
+        mask[equal[gone - int((sizes < limit).sum()) :]] = True
+        return mask.reshape(weights.shape)
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The ``count`` largest of every ``group`` weights stay, along the reduction; 1 ≤ count ≤ group."""
+
+    count: int
+    group: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= self.group:
+            given = f"{self.count}:{self.group}"
+            raise DataError(f"n:m keeps 1 to m of every m weights, not {given}: write it like 2:4")
+
+    def __str__(self) -> str:
+        return f"weights pruned to {self.count}:{self.group}"
+
+    def of(self, weights: OperandSparsity) -> OperandSparsity:
+        """What weights with these zeros become."""
+        m, effectual = self.group, 1 - weights.sparsity
+        chances = (comb(m, b) * effectual**b * weights.sparsity ** (m - b) for b in range(m + 1))
+        staying = sum(min(self.count, b) * chance for b, chance in enumerate(chances))
+        return replace(weights, sparsity=max(weights.sparsity, 1 - staying / m), clustering=0.0)
+
+    def kept(self, weights: torch.Tensor) -> torch.Tensor:
+        """True where a weight stays; weights of shape (…, reduction), whose last group may be incomplete."""
+        import torch
+
+        missing = -weights.shape[-1] % self.group
+        # Below every magnitude, so that what is no weight goes first.
+        padded = torch.nn.functional.pad(weights.detach().abs(), (0, missing), value=-1.0)
+        groups = padded.reshape(*weights.shape[:-1], -1, self.group)
+        order = groups.sort(dim=-1, descending=True, stable=True).indices
+        mask = torch.zeros(groups.shape, dtype=torch.bool).scatter_(-1, order[..., : self.count], True)
+        return mask.reshape(padded.shape)[..., : weights.shape[-1]]
+
+
+Pruning = Unstructured | Grouped
+
+
+def pruning(text: str) -> Pruning:
+    """``0.8`` as a rate, ``2:4`` as n:m.
+
+    Raises:
+        DataError: neither, or out of range.
+    """
+    kept, colon, group = text.partition(":")
+    try:
+        return Grouped(int(kept), int(group)) if colon else Unstructured(float(text))
+    except ValueError:
+        raise DataError(f"cannot read '{text}' as pruning: write a rate like 0.8, or n:m like 2:4") from None
+
+
+def prune_profile(profile: SparsityProfile, how: Pruning) -> SparsityProfile:
+    """The profile with its weights pruned, the default's as well; activations and gradients stay what they were."""
+
+    def pruned(layer: LayerSparsity) -> LayerSparsity:
+        return replace(layer, weights=how.of(layer.weights))
+
+    return replace(
+        profile,
+        layers={name: pruned(layer) for name, layer in profile.layers.items()},
+        default=pruned(profile.default),
+        source=f"{profile.source}; then {how}",
+    )
+
+
+def prune_module(module: torch.nn.Module, how: Pruning) -> dict[str, torch.Tensor]:
+    """Prune the weights of a module's convolutions and linear layers in place.
+
+    Returns:
+        By module path, True where a weight stays, in the weight's shape: training that goes on has to hold the others
+        at zero, with ``hold_pruned``.
+    """
+    from neusight.collect.sparsity.operands import as_filters, from_filters, measured_layers
+
+    masks = {}
+    for path, layer in measured_layers(module).items():
+        masks[path] = from_filters(layer, how.kept(as_filters(layer)))
+    hold_pruned(module, masks)
+    return masks
+
+
+def hold_pruned(module: torch.nn.Module, masks: dict[str, torch.Tensor]) -> None:
+    """Set the weights that do not stay to zero."""
+    import torch
+
+    with torch.no_grad():
+        for path, mask in masks.items():
+            weight = module.get_submodule(path).weight
+            weight.mul_(mask)  # type: ignore[operator]

@@ -1,0 +1,295 @@
+"""``Estimate``: the answer to "how long does this step take there", as a sum over kernels that adds and multiplies."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from math import exp, hypot
+from typing import Any, Literal
+
+from neusight.errors import DataError, DeviceError
+from neusight.estimates.records import (
+    HOST,
+    KernelEstimate,
+    MemoryEstimate,
+    OperatorEstimate,
+    Provenance,
+    joined,
+    union,
+)
+
+Source = Literal["trained", "transferred", "fallback"]
+
+
+COMPOSITION_SPREAD = 0.1
+"""Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
+steps by 8.7 % on average, on GPUs of all kinds (``experiments/asplos25``), which is 0.11 of a normal error."""
+ENERGY_PARTS = ("compute", "sram", "dram")
+NORMAL_TAIL = 1.645
+"""Standard deviations that enclose 90 % of a normal distribution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Latency of one step of a model on one device, with everything that makes it up. Times in seconds.
+
+    An estimate is its ``by_kernel`` rows; latency, interval, bound, phases, operators and coverage are sums over them.
+    So estimates add (one step after the other) and multiply (``1000 * step``) without losing detail:
+
+        >>> from neusight import Predictor
+        >>> step = Predictor.load().estimate("gpt2-large", "a100-sxm-80gb", mode="training", batch=4)
+        >>> day = step.samples_per_s * 86400            # sequences a day on one GPU
+        >>> hours = step.gpu_hours(samples=10_000_000)  # GPU-hours for ten million sequences
+        >>> dollars = step.cost_usd(samples=10_000_000, usd_per_hour=1.8)
+
+    ``samples`` is the number of samples that all steps of the estimate process; ``batch`` is that of one step.
+    """
+
+    model: str
+    gpu: str
+    mode: str
+    batch: int
+    seq_len: int | None
+    dtype: str
+    optimizer: str
+    attention: str
+    samples: float
+    by_kernel: tuple[KernelEstimate, ...]
+    memory: MemoryEstimate
+    provenance: Provenance
+    uncovered: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    usd_per_hour: float | None = None
+
+    @cached_property
+    def latency_s(self) -> float:
+        """Expected latency."""
+        return sum(k.total_s for k in self.by_kernel)
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """90 % interval (low, high), never below the bound.
+
+        Kernels' own errors cancel over a step of hundreds; what is left is what they share on a device (one wrong
+        clock shifts them all), so that shares of the latency times spreads add, and what composing a step misses.
+        """
+        device = [k for k in self.by_kernel if k.family != HOST]
+        device_s = sum(k.total_s for k in device)
+        shared = sum(k.total_s * k.spread for k in device) / device_s if device_s else 0.0
+        factor = exp(NORMAL_TAIL * hypot(shared, COMPOSITION_SPREAD))
+        floor_s = max(self.bound_s, self._dispatch_s)
+        return max(device_s / factor, floor_s), max(device_s * factor, floor_s)
+
+    @property
+    def _dispatch_s(self) -> float:
+        """How long the host takes to dispatch the step where the device might have to wait for it, else 0."""
+        waits = any(k.family == HOST for k in self.by_kernel)
+        return sum(k.count * k.low_s for k in self.by_kernel) if waits else 0.0
+
+    @cached_property
+    def bound_s(self) -> float:
+        """No faster than this by physics: the sum of the kernels' bounds."""
+        return sum(k.count * k.bound_s for k in self.by_kernel)
+
+    @cached_property
+    def limiter(self) -> str:
+        """The law with the largest share of the latency.
+
+        In a step that waits for the host, kernels that are limited by their launch wait for the same host.
+        """
+        waits = any(k.limiter == HOST and k.total_s for k in self.by_kernel)
+        names = {"launch": HOST} if waits else {}
+        return _largest((names.get(k.limiter, k.limiter), k.total_s) for k in self.by_kernel)
+
+    @cached_property
+    def by_phase(self) -> dict[str, float]:
+        """Phase (forward, backward, optimizer, host) → seconds; only phases that occur."""
+        return _sums((k.phase, k.total_s) for k in self.by_kernel if k.total_s)
+
+    @cached_property
+    def by_operator(self) -> tuple[OperatorEstimate, ...]:
+        """Operators by phase, costliest first."""
+        groups: dict[tuple[str, str], list[KernelEstimate]] = {}
+        for kernel in self.by_kernel:
+            groups.setdefault((kernel.operator, kernel.phase), []).append(kernel)
+        rows = (self._operator(*key, kernels) for key, kernels in groups.items())
+        return tuple(sorted(rows, key=lambda row: -row.latency_s))
+
+    def _operator(self, operator: str, phase: str, kernels: list[KernelEstimate]) -> OperatorEstimate:
+        latency_s = sum(k.total_s for k in kernels)
+        return OperatorEstimate(
+            operator=operator,
+            phase=phase,
+            count=sum(k.count for k in kernels),
+            latency_s=latency_s,
+            share=latency_s / self.latency_s if self.latency_s else 0.0,
+            limiter=_largest((k.limiter, k.total_s) for k in kernels),
+        )
+
+    @cached_property
+    def coverage(self) -> dict[str, float]:
+        """Share of the kernels' latency that comes from a tile model trained on such kernels (``trained``), on others
+        (``transferred``: another operator, family or dtype), or from no rule or model (``fallback``). Host time does
+        not count.
+        """
+        kernels = [k for k in self.by_kernel if k.source]
+        sums = _sums((self._origin(k), k.total_s) for k in kernels)
+        total = sum(sums.values()) or 1.0
+        return {origin: sums.get(origin, 0.0) / total for origin in ("trained", "transferred", "fallback")}
+
+    def _origin(self, kernel: KernelEstimate) -> Source:
+        # Rules are by operator, whatever its overload: aten.foo covers aten.foo.default.
+        without_rule = {kernel.operator, kernel.operator.rpartition(".")[0]} & set(self.uncovered)
+        if without_rule or kernel.source.startswith("roofline"):
+            return "fallback"
+        return "transferred" if kernel.source.endswith("(transferred)") else "trained"
+
+    @cached_property
+    def in_domain(self) -> float:
+        """Share of the latency of trained kernels that lie, with their device, within their tile model's training.
+
+        Kernels of other operators or dtypes than a model was trained on count in ``coverage`` instead.
+        """
+        return 1.0 - sum(self.outside.values())
+
+    @cached_property
+    def outside(self) -> dict[str, float]:
+        """What the rest lies outside of, in words, with its share of the latency of trained kernels; largest first."""
+        kernels = [k for k in self.by_kernel if k.source and self._origin(k) == "trained"]
+        total = sum(k.total_s for k in kernels)
+        sums = _sums((k.outside, k.total_s) for k in kernels if k.outside)
+        return {reason: sums[reason] / total for reason in sorted(sums, key=lambda reason: -sums[reason])}
+
+    @cached_property
+    def energy_j(self) -> dict[str, float]:
+        """Part (compute, sram, dram) → joules; empty where the device's energy is not known."""
+        parts = {name: sum(k.count * getattr(k, f"{name}_j") for k in self.by_kernel) for name in ENERGY_PARTS}
+        return parts if any(parts.values()) else {}
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits in the device's memory."""
+        return self.memory.fits
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of one device."""
+        return self.samples / self.latency_s if self.latency_s else 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Throughput in tokens, or None for a model without a sequence."""
+        return None if self.seq_len is None else self.samples_per_s * self.seq_len
+
+    def gpu_hours(self, samples: float) -> float:
+        """Hours that one such device needs for ``samples`` samples."""
+        return samples * self.latency_s / self.samples / 3600
+
+    def cost_usd(self, samples: float, usd_per_hour: float | None = None) -> float:
+        """Cost of ``samples`` samples at the device's price an hour, or at the given one.
+
+        Raises:
+            DeviceError: the device has no price and none is given.
+        """
+        price = self.usd_per_hour if usd_per_hour is None else usd_per_hour
+        if price is None:
+            raise DeviceError(f"{self.gpu} has no price in the catalogue: give usd_per_hour")
+        return self.gpu_hours(samples) * price
+
+    def __add__(self, other: Estimate) -> Estimate:
+        """One after the other on the same device: times add, memory is that of the larger."""
+        if not isinstance(other, Estimate):
+            return NotImplemented
+        return replace(
+            self,
+            model=joined(self.model, other.model),
+            gpu=joined(self.gpu, other.gpu),
+            mode=joined(self.mode, other.mode),
+            dtype=joined(self.dtype, other.dtype),
+            optimizer=joined(self.optimizer, other.optimizer),
+            attention=joined(self.attention, other.attention),
+            seq_len=self.seq_len if self.seq_len == other.seq_len else None,
+            samples=self.samples + other.samples,
+            by_kernel=_merged((*self.by_kernel, *other.by_kernel)),
+            memory=max(self.memory, other.memory, key=lambda m: m.peak_bytes / m.capacity_bytes),
+            provenance=self.provenance.merged(other.provenance),
+            uncovered=union(self.uncovered, other.uncovered),
+            warnings=union(self.warnings, other.warnings),
+            usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,
+        )
+
+    def __mul__(self, times: float) -> Estimate:
+        """The same step ``times`` times, one after the other; memory stays."""
+        if not isinstance(times, int | float):
+            return NotImplemented
+        kernels = tuple(replace(k, count=k.count * times) for k in self.by_kernel)
+        return replace(self, samples=self.samples * times, by_kernel=kernels)
+
+    __rmul__ = __mul__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data in SI units that ``from_dict`` reads back to an equal estimate."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Estimate:
+        """Read what ``to_dict`` wrote.
+
+        Raises:
+            DataError: a field is missing or unknown.
+        """
+        try:
+            nested = {
+                "by_kernel": tuple(KernelEstimate(**k) for k in data["by_kernel"]),
+                "memory": MemoryEstimate(**data["memory"]),
+                "provenance": Provenance(**_tuples(data["provenance"])),
+            }
+            return Estimate(**{**_tuples(data), **nested})
+        except (KeyError, TypeError) as error:
+            names = ", ".join(f.name for f in fields(Estimate))
+            raise DataError(f"not an estimate: {error}: it needs {names}") from None
+
+    def to_json(self) -> str:
+        """``to_dict`` as JSON; floats keep every digit."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> Estimate:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            DataError: not JSON, or not an estimate.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise DataError(f"not an estimate: no valid JSON at {error.lineno}:{error.colno}") from None
+        return Estimate.from_dict(data)
+
+
+def _tuples(data: dict[str, Any]) -> dict[str, Any]:
+    """JSON has lists only; the fields of an estimate are tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+
+
+def _merged(kernels: Iterable[KernelEstimate]) -> tuple[KernelEstimate, ...]:
+    """Rows that differ in their count alone become one."""
+    counts: Counter[KernelEstimate] = Counter()
+    for kernel in kernels:
+        counts[replace(kernel, count=0)] += kernel.count  # type: ignore[assignment]
+    return tuple(replace(kernel, count=count) for kernel, count in counts.items())
+
+
+def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for name, value in pairs:
+        sums[name] = sums.get(name, 0.0) + value
+    return sums
+
+
+def _largest(pairs: Iterable[tuple[str, float]]) -> str:
+    sums = _sums(pairs)
+    return max(sums, key=lambda name: sums[name], default="")

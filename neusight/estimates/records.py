@@ -1,0 +1,149 @@
+"""The rows of an estimate: one kernel, one operator, the memory verdict, and where the figures come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from neusight.workloads.graph import MemoryProfile
+
+HOST = "host"
+"""Phase, operator and limiter of time in which the device waits for the host to dispatch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelEstimate:
+    """One kernel: ``count`` launches of ``latency_s`` each. All times are for one launch, in seconds.
+
+    ``latency_s >= bound_s``; ``low_s`` and ``high_s`` enclose the 90 % interval of this kernel, ``spread`` is the
+    standard deviation of the log error that it shares with all kernels of its kind on the device. ``limiter`` is the
+    law that sets the latency: compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
+    that model with ``(transferred)`` when it was trained on another family, or ``roofline``. ``outside`` says in words
+    what of the kernel or its device lies outside of that model's training, "" where nothing does. ``compute_j``,
+    ``sram_j`` and ``dram_j`` are the energy of one launch, 0 where the device's is not known.
+    """
+
+    kernel: str
+    family: str
+    operator: str = ""
+    phase: str = ""
+    count: float = 1
+    latency_s: float
+    low_s: float
+    high_s: float
+    bound_s: float
+    utilisation: float
+    limiter: str
+    tile: str = ""
+    tile_count: int = 0
+    waves: float = 0.0
+    outside: str = ""
+    source: str = ""
+    spread: float = 0.0
+    compute_j: float = 0.0
+    sram_j: float = 0.0
+    dram_j: float = 0.0
+
+    @property
+    def in_domain(self) -> bool:
+        """Whether kernel and device lie within the training of the tile model that answered."""
+        return not self.outside
+
+    @property
+    def total_s(self) -> float:
+        """All launches together."""
+        return self.count * self.latency_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorEstimate:
+    """All kernels of one operator in one phase; ``share`` is of the whole latency, ``limiter`` the costliest one."""
+
+    operator: str
+    phase: str
+    count: float
+    latency_s: float
+    share: float
+    limiter: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """Device memory at the moment of the peak, part by part, against what the device has; bytes."""
+
+    weights: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+    temporary: int = 0
+    capacity_bytes: float
+
+    @staticmethod
+    def of(profile: MemoryProfile, capacity_bytes: float) -> MemoryEstimate:
+        """The profile of a step against a capacity."""
+        return MemoryEstimate(
+            weights=profile.weights,
+            gradients=profile.gradients,
+            optimizer=profile.optimizer,
+            activations=profile.activations,
+            temporary=profile.temporary,
+            capacity_bytes=capacity_bytes,
+        )
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Name → bytes."""
+        names = ("weights", "gradients", "optimizer", "activations", "temporary")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def peak_bytes(self) -> int:
+        """Sum of all parts."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the capacity. The driver's own context (about 0.5 GB) is not counted."""
+        return self.peak_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where an estimate comes from.
+
+    ``tile_models`` maps the name of each tile model to its backend and version; ``hypothetical`` lists the device
+    figures that the user changed; ``calibration`` says what was measured on the device itself, '' where nothing was;
+    ``sparsity`` which zeros a sparse device met.
+    """
+
+    neusight: str
+    tile_models: Mapping[str, str] = field(default_factory=dict)
+    training_gpus: tuple[str, ...] = ()
+    hypothetical: tuple[str, ...] = ()
+    calibration: str = ""
+    sparsity: str = ""
+
+    def merged(self, other: Provenance) -> Provenance:
+        """The provenance of a sum of two estimates."""
+        if self == other:
+            return self
+        return Provenance(
+            neusight=joined(self.neusight, other.neusight),
+            tile_models={**self.tile_models, **other.tile_models},
+            training_gpus=union(self.training_gpus, other.training_gpus),
+            hypothetical=union(self.hypothetical, other.hypothetical),
+            calibration=joined(self.calibration, other.calibration),
+            sparsity=joined(self.sparsity, other.sparsity),
+        )
+
+
+def joined(first: str, second: str) -> str:
+    """One name for two: themselves if equal, else ``a + b``; one that is empty does not count."""
+    if not first or not second:
+        return first or second
+    return first if second in first.split(" + ") else f"{first} + {second}"
+
+
+def union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    """All of ``first``, then what only ``second`` has."""
+    return (*first, *(item for item in second if item not in first))

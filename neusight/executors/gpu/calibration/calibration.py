@@ -1,0 +1,231 @@
+"""A calibration: what was measured on one GPU, as a correction of every estimate for it, in a small file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import ArtifactError
+from neusight.executors.costs import NORMAL_90
+from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, points_of
+from neusight.executors.gpu.calibration.posterior import Observations, Posterior
+from neusight.executors.gpu.calibration.prior import Prior
+from neusight.executors.gpu.features import Situation
+from neusight.executors.gpu.predictor import KernelEstimates, KernelPredictor
+from neusight.kernels.work import by_distinct
+
+PROTOCOL = 1
+DIGITS = 6
+_REMEDY = "measure again or fit again with neusight calibrate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Corrections of one GPU's execution and launch times.
+
+    ``tile_models`` are the hashes of what it corrects, ``device`` the figures that the device had, ``data`` the number
+    of rows and the sha256 of the files, ``noise`` the standard deviation of log execution time by kind.
+    """
+
+    gpu: str
+    neusight: str
+    device: Mapping[str, Any]
+    tile_models: Mapping[str, str]
+    data: Mapping[str, Any]
+    prior: Prior
+    noise: Mapping[str, float]
+    observations: Observations
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """The prior with what was observed."""
+        return Posterior(self.prior, self.observations)
+
+    def apply(self, situation: Situation, estimates: KernelEstimates) -> KernelEstimates:
+        """The estimates of a situation's kernels, corrected. ``latency_s >= bound_s`` holds; of nothing measured
+        nothing is changed.
+
+        Of families that were measured the interval is that of the correction and of a single measurement, and the
+        spread that of the correction; others keep theirs around the corrected time.
+
+        Raises:
+            ArtifactError: the device has other figures than those that the calibration was fitted with.
+        """
+        if not len(self.observations):
+            return estimates
+        self._check_device(situation.device)
+        points = points_of(situation)
+        mean, variance = self.posterior.execution(points)
+        overhead_s = estimates.overhead_s * np.exp(self.posterior.launch(points))
+        low, high, spread = self._doubt(points, variance, estimates)
+        bound_s, before_s = estimates.bound_s, estimates.latency_s - estimates.overhead_s
+        execution_s = np.maximum(before_s * np.exp(mean), bound_s)
+        return replace(
+            estimates,
+            latency_s=overhead_s + execution_s,
+            low_s=overhead_s + np.maximum(execution_s * low, bound_s),
+            high_s=overhead_s + execution_s * high,
+            overhead_s=overhead_s,
+            utilisation=bound_s / execution_s,
+            spread=spread,
+        )
+
+    def _doubt(self, points: Points, variance: np.ndarray, e: KernelEstimates) -> tuple[np.ndarray, ...]:
+        """Factors on execution time that enclose the interval, and the spread; of one family."""
+        known = self.observations.points
+        measured = {str(kind) for kind in known.kind[known.family == points.family[0]]}
+        before_s = e.latency_s - e.overhead_s
+        before = (e.low_s - e.overhead_s) / before_s, (e.high_s - e.overhead_s) / before_s
+        if not measured:
+            return *before, e.spread
+        # Of a kind that was not measured, the noisiest of its family is assumed.
+        largest = max(self.noise[kind] for kind in measured)
+        noise = by_distinct(points.kind, lambda kind: self.noise.get(kind, largest))
+        width = NORMAL_90 * np.sqrt(variance + noise**2)
+        # Where its own kind was not measured, a calibration leaves nothing less certain than it was.
+        own = np.isin(points.kind.astype(str), sorted(measured))
+        low, high = np.exp(-width), np.exp(width)
+        low, high = np.where(own, low, np.maximum(low, before[0])), np.where(own, high, np.minimum(high, before[1]))
+        return low, high, np.sqrt(variance)
+
+    def check_models(self, predictor: KernelPredictor, where: str) -> None:
+        """Refuse tile models that it was not fitted on.
+
+        Raises:
+            ArtifactError: with the name of the first that differs.
+        """
+        loaded = fingerprint(predictor)
+        names = sorted({*loaded, *self.tile_models})
+        if differing := [name for name in names if loaded.get(name) != self.tile_models.get(name)]:
+            raise ArtifactError(f"{where} was fitted on another '{differing[0]}' tile model than is loaded: {_REMEDY}")
+
+    def _check_device(self, device: DeviceSpec) -> None:
+        now = figures(device)
+        if differing := [name for name in now if now[name] != self.device.get(name)]:
+            raise ArtifactError(
+                f"the calibration of {self.gpu} was fitted with another {differing[0]} of the device: {_REMEDY}"
+            )
+
+    def errors(self) -> list[dict[str, Any]]:
+        """By kind of kernel the mean errors of what was measured in percent, ``before`` correcting and ``after``, each
+        measurement from all others; ``rows``, and ``factor``, by which the kind took longer than predicted on average.
+        """
+        if not len(self.observations):
+            return []
+        own = self.observations.on_execution > 0
+        ratio, kind = self.observations.log_ratio[own], self.observations.points.kind[own]
+        left = ratio - self.posterior.left_out()[0][own]
+        return [
+            {
+                "kind": str(name),
+                "rows": int((kind == name).sum()),
+                "before": _percent(ratio[kind == name]),
+                "after": _percent(left[kind == name]),
+                "factor": float(np.exp(ratio[kind == name].mean())),
+            }
+            for name in np.unique(kind)
+        ]
+
+    def described(self) -> str:
+        """In a line, for the provenance of an estimate."""
+        digests = ", ".join(digest[:12] for digest in self.data["sha256"].values())
+        return f"{self.data['rows']} kernels measured on {self.gpu}" + (f" ({digests})" if digests else "")
+
+    def save(self, path: Path) -> Path:
+        """Write it as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            "protocol": PROTOCOL,
+            **{name: getattr(self, name) for name in ("gpu", "neusight", "device", "tile_models", "data", "noise")},
+            "prior": self.prior.to_dict(),
+            "inputs": {name: dict(LENGTHS[name]) for name in sorted({*self.observations.points.family.tolist()})},
+            "observations": _to_rows(self.observations),
+        }
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+        return path
+
+    @staticmethod
+    def load(path: Path) -> Calibration:
+        """Read what ``save`` wrote.
+
+        Raises:
+            ArtifactError: missing, malformed, of another protocol, or with inputs that this version lacks.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"cannot read the calibration {path}: {error}; {_REMEDY}") from None
+        protocol = content.get("protocol") if isinstance(content, dict) else None
+        if protocol != PROTOCOL:
+            raise ArtifactError(f"{path}: protocol {protocol} is not {PROTOCOL}: {_REMEDY}")
+        try:
+            return _read(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ArtifactError(f"{path} is no calibration of this version ({error}): {_REMEDY}") from None
+
+
+def _percent(log_ratio: np.ndarray) -> float:
+    """Mean error of predictions that are off by these factors."""
+    return 100 * float(np.abs(np.exp(-log_ratio) - 1.0).mean())
+
+
+def fingerprint(predictor: KernelPredictor) -> dict[str, str]:
+    """What a correction is of: the hash of each tile model's weights."""
+    return {name: artifact.manifest.weights_sha256 for name, artifact in sorted(predictor.artifacts.items())}
+
+
+def figures(device: DeviceSpec) -> dict[str, Any]:
+    """The numbers of a device that estimates depend on."""
+    return device.model_dump(mode="json", include=_FIGURES)
+
+
+_FIGURES = {
+    *("process_nm", "sm_count", "base_clock_hz", "boost_clock_hz", "matrix_flops_per_s", "vector_flops_per_s"),
+    *("dram_kind", "dram_bandwidth_bytes_per_s", "l2_capacity_bytes", "l2_bandwidth_bytes_per_s"),
+    *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "warp_size"),
+    *("tdp_w", "launch_overhead_s"),
+}
+_TEXTS = ("family", "op", "dtype")
+_NUMBERS = ("on_execution", "on_launch", "log_ratio", "noise")
+
+
+def rounded(observations: Observations) -> Observations:
+    """As it will be read back from a file."""
+    numbers = {name: np.round(getattr(observations, name), DIGITS) for name in _NUMBERS}
+    points = replace(observations.points, inputs=np.round(observations.points.inputs, DIGITS))
+    return Observations(points, **numbers)
+
+
+def _to_rows(o: Observations) -> list[dict[str, Any]]:
+    columns = {name: getattr(o.points, name).tolist() for name in _TEXTS}
+    widths = [len(LENGTHS[family]) for family in columns["family"]]
+    columns["inputs"] = [row[:width] for row, width in zip(o.points.inputs.tolist(), widths, strict=True)]
+    columns |= {name: getattr(o, name).tolist() for name in _NUMBERS}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _read(content: dict[str, Any]) -> Calibration:
+    rows = content["observations"]
+    for family, lengths in content["inputs"].items():
+        if lengths != LENGTHS[family]:
+            raise ValueError(f"{family} has other inputs")
+    inputs = np.zeros((len(rows), WIDTH))
+    for place, row in enumerate(rows):
+        inputs[place, : len(LENGTHS[row["family"]])] = row["inputs"]
+    texts = {name: np.array([row[name] for row in rows], dtype=str) for name in _TEXTS}
+    numbers = {name: np.array([row[name] for row in rows], dtype=float) for name in _NUMBERS}
+    names = {f.name for f in fields(Calibration)} - {"prior", "observations"}
+    return Calibration(
+        **{name: content[name] for name in names},
+        prior=Prior.from_dict(content["prior"]),
+        observations=Observations(Points(**texts, inputs=inputs), **numbers),
+    )

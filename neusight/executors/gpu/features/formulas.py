@@ -1,0 +1,226 @@
+"""Every feature once: a named, dimensionless formula over a situation. Contracts choose and order them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from neusight.errors import CoverageError, nearest
+from neusight.executors.gpu.features.situation import Situation
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import attention_pairs
+
+Formula = Callable[[Situation], np.ndarray]
+FORMULAS: dict[str, Formula] = {}
+
+
+def formula(function: Formula) -> Formula:
+    """Register a feature under its function's name.
+
+    Raises:
+        CoverageError: the name is taken.
+    """
+    name = function.__name__
+    if name in FORMULAS:
+        raise CoverageError(f"feature '{name}' is defined twice: rename one")
+    FORMULAS[name] = function
+    return function
+
+
+def feature_matrix(situation: Situation, names: Sequence[str]) -> np.ndarray:
+    """Features in the order of ``names``, shape (n, len(names)).
+
+    Raises:
+        CoverageError: a name without a formula.
+    """
+    for name in names:
+        if name not in FORMULAS:
+            raise CoverageError(f"unknown feature '{name}'{nearest(name, FORMULAS)}")
+    return np.stack([FORMULAS[name](situation).astype(float) for name in names], axis=1)
+
+
+def _log2(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """log2, clipped: beyond the ends more of the same changes nothing."""
+    return np.clip(np.log2(np.maximum(values, 1e-30)), low, high)
+
+
+def _multiple(batch: KernelBatch, name: str, of: int) -> np.ndarray:
+    """Whether an extent is a multiple of ``of``; families without the extent count as aligned."""
+    return batch[name] % of == 0 if name in batch.columns else np.ones(len(batch), dtype=bool)
+
+
+@formula
+def log2_waves(s: Situation) -> np.ndarray:
+    """Blocks an SM."""
+    return _log2(s.tiling.waves, -4, 6)
+
+
+@formula
+def wave_efficiency(s: Situation) -> np.ndarray:
+    """Share of the last round of blocks that is filled, over all rounds: waves / ceil(waves)."""
+    return s.tiling.waves / np.ceil(s.tiling.waves)
+
+
+@formula
+def padding_efficiency(s: Situation) -> np.ndarray:
+    """Useful share of the tiles' multiplications."""
+    t = s.tiling
+    return np.minimum(1.0, s.work.flops / (2.0 * t.tile_count * t.tile_m * t.tile_n * t.depth))
+
+
+@formula
+def log2_depth(s: Situation) -> np.ndarray:
+    """Inner extent of a product."""
+    return _log2(s.tiling.depth * s.tiling.parts, 0, 16)
+
+
+@formula
+def log2_tile_m(s: Situation) -> np.ndarray:
+    """Rows of a tile."""
+    return np.log2(s.tiling.tile_m)
+
+
+@formula
+def log2_tile_n(s: Situation) -> np.ndarray:
+    """Columns of a tile."""
+    return np.log2(s.tiling.tile_n)
+
+
+@formula
+def aligned_m(s: Situation) -> np.ndarray:
+    """Rows are a multiple of four."""
+    return _multiple(s.batch, "m", 4)
+
+
+@formula
+def aligned_n(s: Situation) -> np.ndarray:
+    """Columns are a multiple of four."""
+    return _multiple(s.batch, "n", 4)
+
+
+@formula
+def aligned_k(s: Situation) -> np.ndarray:
+    """The inner extent is a multiple of four."""
+    return _multiple(s.batch, "k", 4)
+
+
+@formula
+def aligned_k_32(s: Situation) -> np.ndarray:
+    """The inner extent is a multiple of 32: no remainder loop."""
+    return _multiple(s.batch, "k", 32)
+
+
+@formula
+def is_single_product(s: Situation) -> np.ndarray:
+    """One product (linear, a convolution) rather than many small ones (bmm, attention)."""
+    return s.tiling.batch == 1
+
+
+@formula
+def log2_panel_over_l2(s: Situation) -> np.ndarray:
+    """Bytes a wave of blocks reads together, over L2."""
+    return _log2(s.panels.panel / s.device.l2_capacity_bytes, -6, 6)
+
+
+@formula
+def log2_bytes_over_l2(s: Situation) -> np.ndarray:
+    """Compulsory bytes over L2."""
+    return _log2(s.work.bytes / s.device.l2_capacity_bytes, -6, 6)
+
+
+@formula
+def log2_flight_over_l2(s: Situation) -> np.ndarray:
+    """Bytes of the rows in flight over L2: whether a second pass over a row finds it there."""
+    return _log2(s.in_flight_bytes / s.device.l2_capacity_bytes, -6, 6)
+
+
+@formula
+def log2_cols(s: Situation) -> np.ndarray:
+    """Length of a row."""
+    return _log2(s.batch["cols"].astype(float), 0, 18)
+
+
+@formula
+def is_softmax(s: Situation) -> np.ndarray:
+    """A softmax or log-softmax rather than a normalisation or a sum."""
+    return np.char.find(s.batch["op"].astype(str), "softmax") >= 0
+
+
+@formula
+def keeps_row_in_registers(s: Situation) -> np.ndarray:
+    """Warp softmax, up to 1024 columns: one pass."""
+    return is_softmax(s) & (s.batch["cols"] <= 1024)
+
+
+@formula
+def vector_loads(s: Situation) -> np.ndarray:
+    """Rows are a multiple of four elements."""
+    return s.batch["cols"] % 4 == 0
+
+
+@formula
+def write_share(s: Situation) -> np.ndarray:
+    """Written bytes over all bytes."""
+    return s.work.write_bytes / np.maximum(s.work.bytes, 1.0)
+
+
+@formula
+def compute_over_dram(s: Situation) -> np.ndarray:
+    """log2 of expected arithmetic time over expected DRAM time."""
+    return _log2(s.compute_s / np.maximum(s.dram_s, 1e-30), -8, 4)
+
+
+@formula
+def unmasked_share(s: Situation) -> np.ndarray:
+    """Share of an attention's query-key pairs that mask and window leave."""
+    b = s.batch
+    return attention_pairs(b) / (b["q_len"].astype(float) * b["kv_len"])
+
+
+@formula
+def is_backward(s: Situation) -> np.ndarray:
+    """A gradient rather than a forward pass."""
+    return np.char.endswith(s.batch["op"].astype(str), "backward")
+
+
+@formula
+def log2_in_channels(s: Situation) -> np.ndarray:
+    """Channels a convolution reduces over, a group."""
+    return _log2(s.batch["in_channels"] / s.batch["groups"], 0, 12)
+
+
+@formula
+def log2_out_channels(s: Situation) -> np.ndarray:
+    """Filters of a convolution, a group."""
+    return _log2(s.batch["out_channels"] / s.batch["groups"], 0, 12)
+
+
+@formula
+def log2_image(s: Situation) -> np.ndarray:
+    """Edge of a convolution's input."""
+    return _log2(np.sqrt(s.batch["height"] * s.batch["width"].astype(float)), 0, 9)
+
+
+@formula
+def winograd_fill(s: Situation) -> np.ndarray:
+    """Useful share of 4x4 Winograd output tiles."""
+    h, w = s.batch["height"], s.batch["width"]
+    return h * w / (16.0 * np.ceil(h / 4) * np.ceil(w / 4))
+
+
+@formula
+def runs_in_steps(s: Situation) -> np.ndarray:
+    """Winograd in three steps is expected to be the fastest algorithm."""
+    return _runs(s, 2)
+
+
+@formula
+def runs_fused(s: Situation) -> np.ndarray:
+    """Fused Winograd is expected to be the fastest algorithm."""
+    return _runs(s, 1)
+
+
+def _runs(s: Situation, algorithm: int) -> np.ndarray:
+    plan = s.conv_plan
+    return np.zeros(len(s.batch), dtype=bool) if plan is None else plan.applies & (plan.algorithm == algorithm)

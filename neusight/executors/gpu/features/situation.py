@@ -1,0 +1,294 @@
+"""A batch of kernels on a device with everything physics says about it: work, bound, tiles, traffic, expected time.
+
+The expected time is the prior of every tile model: resources work at typical sustained rates, overlap imperfectly,
+and share the power budget. It holds global constants (``Physics``) and nothing of any single device, so that it
+transfers; the tile models learn what remains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.features.convolution import ConvPlan, plan_convolutions
+from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
+from neusight.executors.gpu.tiling.decompose import WARP_SOFTMAX_COLS
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import Work, by_distinct, conv_gemm, element_bytes, filled_groups, work_of
+from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
+from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share, reusable_l2_bytes
+from neusight.laws.dram import sustained_dram_bytes_per_s
+from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.power import (
+    MATRIX_ENERGY,
+    PowerDemand,
+    budget_w,
+    flop_energy_j,
+    slow_down,
+    traffic_energy_j,
+)
+from neusight.laws.waves import idle_factor, rounds
+
+VECTOR_SHARE = 0.5
+"""Share of the vector pipelines' peak that pointwise arithmetic sustains (assumption)."""
+RESTED_OPS = ("bmm",)
+"""Operators that were measured on a board that had rested; the others were timed back to back (seen in the data: short
+``bmm`` of power-limited boards run faster than long ones, ``linear`` do not)."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Kernels of one family on one device. All columns have shape (n,)."""
+
+    batch: KernelBatch
+    device: DeviceSpec
+    work: Work
+    bound: Bound
+    tiling: Tiling
+    physics: Physics = DEFAULT
+
+    @cached_property
+    def bound_s(self) -> np.ndarray:
+        """The roofline's lower bound in seconds."""
+        return self.bound.bound_s
+
+    @cached_property
+    def product(self) -> bool:
+        """Whether the family multiplies matrices in tiles."""
+        return self.batch.family in GEMM_FAMILIES
+
+    @cached_property
+    def panels(self) -> Panels:
+        """What a wave of blocks reads together, for products."""
+        return _panels(self)
+
+    @cached_property
+    def conv_plan(self) -> ConvPlan | None:
+        """Algorithms of convolutions; None for other families."""
+        if self.batch.family != "conv2d":
+            return None
+        return plan_convolutions(self.batch, self.work, self.device, self.dram_bytes_per_s)
+
+    @cached_property
+    def dram_bytes_per_s(self) -> float:
+        """Sustained DRAM bandwidth."""
+        return sustained_dram_bytes_per_s(self.device, self.physics)
+
+    @cached_property
+    def dram_bytes(self) -> np.ndarray:
+        """Expected DRAM traffic in bytes."""
+        if self.product:
+            tiled = gemm_dram_bytes(self.work.bytes, self.panels, self.tiling.waves, self.device, self.physics)
+            return self._planned("dram_bytes", tiled)
+        extra = reread_bytes(self)
+        missed = reread_missed_share(self.in_flight_bytes, reusable_l2_bytes(self.device), self.physics)
+        return self.work.bytes + extra * missed
+
+    @cached_property
+    def l2_bytes(self) -> np.ndarray:
+        """Expected bytes between L2 and the SMs."""
+        if self.product:
+            return self._planned("dram_bytes", self.panels.unshared)
+        return self.work.bytes + reread_bytes(self)
+
+    @cached_property
+    def in_flight_bytes(self) -> np.ndarray:
+        """Bytes of the rows that resident blocks work on at one time."""
+        t = self.tiling
+        running = np.minimum(t.tile_count, t.resident * t.sm_count)
+        return running * t.tile_m * t.tile_n * element_bytes(self.batch)
+
+    @cached_property
+    def compute_s(self) -> np.ndarray:
+        """Expected time of the arithmetic."""
+        return self._planned("compute_s", _product_compute_s(self)) if self.product else self._vector_compute_s()
+
+    @cached_property
+    def dram_s(self) -> np.ndarray:
+        """Expected time of the DRAM traffic."""
+        return self.dram_bytes * lane_waste(self) ** self.physics.thread_waste / self.dram_bytes_per_s
+
+    @cached_property
+    def l2_s(self) -> np.ndarray:
+        """Expected time of the L2 traffic."""
+        return self.l2_bytes / (l2_bytes_per_s(self.device) * self.physics.l2_share)
+
+    @cached_property
+    def flops(self) -> np.ndarray:
+        """Operations that the expected algorithm spends."""
+        return self._planned("flops", self.work.flops)
+
+    @cached_property
+    def unlimited_s(self) -> np.ndarray:
+        """Expected time at full clock: the resources' times in a norm."""
+        overlap = self.physics.overlap if self.product else self.physics.stream_overlap
+        times = np.stack([self.compute_s, self.dram_s, self.l2_s])
+        largest = np.maximum(times.max(axis=0), 1e-12)
+        return largest * ((times / largest) ** overlap).sum(axis=0) ** (1 / overlap)
+
+    @cached_property
+    def switching_j(self) -> np.ndarray:
+        """Energy of the arithmetic at boost clock."""
+        weight = by_distinct(self.batch["dtype"], self._energy_weight)
+        return flop_energy_j(self.device, self.physics) * self.flops * weight
+
+    @cached_property
+    def traffic_j(self) -> np.ndarray:
+        """Energy of moving bytes."""
+        return traffic_energy_j(self.device, self.dram_bytes, self.l2_bytes, self.physics)
+
+    @cached_property
+    def rest_s(self) -> np.ndarray:
+        """For how long a kernel that runs alone may draw twice the limit."""
+        return self.physics.rest_s * np.isin(self.batch["op"], RESTED_OPS)
+
+    @cached_property
+    def throttle(self) -> np.ndarray:
+        """Factor, at least 1, that the power limit adds."""
+        energy_j = self.switching_j + self.traffic_j
+        return slow_down(self.device, self.unlimited_s, energy_j, self.rest_s, self.physics)
+
+    def power_demand(self) -> PowerDemand:
+        """Times and energies at full clock, for kernels that share a power budget."""
+        return PowerDemand(
+            clocked_s=np.maximum(np.maximum(self.compute_s, self.l2_s), 1e-12),
+            dram_s=self.dram_s,
+            switching_j=self.switching_j,
+            traffic_j=self.traffic_j,
+            rest_s=self.rest_s,
+            budget_w=budget_w(self.device, self.physics),
+            speed_exponent=self.physics.speed_exponent,
+        )
+
+    @cached_property
+    def expected_s(self) -> np.ndarray:
+        """Expected execution time without launch, always above the bound."""
+        return np.maximum(self.unlimited_s * self.throttle, 1.02 * self.bound_s)
+
+    @cached_property
+    def prior(self) -> np.ndarray:
+        """logit of the expected utilisation ``bound / expected``: the offset that tile models correct."""
+        share = np.maximum(self.bound_s / self.expected_s, 1e-6)
+        return np.log(share / (1.0 - share))
+
+    def _planned(self, name: str, otherwise: np.ndarray) -> np.ndarray:
+        """A column of the convolutions' plan where it applies."""
+        plan = self.conv_plan
+        return otherwise if plan is None else np.where(plan.applies, getattr(plan, name), otherwise)
+
+    def _energy_weight(self, dtype: str) -> float:
+        on_matrix_units = self.product and dtype in self.device.matrix_flops_per_s
+        return MATRIX_ENERGY.get(dtype, 1.0) if on_matrix_units else 1.0
+
+    def _vector_compute_s(self) -> np.ndarray:
+        even = rounds(self.tiling.tile_count, self.tiling.sm_count, self.physics.tail_share) / np.maximum(
+            self.tiling.waves, 1e-9
+        )
+        return self.work.flops / (flops_per_s(self.batch, self.device) * VECTOR_SHARE) * even
+
+
+def situate(
+    batch: KernelBatch,
+    device: DeviceSpec,
+    choice: TileChoice,
+    tiling: Tiling | None = None,
+    physics: Physics = DEFAULT,
+) -> Situation:
+    """Work, bound and tiles of kernels on a device; ``tiling`` replaces the tiles that would be chosen.
+
+    Raises:
+        CoverageError: a family without formula or tiling. DeviceError: a dtype that the device lacks.
+    """
+    work = work_of(batch)
+    return Situation(batch, device, work, bound_of(batch, work, device), tiling or tile(batch, device, choice), physics)
+
+
+def lane_waste(s: Situation) -> np.ndarray:
+    """Lanes over elements in the steps of a block softmax over its row, at least 1: the last step is partly idle.
+
+    PyTorch gives a block the largest power of two of threads that is at most half of what a step of four elements a
+    thread would need, doubled once, and at most 1024.
+    """
+    waste = np.ones(len(s.batch))
+    if s.batch.family != "row_reduction":
+        return waste
+    cols = s.batch["cols"].astype(float)
+    block = (np.char.find(s.batch["op"].astype(str), "softmax") >= 0) & (cols > WARP_SOFTMAX_COLS)
+    step = 4.0 * np.clip(2.0 ** np.ceil(np.log2(np.maximum(cols, 1.0) / 8.0)), 32.0, 1024.0)
+    return np.where(block, np.ceil(cols / step) * step / np.maximum(cols, 1.0), waste)
+
+
+def reread_bytes(s: Situation) -> np.ndarray:
+    """Bytes that row-wise kernels read again: a block softmax passes three times over its row, a normalisation or a
+    gradient twice. Warp softmax keeps its row in registers; pointwise kernels read once.
+    """
+    if s.batch.family != "row_reduction":
+        return np.zeros(len(s.batch))
+    ops = s.batch["op"].astype(str)
+    softmax = np.char.find(ops, "softmax") >= 0
+    once = softmax & (s.batch["cols"] <= 1024) | np.isin(ops, ["sum", "mean", "max", "argmax", "amax", "cumsum"])
+    passes = np.where(once, 0.0, np.where(ops == "softmax", 2.0, 1.0))
+    return passes * s.work.read_bytes
+
+
+def _product_extents(s: Situation) -> tuple[np.ndarray, np.ndarray]:
+    """(m, n) of the product a kernel computes."""
+    if s.batch.family == "gemm":
+        return s.batch["m"].astype(float), s.batch["n"].astype(float)
+    if s.batch.family == "conv2d":
+        return conv_gemm(s.batch)[1:3]
+    if s.batch.family == "grouped_gemm":
+        return s.batch["tokens"] / filled_groups(s.batch)[0], s.batch["n"].astype(float)
+    return s.batch["q_len"].astype(float), s.batch["head_dim"].astype(float)
+
+
+def _panels(s: Situation) -> Panels:
+    """Blocks that run together cover a nearly square patch of C and share the rows of A and columns of B under it."""
+    t, size = s.tiling, element_bytes(s.batch)
+    if s.batch.family == "attention":
+        # Keys and values stay in L2 for all blocks of a head; the compulsory bytes are the traffic.
+        return Panels(np.full(len(size), 1.0), s.work.bytes, s.work.bytes)
+    running = np.minimum(t.tile_count, t.resident * t.sm_count)
+    patch = np.minimum(running, t.down * t.across)
+    rows = np.minimum(t.down, np.ceil(np.sqrt(patch)))
+    cols = np.minimum(t.across, np.ceil(patch / rows))
+    rows = np.minimum(t.down, np.ceil(patch / cols))
+    products = np.maximum(1.0, running / (t.down * t.across))
+    panel = products * (rows * t.tile_m + cols * t.tile_n) * t.depth * size
+    waves = np.ceil(t.tile_count / running)
+    m, n = _product_extents(s)
+    # Partial results are read again to be summed.
+    written = t.batch * m * n * size * np.where(t.parts > 1.0, 2.0, 1.0)
+    every = t.tile_count * (t.tile_m + t.tile_n) * t.depth * size
+    return Panels(panel=panel, shared=waves * panel + written, unshared=every + written)
+
+
+def _product_compute_s(s: Situation) -> np.ndarray:
+    """Rounds of tiles on the busiest SM, each at the rate its shape sustains: arithmetic and operands from shared
+    memory overlap, and a narrow tile needs more operands an operation.
+    """
+    t, physics = s.tiling, s.physics
+    intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
+    sharpness = physics.shared_memory_sharpness
+    operands = (1.0 + (physics.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
+    rate = flops_per_s(s.batch, s.device) / t.sm_count * physics.peak_share / operands
+    per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.prologue_depth)
+    if s.batch.family == "attention":
+        per_tile = s.work.flops / t.tile_count
+    busiest = rounds(t.tile_count, t.sm_count, physics.tail_share)
+    resident = np.minimum(t.resident, np.maximum(busiest, 1.0))
+    time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident, physics.idle_cost)
+    return time_s * (1.0 + physics.misaligned_cost * ~aligned(s))
+
+
+def aligned(s: Situation) -> np.ndarray:
+    """Whether m, n and k are all multiples of four: rows start on 16-byte boundaries in float32. The rows of a group
+    are whatever the tokens make them.
+    """
+    if s.batch.family not in ("gemm", "grouped_gemm"):
+        return np.ones(len(s.batch), dtype=bool)
+    extents = [s.batch[name] for name in ("m", "n", "k") if name in s.batch.columns]
+    return (np.stack(extents) % 4 == 0).all(axis=0)

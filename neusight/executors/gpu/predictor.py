@@ -1,0 +1,284 @@
+"""From kernels to latencies: bound, utilisation and interval for batches of kernels on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import CoverageError
+from neusight.executors.gpu.features import Situation, feature_matrix, situate
+from neusight.executors.gpu.tile_models.artifact import Artifact, Manifest, load_artifacts
+from neusight.executors.gpu.tile_models.protocol import utilisation
+from neusight.executors.gpu.tiling import TileChoice
+from neusight.executors.gpu.tiling.library import shipped_choice
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import by_distinct, winograd_gain
+from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.power import PowerDemand
+
+THROTTLED = 1.15
+"""A kernel that the power limit stretches by more than this is limited by power."""
+CHUNK = 16384
+"""Rows that are worked on together: their columns stay in the cache of a CPU core."""
+LIMITERS = np.array(["compute", "dram", "l2"])
+TRANSFER_WIDENING = 1.5
+"""Intervals of kernels outside the answering model's training are wider by this power (assumption)."""
+UNKNOWN_SPREAD = 0.3
+"""Where no device was left out in training (assumption)."""
+SEEN_SHARE = 0.5
+"""Of the spread that a device keeps whose level was measured: the same board is met in other states (assumption)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyUse:
+    """Energy of single launches in joules, by where it goes; columns of shape (n,)."""
+
+    compute_j: np.ndarray
+    sram_j: np.ndarray
+    dram_j: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelEstimates:
+    """Estimates for a batch of kernels; every array has shape (n,).
+
+    ``latency_s = overhead_s + bound_s / utilisation`` and ``latency_s >= bound_s`` for any model and input.
+    ``low_s`` and ``high_s`` enclose the 90 % interval. ``source`` names the tile model that answered
+    (``gemm``), a model used outside the family it was trained on (``gemm (transferred)``), or ``roofline`` (fallback).
+    """
+
+    latency_s: np.ndarray
+    low_s: np.ndarray
+    high_s: np.ndarray
+    bound_s: np.ndarray
+    overhead_s: np.ndarray
+    utilisation: np.ndarray
+    limiter: np.ndarray
+    """``compute``, ``dram``, ``l2`` or ``power``: the resource that takes longest; ``launch`` where the launch does."""
+    tile: np.ndarray
+    """Tile shape as text, ``128x64``."""
+    tile_count: np.ndarray
+    waves: np.ndarray
+    outside: np.ndarray
+    """What of kernel or device lies outside of the answering model's training, in words; "" where nothing does."""
+    source: np.ndarray
+    spread: np.ndarray
+    """Standard deviation of the log error that all kernels of an op share on the device."""
+    demand: PowerDemand | None = None
+    """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
+    energy: EnergyUse | None = None
+    """Where the device's energy is known."""
+
+    @property
+    def in_domain(self) -> np.ndarray:
+        """Whether kernel and device lie within the answering model's training."""
+        return np.asarray(self.outside == "")
+
+
+HOMES = {"attention": "gemm", "grouped_gemm": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
+"""Models that answer for families without one of their own: what is tiled as a product, and what streams bytes."""
+
+
+def answering_model(batch: KernelBatch, trained: Container[str] = ()) -> np.ndarray:
+    """Name of the tile model that answers each kernel, shape (n,).
+
+    Convolutions without a fast algorithm are matrix products and go to ``gemm``. Families that are not among those
+    ``trained`` go to their home in ``HOMES``. Such answers are marked as transferred.
+    """
+    if batch.family == "conv2d":
+        return np.where(winograd_gain(batch) > 1, "conv2d", "gemm")
+    own = batch.family in trained
+    return np.full(len(batch), batch.family if own else HOMES.get(batch.family, batch.family))
+
+
+def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:
+    """Whether the op and dtype of each kernel occurred in the model's training rows, shape (n,)."""
+    if artifact.manifest.contract.family != batch.family:
+        return np.zeros(len(batch), dtype=bool)
+    domain = artifact.manifest.domain
+    known = by_distinct(batch["op"], lambda op: op in domain["ops"]).astype(bool)
+    return known & by_distinct(batch["dtype"], lambda dtype: dtype in domain["dtypes"]).astype(bool)
+
+
+def _outside(artifact: Artifact, s: Situation, native: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """What lies outside of a model's training, in words, shape (n,): the device's vendor, the family, the operator or
+    its dtype, a feature or the kernel's size.
+    """
+    batch = s.batch
+    if artifact.lone_vendor(s.device.id, s.device.vendor):
+        return np.full(len(batch), f"GPUs of {s.device.vendor}")
+    beyond = artifact.beyond(inputs, s.work)
+    if native.all():
+        return beyond
+    if artifact.manifest.contract.family != batch.family:
+        return np.full(len(batch), f"{batch.family} kernels")
+    ops, dtypes = (batch[name].astype(str) for name in ("op", "dtype"))
+    known = np.isin(ops, artifact.manifest.domain["ops"])
+    return np.where(native, beyond, np.where(known, np.char.add("dtype ", dtypes), np.char.add("operator ", ops)))
+
+
+class Correction(Protocol):
+    """What is known of a device beyond the tile models: a calibration with measurements of its own."""
+
+    def apply(self, situation: Situation, estimates: KernelEstimates) -> KernelEstimates:
+        """The estimates of a situation's kernels, corrected."""
+
+    def described(self) -> str:
+        """In a line, for the provenance of an estimate."""
+
+
+@dataclass(frozen=True)
+class KernelPredictor:
+    """Tile models by name with the tile choice they were trained with, and corrections by the id of their device.
+
+    Corrections are of devices as they are: a device that the user changed has none. Other ``physics`` than the tile
+    models were trained on tell what a law is worth.
+    """
+
+    artifacts: Mapping[str, Artifact]
+    choice: TileChoice
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
+    physics: Physics = DEFAULT
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> KernelPredictor:
+        """Load the tile models in a directory, or those that ship.
+
+        Raises:
+            ArtifactError: none there, or one does not load.
+        """
+        artifacts = load_artifacts(path)
+        return cls(artifacts, shipped_choice(path), _provenance(artifacts))
+
+    def predict(self, batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+        """Estimate every kernel of a batch, each as a single launch.
+
+        Raises:
+            CoverageError: no tile model answers the family. DeviceError: a dtype the device lacks.
+        """
+        if len(batch) > CHUNK:
+            rows = [np.arange(i, min(i + CHUNK, len(batch))) for i in range(0, len(batch), CHUNK)]
+            return _merge([(r, self.predict(batch.take(r), device)) for r in rows], len(batch))
+        names = answering_model(batch, self.artifacts)
+        first = str(names[0])
+        if (names == first).all():
+            return self._answer(batch, device, first)
+        parts = {name: np.flatnonzero(names == name) for name in np.unique(names)}
+        return _merge([(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in parts.items()], len(batch))
+
+    def situate(self, batch: KernelBatch, device: DeviceSpec) -> Situation:
+        """The kernels on a device as the tile models see them."""
+        return situate(batch, device, self.choice, physics=self.physics)
+
+    def correction(self, device: DeviceSpec) -> Correction | None:
+        """What corrects the estimates for a device."""
+        return None if device.hypothetical else self.corrections.get(device.id)
+
+    def _answer(self, batch: KernelBatch, device: DeviceSpec, name: str) -> KernelEstimates:
+        if name not in self.artifacts:
+            raise CoverageError(
+                f"no tile model '{name}' for {batch.family} kernels among {', '.join(self.artifacts)}: "
+                "train it with neusight train"
+            )
+        artifact = self.artifacts[name]
+        situation = self.situate(batch, device)
+        inputs = feature_matrix(situation, artifact.manifest.contract.features)
+        levels = _by_op_and_dtype(batch, lambda op, dtype: artifact.level(device.id, op, dtype) or 0.0)
+        share = utilisation(artifact.model.logits(inputs, situation.prior), levels)
+        native = trained_on(artifact, batch)
+        found = _estimates(situation, share, artifact, native, _outside(artifact, situation, native, inputs))
+        correction = self.correction(device)
+        return found if correction is None else correction.apply(situation, found)
+
+
+def _estimates(
+    s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray
+) -> KernelEstimates:
+    manifest = artifact.manifest
+    floors = manifest.launch_floors_s
+    usual = float(np.median(list(floors.values()))) if floors else s.device.launch_overhead_s
+    overhead_s = by_distinct(s.batch["op"], lambda op: floors.get(op, usual))
+    execution_s = s.bound_s / share
+    power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
+    # A device that has a level for one op and dtype has one for all.
+    seen = artifact.level(s.device.id, str(s.batch["op"][0])) is not None
+    ops = s.batch["op"].astype(str)
+    low = by_distinct(ops, lambda op: _factors(manifest, op, seen)[0])
+    high = by_distinct(ops, lambda op: _factors(manifest, op, seen)[1])
+    limiter = _limiter(s)
+    return KernelEstimates(
+        latency_s=overhead_s + execution_s,
+        low_s=overhead_s + np.maximum(execution_s * low**power, s.bound_s),
+        high_s=overhead_s + execution_s * high**power,
+        bound_s=s.bound_s,
+        overhead_s=overhead_s,
+        utilisation=share,
+        limiter=np.where(overhead_s > execution_s, "launch", limiter),
+        tile=s.tiling.label,
+        tile_count=s.tiling.tile_count,
+        waves=s.tiling.waves,
+        outside=outside,
+        source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
+        spread=by_distinct(ops, lambda op: _spread(manifest, op, seen)) * power,
+        demand=s.power_demand(),
+    )
+
+
+def _factors(manifest: Manifest, op: str, seen: bool) -> list[float]:
+    """Of the interval: the device's where the model knows it, else those of the op or of all ops."""
+    return manifest.interval_seen if seen else manifest.intervals.get(op, manifest.interval)
+
+
+def _spread(manifest: Manifest, op: str, seen: bool) -> float:
+    """Of an op that held-out devices did not have, the widest of the others; half of it where the level is known."""
+    spread = manifest.spread.get(op, max(manifest.spread.values(), default=UNKNOWN_SPREAD))
+    return spread * (SEEN_SHARE if seen else 1.0)
+
+
+def _by_op_and_dtype(batch: KernelBatch, value: Callable[[str, str], float]) -> np.ndarray:
+    """``value`` of every kernel's op and dtype, called once a distinct pair."""
+    first = str(batch["dtype"][0])
+    same = batch["dtype"] == first
+    if same.all():
+        return by_distinct(batch["op"], lambda op: value(op, first))
+    out = np.empty(len(batch))
+    for rows in (np.flatnonzero(same), np.flatnonzero(~same)):
+        out[rows] = _by_op_and_dtype(batch.take(rows), value)
+    return out
+
+
+def _limiter(s: Situation) -> np.ndarray:
+    """The resource with the longest expected time, or power where its limit stretches the kernel."""
+    longest = LIMITERS[np.argmax(np.stack([s.compute_s, s.dram_s, s.l2_s]), axis=0)]
+    return np.where(s.throttle > THROTTLED, "power", longest)
+
+
+def _merge(parts: list[tuple[np.ndarray, KernelEstimates]], length: int) -> KernelEstimates:
+    """Put partial answers back in the order of the batch."""
+    columns: dict[str, Any] = {}
+    demands = [part.demand for _, part in parts if part.demand is not None]
+    if len(demands) == len(parts):
+        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+        columns["demand"] = PowerDemand.joined(demands).take(order)
+    for name in set(KernelEstimates.__dataclass_fields__) - {"demand", "energy"}:
+        values = [(rows, getattr(part, name)) for rows, part in parts]
+        merged = np.empty(length, dtype=np.result_type(*(v.dtype for _, v in values)))
+        for rows, value in values:
+            merged[rows] = value
+        columns[name] = merged
+    return KernelEstimates(**columns)
+
+
+def _provenance(artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
+    """Which models answer, and what they learned from."""
+    manifests = [a.manifest for a in artifacts.values()]
+    return {
+        "tile_models": {m.name: f"{m.backend}, {m.weights_sha256[:12]}" for m in manifests},
+        "training_gpus": sorted({gpu for m in manifests for gpu in m.training_gpus}),
+    }

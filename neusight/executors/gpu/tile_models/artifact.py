@@ -1,0 +1,224 @@
+"""Artifacts: a trained tile model on disk as manifest, weights and card. Never a pickle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.errors import ArtifactError
+from neusight.executors.gpu.features import FORMULAS, FeatureContract
+from neusight.executors.gpu.tile_models.protocol import TileModel, backend_class
+from neusight.kernels.work import Work
+from neusight.paths import tile_models_dir
+
+PROTOCOL = 2
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a tile model is, what it learned from, and how wrong it was on devices it had not seen.
+
+    ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, ``intervals`` those of
+    each op, and ``interval_seen`` those for the training devices; ``spread`` is the standard deviation of the log error
+    that all rows of an op share on a device that was not seen; ``levels`` the logit by which each training device and
+    op departs from the model, by ``level_name``; ``domain`` the range of each feature and of the kernels' sizes, the
+    ops and the dtypes in training; ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of
+    the training devices each vendor made; ``simulator`` what stands for the devices where they are no GPUs: such a
+    model answers the simulator's own package alone, which has the formulas of its features.
+    """
+
+    name: str
+    backend: str
+    parameters: dict[str, Any]
+    contract: FeatureContract
+    data: dict[str, Any]
+    training_gpus: list[str]
+    seed: int
+    interval: list[float]
+    interval_seen: list[float]
+    levels: dict[str, float]
+    domain: dict[str, Any]
+    launch_floors_s: dict[str, float]
+    metrics: dict[str, Any]
+    versions: dict[str, str]
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)
+    cleaning: dict[str, int] = field(default_factory=dict)
+    vendors: dict[str, int] = field(default_factory=dict)
+    simulator: str = ""
+    weights_sha256: str = ""
+    protocol: int = PROTOCOL
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A manifest with its loaded model."""
+
+    manifest: Manifest
+    model: TileModel
+    folder: Path | None = None
+
+    def level(self, gpu: str, op: str, dtype: str = "float32") -> float | None:
+        """A training device's own logit for an op in a dtype; the mean of its other dtypes where it did not run that,
+        of its other ops where it did not run the op; None for other devices.
+        """
+        levels = self.manifest.levels
+        own = {name: v for name, v in levels.items() if name.startswith(f"{gpu}/")}
+        alike = [v for name, v in own.items() if name.split("/")[1] == op] or list(own.values())
+        return own.get(level_name(gpu, op, dtype), float(np.mean(alike)) if alike else None)
+
+    def beyond(self, features: np.ndarray, work: Work) -> np.ndarray:
+        """What of a kernel lies furthest beyond its range in training, of its features and its size, in words; "" where
+        all lies within. Shape (n,).
+        """
+        domain, names = self.manifest.domain, (*self.manifest.contract.features, *SIZES)
+        found = np.column_stack([features, *sizes(work)])
+        low, high = (np.array([*domain[end], *domain[f"size_{end}"]]) for end in ("low", "high"))
+        slack = 1e-6 + 0.02 * (high - low)
+        excess = np.maximum(low - slack - found, found - high - slack)
+        rows, worst = np.arange(len(found)), np.argmax(excess / slack, axis=1)
+        texts = np.array([f"{name} {side} all in training" for name in names for side in ("below", "above")])
+        number = 2 * worst + (found[rows, worst] > high[worst])
+        return np.where(excess[rows, worst] > 0, texts[number], "")
+
+    def lone_vendor(self, gpu: str, vendor: str) -> bool:
+        """Whether fewer than two of the training devices are of a device's vendor and it is none of them: nothing tells
+        how devices of that vendor differ.
+        """
+        return self.manifest.vendors.get(vendor, 0) < 2 and gpu not in self.manifest.training_gpus
+
+
+SIZES = ("log2_flops", "log2_bytes")
+"""Of kernels, beside the features of a contract, which hold ratios alone."""
+
+
+def sizes(work: Work) -> list[np.ndarray]:
+    """``SIZES`` of kernels, each of shape (n,)."""
+    return [np.log2(np.maximum(amount, 1.0)) for amount in (work.flops, work.bytes)]
+
+
+def level_name(gpu: str, op: str, dtype: str) -> str:
+    """Key of a device's level: ``t4/linear`` in float32, ``t4/linear/float16`` in other dtypes."""
+    return f"{gpu}/{op}" if dtype == "float32" else f"{gpu}/{op}/{dtype}"
+
+
+def file_sha256(path: Path) -> str:
+    """Hex digest of a file."""
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def save_artifact(artifact: Artifact, folder: Path, card: str) -> Path:
+    """Write manifest, weights and card as one folder; an older one is replaced only when all is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        artifact.model.save(building)
+        content = asdict(artifact.manifest) | {
+            "contract": artifact.manifest.contract.to_dict(),
+            "weights_sha256": file_sha256(building / artifact.model.weights_file),
+        }
+        (building / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+        (building / "card.md").write_text(card)
+        building.chmod(0o755)
+        (building / artifact.model.weights_file).chmod(0o644)
+        if folder.exists():
+            shutil.rmtree(folder)
+        building.rename(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return folder
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read and check a manifest.
+
+    Raises:
+        ArtifactError: missing, malformed, of another protocol, or with features that this version lacks.
+    """
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"cannot read the tile model {path}: {error}; run neusight train") from None
+    if not isinstance(content, dict) or content.get("protocol") != PROTOCOL:
+        raise ArtifactError(f"{path}: protocol {_protocol(content)} is not {PROTOCOL}: retrain with neusight train")
+    try:
+        known = None if content.get("simulator") else FORMULAS.keys()
+        contract = FeatureContract.from_dict(content["contract"], str(path), known)
+        return Manifest(**content | {"contract": contract})
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(f"{path}: manifest is not as expected ({error}): retrain with neusight train") from None
+
+
+def _protocol(content: Any) -> Any:
+    return content.get("protocol") if isinstance(content, Mapping) else None
+
+
+def load_artifact(folder: Path, expected: FeatureContract | None = None) -> Artifact:
+    """Load a tile model after checking protocol, features and hash.
+
+    Args:
+        folder: holds manifest.json and the weights.
+        expected: contract that the model must have, for callers that built the features themselves.
+
+    Raises:
+        ArtifactError: any of them differs; the message names the leaf.
+    """
+    manifest = load_manifest(folder)
+    if expected is not None and manifest.contract.features != expected.features:
+        theirs, ours = manifest.contract.features, expected.features
+        leaf = next(
+            (f"{a} where {b} is expected" for a, b in zip(theirs, ours, strict=False) if a != b), "their number"
+        )
+        raise ArtifactError(f"{folder / MANIFEST}: features differ: {leaf}; retrain with neusight train")
+    kind = backend_class(manifest.backend)
+    weights = folder / kind.weights_file
+    if not weights.is_file():
+        raise ArtifactError(f"{weights} is missing: copy the whole folder, or retrain with neusight train")
+    if file_sha256(weights) != manifest.weights_sha256:
+        raise ArtifactError(f"{weights} is not the file its manifest describes (sha256): copy it again or retrain")
+    try:
+        model = kind.load(folder, manifest.parameters)
+    except TypeError as error:
+        raise ArtifactError(
+            f"{folder / MANIFEST}: parameters do not fit ({error}): retrain with neusight train"
+        ) from None
+    _check_inputs(model, manifest, folder)
+    return Artifact(manifest, model, folder)
+
+
+def _check_inputs(model: TileModel, manifest: Manifest, folder: Path) -> None:
+    mean = getattr(model, "state_", {}).get("mean")
+    if mean is not None and len(mean) != len(manifest.contract.features):
+        raise ArtifactError(
+            f"{folder}: weights take {len(mean)} features, the manifest names {len(manifest.contract.features)}: "
+            "retrain with neusight train"
+        )
+
+
+def artifact_folders(directory: Path | None = None) -> list[Path]:
+    """Folders with a manifest in ``directory`` (default: the models that ship).
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    directory = directory or tile_models_dir()
+    found = sorted(p.parent for p in directory.glob(f"*/{MANIFEST}"))
+    if not found:
+        raise ArtifactError(f"no tile models in {directory}: train some with neusight train --out {directory}")
+    return found
+
+
+def load_artifacts(directory: Path | None = None) -> dict[str, Artifact]:
+    """All tile models of GPU kernels in a directory by name; those of simulated devices are left to their packages."""
+    folders = [folder for folder in artifact_folders(directory) if not load_manifest(folder).simulator]
+    return {folder.name: load_artifact(folder) for folder in folders}

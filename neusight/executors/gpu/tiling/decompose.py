@@ -1,0 +1,221 @@
+"""Decomposers: how the kernels of each family are cut into the blocks that SMs run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import CoverageError
+from neusight.executors.gpu.tiling.library import TileChoice, least_cost_tile
+from neusight.executors.gpu.tiling.split import split_depth
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import by_distinct, conv_gemm, element_bytes, filled_groups
+
+REGISTERS_PER_ACCUMULATOR = 1.9
+"""Registers a block uses for each element of its tile, operands and addresses included (128x128: 256 threads x 122)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiling:
+    """Tiles of a batch of kernels on one device; columns of shape (n,).
+
+    A block computes ``tile_m x tile_n`` outputs over an inner extent of ``depth``; ``down x across`` blocks cover one
+    of ``batch`` products, on average where products differ in height. A product that is cut into ``parts`` along its
+    inner extent counts as so many products. Row-wise kernels have rows x cols as tile, pointwise ones 1 x elements.
+    """
+
+    tile_m: np.ndarray
+    tile_n: np.ndarray
+    depth: np.ndarray
+    down: np.ndarray
+    across: np.ndarray
+    batch: np.ndarray
+    resident: np.ndarray
+    """Blocks that fit on an SM at once."""
+    sm_count: int
+    parts: np.ndarray | float = 1.0
+
+    @property
+    def tile_count(self) -> np.ndarray:
+        """Blocks launched."""
+        # An average times its number is whole again, but for the last bit.
+        return np.rint(self.batch * self.down * self.across)
+
+    @property
+    def waves(self) -> np.ndarray:
+        """Blocks an SM, counting one at a time: the unit in which the tail is felt."""
+        return self.tile_count / self.sm_count
+
+    @property
+    def label(self) -> np.ndarray:
+        """``128x64``."""
+        shapes, where = np.unique(self.tile_m + 1j * self.tile_n, return_inverse=True)
+        return np.array([f"{s.real:.0f}x{s.imag:.0f}" for s in shapes])[where]
+
+
+LEARNED_DTYPES = ("float32",)
+"""Dtypes whose kernels' names were observed; the tiles of others follow from cost."""
+
+Decomposer = Callable[[KernelBatch, DeviceSpec, TileChoice], Tiling]
+_DECOMPOSERS: dict[str, Decomposer] = {}
+
+
+def decomposer(family: str) -> Callable[[Decomposer], Decomposer]:
+    """Register the decomposer of a family.
+
+    Raises:
+        CoverageError: the family has one already.
+    """
+
+    def register(function: Decomposer) -> Decomposer:
+        if family in _DECOMPOSERS:
+            raise CoverageError(f"kernel family '{family}' has a decomposer already: remove one of the two")
+        _DECOMPOSERS[family] = function
+        return function
+
+    return register
+
+
+def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+    """Cut every kernel of the batch into blocks.
+
+    Raises:
+        CoverageError: a family without a decomposer.
+    """
+    if batch.family not in _DECOMPOSERS:
+        raise CoverageError(f"no tiling for kernel family '{batch.family}': one of {', '.join(_DECOMPOSERS)}")
+    return _DECOMPOSERS[batch.family](batch, device, choice)
+
+
+def product_tiling(
+    b: np.ndarray,
+    m: np.ndarray,
+    n: np.ndarray,
+    k: np.ndarray,
+    tile_m: np.ndarray,
+    tile_n: np.ndarray,
+    device: DeviceSpec,
+) -> Tiling:
+    """Blocks of ``b`` products C[m,n] with a given tile; as many stay on an SM as its registers hold, up to 16."""
+    fitting = np.floor(device.registers_per_sm / (tile_m * tile_n * REGISTERS_PER_ACCUMULATOR))
+    return Tiling(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        depth=k,
+        down=np.ceil(m / tile_m),
+        across=np.ceil(n / tile_n),
+        batch=b,
+        resident=np.clip(fitting, 1, 16),
+        sm_count=device.sm_count,
+    )
+
+
+@decomposer("gemm")
+def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+    b, m, n, k = (batch[name].astype(float) for name in ("batch", "m", "n", "k"))
+    tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
+    for dtype in np.unique(batch["dtype"]):
+        for op in ("linear", "bmm"):
+            rows = np.flatnonzero((batch["dtype"] == dtype) & ((batch["op"] == "bmm") == (op == "bmm")))
+            if not len(rows):
+                continue
+            extents = (m[rows], n[rows], k[rows], b[rows])
+            if dtype in LEARNED_DTYPES:
+                tile_m[rows], tile_n[rows] = choice.pick(op, *extents, device)
+            else:
+                size = element_bytes(batch.take(rows))
+                tile_m[rows], tile_n[rows] = least_cost_tile(*extents, size, str(dtype), device)
+    whole = product_tiling(b, m, n, k, tile_m, tile_n, device)
+    peak = by_distinct(batch["dtype"], device.gemm_flops_per_s)
+    parts = split_depth(whole.tile_count, tile_m * tile_n, m * n, k, peak, device)
+    parts = np.where(batch["op"] == "bmm", 1.0, parts)
+    return replace(whole, batch=b * parts, depth=k / parts, parts=parts)
+
+
+@decomposer("conv2d")
+def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+    groups, m, n, k = conv_gemm(batch)
+    return product_tiling(groups, m, n, k, *choice.pick("linear", m, n, k, groups, device), device)
+
+
+@decomposer("attention")
+def _attention(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+    """Blocks of 128 queries (64 with heads wider than 64) that walk over the keys: the FlashAttention-2 loop."""
+    rows = np.where(batch["head_dim"] > 64, 64.0, 128.0)
+    heads = (batch["batch"] * batch["heads"]).astype(float)
+    queries, width = batch["q_len"].astype(float), batch["head_dim"].astype(float)
+    return product_tiling(heads, queries, width, batch["kv_len"].astype(float), rows, width, device)
+
+
+@decomposer("grouped_gemm")
+def _grouped_gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+    """Whole tiles for each group: ``ceil(largest / tile_m)`` down the fullest, and the rest of the tokens spread
+    evenly over the other groups that have rows. Exact where tokens are spread evenly, else an approximation, since
+    only the fullest group is known. One tile shape for all groups, the cheapest for their average height.
+    """
+    tokens, n, k = (batch[name].astype(float) for name in ("tokens", "n", "k"))
+    filled, fullest = filled_groups(batch)
+    rows = tokens / filled
+    tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
+    for dtype in np.unique(batch["dtype"]):
+        of = np.flatnonzero(batch["dtype"] == dtype)
+        size = element_bytes(batch.take(of))
+        tile_m[of], tile_n[of] = least_cost_tile(rows[of], n[of], k[of], filled[of], size, str(dtype), device)
+    down = np.ceil(fullest / tile_m) + _even_tiles(tokens - fullest, filled - 1.0, tile_m)
+    return replace(product_tiling(filled, rows, n, k, tile_m, tile_n, device), down=down / filled)
+
+
+def _even_tiles(rows: np.ndarray, groups: np.ndarray, tile_m: np.ndarray) -> np.ndarray:
+    """Tiles of ``rows`` over ``groups`` that differ by one row at most; none without groups."""
+    each, more = np.divmod(rows, np.maximum(groups, 1.0))
+    return more * np.ceil((each + 1.0) / tile_m) + (groups - more) * np.ceil(each / tile_m)
+
+
+def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+    """Blocks of 128 threads with four elements each, PyTorch's vectorised kernel."""
+    elements = np.maximum(batch["elements"].astype(float), 1.0)
+    ones = np.ones(len(batch))
+    threads = min(device.max_threads_per_sm / 128.0, device.max_blocks_per_sm)
+    return Tiling(
+        tile_m=ones,
+        tile_n=512.0 * ones,
+        depth=ones,
+        down=ones,
+        across=np.ceil(elements / 512.0),
+        batch=ones,
+        resident=threads * ones,
+        sm_count=device.sm_count,
+    )
+
+
+for _family in ("elementwise", "memory", "optimizer"):
+    decomposer(_family)(_pointwise)
+
+WARP_SOFTMAX_COLS = 1024
+
+
+@decomposer("row_reduction")
+def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+    """PyTorch's kernels: softmax of up to 1024 columns has a warp for one or two rows and four warps a block; longer
+    rows a block of up to 1024 threads; normalisations a block of 128 threads a row.
+    """
+    rows, cols = batch["rows"].astype(float), np.maximum(batch["cols"].astype(float), 1.0)
+    softmax = np.char.find(batch["op"].astype(str), "softmax") >= 0
+    warp = softmax & (cols <= WARP_SOFTMAX_COLS)
+    per_block = np.where(warp, np.where(cols <= 128, 8.0, 4.0), 1.0)
+    threads = np.where(softmax & ~warp, np.clip(2 ** np.floor(np.log2(cols / 4)), 128, 1024), 128.0)
+    resident = np.minimum(device.max_threads_per_sm / threads, device.max_blocks_per_sm)
+    ones = np.ones(len(batch))
+    return Tiling(
+        tile_m=per_block,
+        tile_n=cols,
+        depth=cols,
+        down=np.ceil(rows / per_block),
+        across=ones,
+        batch=ones,
+        resident=np.maximum(resident, 1.0),
+        sm_count=device.sm_count,
+    )

@@ -1,0 +1,139 @@
+"""A TensorDash machine as a device like any other: kernels in, latencies with their bound and energies out.
+
+Convolutions and matrix products run on the PEs, in the cycles that their zeros leave; everything else runs at the
+dense machine's rate, and estimates say how much that is. The DRAM is a bound of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.predictor import EnergyUse, KernelEstimates
+from neusight.executors.tensordash.cycles import Cycles, PassCycles, kernel_cycles
+from neusight.executors.tensordash.machine import (
+    DRAM_J_PER_BYTE,
+    DRAM_SHARE,
+    MAC_J,
+    SRAM_J_PER_BYTE,
+    Machine,
+)
+from neusight.executors.tensordash.operands import MAPPED, operand_bytes
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import by_distinct, element_bytes, work_of
+from neusight.laws.bounds import flops_per_s
+
+SOURCE = "tensordash"
+DENSE_SOURCE = "dense rate (transferred)"
+DENSE_DOUBT = 1.5
+"""Times as long as its bound that a kernel off the PEs may take (assumption)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachinePredictor:
+    """Estimates of kernels on one machine.
+
+    Args:
+        machine: whose cycles.
+        pass_cycles: the tile model or the simulator.
+        interval: factors on cycles that enclose 90 % of what the scheduler does where ``pass_cycles`` predicts it.
+        compression: whether operands travel to and from DRAM without their zeros, with a bit a value to say where.
+    """
+
+    machine: Machine
+    pass_cycles: PassCycles
+    interval: tuple[float, float] = (1.0, 1.0)
+    compression: bool = False
+
+    def predict(self, batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+        """Single launches of a batch of one family; what is on the PEs needs the columns of ``with_zeros``.
+
+        Raises:
+            DeviceError: a dtype that the machine lacks.
+        """
+        return self._on_pes(batch, device) if batch.family in MAPPED else self._beside(batch, device)
+
+    def _on_pes(self, batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+        machine, found = self.machine, kernel_cycles(batch, self.machine, self.pass_cycles)
+        moved = self._dram_bytes(batch)
+        dram_s = moved / device.dram_bandwidth_bytes_per_s
+        compute_s, bound_s = found.cycles / machine.clock_hz, np.maximum(found.bound / machine.clock_hz, dram_s)
+        execution_s = np.maximum(compute_s, dram_s / DRAM_SHARE)
+        doubt = self.interval if machine.skips else (1.0, 1.0)
+        low_s, high_s = (np.maximum(np.maximum(compute_s * factor, dram_s / DRAM_SHARE), bound_s) for factor in doubt)
+        limiter = np.where(compute_s >= dram_s / DRAM_SHARE, "compute", "dram")
+        energy = EnergyUse(
+            compute_j=self._compute_w(batch) * compute_s,
+            sram_j=SRAM_J_PER_BYTE * self._sram_bytes(batch, found),
+            dram_j=DRAM_J_PER_BYTE * moved,
+        )
+        return self._estimates(batch, device, (execution_s, low_s, high_s, bound_s), limiter, SOURCE, energy, found)
+
+    def _beside(self, batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+        work = work_of(batch)
+        compute_s, dram_s = work.flops / flops_per_s(batch, device), work.bytes / device.dram_bandwidth_bytes_per_s
+        bound_s = np.maximum(compute_s, dram_s)
+        execution_s = np.maximum(compute_s, dram_s / DRAM_SHARE)
+        limiter = np.where(compute_s >= dram_s / DRAM_SHARE, "compute", "dram")
+        energy = EnergyUse(
+            compute_j=work.flops / 2.0 * by_distinct(batch["dtype"], lambda dtype: MAC_J.get(dtype, MAC_J["float32"])),
+            sram_j=2.0 * SRAM_J_PER_BYTE * work.bytes,
+            dram_j=DRAM_J_PER_BYTE * work.bytes,
+        )
+        times = execution_s, bound_s, execution_s * DENSE_DOUBT, bound_s
+        return self._estimates(batch, device, times, limiter, DENSE_SOURCE, energy)
+
+    def _estimates(
+        self,
+        batch: KernelBatch,
+        device: DeviceSpec,
+        times_s: tuple[np.ndarray, ...],
+        limiter: np.ndarray,
+        source: str,
+        energy: EnergyUse,
+        found: Cycles | None = None,
+    ) -> KernelEstimates:
+        n, machine = len(batch), self.machine
+        (execution_s, low_s, high_s, bound_s), overhead_s = times_s, np.full(n, device.launch_overhead_s)
+        passes = np.zeros(n) if found is None else found.passes
+        tile = "" if found is None else f"{machine.rows}x{machine.columns}x{machine.lanes}"
+        doubt = np.log(np.maximum(high_s / np.maximum(execution_s, 1e-15), 1.0)) / 1.645
+        return KernelEstimates(
+            latency_s=overhead_s + execution_s,
+            low_s=overhead_s + low_s,
+            high_s=overhead_s + high_s,
+            bound_s=bound_s,
+            overhead_s=overhead_s,
+            utilisation=bound_s / np.maximum(execution_s, 1e-15),
+            limiter=limiter,
+            tile=np.full(n, tile),
+            tile_count=passes,
+            waves=passes / machine.tiles,
+            outside=np.full(n, "" if found is not None else "kernels off the PEs"),
+            source=np.full(n, source),
+            spread=doubt,
+            energy=energy,
+        )
+
+    def _compute_w(self, batch: KernelBatch) -> np.ndarray:
+        return by_distinct(batch["dtype"], self.machine.compute_w)
+
+    def _dram_bytes(self, batch: KernelBatch) -> np.ndarray:
+        """Compulsory traffic: the on-chip memories hold what is read again (assumption)."""
+        whole = work_of(batch).bytes
+        if not self.compression:
+            return whole
+        map_share = 1.0 / (8.0 * element_bytes(batch))
+        saved = [
+            size * np.maximum(batch[f"{side}_sparsity"] - map_share, 0.0)
+            for side, size in zip(("first", "second"), operand_bytes(batch), strict=True)
+        ]
+        return np.maximum(whole - saved[0] - saved[1], 0.0)
+
+    def _sram_bytes(self, batch: KernelBatch, found: Cycles) -> np.ndarray:
+        """Rows of both operands that PEs read, each once whatever is skipped: as many as there are dense cycles."""
+        machine = self.machine
+        row_bytes = (machine.rows + machine.columns) * machine.lanes * machine.tiles * element_bytes(batch)
+        return found.dense * row_bytes

@@ -1,0 +1,166 @@
+"""Habitat (Yu et al., ATC'21): wave scaling of kernels that are the same everywhere, networks for those that are not.
+
+"Habitat: A Runtime-Based Computational Performance Predictor for Deep Neural Network Training". Products and
+convolutions get a network each, from shape and four figures of the GPU (DRAM capacity and bandwidth, SMs, peak rate),
+standardised, to plain milliseconds, with the mean relative error as loss. Elementwise kernels, softmax and layer_norm
+are wave-scaled from an origin GPU, in ASPLOS'25 (Lee et al., artifact) a V100, or a P100 where the V100 is asked for.
+
+Where this departs: the original measures the model itself on the origin, and multiplies that by the ratio of what a
+network says of both GPUs. Here networks answer alone, as in ASPLOS'25, and the origin's latency comes from the rows
+that were measured there, interpolated over bytes. The networks are 128 wide and see 8000 batches (the original's 1024
+and 80 epochs, those of ASPLOS'25 512 and 100), so that all three train on a CPU core in a minute. Gradients of a
+convolution count as the forward pass. Other kernels take the roofline's time, most being pure traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import DataError
+from neusight.experiments.baselines.networks import Lesson, Network, Recipe, relative_error, train_network
+from neusight.experiments.baselines.operators import COMPUTE_TYPES, operator_types
+from neusight.experiments.baselines.roofline import roofline_s
+from neusight.experiments.baselines.wave_scaling import scaling_factor
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import work_of
+from neusight.laws.bounds import flops_per_s
+from neusight.learn.training_data import DeviceRows
+
+ORIGINS = ("v100-pcie-32gb", "p100-pcie-16gb")
+"""GPUs to scale from, the first that was measured and is not the one asked for; else any that was."""
+RECIPE = Recipe(learning_rate=1e-3, steps=8000)
+CURVE_POINTS = 40
+"""Medians along the sizes measured of an operator: enough to follow the step from cache to DRAM."""
+
+_SHAPES: dict[str, tuple[str, ...]] = {
+    "gemm": ("batch", "m", "k", "n"),
+    "conv2d": ("batch", "in_channels", "out_channels", "kernel_height", "height", "stride", "padding"),
+}
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A network from shape and GPU to milliseconds, with the standardisation of its inputs."""
+
+    network: Network
+    mean: np.ndarray
+    scale: np.ndarray
+
+    def seconds(self, inputs: np.ndarray) -> np.ndarray:
+        """Not below zero, shape (n,)."""
+        return 1e-3 * np.maximum(self.network.outputs((inputs - self.mean) / self.scale)[:, 0], 0.0)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A measured GPU: for each operator log2 of bytes and of seconds along its sizes."""
+
+    device: DeviceSpec
+    curves: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+class Habitat:
+    """Networks for linear, bmm and conv2d, wave scaling for elementwise kernels and row reductions."""
+
+    name: ClassVar[str] = "habitat"
+
+    def __init__(self, seed: int = 0, recipe: Recipe = RECIPE) -> None:
+        self.seed = seed
+        self.recipe = recipe
+        self.networks_: dict[str, Shaped] = {}
+        self.origins_: dict[str, Origin] = {}
+
+    def fit(self, rows: Sequence[DeviceRows]) -> Self:
+        """Train a network an operator type and keep what each GPU measured.
+
+        Raises:
+            DataError: no rows at all.
+        """
+        if not rows:
+            raise DataError("Habitat learns from products, convolutions, elementwise kernels and row reductions")
+        self.networks_ = {kind: self._trained(*points) for kind, points in _points(rows).items()}
+        self.origins_ = _origins(rows)
+        return self
+
+    def predict_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+        """Seconds of each kernel, shape (n,)."""
+        latency_s, kinds = roofline_s(batch, device), operator_types(batch)
+        for kind in set(kinds.tolist()) & self.networks_.keys():
+            mask = kinds == kind
+            latency_s[mask] = self.networks_[kind].seconds(_inputs(batch.take(mask), device))
+        if batch.family in ("elementwise", "row_reduction") and (origin := self._origin(device)) is not None:
+            self._scale(batch, origin, device, latency_s)
+        return latency_s
+
+    def _trained(self, inputs: np.ndarray, seconds: np.ndarray) -> Shaped:
+        mean, spread = inputs.mean(axis=0), inputs.std(axis=0)
+        scale = np.where(spread > 0, spread, 1.0)
+        lesson = Lesson(
+            inputs=(inputs - mean) / scale,
+            constants=np.empty((len(seconds), 0)),
+            target=1e3 * seconds,
+            outputs=1,
+            answer=lambda outputs, _: outputs[:, 0],
+            loss=relative_error,
+        )
+        return Shaped(train_network(lesson, self.recipe, self.seed), mean, scale)
+
+    def _origin(self, device: DeviceSpec) -> Origin | None:
+        others = [gpu for gpu in (*ORIGINS, *sorted(self.origins_), device.id) if gpu in self.origins_]
+        return next((self.origins_[gpu] for gpu in others if gpu != device.id), None) or self.origins_.get(device.id)
+
+    @staticmethod
+    def _scale(batch: KernelBatch, origin: Origin, device: DeviceSpec, latency_s: np.ndarray) -> None:
+        """Overwrite the latencies of kernels whose operator the origin measured."""
+        size, ops = np.log2(work_of(batch).bytes), batch["op"].astype(str)
+        for op in set(ops.tolist()) & origin.curves.keys():
+            mask = ops == op
+            measured_s = np.exp2(_along(size[mask], *origin.curves[op]))
+            latency_s[mask] = measured_s * scaling_factor(batch.take(mask), origin.device, device)
+
+
+def _inputs(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """Shape, then GB of DRAM, GB/s, SMs and GFLOP/s, shape (n, inputs)."""
+    shape = [batch[name].astype(float) for name in _SHAPES[batch.family]]
+    figures = (device.dram_capacity_bytes / 1e9, device.dram_bandwidth_bytes_per_s / 1e9, float(device.sm_count))
+    same = [np.full(len(batch), figure) for figure in figures]
+    return np.stack([*shape, *same, flops_per_s(batch, device) / 1e9], axis=1)
+
+
+def _points(rows: Sequence[DeviceRows]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Inputs and seconds of all rows of each operator type that gets a network."""
+    parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for r in rows:
+        kinds = operator_types(r.batch)
+        for kind in sorted(set(kinds.tolist()) & set(COMPUTE_TYPES)):
+            own = r.take(kinds == kind)
+            parts.setdefault(kind, []).append((_inputs(own.batch, own.device), own.latency_s))
+    return {kind: (np.concatenate([x for x, _ in p]), np.concatenate([y for _, y in p])) for kind, p in parts.items()}
+
+
+def _origins(rows: Sequence[DeviceRows]) -> dict[str, Origin]:
+    origins: dict[str, Origin] = {}
+    for r in rows:
+        if r.batch.family in ("elementwise", "row_reduction"):
+            origin = origins.setdefault(r.device.id, Origin(r.device, {}))
+            size, seconds = np.log2(work_of(r.batch).bytes), np.log2(r.latency_s)
+            for op in np.unique(r.batch["op"]):
+                mask = r.batch["op"] == op
+                origin.curves[str(op)] = _curve(size[mask], seconds[mask])
+    return origins
+
+
+def _curve(size: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Medians of equal shares of the rows, ordered by size."""
+    shares = np.array_split(np.argsort(size, kind="stable"), min(CURVE_POINTS, len(size)))
+    return np.array([np.median(size[s]) for s in shares]), np.array([np.median(seconds[s]) for s in shares])
+
+
+def _along(size: np.ndarray, sizes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Interpolated; as many times longer as the kernel is larger than the largest measured."""
+    return np.interp(size, sizes, seconds) + np.maximum(size - sizes[-1], 0.0)

@@ -1,0 +1,106 @@
+"""Li et al. 2023: latency is a straight line over the work, for each operator type and GPU.
+
+"Path Forward Beyond Simulators: Fast and Accurate GPU Execution Time Prediction for DNN Workloads", MICRO'23. Work is
+FLOPs of products and convolutions, bytes of the rest. A GPU without rows takes its slope from the others: its inverse,
+the rate at which work is done, is a straight line over DRAM bandwidth; its intercept is zero. So it was set up for
+the comparison in ASPLOS'25 (Lee et al., artifact, script ``run_train_nvidia_micro.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import DataError
+from neusight.experiments.baselines.operators import COMPUTE_TYPES, operator_types
+from neusight.experiments.baselines.roofline import roofline_s
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import work_of
+from neusight.learn.training_data import DeviceRows
+
+Line = tuple[float, float]
+"""Slope and intercept."""
+
+
+class LinearRegression:
+    """Ordinary least squares, by operator type and GPU, and over bandwidth between GPUs. Nothing in it is random."""
+
+    name: ClassVar[str] = "li"
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.lines_: dict[str, dict[str, Line]] = {}
+        """By operator type and GPU: seconds per FLOP or byte, and seconds."""
+        self.rates_: dict[str, Line] = {}
+        """By operator type: work a second over bytes a second of DRAM."""
+
+    def fit(self, rows: Sequence[DeviceRows]) -> Self:
+        """One line an operator type and GPU, one line an operator type over the GPUs.
+
+        Raises:
+            DataError: no row is of an operator type that is known.
+        """
+        if not (points := _points(rows)):
+            raise DataError("Li et al. learn from products, convolutions, elementwise kernels, softmax and layer_norm")
+        self.lines_ = {kind: {gpu: line(*xy) for gpu, xy in by_gpu.items()} for kind, by_gpu in points.items()}
+        bandwidth = {r.device.id: r.device.dram_bandwidth_bytes_per_s for r in rows}
+        self.rates_ = {kind: _over_bandwidth(lines, bandwidth) for kind, lines in self.lines_.items()}
+        return self
+
+    def predict_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+        """Seconds of each kernel, not below zero, shape (n,). What has no line takes the roofline's time."""
+        latency_s, kinds = roofline_s(batch, device), operator_types(batch)
+        amount = _amount(batch, kinds)
+        for kind in np.unique(kinds):
+            if (found := self._line(str(kind), device)) is not None:
+                mask = kinds == kind
+                latency_s[mask] = np.maximum(found[0] * amount[mask] + found[1], 0.0)
+        return latency_s
+
+    def _line(self, kind: str, device: DeviceSpec) -> Line | None:
+        """The GPU's own, or that of its bandwidth; None where there is none, or it says that no work is done."""
+        if kind not in self.lines_:
+            return None
+        if device.id in self.lines_[kind]:
+            return self.lines_[kind][device.id]
+        slope, intercept = self.rates_[kind]
+        rate = slope * device.dram_bandwidth_bytes_per_s + intercept
+        return (1.0 / rate, 0.0) if rate > 0 else None
+
+
+def line(x: np.ndarray, y: np.ndarray) -> Line:
+    """Slope and intercept of least squares; the line through the origin where all ``x`` are the same."""
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    if spread == 0.0:
+        return float(y.mean() / x.mean()), 0.0
+    slope = float(centred @ (y - y.mean())) / spread
+    return slope, float(y.mean() - slope * x.mean())
+
+
+def _amount(batch: KernelBatch, kinds: np.ndarray) -> np.ndarray:
+    work = work_of(batch)
+    return np.where(np.isin(kinds, COMPUTE_TYPES), work.flops, work.bytes)
+
+
+def _points(rows: Sequence[DeviceRows]) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Work and seconds of all rows of each operator type and GPU."""
+    parts: dict[str, dict[str, list[np.ndarray]]] = {}
+    for r in rows:
+        kinds = operator_types(r.batch)
+        both = np.stack([_amount(r.batch, kinds), r.latency_s])
+        for kind in set(kinds.tolist()) - {""}:
+            parts.setdefault(kind, {}).setdefault(r.device.id, []).append(both[:, kinds == kind])
+    joined = {kind: {gpu: np.concatenate(p, axis=1) for gpu, p in by_gpu.items()} for kind, by_gpu in parts.items()}
+    return {kind: {gpu: (p[0], p[1]) for gpu, p in by_gpu.items()} for kind, by_gpu in joined.items()}
+
+
+def _over_bandwidth(lines: dict[str, Line], bandwidth: dict[str, float]) -> Line:
+    """Work a second of the GPUs, the inverse of their slopes, over their bandwidth."""
+    gpus = [gpu for gpu, (slope, _) in lines.items() if slope > 0]
+    if not gpus:
+        return 0.0, 0.0
+    return line(np.array([bandwidth[gpu] for gpu in gpus]), np.array([1.0 / lines[gpu][0] for gpu in gpus]))

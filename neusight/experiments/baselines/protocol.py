@@ -1,0 +1,77 @@
+"""What a baseline is: something that learns from measured rows and says how long kernels take on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import DataError, nearest
+from neusight.kernels import KernelBatch
+from neusight.learn.training_data import Corpus, DeviceRows
+
+_CLASSES = {
+    "roofline": ("neusight.experiments.baselines.roofline", "Roofline"),
+    "habitat": ("neusight.experiments.baselines.habitat", "Habitat"),
+    "li": ("neusight.experiments.baselines.li", "LinearRegression"),
+    "neusight-paper": ("neusight.experiments.baselines.neusight_paper", "NeusightPaper"),
+}
+NAMES = tuple(_CLASSES)
+
+
+class Baseline(Protocol):
+    """A published predictor. Fitted state ends in ``_``; the same rows and seed give the same predictions."""
+
+    name: ClassVar[str]
+
+    def fit(self, rows: Sequence[DeviceRows]) -> Self:
+        """Learn from rows of any families and GPUs, one entry a family and GPU (or several).
+
+        Raises:
+            DataError: rows of a family that the method learns from are missing.
+        """
+        ...
+
+    def predict_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+        """Seconds of each kernel launched alone, shape (n,)."""
+        ...
+
+
+def new_baseline(name: str, seed: int = 0) -> Baseline:
+    """An untrained baseline.
+
+    Args:
+        name: one of ``NAMES``.
+        seed: of networks and batches; without effect where nothing is random.
+
+    Raises:
+        DataError: an unknown name.
+    """
+    if name not in _CLASSES:
+        raise DataError(f"no baseline '{name}': one of {', '.join(NAMES)}{nearest(name, NAMES)}")
+    module, kind = _CLASSES[name]
+    make: Callable[..., Any] = getattr(import_module(module), kind)
+    baseline: Baseline = make(seed=seed)
+    return baseline
+
+
+def rows_of(corpus: Corpus, split: str = "train", throttled: bool = True) -> list[DeviceRows]:
+    """The rows of a corpus that a baseline learns from, every family and GPU.
+
+    Args:
+        corpus: measured rows.
+        split: keep rows of this split; "" keeps all.
+        throttled: with those that were set aside because their GPU ran slow at the time; published predictors
+            learned from them.
+
+    Raises:
+        DataError: no row is left.
+    """
+    families = [*corpus.rows.values(), *(corpus.throttled.values() if throttled else ())]
+    kept = [r.take(r.split == split) if split else r for parts in families for r in parts]
+    if not any(len(r) for r in kept):
+        raise DataError(f"{corpus.source} has no rows of split '{split}': give the split that its rows name")
+    return [r for r in kept if len(r)]

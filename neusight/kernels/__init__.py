@@ -1,0 +1,38 @@
+"""What a device runs: kernels by family and as columns, their precision, their work, and their names."""
+
+from neusight.kernels.families import (
+    KERNEL_CLASSES,
+    Attention,
+    Conv2d,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Kernel,
+    KernelBatch,
+    Memory,
+    Optimizer,
+    RowReduction,
+    group_by_family,
+)
+from neusight.kernels.precision import DTYPE_BYTES, Precision, dtype_named
+from neusight.kernels.work import Work, work_of
+
+__all__ = [
+    "DTYPE_BYTES",
+    "KERNEL_CLASSES",
+    "Attention",
+    "Conv2d",
+    "Elementwise",
+    "Gemm",
+    "GroupedGemm",
+    "Kernel",
+    "KernelBatch",
+    "Memory",
+    "Optimizer",
+    "Precision",
+    "RowReduction",
+    "Work",
+    "dtype_named",
+    "group_by_family",
+    "work_of",
+]

@@ -1,0 +1,229 @@
+"""What runs on the device: one frozen dataclass a kernel family, and the columns that everything else computes on.
+
+A kernel says *what* is computed (shape, dtype, bytes), never how fast. GEMM names follow BLAS: C[m,n] = A[m,k] B[k,n].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from neusight.errors import CoverageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """C[b,m,n] = A[b,m,k] B[b,k,n] (+ bias[n]). ``linear`` has batch 1; ``bmm`` has one product a batch entry.
+
+    ``layout`` is cuBLAS's for row-major tensors: ``tn`` x Wᵀ (linear forward), ``nn`` g W (input gradient),
+    ``nt`` gᵀ x (weight gradient).
+    """
+
+    family: ClassVar[str] = "gemm"
+    op: str = "linear"
+    batch: int = 1
+    m: int
+    n: int
+    k: int
+    layout: str = "tn"
+    bias: bool = False
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv2d:
+    """2-D convolution in NCHW; ``op`` is ``forward``, ``input_grad`` or ``weight_grad``.
+
+    ``in_channels``, ``height`` and ``width`` are those of the forward input, whatever the direction.
+    """
+
+    family: ClassVar[str] = "conv2d"
+    op: str = "forward"
+    batch: int
+    in_channels: int
+    out_channels: int
+    height: int
+    width: int
+    kernel_height: int
+    kernel_width: int
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    groups: int = 1
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elementwise:
+    """A pointwise kernel over ``elements`` outputs: arithmetic, activations, dropout, pooling.
+
+    Bytes are those of the tensors as stored (a broadcast operand counts once); ``flops`` is the total.
+    ``op`` is the plain operator name: add, mul, div, pow, gelu, relu, tanh, add_scalar, dropout, max_pool2d, …
+    """
+
+    family: ClassVar[str] = "elementwise"
+    op: str
+    elements: int
+    read_bytes: int
+    write_bytes: int
+    flops: int
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowReduction:
+    """A reduction over ``cols``, once for each of ``rows``: softmax, layer_norm, batch_norm, sum, and their gradients.
+
+    ``op``: softmax, log_softmax, layer_norm, rms_norm, batch_norm, group_norm, sum, mean, max, argmax, topk, cumsum,
+    and ``<op>_backward``. ``batch_norm`` has channels as rows and batch x height x width as cols.
+    """
+
+    family: ClassVar[str] = "row_reduction"
+    op: str
+    rows: int
+    cols: int
+    read_bytes: int
+    write_bytes: int
+    flops: int
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Fused scaled-dot-product attention (flash or memory-efficient): scores never reach DRAM.
+
+    ``op`` is ``forward`` or ``backward``. ``window`` 0 means full (causal if ``causal``) attention.
+    """
+
+    family: ClassVar[str] = "attention"
+    op: str = "forward"
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    causal: bool = False
+    window: int = 0
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedGemm:
+    """C_g[m_g,n] = A_g[m_g,k] B_g[k,n] for each of ``groups`` experts, in one kernel.
+
+    ``tokens`` is the sum of all m_g, ``largest`` the rows of the fullest group: 0 stands for the least there can be,
+    ceil(tokens / groups), with the tokens spread evenly.
+    """
+
+    family: ClassVar[str] = "grouped_gemm"
+    op: str = "forward"
+    groups: int
+    tokens: int
+    largest: int = 0
+    n: int
+    k: int
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Data movement without arithmetic: copy, fill, cat, transpose, embedding, embedding_backward, gather, scatter."""
+
+    family: ClassVar[str] = "memory"
+    op: str
+    elements: int
+    read_bytes: int
+    write_bytes: int
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """One multi-tensor optimizer kernel over ``elements`` parameters in ``tensors`` tensors.
+
+    ``op`` names algorithm and form: adamw_fused, sgd_fused; the foreach form is many ``foreach_*`` kernels
+    (foreach_add, foreach_lerp, foreach_addcmul, foreach_sqrt, …), each one pass over its operands.
+    """
+
+    family: ClassVar[str] = "optimizer"
+    op: str
+    elements: int
+    tensors: int
+    read_bytes: int
+    write_bytes: int
+    flops: int
+    dtype: str = "float32"
+
+
+Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | Memory | Optimizer
+KERNEL_CLASSES: dict[str, type[Any]] = {
+    c.family: c for c in (Gemm, Conv2d, Elementwise, RowReduction, Attention, GroupedGemm, Memory, Optimizer)
+}
+
+
+@dataclass(frozen=True)
+class KernelBatch:
+    """Kernels of one family as columns: the unit on which laws, tilings, features and tile models work.
+
+    ``columns`` maps every field of the family's dataclass to an array of shape (n,): int64, bool, or str.
+    """
+
+    family: str
+    columns: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def take(self, index: np.ndarray) -> KernelBatch:
+        """The rows that ``index`` (integers or a mask) selects."""
+        return KernelBatch(self.family, {name: column[index] for name, column in self.columns.items()})
+
+    @staticmethod
+    def of(kernels: Sequence[Kernel]) -> KernelBatch:
+        """Columns of kernels that are all of one family."""
+        kind = type(kernels[0])
+        columns = {f.name: np.array([getattr(k, f.name) for k in kernels]) for f in fields(kind)}
+        return KernelBatch(kind.family, columns)
+
+    @staticmethod
+    def from_columns(family: str, **columns: Any) -> KernelBatch:
+        """Columns given as arrays or scalars; missing fields take the family's defaults, scalars are repeated.
+
+        Raises:
+            CoverageError: unknown family or field, or a required field is missing.
+        """
+        kind = KERNEL_CLASSES.get(family)
+        if kind is None:
+            raise CoverageError(f"unknown kernel family '{family}': one of {', '.join(KERNEL_CLASSES)}")
+        known = {f.name: f for f in fields(kind)}
+        if unknown := columns.keys() - known.keys():
+            raise CoverageError(f"{family} has no field {', '.join(sorted(unknown))}: it has {', '.join(known)}")
+        length = max((len(v) for v in columns.values() if np.ndim(v)), default=1)
+        filled = {}
+        for name, field in known.items():
+            value = columns.get(name, field.default)
+            if not isinstance(value, np.ndarray | list | tuple | int | float | str | bool | np.generic):
+                raise CoverageError(f"{family} needs '{name}'")
+            filled[name] = np.broadcast_to(np.asarray(value), (length,))
+        return KernelBatch(family, filled)
+
+    def kernel(self, row: int) -> Kernel:
+        """One row as a kernel."""
+        return KERNEL_CLASSES[self.family](**{name: column[row].item() for name, column in self.columns.items()})
+
+
+def group_by_family(kernels: Iterable[Kernel]) -> Iterator[tuple[KernelBatch, np.ndarray]]:
+    """Split kernels into one batch a family; yields each with the positions its rows had."""
+    positions: dict[str, list[int]] = {}
+    listed = list(kernels)
+    for position, kernel in enumerate(listed):
+        positions.setdefault(kernel.family, []).append(position)
+    for where in positions.values():
+        yield KernelBatch.of([listed[i] for i in where]), np.array(where)

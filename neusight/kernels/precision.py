@@ -1,0 +1,87 @@
+"""Precisions: the dtypes of kernels with their bytes, the names by which people know them, and what a model runs in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neusight.errors import CoverageError, nearest
+
+DTYPE_BYTES: dict[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "tf32": 4,
+    "int64": 8,
+    "int32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8": 1,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Bytes of one element as it lies in memory. A tf32 product reads and writes float32."""
+
+ALIASES: dict[str, str] = {
+    "fp64": "float64",
+    "double": "float64",
+    "fp32": "float32",
+    "float": "float32",
+    "single": "float32",
+    "fp16": "float16",
+    "half": "float16",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8",
+    "float8_e4m3fn": "float8",
+    "float8_e5m2": "float8",
+    "e4m3": "float8",
+    "e5m2": "float8",
+    "i8": "int8",
+}
+"""What people, configurations and PyTorch call them."""
+
+
+def dtype_named(name: str) -> str:
+    """The dtype that a name stands for: ``bf16``, ``torch.bfloat16`` and ``BFloat16`` are ``bfloat16``.
+
+    Raises:
+        CoverageError: no dtype has this name.
+    """
+    plain = name.strip().lower().removeprefix("torch.")
+    plain = ALIASES.get(plain, plain)
+    if plain not in DTYPE_BYTES:
+        hint = nearest(plain, (*DTYPE_BYTES, *ALIASES))
+        raise CoverageError(f"unknown dtype '{name[:40]}'{hint}: one of {', '.join(DTYPE_BYTES)}")
+    return plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """What a model's numbers are kept and computed in: dtypes of ``DTYPE_BYTES``.
+
+    ``accumulate`` is that of products' sums, ``kv_cache`` that of cached keys and values.
+    """
+
+    weights: str = "float32"
+    activations: str = "float32"
+    accumulate: str = "float32"
+    kv_cache: str = "float32"
+
+    @classmethod
+    def named(cls, name: str) -> Precision:
+        """Weights, activations and cache all in one dtype, by any of its names; sums are kept in float32 at least.
+
+        Raises:
+            CoverageError: no dtype has this name.
+        """
+        dtype = dtype_named(name)
+        return cls(
+            weights=dtype,
+            activations=dtype,
+            accumulate="float64" if dtype == "float64" else "float32",
+            kv_cache=dtype,
+        )
+
+    def __str__(self) -> str:
+        parts = dict.fromkeys((self.weights, self.activations, self.kv_cache))
+        return "/".join(parts)

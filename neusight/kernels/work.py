@@ -1,0 +1,211 @@
+"""The work of kernels: floating-point operations and compulsory bytes, exact, from shapes alone.
+
+A multiply-add is two operations. Compulsory bytes count every operand once, as stored: what any schedule must move
+when nothing is cached. Work adds and multiplies, so that a model's work is the sum of its kernels'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from neusight.errors import CoverageError
+from neusight.kernels.families import KernelBatch
+from neusight.kernels.precision import DTYPE_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Columns of shape (n,): ``flops`` as the definition of the operation counts them, ``least_flops`` what the
+    cheapest known algorithm needs (Winograd for convolutions, else the same), and bytes read and written.
+    """
+
+    flops: np.ndarray
+    least_flops: np.ndarray
+    read_bytes: np.ndarray
+    write_bytes: np.ndarray
+
+    @property
+    def bytes(self) -> np.ndarray:
+        """All compulsory bytes."""
+        return self.read_bytes + self.write_bytes
+
+    def __add__(self, other: Work) -> Work:
+        return Work(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def __mul__(self, times: float | np.ndarray) -> Work:
+        return Work(**{f.name: getattr(self, f.name) * times for f in fields(self)})
+
+    __rmul__ = __mul__
+
+
+def by_distinct(column: np.ndarray, value: Callable[[str], float]) -> np.ndarray:
+    """``value`` of every entry of a column of names, called once a distinct name."""
+    first = str(column[0])
+    if len(column) == 1 or (column == first).all():
+        return np.full(len(column), float(value(first)))
+    names, where = np.unique(column, return_inverse=True)
+    return np.array([value(str(name)) for name in names], dtype=float)[where]
+
+
+def element_bytes(batch: KernelBatch) -> np.ndarray:
+    """Bytes of one element of each kernel's dtype.
+
+    Raises:
+        CoverageError: a dtype without a size.
+    """
+    return by_distinct(batch["dtype"], _bytes_of)
+
+
+def _bytes_of(dtype: str) -> float:
+    if dtype not in DTYPE_BYTES:
+        raise CoverageError(f"unknown dtype '{dtype}': one of {', '.join(DTYPE_BYTES)}")
+    return DTYPE_BYTES[dtype]
+
+
+def conv_output(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Height and width of a convolution's output: ``(H + 2 p - d (k - 1) - 1) // s + 1``."""
+    reach_h = batch["dilation"] * (batch["kernel_height"] - 1) + 1
+    reach_w = batch["dilation"] * (batch["kernel_width"] - 1) + 1
+    height = (batch["height"] + 2 * batch["padding"] - reach_h) // batch["stride"] + 1
+    width = (batch["width"] + 2 * batch["padding"] - reach_w) // batch["stride"] + 1
+    return height.astype(float), width.astype(float)
+
+
+def conv_gemm(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(groups, m, n, k) of the matrix product that a convolution is (implicit GEMM, Chetlur et al. 2014).
+
+    forward: pixels x filters, depth C·kh·kw; input gradient: input pixels x channels, depth K·kh·kw / stride²
+    (the zeros that a stride dilates the gradient with are not computed); weight gradient: filters x C·kh·kw, depth
+    pixels.
+    """
+    height, width = conv_output(batch)
+    groups = batch["groups"].astype(float)
+    images = batch["batch"].astype(float)
+    inputs, outputs = batch["in_channels"] / groups, batch["out_channels"] / groups
+    positions = (batch["kernel_height"] * batch["kernel_width"]).astype(float)
+    pixels, op = images * height * width, batch["op"]
+    backward_input, backward_weight = op == "input_grad", op == "weight_grad"
+    input_pixels = images * batch["height"] * batch["width"]
+    m = np.where(backward_input, input_pixels, np.where(backward_weight, outputs, pixels))
+    n = np.where(backward_input, inputs, np.where(backward_weight, inputs * positions, outputs))
+    depth_input = outputs * positions * pixels / input_pixels
+    k = np.where(backward_input, depth_input, np.where(backward_weight, pixels, inputs * positions))
+    return groups, m, n, k
+
+
+def winograd_gain(batch: KernelBatch) -> np.ndarray:
+    """How many times fewer multiplications Winograd's F(4x4, rxr) needs: ``(4 r / (r + 3))²``; 1 where it can't run.
+
+    Lavin and Gray 2016, section 4. Unit stride and dilation, square filters up to 7; the weight gradient's dual form
+    has the same gain.
+    """
+    r = batch["kernel_height"].astype(float)
+    square = (batch["kernel_height"] == batch["kernel_width"]) & (r > 1) & (r <= 7)
+    able = square & (batch["stride"] == 1) & (batch["dilation"] == 1) & (batch["groups"] == 1)
+    return np.where(able, (4 * r / (r + 3)) ** 2, 1.0)
+
+
+def attention_pairs(batch: KernelBatch) -> np.ndarray:
+    """Query-key pairs of one head that are not masked: all, the causal part, or the window's."""
+    q, kv = batch["q_len"].astype(float), batch["kv_len"].astype(float)
+    window = np.where(batch["window"] > 0, np.minimum(batch["window"], kv), kv)
+    # The last q queries see kv-q+1 … kv keys, at most `window` of them; queries before the first key see none.
+    seeing = np.minimum(q, kv)
+    short = np.clip(window - (kv - seeing), 0, seeing)
+    causal = short * (kv - seeing) + short * (short + 1) / 2 + (seeing - short) * window
+    return np.where(batch["causal"], causal, q * window)
+
+
+def filled_groups(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
+    """(groups that have rows, rows of the fullest) of a grouped product.
+
+    A fullest group outside what tokens and groups allow is moved to the nearest end; the groups beside it are taken
+    to have rows as long as there are tokens for them.
+    """
+    groups, tokens = batch["groups"].astype(float), batch["tokens"].astype(float)
+    fullest = np.clip(batch["largest"], np.ceil(tokens / groups), tokens)
+    return 1.0 + np.minimum(groups - 1.0, tokens - fullest), fullest
+
+
+def _gemm(batch: KernelBatch) -> Work:
+    """2·b·m·n·k; reads A, B and the bias, writes C."""
+    b, m, n, k = (batch[name].astype(float) for name in ("batch", "m", "n", "k"))
+    size, flops = element_bytes(batch), 2 * b * m * n * k
+    read = size * (b * (m * k + k * n) + np.where(batch["bias"], n, 0))
+    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=size * b * m * n)
+
+
+def _conv2d(batch: KernelBatch) -> Work:
+    """2·g·m·n·k of the implicit product; reads two of input, filter and output, writes the third."""
+    groups, m, n, k = conv_gemm(batch)
+    size, flops = element_bytes(batch), 2 * groups * m * n * k
+    height, width = conv_output(batch)
+    images = batch["batch"].astype(float)
+    source = size * images * batch["in_channels"] * batch["height"] * batch["width"]
+    target = size * images * batch["out_channels"] * height * width
+    taps = batch["kernel_height"] * batch["kernel_width"]
+    filters = size * batch["out_channels"] * batch["in_channels"] / groups * taps
+    everything = source + target + filters
+    written = np.where(batch["op"] == "forward", target, np.where(batch["op"] == "input_grad", source, filters))
+    return Work(
+        flops=flops, least_flops=flops / winograd_gain(batch), read_bytes=everything - written, write_bytes=written
+    )
+
+
+def _attention(batch: KernelBatch) -> Work:
+    """Forward 4·d a pair (q·k and p·v), backward 10·d: five products for two (Dao 2023).
+
+    Forward reads q, k, v and writes o and a float32 log-sum-exp a query; backward reads those and the gradient of o,
+    and writes three gradients.
+    """
+    size, backward = element_bytes(batch), batch["op"] == "backward"
+    heads = batch["batch"] * batch["heads"].astype(float)
+    kv_heads = batch["batch"] * batch["kv_heads"].astype(float)
+    flops = np.where(backward, 10.0, 4.0) * heads * attention_pairs(batch) * batch["head_dim"]
+    queries = size * heads * batch["q_len"] * batch["head_dim"]
+    keys = size * kv_heads * batch["kv_len"] * batch["head_dim"]
+    sums = 4.0 * heads * batch["q_len"]
+    read = np.where(backward, 3 * queries + 2 * keys + sums, queries + 2 * keys)
+    written = np.where(backward, queries + 2 * keys, queries + sums)
+    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=written)
+
+
+def _grouped_gemm(batch: KernelBatch) -> Work:
+    """2·tokens·n·k however the tokens fall; reads A and the B of each group that has rows, writes C."""
+    tokens, n, k = (batch[name].astype(float) for name in ("tokens", "n", "k"))
+    size, flops = element_bytes(batch), 2 * tokens * n * k
+    read = size * (tokens * k + filled_groups(batch)[0] * k * n)
+    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=size * tokens * n)
+
+
+def _as_stated(batch: KernelBatch) -> Work:
+    """Families that carry their own bytes and operations."""
+    moved = {name: batch[name].astype(float) for name in ("read_bytes", "write_bytes")}
+    flops = batch["flops"].astype(float) if "flops" in batch.columns else np.zeros(len(batch))
+    return Work(flops=flops, least_flops=flops, **moved)
+
+
+_FAMILIES: dict[str, Callable[[KernelBatch], Work]] = {
+    "gemm": _gemm,
+    "conv2d": _conv2d,
+    "attention": _attention,
+    "grouped_gemm": _grouped_gemm,
+    "elementwise": _as_stated,
+    "row_reduction": _as_stated,
+    "memory": _as_stated,
+    "optimizer": _as_stated,
+}
+
+
+def work_of(batch: KernelBatch) -> Work:
+    """Work of each kernel of the batch.
+
+    Raises:
+        CoverageError: a family without a formula.
+    """
+    if batch.family not in _FAMILIES:
+        raise CoverageError(f"no work formula for kernel family '{batch.family}': one of {', '.join(_FAMILIES)}")
+    return _FAMILIES[batch.family](batch)

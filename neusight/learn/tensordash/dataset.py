@@ -1,0 +1,212 @@
+"""Passes to learn from: for sampled configurations the mean of cycles over many draws of their zeros, as a data set.
+
+All that is known of a tile before it is simulated is how many zeros it has and how they keep together; which values
+are zero differs from draw to draw, and so do cycles. What can be learned is their mean. A tile's passes over its
+streams are alike (all have as many streams as PE rows, but the last), and a mean of sums is the sum of means: so a
+row of the data set is one *pass*, and a tile is as many of them as it takes.
+
+Pass i depends on the seed and on i alone: chunks of any size, computed whenever, join to the same table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neusight.datasets import About, Manifest, describe
+from neusight.errors import DataError
+from neusight.executors.tensordash.masks import CLUSTERS, filled_slots
+from neusight.executors.tensordash.options import DEPTH, LANES
+from neusight.executors.tensordash.schedule import schedule_passes
+from neusight.executors.tensordash.tiles import Columns, TileRanges, sample_configs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "tensordash-tiles"
+
+ABOUT = About(
+    title="Simulated passes of TensorDash tiles",
+    origin="cycle-level simulation (neusight.executors.tensordash) of the processing element of arXiv 2009.00748",
+    licence="MIT",
+    known_faults=(
+        "zeros are drawn from a beta-Bernoulli model, not taken from networks",
+        "hashes are those of one version of pyarrow: another one writes the same rows into other bytes",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Passes drawn from one choice of ranges."""
+
+    name: str
+    count: int
+    ranges: TileRanges
+
+
+_WHOLE = TileRanges(max_sparsity=1.0, max_clustering=1.0)
+
+PARTS = (
+    Part("whole", 24_576, _WHOLE),
+    Part("short", 12_288, replace(_WHOLE, taps=(1, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8, 9, 9, 16, 25), max_length=32)),
+    Part("narrow", 12_288, replace(_WHOLE, taps=(1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7, 8, 9), max_length=9)),
+    Part("dense", 4096, TileRanges(max_length=128, max_sparsity=0.0)),
+    Part("pixels", 12_288, replace(_WHOLE, taps=(1,), max_length=14)),
+)
+"""What is learned: the ranges of ``TileRanges`` with zeros and clustering up to their ends, and again what is rare
+there and differs most from one configuration to the next, since every step and lane counts: short streams, those with
+few channels as well, streams without zeros, that gain by empty lanes alone, and the few pixels that weight gradients of
+deep layers run over."""
+
+MOST_PARTS = 100
+"""Parts that a seed tells apart."""
+
+CHUNK = 2048
+"""Passes a file."""
+
+Report = Callable[[int, int], None]
+"""Called after each file with (passes done, of)."""
+
+CONFIG = ("index", "taps", "channels", "length", "rows", "sparsity", "clustering", "cluster")
+"""Columns of a pass that are known before it is simulated; ``rows`` are those that have a stream."""
+
+_STEPS = 16_384
+"""Steps of all streams of all draws together, at least: many draws of short passes, a few of long ones."""
+
+_CLUSTERED_DRAWS = 48
+"""Draws, at least, where streams or lanes have a zero fraction of their own: steps do not even that out."""
+
+_MOST_DRAWS = 512
+_STRATIFIED = 8192
+"""Zero fractions of groups drawn evenly over their distribution; with more of them chance evens out as well."""
+
+
+def simulate_passes(count: int, seed: int = 0, start: int = 0, ranges: TileRanges | None = None) -> Columns:
+    """Passes ``start`` … ``start + count - 1`` of a seed, as columns of shape (count,).
+
+    Columns: ``CONFIG``, of ``sample_configs`` (``rows`` are at most the scheduled operand's streams); ``draws`` of
+    the zeros; ``cycles`` (option list ``oldest-row``, depth 3), mean over draws; ``scatter``, standard deviation of the
+    cycles of one draw over their mean.
+
+    Raises:
+        DataError: a negative or fractional count, seed or start.
+    """
+    configs = sample_configs(count, seed, start, ranges or PARTS[0].ranges)
+    configs["rows"] = np.minimum(configs["rows"], configs["row_streams"])
+    known = {name: configs[name] for name in CONFIG}
+    found = [_cycles({k: v[i].item() for k, v in known.items()}, seed) for i in range(count)]
+    return known | {
+        "draws": np.array([len(cycles) for cycles in found], dtype=np.int64),
+        "cycles": np.array([cycles.mean() for cycles in found], dtype=float),
+        "scatter": np.array([cycles.std() / cycles.mean() for cycles in found], dtype=float),
+    }
+
+
+def make_dataset(out: Path, seed: int = 0, parts: tuple[Part, ...] = PARTS, report: Report | None = None) -> Manifest:
+    """Simulate the data set into ``out / "tensordash-tiles"``: parquet, ``manifest.json`` and ``card.md``.
+
+    Files that are there already are kept, so that an interrupted run is taken up. ``collection.json`` says what was
+    asked for.
+
+    Raises:
+        DataError: the folder holds passes that were asked for otherwise, or a negative or fractional seed.
+    """
+    folder = out / NAME
+    _ask(folder, seed, parts)
+    work = [(part, k, start) for k, part in enumerate(parts) for start in range(0, part.count, CHUNK)]
+    done, total = 0, sum(part.count for part in parts)
+    for part, k, start in work:
+        count = min(CHUNK, part.count - start)
+        path = folder / "passes" / f"{part.name}-{start // CHUNK:03d}.parquet"
+        if not path.is_file():
+            # Parts have seeds of their own: the same points of a sequence would be drawn with the same chance.
+            _write(path, simulate_passes(count, seed * MOST_PARTS + k, start, part.ranges))
+        done += count
+        if report:
+            report(done, total)
+    return describe(NAME, ABOUT, out, folder)
+
+
+def load_passes(folder: Path) -> pd.DataFrame:
+    """All passes of a data set that ``make_dataset`` wrote, in order; the column ``part`` names theirs.
+
+    Raises:
+        DataError: none there.
+    """
+    import pandas as pd
+
+    files = sorted((folder / "passes").glob("*.parquet"))
+    if not files:
+        raise DataError(f"{folder} holds no simulated passes: make them with neusight.learn.tensordash.train")
+    return pd.concat([pd.read_parquet(f).assign(part=f.stem.rsplit("-", 1)[0]) for f in files], ignore_index=True)
+
+
+def _ask(folder: Path, seed: int, parts: tuple[Part, ...]) -> None:
+    """Write down what is asked for, or hold it against what was."""
+    asked = {"seed": seed, "chunk": CHUNK, "options": "oldest-row", "depth": DEPTH, "lanes": LANES}
+    asked |= {part.name: {"passes": part.count} | vars(part.ranges) for part in parts}
+    text = json.dumps(asked, indent=1, default=list) + "\n"
+    path = folder / "collection.json"
+    if path.is_file() and path.read_text() != text:
+        raise DataError(f"{folder} holds passes that were asked for otherwise: give another folder, or empty it")
+    (folder / "passes").mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _write(path: Path, columns: Columns) -> None:
+    """A complete file or none."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    building = path.with_name(f".{path.name}")
+    parquet.write_table(pa.table(columns), building, compression="zstd")
+    building.rename(path)
+
+
+def draws_of(rows: int, length: int, clustering: float, cluster: str) -> int:
+    """How often a pass is drawn."""
+    lasting = clustering > 0 and cluster in ("stream", "lane")
+    least = _CLUSTERED_DRAWS if lasting else 1
+    return min(max(_STEPS // (rows * length), least), _MOST_DRAWS)
+
+
+def _cycles(config: dict[str, Any], seed: int) -> np.ndarray:
+    """Cycles of every draw of one pass, shape (draws,)."""
+    rows, length, clustering, cluster = (config[k] for k in ("rows", "length", "clustering", "cluster"))
+    rng = np.random.default_rng([seed, config["index"]])
+    draws = draws_of(rows, length, clustering, cluster)
+    filled = filled_slots(config["taps"], config["channels"])
+    zeros = _zero_fractions(rng, draws, (rows, length, LANES), config)
+    # A few draws at a time: long passes of 16 streams would fill the memory.
+    step = max(1, 4 * _STEPS // (rows * length))
+    parts = [_part(rng, zeros[i : i + step], (rows, length, LANES), filled) for i in range(0, draws, step)]
+    return np.concatenate(parts)
+
+
+def _part(rng: np.random.Generator, zeros: np.ndarray, shape: tuple[int, int, int], filled: np.ndarray) -> np.ndarray:
+    mask = (rng.random((len(zeros), *shape), dtype=np.float32) >= zeros) & filled
+    return schedule_passes(mask.reshape(-1, *shape[1:]), shape[0], "oldest-row", DEPTH)
+
+
+def _zero_fractions(
+    rng: np.random.Generator, draws: int, shape: tuple[int, int, int], config: dict[str, Any]
+) -> np.ndarray:
+    """q_g of the groups of every draw, see ``masks``, shape (draws, groups…): of each group evenly over all draws."""
+    from scipy.special import betaincinv
+
+    s, c = config["sparsity"], config["clustering"]
+    groups = (draws, *CLUSTERS[config["cluster"]](*shape))
+    if c == 0 or s in (0, 1):
+        return np.full((draws, 1, 1, 1), s)
+    if (many := np.prod(groups) > _STRATIFIED) and c < 1:
+        return rng.beta(s * (1 - c) / c, (1 - s) * (1 - c) / c, groups)
+    u = rng.random(groups)
+    if not many:
+        u = (np.argsort(rng.random(groups), axis=0) + u) / draws
+    return (u < s).astype(float) if c == 1 else betaincinv(s * (1 - c) / c, (1 - s) * (1 - c) / c, u)

@@ -1,0 +1,155 @@
+"""Fit the tile choice on observed tiles: maximum likelihood with a small ridge penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import DataError
+from neusight.executors.gpu.tiling.library import (
+    ANY,
+    FEATURES,
+    TILES,
+    TileChoice,
+    choice_features,
+    library_of,
+    table_of,
+)
+from neusight.kernels import KernelBatch
+
+if TYPE_CHECKING:
+    import torch
+
+PENALTY = 1e-3
+OWN_PENALTY = 3e-3
+"""What a library and each of its tables add to what all share must be worth it."""
+SIZE_EXPONENT = 0.25
+"""Rows are sampled by FLOPs to this power: large products carry the time of models, random small ones the rows."""
+STEPS = 80
+
+
+@dataclass(frozen=True)
+class ObservedTiles:
+    """GEMMs of one device with the index in ``TILES`` of the tile that ran, -1 where it is none of them."""
+
+    device: DeviceSpec
+    batch: KernelBatch
+    tile: np.ndarray
+
+
+def tile_index(tile_m: np.ndarray, tile_n: np.ndarray) -> np.ndarray:
+    """Position in ``TILES``, -1 for other tiles and for NaN."""
+    index = np.full(len(tile_m), -1)
+    for position, (m, n) in enumerate(TILES):
+        index[(tile_m == m) & (tile_n == n)] = position
+    return index
+
+
+def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, seed: int = 0) -> TileChoice:
+    """Fit intercepts and weights; deterministic for a seed.
+
+    Args:
+        observed: one entry a device.
+        rows_per_device: random rows taken of each device and op.
+        seed: of that sample.
+
+    Raises:
+        DataError: no row has a known tile.
+    """
+    rng = np.random.default_rng(seed)
+    intercepts: dict[str, np.ndarray] = {}
+    weights: dict[str, np.ndarray] = {}
+    accuracy: dict[str, float] = {}
+    for op in ("linear", "bmm"):
+        groups = [group for d in observed if (group := _sample(d, op, rows_per_device, rng))]
+        if not groups:
+            raise DataError(f"no {op} row has a tile in its kernel name: cannot learn the library's choice")
+        weights[op], by_owner = _maximise(groups)
+        intercepts |= {f"{owner}/{op}": values for owner, values in by_owner.items()}
+    choice = TileChoice(intercepts, weights, accuracy)
+    for d in observed:
+        accuracy |= {f"{d.device.id}/{op}": value for op, value in hit_rates(choice, d).items()}
+    return choice
+
+
+def hit_rates(choice: TileChoice, observed: ObservedTiles) -> dict[str, float]:
+    """Share of rows, by op, whose likeliest tile is the one that ran."""
+    rates = {}
+    for op in ("linear", "bmm"):
+        rows = np.flatnonzero((observed.batch["op"] == op) & (observed.tile >= 0))
+        if len(rows):
+            b, m, n, k = (observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k"))
+            tile_m, tile_n = choice.pick(op, m, n, k, b, observed.device)
+            rates[op] = round(float((tile_index(tile_m, tile_n) == observed.tile[rows]).mean()), 4)
+    return rates
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Products of one device: features of every tile, shape (n, tiles, features), and the tile that ran."""
+
+    device: DeviceSpec
+    features: np.ndarray
+    tile: np.ndarray
+
+
+def _sample(observed: ObservedTiles, op: str, limit: int, rng: np.random.Generator) -> _Sample | None:
+    rows = np.flatnonzero((observed.batch["op"] == op) & (observed.tile >= 0))
+    if not len(rows):
+        return None
+    size = np.prod([observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k")], axis=0) ** SIZE_EXPONENT
+    rows = rng.choice(rows, size=min(limit, len(rows)), replace=True, p=size / size.sum())
+    b, m, n, k = (observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k"))
+    features = np.stack(choice_features(m, n, k, b, observed.device), axis=-1)
+    return _Sample(observed.device, features.transpose(1, 0, 2), observed.tile[rows])
+
+
+def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
+    """Weights shared by all devices of an op, and intercepts by library, by table and of ``ANY``, that maximise the
+    penalised likelihood.
+    """
+    import torch
+
+    libraries, tables = (sorted({owner(s.device) for s in samples}) for owner in (library_of, table_of))
+    features = torch.tensor(np.concatenate([s.features for s in samples]), dtype=torch.float32)
+    tiles = torch.tensor(np.concatenate([s.tile for s in samples]))
+    library = torch.tensor([libraries.index(library_of(s.device)) for s in samples for _ in s.tile])
+    table = torch.tensor([tables.index(table_of(s.device)) for s in samples for _ in s.tile])
+    weights = torch.zeros(len(FEATURES), requires_grad=True)
+    shared = torch.zeros(len(TILES), requires_grad=True)
+    of_library = torch.zeros(len(libraries), len(TILES), requires_grad=True)
+    of_table = torch.zeros(len(tables), len(TILES), requires_grad=True)
+    # The likelihood is concave, so that a quasi-Newton method needs few steps and no schedule.
+    optimizer = torch.optim.LBFGS(
+        [weights, shared, of_library, of_table], max_iter=STEPS, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        scores = shared + of_library[library] + of_table[table] + features @ weights
+        free, own = (weights**2).sum() + (shared**2).sum(), (of_library**2).sum() + (of_table**2).sum()
+        total = torch.nn.functional.cross_entropy(scores, tiles) + PENALTY * free + OWN_PENALTY * own
+        total.backward()
+        return total
+
+    # One thread: the order of sums, and so the result, is the same on every machine.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        optimizer.step(loss)
+    finally:
+        torch.set_num_threads(threads)
+    values = {ANY: shared}
+    values |= {name: shared + of_library[i] for i, name in enumerate(libraries)}
+    for s in samples:
+        i, j = libraries.index(library_of(s.device)), tables.index(table_of(s.device))
+        values[table_of(s.device)] = shared + of_library[i] + of_table[j]
+    return _array(weights), {name: _array(value) for name, value in values.items()}
+
+
+def _array(values: torch.Tensor) -> np.ndarray:
+    return values.detach().numpy().astype(float)

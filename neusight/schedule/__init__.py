@@ -1,0 +1,1 @@
+"""Programs and costs to time: what runs when, on which stream."""

@@ -1,0 +1,1 @@
+"""Workload to workload: pure functions that change what a step runs, or say more about its tensors."""

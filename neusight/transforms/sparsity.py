@@ -1,0 +1,248 @@
+"""Sparsity profiles: how many zeros the operands of each layer hold, and how much those keep together.
+
+A file is JSON. What an operand leaves out is not clustered, an operand that a layer leaves out is dense::
+
+    {"protocol": 1, "model": "mine", "source": "assumed",
+     "default": {},
+     "layers": {"features.3": {"activations": {"sparsity": 0.6, "clustering": 0.1}}}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from neusight.errors import DataError, nearest
+
+PROTOCOL = 1
+CLUSTERS = ("stream", "step", "lane", "slot")
+"""What keeps its zeros together: a reduction's stream, a row of it, a lane of it, or a place through all streams."""
+_KEYS = ("protocol", "model", "source", "default", "layers")
+_SHOWN = 3
+"""Layers that a message names, at most."""
+
+
+@dataclass(frozen=True)
+class OperandSparsity:
+    """Zeros of one tensor.
+
+    ``sparsity`` in [0, 1]: share of values that are exactly zero. ``clustering`` in [0, 1]: correlation of the zeros
+    within a group, 0 independent, 1 groups of zeros alone or of none. ``cluster``: what a group is, one of
+    ``CLUSTERS``.
+
+    Raises:
+        DataError: a share outside [0, 1], or an unknown kind of group.
+    """
+
+    sparsity: float
+    clustering: float = 0.0
+    cluster: str = "stream"
+
+    def __post_init__(self) -> None:
+        for name in ("sparsity", "clustering"):
+            share = getattr(self, name)
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+                raise DataError(f"{name} is a number between 0 and 1, not {share!r}: correct it")
+        if self.cluster not in CLUSTERS:
+            hint = nearest(str(self.cluster), CLUSTERS)
+            raise DataError(f"unknown cluster {self.cluster!r}{hint}: one of {', '.join(CLUSTERS)}")
+
+
+@dataclass(frozen=True)
+class LayerSparsity:
+    """Zeros of a layer's operands: ``activations`` it is given, ``gradients`` of its output, its ``weights``."""
+
+    activations: OperandSparsity
+    gradients: OperandSparsity
+    weights: OperandSparsity
+
+
+OPERANDS = tuple(f.name for f in fields(LayerSparsity))
+_DENSE = {name: OperandSparsity(0.0) for name in OPERANDS}
+DENSE = LayerSparsity(**_DENSE)
+"""A layer without zeros."""
+
+
+@dataclass(frozen=True)
+class SparsityProfile:
+    """Zeros of a model's layers.
+
+    ``layers`` by module path, as ``Node.layer`` has it; ``default`` holds for all others. ``source`` says where the
+    figures come from: measured on what, or assumed.
+    """
+
+    model: str
+    layers: Mapping[str, LayerSparsity] = field(default_factory=dict)
+    default: LayerSparsity = DENSE
+    source: str = "assumed"
+
+    def of(self, layer: str) -> LayerSparsity:
+        """The layer with exactly this module path, else the default."""
+        return self.layers.get(layer, self.default)
+
+    def check(self, layers: Iterable[str]) -> None:
+        """Hold that the profile describes a model with these layers. One without layers of its own suits any.
+
+        Raises:
+            DataError: the profile names layers that the model lacks, or lacks some of the model's.
+        """
+        known = list(dict.fromkeys(layers))
+        unknown = [layer for layer in self.layers if layer not in set(known)]
+        missing = [layer for layer in known if layer not in self.layers] if self.layers else []
+        wrong = []
+        if unknown:
+            wrong.append(f"unknown {_some(unknown)}{nearest(unknown[0], known)}")
+        if missing:
+            wrong.append(f"missing {_some(missing)}")
+        if wrong:
+            raise DataError(
+                f"the sparsity profile of {self.model or 'any model'} does not fit the model's layers: "
+                f"{', '.join(wrong)}; measure this model with neusight sparsity measure"
+            )
+
+    @classmethod
+    def uniform(cls, text: str) -> SparsityProfile:
+        """The same shares of zeros in every layer, from ``activations=0.6,gradients=0.5,weights=0``.
+
+        Zeros are independent; an operand that is left out is dense.
+
+        Raises:
+            DataError: nothing, an unknown or repeated operand, or a value outside [0, 1].
+        """
+        given: dict[str, OperandSparsity] = {}
+        for part in text.split(","):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            where = f"'{part.strip()}' in sparsity '{text}'"
+            if not equals:
+                raise DataError(f"cannot read {where}: write activations=0.6,gradients=0.5,weights=0")
+            if name in given:
+                raise DataError(f"{where} gives {name} again: give each operand once")
+            given[_operand(name, where)] = _share(value, where)
+        return cls(model="", default=LayerSparsity(**(_DENSE | given)), source=f"assumed: {text}")
+
+    def save(self, path: Path | str) -> Path:
+        """Write the profile as JSON, one operand a line."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self._text(), encoding="utf-8")
+        return path
+
+    def _text(self) -> str:
+        layers = ",\n".join(f"    {_dump(name)}: {_layer_text(layer, 6)}" for name, layer in self.layers.items())
+        lines = [
+            f'"protocol": {PROTOCOL}',
+            f'"model": {_dump(self.model)}',
+            f'"source": {_dump(self.source)}',
+            f'"default": {_layer_text(self.default, 4)}',
+            f'"layers": {{\n{layers}\n  }}' if layers else '"layers": {}',
+        ]
+        return "{\n  " + ",\n  ".join(lines) + "\n}\n"
+
+    @classmethod
+    def load(cls, path: Path | str) -> SparsityProfile:
+        """Read what ``save`` wrote, or somebody by hand.
+
+        Raises:
+            DataError: missing, no JSON, of another protocol, or a key or figure that is not what the format has.
+        """
+        content = _read(Path(path))
+        protocol = content.get("protocol")
+        if protocol != PROTOCOL:
+            raise DataError(f"{path}: protocol {protocol} is not {PROTOCOL}: write it again with {_MEASURE}")
+        try:
+            return cls(**_parsed(content))
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
+
+_MEASURE = "neusight sparsity measure MODEL --out FILE"
+
+
+def _some(layers: list[str]) -> str:
+    more = f" and {len(layers) - _SHOWN} more" if len(layers) > _SHOWN else ""
+    return f"{', '.join(layers[:_SHOWN])}{more}"
+
+
+def _operand(name: str, where: str) -> str:
+    if name not in OPERANDS:
+        hint = nearest(name, OPERANDS)
+        raise DataError(f"unknown operand '{name}', {where}{hint}: one of {', '.join(OPERANDS)}")
+    return name
+
+
+def _share(value: str, where: str) -> OperandSparsity:
+    try:
+        return OperandSparsity(float(value))
+    except (ValueError, DataError):
+        message = f"'{value}' is no share of zeros, {where}: give a number between 0 and 1"
+        raise DataError(message) from None
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _layer_text(layer: LayerSparsity, indent: int) -> str:
+    pad = "\n" + " " * indent
+    lines = (f"{_dump(name)}: {_dump(operand)}" for name, operand in asdict(layer).items())
+    return "{" + pad + f",{pad}".join(lines) + pad[:-2] + "}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"cannot read the sparsity profile {path}: {reason}; write one with {_MEASURE}") from None
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON ({error}): write a profile with {_MEASURE}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is no sparsity profile: write one with {_MEASURE}")
+    return content
+
+
+def _parsed(content: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a profile; ``protocol`` has been looked at."""
+    _hold_keys(content, _KEYS, "the profile")
+    for key in ("model", "source"):
+        if not isinstance(content.get(key), str):
+            raise DataError(f"'{key}' is missing or no text: add it")
+    layers = _mapping(content.get("layers"), "'layers'")
+    return {
+        "model": content["model"],
+        "source": content["source"],
+        "default": _layer(content.get("default"), "'default'"),
+        "layers": {name: _layer(value, f"layer '{name}'") for name, value in layers.items()},
+    }
+
+
+def _layer(value: Any, where: str) -> LayerSparsity:
+    given = _mapping(value, where)
+    _hold_keys(given, OPERANDS, where)
+    return LayerSparsity(**(_DENSE | {name: _one(one, f"{name} of {where}") for name, one in given.items()}))
+
+
+def _one(value: Any, where: str) -> OperandSparsity:
+    given = _mapping(value, where)
+    _hold_keys(given, [f.name for f in fields(OperandSparsity)], where)
+    if "sparsity" not in given:
+        raise DataError(f"{where} has no 'sparsity': add its share of zeros")
+    try:
+        return OperandSparsity(**given)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is missing or no object {{…}}: write it as {_MEASURE} does")
+    return value
+
+
+def _hold_keys(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            raise DataError(f"unknown key '{key}' in {where}{nearest(key, known)}: one of {', '.join(known)}")

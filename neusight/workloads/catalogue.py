@@ -1,0 +1,106 @@
+"""The workloads that ship: a small ``config.json`` each, with the aliases by which people know them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from neusight.errors import ModelError, nearest
+
+_HERE = files("neusight.workloads")
+
+KINDS = {
+    "causal-lm": "decoder with a language-model head",
+    "encoder": "encoder: pre-training heads in training, sequence classification in inference",
+    "encoder-decoder": "encoder and decoder, both sides of the given sequence length",
+    "mixture-of-experts": "encoder and decoder whose sparse layers run every expert on a padded buffer",
+    "image": "image classifier",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadInfo:
+    """A ready workload. ``max_seq_len`` is None where positions are relative or the input is an image.
+
+    ``kind`` is one of ``KINDS``; ``parameters`` counts the trained model, with the head that its training uses.
+    """
+
+    name: str
+    kind: str
+    parameters: int
+    max_seq_len: int | None
+    aliases: tuple[str, ...] = ()
+
+
+def list_workloads() -> list[WorkloadInfo]:
+    """Every ready workload, in the order of the catalogue: families together, small to large."""
+    return [_info(name, entry) for name, entry in _entries().items()]
+
+
+def canonical_name(name: str) -> str | None:
+    """The catalogue name that a name or alias stands for, or None.
+
+    Case, ``_`` for ``-`` and the organisation before a slash do not matter: ``facebook/opt-1.3b`` is ``opt-1.3b``.
+    """
+    return _names().get(_normal(name))
+
+
+def catalogue_config(name: str) -> dict[str, Any]:
+    """The configuration of a workload, as in a Hugging Face ``config.json``.
+
+    Raises:
+        ModelError: no workload has this name or alias.
+    """
+    known = canonical_name(name)
+    if known is None:
+        raise ModelError(f"unknown model '{name}'{nearest(_normal(name), _names())}: see 'neusight workloads'")
+    return dict(_config(known))
+
+
+def config_max_seq_len(config: dict[str, Any]) -> int | None:
+    """The longest sequence that a configuration allows, or None where it sets no limit."""
+    for key in ("n_positions", "max_position_embeddings", "max_seq_len", "seq_length"):
+        if isinstance(limit := config.get(key), int) and config.get("model_type") not in _RELATIVE_POSITIONS:
+            return limit
+    return None
+
+
+_RELATIVE_POSITIONS = frozenset({"t5", "mt5", "umt5", "longt5", "switch_transformers"})
+
+
+def is_image_config(config: dict[str, Any]) -> bool:
+    """Whether the model reads images: these state the size of an image or of its channels."""
+    return "image_size" in config or "num_channels" in config
+
+
+def _normal(name: str) -> str:
+    return name.strip().rsplit("/", 1)[-1].lower().replace("_", "-")
+
+
+def _info(name: str, entry: dict[str, Any]) -> WorkloadInfo:
+    return WorkloadInfo(
+        name=name,
+        kind=entry["kind"],
+        parameters=entry["parameters"],
+        max_seq_len=config_max_seq_len(_config(name)),
+        aliases=tuple(entry.get("aliases", ())),
+    )
+
+
+@cache
+def _entries() -> dict[str, dict[str, Any]]:
+    return json.loads((_HERE / "catalogue.json").read_text(encoding="utf-8"))
+
+
+@cache
+def _names() -> dict[str, str]:
+    entries = _entries()
+    return {_normal(n): name for name, entry in entries.items() for n in (name, *entry.get("aliases", ()))}
+
+
+@cache
+def _config(name: str) -> dict[str, Any]:
+    return json.loads((_HERE / "configs" / f"{name}.json").read_text(encoding="utf-8"))

@@ -1,0 +1,107 @@
+"""From a Hugging Face configuration to a module and the shapes of its inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from neusight.errors import ModelError, nearest
+from neusight.workloads.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+_BERT_HEADS = {"training": "BertForPreTraining", "inference": "BertForSequenceClassification"}
+"""BERT is trained with its pre-training heads and used as a classifier."""
+
+_NOT_A_MODEL_OPTION = ("model_type", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache")
+
+
+def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.Module:
+    """The module that a configuration describes, with the head that the mode uses.
+
+    Args:
+        config: the contents of a ``config.json``.
+        mode: ``inference`` or ``training``.
+        attention: ``eager``, or ``sdpa`` or ``flash``, which both go through PyTorch's scaled-dot-product attention.
+
+    Raises:
+        ModelError: the type of the model is unknown, has no head for this, or its attention is eager only.
+    """
+    from neusight.workloads import vision
+
+    if own := vision.ARCHITECTURES.get(config["model_type"]):
+        return own(config)
+    parsed = _parse(config)
+    kind = _model_class(config, parsed, mode)
+    implementation = "eager" if attention == "eager" or not _has_attention(config) else "sdpa"
+    if implementation == "sdpa" and not getattr(kind, "_supports_sdpa", False):
+        raise ModelError(f"{kind.__name__} has no fused attention in transformers: use --attention eager")
+    return kind._from_config(parsed, attn_implementation=implementation)
+
+
+def input_specs(config: dict[str, Any], batch: int, seq_len: int | None, attention: str) -> dict[str, TensorSpec]:
+    """Names, shapes and dtypes of what the module's ``forward`` takes.
+
+    An eager encoder is given an additive mask, since batches of sentences are padded; encoder-decoders get both
+    sides ``seq_len`` long; images are square.
+    """
+    if seq_len is None:
+        size = config.get("image_size", 224)
+        return {"pixel_values": TensorSpec((batch, config.get("num_channels", 3), size, size))}
+    tokens = TensorSpec((batch, seq_len), "int64")
+    if config.get("is_encoder_decoder") or config["model_type"] in ("t5", "switch_transformers"):
+        return {"input_ids": tokens, "decoder_input_ids": tokens}
+    if config["model_type"] == "bert" and attention == "eager":
+        return {"input_ids": tokens, "attention_mask": TensorSpec((batch, 1, 1, seq_len), "float32")}
+    return {"input_ids": tokens}
+
+
+def _parse(config: dict[str, Any]) -> Any:
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    kind = config["model_type"]
+    if kind not in CONFIG_MAPPING:
+        hint = nearest(kind, CONFIG_MAPPING.keys())
+        raise ModelError(f"model_type '{kind}' is not one that transformers knows{hint}")
+    options = {key: value for key, value in config.items() if key not in _NOT_A_MODEL_OPTION}
+    try:
+        return AutoConfig.for_model(kind, use_cache=False, **options)
+    except Exception as error:
+        raise ModelError(f"cannot read the configuration of '{kind}': {_first_line(error)}") from error
+
+
+def _model_class(config: dict[str, Any], parsed: Any, mode: str) -> Any:
+    """The class with the right head: by rule for BERT, else as the configuration says, else by what the type has."""
+    import transformers
+
+    kind = config["model_type"]
+    if kind == "bert":
+        return getattr(transformers, _BERT_HEADS[mode])
+    for name in config.get("architectures") or ():
+        if (found := getattr(transformers, name, None)) is not None:
+            return found
+    return _class_by_type(parsed, kind)
+
+
+def _class_by_type(parsed: Any, kind: str) -> Any:
+    from transformers.models.auto import modeling_auto as auto
+
+    mappings = [auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.MODEL_FOR_MASKED_LM_MAPPING]
+    mappings.append(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING)
+    if parsed.is_encoder_decoder:
+        mappings = [auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING]
+    for mapping in mappings:
+        if type(parsed) in mapping:
+            return mapping[type(parsed)]
+    raise ModelError(
+        f"model_type '{kind}' has no language-model or image-classification head: name a class in 'architectures', "
+        "or pass package.module:function"
+    )
+
+
+def _has_attention(config: dict[str, Any]) -> bool:
+    return any(key.endswith(("num_attention_heads", "n_head", "num_heads")) for key in config)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,251 @@
+"""What a user may name as a model: a ready workload, a ``config.json``, a function, or a module in Python."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neusight.errors import ModelError, NeusightError, nearest
+from neusight.workloads.catalogue import (
+    canonical_name,
+    catalogue_config,
+    config_max_seq_len,
+    is_image_config,
+    list_workloads,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSource:
+    """Where a model comes from.
+
+    Exactly one of ``config``, ``function`` and ``module`` says it. ``digest`` is the content that a stored trace
+    depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready workload that
+    this is, if it is one.
+    """
+
+    name: str
+    config: dict[str, Any] | None = None
+    function: str | None = None
+    module: Any = None
+    inputs: Any = None
+    digest: str | None = None
+    catalogue: str | None = None
+
+    @property
+    def max_seq_len(self) -> int | None:
+        """The longest sequence, or None where there is no limit."""
+        return config_max_seq_len(self.config) if self.config else None
+
+    @property
+    def takes_seq_len(self) -> bool:
+        """Whether a sequence length means anything; of a function or a module nobody knows."""
+        return self.config is None or not is_image_config(self.config)
+
+
+def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
+    """Find a model.
+
+    Args:
+        model: a catalogue name or alias; the path of a Hugging Face ``config.json`` or of the folder that holds it;
+            ``package.module:function``, where the function returns a module and its example inputs (the current
+            folder is importable; it may take ``batch`` and ``seq_len``); a ``torch.nn.Module``, or a function without
+            arguments that builds one.
+        inputs: for a module, what its ``forward`` takes, by name or in order.
+
+    Raises:
+        ModelError: no such name, file or function, or the file is no model configuration.
+    """
+    if not isinstance(model, str | Path):
+        return _from_module(model, inputs)
+    text = str(model)
+    if _is_path(text):
+        return _from_file(Path(text).expanduser())
+    if known := canonical_name(text):
+        return _from_config(known, catalogue_config(known), known)
+    if Path(text).exists():
+        return _from_file(Path(text))
+    if ":" in text:
+        return _from_function(text)
+    raise ModelError(
+        f"unknown model '{text}'{nearest(text, _known_names())}: give a name from 'neusight workloads', "
+        "the path of a config.json, or package.module:function"
+    )
+
+
+def _from_module(module: Any, inputs: Any) -> WorkloadSource:
+    if not callable(module):
+        raise ModelError(f"cannot use {type(module).__name__} as a model: give a name, a path or a torch.nn.Module")
+    if inputs is None:
+        raise ModelError(f"{type(module).__name__} needs inputs=: what its forward() takes, by name or in order")
+    name = getattr(module, "__name__", type(module).__name__)
+    return WorkloadSource(name=name, module=module, inputs=inputs)
+
+
+def _from_config(name: str, config: dict[str, Any], catalogue: str | None) -> WorkloadSource:
+    content = json.dumps(config, sort_keys=True)
+    return WorkloadSource(name=name, config=config, digest=_sha(content), catalogue=catalogue)
+
+
+def _from_file(path: Path) -> WorkloadSource:
+    file = path / "config.json" if path.is_dir() else path
+    config = _read_config(file)
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return _from_config(name, config, same_workload(config))
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"cannot read {file}: {error.strerror}; give the path of a config.json") from None
+    except ValueError as error:
+        raise ModelError(f"{file} is not JSON ({error}): give a Hugging Face config.json") from None
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ModelError(f"{file} states no model_type: give the config.json of a Hugging Face model")
+    return config
+
+
+_INERT = frozenset(
+    (
+        "_name_or_path", "architectures", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id",
+        "init_std", "initializer_factor", "initializer_range", "n_ctx", "padded_vocab_size", "prefix",
+        "router_aux_loss_coef", "router_ignore_padding_tokens", "router_type", "router_z_loss_coef",
+        "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+        "summary_use_proj", "task_specific_params", "torch_dtype", "transformers_version", "use_cache",
+    )
+)  # fmt: skip
+"""Keys that change no operator of a step: ids of tokens, initial values, weights of losses, generation."""
+
+_DEFAULTS = {
+    "activation_dropout": 0.0,
+    "add_router_probs": False,
+    "is_gated_act": False,
+    "encoder_sparse_step": 2,
+    "decoder_sparse_step": 2,
+}
+
+
+def same_workload(config: dict[str, Any]) -> str | None:
+    """The ready workload that a configuration describes, up to keys that change nothing; None if there is none."""
+    wanted = _essence(config)
+    for info in list_workloads():
+        if _essence(catalogue_config(info.name)) == wanted:
+            return info.name
+    return None
+
+
+def _essence(config: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in config.items() if k not in _INERT and (k not in _DEFAULTS or v != _DEFAULTS[k])}
+
+
+def _is_path(text: str) -> bool:
+    """Written as a path, or the path of something that is there; a bare name is the catalogue's first."""
+    written = text.endswith(".json") or text.startswith((".", "/", "~"))
+    return written or ("/" in text and Path(text).exists())
+
+
+def _from_function(text: str) -> WorkloadSource:
+    module_name, _, function = text.partition(":")
+    if not function.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ModelError(f"cannot read '{text}' as a function: write package.module:function")
+    with importable_here():
+        file = _source_file(module_name, text)
+    sources = sorted(file.parent.glob("*.py")) if file.name != "__init__.py" else sorted(file.parent.rglob("*.py"))
+    content = "\n".join(source.read_text(encoding="utf-8", errors="replace") for source in sources)
+    return WorkloadSource(name=text, function=text, digest=_sha(f"{text}\n{content}"))
+
+
+def _source_file(module_name: str, text: str) -> Path:
+    try:
+        spec = importlib.util.find_spec(module_name)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ModelError(f"cannot import the module of '{text}': {error}") from None
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        raise ModelError(f"no module '{module_name}' for '{text}': run in the folder that holds it, or install it")
+    return Path(spec.origin)
+
+
+def call_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any]:
+    """Call ``package.module:function``; it gives a module and its example inputs.
+
+    Args:
+        text: what the user named.
+        batch: passed on if the function takes ``batch``.
+        seq_len: passed on if the function takes ``seq_len`` and it is not None.
+
+    Raises:
+        ModelError: the function is missing, raises, or gives something else.
+    """
+    function = _imported(text)
+    wanted = {"batch": batch, "seq_len": seq_len}
+    taken = inspect.signature(function).parameters
+    options = {key: value for key, value in wanted.items() if key in taken and value is not None}
+    if seq_len is not None and "seq_len" not in taken:
+        raise ModelError(f"{text} takes no seq_len: leave out --seq-len, or give the function that parameter")
+    try:
+        with importable_here():
+            result = _without_weights(function, options)
+    except NeusightError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{text} raised {type(error).__name__}: {error}") from error
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ModelError(f"{text} returned {type(result).__name__}: return a module and its example inputs")
+    return result
+
+
+def _without_weights(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """The result with tensors that have no storage, so that a large model needs no memory.
+
+    A function that reads values from its tensors cannot be called like that, and is called once more as it is.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return function(**options)
+    except (RuntimeError, NotImplementedError):
+        return function(**options)
+
+
+def _imported(text: str) -> Callable[..., Any]:
+    module_name, _, name = text.partition(":")
+    with importable_here():
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:
+            raise ModelError(f"cannot import the module of '{text}': {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        hint = nearest(name, [n for n, v in vars(module).items() if inspect.isfunction(v)])
+        raise ModelError(f"module '{module_name}' has no function '{name}'{hint}")
+    return function
+
+
+@contextmanager
+def importable_here() -> Iterator[None]:
+    """The current folder on the import path, as for ``python -m``."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _known_names() -> list[str]:
+    return [name for info in list_workloads() for name in (info.name, *info.aliases)]
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,139 @@
+"""Data movement: copies, fills, concatenation, gathers and scatters, embeddings and their gradient."""
+
+from __future__ import annotations
+
+from neusight.kernels import Kernel, Memory
+from neusight.workloads.rules.registry import rule
+from neusight.workloads.tensors import Call, TensorSpec
+
+
+def move(op: str, out: TensorSpec, read_bytes: int, write_bytes: int | None = None) -> tuple[Kernel, ...]:
+    """One kernel that writes ``out``; none when it is empty."""
+    if not out.elements:
+        return ()
+    written = out.nbytes if write_bytes is None else write_bytes
+    return (Memory(op=op, elements=out.elements, read_bytes=read_bytes, write_bytes=written, dtype=out.dtype),)
+
+
+@rule("clone", "contiguous", "_to_copy", "copy", "to")
+def copied(call: Call) -> tuple[Kernel, ...]:
+    """Reads the source as stored, writes a dense result; a cast is a copy between two widths."""
+    return move("copy", call.output, call.args[0].nbytes)
+
+
+@rule("copy_")
+def copied_into(call: Call) -> tuple[Kernel, ...]:
+    """The destination is overwritten, not read."""
+    return move("copy", call.output, call.args[1].nbytes)
+
+
+@rule("cat", "stack", "hstack", "vstack", "concat")
+def concatenated(call: Call) -> tuple[Kernel, ...]:
+    """Reads every part, writes the whole."""
+    return move("cat", call.output, call.read_bytes)
+
+
+@rule("repeat", "repeat_interleave", "roll", "flip", "constant_pad_nd", "reflection_pad2d", "im2col", "col2im",
+      "pixel_shuffle", "channel_shuffle", "native_channel_shuffle", "rot90")  # fmt: skip
+def rearranged(call: Call) -> tuple[Kernel, ...]:
+    """Reads the source once, writes the result."""
+    return move("copy", call.output, call.args[0].nbytes)
+
+
+@rule("fill", "fill_", "zero_", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros",
+      "new_ones", "new_full", "arange", "linspace", "eye", "tril_indices", "triu_indices")  # fmt: skip
+def filled(call: Call) -> tuple[Kernel, ...]:
+    """Writes only."""
+    return move("fill", call.output, 0)
+
+
+@rule("embedding")
+def embedding(call: Call) -> tuple[Kernel, ...]:
+    """Reads the indices and one row for each, not the table."""
+    return move("embedding", call.output, call.args[1].nbytes + call.output.nbytes)
+
+
+@rule("embedding_dense_backward")
+def embedding_backward(call: Call) -> tuple[Kernel, ...]:
+    """Zeroes the table's gradient, then adds a row for each index, which it reads, adds to and writes."""
+    grad, indices = call.args[:2]
+    add = Memory(
+        op="embedding_backward",
+        elements=grad.elements,
+        read_bytes=2 * grad.nbytes + indices.nbytes,
+        write_bytes=grad.nbytes,
+        dtype=grad.dtype,
+    )
+    return (*move("fill", call.output, 0), add)
+
+
+@rule("index", "_unsafe_index")
+def indexed(call: Call) -> tuple[Kernel, ...]:
+    """Gathers as many elements as the result has."""
+    return move("gather", call.output, call.output.nbytes + _indices_bytes(call))
+
+
+@rule("gather", "index_select", "take_along_dim", "take")
+def gathered(call: Call) -> tuple[Kernel, ...]:
+    """Reads the indices and as many elements as the result has."""
+    return move("gather", call.output, call.output.nbytes + call.inputs[1].nbytes)
+
+
+def _indices_bytes(call: Call) -> int:
+    return sum(t.nbytes for t in call.args[1] if isinstance(t, TensorSpec))
+
+
+@rule("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+def index_put(call: Call) -> tuple[Kernel, ...]:
+    """Writes the values to their places; accumulation reads those first, a functional form copies the rest."""
+    target, _, values = call.args[:3]
+    accumulate = bool(call.arg(3, "accumulate", False))
+    copy = () if call.name.endswith("_") else move("copy", call.output, target.nbytes)
+    places = _places(call, target, values)
+    size = places * target.nbytes // max(1, target.elements)
+    read = values.nbytes + _indices_bytes(call) + size * accumulate
+    kernel = Memory(op="scatter", elements=places, read_bytes=read, write_bytes=size, dtype=target.dtype)
+    return (*copy, kernel) if places else copy
+
+
+def _places(call: Call, target: TensorSpec, values: TensorSpec) -> int:
+    """How many elements are written: an index entry for each, times the dimensions that are not indexed."""
+    indices = [t for t in call.args[1] if isinstance(t, TensorSpec)]
+    if not indices:
+        return target.elements
+    rest = 1
+    for size, index in zip(target.shape, (*call.args[1], *(None,) * len(target.shape)), strict=False):
+        rest *= 1 if isinstance(index, TensorSpec) else size
+    return max(values.elements, max(t.elements for t in indices) * rest)
+
+
+@rule("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "index_add", "index_add_", "index_copy",
+      "index_copy_", "index_fill", "index_fill_", "masked_scatter", "masked_scatter_")  # fmt: skip
+def scattered(call: Call) -> tuple[Kernel, ...]:
+    """Reads indices and source, writes as many elements; additions read them too, functional forms first copy."""
+    target, others = call.args[0], call.inputs[1:]
+    source = max(others, key=lambda t: t.elements)
+    size = source.elements * target.nbytes // max(1, target.elements)
+    adds = "add" in call.name or "reduce" in call.name
+    copy = () if call.name.endswith("_") else move("copy", call.output, target.nbytes)
+    read = sum(t.nbytes for t in others) + size * adds
+    return (
+        *copy,
+        Memory(op="scatter", elements=source.elements, read_bytes=read, write_bytes=size, dtype=target.dtype),
+    )
+
+
+@rule("slice_backward", "select_backward", "diagonal_backward", "slice_scatter", "select_scatter", "as_strided_scatter")
+def embedded(call: Call) -> tuple[Kernel, ...]:
+    """A fresh tensor, zero or a copy, then the slice written into it."""
+    part = call.args[1] if call.name.endswith("_scatter") else call.args[0]
+    base = call.args[0].nbytes if call.name.endswith("_scatter") else 0
+    whole = move("copy" if base else "fill", call.output, base)
+    return (*whole, *move("copy", part, part.nbytes))
+
+
+@rule("one_hot")
+def one_hot(call: Call) -> tuple[Kernel, ...]:
+    """Zeroes the result and writes a one for each index."""
+    index = call.args[0]
+    return (*move("fill", call.output, 0), *move("scatter", index, index.nbytes))

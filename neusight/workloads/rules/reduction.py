@@ -1,0 +1,176 @@
+"""Reductions: softmax, norms, sums, losses and their gradients."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from neusight.kernels import Kernel, RowReduction
+from neusight.workloads.rules.conv import channel_sum
+from neusight.workloads.rules.elementwise import pointwise
+from neusight.workloads.rules.memory import move
+from neusight.workloads.rules.registry import rule
+from neusight.workloads.tensors import Call, TensorSpec
+
+FLOPS_PER_ELEMENT = {
+    "softmax": 12, "log_softmax": 11, "softmax_backward": 4, "log_softmax_backward": 11, "layer_norm": 8,
+    "layer_norm_backward": 12, "layer_norm_weight_backward": 5, "rms_norm": 5, "rms_norm_backward": 9,
+    "rms_norm_weight_backward": 3, "batch_norm": 8, "batch_norm_backward": 12, "group_norm": 8,
+    "group_norm_backward": 12, "logsumexp": 12, "norm": 2, "var": 4, "topk": 8, "sort": 16, "nll_loss": 2,
+}  # fmt: skip
+"""Arithmetic of one input element, in FLOP: softmax is max, subtract, exp (8), add, divide; norms take two moments and
+a scale and shift; what is not listed takes 1."""
+
+
+def reduce(op: str, rows: int, cols: int, read_bytes: int, write_bytes: int, dtype: str) -> tuple[Kernel, ...]:
+    """One reduction of ``rows`` rows of ``cols`` columns; none when it is empty."""
+    if not rows * cols:
+        return ()
+    flops = FLOPS_PER_ELEMENT.get(op, 1) * rows * cols
+    return (
+        RowReduction(
+            op=op, rows=rows, cols=cols, read_bytes=read_bytes, write_bytes=write_bytes, flops=flops, dtype=dtype
+        ),
+    )
+
+
+def _along(call: Call, op: str, dim: int) -> tuple[Kernel, ...]:
+    """A reduction of the first argument along one dimension, whatever the results look like."""
+    x = call.args[0]
+    cols = x.shape[dim] if x.shape else 1
+    return reduce(op, x.elements // max(1, cols), cols, call.read_bytes, call.write_bytes, call.dtype)
+
+
+@rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
+def softmax(call: Call) -> tuple[Kernel, ...]:
+    """Rows over the given dimension."""
+    return _along(call, "log_softmax" if "log" in call.name else "softmax", call.arg(1, "dim", -1))
+
+
+@rule("_softmax_backward_data", "_log_softmax_backward_data")
+def softmax_backward(call: Call) -> tuple[Kernel, ...]:
+    """Reads the gradient and the result, writes the input's gradient."""
+    return _along(call, "log_softmax_backward" if "log" in call.name else "softmax_backward", call.args[2])
+
+
+@rule("native_layer_norm", "layer_norm")
+def layer_norm(call: Call) -> tuple[Kernel, ...]:
+    """Reads x, scale and shift; writes y and both statistics of each row."""
+    cols = prod(call.args[1])
+    return reduce(
+        "layer_norm", call.output.elements // max(1, cols), cols, call.read_bytes, call.write_bytes, call.dtype
+    )
+
+
+@rule("native_layer_norm_backward")
+def layer_norm_backward(call: Call) -> tuple[Kernel, ...]:
+    """One kernel for the input's gradient, another that reduces over rows for those of scale and shift."""
+    grad, x, shape, mean, rstd, weight = call.args[:6]
+    return _norm_backward("layer_norm", call, grad, x, prod(shape), (mean, rstd), weight, call.args[7])
+
+
+def _norm_backward(
+    op: str, call: Call, grad: TensorSpec, x: TensorSpec, cols: int, statistics: tuple[TensorSpec, ...], weight: Any,
+    wanted: list[bool],
+) -> tuple[Kernel, ...]:  # fmt: skip
+    rows = x.elements // max(1, cols)
+    shared = grad.nbytes + x.nbytes + sum(t.nbytes for t in statistics)
+    scale = weight.nbytes if weight is not None else 0
+    element = x.nbytes // max(1, x.elements)
+    kernels: tuple[Kernel, ...] = ()
+    if wanted[0]:
+        kernels += reduce(f"{op}_backward", rows, cols, shared + scale, x.elements * element, call.dtype)
+    if any(wanted[1:]):
+        written = cols * element * sum(bool(w) for w in wanted[1:])
+        kernels += reduce(f"{op}_weight_backward", cols, rows, shared, written, call.dtype)
+    return kernels
+
+
+@rule("_fused_rms_norm", "rms_norm")
+def rms_norm(call: Call) -> tuple[Kernel, ...]:
+    """Reads x and scale; writes y and one statistic of each row."""
+    cols = prod(call.args[1])
+    return reduce("rms_norm", call.output.elements // max(1, cols), cols, call.read_bytes, call.write_bytes, call.dtype)
+
+
+@rule("_fused_rms_norm_backward")
+def rms_norm_backward(call: Call) -> tuple[Kernel, ...]:
+    """As for layer norm, without shift."""
+    grad, x, shape, rstd, weight, wanted = call.args[:6]
+    return _norm_backward("rms_norm", call, grad, x, prod(shape), (rstd,), weight, wanted)
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+      "_batch_norm_with_update", "_batch_norm_no_update", "cudnn_batch_norm", "batch_norm")  # fmt: skip
+def batch_norm(call: Call) -> tuple[Kernel, ...]:
+    """In training a reduction over batch and space, one row a channel; in evaluation a scale and shift, pointwise."""
+    x = call.args[0]
+    training = call.name == "_batch_norm_with_update" or ("no_" not in call.name and bool(call.args[5]))
+    if not training:
+        return pointwise(Call(call.name, call.overload, call.args, {}, call.outputs[:1]), "batch_norm", 2)
+    channels = x.shape[1]
+    return reduce("batch_norm", channels, x.elements // channels, call.read_bytes, call.write_bytes, call.dtype)
+
+
+@rule("native_batch_norm_backward", "batch_norm_backward", "cudnn_batch_norm_backward")
+def batch_norm_backward(call: Call) -> tuple[Kernel, ...]:
+    """Reads the gradient and x, writes the gradients of x, scale and shift, in one kernel."""
+    x = call.args[1]
+    channels = x.shape[1]
+    read = call.args[0].nbytes + x.nbytes + 3 * channels * 4
+    return reduce("batch_norm_backward", channels, x.elements // channels, read, call.write_bytes, call.dtype)
+
+
+@rule("native_group_norm")
+def group_norm(call: Call) -> tuple[Kernel, ...]:
+    """Statistics of each group of each sample, then a scale and shift."""
+    rows = call.args[3] * call.args[6]
+    return reduce("group_norm", rows, call.args[0].elements // rows, call.read_bytes, call.write_bytes, call.dtype)
+
+
+@rule("native_group_norm_backward")
+def group_norm_backward(call: Call) -> tuple[Kernel, ...]:
+    """The input's gradient, and a sum over batch and space for scale and shift."""
+    grad, x = call.args[:2]
+    rows = call.args[5] * call.args[8]
+    inner = reduce("group_norm_backward", rows, x.elements // rows, call.read_bytes, call.write_bytes, call.dtype)
+    return (*inner, channel_sum(grad)) if any(call.args[9][1:]) else inner
+
+
+@rule("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "nansum", "std", "var",
+      "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "count_nonzero", "nonzero", "unique_dim",
+      "bincount", "aminmax")  # fmt: skip
+def reduced(call: Call) -> tuple[Kernel, ...]:
+    """One row an element of the result; two operands make it pointwise (``max(a, b)``)."""
+    if isinstance(call.arg(1, "other"), TensorSpec):
+        return pointwise(call, "maximum", 1)
+    x, rows = call.args[0], max(1, call.output.elements)
+    op = {"amax": "max", "amin": "max", "min": "max", "aminmax": "max", "argmin": "argmax", "std": "var"}.get(call.name)
+    name = op or call.name.removesuffix("_mean").replace("linalg_vector_norm", "norm").replace("std", "var")
+    return reduce(name, rows, x.elements // rows, call.read_bytes, call.write_bytes, call.dtype)
+
+
+@rule("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "sort", "argsort", "topk", "kthvalue", "median", "mode")
+def scanned(call: Call) -> tuple[Kernel, ...]:
+    """Along one dimension, the last unless said."""
+    position = {"topk": 2, "kthvalue": 2}.get(call.name, 1)
+    dim = call.arg(position, "dim", -1)
+    op = {"argsort": "sort", "kthvalue": "topk", "median": "sort", "mode": "sort"}.get(call.name, call.name.rstrip("_"))
+    return _along(call, op, dim if isinstance(dim, int) and not isinstance(dim, bool) else -1)
+
+
+@rule("nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss_nd")
+def nll_loss(call: Call) -> tuple[Kernel, ...]:
+    """Reads one log-probability for each target, not all."""
+    target = call.args[1]
+    element = call.args[0].nbytes // max(1, call.args[0].elements)
+    read = target.nbytes + target.elements * element
+    return reduce("nll_loss", 1, target.elements, read, call.write_bytes, call.args[0].dtype)
+
+
+@rule("nll_loss_backward", "nll_loss2d_backward")
+def nll_loss_backward(call: Call) -> tuple[Kernel, ...]:
+    """Zeroes the gradient of all log-probabilities and writes one for each target."""
+    target = call.args[2]
+    element = call.output.nbytes // max(1, call.output.elements)
+    return (*move("fill", call.output, 0), *move("scatter", target, target.nbytes, target.elements * element))

@@ -1,0 +1,71 @@
+"""Registry of rules, keyed by ATen operator name without overload; a second registration is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from neusight.errors import CoverageError, nearest
+from neusight.kernels import Elementwise, Kernel
+from neusight.workloads.tensors import Call
+
+Rule = Callable[[Call], tuple[Kernel, ...]]
+_RULES: dict[str, Rule] = {}
+
+
+def rule(*operators: str) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of these operators (``addmm``, ``relu_``; other namespaces as ``ns::op``).
+
+    Raises:
+        ValueError: one of them has a rule already.
+    """
+
+    def register(function: Rule) -> Rule:
+        for operator in operators:
+            if operator in _RULES:
+                raise ValueError(f"operator '{operator}' has a rule already, in {_RULES[operator].__module__}")
+            _RULES[operator] = function
+        return function
+
+    return register
+
+
+def covered(operator: str) -> bool:
+    """Whether an operator has a rule."""
+    return _found(operator) is not None
+
+
+def _found(operator: str) -> Rule | None:
+    """The rule of an operator; an in-place variant (``add_``) without one of its own has that of ``add``."""
+    return _RULES.get(operator) or _RULES.get(operator.removesuffix("_"))
+
+
+def kernels_of(call: Call) -> tuple[Kernel, ...]:
+    """The kernels that a GPU runs for a call; none for views and host work.
+
+    Raises:
+        CoverageError: the operator has no rule.
+    """
+    found = _found(call.name)
+    if found is None:
+        raise CoverageError(
+            f"operator 'aten.{call.name}' has no kernel rule{nearest(call.name, _RULES)}: register one with "
+            "neusight.workloads.rules.rule, or allow the analytic fallback (--allow-fallback)"
+        )
+    return found(call)
+
+
+def fallback(call: Call) -> tuple[Kernel, ...]:
+    """An operator without a rule as one pass over its tensors, one FLOP an output element."""
+    elements = sum(t.elements for t in call.outputs)
+    if not elements:
+        return ()
+    return (
+        Elementwise(
+            op="fallback",
+            elements=elements,
+            read_bytes=call.read_bytes,
+            write_bytes=call.write_bytes,
+            flops=elements,
+            dtype=call.dtype,
+        ),
+    )

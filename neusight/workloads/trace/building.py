@@ -1,0 +1,90 @@
+"""Modules on fake tensors: built without initialisation, copied without weights, and watched for the running layer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neusight.errors import ModelError
+from neusight.workloads.trace.recorder import Recorder
+
+aten = torch.ops.aten
+_SMALL_FACTORIES = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default}
+_FILLS = ("normal_", "uniform_", "fill_", "zero_", "trunc_normal_", "random_", "bernoulli_", "exponential_", "erfinv_")
+
+
+class _Building(TorchDispatchMode):
+    """In-place initialisers return at once, as fake weights have no values; ranges keep theirs.
+
+    Constructors compute settings from short ranges (one dropout rate a layer) and read them, so operators on real
+    tensors alone run for real.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__.startswith(_FILLS):
+            return args[0]
+        if func is aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            # Only initialisers ask ("any weight out of range?"); a zero, or False, ends their search.
+            return 0.0 if args[0].is_floating_point() else False
+        if func in _SMALL_FACTORIES or _all_real(args):
+            with unset_fake_temporarily():
+                return func(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _all_real(args: tuple[Any, ...]) -> bool:
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    return bool(tensors) and len(tensors) == len(args) and not any(isinstance(t, FakeTensor) for t in tensors)
+
+
+def built(build: Callable[[], Any], dtype: torch.dtype) -> torch.nn.Module:
+    """The module that a function builds, on fake tensors, with ``dtype`` as the default of its floating ones.
+
+    Raises:
+        ModelError: the function returns something else.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with _Building():
+            module = build()
+    finally:
+        torch.set_default_dtype(before)
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(f"the model's function returned {type(module).__name__}: return a torch.nn.Module")
+    return module
+
+
+def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """A deep copy whose parameters and buffers are fake, floating ones of ``dtype``; tied weights stay tied."""
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        kind = dtype if tensor.is_floating_point() else tensor.dtype
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind)
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        memo[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+    return copy.deepcopy(module, memo)
+
+
+@contextmanager
+def track_layers(module: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Tell the recorder which submodule's forward is running."""
+    handles = []
+    for path, part in module.named_modules():
+        handles.append(part.register_forward_pre_hook(lambda *_, path=path: recorder.layers.append(path)))
+        handles.append(part.register_forward_hook(lambda *_: _left(recorder), always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _left(recorder: Recorder) -> None:
+    recorder.layers.pop()

@@ -1,0 +1,196 @@
+"""The dispatch mode that turns every executed ATen operator into a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neusight.errors import CoverageError, ModelError
+from neusight.kernels import Kernel
+from neusight.workloads.graph import Node, Phase
+from neusight.workloads.rules import covered, fallback, kernels_of
+from neusight.workloads.tensors import Call, TensorSpec
+from neusight.workloads.trace.memory import Ledger
+
+aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
+"""Asked for by Python wrappers of tensors, of which a real run has none."""
+_DTYPE_NAMES: dict[torch.dtype, str] = {}
+_READS_VALUES = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    name = _DTYPE_NAMES.get(dtype)
+    if name is None:
+        name = _DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """Shape, dtype and strides of a tensor."""
+    return TensorSpec(tuple(tensor.shape), _dtype_name(tensor.dtype), tensor.stride())
+
+
+class _Description(dict[int, TensorSpec]):
+    """Arguments as rules see them; a tensor given twice becomes the same spec twice."""
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            spec = self.get(id(value))
+            if spec is None:
+                spec = self[id(value)] = spec_of(value)
+            return spec
+        if isinstance(value, list | tuple):
+            return tuple(self.of(v) for v in value)
+        return value
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+class Recorder(TorchDispatchMode):
+    """Runs operators on fake tensors and records them, with the phase and the layer they belong to.
+
+    The operators of the backward pass get the layer of the forward operator whose autograd node runs them.
+    """
+
+    def __init__(self, ledger: Ledger, *, allow_fallback: bool) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.allow_fallback = allow_fallback
+        self.nodes: list[Node] = []
+        self.uncovered: dict[str, None] = {}
+        self.phase: Phase = "forward"
+        self.layers: list[str] = [""]
+        self.recording = False
+        self._layer_of_sequence: dict[int, str] = {}
+
+    @contextmanager
+    def during(self, phase: Phase, *, record: bool = True, layer: str = "") -> Iterator[None]:
+        """Record what runs inside as part of a phase; with ``record`` False only its memory is tracked."""
+        before = self.phase, self.recording, self.layers
+        self.phase, self.recording, self.layers = phase, record, [layer]
+        try:
+            yield
+        finally:
+            self.phase, self.recording, self.layers = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _READS_VALUES:
+            return self._value(func, args)
+        if func is _DEVICE:
+            return func(*args, **kwargs)
+        if self.recording:
+            self.ledger.now = len(self.nodes)
+        try:
+            result = _run(func, args, kwargs)
+        except DynamicOutputShapeException:
+            raise ModelError(
+                f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
+                "fixed shapes"
+            ) from None
+        outputs = list(_tensors(result if isinstance(result, list | tuple) else (result,)))
+        if self.recording:
+            self._record(func, args, kwargs, outputs)
+        else:
+            self._layer()
+            for tensor in outputs:
+                self.ledger.add(tensor, self.phase)
+        return result
+
+    def _value(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """Fake tensors have no values. Optimizers read their step counters, which are one after the first step."""
+        if self.phase == "optimizer":
+            return 1.0
+        raise ModelError(
+            f"{self._where()} reads a value from a tensor ({func}): "
+            "a trace has no values, pass it as a Python number or give the layer a form without"
+        )
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> None:
+        inputs = list(_tensors((*args, *kwargs.values())))
+        index = len(self.nodes)
+        sources = {self.ledger.add(t, self.phase, "inputs").writer for t in inputs}
+        self._write(func, args, outputs, index)
+        call = _call(func, args, kwargs, outputs)
+        tensors = (*call.inputs, *call.outputs)
+        self.nodes.append(
+            Node(
+                id=index,
+                operator=f"{func.namespace}.{func.__name__}",
+                phase=self.phase,
+                kernels=self._kernels(call),
+                inputs=tuple(sorted(sources - {-1})),
+                layer=self._layer(),
+                shapes=tuple(t.shape for t in tensors),
+                dtypes=tuple(t.dtype for t in tensors),
+                strides=tuple(t.strides for t in tensors),
+                live_bytes=self.ledger.live_bytes,
+            )
+        )
+
+    def _write(self, func: Any, args: tuple[Any, ...], outputs: list[torch.Tensor], index: int) -> None:
+        """This node becomes the last writer of what it makes or changes; a view writes nothing."""
+        for tensor in outputs:
+            allocation = self.ledger.add(tensor, self.phase)
+            if allocation.born == index and allocation.writer < 0:
+                allocation.writer = index
+        if func._schema.is_mutable:
+            for argument, value in zip(func._schema.arguments, args, strict=False):
+                if argument.is_write:
+                    for tensor in _tensors((value,)):
+                        self.ledger.add(tensor, self.phase).writer = index
+
+    def _where(self) -> str:
+        return f"layer '{self.layers[-1]}'" if self.layers[-1] else "the model"
+
+    def _layer(self) -> str:
+        if self.phase == "forward":
+            layer = self.layers[-1]
+            # An operator without a gradient takes no number: the number is that of the last one that has.
+            self._layer_of_sequence.setdefault(torch.autograd._get_sequence_nr() - 1, layer)
+            return layer
+        if self.phase == "backward":
+            node = torch._C._current_autograd_node()
+            return self._layer_of_sequence.get(node._sequence_nr(), "") if node is not None else self.layers[-1]
+        return ""
+
+    def _kernels(self, call: Call) -> tuple[Kernel, ...]:
+        if covered(call.name):
+            return kernels_of(call)
+        if not self.allow_fallback:
+            try:
+                return kernels_of(call)
+            except CoverageError as error:
+                raise CoverageError(f"{error} (in {self._where()}, {self.phase})") from None
+        self.uncovered[f"aten.{call.name}"] = None
+        return fallback(call)
+
+
+def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> Call:
+    packet, _, overload = func.__name__.partition(".")
+    name = packet if func.namespace == "aten" else f"{func.namespace}::{packet}"
+    description = _Description()
+    described = {key: description.of(value) for key, value in kwargs.items()}
+    return Call(name, overload, description.of(args), described, tuple(spec_of(t) for t in outputs))
+
+
+def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Multi-tensor operators change no shapes, so their results need no computation; the CPU would split them up."""
+    name = func.__name__
+    if not name.startswith(("_foreach_", "_fused_")) or name.startswith("_foreach_norm"):
+        return func(*args, **kwargs)
+    if func._schema.is_mutable:  # type: ignore[attr-defined]
+        return None
+    return [torch.empty_like(t) for t in args[0]]

@@ -1,0 +1,85 @@
+"""What makes a forward pass a training step: a loss, and an optimizer whose state exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from neusight.errors import ModelError
+from neusight.workloads.trace.memory import Ledger
+
+
+def default_loss(result: Any) -> torch.Tensor:
+    """The result's own ``loss``, or the cross-entropies of its logits over all positions, or a plain sum."""
+    own = getattr(result, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    logits = list(_logits(result))
+    if logits:
+        return sum(map(_cross_entropy, logits[1:]), start=_cross_entropy(logits[0]))
+    return next(_floating(result)).sum()
+
+
+def _logits(result: Any) -> Iterator[torch.Tensor]:
+    """Every output named so, or a bare tensor of at least two dimensions."""
+    if isinstance(result, torch.Tensor):
+        if result.dim() >= 2:
+            yield result
+    elif isinstance(result, Mapping):
+        yield from (v for k, v in result.items() if "logits" in k and isinstance(v, torch.Tensor))
+
+
+def _cross_entropy(logits: torch.Tensor) -> torch.Tensor:
+    """Over the last dimension, with a target for every position; logits of half precision are widened first."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    flat = flat.float() if flat.dtype in (torch.float16, torch.bfloat16) else flat
+    return functional.cross_entropy(flat, torch.empty(flat.shape[0], dtype=torch.long))
+
+
+def _floating(result: Any) -> Iterator[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        if result.is_floating_point():
+            yield result
+        return
+    values = result.values() if isinstance(result, Mapping) else result
+    if not isinstance(values, list | tuple) and not isinstance(result, Mapping):
+        raise ModelError(f"cannot form a loss from {type(result).__name__}: pass loss=, from the result to a scalar")
+    for value in values:
+        if isinstance(value, torch.Tensor | list | tuple | Mapping):
+            yield from _floating(value)
+
+
+def prepared_optimizer(module: torch.nn.Module, name: str, form: str, ledger: Ledger) -> torch.optim.Optimizer | None:
+    """The optimizer with its state made, as it is from the second step on, and entered as such; None for ``none``."""
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    if name == "none" or not trainable:
+        return None
+    optimizer = _make(name, form, trainable)
+    _make_state(optimizer, trainable, name)
+    for state in optimizer.state.values():
+        for tensor in state.values():
+            if isinstance(tensor, torch.Tensor) and tensor.dim():
+                ledger.add(tensor, "optimizer", "optimizer")
+    return optimizer
+
+
+def _make(name: str, form: str, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    options: dict[str, Any] = {"foreach": form == "foreach", "fused": form == "fused", "lr": 1e-3}
+    if name == "sgd":
+        return torch.optim.SGD(parameters, momentum=0.9, **options)
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](parameters, **options)
+
+
+def _make_state(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], name: str) -> None:
+    """The state that the first step would make: moments of the parameters' shape, and Adam's step counters."""
+    for parameter in parameters:
+        state = optimizer.state[parameter]
+        if name == "sgd":
+            state["momentum_buffer"] = torch.empty_like(parameter, requires_grad=False)
+            continue
+        state["step"] = torch.zeros(())
+        state["exp_avg"] = torch.empty_like(parameter, requires_grad=False)
+        state["exp_avg_sq"] = torch.empty_like(parameter, requires_grad=False)
