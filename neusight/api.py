@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -11,25 +11,51 @@ from typing import TYPE_CHECKING, Any
 
 import neusight
 from neusight.devices import DeviceSpec, load_device
-from neusight.errors import DeviceError, NeusightError
+from neusight.errors import DeviceError, ModelError, NeusightError
 from neusight.estimates import Estimate, KernelEstimate, Provenance
-from neusight.executors.gpu.calibration.folder import load_calibrations
-from neusight.executors.gpu.predictor import KernelEstimates, KernelPredictor
-from neusight.executors.kinds import is_machine
+from neusight.estimates.build import estimate_of, lone_kernels
+from neusight.executors import Costs, Executor, Options, load_executor
+from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, KernelBatch
 from neusight.kernels.named import requested
-from neusight.schedule.serial import PreparedGraph, kernel_rows, prepare, serial
+from neusight.laws.bounds import cold_s
+from neusight.plans import Program, single
+from neusight.requests import Request
+from neusight.schedule import one_stream
+from neusight.transforms.sparsity import Sparsity, as_profile, sparsify
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from neusight.executors.tensordash.estimate import Sparsity
-    from neusight.transforms.sparsity import SparsityProfile
-
 Gpu = str | Path | DeviceSpec
 _REMEMBERED = 256
-"""Folded graphs that a predictor keeps: a few hundred kernels each."""
+"""Programs that a predictor keeps: a few hundred kernels each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a step is estimated, beside what it is.
+
+    Args:
+        overrides: ``key=value`` changes of the device; the estimate says that it is hypothetical.
+        allow_fallback: estimate operators without a rule as data movement, visibly, instead of raising.
+        sparsity: zeros of the layers' tensors, for devices that skip them: a ``SparsityProfile``, its file, or
+            ``activations=0.6,gradients=0.5`` for all layers.
+        simulate: on such a device, run its scheduler instead of the tile model that has learned from it.
+        compression: on such a device, zeros don't travel to and from DRAM.
+    """
+
+    overrides: Sequence[str] = ()
+    allow_fallback: bool = False
+    sparsity: Sparsity | None = None
+    simulate: bool = False
+    compression: bool = False
+
+    @property
+    def options(self) -> Options:
+        """Those of the executor."""
+        return Options(simulate=self.simulate, compression=self.compression)
 
 
 class Predictor:
@@ -44,8 +70,8 @@ class Predictor:
 
     def __init__(self, kernels: KernelPredictor) -> None:
         self.kernel_predictor = kernels
-        self._prepared = lru_cache(maxsize=_REMEMBERED)(_load)
-        self._layered = lru_cache(maxsize=_REMEMBERED)(_load_layers)
+        self._programs = lru_cache(maxsize=_REMEMBERED)(_program)
+        self._executors: dict[str, Executor] = {"gpu": kernels}
 
     @classmethod
     def load(cls, tile_models: str | Path | None = None, calibrations: str | Path | None = None) -> Predictor:
@@ -60,57 +86,52 @@ class Predictor:
             ArtifactError: the folder holds no tile models of this protocol, or they are damaged; a calibration that is
                 none, or was fitted on other tile models.
         """
-        kernels = KernelPredictor.load(None if tile_models is None else Path(tile_models))
-        if calibrations is not None:
-            kernels = replace(kernels, corrections=load_calibrations(Path(calibrations), kernels))
-        return cls(kernels)
+        paths = [None if path is None else Path(path) for path in (tile_models, calibrations)]
+        executor = load_executor("gpu", *paths)
+        assert isinstance(executor, KernelPredictor)
+        return cls(executor)
 
-    def kernel(self, kernel: Kernel | str, gpu: Gpu, /, overrides: Sequence[str] = (), **fields: Any) -> KernelEstimate:
+    def kernel(
+        self, kernel: Kernel | str, gpu: Gpu, /, overrides: Sequence[str] = (), operands: str = "resident", **fields: Any
+    ) -> KernelEstimate:
         """One kernel launched alone, launch overhead included.
 
         Args:
             kernel: a kernel, or the name of a family or operator, whose shape ``fields`` give.
             gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
             overrides: ``key=value`` changes of the device.
+            operands: ``resident`` in L2 as far as they fit, as when the same launch is repeated, or ``cold``, all of
+                them in device memory. Bound and latency hold for what is asked.
+            fields: of the kernel.
 
         Raises:
             CoverageError: unknown kernel or field, or a field is missing.
             DeviceError: unknown device, or it lacks the dtype.
         """
+        if operands not in OPERANDS:
+            raise ModelError(f"operands '{operands}': one of {', '.join(OPERANDS)}")
         batch = requested(kernel, fields) if isinstance(kernel, str) else KernelBatch.of([kernel])
         device = as_device(gpu, overrides)
         device.gemm_flops_per_s(str(batch["dtype"][0]))
-        return kernel_rows(batch, self.kernels(batch, device))[0]
+        costs = self.kernels(batch, device)
+        if operands == "cold":
+            costs = costs.slower(cold_s(batch, device))
+        return lone_kernels(batch, costs)[0]
 
-    def kernels(self, batch: KernelBatch, gpu: Gpu) -> KernelEstimates:
-        """A batch of kernels of one family, each launched alone: arrays of shape (n,). Devices that skip zeros meet
-        none.
-        """
+    def kernels(self, batch: KernelBatch, gpu: Gpu, options: Options | None = None) -> Costs:
+        """A batch of kernels of one family, each launched alone: arrays of shape (n,)."""
         device = as_device(gpu)
-        if is_machine(device):
-            from neusight.executors.tensordash.estimate import machine_predictor
-            from neusight.executors.tensordash.operands import without_zeros
-
-            return machine_predictor(device).predict(without_zeros(batch), device)
-        return self.kernel_predictor.predict(batch, device)
+        return self._executor(device).cost(batch, device, options or Options())
 
     def estimate(
         self,
         model: str | Path | torch.nn.Module,
         gpu: Gpu,
-        mode: str = "inference",
-        batch: int = 1,
-        seq_len: int | None = None,
-        dtype: str = "float32",
-        optimizer: str = "none",
-        attention: str = "eager",
+        request: Request | None = None,
+        setting: Setting | None = None,
         *,
         inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-        overrides: Sequence[str] = (),
-        allow_fallback: bool = False,
-        sparsity: Sparsity | None = None,
-        simulate: bool = False,
-        compression: bool = False,
+        **options: Any,
     ) -> Estimate:
         """One step of a model on one device.
 
@@ -118,19 +139,13 @@ class Predictor:
             model: a name of the catalogue, a Hugging Face ``config.json``, ``package.module:function``, or a module
                 with its ``inputs``.
             gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
-            mode: ``inference`` or ``training`` (forward, backward and, if chosen, the optimizer).
-            batch: samples a step.
-            seq_len: tokens a sample; default is the model's own.
-            dtype: of weights and activations.
-            optimizer: ``none``, ``sgd``, ``adam`` or ``adamw``.
-            attention: ``eager``, ``sdpa`` or ``flash``.
+            request: the step; or give its fields as ``options``.
+            setting: how it is estimated; or give its fields as ``options``.
             inputs: example inputs of a module, named or positional; values do not matter, shapes do.
-            overrides: ``key=value`` changes of the device; the estimate says that it is hypothetical.
-            allow_fallback: estimate operators without a rule as data movement, visibly, instead of raising.
-            sparsity: zeros of the layers' tensors, for devices that skip them: a ``SparsityProfile``, its file, or
-                ``activations=0.6,gradients=0.5`` for all layers. Other devices don't care.
-            simulate: on such a device, run its scheduler instead of the tile model that has learned from it.
-            compression: on such a device, zeros don't travel to and from DRAM.
+            options: of ``Request.of``: ``mode`` (``inference``, or ``training``: forward, backward and, if chosen, the
+                optimizer), ``batch`` (samples a step), ``seq_len`` (tokens a sample; default is the model's own),
+                ``dtype`` (of weights and activations), ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``) and
+                ``attention`` (``eager``, ``sdpa``, ``flash``); and of ``Setting``.
 
         Raises:
             ModelError: the model is unknown, or cannot run so.
@@ -138,50 +153,54 @@ class Predictor:
             DeviceError: the device is unknown, malformed, or lacks the dtype.
             DataError: a sparsity profile is malformed, or of other layers than the model's.
         """
-        device = as_device(gpu, overrides)
-        device.gemm_flops_per_s(dtype)
-        options = {"mode": mode, "batch": batch, "seq_len": seq_len, "dtype": dtype, "optimizer": optimizer}
-        options |= {"attention": attention, "allow_fallback": allow_fallback}
-        if is_machine(device):
-            from neusight.executors.tensordash.estimate import as_profile, estimate_step
+        given = {name: options.pop(name) for name in Setting.__dataclass_fields__ if name in options}
+        setting = replace(setting or Setting(), **given)
+        name = str(model) if isinstance(model, str | Path) else ""
+        asked = request or Request.of(name, **options)
+        if request and options:
+            raise ModelError(f"{', '.join(options)} beside a request: give the one or the other")
+        device = as_device(gpu, setting.overrides)
+        device.gemm_flops_per_s(asked.dtype)
+        return self._estimate(self._step(model, inputs, asked, setting), device, asked, setting)
 
-            profile = as_profile(sparsity)
-            prepared, layers = self._with_layers(model, profile, inputs, options)
-            said = self._provenance(device)
-            return estimate_step(prepared, device, profile, layers, said, simulate, compression)
-        prepared = self._step(model, inputs, options)
-        return serial(prepared, device, self.kernel_predictor.predict, self._provenance(device))
-
-    def _step(self, model: Any, inputs: Any, options: Mapping[str, Any]) -> PreparedGraph:
-        if isinstance(model, str | Path):
-            return self._prepared(str(model), _version(model), **options)
-        return _load(model, 0, inputs=inputs, **options)
-
-    def _with_layers(
-        self, model: Any, profile: SparsityProfile, inputs: Any, options: Mapping[str, Any]
-    ) -> tuple[PreparedGraph, tuple[str, ...] | None]:
-        """The step with the layer of each of its kernels where the profile tells layers apart."""
-        if not profile.layers:
-            return self._step(model, inputs, options), None
-        key = (str(model), _version(model)) if isinstance(model, str | Path) else None
-        graph, layers, mapped = (
-            self._layered(*key, **options) if key else _load_layers(model, 0, inputs=inputs, **options)
+    def _estimate(self, program: Program, device: DeviceSpec, asked: Request, setting: Setting) -> Estimate:
+        executor = self._executor(device)
+        costs = [executor.cost(batch, device, setting.options) for batch, _ in program.batches]
+        timeline = one_stream(program, costs, device, asked.engine)
+        zeros = as_profile(setting.sparsity).source if setting.sparsity is not None else ""
+        provenance = Provenance(
+            neusight=neusight.__version__,
+            hypothetical=device.hypothetical,
+            sparsity=zeros if "sparsity" in executor.takes else "",
+            **executor.provenance(device),
         )
-        profile.check(mapped)
-        return graph, layers
+        estimate = estimate_of(timeline, device, provenance)
+        said = (*_without_effect(executor, device, setting), *executor.advice(device, setting.sparsity is not None))
+        return replace(estimate, warnings=(*said, *estimate.warnings))
+
+    def _step(self, model: Any, inputs: Any, asked: Request, setting: Setting) -> Program:
+        if not isinstance(model, str | Path):
+            return _program(model, 0, asked, setting.allow_fallback, setting.sparsity, inputs)
+        if inputs is not None:
+            raise ModelError(f"inputs belong to a module in Python; those of '{model}' follow from batch and length")
+        zeros = as_profile(setting.sparsity) if setting.sparsity is not None else None
+        key = None if zeros is None else _ByContent(zeros)
+        return self._programs(str(model), _version(model), asked, setting.allow_fallback, key)
+
+    def _executor(self, device: DeviceSpec) -> Executor:
+        if device.kind not in self._executors:
+            self._executors[device.kind] = load_executor(device.kind)
+        return self._executors[device.kind]
 
     def sweep(
         self,
         models: Iterable[str],
         gpus: Iterable[Gpu],
         batches: Iterable[int] = (1,),
-        modes: Iterable[str] = ("inference",),
-        seq_lens: Iterable[int | None] = (None,),
-        dtypes: Iterable[str] = ("float32",),
-        optimizer: str = "none",
-        attention: str = "eager",
+        *,
         progress: Callable[[int, int], None] | None = None,
-        sparsity: Sparsity | None = None,
+        setting: Setting | None = None,
+        **options: Any,
     ) -> pd.DataFrame:
         """Every combination as one row a step: latency, throughput, memory and cost, for capacity planning.
 
@@ -193,50 +212,55 @@ class Predictor:
         >>> table[table.fits].sort_values("samples_per_s").groupby("gpu").last()   # the best batch a GPU
 
         Args:
-            models, gpus, batches, modes, seq_lens, dtypes: what to combine.
-            optimizer, attention: of all steps.
+            models, gpus, batches: what to combine.
             progress: called with (done, of) after each row.
-            sparsity: as ``estimate`` takes it, for devices that skip zeros.
+            setting: of all steps.
+            options: ``modes``, ``seq_lens`` and ``dtypes`` to combine with them; what is left goes to every step, as
+                ``estimate`` takes it.
         """
         import pandas as pd
 
-        grid = list(product(models, gpus, modes, batches, seq_lens, dtypes))
+        lists = {name: list(options.pop(plural, (default,))) for name, (plural, default) in _COMBINED.items()}
+        grid = list(product(models, gpus, lists["mode"], batches, lists["seq_len"], lists["dtype"]))
         rows = []
-        for done, point in enumerate(grid, start=1):
-            rows.append(self._point(*point, optimizer, attention, sparsity=sparsity))
+        for done, (model, gpu, *point) in enumerate(grid, start=1):
+            step = dict(zip(("mode", "batch", "seq_len", "dtype"), point, strict=True))
+            rows.append(self._point(model, gpu, step, setting, options))
             if progress:
                 progress(done, len(grid))
         return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
 
     def _point(
-        self,
-        model: str,
-        gpu: Gpu,
-        mode: str,
-        batch: int,
-        seq_len: int | None,
-        dtype: str,
-        *options: str,
-        sparsity: Sparsity | None = None,
+        self, model: str, gpu: Gpu, step: dict[str, Any], setting: Setting | None, options: dict[str, Any]
     ) -> dict[str, Any]:
         name = gpu.id if isinstance(gpu, DeviceSpec) else str(gpu)
-        asked = {"model": model, "gpu": name, "mode": mode, "batch": batch, "seq_len": seq_len, "dtype": dtype}
+        asked = {"model": model, "gpu": name, **step}
         try:
-            found = self.estimate(model, gpu, mode, batch, seq_len, dtype, *options, sparsity=sparsity)
+            found = self.estimate(model, gpu, setting=setting, **step, **options)
             return asked | _figures(found) | {"error": ""}
         except NeusightError as error:
             return asked | {"fits": False, "error": str(error)}
 
-    def _provenance(self, device: DeviceSpec) -> Provenance:
-        said = self.kernel_predictor.provenance
-        correction = self.kernel_predictor.correction(device)
-        return Provenance(
-            neusight=neusight.__version__,
-            tile_models=said["tile_models"],
-            training_gpus=tuple(said["training_gpus"]),
-            hypothetical=device.hypothetical,
-            calibration=correction.described() if correction else "",
-        )
+
+OPERANDS = ("resident", "cold")
+_COMBINED = {"mode": ("modes", "inference"), "seq_len": ("seq_lens", None), "dtype": ("dtypes", "float32")}
+"""What a sweep combines beside models, GPUs and batches: the option's name there, and its default."""
+
+
+@dataclass(frozen=True)
+class _ByContent:
+    """A sparsity profile as a key: equal where its content is."""
+
+    profile: Any
+
+    def __hash__(self) -> int:
+        return hash((self.profile.model, self.profile.source, tuple(self.profile.layers), self.profile.default))
+
+
+def _without_effect(executor: Executor, device: DeviceSpec, setting: Setting) -> tuple[str, ...]:
+    """A line for each option that was given and means nothing to a device."""
+    ignored = [name for name in setting.options.given if name not in executor.takes]
+    return tuple(f"--{name} has no effect on {device.id}: it is no machine that skips zeros" for name in ignored)
 
 
 SWEEP_COLUMNS = (
@@ -271,20 +295,15 @@ def _version(name: str | Path) -> int:
         return 0
 
 
-def _load(model: Any, _version: int, **options: Any) -> PreparedGraph:
-    from neusight.workloads import load_graph
+def _program(
+    model: Any, _version: int, asked: Request, allow_fallback: bool, zeros: Any = None, inputs: Any = None
+) -> Program:
+    from neusight.workloads import load_workload
 
-    return prepare(load_graph(model, **options))
-
-
-def _load_layers(model: Any, _version: int, **options: Any) -> tuple[PreparedGraph, tuple[str, ...], tuple[str, ...]]:
-    """The step folded by layer, the layer of each of its kernels, and the layers whose tensors may hold zeros."""
-    from neusight.executors.tensordash.operands import by_layer, mapped_layers
-    from neusight.workloads.load import trace_workload
-
-    graph = trace_workload(model, **options)
-    folded, layers = by_layer(graph)
-    return prepare(folded), layers, mapped_layers(graph)
+    workload = load_workload(model, asked, inputs=inputs, allow_fallback=allow_fallback)
+    if zeros is not None:
+        workload = sparsify(workload, zeros.profile if isinstance(zeros, _ByContent) else as_profile(zeros))
+    return single(workload)
 
 
 def _figures(estimate: Estimate) -> dict[str, Any]:

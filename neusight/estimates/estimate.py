@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from math import exp, hypot
+from math import exp, sqrt
 from typing import Any, Literal
 
 from neusight.errors import DataError, DeviceError
+from neusight.executors.costs import NORMAL_90, total_of
 from neusight.estimates.records import (
     HOST,
     KernelEstimate,
@@ -24,12 +25,7 @@ from neusight.estimates.records import (
 Source = Literal["trained", "transferred", "fallback"]
 
 
-COMPOSITION_SPREAD = 0.1
-"""Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
-steps by 8.7 % on average, on GPUs of all kinds (``experiments/asplos25``), which is 0.11 of a normal error."""
 ENERGY_PARTS = ("compute", "sram", "dram")
-NORMAL_TAIL = 1.645
-"""Standard deviations that enclose 90 % of a normal distribution."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,27 +67,34 @@ class Estimate:
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """90 % interval (low, high), never below the bound.
+        """90 % interval (low, high) around the latency, never below the bound: all errors in quadrature."""
+        factor = exp(NORMAL_90 * total_of(self.errors))
+        low_s = max(self.latency_s / factor, self.bound_s)
+        return min(low_s, self.latency_s), self.latency_s * factor
 
-        Kernels' own errors cancel over a step of hundreds; what is left is what they share on a device (one wrong
-        clock shifts them all), so that shares of the latency times spreads add, and what composing a step misses.
+    @cached_property
+    def errors(self) -> dict[str, float]:
+        """Source → standard deviation as a share of the latency: how wrong the device's kernels may be together
+        (``device``), each by itself (``kernel``), launches, the host, and the sum of a step (``composition``).
+
+        What rows share adds up; kernels' own errors cancel over a step of hundreds.
         """
-        device = [k for k in self.by_kernel if k.family != HOST]
-        device_s = sum(k.total_s for k in device)
-        shared = sum(k.total_s * k.spread for k in device) / device_s if device_s else 0.0
-        factor = exp(NORMAL_TAIL * hypot(shared, COMPOSITION_SPREAD))
-        floor_s = max(self.bound_s, self._dispatch_s)
-        return max(device_s / factor, floor_s), max(device_s * factor, floor_s)
-
-    @property
-    def _dispatch_s(self) -> float:
-        """How long the host takes to dispatch the step where the device might have to wait for it, else 0."""
-        waits = any(k.family == HOST for k in self.by_kernel)
-        return sum(k.count * k.low_s for k in self.by_kernel) if waits else 0.0
+        if not self.latency_s:
+            return {}
+        sums: dict[str, float] = {}
+        for row in self.by_kernel:
+            for source, size_s in row.errors_s:
+                own = (row.count * size_s) ** 2 if source == "kernel" else row.count * size_s
+                sums[source] = sums.get(source, 0.0) + own
+        if "kernel" in sums:
+            sums["kernel"] = sqrt(sums["kernel"])
+        return {source: abs(size) / self.latency_s for source, size in sums.items() if size}
 
     @cached_property
     def bound_s(self) -> float:
-        """No faster than this by physics: the sum of the kernels' bounds."""
+        """No faster than this by physics: the sum of the kernels' bounds, or the time in which the step's distinct
+        bytes beyond L2 come from memory, if that is longer.
+        """
         return sum(k.count * k.bound_s for k in self.by_kernel)
 
     @cached_property
@@ -113,7 +116,7 @@ class Estimate:
     def by_operator(self) -> tuple[OperatorEstimate, ...]:
         """Operators by phase, costliest first."""
         groups: dict[tuple[str, str], list[KernelEstimate]] = {}
-        for kernel in self.by_kernel:
+        for kernel in (row for row in self.by_kernel if row.total_s):
             groups.setdefault((kernel.operator, kernel.phase), []).append(kernel)
         rows = (self._operator(*key, kernels) for key, kernels in groups.items())
         return tuple(sorted(rows, key=lambda row: -row.latency_s))
@@ -225,6 +228,8 @@ class Estimate:
         """The same step ``times`` times, one after the other; memory stays."""
         if not isinstance(times, int | float):
             return NotImplemented
+        if times < 0:
+            raise ValueError(f"a step cannot run {times} times")
         kernels = tuple(replace(k, count=k.count * times) for k in self.by_kernel)
         return replace(self, samples=self.samples * times, by_kernel=kernels)
 
@@ -243,7 +248,7 @@ class Estimate:
         """
         try:
             nested = {
-                "by_kernel": tuple(KernelEstimate(**k) for k in data["by_kernel"]),
+                "by_kernel": tuple(_kernel(k) for k in data["by_kernel"]),
                 "memory": MemoryEstimate(**data["memory"]),
                 "provenance": Provenance(**_tuples(data["provenance"])),
             }
@@ -268,6 +273,10 @@ class Estimate:
         except json.JSONDecodeError as error:
             raise DataError(f"not an estimate: no valid JSON at {error.lineno}:{error.colno}") from None
         return Estimate.from_dict(data)
+
+
+def _kernel(data: dict[str, Any]) -> KernelEstimate:
+    return KernelEstimate(**data | {"errors_s": tuple((source, size) for source, size in data["errors_s"])})
 
 
 def _tuples(data: dict[str, Any]) -> dict[str, Any]:

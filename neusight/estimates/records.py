@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from neusight.workloads.graph import MemoryProfile
+from neusight.workloads.workload import MemoryProfile
 
+CONTEXT_BYTES = 500 * 2**20
+"""Of the CUDA context with the modules of PyTorch and its libraries, and their workspaces (assumption: 300 to 600 MiB
+from Pascal to Hopper; allocations of the training runs at hand hold 80 to 110 MiB of workspaces)."""
+ALLOCATOR_SHARE = 0.02
+"""Of the peak that a caching allocator loses to rounding and fragments (assumption)."""
 HOST = "host"
 """Phase, operator and limiter of time in which the device waits for the host to dispatch."""
 
@@ -15,9 +20,10 @@ HOST = "host"
 class KernelEstimate:
     """One kernel: ``count`` launches of ``latency_s`` each. All times are for one launch, in seconds.
 
-    ``latency_s >= bound_s``; ``low_s`` and ``high_s`` enclose the 90 % interval of this kernel, ``spread`` is the
-    standard deviation of the log error that it shares with all kernels of its kind on the device. ``limiter`` is the
-    law that sets the latency: compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
+    ``latency_s >= bound_s``; ``low_s <= latency_s <= high_s`` enclose the 90 % interval of this kernel. ``errors_s`` are
+    standard deviations in seconds by named source: ``kernel`` is its own, all others it shares with the other rows of
+    an estimate; signed, since a wait for the host cancels what it hides. ``limiter`` is the law that sets the latency:
+    compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
     that model with ``(transferred)`` when it was trained on another family, or ``roofline``. ``outside`` says in words
     what of the kernel or its device lies outside of that model's training, "" where nothing does. ``compute_j``,
     ``sram_j`` and ``dram_j`` are the energy of one launch, 0 where the device's is not known.
@@ -39,7 +45,7 @@ class KernelEstimate:
     waves: float = 0.0
     outside: str = ""
     source: str = ""
-    spread: float = 0.0
+    errors_s: tuple[tuple[str, float], ...] = ()
     compute_j: float = 0.0
     sram_j: float = 0.0
     dram_j: float = 0.0
@@ -69,19 +75,24 @@ class OperatorEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """Device memory at the moment of the peak, part by part, against what the device has; bytes."""
+    """Device memory at the moment of the peak, part by part, against what the device has; bytes.
+
+    ``reserve`` is what the driver's context, libraries' workspaces and the allocator's slack take beside the tensors.
+    """
 
     weights: int = 0
     gradients: int = 0
     optimizer: int = 0
     activations: int = 0
     temporary: int = 0
+    reserve: int = 0
     capacity_bytes: float
 
     @staticmethod
     def of(profile: MemoryProfile, capacity_bytes: float) -> MemoryEstimate:
-        """The profile of a step against a capacity."""
+        """The profile of a step against a capacity, with the reserve."""
         return MemoryEstimate(
+            reserve=int(CONTEXT_BYTES + ALLOCATOR_SHARE * profile.peak),
             weights=profile.weights,
             gradients=profile.gradients,
             optimizer=profile.optimizer,
@@ -103,8 +114,8 @@ class MemoryEstimate:
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within the capacity. The driver's own context (about 0.5 GB) is not counted."""
-        return self.peak_bytes <= self.capacity_bytes
+        """Whether the peak and the reserve are within the capacity."""
+        return self.peak_bytes + self.reserve <= self.capacity_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

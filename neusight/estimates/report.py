@@ -23,6 +23,7 @@ def report(estimate: Estimate) -> dict[str, Any]:
         "attention": estimate.attention,
         "latency_ms": estimate.latency_s * 1e3,
         "interval_ms": [low_s * 1e3, high_s * 1e3],
+        "errors": estimate.errors,
         "samples_per_s": estimate.samples_per_s,
         "tokens_per_s": estimate.tokens_per_s,
         "bound_ms": estimate.bound_s * 1e3,
@@ -33,6 +34,7 @@ def report(estimate: Estimate) -> dict[str, Any]:
         "memory_bytes": {
             **estimate.memory.parts,
             "peak": estimate.memory.peak_bytes,
+            "reserve": estimate.memory.reserve,
             "capacity": int(estimate.memory.capacity_bytes),
         },
         "fits": estimate.fits,

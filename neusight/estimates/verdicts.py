@@ -8,7 +8,7 @@ from neusight.estimates.estimate import Estimate
 from neusight.units import gib
 
 _TIGHT = 0.9
-"""Above this share of the capacity, the driver's context and fragmentation may decide."""
+"""Above this share of the capacity, fragmentation may decide."""
 
 
 def warnings_of(estimate: Estimate, graph_warnings: tuple[str, ...] = ()) -> Estimate:
@@ -19,10 +19,11 @@ def warnings_of(estimate: Estimate, graph_warnings: tuple[str, ...] = ()) -> Est
 
 def _memory(estimate: Estimate) -> str:
     memory = estimate.memory
-    needs = f"needs {gib(memory.peak_bytes)} of the {gib(memory.capacity_bytes)} on {estimate.gpu}"
+    reserve = f"{gib(memory.peak_bytes)} and about {gib(memory.reserve)} for context and allocator"
+    needs = f"needs {reserve} of the {gib(memory.capacity_bytes)} on {estimate.gpu}"
     if not memory.fits:
         return f"does not fit: {needs}; the latency is that of a card with enough memory"
-    return f"tight fit: {needs}" if memory.peak_bytes > _TIGHT * memory.capacity_bytes else ""
+    return f"tight fit: {needs}" if memory.peak_bytes + memory.reserve > _TIGHT * memory.capacity_bytes else ""
 
 
 def _fallback(estimate: Estimate) -> str:

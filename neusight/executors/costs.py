@@ -1,6 +1,128 @@
-"""What kernels cost on a device, with how wrong that may be."""
+"""``Costs``: what kernels take on a device, with how wrong that may be, by named source."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from neusight.laws.power import PowerDemand
+
 NORMAL_90 = 1.645
 """Standard deviations to either side that enclose 90 % of a normal distribution."""
+LAUNCH_SPREAD = 0.25
+"""Standard deviation of the logarithm of a launch's time (assumption: hosts of one generation differ by up to half
+either way, ln(1.5) / 1.645)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyUse:
+    """Energy of single launches in joules, by where it goes; columns of shape (n,)."""
+
+    compute_j: np.ndarray
+    sram_j: np.ndarray
+    dram_j: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What a batch of kernels costs, each launched alone; every array has shape (n,).
+
+    ``latency_s = overhead_s + bound_s / utilisation`` and ``latency_s >= bound_s`` for any model and input.
+    ``low_s <= latency_s <= high_s`` enclose the 90 % interval of each kernel by itself. ``source`` names the tile model
+    that answered (``gemm``), a model used outside the family it was trained on (``gemm (transferred)``), or
+    ``roofline`` (fallback).
+    """
+
+    latency_s: np.ndarray
+    low_s: np.ndarray
+    high_s: np.ndarray
+    bound_s: np.ndarray
+    overhead_s: np.ndarray
+    utilisation: np.ndarray
+    limiter: np.ndarray
+    """``compute``, ``dram``, ``l2`` or ``power``: the resource that takes longest; ``launch`` where the launch does."""
+    tile: np.ndarray
+    """Tile shape as text, ``128x64``."""
+    tile_count: np.ndarray
+    waves: np.ndarray
+    outside: np.ndarray
+    """What of kernel or device lies outside of the answering model's training, in words; "" where nothing does."""
+    source: np.ndarray
+    spread: np.ndarray
+    """Standard deviation of the log error of the execution that all kernels of an op share on the device."""
+    demand: PowerDemand | None = None
+    """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
+    energy: EnergyUse | None = None
+    """Where the device's energy is known."""
+
+    @property
+    def in_domain(self) -> np.ndarray:
+        """Whether kernel and device lie within the answering model's training."""
+        return np.asarray(self.outside == "")
+
+    @property
+    def execution_s(self) -> np.ndarray:
+        """Time without the launch."""
+        return self.latency_s - self.overhead_s
+
+    @property
+    def own_spread(self) -> np.ndarray:
+        """Standard deviation of the log error of the execution that a kernel does not share with others."""
+        tiny = 1e-15
+        low, high = (np.maximum(end - self.overhead_s, tiny) for end in (self.low_s, self.high_s))
+        whole = np.log(np.maximum(high / low, 1.0)) / (2 * NORMAL_90)
+        return np.sqrt(np.maximum(whole**2 - self.spread**2, 0.0))
+
+    def errors_s(self) -> dict[str, np.ndarray]:
+        """Standard deviations of a lone launch by named source, in seconds: of the device, the kernel, the launch."""
+        return {
+            "device": self.execution_s * self.spread,
+            "kernel": self.execution_s * self.own_spread,
+            "launch": self.overhead_s * LAUNCH_SPREAD,
+        }
+
+    def slower(self, least_s: np.ndarray) -> Costs:
+        """The same kernels with no execution shorter than ``least_s``, their new bound."""
+        bound_s = np.maximum(self.bound_s, least_s)
+        times = {name: np.maximum(getattr(self, name), self.overhead_s + bound_s) for name in ("latency_s", "low_s", "high_s")}
+        share = bound_s / (times["latency_s"] - self.overhead_s)
+        limiter = np.where(self.latency_s < times["latency_s"], "dram", self.limiter)
+        return replace(self, **times, bound_s=bound_s, utilisation=share, limiter=limiter)
+
+    @staticmethod
+    def joined(parts: Sequence[tuple[np.ndarray, Costs]], length: int) -> Costs:
+        """Costs of parts of a batch, each with the rows that it has there, in the order of the batch."""
+        columns: dict[str, Any] = {}
+        demands = [part.demand for _, part in parts if part.demand is not None]
+        if len(demands) == len(parts):
+            order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+            columns["demand"] = PowerDemand.joined(demands).take(order)
+        for name in {f.name for f in fields(Costs)} - {"demand", "energy"}:
+            values = [(rows, getattr(part, name)) for rows, part in parts]
+            merged = np.empty(length, dtype=np.result_type(*(v.dtype for _, v in values)))
+            for rows, value in values:
+                merged[rows] = value
+            columns[name] = merged
+        return Costs(**columns)
+
+
+def binding_share(first_s: np.ndarray, second_s: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Probability that the first of two uncertain times is the longer: Φ(ln(first / second) / spread).
+
+    The larger of two times moves with whichever is larger, so that this is also how much its error follows the first's.
+
+    Args:
+        first_s, second_s: expected times [s].
+        spread: standard deviation of the logarithm of their ratio.
+    """
+    ratio = np.log(np.maximum(first_s, 1e-15) / np.maximum(second_s, 1e-15)) / np.maximum(spread, 1e-9)
+    # Logistic approximation of the normal distribution (Bowling et al. 2009): within 0.02, and no scipy at a cold start.
+    return 1.0 / (1.0 + np.exp(-np.clip(1.702 * ratio, -60.0, 60.0)))
+
+
+def total_of(errors: Mapping[str, float]) -> float:
+    """Independent standard deviations in quadrature."""
+    return float(np.sqrt(sum(value**2 for value in errors.values())))

@@ -13,7 +13,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
-from neusight.kernels.work import Work, by_distinct
+from neusight.kernels.work import Work, by_distinct, work_of
 
 L2_BYTES_PER_CLOCK_PER_SM = 64.0
 """Port between an SM and L2, bytes a clock: 64 since Volta (Jia et al. 2018), at most that before."""
@@ -74,3 +74,8 @@ def bound_of(batch: KernelBatch, work: Work, device: DeviceSpec) -> Bound:
         dram_s=uncached / device.dram_bandwidth_bytes_per_s,
         l2_s=work.bytes / l2_bytes_per_s(device),
     )
+
+
+def cold_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """Lower bound of kernels whose operands all lie in device memory: every compulsory byte at peak bandwidth [s]."""
+    return work_of(batch).bytes / device.dram_bandwidth_bytes_per_s

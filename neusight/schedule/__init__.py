@@ -1,1 +1,5 @@
-"""Programs and costs to time: what runs when, on which stream."""
+"""Programs and costs to time: what runs when, on which stream. One stream of one device is the special case."""
+
+from neusight.schedule.timeline import Timeline, Wait, one_stream
+
+__all__ = ["Timeline", "Wait", "one_stream"]

@@ -1,4 +1,4 @@
-"""Sparsity profiles: how many zeros the operands of each layer hold, and how much those keep together.
+"""Sparsity profiles: how many zeros the operands of each layer hold; ``sparsify`` puts them to a workload's kernels.
 
 A file is JSON. What an operand leaves out is not clustered, an operand that a layer leaves out is dense::
 
@@ -10,45 +10,19 @@ A file is JSON. What an operand leaves out is not clustered, an operand that a l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError, nearest
+from neusight.kernels.sparsity import OperandSparsity, Zeros
+from neusight.workloads.workload import Node, Workload
 
 PROTOCOL = 1
-CLUSTERS = ("stream", "step", "lane", "slot")
-"""What keeps its zeros together: a reduction's stream, a row of it, a lane of it, or a place through all streams."""
 _KEYS = ("protocol", "model", "source", "default", "layers")
 _SHOWN = 3
 """Layers that a message names, at most."""
-
-
-@dataclass(frozen=True)
-class OperandSparsity:
-    """Zeros of one tensor.
-
-    ``sparsity`` in [0, 1]: share of values that are exactly zero. ``clustering`` in [0, 1]: correlation of the zeros
-    within a group, 0 independent, 1 groups of zeros alone or of none. ``cluster``: what a group is, one of
-    ``CLUSTERS``.
-
-    Raises:
-        DataError: a share outside [0, 1], or an unknown kind of group.
-    """
-
-    sparsity: float
-    clustering: float = 0.0
-    cluster: str = "stream"
-
-    def __post_init__(self) -> None:
-        for name in ("sparsity", "clustering"):
-            share = getattr(self, name)
-            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-                raise DataError(f"{name} is a number between 0 and 1, not {share!r}: correct it")
-        if self.cluster not in CLUSTERS:
-            hint = nearest(str(self.cluster), CLUSTERS)
-            raise DataError(f"unknown cluster {self.cluster!r}{hint}: one of {', '.join(CLUSTERS)}")
 
 
 @dataclass(frozen=True)
@@ -246,3 +220,89 @@ def _hold_keys(given: Mapping[str, Any], known: Iterable[str], where: str) -> No
     for key in given:
         if key not in known:
             raise DataError(f"unknown key '{key}' in {where}{nearest(key, known)}: one of {', '.join(known)}")
+
+
+MAPPED = ("conv2d", "gemm")
+"""Families whose operands are tensors of a layer."""
+DIRECTIONS: Mapping[str, tuple[str, str]] = {
+    "forward": ("activations", "weights"),
+    "input_grad": ("gradients", "weights"),
+    "weight_grad": ("gradients", "activations"),
+}
+"""First and second operand of a layer's products. Batched products multiply two tensors that are no layer's input as
+it came: they count as dense."""
+Sparsity = SparsityProfile | Path | str
+
+
+def as_profile(sparsity: Sparsity) -> SparsityProfile:
+    """A profile from a file, from ``activations=0.6,gradients=0.5``, or as it is.
+
+    Raises:
+        DataError: a share outside [0, 1], an unknown operand, or a file that is no profile.
+    """
+    if isinstance(sparsity, SparsityProfile):
+        return sparsity
+    text = str(sparsity)
+    return SparsityProfile.uniform(text) if "=" in text and not Path(text).exists() else SparsityProfile.load(text)
+
+
+def sparsify(workload: Workload, profile: SparsityProfile) -> Workload:
+    """The workload with the zeros of a profile on the operands of its convolutions and matrix products.
+
+    Layers that the profile tells apart are stored one by one.
+
+    Raises:
+        DataError: the profile is of other layers than the workload's.
+    """
+    if profile.layers:
+        profile.check(mapped_layers(workload))
+    nodes = (new for node in workload.nodes for new in _sparse(node, profile))
+    return replace(workload, nodes=tuple(sorted(nodes, key=lambda n: n.id)))
+
+
+def mapped_layers(workload: Workload) -> tuple[str, ...]:
+    """Layers with weights whose products have a place in a profile, in order of first use."""
+    found = (
+        node.layer.name(copy)
+        for node, copy in workload.expanded()
+        if any(k.family in MAPPED and k.op != "bmm" for k in node.kernels)
+    )
+    return tuple(layer for layer in dict.fromkeys(found) if layer)
+
+
+def _sparse(node: Node, profile: SparsityProfile) -> Iterator[Node]:
+    operands = [_operands(kernel, node.phase) for kernel in node.kernels]
+    if not any(operands):
+        yield node
+        return
+    for one in _each_copy(node) if profile.layers else (node,):
+        of = profile.of(one.layer.name()) if profile.layers else profile.default
+        yield replace(one, zeros=tuple(_zeros(of, names) for names in operands))
+
+
+def _zeros(layer: LayerSparsity, names: tuple[str, str] | None) -> Zeros | None:
+    return None if names is None else (getattr(layer, names[0]), getattr(layer, names[1]))
+
+
+def _each_copy(node: Node) -> Iterator[Node]:
+    """A series as lone nodes."""
+    for copy in range(node.copies):
+        layer = replace(node.layer, numbers=_moved(node.layer.numbers, node.layer.steps, copy), steps=())
+        reads, writes = (tuple(r.at(copy, node.copies) for r in of) for of in (node.reads, node.writes))
+        place = node.id + copy * node.stride
+        yield replace(node, id=place, layer=layer, reads=reads, writes=writes, copies=1, stride=0)
+
+
+def _moved(numbers: tuple[int, ...], steps: tuple[int, ...], copy: int) -> tuple[int, ...]:
+    return tuple(n + copy * s for n, s in zip(numbers, steps or (0,) * len(numbers), strict=True))
+
+
+def _operands(kernel: Any, phase: str) -> tuple[str, str] | None:
+    """Names of both operands, None where they are no layer's tensors."""
+    if kernel.family == "conv2d":
+        return DIRECTIONS[kernel.op]
+    if kernel.family != "gemm" or kernel.op == "bmm":
+        return None
+    if phase != "backward":
+        return DIRECTIONS["forward"]
+    return DIRECTIONS["weight_grad" if kernel.layout == "nt" else "input_grad"]

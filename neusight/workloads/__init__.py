@@ -1,17 +1,20 @@
-"""Ready workloads, and the steps of any model that can be named."""
-
-from __future__ import annotations
+"""What a step runs: ready workloads, and the steps of any model that can be named."""
 
 from neusight.workloads.catalogue import WorkloadInfo, list_workloads
-from neusight.workloads.load import load_graph, shipped_graph, trace_workload
+from neusight.workloads.load import load_workload, shipped_step
 from neusight.workloads.resolve import WorkloadSource, resolve
+from neusight.workloads.workload import Launch, MemoryProfile, Node, Tensor, Workload
 
 __all__ = [
+    "Launch",
+    "MemoryProfile",
+    "Node",
+    "Tensor",
+    "Workload",
     "WorkloadInfo",
     "WorkloadSource",
     "list_workloads",
-    "load_graph",
+    "load_workload",
     "resolve",
-    "shipped_graph",
-    "trace_workload",
+    "shipped_step",
 ]

@@ -1,4 +1,4 @@
-"""Trace the ready workloads and write their parametric traces: ``python -m neusight.workloads.build_traces``.
+"""Trace the ready workloads and write the files that ship: ``python -m neusight.workloads.build_traces``.
 
 Every workload is traced at several batches and sequence lengths; each number that varies becomes an exact polynomial,
 checked at points that did not determine it. A workload whose numbers are no such polynomials is not written, with the
@@ -20,8 +20,7 @@ from typing import Any
 
 from neusight.errors import ModelError
 from neusight.workloads.catalogue import catalogue_config, list_workloads
-from neusight.workloads.tables import NotPolynomialError
-from neusight.workloads.variants import TraceBuilder
+from neusight.workloads.symbolic import NotPolynomialError, WorkloadFile
 
 DTYPES = {"float32": ("eager", "sdpa", "flash"), "bfloat16": ("sdpa", "flash")}
 """What ships: dtypes with the forms of attention that people run in them; eager where a model has no other."""
@@ -37,7 +36,7 @@ def build(name: str, dtypes: dict[str, Sequence[str]] | None = None) -> tuple[di
     Raises:
         NotPolynomialError: no variant can be described; where only some can, the others are left out.
     """
-    builder = TraceBuilder(name, catalogue_config(name))
+    builder = WorkloadFile(name, catalogue_config(name))
     for dtype, attentions in (dtypes or DTYPES).items():
         for attention in attentions:
             builder.add(dtype, attention)

@@ -1,4 +1,4 @@
-"""Folded traces kept between runs, by content: a changed model, option or library version is another entry."""
+"""Traces kept between runs, by content: a changed model, option or library version is another entry."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import neusight
 from neusight.errors import DataError
 from neusight.paths import cache_dir
-from neusight.workloads.graph import FoldedGraph
 from neusight.workloads.serialise import from_json, to_json
+from neusight.workloads.workload import Workload
 
 
 def trace_key(digest: str, options: Mapping[str, Any]) -> str:
@@ -26,23 +26,22 @@ def trace_key(digest: str, options: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content | libraries, sort_keys=True).encode()).hexdigest()
 
 
-def read_trace(key: str) -> FoldedGraph | None:
-    """The stored graph, or None when there is none that can be read: a damaged entry is as good as no entry."""
+def read_trace(key: str) -> Workload | None:
+    """The stored workload, or None when there is none that can be read: a damaged entry is as good as no entry."""
     try:
-        graph = from_json(_file(key).read_text(encoding="utf-8"))
+        return from_json(_file(key).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DataError):
         return None
-    return graph if isinstance(graph, FoldedGraph) else None
 
 
-def write_trace(key: str, graph: FoldedGraph) -> None:
-    """Store a graph whole or not at all; a folder that cannot be written only costs the next run its time."""
+def write_trace(key: str, workload: Workload) -> None:
+    """Store a workload whole or not at all; a folder that cannot be written only costs the next run its time."""
     file = _file(key)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(to_json(graph))
+            stream.write(to_json(workload))
         Path(temporary).replace(file)
 
 
@@ -59,6 +58,6 @@ def _version(package: str) -> str:
 
 def _tracer_digest() -> str:
     """The rules that turn operators into kernels, as source: a checkout changes without a new version."""
-    folder = Path(__file__).resolve().parent.parent
-    sources = sorted([*folder.glob("*.py"), *folder.glob("rules/*.py"), Path(__file__).with_name("huggingface.py")])
+    folder = Path(__file__).resolve().parent
+    sources = sorted([*folder.rglob("*.py"), *(folder.parent / "kernels").glob("*.py")])
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

@@ -1,4 +1,4 @@
-"""Exact polynomials through integers, and the few of many polynomials that can be the largest somewhere."""
+"""Exact polynomials through integers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from math import lcm
 
 import numpy as np
 
-from neusight.workloads.parametric import monomials, polynomial_value
+from neusight.workloads.shipped import monomials, polynomial_value
 
 
 class Fit:
-    """Interpolation over some of the monomials of ``parametric``, exact.
+    """Interpolation over some of the monomials of ``shipped``, exact.
 
     Args:
         points: (batch, sequence length) pairs, sequence length 0 for images. The first ones, as many as there are
@@ -40,10 +40,6 @@ class Fit:
         exact = all(self._holds(found, row, value) for row, value in zip(self.powers, values, strict=True))
         return [int(c) for c in found] if exact else None
 
-    def many(self, values: np.ndarray) -> np.ndarray:
-        """Coefficients times the common denominator, shape (n, terms), of values of shape (n, points)."""
-        return values[:, : len(self.terms)].astype(np.int64) @ self.scaled.T.astype(np.int64)
-
     @staticmethod
     def _holds(coefficients: Sequence[int], powers: Sequence[int], value: int) -> bool:
         scaled = sum(c * p for c, p in zip(coefficients[1:], powers, strict=False))
@@ -63,42 +59,3 @@ def _inverse(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
                 factor = rows[i][column]
                 rows[i] = [a - factor * b for a, b in zip(rows[i], rows[column], strict=True)]
     return [row[size:] for row in rows]
-
-
-def possible_maxima(coefficients: np.ndarray) -> list[int]:
-    """Rows that can be the largest polynomial at some point with positive monomials, in order, the first of equals.
-
-    A row goes when another is as large in every coefficient, or when a mixture of two others is: then one of the two
-    is at least as large wherever one looks.
-
-    Args:
-        coefficients: shape (n, terms), any common scale.
-    """
-    front: list[int] = []
-    for row in np.lexsort((np.arange(len(coefficients)), -coefficients.sum(axis=1))):
-        if not front or not (coefficients[front] >= coefficients[row]).all(axis=1).any():
-            front.append(int(row))
-    return sorted(_without_mixtures(front, coefficients))
-
-
-def _without_mixtures(front: list[int], coefficients: np.ndarray) -> list[int]:
-    kept = list(front)
-    for row in sorted(front, reverse=True):
-        others = [r for r in kept if r != row]
-        if len(others) > 1 and _below_a_mixture(coefficients[row], coefficients[others]):
-            kept = others
-    return kept
-
-
-def _below_a_mixture(row: np.ndarray, others: np.ndarray) -> bool:
-    """Whether some t·A + (1 - t)·B, 0 ≤ t ≤ 1, is nowhere below the row; with a margin against rounding."""
-    above = (others - row).astype(float)
-    scale = np.abs(others).max(axis=0).astype(float)
-    above = above / np.where(scale > 0, scale, 1.0)
-    a, b = above[:, None, :], above[None, :, :]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        crossing = b / (b - a)
-    lower = np.where((a > b) & (b < 0), crossing, 0.0).max(axis=2)
-    upper = np.where((a < b) & (b >= 0), crossing, 1.0).min(axis=2)
-    impossible = ((a < 0) & (b < 0)).any(axis=2)
-    return bool(((lower <= upper + 1e-15) & ~impossible).any())

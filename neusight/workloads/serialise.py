@@ -1,88 +1,187 @@
-"""Graphs as JSON: exact round trip, versioned, no tensor library needed to read one."""
+"""Workloads as plain lists and numbers, and back: exact, versioned, no tensor library needed to read one.
+
+The same form holds a workload whose numbers are not yet known: wherever a number stands, there may be a text, the name
+of a value that the reader is given.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, fields
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, cast
 
 from neusight.errors import DataError
-from neusight.kernels import KERNEL_CLASSES, Kernel
-from neusight.workloads.graph import FoldedGraph, FoldedKernel, Graph, MemoryProfile, Node, RepeatedLayer
+from neusight.kernels.families import KERNEL_CLASSES, Kernel
+from neusight.requests import Request
+from neusight.workloads.workload import PHASES, Layer, Node, Reference, Tensor, Workload
 
-VERSION = 1
-
-
-def to_json(graph: FoldedGraph | Graph) -> str:
-    """One line of JSON; kernels are written once, in a table of their own."""
-    kernels: dict[Kernel, int] = {}
-
-    def number(kernel: Kernel) -> int:
-        return kernels.setdefault(kernel, len(kernels))
-
-    content = {f.name: getattr(graph, f.name) for f in fields(graph)}
-    content["memory"] = asdict(graph.memory)
-    if isinstance(graph, FoldedGraph):
-        kind = "folded"
-        content["kernels"] = [[number(f.kernel), f.operator, f.phase, f.count] for f in graph.kernels]
-    else:
-        kind = "graph"
-        content["repeats"] = [asdict(r) for r in graph.repeats]
-        content["nodes"] = [_node_content(node, number) for node in graph.nodes]
-    table = [{"family": k.family, **_compact(k)} for k in kernels]
-    return json.dumps({"version": VERSION, "kind": kind, "table": table, "graph": content}, separators=(",", ":"))
+VERSION = 2
+_KINDS = ("weight", "gradient", "state", "input", "intermediate")
+_FIELDS = {family: [f.name for f in fields(kind)] for family, kind in KERNEL_CLASSES.items()}
+_DEFAULTS = {family: {f.name: f.default for f in fields(kind)} for family, kind in KERNEL_CLASSES.items()}
+Number = Callable[[Any], int]
 
 
-def from_json(text: str) -> FoldedGraph | Graph:
-    """The graph that ``to_json`` wrote.
+def content_of(workload: Workload) -> dict[str, Any]:
+    """The workload without its request, as lists of lists; equal parts are not yet shared, see ``shared``."""
+    return {
+        "parameters": workload.parameters,
+        "uncovered": list(workload.uncovered),
+        "warnings": list(workload.warnings),
+        "tensors": [_tensor_row(t) for t in workload.tensors],
+        "nodes": [_node_row(n) for n in workload.nodes],
+    }
+
+
+def shared(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with equal kernels, layers, shapes and operators once, in tables, and referred to by place."""
+    tables: dict[str, dict[str, int]] = {name: {} for name in ("operators", "layers", "kernels", "shapes")}
+
+    def at(table: str, value: Any) -> int:
+        return tables[table].setdefault(json.dumps(value, separators=(",", ":")), len(tables[table]))
+
+    tensors = [
+        [at("shapes", shape), dtype, kind, at("layers", layer), *rest]
+        for shape, dtype, kind, layer, *rest in content["tensors"]
+    ]
+    nodes = [
+        [at("operators", operator), phase, [at("kernels", k) for k in kernels], at("layers", layer), *rest]
+        for operator, phase, kernels, layer, *rest in content["nodes"]
+    ]
+    listed = {name: [json.loads(text) for text in table] for name, table in tables.items()}
+    return {**content, "tensors": tensors, "nodes": nodes, **listed}
+
+
+def workload_of(content: Mapping[str, Any], request: Request, values: Mapping[str, int] | None = None) -> Workload:
+    """The workload that ``shared`` content describes.
+
+    Args:
+        content: what ``shared`` gave, some numbers perhaps replaced by names.
+        request: the question that it answers.
+        values: a number for each name.
 
     Raises:
-        DataError: not JSON, another version, or not a graph.
+        DataError: the content is not of this form, or names a value that is not there.
+    """
+    known = {} if values is None else values
+
+    def number(value: Any) -> int:
+        return known[value] if type(value) is str else value
+
+    try:
+        shapes = [tuple(map(number, shape)) for shape in content["shapes"]]
+        layers = [Layer(p, tuple(map(number, n)), tuple(map(number, s))) for p, n, s in content["layers"]]
+        kernels = [_kernel(entry, number, request.dtype) for entry in content["kernels"]]
+        operators = content["operators"]
+        return Workload(
+            request=request,
+            parameters=number(content["parameters"]),
+            uncovered=tuple(content["uncovered"]),
+            warnings=tuple(content["warnings"]),
+            tensors=tuple(_tensor(row, shapes, layers, number, request.dtype) for row in content["tensors"]),
+            nodes=tuple(_node(row, operators, kernels, layers, number) for row in content["nodes"]),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DataError(f"a stored workload is malformed ({error}): delete it and trace the model again") from None
+
+
+def to_json(workload: Workload) -> str:
+    """One line of JSON."""
+    content = {"version": VERSION, "request": workload.request.to_dict(), **shared(content_of(workload))}
+    return json.dumps(content, separators=(",", ":"))
+
+
+def from_json(text: str) -> Workload:
+    """The workload that ``to_json`` wrote.
+
+    Raises:
+        DataError: not JSON, another version, or not a workload.
     """
     try:
-        data = json.loads(text)
-        version = data["version"]
-    except (ValueError, KeyError, TypeError):
-        raise DataError("a stored graph is truncated or not one: delete it and trace the model again") from None
+        content = json.loads(text)
+        version = content["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DataError("a stored workload is truncated or not one: delete it and trace the model again") from None
     if version != VERSION:
-        raise DataError(f"a stored graph has version {version}, this program reads {VERSION}: trace the model again")
-    try:
-        return _graph(data)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise DataError(f"a stored graph is malformed ({error}): delete it and trace the model again") from None
+        raise DataError(f"a stored workload has version {version}, this program reads {VERSION}: trace the model again")
+    return workload_of(content, Request.from_dict(content["request"]))
 
 
-def _compact(kernel: Kernel) -> dict[str, Any]:
-    """The fields that differ from their defaults."""
-    return {f.name: getattr(kernel, f.name) for f in fields(kernel) if getattr(kernel, f.name) != f.default}
+MODEL_DTYPE = "model"
+"""Stands for the dtype of the request where content is shared by several."""
 
 
-def _graph(data: dict[str, Any]) -> FoldedGraph | Graph:
-    table = [KERNEL_CLASSES[entry.pop("family")](**entry) for entry in data["table"]]
-    content = data["graph"]
-    content["memory"] = MemoryProfile(**content["memory"])
-    content["uncovered"], content["warnings"] = tuple(content["uncovered"]), tuple(content["warnings"])
-    if data["kind"] == "folded":
-        content["kernels"] = tuple(
-            FoldedKernel(kernel=table[k], operator=operator, phase=phase, count=count)
-            for k, operator, phase, count in content["kernels"]
-        )
-        return FoldedGraph(**content)
-    content["repeats"] = tuple(RepeatedLayer(**r) for r in content["repeats"])
-    content["nodes"] = tuple(_node(n, table) for n in content["nodes"])
-    return Graph(**content)
+def _tensor_row(t: Tensor) -> list[Any]:
+    numbers = (t.nbytes, t.touched_bytes, t.born, t.died, t.copies, t.born_step, t.died_step)
+    return [list(t.shape), t.dtype, _KINDS.index(t.kind), _layer_row(t.layer), *numbers]
 
 
-def _node_content(node: Node, number: Callable[[Kernel], int]) -> dict[str, Any]:
-    content = {f.name: getattr(node, f.name) for f in fields(node)}
-    content["kernels"] = [number(k) for k in node.kernels]
-    return content
+def _tensor(row: list[Any], shapes: list[Any], layers: list[Layer], number: Number, dtype: str) -> Tensor:
+    shape, own, kind, layer, *rest = row
+    nbytes, touched, born, died, copies, born_step, died_step = map(number, rest)
+    return Tensor(
+        shape=shapes[shape],
+        dtype=dtype if own == MODEL_DTYPE else own,
+        kind=cast(Any, _KINDS[kind]),
+        layer=layers[layer],
+        nbytes=nbytes,
+        touched_bytes=touched,
+        born=born,
+        died=died,
+        copies=copies,
+        born_step=born_step,
+        died_step=died_step,
+    )
 
 
-def _node(content: dict[str, Any], table: list[Kernel]) -> Node:
-    for name in ("shapes", "strides"):
-        content[name] = tuple(tuple(v) for v in content[name])
-    content["inputs"], content["dtypes"] = tuple(content["inputs"]), tuple(content["dtypes"])
-    content["kernels"] = tuple(table[k] for k in content["kernels"])
-    return Node(**content)
+def _layer_row(layer: Layer) -> list[Any]:
+    return [layer.pattern, list(layer.numbers), list(layer.steps)]
+
+
+def _node_row(n: Node) -> list[Any]:
+    kernels = [_kernel_row(k) for k in n.kernels]
+    references = [[_reference_row(r) for r in of] for of in (n.reads, n.writes)]
+    return [n.operator, PHASES.index(n.phase), kernels, _layer_row(n.layer), n.id, *references, n.copies, n.stride]
+
+
+def _node(row: list[Any], operators: list[str], kernels: list[Kernel], layers: list[Layer], number: Number) -> Node:
+    operator, phase, run, layer, place, reads, writes, copies, stride = row
+    return Node(
+        id=number(place),
+        operator=operators[operator],
+        phase=PHASES[phase],
+        kernels=tuple(kernels[k] for k in run),
+        reads=tuple(_reference(r, number) for r in reads),
+        writes=tuple(_reference(r, number) for r in writes),
+        layer=layers[layer],
+        copies=number(copies),
+        stride=number(stride),
+    )
+
+
+def _reference_row(r: Reference) -> list[Any]:
+    return [r.tensor, r.first, r.step, *(list(edge) for edge in r.edges)]
+
+
+def _reference(row: list[Any], number: Number) -> Reference:
+    tensor, first, step, *edges = row
+    if not edges:
+        return Reference(tensor, number(first), number(step))
+    return Reference(tensor, number(first), number(step), tuple((number(a), b, number(c)) for a, b, c in edges))
+
+
+def _kernel_row(kernel: Kernel) -> list[Any]:
+    """Family, and the fields that differ from their defaults."""
+    defaults = _DEFAULTS[kernel.family]
+    own = {name: getattr(kernel, name) for name in _FIELDS[kernel.family]}
+    return [kernel.family, {name: value for name, value in own.items() if value != defaults[name]}]
+
+
+def _kernel(entry: list[Any], number: Number, dtype: str) -> Kernel:
+    family, given = entry
+    texts = {"op", "layout", "dtype", "kv_dtype"}
+    own = {name: value if name in texts else number(value) for name, value in given.items()}
+    if own.get("dtype") == MODEL_DTYPE:
+        own["dtype"] = dtype
+    return KERNEL_CLASSES[family](**own)

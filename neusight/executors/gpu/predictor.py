@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
+from neusight.executors.base import Options
+from neusight.executors.costs import Costs
 from neusight.executors.gpu.features import Situation, feature_matrix, situate
 from neusight.executors.gpu.tile_models.artifact import Artifact, Manifest, load_artifacts
 from neusight.executors.gpu.tile_models.protocol import utilisation
@@ -19,7 +21,6 @@ from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import by_distinct, winograd_gain
 from neusight.laws.physics import DEFAULT, Physics
-from neusight.laws.power import PowerDemand
 
 THROTTLED = 1.15
 """A kernel that the power limit stretches by more than this is limited by power."""
@@ -32,52 +33,6 @@ UNKNOWN_SPREAD = 0.3
 """Where no device was left out in training (assumption)."""
 SEEN_SHARE = 0.5
 """Of the spread that a device keeps whose level was measured: the same board is met in other states (assumption)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnergyUse:
-    """Energy of single launches in joules, by where it goes; columns of shape (n,)."""
-
-    compute_j: np.ndarray
-    sram_j: np.ndarray
-    dram_j: np.ndarray
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelEstimates:
-    """Estimates for a batch of kernels; every array has shape (n,).
-
-    ``latency_s = overhead_s + bound_s / utilisation`` and ``latency_s >= bound_s`` for any model and input.
-    ``low_s`` and ``high_s`` enclose the 90 % interval. ``source`` names the tile model that answered
-    (``gemm``), a model used outside the family it was trained on (``gemm (transferred)``), or ``roofline`` (fallback).
-    """
-
-    latency_s: np.ndarray
-    low_s: np.ndarray
-    high_s: np.ndarray
-    bound_s: np.ndarray
-    overhead_s: np.ndarray
-    utilisation: np.ndarray
-    limiter: np.ndarray
-    """``compute``, ``dram``, ``l2`` or ``power``: the resource that takes longest; ``launch`` where the launch does."""
-    tile: np.ndarray
-    """Tile shape as text, ``128x64``."""
-    tile_count: np.ndarray
-    waves: np.ndarray
-    outside: np.ndarray
-    """What of kernel or device lies outside of the answering model's training, in words; "" where nothing does."""
-    source: np.ndarray
-    spread: np.ndarray
-    """Standard deviation of the log error that all kernels of an op share on the device."""
-    demand: PowerDemand | None = None
-    """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
-    energy: EnergyUse | None = None
-    """Where the device's energy is known."""
-
-    @property
-    def in_domain(self) -> np.ndarray:
-        """Whether kernel and device lie within the answering model's training."""
-        return np.asarray(self.outside == "")
 
 
 HOMES = {"attention": "gemm", "grouped_gemm": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
@@ -110,7 +65,8 @@ def _outside(artifact: Artifact, s: Situation, native: np.ndarray, inputs: np.nd
     its dtype, a feature or the kernel's size.
     """
     batch = s.batch
-    if artifact.lone_vendor(s.device.id, s.device.vendor):
+    known = "" if s.device.hypothetical else s.device.id
+    if artifact.lone_vendor(known, s.device.vendor):
         return np.full(len(batch), f"GPUs of {s.device.vendor}")
     beyond = artifact.beyond(inputs, s.work)
     if native.all():
@@ -125,7 +81,7 @@ def _outside(artifact: Artifact, s: Situation, native: np.ndarray, inputs: np.nd
 class Correction(Protocol):
     """What is known of a device beyond the tile models: a calibration with measurements of its own."""
 
-    def apply(self, situation: Situation, estimates: KernelEstimates) -> KernelEstimates:
+    def apply(self, situation: Situation, estimates: Costs) -> Costs:
         """The estimates of a situation's kernels, corrected."""
 
     def described(self) -> str:
@@ -142,7 +98,6 @@ class KernelPredictor:
 
     artifacts: Mapping[str, Artifact]
     choice: TileChoice
-    provenance: Mapping[str, Any] = field(default_factory=dict)
     corrections: Mapping[str, Correction] = field(default_factory=dict)
     physics: Physics = DEFAULT
 
@@ -153,10 +108,29 @@ class KernelPredictor:
         Raises:
             ArtifactError: none there, or one does not load.
         """
-        artifacts = load_artifacts(path)
-        return cls(artifacts, shipped_choice(path), _provenance(artifacts))
+        return cls(load_artifacts(path), shipped_choice(path))
 
-    def predict(self, batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+    takes: ClassVar[frozenset[str]] = frozenset()
+
+    def cost(self, batch: KernelBatch, device: DeviceSpec, options: Options = Options()) -> Costs:  # noqa: B008
+        """As ``predict``: no option means anything to a GPU."""
+        return self.predict(batch, device)
+
+    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
+        """Tile models, what they learned from, and the calibration of a device."""
+        correction = self.correction(device)
+        manifests = [a.manifest for a in self.artifacts.values()]
+        return {
+            "tile_models": {m.name: f"{m.backend}, {m.weights_sha256[:12]}" for m in manifests},
+            "training_gpus": tuple(sorted({gpu for m in manifests for gpu in m.training_gpus})),
+            "calibration": correction.described() if correction else "",
+        }
+
+    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
+        """Zeros mean nothing to a GPU."""
+        return (f"zeros of tensors change nothing on {device.id}, which multiplies them",) if has_zeros else ()
+
+    def predict(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
         """Estimate every kernel of a batch, each as a single launch.
 
         Raises:
@@ -164,13 +138,13 @@ class KernelPredictor:
         """
         if len(batch) > CHUNK:
             rows = [np.arange(i, min(i + CHUNK, len(batch))) for i in range(0, len(batch), CHUNK)]
-            return _merge([(r, self.predict(batch.take(r), device)) for r in rows], len(batch))
+            return Costs.joined([(r, self.predict(batch.take(r), device)) for r in rows], len(batch))
         names = answering_model(batch, self.artifacts)
         first = str(names[0])
         if (names == first).all():
             return self._answer(batch, device, first)
         parts = {name: np.flatnonzero(names == name) for name in np.unique(names)}
-        return _merge([(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in parts.items()], len(batch))
+        return Costs.joined([(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in parts.items()], len(batch))
 
     def situate(self, batch: KernelBatch, device: DeviceSpec) -> Situation:
         """The kernels on a device as the tile models see them."""
@@ -180,7 +154,7 @@ class KernelPredictor:
         """What corrects the estimates for a device."""
         return None if device.hypothetical else self.corrections.get(device.id)
 
-    def _answer(self, batch: KernelBatch, device: DeviceSpec, name: str) -> KernelEstimates:
+    def _answer(self, batch: KernelBatch, device: DeviceSpec, name: str) -> Costs:
         if name not in self.artifacts:
             raise CoverageError(
                 f"no tile model '{name}' for {batch.family} kernels among {', '.join(self.artifacts)}: "
@@ -189,7 +163,7 @@ class KernelPredictor:
         artifact = self.artifacts[name]
         situation = self.situate(batch, device)
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
-        levels = _by_op_and_dtype(batch, lambda op, dtype: artifact.level(device.id, op, dtype) or 0.0)
+        levels = _by_op_and_dtype(batch, lambda op, dtype: _level(artifact, device, op, dtype) or 0.0)
         share = utilisation(artifact.model.logits(inputs, situation.prior), levels)
         native = trained_on(artifact, batch)
         found = _estimates(situation, share, artifact, native, _outside(artifact, situation, native, inputs))
@@ -199,7 +173,7 @@ class KernelPredictor:
 
 def _estimates(
     s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray
-) -> KernelEstimates:
+) -> Costs:
     manifest = artifact.manifest
     floors = manifest.launch_floors_s
     usual = float(np.median(list(floors.values()))) if floors else s.device.launch_overhead_s
@@ -207,12 +181,12 @@ def _estimates(
     execution_s = s.bound_s / share
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     # A device that has a level for one op and dtype has one for all.
-    seen = artifact.level(s.device.id, str(s.batch["op"][0])) is not None
+    seen = _level(artifact, s.device, str(s.batch["op"][0])) is not None
     ops = s.batch["op"].astype(str)
-    low = by_distinct(ops, lambda op: _factors(manifest, op, seen)[0])
-    high = by_distinct(ops, lambda op: _factors(manifest, op, seen)[1])
+    low = by_distinct(ops, lambda op: min(_factors(manifest, op, seen)[0], 1.0))
+    high = by_distinct(ops, lambda op: max(_factors(manifest, op, seen)[1], 1.0))
     limiter = _limiter(s)
-    return KernelEstimates(
+    return Costs(
         latency_s=overhead_s + execution_s,
         low_s=overhead_s + np.maximum(execution_s * low**power, s.bound_s),
         high_s=overhead_s + execution_s * high**power,
@@ -228,6 +202,11 @@ def _estimates(
         spread=by_distinct(ops, lambda op: _spread(manifest, op, seen)) * power,
         demand=s.power_demand(),
     )
+
+
+def _level(artifact: Artifact, device: DeviceSpec, op: str, dtype: str = "float32") -> float | None:
+    """A training device's own level; a variant that the user made of one was never measured."""
+    return None if device.hypothetical else artifact.level(device.id, op, dtype)
 
 
 def _factors(manifest: Manifest, op: str, seen: bool) -> list[float]:
@@ -259,26 +238,11 @@ def _limiter(s: Situation) -> np.ndarray:
     return np.where(s.throttle > THROTTLED, "power", longest)
 
 
-def _merge(parts: list[tuple[np.ndarray, KernelEstimates]], length: int) -> KernelEstimates:
-    """Put partial answers back in the order of the batch."""
-    columns: dict[str, Any] = {}
-    demands = [part.demand for _, part in parts if part.demand is not None]
-    if len(demands) == len(parts):
-        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
-        columns["demand"] = PowerDemand.joined(demands).take(order)
-    for name in set(KernelEstimates.__dataclass_fields__) - {"demand", "energy"}:
-        values = [(rows, getattr(part, name)) for rows, part in parts]
-        merged = np.empty(length, dtype=np.result_type(*(v.dtype for _, v in values)))
-        for rows, value in values:
-            merged[rows] = value
-        columns[name] = merged
-    return KernelEstimates(**columns)
+def load(tile_models: Path | None = None, calibrations: Path | None = None) -> KernelPredictor:
+    """The executor of GPUs, with tile models and calibrations from where they lie."""
+    from neusight.executors.gpu.calibration.folder import load_calibrations
 
-
-def _provenance(artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
-    """Which models answer, and what they learned from."""
-    manifests = [a.manifest for a in artifacts.values()]
-    return {
-        "tile_models": {m.name: f"{m.backend}, {m.weights_sha256[:12]}" for m in manifests},
-        "training_gpus": sorted({gpu for m in manifests for gpu in m.training_gpus}),
-    }
+    kernels = KernelPredictor.load(tile_models)
+    if calibrations is None:
+        return kernels
+    return replace(kernels, corrections=load_calibrations(calibrations, kernels))

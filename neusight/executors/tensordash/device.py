@@ -7,26 +7,35 @@ dense machine's rate, and estimates say how much that is. The DRAM is a bound of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.predictor import EnergyUse, KernelEstimates
-from neusight.executors.tensordash.cycles import Cycles, PassCycles, kernel_cycles
+from neusight.executors.base import Options
+from neusight.executors.costs import Costs, EnergyUse
+from neusight.executors.tensordash.cycles import Cycles, PassCycles, kernel_cycles, simulated
 from neusight.executors.tensordash.machine import (
     DRAM_J_PER_BYTE,
     DRAM_SHARE,
     MAC_J,
     SRAM_J_PER_BYTE,
     Machine,
+    machine_of,
 )
-from neusight.executors.tensordash.operands import MAPPED, operand_bytes
+from neusight.executors.tensordash.operands import operand_bytes
+from neusight.executors.tensordash.passes import modelled, passes_interval
+from neusight.executors.tensordash.tile_model import load_tile_model
 from neusight.kernels import KernelBatch
+from neusight.kernels.sparsity import has_zeros, with_zeros
 from neusight.kernels.work import by_distinct, element_bytes, work_of
 from neusight.laws.bounds import flops_per_s
+from neusight.transforms.sparsity import MAPPED
 
 SOURCE = "tensordash"
 DENSE_SOURCE = "dense rate (transferred)"
+NO_ZEROS = "no sparsity given: nothing is skipped and the machine runs like its dense twin; give --sparsity"
 DENSE_DOUBT = 1.5
 """Times as long as its bound that a kernel off the PEs may take (assumption)."""
 
@@ -47,15 +56,18 @@ class MachinePredictor:
     interval: tuple[float, float] = (1.0, 1.0)
     compression: bool = False
 
-    def predict(self, batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
-        """Single launches of a batch of one family; what is on the PEs needs the columns of ``with_zeros``.
+    def predict(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
+        """Single launches of a batch of one family; what says nothing of zeros has none.
 
         Raises:
             DeviceError: a dtype that the machine lacks.
         """
-        return self._on_pes(batch, device) if batch.family in MAPPED else self._beside(batch, device)
+        if batch.family not in MAPPED:
+            return self._beside(batch, device)
+        told = batch if has_zeros(batch) else with_zeros(batch, [None] * len(batch))
+        return self._on_pes(told, device)
 
-    def _on_pes(self, batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+    def _on_pes(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
         machine, found = self.machine, kernel_cycles(batch, self.machine, self.pass_cycles)
         moved = self._dram_bytes(batch)
         dram_s = moved / device.dram_bandwidth_bytes_per_s
@@ -71,7 +83,7 @@ class MachinePredictor:
         )
         return self._estimates(batch, device, (execution_s, low_s, high_s, bound_s), limiter, SOURCE, energy, found)
 
-    def _beside(self, batch: KernelBatch, device: DeviceSpec) -> KernelEstimates:
+    def _beside(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
         work = work_of(batch)
         compute_s, dram_s = work.flops / flops_per_s(batch, device), work.bytes / device.dram_bandwidth_bytes_per_s
         bound_s = np.maximum(compute_s, dram_s)
@@ -94,13 +106,13 @@ class MachinePredictor:
         source: str,
         energy: EnergyUse,
         found: Cycles | None = None,
-    ) -> KernelEstimates:
+    ) -> Costs:
         n, machine = len(batch), self.machine
         (execution_s, low_s, high_s, bound_s), overhead_s = times_s, np.full(n, device.launch_overhead_s)
         passes = np.zeros(n) if found is None else found.passes
         tile = "" if found is None else f"{machine.rows}x{machine.columns}x{machine.lanes}"
         doubt = np.log(np.maximum(high_s / np.maximum(execution_s, 1e-15), 1.0)) / 1.645
-        return KernelEstimates(
+        return Costs(
             latency_s=overhead_s + execution_s,
             low_s=overhead_s + low_s,
             high_s=overhead_s + high_s,
@@ -137,3 +149,49 @@ class MachinePredictor:
         machine = self.machine
         row_bytes = (machine.rows + machine.columns) * machine.lanes * machine.tiles * element_bytes(batch)
         return found.dense * row_bytes
+
+
+class TensorDash:
+    """The executor of TensorDash machines and their dense twins."""
+
+    takes: ClassVar[frozenset[str]] = frozenset({"sparsity", "simulate", "compression"})
+
+    def cost(self, batch: KernelBatch, device: DeviceSpec, options: Options) -> Costs:
+        """Costs of a batch with the zeros that it tells, dense where it tells none.
+
+        Raises:
+            DeviceError: no such machine, or a dtype that it lacks. ArtifactError: the tile model does not load.
+        """
+        return machine_predictor(device, options).predict(batch, device)
+
+    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
+        """The tile model of the machine's passes."""
+        if not machine_of(device).skips:
+            return {}
+        manifest = load_tile_model().manifest
+        return {"tile_models": {manifest.name: f"{manifest.backend}, {manifest.weights_sha256[:12]}"}}
+
+    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
+        """Without zeros there is nothing to skip."""
+        return (NO_ZEROS,) if machine_of(device).skips and not has_zeros else ()
+
+
+def machine_predictor(device: DeviceSpec, options: Options) -> MachinePredictor:
+    """The predictor of a device's kernels: by the tile model, or by the simulator itself.
+
+    Raises:
+        DeviceError: no such machine. ArtifactError: the tile model does not load.
+    """
+    machine = machine_of(device)
+    by_model = machine.skips and not options.simulate
+    return MachinePredictor(
+        machine=machine,
+        pass_cycles=modelled if by_model else simulated,
+        interval=passes_interval() if by_model else (1.0, 1.0),
+        compression=options.compression,
+    )
+
+
+def load(tile_models: Path | None = None, calibrations: Path | None = None) -> TensorDash:
+    """The executor of the machines; their tile model ships and is loaded when it is needed."""
+    return TensorDash()

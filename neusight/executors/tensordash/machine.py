@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError
-from neusight.executors.kinds import SPARSE, is_machine
 from neusight.executors.tensordash.options import DEPTH, LANES
 from neusight.executors.tensordash.streams import COLUMNS, ROWS
 
+KIND = "tensordash"
+"""``DeviceSpec.kind`` of the machine and of its dense twin."""
+DENSE = "TensorDash dense twin"
+"""``DeviceSpec.architecture`` of the same machine without scheduler and multiplexers."""
 POWER_OVERHEAD = {"float32": 0.02, "bfloat16": 0.05}
 """What scheduling adds to the power of the compute (float32: the paper; bfloat16: an assumption, smaller multipliers
 beside the same multiplexers)."""
@@ -68,13 +71,13 @@ def machine_of(device: DeviceSpec) -> Machine:
     Raises:
         DeviceError: another device, or peak, tiles, lanes and clock that do not fit together.
     """
-    if not is_machine(device):
-        raise DeviceError(f"{device.id} is a {device.architecture}, no {SPARSE}: take tensordash or tensordash-dense")
+    if device.kind != KIND:
+        raise DeviceError(f"{device.id} is a {device.architecture}, no TensorDash: take tensordash or tensordash-dense")
     machine = Machine(
         tiles=device.sm_count,
         lanes=device.warp_size,
         clock_hz=device.boost_clock_hz,
-        skips=device.architecture == SPARSE,
+        skips=device.architecture != DENSE,
     )
     peak, stated = 2.0 * machine.macs_per_cycle * machine.clock_hz, device.gemm_flops_per_s("float32")
     if abs(stated / peak - 1.0) > 0.01:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,15 +13,39 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import CoverageError, ModelError
 from neusight.kernels import Kernel
-from neusight.workloads.graph import Node, Phase
 from neusight.workloads.rules import covered, fallback, kernels_of
 from neusight.workloads.tensors import Call, TensorSpec
-from neusight.workloads.trace.memory import Ledger
+from neusight.workloads.trace.memory import Allocation, Ledger
+from neusight.workloads.workload import Phase
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 """Asked for by Python wrappers of tensors, of which a real run has none."""
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
+_IN_PART = {
+    *(
+        "embedding",
+        "index",
+        "_unsafe_index",
+        "gather",
+        "index_select",
+        "take",
+        "take_along_dim",
+        "index_put",
+        "index_put_",
+    ),
+    *(
+        "_index_put_impl_",
+        "scatter",
+        "scatter_",
+        "scatter_add",
+        "scatter_add_",
+        "index_add",
+        "index_add_",
+        "index_copy_",
+    ),
+}
+"""Operators that touch as many elements of their first argument as the others or the result have."""
 _READS_VALUES = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
 
 
@@ -34,6 +59,22 @@ def _dtype_name(dtype: torch.dtype) -> str:
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
     """Shape, dtype and strides of a tensor."""
     return TensorSpec(tuple(tensor.shape), _dtype_name(tensor.dtype), tensor.stride())
+
+
+@dataclass(slots=True, kw_only=True)
+class RawNode:
+    """One executed operator as it was recorded: ``code`` is equal for equal operators on equal tensors, ``inputs`` are
+    the nodes whose results it reads.
+    """
+
+    operator: str
+    phase: Phase
+    kernels: tuple[Kernel, ...]
+    reads: tuple[Allocation, ...]
+    writes: tuple[Allocation, ...]
+    inputs: tuple[int, ...]
+    layer: str
+    code: int
 
 
 class _Description(dict[int, TensorSpec]):
@@ -68,12 +109,13 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.ledger = ledger
         self.allow_fallback = allow_fallback
-        self.nodes: list[Node] = []
+        self.nodes: list[RawNode] = []
         self.uncovered: dict[str, None] = {}
         self.phase: Phase = "forward"
         self.layers: list[str] = [""]
         self.recording = False
         self._layer_of_sequence: dict[int, str] = {}
+        self._codes: dict[Any, int] = {}
 
     @contextmanager
     def during(self, phase: Phase, *, record: bool = True, layer: str = "") -> Iterator[None]:
@@ -106,7 +148,7 @@ class Recorder(TorchDispatchMode):
         else:
             self._layer()
             for tensor in outputs:
-                self.ledger.add(tensor, self.phase)
+                self.ledger.add(tensor)
         return result
 
     def _value(self, func: Any, args: tuple[Any, ...]) -> Any:
@@ -119,38 +161,58 @@ class Recorder(TorchDispatchMode):
         )
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> None:
+        index, layer = len(self.nodes), self._layer()
         inputs = list(_tensors((*args, *kwargs.values())))
-        index = len(self.nodes)
-        sources = {self.ledger.add(t, self.phase, "inputs").writer for t in inputs}
-        self._write(func, args, outputs, index)
+        read = [self.ledger.add(t, "input", layer) for t in inputs]
+        sources = {one.writer for one in read} - {-1}
+        written = self._write(func, args, outputs, index, layer)
         call = _call(func, args, kwargs, outputs)
+        kernels = self._kernels(call)
+        if kernels and self.phase != "optimizer":
+            self._touch(call, (*zip(read, map(spec_of, inputs), strict=True), *written))
         tensors = (*call.inputs, *call.outputs)
+        code = (func, tuple((t.shape, t.dtype, t.strides) for t in tensors), len(sources))
         self.nodes.append(
-            Node(
-                id=index,
+            RawNode(
                 operator=f"{func.namespace}.{func.__name__}",
                 phase=self.phase,
-                kernels=self._kernels(call),
-                inputs=tuple(sorted(sources - {-1})),
-                layer=self._layer(),
-                shapes=tuple(t.shape for t in tensors),
-                dtypes=tuple(t.dtype for t in tensors),
-                strides=tuple(t.strides for t in tensors),
-                live_bytes=self.ledger.live_bytes,
+                kernels=kernels,
+                reads=tuple({id(one): one for one in read}.values()),
+                writes=tuple({id(one): one for one, _ in written}.values()),
+                inputs=tuple(sorted(sources)),
+                layer=layer,
+                code=self._codes.setdefault(code, len(self._codes)),
             )
         )
 
-    def _write(self, func: Any, args: tuple[Any, ...], outputs: list[torch.Tensor], index: int) -> None:
+    def _write(
+        self, func: Any, args: tuple[Any, ...], outputs: list[torch.Tensor], index: int, layer: str
+    ) -> list[tuple[Allocation, TensorSpec]]:
         """This node becomes the last writer of what it makes or changes; a view writes nothing."""
+        written = []
         for tensor in outputs:
-            allocation = self.ledger.add(tensor, self.phase)
+            allocation = self.ledger.add(tensor, layer=layer)
             if allocation.born == index and allocation.writer < 0:
                 allocation.writer = index
+                written.append((allocation, spec_of(tensor)))
         if func._schema.is_mutable:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 if argument.is_write:
                     for tensor in _tensors((value,)):
-                        self.ledger.add(tensor, self.phase).writer = index
+                        changed = self.ledger.add(tensor, layer=layer)
+                        changed.writer = index
+                        written.append((changed, spec_of(tensor)))
+        return written
+
+    @staticmethod
+    def _touch(call: Call, seen: Iterable[tuple[Allocation, TensorSpec]]) -> None:
+        """Note how much of each storage the operator's kernels touch: as much as its view of it holds."""
+        partly = call.name in _IN_PART
+        table = call.args[0] if partly else None
+        others = [t.nbytes for t in (*call.inputs, *call.outputs) if t != table]
+        for allocation, spec in seen:
+            size = max(others, default=0) if partly and spec == table else spec.nbytes
+            allocation.touched_bytes = max(allocation.touched_bytes, min(size, allocation.nbytes))
 
     def _where(self) -> str:
         return f"layer '{self.layers[-1]}'" if self.layers[-1] else "the model"

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from neusight.workloads.graph import Node, RepeatedLayer
+from neusight.workloads.trace.recorder import RawNode
+from neusight.workloads.workload import Repeat
 
 _MIN_KERNELS = 4
 """A stretch with fewer kernels is no layer: chains of equal pointwise operators would otherwise be found."""
@@ -15,7 +16,7 @@ _CANDIDATES = 64
 """How many of the most frequent distances between equal nodes are tried as the length of a layer."""
 
 
-def find_repeats(nodes: Sequence[Node]) -> tuple[RepeatedLayer, ...]:
+def find_repeats(nodes: Sequence[RawNode]) -> tuple[Repeat, ...]:
     """Stretches of nodes that follow one another several times, within a phase; the widest coverage wins.
 
     Two stretches are equal when their nodes have the same operators, shapes, dtypes and strides, one by one, and read
@@ -30,20 +31,18 @@ def find_repeats(nodes: Sequence[Node]) -> tuple[RepeatedLayer, ...]:
     )
 
 
-def _codes(nodes: Sequence[Node]) -> np.ndarray:
+def _codes(nodes: Sequence[RawNode]) -> np.ndarray:
     """One integer a node: equal for equal operators on equal tensors."""
-    known: dict[tuple[object, ...], int] = {}
-    keys = ((n.operator, n.shapes, n.dtypes, n.strides, len(n.inputs)) for n in nodes)
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+    return np.array([node.code for node in nodes], dtype=np.int64)
 
 
-def _phases(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
+def _phases(nodes: Sequence[RawNode]) -> Iterator[tuple[int, int]]:
     """First and last-but-one index of every phase."""
     bounds = [i for i in range(1, len(nodes)) if nodes[i].phase != nodes[i - 1].phase]
     yield from zip([0, *bounds], [*bounds, len(nodes)], strict=True)
 
 
-def _search(nodes: Sequence[Node], codes: np.ndarray, start: int, stop: int) -> Iterator[RepeatedLayer]:
+def _search(nodes: Sequence[RawNode], codes: np.ndarray, start: int, stop: int) -> Iterator[Repeat]:
     """The best repeat between two nodes, then those before and after it."""
     best = _best(nodes, codes, start, stop)
     if best is None:
@@ -53,9 +52,9 @@ def _search(nodes: Sequence[Node], codes: np.ndarray, start: int, stop: int) -> 
     yield from _search(nodes, codes, best.start + best.length * best.count, stop)
 
 
-def _best(nodes: Sequence[Node], codes: np.ndarray, start: int, stop: int) -> RepeatedLayer | None:
+def _best(nodes: Sequence[RawNode], codes: np.ndarray, start: int, stop: int) -> Repeat | None:
     part = codes[start:stop]
-    best: RepeatedLayer | None = None
+    best: Repeat | None = None
     for length in _lengths(part):
         for first, run in _runs(part, length):
             count = run // length + 1
@@ -85,7 +84,7 @@ def _runs(codes: np.ndarray, length: int) -> Iterator[tuple[int, int]]:
             yield first, last - first
 
 
-def _aligned(nodes: Sequence[Node], first: int, length: int, run: int) -> RepeatedLayer | None:
+def _aligned(nodes: Sequence[RawNode], first: int, length: int, run: int) -> Repeat | None:
     """The repeat in a run of equal nodes at the earliest start from which most stretches are also wired equally."""
     if sum(len(n.kernels) for n in nodes[first : first + length]) < _MIN_KERNELS:
         return None
@@ -97,10 +96,10 @@ def _aligned(nodes: Sequence[Node], first: int, length: int, run: int) -> Repeat
             count, start = wired, candidate
         if count == full:
             break
-    return RepeatedLayer(start=start, length=length, count=count) if count > 1 else None
+    return Repeat(start=start, length=length, count=count) if count > 1 else None
 
 
-def _equally_wired(nodes: Sequence[Node], start: int, length: int, count: int) -> int:
+def _equally_wired(nodes: Sequence[RawNode], start: int, length: int, count: int) -> int:
     """How many stretches from ``start`` on are wired as the first."""
     wanted = _wiring(nodes, start, length)
     for number in range(1, count):
@@ -109,6 +108,6 @@ def _equally_wired(nodes: Sequence[Node], start: int, length: int, count: int) -
     return count
 
 
-def _wiring(nodes: Sequence[Node], start: int, length: int) -> list[tuple[int, ...]]:
+def _wiring(nodes: Sequence[RawNode], start: int, length: int) -> list[tuple[int, ...]]:
     """For every node of a stretch, which nodes of the same stretch it reads."""
     return [tuple(i - start for i in node.inputs if i >= start) for node in nodes[start : start + length]]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from neusight.errors import ModelError, NeusightError, nearest
-from neusight.workloads.graph import Graph
+from neusight.errors import ModelError, NeusightError
+from neusight.requests import Request
 from neusight.workloads.tensors import TensorSpec
-from neusight.workloads.trace.structure import find_repeats
+from neusight.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import torch
@@ -18,28 +19,19 @@ if TYPE_CHECKING:
     from neusight.workloads.trace.recorder import Recorder
 
 Inputs = Mapping[str, Any] | Sequence[Any]
-Mode = Literal["inference", "training"]
-OPTIMIZERS = ("none", "sgd", "adam", "adamw")
-ATTENTIONS = ("eager", "sdpa", "flash")
 FORMS = ("foreach", "fused")
 
 
 def trace(
     model: torch.nn.Module | Callable[[], torch.nn.Module],
     inputs: Inputs,
+    request: Request,
     *,
-    name: str,
-    mode: Mode = "inference",
-    batch: int = 1,
-    seq_len: int | None = None,
-    dtype: str = "float32",
-    optimizer: str = "none",
     optimizer_form: str = "foreach",
-    attention: str = "eager",
     loss: Callable[[Any], torch.Tensor] | None = None,
     time_loss: bool = True,
     allow_fallback: bool = False,
-) -> Graph:
+) -> Workload:
     """Run one step on fake tensors and record what a GPU would run.
 
     A training step is the steady state: gradients start as None (``zero_grad()``), the optimizer's state exists
@@ -49,63 +41,45 @@ def trace(
         model: a function that builds the module (called on fake tensors, so no weight is ever allocated), or a module
             (left as it is; the trace works on a fake copy of it).
         inputs: by name or in order, what ``forward`` takes: a TensorSpec or tensor (only its shape and dtype count;
-            floating ones take ``dtype``), anything else is passed on.
-        name: what the graph calls the model.
-        mode: ``inference`` (evaluation mode, no autograd) or ``training``.
-        batch: samples in a step, for the record.
-        seq_len: tokens in a sample, for the record; None where it means nothing.
-        dtype: floating dtype of weights and inputs.
-        optimizer: ``none``, ``sgd`` (with momentum 0.9), ``adam`` or ``adamw``; only in training.
+            floating ones take the request's dtype), anything else is passed on.
+        request: mode (``inference``: evaluation mode, no autograd), dtype, optimizer (``sgd`` has momentum 0.9), and
+            what ``torch.nn.functional.scaled_dot_product_attention`` becomes (modules that write attention out are not
+            changed); batch and sequence length for the record, since the inputs have them.
         optimizer_form: ``foreach`` (PyTorch's choice on CUDA) or ``fused``.
-        attention: what ``torch.nn.functional.scaled_dot_product_attention`` becomes: ``eager``, ``sdpa`` or ``flash``.
-            Modules that write attention out are not changed.
         loss: from the model's result to a scalar. Unless given, the result's ``loss`` if it has one, else the sum of
             the cross-entropies of its logits over all positions, else the sum of its first floating tensor.
-        time_loss: whether the forward kernels of the loss are part of the graph (phase forward, layer ``loss``).
+        time_loss: whether the forward kernels of the loss are part of the workload (phase forward, layer ``loss``).
             Without them, the backward pass still begins with its gradient.
-        allow_fallback: replace operators without a rule by one pass over their tensors, listed in ``Graph.uncovered``.
+        allow_fallback: replace operators without a rule by one pass over their tensors, listed in ``uncovered``.
 
     Raises:
         CoverageError: an operator has no rule, and ``allow_fallback`` is False.
         ModelError: an option is unknown, or the module cannot be built or run with these inputs.
     """
-    _check(mode, dtype, optimizer, optimizer_form, attention)
+    if optimizer_form not in FORMS:
+        raise ModelError(f"unknown optimizer form '{optimizer_form}': one of {', '.join(FORMS)}")
+    from neusight.workloads.trace.layers import layered
     from neusight.workloads.trace.memory import Ledger
     from neusight.workloads.trace.recorder import Recorder
 
     recorder = Recorder(Ledger(), allow_fallback=allow_fallback)
-    with explained(name, "trace"), _environment(attention, mode):
-        module = _fake_module(model, dtype)
-        given = _fake_inputs(inputs, dtype)
+    with explained(request.model, "trace"), _environment(request.attention, request.mode):
+        module = _fake_module(model, request.dtype)
+        given = _fake_inputs(inputs, request.dtype)
         parameters = sum(p.numel() for p in module.parameters())
-        forward_end = _step(recorder, module, given, mode, (optimizer, optimizer_form), loss, time_loss)
-    return Graph(
-        model=name,
-        mode=mode,
-        batch=batch,
-        seq_len=seq_len,
-        dtype=dtype,
-        optimizer=optimizer if mode == "training" else "none",
-        attention=attention,
-        parameters=parameters,
-        nodes=tuple(recorder.nodes),
-        memory=recorder.ledger.profile(forward_end),
-        repeats=find_repeats(recorder.nodes),
-        uncovered=tuple(recorder.uncovered),
-    )
+        how = _How(request.mode, (request.optimizer, optimizer_form), loss, time_loss)
+        _step(recorder, module, given, how)
+    return layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
 
 
-def _check(mode: str, dtype: str, optimizer: str, form: str, attention: str) -> None:
-    options = {
-        "mode": (mode, ("inference", "training")),
-        "dtype": (dtype, ("float32", "float16", "bfloat16", "float64")),
-        "optimizer": (optimizer, OPTIMIZERS),
-        "optimizer form": (form, FORMS),
-        "attention": (attention, ATTENTIONS),
-    }
-    for what, (value, known) in options.items():
-        if value not in known:
-            raise ModelError(f"unknown {what} '{value}': one of {', '.join(known)}{nearest(value, known)}")
+@dataclass(frozen=True)
+class _How:
+    """What a step runs beside the module: optimizer by name and form, the loss, and whether it is timed."""
+
+    mode: str
+    optimizer: tuple[str, str]
+    loss: Callable[[Any], Any] | None
+    time_loss: bool
 
 
 @contextmanager
@@ -175,31 +149,29 @@ def _fake_inputs(inputs: Inputs, dtype: str) -> tuple[tuple[Any, ...], dict[str,
 
 
 def _step(
-    recorder: Recorder, module: torch.nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]], mode: Mode,
-    optimizer: tuple[str, str], loss: Callable[[Any], Any] | None, time_loss: bool,
-) -> int | None:  # fmt: skip
-    """Forward, and in training backward and the optimizer's step; the id of the last forward node in training."""
+    recorder: Recorder, module: torch.nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]], how: _How
+) -> None:
+    """Forward, and in training backward and the optimizer's step."""
     from neusight.workloads.trace.building import track_layers
     from neusight.workloads.trace.training import default_loss, prepared_optimizer
     from neusight.workloads.trace.transformers_forms import unpadded_batches
 
     ledger = recorder.ledger
     for tensor in (*module.parameters(), *module.buffers()):
-        ledger.add(tensor, "forward", "weights")
-    module.train(mode == "training")
-    update = prepared_optimizer(module, *optimizer, ledger) if mode == "training" else None
+        ledger.add(tensor, "weight")
+    training = how.mode == "training"
+    module.train(training)
+    update = prepared_optimizer(module, *how.optimizer, ledger) if training else None
     args, kwargs = given
     with unpadded_batches(), track_layers(module, recorder), recorder:
         with recorder.during("forward"):
             result = module(*args, **kwargs)
-        if mode == "inference":
-            return None
-        with recorder.during("forward", record=time_loss, layer="loss"):
-            scalar = (loss or default_loss)(result)
-        del result
-        forward_end = len(recorder.nodes) - 1
-        _learn(recorder, module, scalar, update)
-    return forward_end
+        if training:
+            with recorder.during("forward", record=how.time_loss, layer="loss"):
+                scalar = (how.loss or default_loss)(result)
+            del result
+            _learn(recorder, module, scalar, update)
+        ledger.close()
 
 
 def _learn(recorder: Recorder, module: torch.nn.Module, loss: torch.Tensor, update: Any) -> None:
@@ -208,7 +180,7 @@ def _learn(recorder: Recorder, module: torch.nn.Module, loss: torch.Tensor, upda
         loss.backward()
     for parameter in module.parameters():
         if parameter.grad is not None:
-            recorder.ledger.add(parameter.grad, "backward").kind = "gradients"
+            recorder.ledger.add(parameter.grad).kind = "gradient"
     if update is not None:
         with recorder.during("optimizer"):
             update.step()

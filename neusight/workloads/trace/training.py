@@ -62,7 +62,7 @@ def prepared_optimizer(module: torch.nn.Module, name: str, form: str, ledger: Le
     for state in optimizer.state.values():
         for tensor in state.values():
             if isinstance(tensor, torch.Tensor) and tensor.dim():
-                ledger.add(tensor, "optimizer", "optimizer")
+                ledger.add(tensor, "state")
     return optimizer
 
 

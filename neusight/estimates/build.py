@@ -1,0 +1,95 @@
+"""From a timeline to an ``Estimate``: columns to rows, with the memory verdict and what a reader must know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neusight.devices.spec import DeviceSpec
+from neusight.estimates.estimate import Estimate
+from neusight.estimates.records import HOST, KernelEstimate, MemoryEstimate, Provenance
+from neusight.estimates.verdicts import warnings_of
+from neusight.executors.costs import Costs
+from neusight.kernels.describe import describe
+from neusight.kernels.families import KernelBatch
+from neusight.schedule.timeline import Errors, Timeline, Wait
+
+_COLUMNS = (
+    *("latency_s", "low_s", "high_s", "bound_s", "utilisation", "limiter"),
+    *("tile", "tile_count", "waves", "outside", "source"),
+)
+
+
+def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) -> Estimate:
+    """The estimate of a step on one device."""
+    workload = timeline.program.workload
+    asked = workload.request
+    estimate = Estimate(
+        model=asked.model,
+        gpu=device.id,
+        mode=asked.mode,
+        batch=asked.batch,
+        seq_len=asked.seq_len,
+        dtype=asked.dtype,
+        optimizer=asked.optimizer,
+        attention=asked.attention,
+        samples=asked.batch,
+        by_kernel=(*_kernel_rows(timeline), *map(_wait_row, timeline.waits)),
+        memory=MemoryEstimate.of(timeline.program.memory, device.dram_capacity_bytes),
+        provenance=provenance,
+        uncovered=workload.uncovered,
+        usd_per_hour=device.price_usd_per_hour,
+    )
+    return warnings_of(estimate, workload.warnings)
+
+
+def lone_kernels(batch: KernelBatch, costs: Costs) -> list[KernelEstimate]:
+    """Single launches, launch overhead included, as one row a kernel of the batch."""
+    rows = _rows(costs, costs.errors_s())
+    return [
+        KernelEstimate(kernel=describe(batch.kernel(i)), family=batch.family, **row) for i, row in enumerate(rows)
+    ]
+
+
+def _kernel_rows(timeline: Timeline) -> Iterator[KernelEstimate]:
+    program = timeline.program
+    for (batch, positions), costs, errors in zip(program.batches, timeline.costs, timeline.errors_s, strict=True):
+        for position, row in zip(positions.tolist(), _rows(costs, errors), strict=True):
+            launch = program.launches[position]
+            yield KernelEstimate(
+                kernel=program.descriptions[position],
+                family=batch.family,
+                operator=launch.operator,
+                phase=launch.phase,
+                count=launch.count,
+                **row,
+            )
+
+
+def _rows(costs: Costs, errors: Errors) -> list[dict[str, Any]]:
+    """Columns to rows, as Python values."""
+    columns = {name: getattr(costs, name).tolist() for name in _COLUMNS}
+    if costs.energy is not None:
+        columns |= {name: column.tolist() for name, column in vars(costs.energy).items()}
+    sources = list(errors)
+    columns["errors_s"] = [
+        tuple(zip(sources, sizes, strict=True)) for sizes in zip(*(errors[s].tolist() for s in sources), strict=True)
+    ]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _wait_row(wait: Wait) -> KernelEstimate:
+    """A wait as a row of its own, so that the rows always sum to the latency and to the bound."""
+    return KernelEstimate(
+        kernel=wait.what,
+        family=HOST if wait.limiter == HOST else "memory",
+        operator=wait.limiter,
+        phase=wait.limiter,
+        latency_s=wait.latency_s,
+        low_s=wait.low_s,
+        high_s=wait.high_s,
+        bound_s=wait.bound_s,
+        utilisation=1.0,
+        limiter=wait.limiter,
+        errors_s=tuple(wait.errors_s.items()),
+    )

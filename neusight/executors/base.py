@@ -1,0 +1,68 @@
+"""The protocol of executors, and where each kind of device has its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import DeviceError
+from neusight.executors.costs import Costs
+from neusight.kernels.families import KernelBatch
+
+_HOMES = {"gpu": "neusight.executors.gpu.predictor", "tensordash": "neusight.executors.tensordash.device"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How an executor answers.
+
+    ``simulate`` runs a simulated machine's scheduler in place of the tile model that learned from it; with
+    ``compression`` zeros don't travel to and from DRAM.
+    """
+
+    simulate: bool = False
+    compression: bool = False
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of the options that are not at their default."""
+        return tuple(f.name for f in fields(self) if getattr(self, f.name) != f.default)
+
+
+class Executor(Protocol):
+    """What kernels cost on devices of one kind."""
+
+    takes: frozenset[str]
+    """Options that mean something to it, and ``sparsity`` where zeros do."""
+
+    def cost(self, batch: KernelBatch, device: DeviceSpec, options: Options) -> Costs:
+        """Costs of every kernel of a batch of one family, each launched alone.
+
+        Raises:
+            CoverageError: no rule for such kernels. DeviceError: a dtype that the device lacks.
+        """
+
+    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
+        """What the costs come from: ``tile_models`` by name, ``training_gpus``, ``calibration``."""
+
+    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
+        """What a user should know of an estimate, beside what its figures say."""
+
+
+def load_executor(kind: str, tile_models: Path | None = None, calibrations: Path | None = None) -> Executor:
+    """The executor of a kind of device.
+
+    Args:
+        kind: ``DeviceSpec.kind``.
+        tile_models: folder that ``neusight train`` wrote; default: those that ship.
+        calibrations: a calibration or a folder of them.
+
+    Raises:
+        DeviceError: an unknown kind. ArtifactError: what it loads is damaged.
+    """
+    if kind not in _HOMES:
+        raise DeviceError(f"no executor for devices of kind '{kind}': one of {', '.join(_HOMES)}")
+    return import_module(_HOMES[kind]).load(tile_models, calibrations)

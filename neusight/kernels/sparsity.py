@@ -1,0 +1,62 @@
+"""Zeros of what a kernel multiplies: how many, and how much they keep together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from neusight.errors import DataError, nearest
+from neusight.kernels.families import KernelBatch
+
+CLUSTERS = ("stream", "step", "lane", "slot")
+"""What keeps its zeros together: a reduction's stream, a row of it, a lane of it, or a place through all streams."""
+SIDES = ("first", "second")
+
+
+@dataclass(frozen=True)
+class OperandSparsity:
+    """Zeros of one tensor.
+
+    ``sparsity`` in [0, 1]: share of values that are exactly zero. ``clustering`` in [0, 1]: correlation of the zeros
+    within a group, 0 independent, 1 groups of zeros alone or of none. ``cluster``: what a group is, one of
+    ``CLUSTERS``.
+
+    Raises:
+        DataError: a share outside [0, 1], or an unknown kind of group.
+    """
+
+    sparsity: float
+    clustering: float = 0.0
+    cluster: str = "stream"
+
+    def __post_init__(self) -> None:
+        for name in ("sparsity", "clustering"):
+            share = getattr(self, name)
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+                raise DataError(f"{name} is a number between 0 and 1, not {share!r}: correct it")
+        if self.cluster not in CLUSTERS:
+            hint = nearest(str(self.cluster), CLUSTERS)
+            raise DataError(f"unknown cluster {self.cluster!r}{hint}: one of {', '.join(CLUSTERS)}")
+
+
+DENSE = OperandSparsity(0.0)
+Zeros = tuple[OperandSparsity, OperandSparsity]
+"""Of the first and the second operand of a product."""
+
+
+def with_zeros(batch: KernelBatch, zeros: Sequence[Zeros | None]) -> KernelBatch:
+    """The batch with columns ``{first,second}_{sparsity,clustering,cluster}``; None is dense."""
+    pairs = [pair or (DENSE, DENSE) for pair in zeros]
+    columns = {
+        f"{side}_{f.name}": np.array([getattr(pair[place], f.name) for pair in pairs])
+        for place, side in enumerate(SIDES)
+        for f in fields(OperandSparsity)
+    }
+    return KernelBatch(batch.family, {**batch.columns, **columns})
+
+
+def has_zeros(batch: KernelBatch) -> bool:
+    """Whether a batch says anything of zeros."""
+    return "first_sparsity" in batch.columns

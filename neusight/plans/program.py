@@ -1,0 +1,56 @@
+"""``Program``: what one device runs of a workload, with its kernels as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neusight.kernels.describe import describe
+from neusight.kernels.families import KernelBatch, group_by_family
+from neusight.kernels.sparsity import with_zeros
+from neusight.workloads.workload import Launch, MemoryProfile, Workload
+
+
+@dataclass(frozen=True)
+class Program:
+    """One rank's share of a step, ready for any device: what repeated estimates have in common.
+
+    ``batches`` holds one batch a family with the positions that its rows have in ``launches``; ``counts`` how often
+    each launch runs. ``traffic_bytes`` are the sets of distinct bytes of ``Workload.traffic_bytes``.
+    """
+
+    rank: int
+    workload: Workload
+    launches: tuple[Launch, ...]
+    batches: tuple[tuple[KernelBatch, np.ndarray], ...]
+    descriptions: tuple[str, ...]
+    memory: MemoryProfile
+    traffic_bytes: tuple[int, ...]
+    host_operators: int
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Runs of each launch in a step, shape (launches,)."""
+        return np.array([launch.count for launch in self.launches])
+
+
+def single(workload: Workload) -> Program:
+    """The whole step on one device."""
+    launches = workload.launches
+    return Program(
+        rank=0,
+        workload=workload,
+        launches=launches,
+        batches=tuple((_with_zeros(batch, at, launches), at) for batch, at in group_by_family(l.kernel for l in launches)),
+        descriptions=tuple(describe(launch.kernel) for launch in launches),
+        memory=workload.memory,
+        traffic_bytes=workload.traffic_bytes,
+        host_operators=workload.length,
+    )
+
+
+def _with_zeros(batch: KernelBatch, positions: np.ndarray, launches: tuple[Launch, ...]) -> KernelBatch:
+    """Columns of zeros where a transform has told any."""
+    zeros = [launches[at].zeros for at in positions]
+    return with_zeros(batch, zeros) if any(pair is not None for pair in zeros) else batch

@@ -1,0 +1,116 @@
+"""The nouns of a question: what is run, in which precision, by which engine. Each replaces a parameter list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
+
+from neusight.errors import ModelError, nearest
+from neusight.kernels.precision import Precision
+
+Mode = Literal["inference", "training"]
+MODES = ("inference", "training")
+DTYPES = ("float32", "bfloat16", "float16")
+"""Dtypes that whole models are estimated in; single kernels have more."""
+OPTIMIZERS = ("none", "sgd", "adam", "adamw")
+ATTENTIONS = ("eager", "sdpa", "flash")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What runs a model's operators: PyTorch eager is a value of it, as others will be.
+
+    ``attention`` is the form in which it computes scaled-dot-product attention. ``host_s_per_operator`` is the time
+    that its host thread takes to dispatch one operator, views included; ``host_spread`` the standard deviation of that
+    time's logarithm from one host to another.
+    """
+
+    name: str = "torch-eager"
+    attention: str = "eager"
+    host_s_per_operator: float = 7e-6
+    """Assumption: in the operator timings of the float32 data set, operators without a kernel take 6 to 12 µs by the
+    median of each host; this is near the fast end, as befits what nothing can be faster than."""
+    host_spread: float = 0.21
+    """Assumption: 6 to 12 µs enclose nine of ten hosts, ln(12 / 6) / (2 · 1.645)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One step of a model: everything that decides which kernels run, and nothing of the device.
+
+    ``model`` is whatever ``neusight.workloads.resolve`` takes as text. ``seq_len`` None takes the model's own length.
+    ``optimizer`` steps in training only.
+    """
+
+    model: str = ""
+    mode: Mode = "inference"
+    batch: int = 1
+    seq_len: int | None = None
+    precision: Precision = field(default_factory=Precision)
+    optimizer: str = "none"
+    engine: Engine = field(default_factory=Engine)
+
+    @classmethod
+    def of(cls, model: str = "", *, dtype: str = "float32", attention: str = "eager", **fields: Any) -> Request:
+        """A request from the words that people use, checked.
+
+        Args:
+            model: name, path or function; may stay empty for a module.
+            dtype: of weights and activations, by any of its names.
+            attention: ``eager``, ``sdpa`` or ``flash``.
+            fields: ``mode``, ``batch``, ``seq_len`` and ``optimizer``.
+
+        Raises:
+            ModelError: an unknown option, a batch or length below 1, an optimizer without training.
+            CoverageError: an unknown dtype.
+        """
+        precision = Precision.named(dtype)
+        _known("dtype", str(precision), DTYPES)
+        _known("attention", attention, ATTENTIONS)
+        _known("mode", fields.get("mode", "inference"), MODES)
+        _known("optimizer", fields.get("optimizer", "none"), OPTIMIZERS)
+        asked = cls(model=model, precision=precision, engine=Engine(attention=attention), **fields)
+        for what, value in (("batch", asked.batch), ("sequence length", asked.seq_len)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")
+        if asked.optimizer != "none" and asked.mode == "inference":
+            raise ModelError(f"optimizer {asked.optimizer} steps in training only: ask for mode training, or leave it")
+        return asked
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of weights and activations, as text."""
+        return str(self.precision)
+
+    @property
+    def attention(self) -> str:
+        """The engine's form of attention."""
+        return self.engine.attention
+
+    def resolved(self, model: str, seq_len: int | None) -> Request:
+        """The same question with the model's full name and the length that it will run at."""
+        return replace(self, model=model, seq_len=seq_len)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that ``from_dict`` reads back; the engine by its form of attention."""
+        return {
+            "model": self.model,
+            "mode": self.mode,
+            "batch": self.batch,
+            "seq_len": self.seq_len,
+            "dtype": self.dtype,
+            "optimizer": self.optimizer,
+            "attention": self.attention,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Request:
+        """Read what ``to_dict`` wrote."""
+        return cls.of(**data)
+
+
+def _known(what: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        said = cast(str, value) if isinstance(value, str) else repr(value)
+        hint = nearest(said[:40], known)
+        raise ModelError(f"{what} '{said[:40]}' of a whole model is not estimated{hint}: one of {', '.join(known)}")

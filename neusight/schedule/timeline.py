@@ -1,0 +1,224 @@
+"""One device, one stream: kernels follow each other, launches overlap with execution, and neither the host nor the
+memory can be outrun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.executors.costs import LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, total_of
+from neusight.laws.power import PowerDemand, sustained_clock
+from neusight.plans.program import Program
+from neusight.requests import Engine
+
+COMPOSITION_SPREAD = 0.1
+"""Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
+steps by 8.7 % on average, on GPUs of all kinds (``experiments/asplos25``), which is 0.11 of a normal error."""
+
+Errors = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Time in which no kernel runs although the step is not over.
+
+    ``errors_s`` are signed: where the host decides how long a step takes, errors of the kernels cancel.
+    """
+
+    what: str
+    limiter: str
+    latency_s: float
+    low_s: float
+    high_s: float
+    bound_s: float
+    errors_s: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A program with its times: for each of its batches the costs in the stream, with errors in seconds of one launch
+    by named source, and what the stream waits for.
+    """
+
+    program: Program
+    costs: tuple[Costs, ...]
+    errors_s: tuple[Errors, ...]
+    waits: tuple[Wait, ...]
+
+
+def one_stream(program: Program, costs: Sequence[Costs], device: DeviceSpec, engine: Engine) -> Timeline:
+    """The program's kernels one after the other.
+
+    Args:
+        program: what runs.
+        costs: of each of its batches, launched alone.
+        device: gives the interval between launches, and the memory that distinct bytes come from.
+        engine: gives the host.
+    """
+    counts = [program.counts[at] for _, at in program.batches]
+    shared = share_power(costs, counts)
+    errors = tuple(_errors(c, device.launch_overhead_s) for c in shared)
+    stream = tuple(in_stream(c, device.launch_overhead_s) for c in shared)
+    totals = _totals(stream, errors, counts)
+    host = _host_wait(totals, program.host_operators, engine)
+    memory = _memory_wait(totals, host, program.traffic_bytes, device)
+    return Timeline(program, stream, errors, tuple(w for w in (host, memory) if w is not None))
+
+
+def in_stream(single: Costs, interval_s: float) -> Costs:
+    """Costs of kernels that follow each other in a stream, from those of single launches.
+
+    A kernel timed alone pays its launch, ``single = overhead + execution``. In a stream the host launches the next
+    kernel while this one executes, so that a launch costs nothing until execution is shorter than the interval between
+    launches, which then limits:
+
+        stream = max(single - overhead, interval)
+
+    Args:
+        single: of single launches.
+        interval_s: time between two launches from one host thread [s], known within ``LAUNCH_SPREAD``.
+    """
+    doubt = np.exp(NORMAL_90 * LAUNCH_SPREAD)
+    ends = ((single.latency_s, 1.0), (single.low_s, 1.0 / doubt), (single.high_s, doubt))
+    latency_s, low_s, high_s = (np.maximum(part - single.overhead_s, interval_s * factor) for part, factor in ends)
+    return replace(
+        single,
+        latency_s=latency_s,
+        low_s=low_s,
+        high_s=high_s,
+        overhead_s=np.zeros_like(latency_s),
+        limiter=np.where(single.execution_s < interval_s, "launch", single.limiter),
+    )
+
+
+def _errors(single: Costs, interval_s: float) -> Errors:
+    """Errors of kernels in the stream by source: of the launches as far as those bind, else of the execution."""
+    alone, execution_s = single.errors_s(), single.execution_s
+    own = np.hypot(single.spread, single.own_spread)
+    launch = binding_share(np.full_like(execution_s, interval_s), execution_s, np.hypot(own, LAUNCH_SPREAD))
+    latency_s = np.maximum(execution_s, interval_s)
+    return {
+        "device": (1.0 - launch) * alone["device"],
+        "kernel": (1.0 - launch) * alone["kernel"],
+        "launch": launch * latency_s * LAUNCH_SPREAD,
+        "composition": latency_s * COMPOSITION_SPREAD,
+    }
+
+
+def share_power(answers: Sequence[Costs], counts: Sequence[np.ndarray]) -> list[Costs]:
+    """Costs of kernels that run in one stream under one power limit, from those of kernels that run alone.
+
+    Alone, a power-hungry kernel settles at a low clock. In a step, cool kernels (copies, normalisations) leave part of
+    the budget to it, and the clock settles where the average of all meets the limit:
+
+        execution = alone * time(shared clock) / time(own clock)
+
+    Args:
+        answers: one entry a family; unchanged when any of them knows no power.
+        counts: how often each kernel runs, as the answers.
+    """
+    demands = [answer.demand for answer in answers if answer.demand is not None]
+    if not demands or len(demands) < len(answers):
+        return list(answers)
+    shared = sustained_clock(PowerDemand.joined(demands), np.concatenate(list(counts)))
+    out = []
+    for answer, demand in zip(answers, demands, strict=True):
+        factor = demand.time_s(shared) / demand.time_s(sustained_clock(demand))
+        out.append(_stretched(answer, factor))
+    return out
+
+
+def _stretched(single: Costs, factor: np.ndarray) -> Costs:
+    """Executions times ``factor``, never below the bound."""
+    latency_s, low_s, high_s = (
+        single.overhead_s + np.maximum((part - single.overhead_s) * factor, single.bound_s)
+        for part in (single.latency_s, single.low_s, single.high_s)
+    )
+    share = single.bound_s / (latency_s - single.overhead_s)
+    return replace(single, latency_s=latency_s, low_s=low_s, high_s=high_s, utilisation=share)
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """Sums over a stream: expected time, its ends, the kernels' bounds, and errors by source."""
+
+    latency_s: float
+    low_s: float
+    high_s: float
+    bound_s: float
+    errors_s: dict[str, float]
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logarithm of the time."""
+        return total_of(self.errors_s) / self.latency_s if self.latency_s else 0.0
+
+
+def _totals(stream: Sequence[Costs], errors: Sequence[Errors], counts: Sequence[np.ndarray]) -> _Totals:
+    sums = {
+        name: sum(float((n * getattr(c, name)).sum()) for c, n in zip(stream, counts, strict=True))
+        for name in ("latency_s", "low_s", "high_s", "bound_s")
+    }
+    by_source: dict[str, float] = {}
+    for of, n in zip(errors, counts, strict=True):
+        for source, column in of.items():
+            # Kernels' own errors are independent of each other, all others are shared.
+            mine = float(np.square(n * column).sum()) if source == "kernel" else float((n * column).sum())
+            by_source[source] = by_source.get(source, 0.0) + mine
+    return _Totals(**sums, errors_s=by_source | {"kernel": by_source.get("kernel", 0.0) ** 0.5})
+
+
+_NEVER = 1e-3
+"""A host that decides with less than this probability is not worth a row."""
+
+
+def _host_wait(kernels: _Totals, operators: int, engine: Engine) -> Wait | None:
+    """The wait for the host, which dispatches ``operators`` operators, views included: a step cannot end before the
+    last one is dispatched.
+
+    The faster the device, the longer it waits: the low end of the interval has the longest wait.
+    """
+    host_s = operators * engine.host_s_per_operator
+    spread = float(np.hypot(kernels.spread, engine.host_spread))
+    decides = float(binding_share(np.array(host_s), np.array(kernels.latency_s), np.array(spread)))
+    if decides < _NEVER:
+        return None
+    doubt = float(np.exp(NORMAL_90 * engine.host_spread))
+    ends = ((kernels.latency_s, 1.0), (kernels.low_s, 1.0 / doubt), (kernels.high_s, doubt))
+    latency_s, low_s, high_s = (max(0.0, host_s * factor - total) for total, factor in ends)
+    shared = {source: -decides * size for source, size in kernels.errors_s.items() if source != "kernel"}
+    return Wait(
+        what=f"dispatch of {operators} operators",
+        limiter="host",
+        latency_s=latency_s,
+        low_s=low_s,
+        high_s=high_s,
+        bound_s=0.0,
+        errors_s=shared | {"host": decides * host_s * engine.host_spread},
+    )
+
+
+def _memory_wait(kernels: _Totals, host: Wait | None, traffic: Sequence[int], device: DeviceSpec) -> Wait | None:
+    """What a step's distinct bytes add to its kernels' bounds, and to its time where that were shorter.
+
+    A kernel's own bound charges DRAM with the bytes beyond L2 alone, since what it reads may lie there; a step's
+    distinct bytes cannot all lie there.
+    """
+    beyond = sum(max(0.0, size - device.l2_capacity_bytes) for size in traffic)
+    bound_s = beyond / device.dram_bandwidth_bytes_per_s
+    if bound_s <= kernels.bound_s:
+        return None
+    missing_s = max(0.0, bound_s - kernels.latency_s - (host.latency_s if host else 0.0))
+    return Wait(
+        what=f"{beyond / 1e9:.3g} GB of distinct bytes beyond L2",
+        limiter="dram",
+        latency_s=missing_s,
+        low_s=missing_s,
+        high_s=missing_s,
+        bound_s=bound_s - kernels.bound_s,
+        errors_s={},
+    )

@@ -1,0 +1,112 @@
+"""Workloads that ship: every number of a step as a polynomial in batch and sequence length.
+
+For a fixed model and fixed options a step always runs the same operators; sizes of their kernels and tensors are
+polynomials of the batch b and the sequence length s in the monomials 1, b, s, bs, s² and bs² (attention's scores are
+bs²), and r and br, where r is s rounded up to a multiple of 32, as memory-efficient attention pads its row sums.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from neusight.errors import DataError
+from neusight.requests import Request
+from neusight.workloads.serialise import VERSION, workload_of
+from neusight.workloads.workload import Workload
+
+
+def monomials(batch: int, seq_len: int) -> tuple[int, ...]:
+    """1, b, s, bs, s², bs², r and br; with ``seq_len`` 0, for images, only the first two are not zero."""
+    square, padded = seq_len * seq_len, -(-seq_len // 32) * 32
+    return 1, batch, seq_len, batch * seq_len, square, batch * square, padded, batch * padded
+
+
+def polynomial_value(coefficients: Sequence[int], powers: Sequence[int]) -> int:
+    """A polynomial with integer coefficients over a common denominator, at one point.
+
+    Args:
+        coefficients: the denominator, then one coefficient a monomial; zeros at the end may be missing.
+        powers: the monomials' values.
+
+    Raises:
+        DataError: the value is no integer, so that the point lies outside what the polynomial describes.
+    """
+    value, rest = divmod(sum(c * p for c, p in zip(coefficients[1:], powers, strict=False)), coefficients[0])
+    if rest:
+        raise DataError(f"a shipped trace gives no whole number at batch {powers[1]}, sequence length {powers[2]}")
+    return value
+
+
+class _Values(dict[str, int]):
+    """Values of a file's polynomials at one point, by name, each computed when it is first asked for."""
+
+    def __init__(self, polynomials: Sequence[Sequence[int]], request: Request) -> None:
+        super().__init__()
+        self.polynomials = polynomials
+        self.powers = monomials(request.batch, request.seq_len or 0)
+
+    def __missing__(self, name: str) -> int:
+        value = self[name] = polynomial_value(self.polynomials[int(name)], self.powers)
+        return value
+
+
+@dataclass(frozen=True)
+class ShippedWorkload:
+    """The steps of one ready workload; ``content`` is what its file holds.
+
+    ``variants`` maps ``dtype/attention/mode`` to a variant, or to the name of an equal one. A variant is in pieces,
+    since a batch of one needs fewer copies than a larger one. A piece has tensors and nodes up to the optimizer's
+    update, and those of the update for each choice of optimizer.
+    """
+
+    content: Mapping[str, Any]
+
+    def evaluate(self, request: Request) -> Workload | None:
+        """The workload of a step, or None when this file does not hold for it."""
+        piece = self._piece(request)
+        if piece is None:
+            return None
+        tables = {name: self.content[name] for name in ("operators", "layers", "kernels", "shapes")}
+        parts = {name: piece[name] for name in ("tensors", "nodes")}
+        if request.mode == "training":
+            update = piece["updates"][request.optimizer]
+            parts = {name: rows + update[name] for name, rows in parts.items()}
+        said = {"parameters": piece["parameters"], "uncovered": (), "warnings": ()}
+        return workload_of({**tables, **parts, **said}, request, _Values(self.content["polynomials"], request))
+
+    def _piece(self, request: Request) -> Mapping[str, Any] | None:
+        """The piece for a step; None outside of its domain."""
+        variants = self.content["variants"]
+        dtype = self.content["dtypes"].get(request.dtype)
+        variant = variants.get(f"{dtype}/{request.attention}/{request.mode}")
+        if isinstance(variant, str):
+            variant = variants[variant]
+        if variant is None or (request.seq_len is not None and request.seq_len < self.content["min_seq_len"]):
+            return None
+        piece = next(p for p in reversed(variant) if p["min_batch"] <= request.batch)
+        if request.mode == "training" and request.optimizer not in piece["updates"]:
+            return None
+        return piece
+
+
+@lru_cache(maxsize=64)
+def shipped_workload(name: str) -> ShippedWorkload | None:
+    """The shipped steps of a ready workload, or None when it has none.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    file = files("neusight.workloads") / "traces" / f"{name}.json.gz"
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(gzip.decompress(file.read_bytes()))
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"the shipped trace of {name} is damaged ({error}): reinstall neusight") from None
+    return ShippedWorkload(content) if content.get("version") == VERSION else None
