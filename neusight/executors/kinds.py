@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from neusight.devices.spec import DeviceSpec
 
-SPARSE, DENSE = "TensorDash", "TensorDash dense twin"
-"""``DeviceSpec.architecture`` of the machine, and of the same machine without scheduler and multiplexers."""
+SPARSE = "TensorDash"
+"""``DeviceSpec.architecture`` of the machine; its twin without scheduler and multiplexers has another."""
 
 
 def is_machine(device: DeviceSpec) -> bool:
     """Whether a device is a TensorDash machine or its dense twin."""
-    return device.architecture in (SPARSE, DENSE)
+    return device.kind == "tensordash"
