@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from neusight.cli.options import Calibrations, Format, TileModels, listed
+from neusight.errors import DataError
 
 app = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements; all errors in percent.")
 
@@ -71,6 +72,30 @@ def models(
     note_corrections(predictor, (row["gpu"] for row in found["rows"]))
     rows = [_flat(row) for row in found["rows"]]
     Output(form).data(found, rows, lambda: _show_models(found))
+
+
+@app.command()
+def gate(
+    write: Annotated[bool, typer.Option("--write", help="Write the summary anew, for a diff to look at.")] = False,
+) -> None:
+    """Hold the predictor that ships against the committed summary of its errors and predictions.
+
+    Needs `NEUSIGHT_DATA`. Lists every figure that differs by more than rounding.
+    """
+    from neusight.cli.loading import loaded
+    from neusight.cli.output import line
+    from neusight.evaluation.gate import REWRITE, differences, read_summary, summarise, summary_path, write_summary
+
+    found = summarise(loaded(None, "none"))
+    if write:
+        write_summary(found, summary_path())
+        line(f"wrote {summary_path()}")
+        return
+    changed = differences(read_summary(summary_path()), found)
+    for change in changed:
+        line(change)
+    if changed:
+        raise DataError(f"{len(changed)} figures differ from {summary_path()}: mend them, or `{REWRITE}` and say why")
 
 
 def _note_skipped(counts: Counter[str]) -> None:

@@ -17,22 +17,29 @@ def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
     """Apply ``key=value`` changes to the table of a device and check the result like a file.
 
     Peak rates are lanes × SMs × clock: where ``sm_count`` or ``boost_clock`` changes, rates that are not changed
-    themselves follow in proportion. Everything changed is listed in ``hypothetical``.
+    themselves follow in proportion, and so does the usable memory where the capacity changes. Everything changed is
+    listed in ``hypothetical``.
 
     Raises:
         DeviceError: no ``key=value``, unknown key, impossible value.
         UnitError: a value without its unit or with another one.
     """
     before = read_table(table, where)
-    changed = deepcopy(table)
-    for change in changes:
-        _apply(changed, change)
     said = tuple(change.strip() for change in changes)
+    keys = {change.partition("=")[0].strip() for change in said}
+    # What a driver told of the memory as it is says nothing of another one.
+    stale = {"dram_usable"} & set(table) if "dram_capacity" in keys else set()
+    changed = {key: deepcopy(value) for key, value in table.items() if key not in stale}
+    for change in said:
+        _apply(changed, change)
     changed["hypothetical"] = [*table.get("hypothetical", []), *said]
     # A user's figure needs no document: the change itself is its source.
-    changed["sources"] = _with_sources(table.get("sources", {}), said)
+    changed["sources"] = _with_sources(table.get("sources", {}), said, stale)
     after = read_table(changed, f"--set on {where}")
-    return _follow(before, after, {change.partition("=")[0].strip() for change in said})
+    if stale - keys:
+        share = before.usable_bytes / before.dram_capacity_bytes
+        after = after.model_copy(update={"dram_usable_bytes": share * after.dram_capacity_bytes})
+    return _follow(before, after, keys)
 
 
 def _apply(table: Table, change: str) -> None:
@@ -67,10 +74,11 @@ def _set_link(table: Table, kind: str, bandwidth: str) -> None:
     table["links"] = [*others, {**same[0], "kind": kind, "bandwidth": bandwidth}]
 
 
-def _with_sources(sources: Table, said: tuple[str, ...]) -> Table:
+def _with_sources(sources: Table, said: tuple[str, ...], stale: set[str]) -> Table:
     keys = {change: change.partition("=")[0].strip() for change in said}
     keys = {change: "links" if key.startswith("links.") else key for change, key in keys.items()}
-    kept = {document: [key for key in listed if key not in keys.values()] for document, listed in sources.items()}
+    gone = {*keys.values(), *stale}
+    kept = {document: [key for key in listed if key not in gone] for document, listed in sources.items()}
     return kept | {f"set by the user: {change}": [key] for change, key in keys.items()}
 
 

@@ -9,11 +9,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from neusight import units
-from neusight.devices.schema import DTYPES, FIGURES, KEYS, LINK_BANDWIDTH, LINK_KINDS, RATES, VENDORS, WORDS, Figure
+from neusight.devices.schema import (
+    DTYPES,
+    FIGURES,
+    KEYS,
+    KINDS,
+    LINK_BANDWIDTH,
+    LINK_KINDS,
+    RATES,
+    VENDORS,
+    WORDS,
+    Figure,
+)
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError, UnitError, nearest
 
 Table = dict[str, Any]
+GIB_OVER_GB = 2**30 / 1e9
+"""Datasheets name the GiB of a card in GB."""
 
 
 def read_table(table: Table, where: str) -> DeviceSpec:
@@ -65,8 +78,9 @@ def _word(key: str, value: Any, where: str) -> Any:
         return tuple(value)
     if not isinstance(value, str) or not value.strip():
         raise DeviceError(f'{where}: {key} = {value!r} must be text: write it like {key} = "…"')
-    if key == "vendor":
-        known(value, VENDORS, "vendor", where)
+    for word, options in (("vendor", VENDORS), ("kind", KINDS)):
+        if key == word:
+            known(value, options, word, where)
     return value
 
 
@@ -193,6 +207,8 @@ def _check_together(values: Table, where: str) -> None:
         raise DeviceError(f"{where}: base_clock is above boost_clock: exchange or correct them")
     if values["l2_capacity_bytes"] >= values["dram_capacity_bytes"]:
         raise DeviceError(f"{where}: l2_capacity is not below dram_capacity: check the prefixes of their units")
+    if values.get("dram_usable_bytes", 0) > GIB_OVER_GB * values["dram_capacity_bytes"]:
+        raise DeviceError(f"{where}: dram_usable is above dram_capacity: correct one of them")
     if not values["vector_flops_per_s"]:
         raise DeviceError(f'{where}: vector_flops is empty: give at least vector_flops.float32 = "… TFLOP/s"')
     if values["max_threads_per_sm"] < values["warp_size"]:

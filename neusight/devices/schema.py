@@ -40,6 +40,7 @@ FIGURES: dict[str, Figure] = {
     "dram_kind": Figure("dram_kind", "plain"),
     "dram_bandwidth": Figure("dram_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 100e12),
     "dram_capacity": Figure("dram_capacity_bytes", "bytes", 64e6, 100e12),
+    "dram_usable": Figure("dram_usable_bytes", "bytes", 64e6, 100e12, optional=True),
     "l2_capacity": Figure("l2_capacity_bytes", "bytes", 16e3, 10e9),
     "l2_bandwidth": Figure("l2_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e15, optional=True),
     "shared_memory_per_sm": Figure("shared_memory_per_sm_bytes", "bytes", 1e3, 100e6),
@@ -76,6 +77,7 @@ WORDS: dict[str, bool] = {
     "id": False,
     "name": False,
     "vendor": False,
+    "kind": True,
     "architecture": False,
     "aliases": True,
     "notes": True,
@@ -84,6 +86,7 @@ WORDS: dict[str, bool] = {
 """Keys that say what a device is called; they need no source. The value says whether the key may be left out."""
 
 VENDORS = ("nvidia", "amd", "intel", "other")
+KINDS = ("gpu", "tensordash")
 
 KEYS = (*WORDS, *FIGURES, "sources")
 

@@ -9,6 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from neusight.errors import DeviceError
 
+USABLE_SHARE = 0.985
+"""Of the capacity that a datasheet names in GB, where a driver's figure is not known: the least that any card of the
+catalogue leaves (GDDR6 under ECC). Others leave more, since their GB are GiB."""
+
 
 class Link(BaseModel):
     """One kind of link to other devices or the host; bandwidth is one direction, all lanes of the device together."""
@@ -32,6 +36,8 @@ class DeviceSpec(BaseModel):
     id: str
     name: str
     vendor: Literal["nvidia", "amd", "intel", "other"]
+    kind: Literal["gpu", "tensordash"] = "gpu"
+    """What executes kernels there: which room of ``neusight.executors`` answers."""
     architecture: str
     compute_capability: str | None = None
     release_date: date
@@ -47,6 +53,8 @@ class DeviceSpec(BaseModel):
     dram_kind: str
     dram_bandwidth_bytes_per_s: PositiveFloat
     dram_capacity_bytes: PositiveFloat
+    dram_usable_bytes: PositiveFloat | None = None
+    """What a process may allocate of it, as the driver tells; see ``usable_bytes``."""
     l2_capacity_bytes: PositiveFloat
     l2_bandwidth_bytes_per_s: PositiveFloat | None = None
     shared_memory_per_sm_bytes: PositiveFloat
@@ -65,6 +73,11 @@ class DeviceSpec(BaseModel):
     notes: str = ""
     hypothetical: tuple[str, ...] = ()
     """Fields changed by the user (``--set``), as ``name=value``: the estimate says so."""
+
+    @property
+    def usable_bytes(self) -> float:
+        """What a process may allocate [B]: what the driver tells, else ``USABLE_SHARE`` of the datasheet's capacity."""
+        return self.dram_usable_bytes or USABLE_SHARE * self.dram_capacity_bytes
 
     @property
     def capability(self) -> float | None:

@@ -1,7 +1,6 @@
-"""Evaluation: errors by formula on files made here, and the semantics of the measured ones where they are."""
+"""Evaluation: errors by formula on files made here."""
 
 import json
-import os
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +10,6 @@ from neusight import Predictor
 from neusight.errors import DataError, DeviceError
 from neusight.evaluation import evaluate_kernels, evaluate_models
 
-needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
 GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 50257}
 
 
@@ -119,13 +117,3 @@ def test_nothing_to_compare_says_why(predictor: Predictor, tmp_path: Path) -> No
         evaluate_models(file, tmp_path, predictor, gpus=["t4"])
     with pytest.raises(DataError, match="not a folder"):
         evaluate_models(file, tmp_path / "nowhere", predictor)
-
-
-@needs_data
-def test_every_single_gpu_row_with_a_configuration_is_compared_without_fallback(predictor: Predictor) -> None:
-    models = Path(os.environ["NEUSIGHT_DATA"]) / "neusight-fp32" / "models"
-    table = pd.read_parquet(models / "latency.parquet")
-    found = evaluate_models(models / "latency.parquet", models / "configs", predictor)
-    assert len(found["rows"]) + len(found["skipped"]) == len(table)
-    assert {row["model"] for row in found["skipped"] if not row["option"]} == {"switch4"}
-    assert found["total"]["covered"] == 100

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from neusight.devices import DeviceSpec, device_ids, list_devices, load_device, to_toml
 from neusight.devices.schema import DTYPES, FIGURES, RATES
+from neusight.devices.spec import USABLE_SHARE
 
 REQUIRED = """
 p4 p100-pcie-16gb p100-sxm2-16gb v100-pcie-16gb v100-pcie-32gb v100-sxm2-16gb v100-sxm2-32gb v100-sxm3-32gb t4
 gtx-1080-ti rtx-2080-ti quadro-rtx-8000 a100-pcie-40gb a100-pcie-80gb a100-sxm-40gb a100-sxm-80gb a10 a30 a40
-rtx-a6000 rtx-3090 rtx-4090 rtx-6000-ada l4 l20 l40 l40s h100-pcie-80gb h100-sxm-80gb h100-nvl-94gb h20
+rtx-a6000 rtx-3090 rtx-4090 rtx-6000-ada l4 l20 l40 l40s h100-pcie-80gb h100-sxm-80gb h100-nvl-94gb h20 a800-sxm-80gb
 h800-sxm-80gb h200-sxm-141gb h200-nvl-141gb gh200-96gb b200-sxm-180gb b300-sxm-288gb gb200-186gb gb300-288gb
 rtx-5090 rtx-pro-6000-server mi100 mi210 mi250 mi300x mi325x mi355x arc-pro-b60 tensordash tensordash-dense
 """
 
 DEVICES = list_devices()
-GPUS = [spec for spec in DEVICES if spec.vendor != "other"]
-NVIDIA = [spec for spec in DEVICES if spec.vendor == "nvidia"]
 
 # float32 lanes a multiprocessor: 64 on the large chips up to GA100 and on Turing, 128 on all others.
 LANES = {"6.0": 64, "7.0": 64, "7.5": 64, "8.0": 64}
@@ -39,148 +40,140 @@ BANDWIDTH_GB_PER_S = {
 }
 
 
-def by_id(spec: DeviceSpec) -> str:
-    return spec.id
-
-
 def test_every_required_device_is_there() -> None:
     missing = set(REQUIRED.split()) - set(device_ids())
     assert not missing
 
 
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_the_file_is_named_after_its_id(spec: DeviceSpec) -> None:
-    assert load_device(spec.id) == spec
-    assert spec.id == spec.id.lower()
-
-
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_every_figure_has_a_source(spec: DeviceSpec) -> None:
-    for key, figure in FIGURES.items():
-        value = getattr(spec, figure.field)
-        if value in (None, {}, ()):
-            continue
-        names = [figure.field, *(f"{figure.field}.{dtype}" for dtype in (value if key in RATES else ()))]
-        sourced = [name for name in names if spec.sources.get(name)]
-        assert figure.field in sourced or (key in RATES and len(sourced) == len(value)), f"{spec.id}: {key}"
-
-
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_sources_name_documents_and_no_addresses(spec: DeviceSpec) -> None:
-    for field, document in spec.sources.items():
-        assert len(document) >= 10 and not re.search(r"https?:|www\.", document), f"{spec.id}: {field}"
-
-
 def test_names_and_aliases_belong_to_one_device_each() -> None:
     owner: dict[str, str] = {}
     for spec in DEVICES:
+        assert spec.aliases, f"{spec.id}: the name that the driver reports is no alias"
         for name in {spec.id, spec.name.lower(), *(alias.lower() for alias in spec.aliases)}:
             assert owner.setdefault(name, spec.id) == spec.id, name
             assert load_device(name).id == spec.id
             assert load_device(name.upper()).id == spec.id
 
 
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_the_name_that_the_driver_reports_is_an_alias(spec: DeviceSpec) -> None:
-    assert spec.aliases
+def names(spec: DeviceSpec) -> Iterator[str]:
+    """The file is named after its id, which says the capacity where it says one."""
+    if load_device(spec.id) != spec or spec.id != spec.id.lower():
+        yield "is not what its id loads"
+    said = re.search(r"-(\d+)gb$", spec.id)
+    if said and spec.dram_capacity_bytes != float(said[1]) * 1e9:
+        yield f"has {spec.dram_capacity_bytes:g} bytes"
 
 
-@pytest.mark.parametrize("spec", NVIDIA, ids=by_id)
-def test_float32_peak_is_two_operations_a_lane_and_clock(spec: DeviceSpec) -> None:
-    lanes = LANES.get(spec.compute_capability or "", 128)
-    peak = 2 * lanes * spec.sm_count * spec.boost_clock_hz
-    assert spec.vector_flops_per_s["float32"] == pytest.approx(peak, rel=0.02)
+def sources(spec: DeviceSpec) -> Iterator[str]:
+    """Every figure has a source, which is a document and no address."""
+    for key, figure in FIGURES.items():
+        value = getattr(spec, figure.field)
+        if value in (None, {}, ()):
+            continue
+        by_dtype = [f"{figure.field}.{dtype}" for dtype in value] if key in RATES else []
+        if figure.field not in spec.sources and not (by_dtype and spec.sources.keys() >= set(by_dtype)):
+            yield f"{key} has no source"
+    for field, document in spec.sources.items():
+        if len(document) < 10 or re.search(r"https?:|www\.", document):
+            yield f"source of {field} is {document}"
 
 
-@pytest.mark.parametrize("spec", [s for s in DEVICES if s.vendor == "amd"], ids=by_id)
-def test_float32_peak_of_amd_is_two_operations_a_lane_and_clock(spec: DeviceSpec) -> None:
-    # CDNA 3 and later are rated with packed float32: two products a lane and clock.
-    packed = 2 if spec.architecture in ("CDNA 3", "CDNA 4") else 1
-    peak = 2 * 64 * packed * spec.sm_count * spec.boost_clock_hz
-    assert spec.vector_flops_per_s["float32"] == pytest.approx(peak, rel=0.02)
+def peak_of_lanes(spec: DeviceSpec) -> float | None:
+    """Two operations a lane and clock [FLOP/s]; CDNA 3 and later are rated with packed float32, two products a lane."""
+    lanes = {
+        "nvidia": LANES.get(spec.compute_capability or "", 128),
+        "amd": 128 if spec.architecture in ("CDNA 3", "CDNA 4") else 64,
+    }
+    return 2 * lanes[spec.vendor] * spec.sm_count * spec.boost_clock_hz if spec.vendor in lanes else None
 
 
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_matrix_units_are_no_slower_than_vectors(spec: DeviceSpec) -> None:
-    for dtype, rate in spec.matrix_flops_per_s.items():
-        assert rate >= spec.vector_flops_per_s.get(dtype, 0.0), dtype
-
-
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_narrower_dtypes_are_no_slower_on_matrix_units(spec: DeviceSpec) -> None:
-    rates = [spec.matrix_flops_per_s.get(dtype) for dtype in ("tf32", "float16", "float8", "float4")]
-    present = [rate for rate in rates if rate is not None]
-    assert present == sorted(present)
-
-
-@pytest.mark.parametrize("spec", NVIDIA, ids=by_id)
-def test_rates_are_dense(spec: DeviceSpec) -> None:
+def rates(spec: DeviceSpec) -> Iterator[str]:
+    """Of lanes and clocks; matrix units no slower than vectors, narrower dtypes than wider ones; all of them dense."""
+    vector, matrix = spec.vector_flops_per_s, spec.matrix_flops_per_s
+    if not {*vector, *matrix} <= set(DTYPES):
+        yield "computes in unknown dtypes"
+    peak = peak_of_lanes(spec)
+    if peak and vector["float32"] != pytest.approx(peak, rel=0.02):
+        yield f"float32 is {vector['float32']:g}, not {peak:g}"
+    if slower := [dtype for dtype, rate in matrix.items() if rate < vector.get(dtype, 0.0)]:
+        yield f"vectors are faster in {slower}"
+    present = [matrix[dtype] for dtype in ("tf32", "float16", "float8", "float4") if dtype in matrix]
+    if present != sorted(present):
+        yield "a narrower dtype is slower"
     # No tensor core does more than 32 dense float16 operations for one float32 operation of its vector lanes.
-    if "float16" in spec.matrix_flops_per_s:
-        assert spec.matrix_flops_per_s["float16"] <= 32 * spec.vector_flops_per_s["float32"]
+    if spec.vendor == "nvidia" and matrix.get("float16", 0) > 32 * vector["float32"]:
+        yield "float16 is not dense"
 
 
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_bandwidth_suits_the_memory_kind(spec: DeviceSpec) -> None:
+def memory(spec: DeviceSpec) -> Iterator[str]:
+    """Bandwidth suits the kind; caches lie between registers and memory; drivers keep a few percent to themselves."""
     low, high = BANDWIDTH_GB_PER_S[spec.dram_kind]
-    assert low <= spec.dram_bandwidth_bytes_per_s / 1e9 <= high
+    if not low <= spec.dram_bandwidth_bytes_per_s / 1e9 <= high:
+        yield f"{spec.dram_kind} of {spec.dram_bandwidth_bytes_per_s:g} B/s"
+    if not spec.shared_memory_per_sm_bytes < spec.l2_capacity_bytes < spec.dram_capacity_bytes:
+        yield "its memories do not grow outwards"
+    if (spec.l2_bandwidth_bytes_per_s or float("inf")) <= spec.dram_bandwidth_bytes_per_s:
+        yield "L2 is slower than DRAM"
+    if spec.vendor != "other" and spec.shared_memory_per_sm_bytes > 256 * 1024:
+        yield "shared memory is larger than that of any GPU"
+    if spec.dram_usable_bytes is None:
+        yield "says not what of its memory is usable"
+    elif not USABLE_SHARE <= spec.usable_bytes / spec.dram_capacity_bytes <= 2**30 / 1e9:
+        yield f"{spec.usable_bytes / spec.dram_capacity_bytes:.3f} of the capacity is usable"
 
 
-@pytest.mark.parametrize("spec", GPUS, ids=by_id)
-def test_shared_memory_is_that_of_a_gpu(spec: DeviceSpec) -> None:
-    assert spec.shared_memory_per_sm_bytes <= 256 * 1024
+def host(spec: DeviceSpec) -> Iterator[str]:
+    """Every GPU hangs on PCIe, and launches take microseconds."""
+    if spec.vendor != "other" and not any(link.kind == "pcie" for link in spec.links):
+        yield "has no PCIe"
+    if not 1e-6 <= spec.launch_overhead_s <= 20e-6:
+        yield f"launches take {spec.launch_overhead_s:g} s"
+    if (spec.kind == "gpu") != (spec.vendor != "other"):
+        yield f"is of kind {spec.kind}"
 
 
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_caches_lie_between_registers_and_memory(spec: DeviceSpec) -> None:
-    assert spec.shared_memory_per_sm_bytes < spec.l2_capacity_bytes < spec.dram_capacity_bytes
-    assert (spec.l2_bandwidth_bytes_per_s or float("inf")) > spec.dram_bandwidth_bytes_per_s
+RULES: tuple[Callable[[DeviceSpec], Iterator[str]], ...] = (names, sources, rates, memory, host)
 
 
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_every_device_reaches_its_host_and_computes_in_known_dtypes(spec: DeviceSpec) -> None:
-    assert spec not in GPUS or any(link.kind == "pcie" for link in spec.links)
-    assert {*spec.matrix_flops_per_s, *spec.vector_flops_per_s} <= set(DTYPES)
-    assert 1e-6 <= spec.launch_overhead_s <= 20e-6
-
-
-def test_capacity_in_the_id_is_the_capacity() -> None:
-    for spec in DEVICES:
-        said = re.search(r"-(\d+)gb$", spec.id)
-        if said:
-            assert spec.dram_capacity_bytes == float(said[1]) * 1e9, spec.id
-
-
-@pytest.mark.parametrize(
-    ("name", "field", "value"),
-    [
-        ("p4", "vector_flops_per_s.float32", 5.5e12),
-        ("p100-sxm2-16gb", "vector_flops_per_s.float16", 21.2e12),
-        ("v100-sxm2-32gb", "matrix_flops_per_s.float16", 125e12),
-        ("t4", "tdp_w", 70),
-        ("a100-pcie-40gb", "dram_bandwidth_bytes_per_s", 1555e9),
-        ("a100-pcie-80gb", "dram_bandwidth_bytes_per_s", 1935e9),
-        ("a100-sxm-80gb", "matrix_flops_per_s.tf32", 156e12),
-        ("rtx-3090", "matrix_flops_per_s.float16", 71e12),
-        ("l4", "matrix_flops_per_s.float16", 121e12),
-        ("l40s", "matrix_flops_per_s.bfloat16", 362.05e12),
-        ("h100-sxm-80gb", "matrix_flops_per_s.bfloat16", 989.4e12),
-        ("h100-sxm-80gb", "l2_capacity_bytes", 50 * 2**20),
-        ("h200-sxm-141gb", "dram_bandwidth_bytes_per_s", 4.8e12),
-        ("b200-sxm-180gb", "sm_count", 148),
-        ("mi100", "matrix_flops_per_s.float32", 46.1e12),
-        ("mi300x", "matrix_flops_per_s.float16", 1307.4e12),
-        ("arc-pro-b60", "sm_count", 20),
-    ],
-)
-def test_figures_of_the_datasheets(name: str, field: str, value: float) -> None:
-    key, _, dtype = field.partition(".")
-    figure = getattr(load_device(name), key)
-    assert (figure[dtype] if dtype else figure) == pytest.approx(value)
-
-
-@pytest.mark.parametrize("spec", DEVICES, ids=by_id)
-def test_written_file_reads_back_equal(spec: DeviceSpec, tmp_path) -> None:
+@pytest.mark.parametrize("spec", DEVICES, ids=lambda spec: spec.id)
+def test_a_device_has_no_fault(spec: DeviceSpec, tmp_path: Path) -> None:
+    faults = [fault for rule in RULES for fault in rule(spec)]
     path = tmp_path / "copy.toml"
     path.write_text(to_toml(spec), encoding="utf-8")
-    assert load_device(str(path)) == spec
+    if load_device(str(path)) != spec:
+        faults.append("reads back as another one when it is written")
+    assert not faults
+
+
+def test_the_share_that_is_assumed_to_be_usable_is_the_least_of_the_catalogue() -> None:
+    shares = [spec.usable_bytes / spec.dram_capacity_bytes for spec in DEVICES]
+    assert min(shares) == pytest.approx(USABLE_SHARE, abs=1e-3)
+
+
+def test_figures_of_the_datasheets_and_drivers() -> None:
+    said = {
+        ("p4", "vector_flops_per_s.float32"): 5.5e12,
+        ("p100-sxm2-16gb", "vector_flops_per_s.float16"): 21.2e12,
+        ("v100-sxm2-32gb", "matrix_flops_per_s.float16"): 125e12,
+        ("t4", "tdp_w"): 70,
+        ("t4", "usable_bytes"): 14.75 * 2**30,
+        ("a100-pcie-40gb", "dram_bandwidth_bytes_per_s"): 1555e9,
+        ("a100-pcie-80gb", "dram_bandwidth_bytes_per_s"): 1935e9,
+        ("a100-sxm-80gb", "matrix_flops_per_s.tf32"): 156e12,
+        ("rtx-3090", "matrix_flops_per_s.float16"): 71e12,
+        ("l4", "matrix_flops_per_s.float16"): 121e12,
+        ("l4", "usable_bytes"): 22.03 * 2**30,
+        ("l40s", "matrix_flops_per_s.bfloat16"): 362.05e12,
+        ("h100-sxm-80gb", "matrix_flops_per_s.bfloat16"): 989.4e12,
+        ("h100-sxm-80gb", "l2_capacity_bytes"): 50 * 2**20,
+        ("h100-sxm-80gb", "usable_bytes"): 79.1 * 2**30,
+        ("h200-sxm-141gb", "dram_bandwidth_bytes_per_s"): 4.8e12,
+        ("b200-sxm-180gb", "sm_count"): 148,
+        ("mi100", "matrix_flops_per_s.float32"): 46.1e12,
+        ("mi300x", "matrix_flops_per_s.float16"): 1307.4e12,
+        ("arc-pro-b60", "sm_count"): 20,
+    }
+    for (name, field), value in said.items():
+        key, _, dtype = field.partition(".")
+        figure = getattr(load_device(name), key)
+        assert (figure[dtype] if dtype else figure) == pytest.approx(value), (name, field)

@@ -1,0 +1,11 @@
+"""Predicted against measured; all errors in percent.
+
+``evaluate_kernels(path, predictor)``: kernels by GPU, operator and dtype; ``compare_kernels(frame, gpu, predictor)``:
+kernel by kernel. ``evaluate_models(path, configs, predictor)``: whole models row by row. ``gate`` holds the predictor
+that ships against what it said before.
+"""
+
+from neusight.evaluation.kernels import compare_kernels, evaluate_kernels
+from neusight.evaluation.models import evaluate_models
+
+__all__ = ["compare_kernels", "evaluate_kernels", "evaluate_models"]

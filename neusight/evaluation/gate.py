@@ -1,0 +1,234 @@
+"""The gate: what the predictor that ships said and how far it was off, committed, so that a diff shows what got worse.
+
+The summary has three tables, one line a row: errors of kernels over a seeded sample of every data set that can be read,
+errors of whole models on one GPU, and single predictions on devices of all kinds. It holds no measured row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neusight.errors import DataError, DeviceError
+from neusight.evaluation.kernels import comparable_kernels, compared_by_gpu, grouped_errors
+from neusight.evaluation.models import evaluate_models
+from neusight.paths import checkout_dir, data_dir
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from neusight.api import Predictor
+
+Row = dict[str, Any]
+Summary = dict[str, list[Row]]
+
+SAMPLE = 400
+"""Kernels of each data set, GPU, family and dtype."""
+SEED = 10
+ERROR_SLACK = 0.05
+"""Percentage points that an error may differ by: rounding, and other processors."""
+LATENCY_SLACK = 1e-3
+"""The same for single predictions, relative."""
+REWRITE = "neusight evaluate gate --write"
+
+_KEYS = {
+    "kernels": ("data", "family", "dtype", "gpu"),
+    "models": ("data", "gpu", "mode"),
+    "single": ("gpu", "what"),
+}
+"""What tells the rows of each table apart; their other columns are figures."""
+_ERRORS = ("mape", "bias", "inside", "covered")
+_TIMES = ("latency_ms", "low_ms", "high_ms")
+
+KERNELS = (
+    "gemm m=4096 n=4096 k=4096 dtype=float32",
+    "gemm m=4096 n=4096 k=4096 dtype=float16",
+    "gemm m=8192 n=8192 k=8192 dtype=bfloat16",
+    "gemm m=8192 n=8192 k=8192 dtype=float8",
+    "gemm m=16 n=11008 k=4096 dtype=bfloat16",
+    "bmm batch=192 m=512 n=512 k=64 dtype=float32",
+    "grouped_gemm tokens=4096 groups=8 n=14336 k=4096 dtype=bfloat16",
+    "attention batch=1 heads=32 kv_heads=8 seq_len=4096 head_dim=128 dtype=bfloat16",
+    "attention batch=64 heads=32 kv_heads=8 q_len=1 kv_len=4096 head_dim=128 dtype=float16",
+    "conv2d batch=32 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 dtype=float32",
+    "conv2d batch=32 in_channels=256 out_channels=1024 size=14 kernel=1 dtype=float16",
+    "softmax rows=8192 cols=1024 dtype=float32",
+    "layer_norm rows=8192 cols=4096 dtype=bfloat16",
+    "gelu rows=8192 cols=4096 dtype=float32",
+    "add rows=512 cols=512 dtype=float16",
+    "copy rows=8192 cols=8192 dtype=bfloat16",
+    "adamw_fused elements=100000000 dtype=float32",
+)
+KERNEL_GPUS = (
+    *("p4", "p100-pcie-16gb", "v100-pcie-32gb", "t4", "a100-sxm-80gb", "rtx-3090", "l4", "rtx-4090"),
+    *("h100-sxm-80gb", "b200-sxm-180gb", "mi100", "mi300x", "arc-pro-b60"),
+)
+MODELS = (
+    "gpt2-large batch=4 mode=inference dtype=float32",
+    "gpt2-large batch=1 mode=training dtype=float32 optimizer=adamw",
+    "bert-large batch=8 seq_len=128 mode=training dtype=bfloat16 attention=sdpa",
+    "llama-3-8b batch=1 seq_len=1 mode=inference dtype=bfloat16 attention=sdpa",
+    "llama-3-8b batch=1 seq_len=2048 mode=inference dtype=bfloat16 attention=flash",
+    "t5-base batch=4 seq_len=256 mode=inference dtype=float32",
+    "resnet-50 batch=32 mode=training dtype=float32 optimizer=sgd",
+    "vit-base batch=16 mode=inference dtype=bfloat16 attention=sdpa",
+)
+MODEL_GPUS = (
+    *("v100-pcie-32gb", "t4", "a100-sxm-80gb", "l4", "rtx-4090", "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb"),
+    *("mi100", "mi300x", "arc-pro-b60", "tensordash"),
+)
+
+
+def summary_path() -> Path:
+    """Where the summary is committed."""
+    return checkout_dir("experiments") / "gate" / "summary.json"
+
+
+def summarise(predictor: Predictor, data: Path | None = None) -> Summary:
+    """All three tables.
+
+    Args:
+        predictor: whose predictions.
+        data: folder of the measured data sets; default ``$NEUSIGHT_DATA``.
+
+    Raises:
+        DataError: no data.
+    """
+    data = data_dir() if data is None else data
+    kernels = [row for path in sorted(data.glob("*/kernels/*.parquet")) for row in _kernel_rows(path, predictor)]
+    models = [row for path in sorted(data.glob("*/models/latency.parquet")) for row in _model_rows(path, predictor)]
+    return {"kernels": kernels, "models": models, "single": single_predictions(predictor)}
+
+
+def _kernel_rows(path: Path, predictor: Predictor) -> list[Row]:
+    """Errors of a sample of a file, where the project can read it."""
+    try:
+        frame, devices, _ = comparable_kernels(path)
+    except DataError:
+        # A table of another kind. One that was readable before is missed in the comparison.
+        return []
+    compared = compared_by_gpu(_sample(frame), devices, predictor)
+    found = grouped_errors(compared, ["family", "dtype", "gpu"])
+    return [{"data": _set_of(path), **_rounded(row, ("family", "dtype", "gpu"))} for row in found]
+
+
+def _sample(frame: pd.DataFrame) -> pd.DataFrame:
+    """``SAMPLE`` rows at most of each GPU, family and dtype, the same every time."""
+    kept = []
+    for rows in frame.groupby(["gpu", "family", "dtype"]).indices.values():
+        rng = np.random.default_rng(SEED)
+        kept.append(rng.choice(rows, SAMPLE, replace=False) if len(rows) > SAMPLE else rows)
+    return frame.iloc[np.sort(np.concatenate(kept))]
+
+
+def _model_rows(path: Path, predictor: Predictor) -> list[Row]:
+    found = evaluate_models(path, path.parent / "configs", predictor)
+    return [{"data": _set_of(path), **_rounded(row, ("gpu", "mode"))} for row in found["means"]]
+
+
+def _set_of(path: Path) -> str:
+    return path.parent.parent.name
+
+
+def _rounded(row: Mapping[str, Any], names: tuple[str, ...]) -> Row:
+    errors = {name: round(row[name], 2) for name in _ERRORS if name in row}
+    return {**{name: row[name] for name in names}, "count": row["count"], **errors}
+
+
+def single_predictions(predictor: Predictor) -> list[Row]:
+    """Every kernel and model on every GPU that computes in its dtype; needs no data."""
+    rows = []
+    for what, gpu in _asked():
+        try:
+            times_s = _answer(what, gpu, predictor)
+        except DeviceError:
+            continue
+        rows.append({"gpu": gpu, "what": what, **{name: float(f"{1e3 * t:.4g}") for name, t in times_s.items()}})
+    return rows
+
+
+def _asked() -> Iterator[tuple[str, str]]:
+    yield from ((what, gpu) for what in KERNELS for gpu in KERNEL_GPUS)
+    yield from ((what, gpu) for what in MODELS for gpu in MODEL_GPUS)
+
+
+def _answer(what: str, gpu: str, predictor: Predictor) -> dict[str, float]:
+    """Latency and interval in seconds, under the names that they have in milliseconds."""
+    name, *given = what.split()
+    fields: dict[str, Any] = dict(pair.split("=") for pair in given)
+    if what in KERNELS:
+        found = predictor.kernel(name, gpu, **fields)
+        return dict(zip(_TIMES, (found.latency_s, found.low_s, found.high_s), strict=True))
+    step: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in fields.items()}
+    estimate = predictor.estimate(name, gpu, **step)
+    return dict(zip(_TIMES, (estimate.latency_s, *estimate.interval), strict=True))
+
+
+def write_summary(summary: Summary, path: Path) -> None:
+    """One line a row, so that a diff names what changed."""
+    tables = []
+    for table in _KEYS:
+        rows = sorted(summary[table], key=lambda row: _key(table, row))
+        lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
+        tables.append(f' "{table}": [\n{lines}\n ]')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{\n" + ",\n".join(tables) + "\n}\n", encoding="utf-8")
+
+
+def read_summary(path: Path) -> Summary:
+    """What ``write_summary`` wrote.
+
+    Raises:
+        DataError: it is not there, or is something else.
+    """
+    try:
+        summary: Summary = json.loads(path.read_text(encoding="utf-8"))
+        {_key(table, row) for table in _KEYS for row in summary[table]}
+    except OSError:
+        raise DataError(f"{path} is not there: write it with `{REWRITE}` in a checkout") from None
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path} is no summary of the gate: write it again with `{REWRITE}`") from None
+    return summary
+
+
+def differences(committed: Summary, found: Summary) -> list[str]:
+    """What differs by more than rounding, a line each: rows that are gone or new, errors, single predictions.
+
+    Tables that were not computed are not compared.
+    """
+    return [line for table in found for line in _table_differences(table, committed[table], found[table])]
+
+
+def _table_differences(table: str, committed: list[Row], found: list[Row]) -> Iterator[str]:
+    before, after = ({_key(table, row): row for row in rows} for rows in (committed, found))
+    for key in sorted(before.keys() | after.keys()):
+        where = " ".join((table, *key))
+        if key not in after or key not in before:
+            yield f"{where}: {'no longer there' if key in before else 'new'}"
+        else:
+            yield from (f"{where}: {change}" for change in _changes(before[key], after[key]))
+
+
+def _changes(before: Row, after: Row) -> Iterator[str]:
+    for name, now in after.items():
+        was = before[name]
+        if not _alike(name, was, now):
+            judged = "" if name != "mape" else ", worse" if now > was else ", better"
+            yield f"{name} {was} -> {now}{judged}"
+
+
+def _key(table: str, row: Row) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in _KEYS[table])
+
+
+def _alike(name: str, before: Any, after: Any) -> bool:
+    if name in _ERRORS:
+        # Both are rounded to 0.01, which has no exact binary form.
+        return bool(abs(after - before) <= ERROR_SLACK + 1e-9)
+    if name in _TIMES:
+        return bool(abs(after - before) <= LATENCY_SLACK * before)
+    return bool(before == after)
