@@ -92,7 +92,13 @@ class Predictor:
         return cls(executor)
 
     def kernel(
-        self, kernel: Kernel | str, gpu: Gpu, /, overrides: Sequence[str] = (), operands: str = "resident", **fields: Any
+        self,
+        kernel: Kernel | str,
+        gpu: Gpu,
+        /,
+        overrides: Sequence[str] = (),
+        operands: str = "resident",
+        **fields: Any,
     ) -> KernelEstimate:
         """One kernel launched alone, launch overhead included.
 

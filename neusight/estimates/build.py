@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from neusight.devices.spec import DeviceSpec
@@ -35,7 +36,7 @@ def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) 
         attention=asked.attention,
         samples=asked.batch,
         by_kernel=(*_kernel_rows(timeline), *map(_wait_row, timeline.waits)),
-        memory=MemoryEstimate.of(timeline.program.memory, device.dram_capacity_bytes),
+        memory=MemoryEstimate.of(timeline.program.memory, device.usable_bytes),
         provenance=provenance,
         uncovered=workload.uncovered,
         usd_per_hour=device.price_usd_per_hour,
@@ -45,10 +46,9 @@ def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) 
 
 def lone_kernels(batch: KernelBatch, costs: Costs) -> list[KernelEstimate]:
     """Single launches, launch overhead included, as one row a kernel of the batch."""
-    rows = _rows(costs, costs.errors_s())
-    return [
-        KernelEstimate(kernel=describe(batch.kernel(i)), family=batch.family, **row) for i, row in enumerate(rows)
-    ]
+    low_s, high_s = costs.interval_s()
+    rows = _rows(replace(costs, low_s=low_s, high_s=high_s), costs.errors_s())
+    return [KernelEstimate(kernel=describe(batch.kernel(i)), family=batch.family, **row) for i, row in enumerate(rows)]
 
 
 def _kernel_rows(timeline: Timeline) -> Iterator[KernelEstimate]:

@@ -11,7 +11,6 @@ from math import exp, sqrt
 from typing import Any, Literal
 
 from neusight.errors import DataError, DeviceError
-from neusight.executors.costs import NORMAL_90, total_of
 from neusight.estimates.records import (
     HOST,
     KernelEstimate,
@@ -21,6 +20,7 @@ from neusight.estimates.records import (
     joined,
     union,
 )
+from neusight.executors.costs import NORMAL_90, total_of
 
 Source = Literal["trained", "transferred", "fallback"]
 

@@ -20,10 +20,10 @@ HOST = "host"
 class KernelEstimate:
     """One kernel: ``count`` launches of ``latency_s`` each. All times are for one launch, in seconds.
 
-    ``latency_s >= bound_s``; ``low_s <= latency_s <= high_s`` enclose the 90 % interval of this kernel. ``errors_s`` are
-    standard deviations in seconds by named source: ``kernel`` is its own, all others it shares with the other rows of
-    an estimate; signed, since a wait for the host cancels what it hides. ``limiter`` is the law that sets the latency:
-    compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
+    ``latency_s >= bound_s``; ``low_s <= latency_s <= high_s`` enclose the 90 % interval of this kernel. ``errors_s``
+    are standard deviations in seconds by named source: ``kernel`` is its own, all others it shares with the other rows
+    of an estimate; signed, since a wait for the host cancels what it hides. ``limiter`` is the law that sets the
+    latency: compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
     that model with ``(transferred)`` when it was trained on another family, or ``roofline``. ``outside`` says in words
     what of the kernel or its device lies outside of that model's training, "" where nothing does. ``compute_j``,
     ``sram_j`` and ``dram_j`` are the energy of one launch, 0 where the device's is not known.

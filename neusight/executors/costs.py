@@ -31,9 +31,9 @@ class Costs:
     """What a batch of kernels costs, each launched alone; every array has shape (n,).
 
     ``latency_s = overhead_s + bound_s / utilisation`` and ``latency_s >= bound_s`` for any model and input.
-    ``low_s <= latency_s <= high_s`` enclose the 90 % interval of each kernel by itself. ``source`` names the tile model
-    that answered (``gemm``), a model used outside the family it was trained on (``gemm (transferred)``), or
-    ``roofline`` (fallback).
+    ``low_s <= latency_s <= high_s`` enclose the 90 % interval of each kernel by itself, its launch taken as it is;
+    ``interval_s`` has the launch's doubt too. ``source`` names the tile model that answered (``gemm``), a model used
+    outside the family it was trained on (``gemm (transferred)``), or ``roofline`` (fallback).
     """
 
     latency_s: np.ndarray
@@ -76,6 +76,13 @@ class Costs:
         whole = np.log(np.maximum(high / low, 1.0)) / (2 * NORMAL_90)
         return np.sqrt(np.maximum(whole**2 - self.spread**2, 0.0))
 
+    def interval_s(self) -> tuple[np.ndarray, np.ndarray]:
+        """90 % interval (low, high) of lone launches: the doubt of the execution and of the launch, in quadrature."""
+        launch = np.exp(NORMAL_90 * LAUNCH_SPREAD)
+        below = np.hypot(self.latency_s - self.low_s, self.overhead_s * (1.0 - 1.0 / launch))
+        above = np.hypot(self.high_s - self.latency_s, self.overhead_s * (launch - 1.0))
+        return np.maximum(self.latency_s - below, self.bound_s), self.latency_s + above
+
     def errors_s(self) -> dict[str, np.ndarray]:
         """Standard deviations of a lone launch by named source, in seconds: of the device, the kernel, the launch."""
         return {
@@ -87,7 +94,10 @@ class Costs:
     def slower(self, least_s: np.ndarray) -> Costs:
         """The same kernels with no execution shorter than ``least_s``, their new bound."""
         bound_s = np.maximum(self.bound_s, least_s)
-        times = {name: np.maximum(getattr(self, name), self.overhead_s + bound_s) for name in ("latency_s", "low_s", "high_s")}
+        times = {
+            name: np.maximum(getattr(self, name), self.overhead_s + bound_s)
+            for name in ("latency_s", "low_s", "high_s")
+        }
         share = bound_s / (times["latency_s"] - self.overhead_s)
         limiter = np.where(self.latency_s < times["latency_s"], "dram", self.limiter)
         return replace(self, **times, bound_s=bound_s, utilisation=share, limiter=limiter)
@@ -119,7 +129,7 @@ def binding_share(first_s: np.ndarray, second_s: np.ndarray, spread: np.ndarray)
         spread: standard deviation of the logarithm of their ratio.
     """
     ratio = np.log(np.maximum(first_s, 1e-15) / np.maximum(second_s, 1e-15)) / np.maximum(spread, 1e-9)
-    # Logistic approximation of the normal distribution (Bowling et al. 2009): within 0.02, and no scipy at a cold start.
+    # Logistic approximation of the normal distribution (Bowling et al. 2009), within 0.01: no scipy at a cold start.
     return 1.0 / (1.0 + np.exp(-np.clip(1.702 * ratio, -60.0, 60.0)))
 
 

@@ -42,7 +42,10 @@ def single(workload: Workload) -> Program:
         rank=0,
         workload=workload,
         launches=launches,
-        batches=tuple((_with_zeros(batch, at, launches), at) for batch, at in group_by_family(l.kernel for l in launches)),
+        batches=tuple(
+            (_with_zeros(batch, at, launches), at)
+            for batch, at in group_by_family(launch.kernel for launch in launches)
+        ),
         descriptions=tuple(describe(launch.kernel) for launch in launches),
         memory=workload.memory,
         traffic_bytes=workload.traffic_bytes,
