@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import Precision
@@ -111,6 +111,6 @@ class Request:
 
 def _known(what: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:
-        said = cast(str, value) if isinstance(value, str) else repr(value)
-        hint = nearest(said[:40], known)
-        raise ModelError(f"{what} '{said[:40]}' of a whole model is not estimated{hint}: one of {', '.join(known)}")
+        said = (value if isinstance(value, str) else repr(value))[:40]
+        hint = nearest(said, known)
+        raise ModelError(f"{what} '{said}' of a whole model is not estimated{hint}: one of {', '.join(known)}")

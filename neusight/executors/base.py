@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError
@@ -35,7 +35,7 @@ class Options:
 class Executor(Protocol):
     """What kernels cost on devices of one kind."""
 
-    takes: frozenset[str]
+    takes: ClassVar[frozenset[str]]
     """Options that mean something to it, and ``sparsity`` where zeros do."""
 
     def cost(self, batch: KernelBatch, device: DeviceSpec, options: Options) -> Costs:

@@ -65,8 +65,8 @@ def _outside(artifact: Artifact, s: Situation, native: np.ndarray, inputs: np.nd
     its dtype, a feature or the kernel's size.
     """
     batch = s.batch
-    known = "" if s.device.hypothetical else s.device.id
-    if artifact.lone_vendor(known, s.device.vendor):
+    trained = "" if s.device.hypothetical else s.device.id
+    if artifact.lone_vendor(trained, s.device.vendor):
         return np.full(len(batch), f"GPUs of {s.device.vendor}")
     beyond = artifact.beyond(inputs, s.work)
     if native.all():
@@ -112,7 +112,7 @@ class KernelPredictor:
 
     takes: ClassVar[frozenset[str]] = frozenset()
 
-    def cost(self, batch: KernelBatch, device: DeviceSpec, options: Options = Options()) -> Costs:  # noqa: B008
+    def cost(self, batch: KernelBatch, device: DeviceSpec, options: Options) -> Costs:
         """As ``predict``: no option means anything to a GPU."""
         return self.predict(batch, device)
 

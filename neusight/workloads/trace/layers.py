@@ -138,7 +138,8 @@ def _described(nodes: Sequence[RawNode], block: _Block, numbers: _Numbers) -> tu
     same, moving = [], []
     for copy in range(block.count):
         first = block.start + copy * block.length
-        constant, numeric = [], []
+        constant: list[int] = []
+        numeric: list[int] = []
         for node in nodes[first : first + block.length]:
             pattern, counted = _pattern(node.layer)
             constant.append(code((node.code, node.kernels, pattern)))
