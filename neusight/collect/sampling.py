@@ -26,7 +26,7 @@ from neusight.kernels import (
     Optimizer,
     RowReduction,
 )
-from neusight.workloads.rules import elementwise, reduction
+from neusight.kernels.operators import OPERATORS, operator_bytes
 
 Point = np.ndarray
 FLOATS = ("bfloat16", "float16", "float32")
@@ -174,63 +174,35 @@ _POINTWISE = (
     *("relu_backward", "gelu", "gelu_backward", "tanh", "tanh_backward", "silu", "silu_backward", "sigmoid"),
     *("dropout", "dropout_backward", "exp", "rsqrt", "sqrt", "neg", "masked_fill"),
 )
-_TWO = frozenset({"add", "mul", "div", "sub", "relu_backward", "gelu_backward", "tanh_backward", "silu_backward"})
-
-
-def _pointwise_flops(op: str) -> int:
-    """As a trace counts them; the power taken here is a square."""
-    return 2 if op == "pow_scalar" else elementwise.FLOPS_PER_ELEMENT[op.removesuffix("_scalar")]
 
 
 def _elementwise(u: Point, dtype: str) -> Kernel:
     op, size = pick(u[0], _POINTWISE), DTYPE_BYTES[dtype]
     cols = between(u[1], 64, 16384, alignment(u[3]))
     elements = cols * between(u[2], 1, 2**20)
-    read, written = elements * size, elements * size
-    if op in _TWO:
-        # One in five adds a row to every row, as a bias does.
-        read += cols * size if op in ("add", "mul") and u[3] < 0.2 else elements * size
-    masked = elements if op.startswith("dropout") else cols
-    read += masked if op in ("dropout_backward", "masked_fill") else 0
-    written += masked if op == "dropout" else 0
-    flops = _pointwise_flops(op) * elements
+    found = OPERATORS["elementwise"][op]
+    read, written = operator_bytes(found, (elements, elements // cols, cols), size)
+    # One in five adds a row to every row, as a bias does; a mask of masked elements is the same for every row.
+    read -= (elements - cols) * size if op in ("add", "mul") and u[3] < 0.2 else 0
+    read -= elements - cols if op == "masked_fill" else 0
+    flops = found.flops * elements
     return Elementwise(op=op, elements=elements, read_bytes=read, write_bytes=written, flops=flops, dtype=dtype)
 
 
-_ROW_OPS: dict[str, tuple[int, int, int, int, int, int]] = {
-    # Tensors read and written; values a column and a row read beside them; values a column and a row written.
-    "softmax": (1, 1, 0, 0, 0, 0),
-    "softmax_backward": (2, 1, 0, 0, 0, 0),
-    "log_softmax": (1, 1, 0, 0, 0, 0),
-    "log_softmax_backward": (2, 1, 0, 0, 0, 0),
-    "layer_norm": (1, 1, 2, 0, 0, 2),
-    "layer_norm_backward": (2, 1, 1, 2, 0, 0),
-    # Its rows are the layer's columns, and its columns the layer's rows.
-    "layer_norm_weight_backward": (2, 0, 2, 0, 0, 2),
-    "batch_norm": (1, 1, 0, 4, 0, 2),
-    "batch_norm_backward": (2, 1, 0, 0, 0, 2),
-    "sum": (1, 0, 0, 0, 0, 1),
-    "mean": (1, 0, 0, 0, 0, 1),
-    "max": (1, 0, 0, 0, 0, 1),
-    "cumsum": (1, 1, 0, 0, 0, 0),
-}
-_STATISTIC_BYTES = 4
-_INDEX_BYTES = 8
+_ROW_OPS = (
+    *("softmax", "softmax_backward", "log_softmax", "log_softmax_backward", "layer_norm", "layer_norm_backward"),
+    *("layer_norm_weight_backward", "batch_norm", "batch_norm_backward", "sum", "mean", "max", "cumsum"),
+)
 
 
 def _rows(u: Point, dtype: str) -> Kernel:
-    op, size = pick(u[0], tuple(_ROW_OPS)), DTYPE_BYTES[dtype]
+    op = pick(u[0], _ROW_OPS)
     rows, cols = between(u[1], 1, 2**20), between(u[2], 8, 65536, alignment(u[3]))
     if op.startswith("batch_norm") or op.endswith("weight_backward"):
         rows, cols = between(u[1], 8, 8192, 8), between(u[2], 64, 2**20, 8)
-    tensors_in, tensors_out, column_in, row_in, column_out, row_out = _ROW_OPS[op]
-    elements = rows * cols
-    read = size * (tensors_in * elements + column_in * cols + row_in * rows)
-    written = size * (tensors_out * elements + column_out * cols + row_out * rows)
-    # Batch norm's gradient reads its three statistics a channel in float32; a maximum comes with its place.
-    read += 3 * _STATISTIC_BYTES * rows if op == "batch_norm_backward" else 0
-    written += _INDEX_BYTES * rows if op == "max" else 0
-    flops = reduction.FLOPS_PER_ELEMENT.get(op, 1) * elements
+    found = OPERATORS["row_reduction"][op]
+    read, written = operator_bytes(found, (rows * cols, rows, cols), DTYPE_BYTES[dtype])
+    flops = found.flops * rows * cols
     return RowReduction(op=op, rows=rows, cols=cols, read_bytes=read, write_bytes=written, flops=flops, dtype=dtype)
 
 
@@ -238,36 +210,33 @@ _MOVES = ("copy", "copy", "cat", "fill", "embedding", "embedding_backward", "gat
 
 
 def _memory(u: Point, dtype: str) -> Kernel:
-    op, size = pick(u[0], _MOVES), DTYPE_BYTES[dtype]
-    width, rows = between(u[1], 64, 16384, alignment(u[3])), between(u[2], 1, 2**20)
-    elements = width * rows
-    moved = elements * size
-    index = 8 * rows if op in ("embedding", "embedding_backward", "gather", "scatter") else 0
-    read = {"fill": 0, "embedding_backward": 2 * moved}.get(op, moved) + index
-    return Memory(op=op, elements=elements, read_bytes=read, write_bytes=moved, dtype=dtype)
+    op, width, rows = pick(u[0], _MOVES), between(u[1], 64, 16384, alignment(u[3])), between(u[2], 1, 2**20)
+    extents = (width * rows, rows, width)
+    read, written = operator_bytes(OPERATORS["memory"][op], extents, DTYPE_BYTES[dtype])
+    return Memory(op=op, elements=extents[0], read_bytes=read, write_bytes=written, dtype=dtype)
 
 
 _STEPS = {
-    "adamw_fused": (4, 3, 18),
-    "sgd_fused": (3, 2, 4),
-    "foreach_add": (1, 1, 1),
-    "foreach_mul": (1, 1, 1),
-    "foreach_lerp": (2, 1, 3),
-    "foreach_addcmul": (2, 1, 3),
-    "foreach_addcdiv": (3, 1, 6),
-    "foreach_sqrt": (1, 1, 4),
+    "adamw_fused": (4, 3),
+    "sgd_fused": (3, 2),
+    "foreach_add": (1, 1),
+    "foreach_mul": (1, 1),
+    "foreach_lerp": (2, 1),
+    "foreach_addcmul": (2, 1),
+    "foreach_addcdiv": (3, 1),
+    "foreach_sqrt": (1, 1),
 }
-"""Lists read and written, and FLOP an element."""
+"""Lists read and written, in the forms that optimizers run."""
 
 
 def _optimizer(u: Point, dtype: str) -> Kernel:
     op, tensors = pick(u[0], tuple(_STEPS)), between(u[1], 1, 512)
     elements = max(tensors, between(u[2], 2**14, 2**30))
-    read, written, flops = _STEPS[op]
+    read, written = _STEPS[op]
     size = elements * DTYPE_BYTES[dtype]
     return Optimizer(
         op=op, elements=elements, tensors=tensors, read_bytes=read * size, write_bytes=written * size,
-        flops=flops * elements, dtype=dtype,
+        flops=OPERATORS["optimizer"][op].flops * elements, dtype=dtype,
     )  # fmt: skip
 
 

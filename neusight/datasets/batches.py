@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.datasets.collected import collected, kernel_columns
-from neusight.datasets.schema import TABLE_OF_OP, TWO_TENSOR_OPS
+from neusight.datasets.schema import TABLE_OF_OP
 from neusight.errors import DataError
 from neusight.kernels import DTYPE_BYTES, KernelBatch
-from neusight.kernels.arithmetic import FLOPS_PER_ELEMENT
+from neusight.kernels.operators import operator, operator_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,22 +92,12 @@ def _strings(values: Any) -> np.ndarray:
     return np.array(names)[codes]
 
 
-def _dtype(rows: pd.DataFrame) -> np.ndarray:
-    codes, names = _coded(rows["dtype"])
+def _dtype(rows: pd.DataFrame, column: str = "dtype") -> np.ndarray:
+    codes, names = _coded(rows[column])
     known = np.array([DTYPE_NAMES.get(n, n) for n in names])
     if unknown := sorted(set(known) - DTYPE_BYTES.keys()):
-        raise DataError(f"dtype '{unknown[0]}' is no kernel dtype: keep rows of {', '.join(DTYPE_BYTES)}")
+        raise DataError(f"{column} '{unknown[0]}' is no kernel dtype: keep rows of {', '.join(DTYPE_BYTES)}")
     return known[codes]
-
-
-def _element_bytes(rows: pd.DataFrame) -> np.ndarray:
-    codes, names = _coded(rows["dtype"])
-    return np.array([DTYPE_BYTES[DTYPE_NAMES.get(n, n)] for n in names], dtype=np.int64)[codes]
-
-
-def _flops(rows: pd.DataFrame, elements: np.ndarray) -> np.ndarray:
-    codes, names = _coded(rows["op"])
-    return (elements * np.array([FLOPS_PER_ELEMENT[n] for n in names])[codes]).astype(np.int64)
 
 
 def _gemm(rows: pd.DataFrame) -> KernelBatch:
@@ -127,35 +117,26 @@ def _gemm(rows: pd.DataFrame) -> KernelBatch:
 
 
 def _elementwise(rows: pd.DataFrame) -> KernelBatch:
-    op, dtype = _strings(rows["op"]), _dtype(rows)
     shape = _counts(rows, "rows", "cols")
-    elements = shape["rows"] * shape["cols"]
-    size = elements * _element_bytes(rows)
-    return KernelBatch.from_columns(
-        "elementwise",
-        op=op,
-        elements=elements,
-        read_bytes=size * np.where(np.isin(op, TWO_TENSOR_OPS), 2, 1),
-        write_bytes=size,
-        flops=_flops(rows, elements),
-        dtype=dtype,
-    )
+    stated = _stated("elementwise", rows, **shape)
+    return KernelBatch.from_columns("elementwise", elements=shape["rows"] * shape["cols"], **stated)
 
 
 def _row_reduction(rows: pd.DataFrame) -> KernelBatch:
-    """layer_norm also reads weight and bias, a value a column, and writes mean and reciprocal deviation, one a row."""
-    op, dtype = _strings(rows["op"]), _dtype(rows)
     shape = _counts(rows, "rows", "cols")
-    elements, norm, size = shape["rows"] * shape["cols"], op == "layer_norm", _element_bytes(rows)
-    return KernelBatch.from_columns(
-        "row_reduction",
-        op=op,
-        read_bytes=(elements + 2 * shape["cols"] * norm) * size,
-        write_bytes=(elements + 2 * shape["rows"] * norm) * size,
-        flops=_flops(rows, elements),
-        dtype=dtype,
-        **shape,
-    )
+    return KernelBatch.from_columns("row_reduction", **_stated("row_reduction", rows, **shape), **shape)
+
+
+def _stated(family: str, frame: pd.DataFrame, rows: np.ndarray, cols: np.ndarray) -> dict[str, np.ndarray]:
+    """Names, bytes and FLOP of rows, by the table of operators, a lookup for each distinct operator and dtype."""
+    op, dtype, elements = _strings(frame["op"]), _dtype(frame), rows * cols
+    work = {name: np.empty(len(frame), np.int64) for name in ("read_bytes", "write_bytes", "flops")}
+    for name, width in {(str(o), str(d)) for o, d in zip(op, dtype, strict=True)}:
+        here, found = (op == name) & (dtype == width), operator(family, name)
+        extents = (elements[here], rows[here], cols[here])
+        work["read_bytes"][here], work["write_bytes"][here] = operator_bytes(found, extents, DTYPE_BYTES[width])
+        work["flops"][here] = found.flops * elements[here]
+    return {"op": op, "dtype": dtype, **work}
 
 
 def _conv2d(rows: pd.DataFrame) -> KernelBatch:
@@ -172,6 +153,7 @@ def _attention(rows: pd.DataFrame) -> KernelBatch:
         q_len = kv_len = _counts(rows, "seq_len")["seq_len"]
     else:
         q_len, kv_len = np.ones(len(rows), np.int64), _counts(rows, "kv_len")["kv_len"] + 1
+    dtype, cache = _dtype(rows), _dtype(rows, "kv_cache_dtype")
     return KernelBatch.from_columns(
         "attention",
         batch=shape["batch"],
@@ -182,7 +164,8 @@ def _attention(rows: pd.DataFrame) -> KernelBatch:
         head_dim=shape["head_dim"],
         window=shape["window"],
         causal=True,
-        dtype=_dtype(rows),
+        dtype=dtype,
+        kv_dtype=np.where(cache == dtype, "", cache),
     )
 
 

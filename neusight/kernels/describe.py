@@ -27,8 +27,9 @@ def _conv2d(k: Any) -> str:
 
 def _attention(k: Any) -> str:
     heads = f"{k.heads}" if k.heads == k.kv_heads else f"{k.heads}/{k.kv_heads}"
-    causal = " causal" if k.causal else ""
-    return f"attention {k.op} {k.batch}x{heads}x{k.q_len}x{k.kv_len}x{k.head_dim}{causal}"
+    causal, window = " causal" if k.causal else "", f" window {k.window}" if k.window else ""
+    cache = f" kv {k.kv_dtype}" if k.kv_dtype else ""
+    return f"attention {k.op} {k.batch}x{heads}x{k.q_len}x{k.kv_len}x{k.head_dim}{causal}{window}{cache}"
 
 
 def _grouped_gemm(k: Any) -> str:

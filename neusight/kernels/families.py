@@ -95,7 +95,8 @@ class RowReduction:
 class Attention:
     """Fused scaled-dot-product attention (flash or memory-efficient): scores never reach DRAM.
 
-    ``op`` is ``forward`` or ``backward``. ``window`` 0 means full (causal if ``causal``) attention.
+    ``op`` is ``forward`` or ``backward``. ``window`` 0 means full (causal if ``causal``) attention. ``kv_dtype`` is
+    that in which keys and values lie in memory, "" where it is ``dtype``: an 8-bit cache under a 16-bit model.
     """
 
     family: ClassVar[str] = "attention"
@@ -109,6 +110,7 @@ class Attention:
     causal: bool = False
     window: int = 0
     dtype: str = "float32"
+    kv_dtype: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

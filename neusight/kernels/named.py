@@ -8,21 +8,14 @@ from math import prod
 from typing import Any
 
 from neusight.errors import CoverageError, nearest
-from neusight.kernels.arithmetic import FLOPS_PER_ELEMENT
 from neusight.kernels.families import KERNEL_CLASSES, KernelBatch
-from neusight.kernels.precision import DTYPE_BYTES
+from neusight.kernels.operators import OPERATORS, operator, operator_bytes
+from neusight.kernels.precision import DTYPE_BYTES, dtype_named
 
 _FOLLOWING = frozenset({"tensors", "read_bytes", "write_bytes", "flops"})
-_TWO_TENSORS = frozenset({"add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "masked_fill"})
-_TO_ONE_A_ROW = frozenset({"sum", "mean", "max", "min", "amax", "argmax", "prod", "any", "all", "norm"})
-_ROW_OPS = _TO_ONE_A_ROW | {
-    f"{op}{direction}"
-    for op in ("softmax", "log_softmax", "layer_norm", "rms_norm", "batch_norm", "group_norm")
-    for direction in ("", "_backward")
-}
-_MEMORY_OPS = frozenset({"copy", "fill", "cat", "transpose", "embedding", "embedding_backward", "gather", "scatter"})
-_OPTIMIZERS = {"sgd_fused": (2, 1, 2), "adamw_fused": (4, 3, 16)}
-"""Tensors read, tensors written, FLOP an element."""
+_MAY_BE_ZERO = frozenset({"padding", "window", "largest", "flops", "read_bytes", "write_bytes"})
+_LARGEST = 2**60
+"""Sums of counts stay whole in 64 bits."""
 
 
 def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
@@ -40,19 +33,15 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
     """
     family, op = _family(name)
     values = {**({"op": op} if op else {}), **given}
-    values = _spread(family, values)
-    kinds = {f.name: f for f in fields(KERNEL_CLASSES[family])}
-    if unknown := sorted(values.keys() - kinds.keys()):
-        hint = nearest(unknown[0], kinds)
-        raise CoverageError(f"{family} has no field '{unknown[0]}'{hint}: it has {', '.join(kinds)}")
-    values = {key: _typed(key, value, str(kinds[key].type)) for key, value in values.items()}
-    if (dtype := values.get("dtype", "float32")) not in DTYPE_BYTES:
-        raise CoverageError(f"unknown dtype '{dtype}'{nearest(dtype, DTYPE_BYTES)}: one of {', '.join(DTYPE_BYTES)}")
-    values = {**_DERIVED.get(family, lambda _: {})(values), **values}
-    missing = [name for name, field in kinds.items() if field.default is MISSING and name not in values]
-    # Bytes and FLOP follow once the shape is there: ask for the shape first.
-    if missing := [name for name in missing if name not in _FOLLOWING] or missing:
-        raise CoverageError(f"{family} needs {', '.join(missing)}: give them as {missing[0]}=…")
+    rows = _typed("rows", values.get("rows", 1), "int")
+    values = _fields_of(family, _spread(family, values))
+    if family in OPERATORS:
+        values = {**_stated(family, values, rows), **values}
+    else:
+        values = {**_CHECKED[family](values), **values}
+    if large := next((key for key, value in values.items() if isinstance(value, int) and value > _LARGEST), None):
+        raise CoverageError(f"{family} would have {large} of {values[large]:.0e}: give a smaller shape")
+    _complete(family, values)
     return KernelBatch.from_columns(family, **values)
 
 
@@ -63,11 +52,9 @@ def _family(name: str) -> tuple[str, str]:
     for family, ops in _OPS.items():
         if name in ops:
             return family, name
-    raise CoverageError(f"unknown kernel '{name}'{nearest(name, _known())}: families are {', '.join(KERNEL_CLASSES)}")
-
-
-def _known() -> list[str]:
-    return [*KERNEL_CLASSES, *(op for ops in _OPS.values() for op in ops)]
+    known = [*KERNEL_CLASSES, *(op for ops in _OPS.values() for op in ops)]
+    hint = nearest(name[:40], known)
+    raise CoverageError(f"unknown kernel '{name[:40]}'{hint}: families are {', '.join(KERNEL_CLASSES)}")
 
 
 def _spread(family: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -79,33 +66,62 @@ def _spread(family: str, values: dict[str, Any]) -> dict[str, Any]:
     return {**{full: value for key, value in short.items() for full in _SHORT[family][key]}, **rest}
 
 
+def _fields_of(family: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Every value as the type of the family's field, dtypes by their usual names."""
+    kinds = {f.name: str(f.type) for f in fields(KERNEL_CLASSES[family])}
+    if unknown := sorted(values.keys() - kinds.keys()):
+        hint = nearest(unknown[0][:40], kinds)
+        raise CoverageError(f"{family} has no field '{unknown[0][:40]}'{hint}: it has {', '.join(kinds)}")
+    typed = {key: _typed(key, value, kinds[key]) for key, value in values.items()}
+    return typed | {key: dtype_named(typed[key]) for key in ("dtype", "kv_dtype") if typed.get(key)}
+
+
 def _typed(key: str, value: Any, kind: str) -> Any:
-    """Text as the field's type; counts are positive, padding, window and largest may be 0."""
+    """Text as the field's type; counts are positive, but for those that ``_MAY_BE_ZERO``."""
+    told = f"{key}={str(value)[:40]}"
     if kind == "str":
+        allowed = _CHOICES.get(key)
+        if allowed and str(value) not in allowed:
+            raise CoverageError(f"{told}: must be one of {', '.join(allowed)}")
         return str(value)
     if kind == "bool":
         if str(value).lower() not in ("true", "false", "1", "0", "yes", "no"):
-            raise CoverageError(f"{key}={value}: not a truth value: write true or false")
+            raise CoverageError(f"{told}: not a truth value: write true or false")
         return str(value).lower() in ("true", "1", "yes")
     try:
         number = int(str(value))
     except ValueError:
-        raise CoverageError(f"{key}={value}: not a whole number: write it like {key}=1024") from None
-    least = 0 if key in ("padding", "window", "largest", "flops", "read_bytes", "write_bytes") else 1
-    if number < least:
-        raise CoverageError(f"{key}={value}: must be at least {least}")
+        raise CoverageError(f"{told}: not a whole number: write it like {key}=1024") from None
+    least = 0 if key in _MAY_BE_ZERO else 1
+    if not least <= number <= _LARGEST:
+        raise CoverageError(f"{told}: must be {f'at least {least}' if number < least else f'at most {_LARGEST}'}")
     return number
 
 
-def _size(values: Mapping[str, Any]) -> int:
-    return DTYPE_BYTES[values.get("dtype", "float32")]
+def _complete(family: str, values: Mapping[str, Any]) -> None:
+    """Refuse a kernel that lacks a field."""
+    missing = [f.name for f in fields(KERNEL_CLASSES[family]) if f.default is MISSING and f.name not in values]
+    # Bytes and FLOP follow once the shape is there: ask for the shape first.
+    if missing := [name for name in missing if name not in _FOLLOWING] or missing:
+        raise CoverageError(f"{family} needs {', '.join(missing)}: give them as {missing[0]}=…")
 
 
-def _flops(values: Mapping[str, Any], elements: int) -> int:
-    op = values["op"]
-    if op not in FLOPS_PER_ELEMENT and "flops" not in values:
-        raise CoverageError(f"unknown operator '{op}'{nearest(op, FLOPS_PER_ELEMENT)}: or give its flops=…")
-    return int(FLOPS_PER_ELEMENT.get(op, 0) * elements)
+def _stated(family: str, values: Mapping[str, Any], rows: int) -> dict[str, int]:
+    """Bytes and FLOP of a family that states them, from the table of operators, once the shape is there.
+
+    Where only a number of elements is given, they are a single row.
+    """
+    shape = ("rows", "cols") if family == "row_reduction" else ("elements",)
+    if not {"op", *shape} <= values.keys() or (values["op"] not in OPERATORS[family] and "flops" in values):
+        return {}
+    found, elements = operator(family, values["op"]), prod(values[name] for name in shape)
+    derived = {"flops": found.flops * elements} if family != "memory" else {}
+    if found.read is None:
+        return derived
+    extents = (elements, rows, elements // rows)
+    read, written = operator_bytes(found, extents, DTYPE_BYTES[values.get("dtype", "float32")])
+    derived |= {"read_bytes": read, "write_bytes": written}
+    return derived | ({"tensors": 1} if family == "optimizer" else {})
 
 
 def _gemm(values: Mapping[str, Any]) -> dict[str, str]:
@@ -113,7 +129,7 @@ def _gemm(values: Mapping[str, Any]) -> dict[str, str]:
     return {"layout": "nn"} if values.get("op") == "bmm" else {}
 
 
-def _grouped_gemm(values: Mapping[str, Any]) -> dict[str, int]:
+def _grouped_gemm(values: Mapping[str, Any]) -> dict[str, str]:
     """Nothing follows, but a fullest group must be one that tokens and groups can make."""
     if not {"tokens", "groups"} <= values.keys() or not values.get("largest"):
         return {}
@@ -126,39 +142,27 @@ def _grouped_gemm(values: Mapping[str, Any]) -> dict[str, int]:
     return {}
 
 
-def _elementwise(values: Mapping[str, Any]) -> dict[str, int]:
-    if "op" not in values or "elements" not in values:
-        return {}
-    size = values["elements"] * _size(values)
-    two = values["op"] in _TWO_TENSORS or values["op"].endswith("_backward")
-    return {"read_bytes": (1 + two) * size, "write_bytes": size, "flops": _flops(values, values["elements"])}
+def _conv2d(values: Mapping[str, Any]) -> dict[str, str]:
+    """Nothing follows, but the filter must fit its input, and groups divide the channels."""
+    for side in ("height", "width"):
+        reach = values.get("dilation", 1) * (values.get(f"kernel_{side}", 1) - 1) + 1
+        padded = values.get(side, reach) + 2 * values.get("padding", 0)
+        if reach > padded:
+            raise CoverageError(f"a filter of {side} {reach} is larger than its padded input of {padded}: pad it")
+    _dividing(values, "groups", "in_channels", "out_channels")
+    return {}
 
 
-def _row_reduction(values: Mapping[str, Any]) -> dict[str, int]:
-    """layer_norm also reads scale and shift, a value a column, and writes both statistics of each row."""
-    if not {"op", "rows", "cols"} <= values.keys():
-        return {}
-    op, rows, cols = values["op"], values["rows"], values["cols"]
-    norm = op == "layer_norm"
-    read = rows * cols * (1 + op.endswith("_backward")) + 2 * cols * norm
-    write = rows if op in _TO_ONE_A_ROW else rows * cols + 2 * rows * norm
-    size = _size(values)
-    return {"read_bytes": read * size, "write_bytes": write * size, "flops": _flops(values, rows * cols)}
+def _attention(values: Mapping[str, Any]) -> dict[str, str]:
+    """Nothing follows, but heads must share keys evenly."""
+    _dividing(values, "kv_heads", "heads")
+    return {}
 
 
-def _memory(values: Mapping[str, Any]) -> dict[str, int]:
-    if "op" not in values or "elements" not in values:
-        return {}
-    size = values["elements"] * _size(values)
-    return {"read_bytes": 0 if values["op"] == "fill" else size, "write_bytes": size}
-
-
-def _optimizer(values: Mapping[str, Any]) -> dict[str, int]:
-    if values.get("op") not in _OPTIMIZERS or "elements" not in values:
-        return {}
-    read, write, flops = _OPTIMIZERS[values["op"]]
-    size = values["elements"] * _size(values)
-    return {"tensors": 1, "read_bytes": read * size, "write_bytes": write * size, "flops": flops * values["elements"]}
+def _dividing(values: Mapping[str, Any], divisor: str, *names: str) -> None:
+    for name in names:
+        if name in values and divisor in values and values[name] % values[divisor]:
+            raise CoverageError(f"{divisor}={values[divisor]} does not divide {name}={values[name]}")
 
 
 _SHORT: dict[str, dict[str, tuple[str, ...]]] = {
@@ -167,18 +171,14 @@ _SHORT: dict[str, dict[str, tuple[str, ...]]] = {
     "conv2d": {"size": ("height", "width"), "kernel": ("kernel_height", "kernel_width")},
     "attention": {"seq_len": ("q_len", "kv_len")},
 }
-_OPS: dict[str, frozenset[str]] = {
-    "gemm": frozenset({"linear", "bmm"}),
-    "row_reduction": frozenset(_ROW_OPS),
-    "memory": _MEMORY_OPS,
-    "optimizer": frozenset(_OPTIMIZERS),
-    "elementwise": frozenset(FLOPS_PER_ELEMENT) - _ROW_OPS,
+_OPS: dict[str, tuple[str, ...]] = {
+    "gemm": ("linear", "bmm"),
+    **{family: tuple(OPERATORS[family]) for family in ("row_reduction", "memory", "optimizer", "elementwise")},
 }
-_DERIVED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, int | str]]] = {
+_CHOICES = {"layout": ("tn", "nn", "nt", "tt")}
+_CHECKED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, str]]] = {
     "gemm": _gemm,
     "grouped_gemm": _grouped_gemm,
-    "elementwise": _elementwise,
-    "row_reduction": _row_reduction,
-    "memory": _memory,
-    "optimizer": _optimizer,
+    "conv2d": _conv2d,
+    "attention": _attention,
 }

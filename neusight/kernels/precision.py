@@ -21,6 +21,13 @@ DTYPE_BYTES: dict[str, int] = {
 }
 """Bytes of one element as it lies in memory. A tf32 product reads and writes float32."""
 
+STORED_BYTES: dict[str, int] = {
+    **DTYPE_BYTES,
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **{"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16},
+}
+"""The same, with those that tensors have beside: a kernel moves them, none computes products in them."""
+
 ALIASES: dict[str, str] = {
     "fp64": "float64",
     "double": "float64",
@@ -39,6 +46,18 @@ ALIASES: dict[str, str] = {
     "i8": "int8",
 }
 """What people, configurations and PyTorch call them."""
+
+
+def stored_bytes(dtype: str) -> int:
+    """Bytes of one element of a dtype as it lies in memory.
+
+    Raises:
+        CoverageError: a dtype without a size.
+    """
+    if dtype not in STORED_BYTES:
+        hint = nearest(dtype[:40], STORED_BYTES)
+        raise CoverageError(f"unknown dtype '{dtype[:40]}'{hint}: one of {', '.join(STORED_BYTES)}")
+    return STORED_BYTES[dtype]
 
 
 def dtype_named(name: str) -> str:

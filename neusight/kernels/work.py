@@ -13,7 +13,7 @@ import numpy as np
 
 from neusight.errors import CoverageError
 from neusight.kernels.families import KernelBatch
-from neusight.kernels.precision import DTYPE_BYTES
+from neusight.kernels.precision import stored_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +56,7 @@ def element_bytes(batch: KernelBatch) -> np.ndarray:
     Raises:
         CoverageError: a dtype without a size.
     """
-    return by_distinct(batch["dtype"], _bytes_of)
-
-
-def _bytes_of(dtype: str) -> float:
-    if dtype not in DTYPE_BYTES:
-        raise CoverageError(f"unknown dtype '{dtype}': one of {', '.join(DTYPE_BYTES)}")
-    return DTYPE_BYTES[dtype]
+    return by_distinct(batch["dtype"], stored_bytes)
 
 
 def conv_output(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -119,6 +113,20 @@ def attention_pairs(batch: KernelBatch) -> np.ndarray:
     return np.where(batch["causal"], causal, q * window)
 
 
+def attention_keys(batch: KernelBatch) -> np.ndarray:
+    """Keys that the queries of one head can touch: all, or those that the windows of ``q_len`` consecutive queries
+    cover, ``min(kv_len, q_len + window - 1)``.
+    """
+    kv = batch["kv_len"].astype(float)
+    return np.where(batch["window"] > 0, np.minimum(kv, batch["q_len"] + batch["window"] - 1.0), kv)
+
+
+def _cached_bytes(batch: KernelBatch) -> np.ndarray:
+    """Bytes of one element of keys and values as they lie in memory."""
+    stated = by_distinct(batch["kv_dtype"], lambda dtype: stored_bytes(dtype) if dtype else 0.0)
+    return np.where(stated > 0, stated, element_bytes(batch))
+
+
 def filled_groups(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
     """(groups that have rows, rows of the fullest) of a grouped product.
 
@@ -159,17 +167,16 @@ def _attention(batch: KernelBatch) -> Work:
     """Forward 4·d a pair (q·k and p·v), backward 10·d: five products for two (Dao 2023).
 
     Forward reads q, k, v and writes o and a float32 log-sum-exp a query; backward reads those and the gradient of o,
-    and writes three gradients.
+    and writes three gradients. Of keys and values, those that count lie within the windows of the queries.
     """
     size, backward = element_bytes(batch), batch["op"] == "backward"
     heads = batch["batch"] * batch["heads"].astype(float)
-    kv_heads = batch["batch"] * batch["kv_heads"].astype(float)
     flops = np.where(backward, 10.0, 4.0) * heads * attention_pairs(batch) * batch["head_dim"]
     queries = size * heads * batch["q_len"] * batch["head_dim"]
-    keys = size * kv_heads * batch["kv_len"] * batch["head_dim"]
+    values = 2.0 * batch["batch"] * batch["kv_heads"] * attention_keys(batch) * batch["head_dim"]
     sums = 4.0 * heads * batch["q_len"]
-    read = np.where(backward, 3 * queries + 2 * keys + sums, queries + 2 * keys)
-    written = np.where(backward, queries + 2 * keys, queries + sums)
+    read = np.where(backward, 3 * queries + sums, queries) + values * _cached_bytes(batch)
+    written = queries + np.where(backward, values * size, sums)
     return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=written)
 
 

@@ -50,11 +50,21 @@ def flops_per_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
     Raises:
         DeviceError: a product in a dtype that the device lacks.
     """
-    if batch.family in GEMM_FAMILIES:
-        return by_distinct(batch["dtype"], device.gemm_flops_per_s)
+    product = batch.family in GEMM_FAMILIES
+    return by_distinct(batch["dtype"], lambda dtype: peak_flops_per_s(device, dtype, product=product))
+
+
+def peak_flops_per_s(device: DeviceSpec, dtype: str, *, product: bool) -> float:
+    """Peak rate [FLOP/s] of products, or of pointwise and row-wise arithmetic, in a dtype; see ``flops_per_s``.
+
+    Raises:
+        DeviceError: a product in a dtype that the device lacks.
+    """
     rates = device.vector_flops_per_s
+    if product:
+        return device.gemm_flops_per_s(dtype)
     single = rates.get("float32") or max(rates.values())
-    return by_distinct(batch["dtype"], lambda dtype: max(rates.get(dtype, single), single * (dtype != "float64")))
+    return rates["float64"] if dtype == "float64" and "float64" in rates else max(rates.get(dtype, single), single)
 
 
 def l2_bytes_per_s(device: DeviceSpec) -> float:

@@ -7,15 +7,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from neusight.kernels import DTYPE_BYTES
+from neusight.kernels.precision import stored_bytes
 
-_OTHER_BYTES = {"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16}
 FLOATING = frozenset({"float64", "float32", "float16", "bfloat16"})
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element; every 8-bit float format of PyTorch takes one."""
-    return DTYPE_BYTES.get(dtype) or _OTHER_BYTES.get(dtype) or 1
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -48,7 +42,7 @@ class TensorSpec:
     def nbytes(self) -> int:
         """Bytes as stored: a dimension with stride 0 is a broadcast and counts once."""
         stored = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
-        return (stored if self.elements else 0) * dtype_bytes(self.dtype)
+        return (stored if self.elements else 0) * stored_bytes(self.dtype)
 
     @property
     def floating(self) -> bool:

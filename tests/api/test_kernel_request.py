@@ -4,6 +4,7 @@ import pytest
 
 from neusight.errors import CoverageError
 from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, GroupedGemm, Kernel, Memory, Optimizer, RowReduction
+from neusight.kernels.describe import describe
 from neusight.kernels.named import requested
 
 
@@ -31,7 +32,7 @@ from neusight.kernels.named import requested
         (
             "adamw_fused",
             {"elements": 10},
-            Optimizer(op="adamw_fused", elements=10, tensors=1, read_bytes=160, write_bytes=120, flops=160),
+            Optimizer(op="adamw_fused", elements=10, tensors=1, read_bytes=160, write_bytes=120, flops=290),
         ),
         (
             "conv2d",
@@ -42,6 +43,22 @@ from neusight.kernels.named import requested
             "attention",
             {"batch": 1, "heads": 2, "kv_heads": 2, "seq_len": 16, "head_dim": 64},
             Attention(batch=1, heads=2, kv_heads=2, q_len=16, kv_len=16, head_dim=64),
+        ),
+        (
+            "attention",
+            {
+                "batch": 1,
+                "heads": 8,
+                "kv_heads": 2,
+                "q_len": 1,
+                "kv_len": 16,
+                "head_dim": 64,
+                "dtype": "bf16",
+                "kv_dtype": "fp8",
+            },
+            Attention(
+                batch=1, heads=8, kv_heads=2, q_len=1, kv_len=16, head_dim=64, dtype="bfloat16", kv_dtype="float8"
+            ),
         ),
         (
             "grouped_gemm",
@@ -85,8 +102,15 @@ def test_given_bytes_win() -> None:
         ("grouped_gemm", {"groups": 8, "tokens": 9, "k": 1}, "grouped_gemm needs n"),
         ("grouped_gemm", {"groups": 8, "tokens": 9, "n": 1, "k": 1, "largest": 1}, "largest=1: 9 tokens in 8 groups"),
         ("grouped_gemm", {"groups": 8, "tokens": 9, "n": 1, "k": 1, "largest": 10}, "largest=10: 9 tokens in 8"),
-        ("elementwise", {"op": "gleu", "elements": 1}, "unknown operator 'gleu'; did you mean gelu"),
+        ("elementwise", {"op": "gleu", "elements": 1}, "unknown operator 'gleu'; did you mean glu, gelu"),
         ("softmax", {"rows": 1}, "row_reduction needs cols"),
+        ("gemm", {"m": 1, "n": 1, "k": 1, "layout": "xy"}, "layout=xy: must be one of tn, nn, nt, tt"),
+        ("gemm", {"m": 10**30, "n": 1, "k": 1}, f"m={10**30}: must be at most"),
+        ("sum", {"rows": 2**40, "cols": 2**40}, "row_reduction would have flops of 1e+24"),
+        ("conv2d", {"size": 3, "kernel": 7}, "a filter of height 7 is larger than its padded input of 3"),
+        ("conv2d", {"in_channels": 8, "out_channels": 9, "groups": 4}, "groups=4 does not divide out_channels=9"),
+        ("attention", {"heads": 8, "kv_heads": 3}, "kv_heads=3 does not divide heads=8"),
+        ("polar", {"elements": 4}, "elementwise needs read_bytes, write_bytes"),
         ("optimizer", {"op": "foreach_add", "elements": 4}, "optimizer needs tensors, read_bytes"),
     ],
 )
@@ -94,3 +118,10 @@ def test_what_is_wrong_is_said(name: str, given: dict[str, object], message: str
     with pytest.raises(CoverageError) as caught:
         requested(name, given)
     assert message in str(caught.value)
+
+
+def test_a_kernel_in_words_tells_its_window_and_its_cache() -> None:
+    shape = {"batch": 1, "heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 16, "head_dim": 64}
+    assert describe(Attention(**shape)) == "attention forward 1x8/2x1x16x64"
+    narrow = Attention(**shape, causal=True, window=4, kv_dtype="float8")
+    assert describe(narrow) == "attention forward 1x8/2x1x16x64 causal window 4 kv float8"

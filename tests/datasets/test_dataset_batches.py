@@ -8,7 +8,7 @@ from neusight.datasets.clean import measured
 from neusight.datasets.schema import KERNEL_TABLES
 from neusight.errors import DataError
 from neusight.kernels import Conv2d, Elementwise, Gemm, RowReduction
-from neusight.kernels.arithmetic import FLOPS_PER_ELEMENT
+from neusight.kernels.operators import ELEMENTWISE
 
 
 def only(frame):
@@ -33,7 +33,7 @@ def test_two_tensor_ops_read_two_and_write_one(rows):
     assert two == Elementwise(op="add", elements=60, read_bytes=2 * size, write_bytes=size, flops=60)
     one = only(rows({"op": "add", "rows": 6, "cols": 10}).assign(op="gelu"))
     assert (one.read_bytes, one.write_bytes) == (size, size)
-    assert one.flops == 60 * FLOPS_PER_ELEMENT["gelu"]
+    assert one.flops == 60 * ELEMENTWISE["gelu"].flops
 
 
 def test_layer_norm_also_moves_parameters_and_statistics(rows):
@@ -101,3 +101,8 @@ def test_generation_attends_to_the_cache_and_itself(parquet, rows):
     frame = frame.assign(num_heads=8, num_kv_heads=2, head_dim=64, window=0, kv_len=15).drop(columns=["op", "split"])
     kernel = only(load_kernels(parquet(frame)))
     assert (kernel.q_len, kernel.kv_len, kernel.heads, kernel.kv_heads) == (1, 16, 8, 2)
+    assert kernel.kv_dtype == ""
+    narrow = only(load_kernels(parquet(frame.assign(kv_cache_dtype="fp8"), "narrow.parquet")))
+    assert (narrow.dtype, narrow.kv_dtype) == ("bfloat16", "float8")
+    with pytest.raises(DataError, match="kv_cache_dtype 'int4_wo' is no kernel dtype"):
+        to_batches(load_kernels(parquet(frame.assign(kv_cache_dtype="int4_wo"), "other.parquet")))

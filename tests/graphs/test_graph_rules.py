@@ -21,6 +21,13 @@ def only(kernels: tuple[Kernel, ...]) -> Kernel:
     return kernel
 
 
+def test_an_unknown_dtype_has_no_size() -> None:
+    sizes = {"float8_e5m2fnuz": 1, "int16": 2, "uint32": 4, "uint64": 8, "complex64": 8, "complex128": 16}
+    assert {dtype: TensorSpec((1,), dtype).nbytes for dtype in sizes} == sizes
+    with pytest.raises(CoverageError, match="unknown dtype 'float7'; did you mean float8"):
+        _ = TensorSpec((4,), "float7").nbytes
+
+
 def test_second_registration_of_an_operator_raises_and_names_it() -> None:
     with pytest.raises(ValueError, match="'addmm' has a rule already"):
         rule("addmm")(lambda call: ())

@@ -119,14 +119,30 @@ def test_winograd(columns: dict[str, int], gain: float) -> None:
     assert work.least_flops * gain == pytest.approx(work.flops)
 
 
-@pytest.mark.parametrize("window", [0, 1, 3, 5, 50])
-@pytest.mark.parametrize(("q", "kv"), [(1, 1), (6, 6), (1, 7), (4, 9), (9, 4), (8, 2)])
-def test_causal_pairs_are_those_of_the_mask(q: int, kv: int, window: int) -> None:
-    # The queries are the last ones: query i stands at key kv - q + i and sees back from there.
-    at, key = np.arange(q)[:, None] + kv - q, np.arange(kv)[None]
-    seen = (key <= at) & (key > at - window if window else True)
-    batch = one("attention", batch=1, heads=1, kv_heads=1, q_len=q, kv_len=kv, head_dim=4, causal=True, window=window)
-    assert attention_pairs(batch) == seen.sum()
+def test_causal_pairs_and_keys_are_those_of_the_mask() -> None:
+    for (q, kv), window in product([(1, 1), (6, 6), (1, 7), (4, 9), (9, 4), (8, 2)], [0, 1, 3, 5, 50]):
+        # The queries are the last ones: query i stands at key kv - q + i and sees back from there.
+        at, key = np.arange(q)[:, None] + kv - q, np.arange(kv)[None]
+        seen = (key <= at) & (key > at - window if window else True)
+        shape = {"batch": 2, "heads": 6, "kv_heads": 3, "q_len": q, "kv_len": kv, "head_dim": 4, "causal": True}
+        batch = one("attention", window=window, **shape)
+        assert attention_pairs(batch) == seen.sum()
+        # Keys and values that any query sees are read once a head of theirs, four bytes an element.
+        queries = 4 * 2 * 6 * q * 4
+        assert work_of(batch).read_bytes == queries + 2 * 4 * 2 * 3 * seen.any(axis=0).sum() * 4, (q, kv, window)
+
+
+def test_an_8_bit_cache_halves_the_bytes_of_keys_and_values_alone() -> None:
+    shape = {"batch": 2, "heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 4096, "head_dim": 128, "dtype": "bfloat16"}
+    same, named, narrow = (work_of(one("attention", kv_dtype=kv, **shape)) for kv in ("", "bfloat16", "float8"))
+    assert named == same
+    cache = 2 * 2 * 2 * 4096 * 128
+    assert same.read_bytes - narrow.read_bytes == cache * (2 - 1)
+    assert (narrow.flops, narrow.write_bytes) == (same.flops, same.write_bytes)
+    # Gradients are not cached: they are written in the dtype that is computed in.
+    gradients = [work_of(one("attention", op="backward", kv_dtype=kv, **shape)) for kv in ("", "float8")]
+    assert gradients[0].write_bytes == gradients[1].write_bytes
+    assert gradients[0].read_bytes > gradients[1].read_bytes
 
 
 def test_full_attention_sees_every_pair_and_a_window_its_width() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neusight.kernels import Attention, Kernel, RowReduction
+from neusight.kernels.operators import ELEMENTWISE, ROW_REDUCTION
 from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
 
@@ -32,7 +33,7 @@ def _backward(grad: TensorSpec, q: TensorSpec, k: TensorSpec, causal: bool) -> t
     rows = grad.elements // grad.shape[-1]
     delta = RowReduction(
         op="sum", rows=rows, cols=grad.shape[-1], read_bytes=2 * grad.nbytes, write_bytes=4 * rows,
-        flops=2 * grad.elements, dtype=grad.dtype,
+        flops=(ELEMENTWISE["mul"].flops + ROW_REDUCTION["sum"].flops) * grad.elements, dtype=grad.dtype,
     )  # fmt: skip
     return (delta, _attention("backward", q, k, causal))
 

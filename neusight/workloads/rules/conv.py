@@ -7,6 +7,7 @@ from math import prod
 
 from neusight.errors import CoverageError
 from neusight.kernels import Conv2d, Elementwise, Kernel, RowReduction
+from neusight.kernels.operators import ELEMENTWISE, ROW_REDUCTION
 from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
 
@@ -50,7 +51,7 @@ def convolution(call: Call) -> tuple[Kernel, ...]:
 def _add_bias(out: TensorSpec, bias: TensorSpec) -> Elementwise:
     return Elementwise(
         op="add", elements=out.elements, read_bytes=out.nbytes + bias.nbytes, write_bytes=out.nbytes,
-        flops=out.elements, dtype=out.dtype,
+        flops=ELEMENTWISE["add"].flops * out.elements, dtype=out.dtype,
     )  # fmt: skip
 
 
@@ -75,5 +76,6 @@ def channel_sum(grad: TensorSpec) -> RowReduction:
     channels = grad.shape[1]
     return RowReduction(
         op="sum", rows=channels, cols=grad.shape[0] * prod(grad.shape[2:]), read_bytes=grad.nbytes,
-        write_bytes=grad.nbytes // max(1, grad.elements) * channels, flops=grad.elements, dtype=grad.dtype,
+        write_bytes=grad.nbytes // max(1, grad.elements) * channels,
+        flops=ROW_REDUCTION["sum"].flops * grad.elements, dtype=grad.dtype,
     )  # fmt: skip

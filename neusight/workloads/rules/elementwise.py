@@ -5,33 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from neusight.kernels import Elementwise, Kernel
+from neusight.kernels.operators import ELEMENTWISE
 from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
-
-FLOPS_PER_ELEMENT: dict[str, int] = {
-    # One instruction on a GPU's vector units: add, multiply, compare, select.
-    "add": 1, "sub": 1, "rsub": 1, "mul": 1, "neg": 1, "abs": 1, "relu": 1, "relu_backward": 2, "maximum": 1,
-    "minimum": 1, "clamp": 2, "clamp_min": 1, "clamp_max": 1, "where": 1, "masked_fill": 1, "sign": 1, "square": 1,
-    "eq": 1, "ne": 1, "lt": 1, "le": 1, "gt": 1, "ge": 1, "isnan": 1, "isinf": 2, "isin": 1, "logical_not": 1,
-    "logical_and": 1, "logical_or": 1, "logical_xor": 1, "bitwise_not": 1, "bitwise_and": 1, "bitwise_or": 1,
-    "bitwise_xor": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "tril": 1, "triu": 1, "hardtanh": 2,
-    "hardtanh_backward": 3, "addcmul": 3, "lerp": 3, "leaky_relu": 2, "leaky_relu_backward": 2,
-    # A reciprocal on the special-function unit with its correction steps.
-    "div": 4, "reciprocal": 4, "sqrt": 4, "rsqrt": 4, "addcdiv": 6, "floor_divide": 6, "remainder": 6, "fmod": 6,
-    # Range reduction and a polynomial: CUDA's single-precision maths functions take 8 to 30 instructions.
-    "exp": 8, "exp2": 6, "log": 10, "log2": 8, "log1p": 12, "expm1": 10, "sin": 12, "cos": 12, "erf": 15, "pow": 20,
-    "tanh": 12, "sigmoid": 12, "silu": 13, "gelu": 20, "softplus": 20, "elu": 10, "hardswish": 5, "hardsigmoid": 4,
-    "mish": 30, "tanh_backward": 3, "sigmoid_backward": 3, "silu_backward": 18, "gelu_backward": 30,
-    "softplus_backward": 14, "elu_backward": 12, "hardswish_backward": 6, "hardsigmoid_backward": 3,
-    "log_sigmoid": 20, "logaddexp": 20, "glu": 13, "glu_backward": 18, "mish_backward": 34, "_prelu_kernel": 2,
-    "_prelu_kernel_backward": 4, "xlogy": 12, "sgn": 1, "smooth_l1_loss": 4, "smooth_l1_loss_backward": 5,
-    "huber_loss": 4, "huber_loss_backward": 5, "atan": 15, "sinh": 15, "cosh": 15, "heaviside": 1,
-    # A Philox counter generator makes four numbers in about forty integer instructions.
-    "dropout": 13, "dropout_backward": 2, "random": 10,
-    "mse_loss": 2, "mse_loss_backward": 3, "binary_cross_entropy_with_logits": 30, "polar": 25, "complex": 0,
-}  # fmt: skip
-"""Arithmetic of one element, in FLOP; an estimate of the instructions issued, coarse on purpose: these kernels are
-bound by memory on every device of the catalogue."""
 
 ALIASES = {
     "threshold_backward": "relu_backward",
@@ -55,8 +31,9 @@ ALIASES = {
     "randperm": "random",
 }
 _BINARY = frozenset({"add", "sub", "mul", "div", "pow"})
-_NOT_OPERATORS = {"relu_backward", "dropout", "dropout_backward", "random", "log_sigmoid"}
-_PLAIN = [op for op in FLOPS_PER_ELEMENT if op not in _NOT_OPERATORS]
+_OTHERWISE = {"relu_backward", "dropout", "dropout_backward", "random", "log_sigmoid", "batch_norm"}
+"""Names that are no ATen operator's, or are one's with a rule of its own."""
+_PLAIN = [op for op in ELEMENTWISE if op not in _OTHERWISE and not op.endswith("_scalar")]
 
 
 def _canonical(call: Call) -> str:
@@ -71,8 +48,8 @@ def _two_tensors(call: Call) -> bool:
     return isinstance(other, TensorSpec) and bool(other.shape) and isinstance(call.args[0], TensorSpec)
 
 
-def pointwise(call: Call, op: str, flops_each: int) -> tuple[Kernel, ...]:
-    """One kernel over the elements of the first result."""
+def pointwise(call: Call, op: str, flops_each: int | None = None) -> tuple[Kernel, ...]:
+    """One kernel over the elements of the first result; its FLOP are the table's unless the call decides them."""
     elements = call.output.elements
     if not elements:
         return ()
@@ -82,7 +59,7 @@ def pointwise(call: Call, op: str, flops_each: int) -> tuple[Kernel, ...]:
             elements=elements,
             read_bytes=call.read_bytes,
             write_bytes=call.write_bytes,
-            flops=flops_each * elements,
+            flops=(ELEMENTWISE[op].flops if flops_each is None else flops_each) * elements,
             dtype=call.dtype,
         ),
     )
@@ -92,14 +69,13 @@ def pointwise(call: Call, op: str, flops_each: int) -> tuple[Kernel, ...]:
 def arithmetic(call: Call) -> tuple[Kernel, ...]:
     """Arithmetic, comparisons, activations and their gradients, dropout, random numbers."""
     op = _canonical(call)
-    base = op.removesuffix("_scalar")
-    if base == "random":
+    if op == "random":
         # Random numbers overwrite: an in-place generator does not read what it fills.
         call = Call(call.name, call.overload, (), {}, call.outputs)
-    if op == "pow_scalar" and call.arg(1, "exponent") in (2, 2.0, 3, 3.0):
-        # PyTorch special-cases small integer exponents as products.
-        return pointwise(call, op, 2)
-    return pointwise(call, op, FLOPS_PER_ELEMENT[base])
+    if op == "pow_scalar" and call.arg(1, "exponent") not in (2, 2.0, 3, 3.0):
+        # PyTorch multiplies out small integer exponents; others take the function.
+        return pointwise(call, op, ELEMENTWISE["pow"].flops)
+    return pointwise(call, op)
 
 
 @rule("max_pool2d_with_indices", "max_pool2d", "avg_pool2d", "avg_pool3d")

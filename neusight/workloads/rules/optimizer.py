@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from neusight.kernels import Kernel, Optimizer
+from neusight.kernels.operators import OPTIMIZER
 from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
 
-FOREACH_FLOPS = {
-    "add": 1, "sub": 1, "mul": 1, "neg": 1, "abs": 1, "zero": 0, "copy": 0, "div": 4, "reciprocal": 4, "sqrt": 4,
-    "rsqrt": 4, "addcmul": 3, "addcdiv": 6, "lerp": 3, "pow": 20, "maximum": 1, "minimum": 1, "clamp_min": 1,
-    "clamp_max": 1, "exp": 8, "sign": 1, "norm": 2,
-}  # fmt: skip
-"""Arithmetic of one element, as for the pointwise operators."""
 _OVERWRITES = {"zero", "copy"}
 
 
@@ -41,15 +36,15 @@ def _foreach(call: Call) -> tuple[Kernel, ...]:
     return (
         Optimizer(
             op=f"foreach_{op}", elements=elements, tensors=len(lists[0]), read_bytes=read, write_bytes=written,
-            flops=FOREACH_FLOPS[op] * elements, dtype=lists[0][0].dtype,
+            flops=OPTIMIZER[f"foreach_{op}"].flops * elements, dtype=lists[0][0].dtype,
         ),
     )  # fmt: skip
 
 
-rule(*(f"_foreach_{op}" for op in FOREACH_FLOPS))(_foreach)
+rule(*(f"_{op}" for op in OPTIMIZER if op.startswith("foreach_")))(_foreach)
 
 
-def _fused(call: Call, name: str, written: int, flops_each: int) -> tuple[Kernel, ...]:
+def _fused(call: Call, name: str, written: int) -> tuple[Kernel, ...]:
     """Every list is read; the first ``written`` of those that a step changes are written back."""
     params, grads, *others = _lists(call)
     states = [s for s in others if tuple(t.shape for t in s) == tuple(t.shape for t in params)]
@@ -58,22 +53,19 @@ def _fused(call: Call, name: str, written: int, flops_each: int) -> tuple[Kernel
     return (
         Optimizer(
             op=name, elements=elements, tensors=len(params), read_bytes=sum(map(_size, tensors)),
-            write_bytes=sum(map(_size, changed)), flops=flops_each * elements, dtype=params[0].dtype,
+            write_bytes=sum(map(_size, changed)), flops=OPTIMIZER[name].flops * elements, dtype=params[0].dtype,
         ),
     )  # fmt: skip
 
 
 @rule("_fused_adamw_", "_fused_adam_")
 def fused_adam(call: Call) -> tuple[Kernel, ...]:
-    """Reads parameter, gradient and both moments, writes all but the gradient: 28 B a parameter in float32.
-
-    Kingma & Ba 2015, algorithm 1: about 16 FLOP a parameter and 2 for the decay.
-    """
+    """Reads parameter, gradient and both moments, writes all but the gradient: 28 B a parameter in float32."""
     name = "adamw_fused" if "adamw" in call.name else "adam_fused"
-    return _fused(call, name, 4 if call.kwargs.get("amsgrad") else 3, 18)
+    return _fused(call, name, 4 if call.kwargs.get("amsgrad") else 3)
 
 
 @rule("_fused_sgd_")
 def fused_sgd(call: Call) -> tuple[Kernel, ...]:
     """Reads parameter, gradient and momentum if there is one, writes all but the gradient: 12 or 20 B a parameter."""
-    return _fused(call, "sgd_fused", 2, 4)
+    return _fused(call, "sgd_fused", 2)

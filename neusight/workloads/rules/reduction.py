@@ -6,27 +6,19 @@ from math import prod
 from typing import Any
 
 from neusight.kernels import Kernel, RowReduction
+from neusight.kernels.operators import operator
 from neusight.workloads.rules.conv import channel_sum
 from neusight.workloads.rules.elementwise import pointwise
 from neusight.workloads.rules.memory import move
 from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
 
-FLOPS_PER_ELEMENT = {
-    "softmax": 12, "log_softmax": 11, "softmax_backward": 4, "log_softmax_backward": 11, "layer_norm": 8,
-    "layer_norm_backward": 12, "layer_norm_weight_backward": 5, "rms_norm": 5, "rms_norm_backward": 9,
-    "rms_norm_weight_backward": 3, "batch_norm": 8, "batch_norm_backward": 12, "group_norm": 8,
-    "group_norm_backward": 12, "logsumexp": 12, "norm": 2, "var": 4, "topk": 8, "sort": 16, "nll_loss": 2,
-}  # fmt: skip
-"""Arithmetic of one input element, in FLOP: softmax is max, subtract, exp (8), add, divide; norms take two moments and
-a scale and shift; what is not listed takes 1."""
-
 
 def reduce(op: str, rows: int, cols: int, read_bytes: int, write_bytes: int, dtype: str) -> tuple[Kernel, ...]:
     """One reduction of ``rows`` rows of ``cols`` columns; none when it is empty."""
     if not rows * cols:
         return ()
-    flops = FLOPS_PER_ELEMENT.get(op, 1) * rows * cols
+    flops = operator("row_reduction", op).flops * rows * cols
     return (
         RowReduction(
             op=op, rows=rows, cols=cols, read_bytes=read_bytes, write_bytes=write_bytes, flops=flops, dtype=dtype
@@ -107,7 +99,7 @@ def batch_norm(call: Call) -> tuple[Kernel, ...]:
     x = call.args[0]
     training = call.name == "_batch_norm_with_update" or ("no_" not in call.name and bool(call.args[5]))
     if not training:
-        return pointwise(Call(call.name, call.overload, call.args, {}, call.outputs[:1]), "batch_norm", 2)
+        return pointwise(Call(call.name, call.overload, call.args, {}, call.outputs[:1]), "batch_norm")
     channels = x.shape[1]
     return reduce("batch_norm", channels, x.elements // channels, call.read_bytes, call.write_bytes, call.dtype)
 
@@ -137,17 +129,24 @@ def group_norm_backward(call: Call) -> tuple[Kernel, ...]:
     return (*inner, channel_sum(grad)) if any(call.args[9][1:]) else inner
 
 
+_EXTREMES = frozenset({"max", "min", "amax", "amin", "aminmax"})
+"""Values alone, or with their places: ``max`` along a dimension."""
+_REDUCED_AS = {
+    "argmin": "argmax", "std": "var", "var_mean": "var", "std_mean": "var", "linalg_vector_norm": "norm",
+}  # fmt: skip
+
+
 @rule("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "nansum", "std", "var",
       "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "count_nonzero", "nonzero", "unique_dim",
       "bincount", "aminmax")  # fmt: skip
 def reduced(call: Call) -> tuple[Kernel, ...]:
     """One row an element of the result; two operands make it pointwise (``max(a, b)``)."""
     if isinstance(call.arg(1, "other"), TensorSpec):
-        return pointwise(call, "maximum", 1)
+        return pointwise(call, "maximum")
     x, rows = call.args[0], max(1, call.output.elements)
-    op = {"amax": "max", "amin": "max", "min": "max", "aminmax": "max", "argmin": "argmax", "std": "var"}.get(call.name)
-    name = op or call.name.removesuffix("_mean").replace("linalg_vector_norm", "norm").replace("std", "var")
-    return reduce(name, rows, x.elements // rows, call.read_bytes, call.write_bytes, call.dtype)
+    extreme = "max" if call.name in ("max", "min") and len(call.outputs) > 1 else "amax"
+    op = _REDUCED_AS.get(call.name, extreme if call.name in _EXTREMES else call.name)
+    return reduce(op, rows, x.elements // rows, call.read_bytes, call.write_bytes, call.dtype)
 
 
 @rule("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "sort", "argsort", "topk", "kthvalue", "median", "mode")
