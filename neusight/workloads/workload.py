@@ -77,8 +77,8 @@ class Tensor:
 
     ``born`` and ``died`` are the first and the last node (by number in the expanded order) during which it is alive:
     -1 before the step, ``KEPT`` after it. Both move by their steps from copy to copy. ``touched_bytes`` is the most
-    that any one node reads or writes of it, which for a table of embeddings is less than all; an optimizer's update
-    touches all and does not count here.
+    that any one node reads or writes of it, which for a table of embeddings may be less, or more, than all; an
+    optimizer's update touches all and does not count here.
     """
 
     shape: tuple[int, ...]
@@ -229,7 +229,8 @@ class Workload:
         each = self._each_tensor
         read, written, used = self._uses
         born = each["born"]
-        size = np.where(used > self._backward_end, each["nbytes"], each["touched"])
+        touched = np.minimum(each["touched"], each["nbytes"])
+        size = np.where(used > self._backward_end, each["nbytes"], touched)
         before = (born < 0) | (each["kind"] == "input")
         end, last = self._forward_end, self._backward_end
         saved = ~before & (born <= end) & (used > end)

@@ -212,7 +212,7 @@ class Recorder(TorchDispatchMode):
         others = [t.nbytes for t in (*call.inputs, *call.outputs) if t != table]
         for allocation, spec in seen:
             size = max(others, default=0) if partly and spec == table else spec.nbytes
-            allocation.touched_bytes = max(allocation.touched_bytes, min(size, allocation.nbytes))
+            allocation.touched_bytes = max(allocation.touched_bytes, size)
 
     def _where(self) -> str:
         return f"layer '{self.layers[-1]}'" if self.layers[-1] else "the model"
