@@ -144,7 +144,9 @@ class KernelPredictor:
         if (names == first).all():
             return self._answer(batch, device, first)
         parts = {name: np.flatnonzero(names == name) for name in np.unique(names)}
-        return Costs.joined([(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in parts.items()], len(batch))
+        return Costs.joined(
+            [(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in parts.items()], len(batch)
+        )
 
     def situate(self, batch: KernelBatch, device: DeviceSpec) -> Situation:
         """The kernels on a device as the tile models see them."""
@@ -171,9 +173,7 @@ class KernelPredictor:
         return found if correction is None else correction.apply(situation, found)
 
 
-def _estimates(
-    s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray
-) -> Costs:
+def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray) -> Costs:
     manifest = artifact.manifest
     floors = manifest.launch_floors_s
     usual = float(np.median(list(floors.values()))) if floors else s.device.launch_overhead_s
@@ -240,7 +240,7 @@ def _limiter(s: Situation) -> np.ndarray:
 
 def load(tile_models: Path | None = None, calibrations: Path | None = None) -> KernelPredictor:
     """The executor of GPUs, with tile models and calibrations from where they lie."""
-    from neusight.executors.gpu.calibration.folder import load_calibrations
+    from neusight.executors.gpu.calibration.calibration import load_calibrations
 
     kernels = KernelPredictor.load(tile_models)
     if calibrations is None:
