@@ -16,11 +16,11 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
-from neusight.executors.costs import NORMAL_90
+from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.gpu.calibration.corrections import Observations, Posterior, Prior
 from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, points_of
 from neusight.executors.gpu.features import Situation
-from neusight.executors.gpu.predictor import KernelEstimates, KernelPredictor
+from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels.work import by_distinct
 from neusight.paths import calibrations_dir
 
@@ -59,7 +59,7 @@ class Calibration:
         """The prior with what was observed."""
         return Posterior(self.prior, self.observations)
 
-    def apply(self, situation: Situation, estimates: KernelEstimates) -> KernelEstimates:
+    def apply(self, situation: Situation, estimates: Costs) -> Costs:
         """The estimates of a situation's kernels, corrected. ``latency_s >= bound_s`` holds; of nothing measured
         nothing is changed.
 
@@ -88,7 +88,7 @@ class Calibration:
             spread=spread,
         )
 
-    def _doubt(self, points: Points, variance: np.ndarray, e: KernelEstimates) -> tuple[np.ndarray, ...]:
+    def _doubt(self, points: Points, variance: np.ndarray, e: Costs) -> tuple[np.ndarray, ...]:
         """Factors on execution time that enclose the interval, and the spread; of one family."""
         known = self.observations.points
         measured = {str(kind) for kind in known.kind[known.family == points.family[0]]}
