@@ -19,11 +19,9 @@ Bring
 """
 
 from neusight.datasets.batches import to_batches
-from neusight.datasets.beside import device_of, devices_beside
 from neusight.datasets.bring import import_csv
-from neusight.datasets.cards import describe, show, write_dataset_card
 from neusight.datasets.clean import RULES, CleanResult, Rule, by_gpu, clean, explained, rules_named
-from neusight.datasets.load import load_kernels, load_models
+from neusight.datasets.load import device_of, devices_beside, load_kernels, load_models
 from neusight.datasets.manifest import (
     About,
     FileRecord,
@@ -34,7 +32,7 @@ from neusight.datasets.manifest import (
     write_manifest,
 )
 from neusight.datasets.observe import observed_tiles, tile_coverage
-from neusight.datasets.verify import VerifyReport, verify
+from neusight.datasets.verify import VerifyReport, describe, show, verify, write_dataset_card
 
 __all__ = [
     "RULES",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.collected import collected, kernel_columns
+from neusight.datasets.load import collected, kernel_columns
 from neusight.datasets.schema import TABLE_OF_OP
 from neusight.errors import DataError
 from neusight.kernels import DTYPE_BYTES, KernelBatch

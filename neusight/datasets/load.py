@@ -1,17 +1,32 @@
-"""Read measurements: parquet to checked pandas frames."""
+"""Read a data set: parquet to checked pandas frames, and the devices that lie beside the tables.
+
+Files of a collection have the columns ``sample`` and ``family``, a row its kernel's fields. Collectives run several
+devices and are no single kernels: their rows are of the table ``nccl``, which has no family.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.checks import check_columns, check_filled, check_known, table_without_op
-from neusight.datasets.collected import SKIPPED, collected_frame, doubled, is_collected
-from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, TABLE_OF_OP, read_parquet
-from neusight.errors import DataError
+from neusight.datasets.schema import (
+    ARROW,
+    COLLECTED_TABLES,
+    KERNEL_TABLES,
+    MODEL_TABLE,
+    TABLE_OF_OP,
+    Column,
+    Kind,
+    Table,
+    read_parquet,
+)
+from neusight.devices import DeviceSpec, load_device
+from neusight.errors import DataError, DeviceError, nearest
+from neusight.kernels import KERNEL_CLASSES
 from neusight.paths import data_dir
 
 if TYPE_CHECKING:
@@ -19,6 +34,10 @@ if TYPE_CHECKING:
 
 FAMILIES = tuple(dict.fromkeys((*KERNEL_TABLES, *COLLECTED_TABLES)))
 """Names of all tables of kernels, whatever their origin."""
+SKIPPED = "skipped*.parquet"
+"""Files of what a collection could not measure, beside its tables: sample, family, op, dtype, reason."""
+PARTS = ("kernels", "models")
+"""Folders of a data set that hold its tables."""
 
 
 def load_kernels(path: Path | None = None, families: Sequence[str] | None = None) -> pd.DataFrame:
@@ -141,3 +160,169 @@ def _named_ops(path: Path, table: Any) -> pd.DataFrame:
     frame: pd.DataFrame = table.to_pandas().drop(columns="sample", errors="ignore")
     frame["family"] = frame["op"].map({op: TABLE_OF_OP[op].name for op in ops})
     return frame
+
+
+def check_columns(path: Path, table: Table, schema: Any) -> None:
+    """Hold a file's ``pyarrow.Schema`` against ``table``: all required columns, each of a fitting type.
+
+    Raises:
+        DataError: naming the columns that are missing or of the wrong type.
+    """
+    names = set(schema.names)
+    if missing := [c.name for c in table.columns if c.required and c.name not in names]:
+        hint = nearest(missing[0], names - set(table.required))
+        raise DataError(
+            f"{path} lacks {', '.join(missing)} of a {table.name} table: it needs {', '.join(table.required)}{hint}"
+        )
+    for column in table.columns:
+        if column.name in names and not _fits(schema.field(column.name).type, column.kind):
+            found = schema.field(column.name).type
+            raise DataError(
+                f"{path}: column {column.name} is {found}, not {column.kind}: store it as {ARROW[column.kind]}"
+            )
+
+
+def _fits(found: Any, kind: Kind) -> bool:
+    """Whether an arrow type can stand for ``kind``; an all-null column fits everything that is optional."""
+    import pyarrow.types as t
+
+    if t.is_dictionary(found):
+        found = found.value_type
+    number = t.is_integer(found) or t.is_floating(found)
+    tests = {
+        "string": t.is_string(found) or t.is_large_string(found) or t.is_string_view(found),
+        "integer": t.is_integer(found),
+        "number": number,
+        "boolean": t.is_boolean(found),
+    }
+    return t.is_null(found) or tests[kind]
+
+
+def table_without_op(path: Path, schema: Any) -> Table:
+    """The kernel table that a file without an ``op`` column is, by its columns.
+
+    Raises:
+        DataError: no table has its required columns there.
+    """
+    candidates = [t for t in KERNEL_TABLES.values() if not t.ops and set(t.required) <= set(schema.names)]
+    if not candidates:
+        raise DataError(
+            f"{path} is no kernel table (columns {', '.join(schema.names[:6])}, …): "
+            "it needs gpu, op, dtype, latency_ms and the op's shape"
+        )
+    return max(candidates, key=lambda t: len(t.required))
+
+
+def check_known(path: Path, column: str, values: Sequence[Any], known: Collection[str]) -> None:
+    """Refuse values of a column that are none of ``known``.
+
+    Raises:
+        DataError: naming the first, with the nearest known ones.
+    """
+    if unknown := sorted({str(v) for v in values} - set(known)):
+        hint = nearest(unknown[0], known)
+        raise DataError(f"{path}: {column} '{unknown[0]}' is not known: one of {', '.join(known)}{hint}")
+
+
+def check_filled(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Refuse empty cells in these columns.
+
+    Raises:
+        DataError: naming the column and the row in the file.
+    """
+    for name in columns:
+        empty = frame[name].isna().to_numpy()
+        if empty.any():
+            raise DataError(
+                f"{path}: {name} is empty in row {frame.index[int(empty.argmax())]}: fill it or drop the row"
+            )
+
+
+def is_collected(names: Sequence[str]) -> bool:
+    """Whether a file with columns of these names is one of ``COLLECTED_TABLES``."""
+    return {"sample", "family"} <= set(names)
+
+
+def collected(frame: pd.DataFrame) -> np.ndarray:
+    """The rows of a frame that carry the fields of their kernel, as a mask."""
+    if not is_collected(list(frame)):
+        return np.zeros(len(frame), dtype=bool)
+    return (frame["sample"].notna() & frame["family"].isin(COLLECTED_TABLES)).to_numpy(dtype=bool)
+
+
+def doubled(frame: pd.DataFrame) -> np.ndarray:
+    """Rows whose sample has an earlier row on the same GPU, as a mask."""
+    if "sample" not in frame:
+        return np.zeros(len(frame), dtype=bool)
+    return (frame.duplicated(["gpu", "sample"]) & frame["sample"].notna()).to_numpy(dtype=bool)
+
+
+def kernel_columns(family: str) -> tuple[Column, ...]:
+    """The columns of a collected table that are fields of its kernel."""
+    names = {f.name for f in fields(KERNEL_CLASSES[family])}
+    return tuple(c for c in COLLECTED_TABLES[family].columns if c.name in names)
+
+
+def collected_frame(path: Path, table: Any) -> pd.DataFrame:
+    """The rows of a collected file, checked; columns that no row fills have the type of their table all the same.
+
+    Args:
+        path: of the file, for messages.
+        table: the ``pyarrow.Table`` that it holds.
+
+    Raises:
+        DataError: an unknown family, a missing column, one of another type, or a required one that is empty.
+    """
+    families = [f for f in table["family"].unique().to_pylist() if f is not None]
+    check_known(path, "family", families, COLLECTED_TABLES)
+    for family in families:
+        check_columns(path, COLLECTED_TABLES[family], table.schema)
+    frame: pd.DataFrame = _typed(table, families).to_pandas()
+    check_filled(path, frame, ("sample", "family"))
+    for family in families:
+        check_filled(path, frame[frame["family"] == family], COLLECTED_TABLES[family].required)
+    return frame
+
+
+def _typed(table: Any, families: Sequence[str]) -> Any:
+    """The table with every known column in the type of its kind."""
+    types = {f.name: f.type for family in families for f in COLLECTED_TABLES[family].arrow()}
+    for place, name in enumerate(table.schema.names):
+        if name in types:
+            table = table.set_column(place, name, table[name].cast(types[name]))
+    return table
+
+
+def devices_beside(path: Path) -> dict[str, DeviceSpec]:
+    """Devices by id from ``devices/*.toml`` of a data set; empty where it has none.
+
+    Args:
+        path: the folder of the data set, its ``kernels`` or ``models`` folder, or a file in one of them.
+
+    Raises:
+        DeviceError: a device file that is malformed.
+        UnitError: a value in one without its unit or with another one.
+    """
+    specs = [load_device(str(file)) for file in sorted((root_of(path) / "devices").glob("*.toml"))]
+    return {spec.id: spec for spec in specs}
+
+
+def root_of(path: Path) -> Path:
+    """Folder of the data set that a folder or file belongs to."""
+    folder = path.absolute() if path.is_dir() else path.absolute().parent
+    within = folder.name in PARTS and not (folder / "devices").is_dir()
+    return folder.parent if within else folder
+
+
+def device_of(gpu: str, beside: Mapping[str, DeviceSpec]) -> DeviceSpec:
+    """The device of a measured row: of ``beside`` where it is there, else of the catalogue.
+
+    Raises:
+        DeviceError: neither has it.
+    """
+    if gpu in beside:
+        return beside[gpu]
+    try:
+        return load_device(gpu)
+    except DeviceError as error:
+        raise DeviceError(f"{error} (or put its device file into devices/ of the data set)") from None

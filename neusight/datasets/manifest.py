@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from neusight.datasets.collected import SKIPPED
+from neusight.datasets.load import SKIPPED
 from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, read_parquet
 from neusight.errors import DataError, nearest
 from neusight.paths import checkout_dir, data_dir

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neusight.datasets.batches import DTYPE_NAMES, to_batches
-from neusight.datasets.beside import device_of
+from neusight.datasets.load import device_of
 from neusight.datasets.observe import observed_tiles
 from neusight.devices import DeviceSpec
 from neusight.errors import DeviceError

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.beside import device_of
 from neusight.datasets.clean import alike, by_gpu, clean, explained, throttled, unstable
-from neusight.datasets.collected import collected
+from neusight.datasets.load import collected, device_of
 from neusight.datasets.measured import measured, unable
 from neusight.datasets.observe import tile_coverage
 from neusight.datasets.schema import read_parquet

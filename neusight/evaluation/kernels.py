@@ -119,8 +119,7 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
     columns = {name: np.empty(len(frame)) for name in ("predicted", "bound", "low", "high", "execution")}
     for batch, positions in to_batches(frame):
         found = predictor.kernels(batch, gpu)
-        execution_s = found.latency_s - found.overhead_s
-        parts = (found.latency_s, found.bound_s, found.low_s, found.high_s, execution_s)
+        parts = (found.latency_s, found.bound_s, found.low_s, found.high_s, found.execution_s)
         for name, part in zip(columns, parts, strict=True):
             columns[name][positions] = part * 1e3
     return out.assign(**columns)

@@ -1,4 +1,7 @@
-"""Fit the tile choice on observed tiles: maximum likelihood with a small ridge penalty."""
+"""Fit the tile choice on observed tiles: maximum likelihood with a small ridge penalty.
+
+A training run learns its own from kernel names, or takes the one that ships where they tell too little.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
+from neusight.executors.gpu.tiling.decompose import LEARNED_DTYPES
 from neusight.executors.gpu.tiling.library import (
     ANY,
     FEATURES,
@@ -17,9 +21,11 @@ from neusight.executors.gpu.tiling.library import (
     TileChoice,
     choice_features,
     library_of,
+    shipped_choice,
     table_of,
 )
 from neusight.kernels import KernelBatch
+from neusight.learn.training_data import DeviceRows
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +36,8 @@ OWN_PENALTY = 3e-3
 SIZE_EXPONENT = 0.25
 """Rows are sampled by FLOPs to this power: large products carry the time of models, random small ones the rows."""
 STEPS = 80
+LEARNABLE_ROWS = 50
+"""Products of each op whose tile must be known before they say more than the choice that ships (assumption)."""
 
 
 @dataclass(frozen=True)
@@ -153,3 +161,30 @@ def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.n
 
 def _array(values: torch.Tensor) -> np.ndarray:
     return values.detach().numpy().astype(float)
+
+
+class Choices:
+    """Tile choices learned without one GPU, each fitted once.
+
+    Args:
+        rows: products, one entry a GPU; may be empty.
+        seed: of the samples that are fitted.
+    """
+
+    def __init__(self, rows: Sequence[DeviceRows], seed: int) -> None:
+        self.rows = [r.take(np.isin(r.batch["dtype"], LEARNED_DTYPES)) for r in rows]
+        self.seed = seed
+        self.fitted: dict[str, TileChoice] = {}
+
+    def without(self, gpu: str) -> TileChoice:
+        """The choice learned from every other GPU; "" leaves none out."""
+        if gpu not in self.fitted:
+            others = [r for r in self.rows if r.device.id != gpu]
+            self.fitted[gpu] = _learned(others or self.rows, self.seed)
+        return self.fitted[gpu]
+
+
+def _learned(rows: Sequence[DeviceRows], seed: int) -> TileChoice:
+    observed = [ObservedTiles(r.device, r.batch, tile_index(r.observed_m, r.observed_n)) for r in rows]
+    known = [sum(int(((o.batch["op"] == op) & (o.tile >= 0)).sum()) for o in observed) for op in ("linear", "bmm")]
+    return fit_choice(observed, seed=seed) if min(known) >= LEARNABLE_ROWS else shipped_choice()

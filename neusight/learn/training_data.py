@@ -1,4 +1,4 @@
-"""From measured rows to what a tile model learns from: clean, situate, weigh."""
+"""Measured rows to learn from: read, cleaned, by family and GPU."""
 
 from __future__ import annotations
 
@@ -22,13 +22,9 @@ from neusight.datasets import (
 )
 from neusight.devices import DeviceSpec
 from neusight.errors import DataError
-from neusight.executors.gpu.features import FeatureContract, feature_matrix, situate
 from neusight.executors.gpu.tile_models.artifact import level_name
-from neusight.executors.gpu.tile_models.protocol import TrainingSet
-from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels import KERNEL_CLASSES, KernelBatch
-from neusight.kernels.work import by_distinct, winograd_gain
-from neusight.learn.floors import row_floors
+from neusight.kernels.work import winograd_gain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,50 +179,3 @@ def _device_rows(device: DeviceSpec, batch: KernelBatch, part: pd.DataFrame, til
     execution = part["execution_ms"].to_numpy(dtype=float) if "execution_ms" in part else np.full(len(part), np.nan)
     seconds = (part["latency_ms"].to_numpy(dtype=float) * 1e-3, execution * 1e-3)
     return DeviceRows(device, batch, *seconds, split, *(tiles[name].to_numpy(float) for name in ("tile_m", "tile_n")))
-
-
-def training_set(
-    rows: Sequence[DeviceRows], contract: FeatureContract, choice: TileChoice, floors: dict[str, float]
-) -> TrainingSet:
-    """Features, prior and weights of rows of one family, for one or more GPUs.
-
-    A row weighs by the share of its time that is work, squared where that share was measured row by row: the noise of
-    launch and start blurs what is left for the work in proportion. Each (GPU, op, dtype, split) counts with the root
-    of its number of rows, so that the many small random shapes do not drown the large ones that models are made of.
-    """
-    numbers = {name: number for number, name in enumerate(group_names(rows))}
-    parts = [_one_device(r, contract, choice, floors, numbers) for r in rows]
-    return TrainingSet(**{name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
-
-
-def group_names(rows: Sequence[DeviceRows]) -> list[str]:
-    """Name of each group of a training set, in the order of its numbers."""
-    return [str(name) for r in rows for name in np.unique(r.groups)]
-
-
-def _one_device(
-    r: DeviceRows, contract: FeatureContract, choice: TileChoice, floors: dict[str, float], numbers: dict[str, int]
-) -> dict[str, np.ndarray]:
-    situation = situate(r.batch, r.device, choice)
-    floor_s = row_floors(r, floors)
-    share = 1.0 - floor_s / r.latency_s
-    weight = np.where(r.execution_s > 0, share**2, share)
-    return {
-        "features": feature_matrix(situation, contract.features),
-        "prior": situation.prior,
-        "bound_s": situation.bound_s,
-        "floor_s": floor_s,
-        "latency_s": r.latency_s,
-        "weight": _balanced(weight, r.groups, r.split),
-        "group": by_distinct(r.groups, lambda name: numbers[name]).astype(int),
-    }
-
-
-def _balanced(weight: np.ndarray, groups: np.ndarray, split: np.ndarray) -> np.ndarray:
-    out = np.zeros(len(weight))
-    for group in np.unique(groups):
-        for part in np.unique(split):
-            mask = (groups == group) & (split == part)
-            if weight[mask].sum() > 0:
-                out[mask] = weight[mask] / weight[mask].sum() * np.sqrt(mask.sum())
-    return out / out.sum()

@@ -18,7 +18,7 @@ from neusight.datasets import to_batches
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import ArtifactError
 from neusight.executors.gpu.calibration import Calibration
-from neusight.executors.gpu.calibration.folder import load_calibrations
+from neusight.executors.gpu.calibration.calibration import load_calibrations
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.learn.calibration import fit_calibration
 from neusight.units import scaled

@@ -12,7 +12,7 @@ from calibration_toys import measured, pointwise, products
 from neusight.collect.calibrating import chosen_tasks
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
-from neusight.executors.gpu.calibration.prior import Prior
+from neusight.executors.gpu.calibration.corrections import Prior
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Gemm, Kernel, RowReduction
 from neusight.learn.calibration import calibration_plan, few_shot_curve

@@ -14,8 +14,9 @@ from calibration_toys import measured, pointwise, products
 from neusight.datasets import to_batches
 from neusight.devices import DeviceSpec
 from neusight.errors import DataError
+from neusight.executors.costs import Costs
 from neusight.executors.gpu.calibration import Calibration
-from neusight.executors.gpu.predictor import KernelEstimates, KernelPredictor
+from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import KernelBatch
 from neusight.learn.calibration import fit_calibration
 from neusight.learn.calibration.fit import MOST_ROWS
@@ -28,16 +29,16 @@ def kernels(frame: pd.DataFrame) -> KernelBatch:
 
 def corrected(
     predictor: KernelPredictor, calibration: Calibration, batch: KernelBatch, device: DeviceSpec
-) -> KernelEstimates:
+) -> Costs:
     return replace(predictor, corrections={device.id: calibration}).predict(batch, device)
 
 
-def factors(before: KernelEstimates, after: KernelEstimates) -> np.ndarray:
+def factors(before: Costs, after: Costs) -> np.ndarray:
     """What execution times were multiplied by."""
     return (after.latency_s - after.overhead_s) / (before.latency_s - before.overhead_s)
 
 
-def relative(found: KernelEstimates) -> tuple[np.ndarray, np.ndarray]:
+def relative(found: Costs) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the interval of executions, over the execution."""
     execution_s = found.latency_s - found.overhead_s
     return (found.low_s - found.overhead_s) / execution_s, (found.high_s - found.overhead_s) / execution_s
@@ -129,7 +130,7 @@ def test_more_rows_never_widen_the_interval_on_average(predictor: KernelPredicto
     assert decreasing(widths)
 
 
-def log_width(found: KernelEstimates) -> float:
+def log_width(found: Costs) -> float:
     low, high = relative(found)
     return float(np.log(high / low).mean())
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from neusight.executors.gpu.calibration.corrections import FAMILIES, Observations, Posterior, Prior
 from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, joined
-from neusight.executors.gpu.calibration.posterior import Observations, Posterior
-from neusight.executors.gpu.calibration.prior import FAMILIES, Prior
-from neusight.learn.calibration.learn import learned_prior
+from neusight.learn.calibration.fit import learned_prior
 from neusight.learn.calibration.observe import Timings, linearised, observe
 
 

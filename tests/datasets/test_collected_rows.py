@@ -19,7 +19,7 @@ from neusight.datasets import (
     to_batches,
 )
 from neusight.datasets.clean import alike, invalid
-from neusight.datasets.collected import kernel_columns
+from neusight.datasets.load import kernel_columns
 from neusight.datasets.measured import measured, unable
 from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.devices import load_device

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,6 @@ from neusight.datasets import (
     verify,
     write_dataset_card,
 )
-from neusight.datasets import cards as cards_module
 from neusight.datasets import manifest as manifests
 from neusight.datasets.manifest import read_manifest
 from neusight.devices import load_device
@@ -184,7 +184,7 @@ def test_a_set_may_lie_in_the_checkout_itself(tmp_path, monkeypatch):
     checkout = tmp_path / "checkout"
     write_set(checkout / "datasets" / "stand-in-2026-11", n=4)
     write_dataset_card(checkout / "datasets" / "stand-in-2026-11", ABOUT)
-    for module in (manifests, cards_module):
+    for module in (manifests, sys.modules["neusight.datasets.verify"]):
         monkeypatch.setattr(module, "checkout_dir", lambda stage: checkout / stage)
     monkeypatch.delenv("NEUSIGHT_DATA", raising=False)
     (known,) = list_datasets()

@@ -24,10 +24,10 @@ from neusight.executors.gpu.tile_models import Artifact
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KERNEL_CLASSES, KernelBatch
 from neusight.kernels.work import winograd_gain
-from neusight.learn.floors import launch_floors, row_floors
 from neusight.learn.intervals import interval, seen_interval, unseen_interval
 from neusight.learn.training import Options, train
-from neusight.learn.training_data import COLUMNS, DeviceRows, load_corpus, training_set
+from neusight.learn.training_data import COLUMNS, DeviceRows, load_corpus
+from neusight.learn.training_sets import launch_floors, row_floors, training_set
 from neusight.paths import tile_models_dir
 
 ROWS = 60

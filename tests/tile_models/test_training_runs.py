@@ -15,9 +15,9 @@ from neusight.devices import load_device
 from neusight.errors import ArtifactError, DataError
 from neusight.executors.gpu.tile_models import load_artifact
 from neusight.executors.gpu.tiling import TileChoice
-from neusight.learn.floors import launch_floors
 from neusight.learn.training import Options, train
 from neusight.learn.training_data import load_corpus
+from neusight.learn.training_sets import launch_floors
 
 GPUS = ("p100-pcie-16gb", "v100-pcie-32gb", "a100-pcie-40gb")
 LIBRARY = {"p100-pcie-16gb": "maxwell", "v100-pcie-32gb": "volta", "a100-pcie-40gb": "ampere"}

@@ -240,7 +240,7 @@ def _limiter(s: Situation) -> np.ndarray:
 
 def load(tile_models: Path | None = None, calibrations: Path | None = None) -> KernelPredictor:
     """The executor of GPUs, with tile models and calibrations from where they lie."""
-    from neusight.executors.gpu.calibration.folder import load_calibrations
+    from neusight.executors.gpu.calibration.calibration import load_calibrations
 
     kernels = KernelPredictor.load(tile_models)
     if calibrations is None:

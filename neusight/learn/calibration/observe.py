@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from neusight.executors.costs import NORMAL_90
+from neusight.executors.gpu.calibration.corrections import Observations, Posterior, Prior, evidence
 from neusight.executors.gpu.calibration.inputs import Points
-from neusight.executors.gpu.calibration.posterior import Observations, Posterior, evidence
-from neusight.executors.gpu.calibration.prior import Prior
 
 FREEDOM = 4.0
 """Degrees of freedom of Student's t, the distribution of single errors: a row far off pulls little (assumption)."""

@@ -1,6 +1,6 @@
 """What was measured on one GPU itself, as a correction of every estimate for it."""
 
 from neusight.executors.gpu.calibration.calibration import Calibration
-from neusight.executors.gpu.calibration.prior import Prior
+from neusight.executors.gpu.calibration.corrections import Prior
 
 __all__ = ["Calibration", "Prior"]

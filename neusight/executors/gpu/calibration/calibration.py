@@ -1,9 +1,12 @@
-"""A calibration: what was measured on one GPU, as a correction of every estimate for it, in a small file."""
+"""A calibration: what was measured on one GPU, as a correction of every estimate for it, in a small file.
+
+Several lie in a folder, one a GPU, and are read when their GPU is asked for.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +17,24 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
 from neusight.executors.costs import NORMAL_90, Costs
+from neusight.executors.gpu.calibration.corrections import Observations, Posterior, Prior
 from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, points_of
-from neusight.executors.gpu.calibration.posterior import Observations, Posterior
-from neusight.executors.gpu.calibration.prior import Prior
 from neusight.executors.gpu.features import Situation
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels.work import by_distinct
+from neusight.paths import calibrations_dir
 
 PROTOCOL = 1
 DIGITS = 6
 _REMEDY = "measure again or fit again with neusight calibrate"
+_FIGURES = {
+    *("process_nm", "sm_count", "base_clock_hz", "boost_clock_hz", "matrix_flops_per_s", "vector_flops_per_s"),
+    *("dram_kind", "dram_bandwidth_bytes_per_s", "l2_capacity_bytes", "l2_bandwidth_bytes_per_s"),
+    *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "warp_size"),
+    *("tdp_w", "launch_overhead_s"),
+}
+_TEXTS = ("family", "op", "dtype")
+_NUMBERS = ("on_execution", "on_launch", "log_ratio", "noise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,16 +199,6 @@ def figures(device: DeviceSpec) -> dict[str, Any]:
     return device.model_dump(mode="json", include=_FIGURES)
 
 
-_FIGURES = {
-    *("process_nm", "sm_count", "base_clock_hz", "boost_clock_hz", "matrix_flops_per_s", "vector_flops_per_s"),
-    *("dram_kind", "dram_bandwidth_bytes_per_s", "l2_capacity_bytes", "l2_bandwidth_bytes_per_s"),
-    *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "warp_size"),
-    *("tdp_w", "launch_overhead_s"),
-}
-_TEXTS = ("family", "op", "dtype")
-_NUMBERS = ("on_execution", "on_launch", "log_ratio", "noise")
-
-
 def rounded(observations: Observations) -> Observations:
     """As it will be read back from a file."""
     numbers = {name: np.round(getattr(observations, name), DIGITS) for name in _NUMBERS}
@@ -229,3 +230,57 @@ def _read(content: dict[str, Any]) -> Calibration:
         prior=Prior.from_dict(content["prior"]),
         observations=Observations(Points(**texts, inputs=inputs), **numbers),
     )
+
+
+def load_calibrations(path: Path, predictor: KernelPredictor) -> Mapping[str, Calibration]:
+    """Corrections for ``KernelPredictor.corrections`` by the id of their device.
+
+    Args:
+        path: a file of ``Calibration.save``, or a folder of them, each named after its GPU; the user's own folder need
+            not be there.
+        predictor: with the tile models that they must have been fitted on.
+
+    Raises:
+        ArtifactError: the file does not load, or was fitted on other tile models; those of a folder say so when
+            their GPU is asked for.
+    """
+    if path.is_dir() or path == calibrations_dir():
+        return CalibrationFolder(path, predictor)
+    calibration = _checked(path, predictor)
+    return {calibration.gpu: calibration}
+
+
+class CalibrationFolder(Mapping[str, Calibration]):
+    """The calibrations of a folder, ``<gpu>.json``, each read once."""
+
+    def __init__(self, folder: Path, predictor: KernelPredictor) -> None:
+        self.folder = folder
+        self.predictor = predictor
+        self._read: dict[str, Calibration] = {}
+
+    def __getitem__(self, gpu: str) -> Calibration:
+        path = self.folder / f"{gpu}.json"
+        if gpu not in self._read:
+            if not path.is_file():
+                raise KeyError(gpu)
+            self._read[gpu] = _of(gpu, path, self.predictor)
+        return self._read[gpu]
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.stem for path in sorted(self.folder.glob("*.json")))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _of(gpu: str, path: Path, predictor: KernelPredictor) -> Calibration:
+    calibration = _checked(path, predictor)
+    if calibration.gpu != gpu:
+        raise ArtifactError(f"{path} is a calibration of {calibration.gpu}: name the file after its GPU")
+    return calibration
+
+
+def _checked(path: Path, predictor: KernelPredictor) -> Calibration:
+    calibration = Calibration.load(path)
+    calibration.check_models(predictor, str(path))
+    return calibration

@@ -1,4 +1,4 @@
-"""Launch floors: how much of a measured latency is the launch, of a whole op and of every row.
+"""What a tile model learns from: features, prior and weights of rows, and how much of each latency is launch.
 
 A lone kernel takes time before and after its work: the launch, which replays of a graph do not show, and the start of
 its blocks, which they do. Both count as launch, since neither goes with the work. Where executions were timed, the
@@ -8,12 +8,14 @@ first is measured row by row and the second is the shortest execution; else both
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from neusight.learn.training_data import DeviceRows
+from neusight.executors.gpu.features import FeatureContract, feature_matrix, situate
+from neusight.executors.gpu.tile_models.protocol import TrainingSet
+from neusight.executors.gpu.tiling import TileChoice
+from neusight.kernels.work import by_distinct
+from neusight.learn.training_data import DeviceRows
 
 FLOOR_ROWS = 20
 FLOOR_LIMIT_S = 70e-6
@@ -23,6 +25,53 @@ START_LIMIT_S = 10e-6
 USUAL_FLOOR_S = 3e-5
 SHORTEST_SHARE = 0.1
 """Rows whose launch stands for the op's: in longer ones the noise of the execution is as large as a launch."""
+
+
+def training_set(
+    rows: Sequence[DeviceRows], contract: FeatureContract, choice: TileChoice, floors: dict[str, float]
+) -> TrainingSet:
+    """Features, prior and weights of rows of one family, for one or more GPUs.
+
+    A row weighs by the share of its time that is work, squared where that share was measured row by row: the noise of
+    launch and start blurs what is left for the work in proportion. Each (GPU, op, dtype, split) counts with the root
+    of its number of rows, so that the many small random shapes do not drown the large ones that models are made of.
+    """
+    numbers = {name: number for number, name in enumerate(group_names(rows))}
+    parts = [_one_device(r, contract, choice, floors, numbers) for r in rows]
+    return TrainingSet(**{name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
+
+
+def group_names(rows: Sequence[DeviceRows]) -> list[str]:
+    """Name of each group of a training set, in the order of its numbers."""
+    return [str(name) for r in rows for name in np.unique(r.groups)]
+
+
+def _one_device(
+    r: DeviceRows, contract: FeatureContract, choice: TileChoice, floors: dict[str, float], numbers: dict[str, int]
+) -> dict[str, np.ndarray]:
+    situation = situate(r.batch, r.device, choice)
+    floor_s = row_floors(r, floors)
+    share = 1.0 - floor_s / r.latency_s
+    weight = np.where(r.execution_s > 0, share**2, share)
+    return {
+        "features": feature_matrix(situation, contract.features),
+        "prior": situation.prior,
+        "bound_s": situation.bound_s,
+        "floor_s": floor_s,
+        "latency_s": r.latency_s,
+        "weight": _balanced(weight, r.groups, r.split),
+        "group": by_distinct(r.groups, lambda name: numbers[name]).astype(int),
+    }
+
+
+def _balanced(weight: np.ndarray, groups: np.ndarray, split: np.ndarray) -> np.ndarray:
+    out = np.zeros(len(weight))
+    for group in np.unique(groups):
+        for part in np.unique(split):
+            mask = (groups == group) & (split == part)
+            if weight[mask].sum() > 0:
+                out[mask] = weight[mask] / weight[mask].sum() * np.sqrt(mask.sum())
+    return out / out.sum()
 
 
 def launch_floors(rows: Sequence[DeviceRows]) -> dict[str, float]:
