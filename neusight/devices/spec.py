@@ -13,6 +13,9 @@ USABLE_SHARE = 0.985
 """Of the capacity that a datasheet names in GB, where a driver's figure is not known: the least that any card of the
 catalogue leaves (GDDR6 under ECC). Others leave more, since their GB are GiB."""
 
+HALVES = ("float16", "bfloat16")
+"""Floating-point formats of 16 bits."""
+
 
 class Link(BaseModel):
     """One kind of link to other devices or the host; bandwidth is one direction, all lanes of the device together."""
@@ -95,7 +98,10 @@ class DeviceSpec(BaseModel):
             raise DeviceError(f"{self.id}: compute capability '{told}' is not a number such as 8.9") from None
 
     def gemm_flops_per_s(self, dtype: str) -> float:
-        """Dense peak for matrix products in ``dtype``: matrix units where they take it, else the vector pipelines.
+        """Dense peak [FLOP/s] of matrix products in ``dtype``: matrix units where they take it, else vector pipelines.
+
+        Where 16-bit arithmetic is slower than float32 (compute capability 6.1: 1/64), products of 16-bit operands run
+        in float32, in which PyTorch asks cuBLAS to accumulate them in any case (``CUBLAS_COMPUTE_32F``).
 
         Raises:
             DeviceError: the device has no rate for the dtype.
@@ -104,4 +110,4 @@ class DeviceSpec(BaseModel):
         if rate is None:
             known = sorted({*self.matrix_flops_per_s, *self.vector_flops_per_s})
             raise DeviceError(f"{self.id} does not compute in {dtype}: it has {', '.join(known)}")
-        return rate
+        return max(rate, self.vector_flops_per_s.get("float32", 0.0)) if dtype in HALVES else rate

@@ -90,15 +90,21 @@ def conv_gemm(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     return groups, m, n, k
 
 
+WINOGRAD_DTYPES = ("float32", "tf32", "float16")
+"""What libraries have minimal filtering for: cuDNN's documentation of ``cudnnConvolutionForward()`` lists its half and
+float configurations at ``CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED``, and tf32 is float32 to it."""
+
+
 def winograd_gain(batch: KernelBatch) -> np.ndarray:
     """How many times fewer multiplications Winograd's F(4x4, rxr) needs: ``(4 r / (r + 3))²``; 1 where it can't run.
 
-    Lavin and Gray 2016, section 4. Unit stride and dilation, square filters up to 7; the weight gradient's dual form
-    has the same gain.
+    Lavin and Gray 2016, section 4. Unit stride and dilation, square filters up to 7, ``WINOGRAD_DTYPES``; the weight
+    gradient's dual form has the same gain.
     """
     r = batch["kernel_height"].astype(float)
     square = (batch["kernel_height"] == batch["kernel_width"]) & (r > 1) & (r <= 7)
     able = square & (batch["stride"] == 1) & (batch["dilation"] == 1) & (batch["groups"] == 1)
+    able &= by_distinct(batch["dtype"], lambda dtype: dtype in WINOGRAD_DTYPES).astype(bool)
     return np.where(able, (4 * r / (r + 3)) ** 2, 1.0)
 
 

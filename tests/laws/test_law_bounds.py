@@ -101,6 +101,28 @@ def test_dtypes_without_a_vector_rate_compute_in_float32() -> None:
     assert flops_per_s(grid("elementwise", 1, "float64"), l4) == l4.vector_flops_per_s["float64"] < single
 
 
+def test_products_of_16_bits_are_never_slower_than_float32() -> None:
+    """Compute capability 6.1 does 1/64 of float32's rate in 16 bits, and its products run in float32."""
+    for gpu in ("p4", "gtx-1080-ti"):
+        rates = CATALOGUE[gpu].vector_flops_per_s
+        assert rates["float16"] < rates["float32"] / 60
+        assert flops_per_s(grid("gemm", 1, "float16"), CATALOGUE[gpu]) == rates["float32"]
+        assert flops_per_s(grid("elementwise", 1, "float16"), CATALOGUE[gpu]) == rates["float32"]
+    for device in CATALOGUE.values():
+        for dtype in {"float16", "bfloat16"} & {*device.matrix_flops_per_s, *device.vector_flops_per_s}:
+            for family in ("gemm", "conv2d", "elementwise"):
+                assert flops_per_s(grid(family, 1, dtype), device) >= device.vector_flops_per_s["float32"], device.id
+
+
+def test_only_what_a_library_has_fast_algorithms_for_is_bound_lower() -> None:
+    h100, plain = CATALOGUE["h100-sxm-80gb"], {"batch": 8, "in_channels": 256, "out_channels": 256}
+    square = {"height": 56, "width": 56, "kernel_height": 3, "kernel_width": 3, "padding": 1}
+    for dtype, gain in (("float32", 4.0), ("tf32", 4.0), ("float16", 4.0), ("bfloat16", 1.0), ("int8", 1.0)):
+        batch = KernelBatch.from_columns("conv2d", dtype=dtype, **plain, **square)
+        product = 2 * 8 * 56**2 * 256 * 256 * 9 / h100.gemm_flops_per_s(dtype)
+        assert bound(batch, h100).compute_s == pytest.approx(product / gain), dtype
+
+
 @pytest.mark.parametrize("family", ["gemm", "conv2d", "attention"])
 def test_a_product_in_a_dtype_that_the_device_lacks_raises(family: str) -> None:
     with pytest.raises(DeviceError, match=r"p4 does not compute in bfloat16: it has .*float32"):

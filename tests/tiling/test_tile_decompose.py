@@ -6,6 +6,7 @@ from kernel_grids import MAKERS, grid
 
 from neusight.devices import device_ids, load_device
 from neusight.errors import CoverageError
+from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.tiling import TileChoice, Tiling, decomposer, tile
 from neusight.executors.gpu.tiling.decompose import product_tiling
 from neusight.executors.gpu.tiling.library import TILES, shipped_choice
@@ -120,6 +121,50 @@ def test_blocks_of_long_softmax_rows_grow_to_1024_threads() -> None:
     # 2,048 threads an SM: 16 blocks of 128, 8 of 256, 2 of 1024.
     assert [float(rows("softmax", 9, cols).resident[0]) for cols in (1025, 2048, 100_000)] == [8, 4, 2]
     assert rows("layer_norm", 9, 100_000).resident == 16
+
+
+def test_sums_share_a_long_row_out_over_the_device() -> None:
+    # V100: 80 SMs of 2,048 threads hold 320 blocks of 512. A thread has 16 values at least, 256 at most.
+    one_block = 512 * 256 - 512
+    for op, count, cols, blocks in [
+        ("sum", 1, one_block, 1),
+        ("sum", 1, one_block + 1, 16),
+        ("amax", 1, 10_000_000, 320),
+        ("mean", 1, 100_000_000, 763),
+        ("norm", 40, 1_000_000, 40 * 8),
+        ("sum", 321, 1_000_000, 321),
+        # These write what they normalise, or keep its order.
+        ("softmax", 1, 10_000_000, 1),
+        ("layer_norm", 1, 10_000_000, 1),
+        ("cumsum", 1, 10_000_000, 1),
+    ]:
+        found = rows(op, count, cols)
+        assert found.tile_count == blocks, (op, count, cols)
+        assert found.tile_n * found.across >= cols > found.tile_n * (found.across - 1)
+    assert rows("sum", 1, 10_000_000).resident == 4
+
+
+def test_a_full_sum_waits_for_memory_on_every_gpu(choice: TileChoice) -> None:
+    batch = KernelBatch.from_columns(
+        "row_reduction", op="sum", rows=1, cols=10**8, read_bytes=4 * 10**8, write_bytes=4, flops=10**8
+    )
+    for gpu in device_ids():
+        found = situate(batch, load_device(gpu), choice)
+        assert found.dram_s > found.compute_s, gpu
+        assert found.expected_s < 2 * found.bound_s, gpu
+
+
+def test_a_convolution_in_16_bits_has_the_tiles_of_its_product() -> None:
+    h100, shape = load_device("h100-sxm-80gb"), {"m": 8 * 56 * 56, "n": 512, "k": 256}
+    for dtype in ("bfloat16", "float16", "tf32"):
+        conv = KernelBatch.from_columns(
+            "conv2d", batch=8, in_channels=256, out_channels=512, height=56, width=56, kernel_height=1,
+            kernel_width=1, dtype=dtype,
+        )  # fmt: skip
+        product = KernelBatch.from_columns("gemm", dtype=dtype, **shape)
+        found, expected = (situate(b, h100, shipped_choice()) for b in (conv, product))
+        assert found.tiling.label == expected.tiling.label
+        assert found.expected_s == pytest.approx(expected.expected_s)
 
 
 @pytest.mark.parametrize("family", ["elementwise", "memory", "optimizer"])

@@ -13,8 +13,8 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.tiling.library import TILES
 from neusight.kernels import KernelBatch
-from neusight.kernels.work import Work, conv_gemm, conv_output, element_bytes, winograd_gain
-from neusight.laws.bounds import flops_per_s
+from neusight.kernels.work import Work, by_distinct, conv_gemm, conv_output, element_bytes, winograd_gain
+from neusight.laws.bounds import flops_per_s, peak_flops_per_s
 from neusight.laws.waves import rounds
 
 IMPLICIT_SHARE = 0.6
@@ -33,7 +33,8 @@ _INTENSITY = _TILE_M * _TILE_N / (_TILE_M + _TILE_N)
 class ConvPlan:
     """The fastest algorithm of each convolution; columns of shape (n,). ``algorithm``: 0 implicit, 1 fused, 2 steps.
 
-    ``applies`` is False for convolutions that only an implicit product can compute: their other columns mean nothing.
+    ``applies`` is False for convolutions that only an implicit product can compute, and for those in other dtypes than
+    float32 that one computes fastest: their other columns mean nothing.
     """
 
     applies: np.ndarray
@@ -55,7 +56,9 @@ def plan_convolutions(batch: KernelBatch, work: Work, device: DeviceSpec, dram_b
     groups, m, n, k = conv_gemm(batch)
     rate = flops_per_s(batch, device)
     implicit_s = _product_s(groups, m, n, k, rate, device) / IMPLICIT_SHARE
-    fused_s = _winograd_s(batch, 2, rate, device) / FUSED_SHARE
+    # Fused, the transforms keep the products in the vector pipelines.
+    vector = np.minimum(rate, by_distinct(batch["dtype"], lambda d: peak_flops_per_s(device, d, product=False)))
+    fused_s = _winograd_s(batch, 2, vector, device) / FUSED_SHARE
     steps_s = _winograd_s(batch, 4, rate, device) / STEPS_SHARE + STEPS_LAUNCH_S
     moved = work.bytes + _transformed_bytes(batch, 4)
     compute_s = np.stack([implicit_s, fused_s, steps_s])
@@ -65,7 +68,9 @@ def plan_convolutions(batch: KernelBatch, work: Work, device: DeviceSpec, dram_b
     total_s = compute_s + np.stack([np.zeros_like(m), np.zeros_like(m), moved / dram_bytes_per_s])
     best = np.argmin(np.maximum(total_s, dram_bytes / dram_bytes_per_s), axis=0)
     rows = np.arange(len(best))
-    return ConvPlan(winograd_gain(batch) > 1, best, total_s[best, rows], dram_bytes[best, rows], flops[best, rows])
+    # The shares hold for float32, products in other dtypes are tiled like any other.
+    applies = (winograd_gain(batch) > 1) & ((best > 0) | (batch["dtype"] == "float32"))
+    return ConvPlan(applies, best, total_s[best, rows], dram_bytes[best, rows], flops[best, rows])
 
 
 def _gain(batch: KernelBatch, edge: int) -> np.ndarray:

@@ -59,6 +59,7 @@ class Tiling:
 LEARNED_DTYPES = ("float32",)
 """Dtypes whose kernels' names were observed; the tiles of others follow from cost."""
 
+Extents = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Decomposer = Callable[[KernelBatch, DeviceSpec, TileChoice], Tiling]
 _DECOMPOSERS: dict[str, Decomposer] = {}
 
@@ -117,17 +118,11 @@ def product_tiling(
 def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
     b, m, n, k = (batch[name].astype(float) for name in ("batch", "m", "n", "k"))
     tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
-    for dtype in np.unique(batch["dtype"]):
-        for op in ("linear", "bmm"):
-            rows = np.flatnonzero((batch["dtype"] == dtype) & ((batch["op"] == "bmm") == (op == "bmm")))
-            if not len(rows):
-                continue
+    for op in ("linear", "bmm"):
+        rows = np.flatnonzero((batch["op"] == "bmm") == (op == "bmm"))
+        if len(rows):
             extents = (m[rows], n[rows], k[rows], b[rows])
-            if dtype in LEARNED_DTYPES:
-                tile_m[rows], tile_n[rows] = choice.pick(op, *extents, device)
-            else:
-                size = element_bytes(batch.take(rows))
-                tile_m[rows], tile_n[rows] = least_cost_tile(*extents, size, str(dtype), device)
+            tile_m[rows], tile_n[rows] = _library_tiles(extents, batch.take(rows), op, device, choice)
     whole = product_tiling(b, m, n, k, tile_m, tile_n, device)
     peak = by_distinct(batch["dtype"], device.gemm_flops_per_s)
     parts = split_depth(whole.tile_count, tile_m * tile_n, m * n, k, peak, device)
@@ -135,10 +130,29 @@ def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
     return replace(whole, batch=b * parts, depth=k / parts, parts=parts)
 
 
+def _library_tiles(
+    extents: Extents, batch: KernelBatch, op: str, device: DeviceSpec, choice: TileChoice
+) -> tuple[np.ndarray, np.ndarray]:
+    """(tile_m, tile_n) that a library runs products of (m, n, k, b) with: chosen as observed in ``LEARNED_DTYPES``,
+    by cost in others.
+    """
+    tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
+    for dtype in np.unique(batch["dtype"]):
+        rows = np.flatnonzero(batch["dtype"] == dtype)
+        own = tuple(extent[rows] for extent in extents)
+        if dtype in LEARNED_DTYPES:
+            tile_m[rows], tile_n[rows] = choice.pick(op, *own, device)
+        else:
+            size = element_bytes(batch.take(rows))
+            tile_m[rows], tile_n[rows] = least_cost_tile(*own, size, str(dtype), device)
+    return tile_m, tile_n
+
+
 @decomposer("conv2d")
 def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+    """The implicit product's tiles: those of ``linear``."""
     groups, m, n, k = conv_gemm(batch)
-    return product_tiling(groups, m, n, k, *choice.pick("linear", m, n, k, groups, device), device)
+    return product_tiling(groups, m, n, k, *_library_tiles((m, n, k, groups), batch, "linear", device, choice), device)
 
 
 @decomposer("attention")
@@ -195,27 +209,50 @@ for _family in ("elementwise", "memory", "optimizer"):
     decomposer(_family)(_pointwise)
 
 WARP_SOFTMAX_COLS = 1024
+"""Up to which length a warp keeps a row of a softmax in registers (PyTorch, ``PersistentSoftmax.cuh``)."""
+WHOLE_ROWS = ("softmax", "norm_backward", "layer_norm", "rms_norm", "batch_norm", "group_norm", "cum", "sort", "topk")
+"""Parts of the names of operators that need a row in one block: they write all of it, or keep its order."""
+REDUCING_THREADS, LEAST_VALUES, MOST_VALUES = 512, 16, 256
+"""Threads of a block of PyTorch's sums and maxima, and values each of them reduces, at least and at most, where a row
+is shared out over blocks (PyTorch, ``Reduce.cuh``)."""
 
 
 @decomposer("row_reduction")
 def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
     """PyTorch's kernels: softmax of up to 1024 columns has a warp for one or two rows and four warps a block; longer
-    rows a block of up to 1024 threads; normalisations a block of 128 threads a row.
+    rows a block of up to 1024 threads; normalisations a block of 128 threads a row; sums and their like share a long
+    row out over as many blocks as fill the device.
     """
     rows, cols = batch["rows"].astype(float), np.maximum(batch["cols"].astype(float), 1.0)
-    softmax = np.char.find(batch["op"].astype(str), "softmax") >= 0
+    ops = batch["op"].astype(str)
+    softmax = np.char.find(ops, "softmax") >= 0
     warp = softmax & (cols <= WARP_SOFTMAX_COLS)
     per_block = np.where(warp, np.where(cols <= 128, 8.0, 4.0), 1.0)
+    parts = np.where(by_distinct(ops, _keeps_rows_whole) > 0, 1.0, _row_parts(rows, cols, device))
     threads = np.where(softmax & ~warp, np.clip(2 ** np.floor(np.log2(cols / 4)), 128, 1024), 128.0)
+    threads = np.where(parts > 1.0, REDUCING_THREADS, threads)
     resident = np.minimum(device.max_threads_per_sm / threads, device.max_blocks_per_sm)
     ones = np.ones(len(batch))
     return Tiling(
         tile_m=per_block,
-        tile_n=cols,
+        tile_n=np.ceil(cols / parts),
         depth=cols,
         down=np.ceil(rows / per_block),
-        across=ones,
+        across=parts,
         batch=ones,
         resident=np.maximum(resident, 1.0),
         sm_count=device.sm_count,
     )
+
+
+def _keeps_rows_whole(op: str) -> bool:
+    return any(part in op for part in WHOLE_ROWS)
+
+
+def _row_parts(rows: np.ndarray, cols: np.ndarray, device: DeviceSpec) -> np.ndarray:
+    """Blocks that share a row: enough to fill the device, of threads with ``LEAST_VALUES`` to ``MOST_VALUES`` each."""
+    values = np.ceil(cols / REDUCING_THREADS)
+    filling = device.sm_count * (device.max_threads_per_sm // REDUCING_THREADS)
+    parts = np.minimum(np.ceil(filling / rows), np.ceil(values / LEAST_VALUES))
+    shared = (values >= MOST_VALUES) & (rows <= filling)
+    return np.where(shared, np.maximum(parts, np.ceil(values / MOST_VALUES)), 1.0)
