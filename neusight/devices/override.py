@@ -39,7 +39,8 @@ def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
     if stale - keys:
         share = before.usable_bytes / before.dram_capacity_bytes
         after = after.model_copy(update={"dram_usable_bytes": share * after.dram_capacity_bytes})
-    return _follow(before, after, keys)
+    moved = after.launch_overhead_s - before.launch_overhead_s
+    return _follow(before, after.model_copy(update={"launch_change_s": moved}) if moved else after, keys)
 
 
 def _apply(table: Table, change: str) -> None:

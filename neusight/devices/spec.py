@@ -76,6 +76,8 @@ class DeviceSpec(BaseModel):
     notes: str = ""
     hypothetical: tuple[str, ...] = ()
     """Fields changed by the user (``--set``), as ``name=value``: the estimate says so."""
+    launch_change_s: float = 0.0
+    """By how much the user moved ``launch_overhead_s``."""
 
     @property
     def usable_bytes(self) -> float:

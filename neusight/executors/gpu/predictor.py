@@ -175,9 +175,7 @@ class KernelPredictor:
 
 def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray) -> Costs:
     manifest = artifact.manifest
-    floors = manifest.launch_floors_s
-    usual = float(np.median(list(floors.values()))) if floors else s.device.launch_overhead_s
-    overhead_s = by_distinct(s.batch["op"], lambda op: floors.get(op, usual))
+    overhead_s = by_distinct(s.batch["op"], lambda op: _lone_launch_s(manifest, op, s.device))
     execution_s = s.bound_s / share
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     # A device that has a level for one op and dtype has one for all.
@@ -202,6 +200,17 @@ def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.n
         spread=by_distinct(ops, lambda op: _spread(manifest, op, seen)) * power,
         demand=s.power_demand(),
     )
+
+
+def _lone_launch_s(manifest: Manifest, op: str, device: DeviceSpec) -> float:
+    """What a lone launch takes beside its work: the op's floor on the hosts that were measured, or the usual one, moved
+    by as much as the user moved the device's launches. From host to host the floors do not follow those.
+    """
+    floors = manifest.launch_floors_s
+    if not floors:
+        return device.launch_overhead_s
+    floor_s = floors.get(op, float(np.median(list(floors.values()))))
+    return max(floor_s + device.launch_change_s, min(floor_s, device.launch_overhead_s))
 
 
 def _level(artifact: Artifact, device: DeviceSpec, op: str, dtype: str = "float32") -> float | None:
