@@ -178,11 +178,10 @@ def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.n
     overhead_s = by_distinct(s.batch["op"], lambda op: _lone_launch_s(manifest, op, s.device))
     execution_s = s.bound_s / share
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
-    # A device that has a level for one op and dtype has one for all.
-    seen = _level(artifact, s.device, str(s.batch["op"][0])) is not None
     ops = s.batch["op"].astype(str)
-    low = by_distinct(ops, lambda op: min(_factors(manifest, op, seen)[0], 1.0))
-    high = by_distinct(ops, lambda op: max(_factors(manifest, op, seen)[1], 1.0))
+    low, high = (by_distinct(ops, lambda op, end=end: _factors(artifact, s.device, op)[end]) for end in (0, 1))
+    # A device that has a level for one op and dtype has one for all.
+    seen = _level(artifact, s.device, str(ops[0])) is not None
     limiter = _limiter(s)
     return Costs(
         latency_s=overhead_s + execution_s,
@@ -218,9 +217,14 @@ def _level(artifact: Artifact, device: DeviceSpec, op: str, dtype: str = "float3
     return None if device.hypothetical else artifact.level(device.id, op, dtype)
 
 
-def _factors(manifest: Manifest, op: str, seen: bool) -> list[float]:
-    """Of the interval: the device's where the model knows it, else those of the op or of all ops."""
-    return manifest.interval_seen if seen else manifest.intervals.get(op, manifest.interval)
+def _factors(artifact: Artifact, device: DeviceSpec, op: str) -> tuple[float, float]:
+    """Of the interval: a training device's own; of others those of the op or of all ops. A variant of a training device
+    is no better known than that device itself.
+    """
+    manifest = artifact.manifest
+    unseen, seen = manifest.intervals.get(op, manifest.interval), manifest.interval_seen
+    chosen = [unseen] if artifact.level(device.id, op) is None else [seen, unseen] if device.hypothetical else [seen]
+    return min(1.0, *(low for low, _ in chosen)), max(1.0, *(high for _, high in chosen))
 
 
 def _spread(manifest: Manifest, op: str, seen: bool) -> float:
