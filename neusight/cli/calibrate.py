@@ -117,8 +117,7 @@ def plan(
     """
     from neusight.api import as_device
     from neusight.cli.output import Output, busy, note
-    from neusight.collect.calibrating import chosen_tasks
-    from neusight.collect.plan_file import write_plan
+    from neusight.collect.plan import chosen_tasks, write_plan
     from neusight.executors.gpu.predictor import KernelPredictor
 
     asked_families = listed(families, "--families") if families else []

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from neusight.collect.sparsity import SparsityProfile, measure, pruning
-from neusight.collect.sparsity.operands import activation_streams, gradient_streams, weight_streams
+from neusight.collect.sparsity.streams import activation_streams, gradient_streams, weight_streams
 from neusight.errors import DataError, ModelError
 from neusight.executors.tensordash import clustering_of, random_mask, streams_of
 from neusight.kernels import Conv2d, KernelBatch

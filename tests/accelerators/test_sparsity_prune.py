@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from neusight.collect.sparsity import OperandSparsity, SparsityProfile, prune_module, prune_profile, pruning
-from neusight.collect.sparsity.operands import as_filters, weight_streams
 from neusight.collect.sparsity.prune import Grouped, Unstructured, hold_pruned
+from neusight.collect.sparsity.streams import as_filters, weight_streams
 from neusight.errors import DataError
 from neusight.executors.tensordash import clustering_of, random_mask
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from calibration_toys import measured, pointwise, products
 
-from neusight.collect.calibrating import chosen_tasks
+from neusight.collect.plan import chosen_tasks
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.calibration.corrections import Prior

@@ -14,16 +14,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight import Predictor
-from neusight.collect import model_steps
+from neusight.collect import steps
 from neusight.collect.bench import Bench, Timing
-from neusight.collect.model_plan import model_plan, write_configs
-from neusight.collect.model_tasks import ModelTask
-from neusight.collect.tasks import Unmeasurable
+from neusight.collect.models import model_plan, write_configs
+from neusight.collect.steps import ModelTask
 from neusight.datasets import load_models
 from neusight.datasets.schema import MODEL_TABLE
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
-from neusight.errors import ModelError
+from neusight.errors import ModelError, UnmeasurableError
 from neusight.evaluation import evaluate_models
 from neusight.workloads import trace_workload
 
@@ -105,7 +104,7 @@ def test_what_is_timed_is_what_the_trace_counts(model: str, mode: str, configs: 
     run = dict(zip(names, map(comparable, bench.counts), strict=True))
     traced = trace_workload(source, mode=mode, optimizer="adamw")
     for phase in names:
-        if phase in model_steps.TIMED:
+        if phase in steps.TIMED:
             expected = comparable(Counter(node.operator for node in traced.nodes if node.phase == phase))
             assert run[phase] == expected, phase
             assert expected
@@ -144,18 +143,18 @@ def test_training_without_an_optimizer_is_forward_and_backward(configs: Path, be
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_the_optimizer_moves_no_weight_even_in_half_precision(optimizer: str, configs: Path) -> None:
     one = task(configs / "small-gpt2.json", dtypes=["float16"])
-    module = model_steps.real_module(GPT2, one, "cpu")
+    module = steps.real_module(GPT2, one, "cpu")
     before = [p.detach().clone() for p in module.parameters()]
-    update = model_steps.still_optimizer(module, optimizer)
+    update = steps.still_optimizer(module, optimizer)
     for _ in range(2):
-        module(**model_steps.real_inputs(GPT2, one, module, "cpu")).logits.float().sum().backward()
+        module(**steps.real_inputs(GPT2, one, module, "cpu")).logits.float().sum().backward()
         update.step()
     assert all(p.dtype == torch.float16 and torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
 
 
 def test_inputs_are_real_and_nothing_is_masked(configs: Path) -> None:
     one = task(configs / "small-bert.json", dtypes=["bfloat16"])
-    inputs = model_steps.real_inputs(BERT, one, model_steps.real_module(BERT, one, "cpu"), "cpu")
+    inputs = steps.real_inputs(BERT, one, steps.real_module(BERT, one, "cpu"), "cpu")
     assert 0 <= int(inputs["input_ids"].min()) < int(inputs["input_ids"].max()) < 100
     assert inputs["attention_mask"].dtype == torch.bfloat16 and not inputs["attention_mask"].any()
 
@@ -184,10 +183,10 @@ def test_peak_memory_and_tf32_of_a_gpu(configs: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_the_device_cannot_do_says_so(configs: Path, bench: CountingBench) -> None:
-    with pytest.raises(Unmeasurable, match="tf32 needs tensor cores"):
+    with pytest.raises(UnmeasurableError, match="tf32 needs tensor cores"):
         task(configs / "small-gpt2.json", dtypes=["tf32"]).measure(bench)
     # PyTorch's flash attention on the CPU has no dropout.
-    with pytest.raises(Unmeasurable, match="no flash attention in float32"):
+    with pytest.raises(UnmeasurableError, match="no flash attention in float32"):
         task(configs / "small-gpt2.json", attention="flash").measure(bench)
     task(configs / "small-gpt2.json", "inference", attention="flash").measure(bench)
     assert bench.counts[0]["aten._scaled_dot_product_flash_attention_for_cpu.default"] == 2

@@ -17,10 +17,10 @@ from neusight.collect.names import join_names, unnamed
 from neusight.collect.request import Request, collect_kernels, run
 from neusight.collect.session import Report
 from neusight.collect.store import Store, read_rows
-from neusight.collect.tasks import Outcome, Task, Unmeasurable, identity
+from neusight.collect.tasks import Outcome, Task, identity
 from neusight.collect.workers import WorkerLost
 from neusight.datasets import load_kernels, verify
-from neusight.errors import DataError, DeviceError
+from neusight.errors import DataError, DeviceError, UnmeasurableError
 from neusight.kernels import Gemm
 
 
@@ -49,7 +49,7 @@ class Trick:
         if self.trick == "memory":
             raise MemoryError("operands of 999 GiB exceed half of the memory")
         if self.trick == "cannot":
-            raise Unmeasurable("no such unit here")
+            raise UnmeasurableError("no such unit here")
         if self.trick == "fault":
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied\nand more lines")
         if self.trick == "dies":

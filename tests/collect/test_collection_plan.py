@@ -8,8 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from neusight.collect.catalogue_shapes import workload_kernels
-from neusight.collect.plan import DTYPE_WEIGHTS, REPEAT_EVERY, Limits, plan, usual_limits
+from neusight.collect.plan import DTYPE_WEIGHTS, REPEAT_EVERY, Limits, plan, usual_limits, workload_kernels
 from neusight.collect.sampling import STRATA, between, points, stratum_of
 from neusight.collect.tasks import KernelTask
 from neusight.devices import DeviceSpec, load_device

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from neusight.collect import drafting_cpu_readings
 from neusight.collect.drafting import Draft, draft_device
-from neusight.collect.drafting_cpu import cpu_spec, vector_units
-from neusight.collect.drafting_cpu_readings import CpuProbe, CpuReadings, read_cpu
+from neusight.collect.drafting import cpu as cpu_module
+from neusight.collect.drafting.cpu import CpuProbe, CpuReadings, cpu_spec, read_cpu, vector_units
 from neusight.devices import DeviceSpec, load_device, to_toml
 from neusight.errors import DeviceError
 
@@ -146,7 +145,7 @@ vendor_id\t: GenuineIntel"""
 
 
 def test_caches_and_cores_of_a_machine_with_two_threads_a_core(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafting_cpu_readings, "_allowed", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(cpu_module, "_allowed", lambda: [0, 1, 2, 3])
     write(tmp_path, {"proc/cpuinfo": CPUINFO, "proc/meminfo": "MemTotal:       16000000 kB\nMemFree: 1 kB"})
     for cpu in range(4):
         own, group = f"{cpu % 2},{cpu % 2 + 2}", "0-1" if cpu % 2 else "2-3"
@@ -206,7 +205,7 @@ def test_the_probe_leaves_the_number_of_threads() -> None:
     import torch
 
     before = torch.get_num_threads()
-    drafting_cpu_readings._product_flops_per_s(before + 1)
+    cpu_module._product_flops_per_s(before + 1)
     assert torch.get_num_threads() == before
 
 

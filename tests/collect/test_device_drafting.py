@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from neusight.collect.drafting import Draft, draft_device, draft_gpu
-from neusight.collect.drafting_architectures import ARCHITECTURES, architecture_of, is_geforce, matrix_rates
-from neusight.collect.drafting_gpu import gpu_spec
-from neusight.collect.drafting_gpu_readings import GpuReadings, read_gpu
+from neusight.collect.drafting import Draft, draft_device
+from neusight.collect.drafting.architectures import ARCHITECTURES, architecture_of, is_geforce, matrix_rates
+from neusight.collect.drafting.gpu import GpuReadings, gpu_spec, read_gpu
+from neusight.collect.drafting.sheet import compared
 from neusight.devices import DeviceSpec, list_devices, load_device, to_toml
 from neusight.errors import DeviceError
 
@@ -180,13 +180,13 @@ def test_a_draft_of_a_known_device_has_the_catalogue_s_figures(readings: GpuRead
 def test_a_known_device_is_the_catalogue_s_with_what_differs(
     readings: GpuReadings, id_: str, differences: tuple[str, ...]
 ) -> None:
-    assert draft_gpu(readings) == Draft(load_device(id_), known=True, differences=differences)
+    assert compared(gpu_spec(readings)) == Draft(load_device(id_), known=True, differences=differences)
 
 
 def test_what_was_assumed_is_not_compared() -> None:
     silent = GpuReadings(name="NVIDIA A100-SXM4-40GB", capability="8.0", sm_count=108, memory_bytes=40 * 10**9)
     # Bandwidth and clock of a draft without them are those of another A100.
-    assert draft_gpu(silent).differences == ()
+    assert compared(gpu_spec(silent)).differences == ()
 
 
 @pytest.mark.parametrize("readings", GPUS, ids=by_name)
@@ -195,7 +195,7 @@ def test_drafted_gpus_read_back_equal(readings: GpuReadings, tmp_path: Path) -> 
 
 
 def test_an_unknown_card_says_what_it_assumes(tmp_path: Path) -> None:
-    draft = draft_gpu(FUTURE)
+    draft = compared(gpu_spec(FUTURE))
     spec = draft.spec
     assert not draft.known and draft.differences == ()
     assert spec.id == "nvidia-geforce-rtx-6070-future"

@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from neusight.collect.launches import Source, factors, parts, prepare
+from neusight.collect.launches import Source, prepare
+from neusight.collect.launches.launch import factors, parts
 from neusight.collect.plan import Limits, plan
-from neusight.collect.tasks import KernelTask, Unmeasurable
+from neusight.collect.tasks import KernelTask
 from neusight.devices import load_device
+from neusight.errors import UnmeasurableError
 from neusight.kernels import (
     KERNEL_CLASSES,
     Attention,
@@ -136,7 +138,7 @@ def _flat(value: Any) -> Iterator[torch.Tensor]:
     ids=lambda k: f"{k.family}-{k.op}",
 )
 def test_what_no_single_operator_runs_is_said(kernel: Kernel) -> None:
-    with pytest.raises(Unmeasurable, match="no single operator"):
+    with pytest.raises(UnmeasurableError, match="no single operator"):
         prepare(kernel)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neusight.collect.bench import MOST_SETS, Bench, Timing, stable
-from neusight.collect.conditions import Reading, summary
+from neusight.collect.instruments import Reading, summary
 from neusight.collect.launches import Launch, Source, prepare
 from neusight.collect.names import named
 from neusight.devices import load_device

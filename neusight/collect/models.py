@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from neusight.collect.model_tasks import ModelTask
 from neusight.collect.request import Request, run
 from neusight.collect.session import Progress, Report
+from neusight.collect.steps import ModelTask
 from neusight.errors import ModelError, nearest
 from neusight.kernels import group_by_family, work_of
 from neusight.workloads import load_graph, resolve
