@@ -124,7 +124,7 @@ def plan(
     asked_dtypes = listed(dtypes, "--dtypes") if dtypes else []
     predictor, device = KernelPredictor.load(tile_models), as_device(gpu)
     with busy("choosing"):
-        tasks = chosen_tasks(predictor, device, count, asked_families, asked_dtypes, seed)
+        tasks = chosen_tasks(predictor, device, count, families=asked_families, dtypes=asked_dtypes, seed=seed)
     if out is not None:
         write_plan(out, tasks)
         note(f"next: neusight collect --plan {out} --out ./measured")

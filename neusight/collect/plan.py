@@ -82,7 +82,9 @@ def plan(
     """
     chosen = _chosen(device, families, dtypes)
     known = {dtype: workload_kernels(device, dtype) for dtype in {d for _, d in chosen}}
-    turns = [_Turn(s, d, device, seed, limits, known[d].get(s.name, ())) for s, d in chosen]
+    turns = [
+        _Turn(s, d, device=device, seed=seed, limits=limits, from_workloads=known[d].get(s.name, ())) for s, d in chosen
+    ]
     if not turns:
         raise DataError(f"{device.id} has none of these dtypes for these families: ask for others")
     return _with_repeats(_interleaved(turns))
@@ -118,6 +120,7 @@ class _Turn:
         self,
         stratum: Stratum,
         dtype: str,
+        *,
         device: DeviceSpec,
         seed: int,
         limits: Limits,
@@ -195,10 +198,11 @@ def _ready_steps(dtype: str) -> Iterator[Mapping[Kernel, int]]:
             workload.name, mode=mode, batch=batch, dtype=dtype, optimizer=optimizer, attention=attention
         )
         if graph is not None:
-            yield _counted(graph)
+            yield counted_kernels(graph)
 
 
-def _counted(graph: FoldedGraph) -> Mapping[Kernel, int]:
+def counted_kernels(graph: FoldedGraph) -> Mapping[Kernel, int]:
+    """The kernels of a step with how often each runs."""
     counts: Counter[Kernel] = Counter()
     for folded in graph.kernels:
         counts[folded.kernel] += folded.count
@@ -245,6 +249,7 @@ def chosen_tasks(
     predictor: KernelPredictor,
     device: DeviceSpec,
     count: int,
+    *,
     families: Sequence[str] = (),
     dtypes: Sequence[str] = (),
     seed: int = 0,

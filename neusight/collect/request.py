@@ -152,7 +152,15 @@ def run(
     """
     workers = request.hired()
     try:
-        return collect(tasks, workers, request.out, asked, request.minutes, request.limit, progress)
+        return collect(
+            tasks,
+            workers,
+            request.out,
+            asked=asked,
+            minutes=request.minutes,
+            limit=request.limit,
+            progress=progress,
+        )
     finally:
         if (request.out / "devices").is_dir():
             write_card(request.out, request.target)

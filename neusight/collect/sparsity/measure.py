@@ -20,8 +20,7 @@ from torch.nn import functional
 from neusight.collect.sparsity.prune import Pruning, hold_pruned, prune_module
 from neusight.collect.sparsity.streams import Readings
 from neusight.errors import ModelError
-from neusight.executors.tensordash.masks import CLUSTERS
-from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
+from neusight.transforms.sparsity import SparsityProfile
 from neusight.workloads import WorkloadSource, resolve
 from neusight.workloads.huggingface import build_model, input_specs
 from neusight.workloads.resolve import call_function, importable_here
@@ -75,7 +74,6 @@ def measure(
     pruning: Pruning | None = None,
     weights: Mapping[str, torch.Tensor] | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
-    cluster: str | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> SparsityProfile:
     """Zeros of each convolution and linear layer, as the layer sees them, mean over training steps.
@@ -87,6 +85,9 @@ def measure(
 
     Shares of zeros count every value of a layer's input, of the gradient of its output and of its weights. Clustering
     is that of at most 256 of an operand's streams a step, drawn evenly (see ``streams``); 0 where it comes out below.
+    Of what groups, is chosen for each operand: the kind whose zeros keep together most (in rectified networks mostly
+    ``slot``: units that are dead for many inputs). Zeros drawn from that took cycles within 1.0 % of the real zeros' on
+    average for AlexNet, where ``stream`` was 2.3 % off; 0.2 % and 0.9 % for OPT-125M; 0.8 % and 0.7 % for ResNet-50.
     Layers that never ran are left out, and the default is dense: zeros that nobody saw save nothing.
 
     Args:
@@ -101,46 +102,37 @@ def measure(
         pruning: of the weights before training; what is pruned stays zero.
         weights: a state_dict to start from.
         loss: from the module's result to a scalar; else the result's own, or the cross-entropy of its logits.
-        cluster: what groups clustering is that of, one of ``neusight.executors.tensordash.CLUSTERS``; None chooses
-            for each operand the kind whose zeros keep together most (in rectified networks mostly ``slot``: units that
-            are dead for many inputs). Zeros drawn from that took cycles within 1.0 % of the real zeros' on average for
-            AlexNet, where ``stream`` was 2.3 % off; 0.2 % and 0.9 % for OPT-125M; 0.8 % and 0.7 % for ResNet-50.
         progress: called with (steps done, of).
 
     Raises:
         ModelError: an unknown model, a count that is too small, inputs or weights that do not fit, or no such layer.
-        DataError: an unknown ``cluster``.
     """
     _hold_counts({"batch": batch, "steps": steps, "sequence length": seq_len, "image size": image_size}, least=1)
     _hold_counts({"warm-up": warmup}, least=0)
-    OperandSparsity(0.0, cluster=cluster or "stream")
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         request = Request(model=model, inputs=inputs, batch=batch, seq_len=seq_len, image_size=image_size)
         training = prepared(request)
         _start_from(training, weights)
         masks = prune_module(training.module, pruning) if pruning else {}
-        layers = _read(training, masks, loss, (warmup, steps), seed, cluster, progress)
+        readings = Readings(training.module, seed)
+        _run(updates(training, loss, lambda: hold_pruned(training.module, masks)), readings, (warmup, steps), progress)
     begin = "given weights" if weights is not None else training.origin
     how = f", {pruning}" if pruning else ""
     counts = f"{_counted(steps, 'training step')} after {_counted(warmup, 'update')} by SGD"
     source = f"measured over {counts}, from {begin}{how}; {training.described}; seed {seed}"
-    return SparsityProfile(model=training.name, layers=layers, source=source)
+    return SparsityProfile(model=training.name, layers=readings.finish(), source=source)
 
 
-def _read(
-    training: Training, masks: dict[str, torch.Tensor], loss: Callable[[Any], torch.Tensor] | None,
-    counts: tuple[int, int], seed: int, cluster: str | None, progress: Callable[[int, int], None],
-) -> dict[str, LayerSparsity]:  # fmt: skip
+def _run(
+    training_steps: Iterator[None], readings: Readings, counts: tuple[int, int], progress: Callable[[int, int], None]
+) -> None:
     """Train for (warm-up, steps) and read the zeros of the latter."""
-    readings = Readings(training.module, [cluster] if cluster else [*CLUSTERS], seed)
-    training_steps = updates(training, loss, lambda: hold_pruned(training.module, masks))
     warmup, total = counts[0], sum(counts)
     for done in range(1, total + 1):
         readings.active = done > warmup
         next(training_steps)
         progress(done, total)
-    return readings.finish()
 
 
 def _counted(count: int, what: str) -> str:

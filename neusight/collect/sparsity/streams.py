@@ -15,7 +15,7 @@ window, the window has the taps that fit. The weight gradient's streams, which r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from neusight.errors import ModelError
-from neusight.executors.tensordash.masks import clustering_of
+from neusight.executors.tensordash.masks import CLUSTERS, clustering_of
 from neusight.executors.tensordash.options import LANES
 from neusight.transforms.sparsity import OPERANDS, LayerSparsity, OperandSparsity
 
@@ -162,9 +162,8 @@ class _Mean:
 class Readings:
     """Reads each layer of a module that runs while ``active``, until ``finish``."""
 
-    def __init__(self, module: nn.Module, clusters: Sequence[str], seed: int) -> None:
+    def __init__(self, module: nn.Module, seed: int) -> None:
         self.active = False
-        self.clusters = clusters
         # Its own numbers: what is drawn here must not change what the network draws.
         self.generator = torch.Generator().manual_seed(seed)
         self.layers = measured_layers(module)
@@ -213,7 +212,7 @@ class Readings:
             streams_of = activation_streams if operand == "activations" else gradient_streams
             streams = streams_of(layer, values, STREAMS, self.generator)
         mask = by_lanes(streams).numpy()
-        return {cluster: clustering_of(mask, cluster) for cluster in self.clusters}
+        return {cluster: clustering_of(mask, cluster) for cluster in CLUSTERS}
 
 
 def by_lanes(streams: torch.Tensor) -> torch.Tensor:
