@@ -169,7 +169,6 @@ def test_tile_models_train_on_it_and_are_evaluated_on_it(history: History, tmp_p
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     for options, message in (
         (["--device", "cpu", "--families", "gem"], "did you mean gemm"),
-        (["--device", "cpu", "--dtypes", "b16"], "no dtype 'b16'"),
         (["--device", "cpu", "--minutes", "0"], "give a positive number"),
         (["--device", "cuda"], "--device cpu"),
     ):

@@ -181,13 +181,9 @@ def test_collectives_take_powers_of_two_of_the_devices() -> None:
     assert len({c.sample for c in planned(8, on_gpu=True)}) == len(planned(8, on_gpu=True))
 
 
-def test_an_impossible_request_is_one_line(tmp_path: Path) -> None:
-    for options, message in (({"target": "tpu"}, "no device 'tpu'"), ({"minutes": 0.0}, "give a positive number")):
-        with pytest.raises(DataError, match=message):
-            Request(out=tmp_path, **{"target": "cpu", **options}).hired()
-
-
-def test_a_worker_that_cannot_begin_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_begin_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="no device 'tpu'"):
+        Request(out=tmp_path, target="tpu").hired()
     monkeypatch.setattr(Here, "introduce", lambda self: settled(WorkerLost("the process ended")))
     with pytest.raises(DeviceError, match="here:0 cannot begin"):
         session.introduced([Here()])

@@ -16,24 +16,14 @@ from neusight.devices import DeviceSpec, load_device, to_toml
 from neusight.errors import DeviceError
 
 EPYC = CpuReadings(
-    model="AMD EPYC 9654 96-Core Processor",
-    flags=frozenset({"avx2", "fma", "avx512f", "avx512_bf16"}),
-    vendor="AuthenticAMD",
-    family=25,
-    cores=4,
-    clock_hz=2.4e9,
-    memory_bytes=32 * 2**30,
-    l1_bytes=32 * 2**10,
-    l2_bytes=2**20,
-    last_cache_bytes=32 * 2**20,
-)
+    model="AMD EPYC 9654 96-Core Processor", flags=frozenset({"avx2", "fma", "avx512f", "avx512_bf16"}),
+    vendor="AuthenticAMD", family=25, cores=4, clock_hz=2.4e9, memory_bytes=32 * 2**30, l1_bytes=32 * 2**10,
+    l2_bytes=2**20, last_cache_bytes=32 * 2**20,
+)  # fmt: skip
 XEON = replace(
-    EPYC,
-    model="Intel(R) Xeon(R) CPU @ 2.20GHz",
+    EPYC, model="Intel(R) Xeon(R) CPU @ 2.20GHz", vendor="GenuineIntel", family=6,
     flags=frozenset({"avx2", "fma", "avx512f", "amx_bf16", "avx512_bf16", "avx512_fp16"}),
-    vendor="GenuineIntel",
-    family=6,
-)
+)  # fmt: skip
 NOTHING = CpuReadings(model="arm")
 SLOW = CpuProbe(
     threads=4, flops_per_s=80e9, thread_flops_per_s=40e9, bytes_per_s=20.01e9, traffic="copy", launch_s=1.04e-6
@@ -67,11 +57,8 @@ def test_a_cpu_has_the_peak_that_its_clock_gives() -> None:
     spec = cpu_spec(EPYC, SLOW)
     assert (spec.id, spec.vendor, spec.sm_count) == ("cpu-amd-epyc-9654-4c", "other", 4)
     assert spec.boost_clock_hz == 2.4e9
-    assert spec.vector_flops_per_s == {
-        "float64": 4 * 2.4e9 * 16,
-        "float32": 4 * 2.4e9 * 32,
-        "bfloat16": 4 * 2.4e9 * 32,
-    }
+    per_clock = {"float64": 16, "float32": 32, "bfloat16": 32}
+    assert spec.vector_flops_per_s == {dtype: 4 * 2.4e9 * flops for dtype, flops in per_clock.items()}
     assert spec.matrix_flops_per_s == {"bfloat16": 4 * 2.4e9 * 64}
     assert spec.l2_capacity_bytes == 32 * 2**20
     assert (spec.shared_memory_per_sm_bytes, spec.registers_per_sm) == (2**20, 8192)
@@ -148,17 +135,10 @@ def test_caches_and_cores_of_a_machine_with_two_threads_a_core(tmp_path, monkeyp
             names = ("level", "type", "size", "shared_cpu_list")
             write(tmp_path, {f"{here}/cache/index{index}/{n}": t for n, t in zip(names, cache, strict=True)})
     assert read_cpu(tmp_path) == CpuReadings(
-        model="Intel(R) Xeon(R) CPU @ 2.20GHz",
-        flags=frozenset({"fpu", "avx2", "fma"}),
-        vendor="GenuineIntel",
-        family=6,
-        cores=2,
-        clock_hz=2200.152e6,
-        memory_bytes=16_000_000 * 1024,
-        l1_bytes=48 * 2**10,
-        l2_bytes=2 * 2**20,
-        last_cache_bytes=2 * 36 * 2**20,
-    )
+        model="Intel(R) Xeon(R) CPU @ 2.20GHz", flags=frozenset({"fpu", "avx2", "fma"}), vendor="GenuineIntel",
+        family=6, cores=2, clock_hz=2200.152e6, memory_bytes=16_000_000 * 1024, l1_bytes=48 * 2**10,
+        l2_bytes=2 * 2**20, last_cache_bytes=2 * 36 * 2**20,
+    )  # fmt: skip
     write(tmp_path, {"sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq": "3700000"})
     assert read_cpu(tmp_path).clock_hz == 3.7e9
 

@@ -19,75 +19,34 @@ from neusight.errors import DeviceError
 
 # As deviceQuery and nvidia-smi print them for these boards.
 T4 = GpuReadings(
-    name="Tesla T4",
-    capability="7.5",
-    sm_count=40,
-    memory_bytes=15_843_721_216,
-    l2_bytes=4_194_304,
-    warp_size=32,
-    max_threads_per_sm=1024,
-    shared_memory_per_sm_bytes=65_536,
-    registers_per_sm=65_536,
-    clock_hz=1590e6,
-    memory_clock_hz=5001e6,
-    memory_bus_bits=256,
-    power_limit_w=70.0,
-    pcie_generation=3,
-    pcie_lanes=16,
-)
+    name="Tesla T4", capability="7.5", sm_count=40, memory_bytes=15_843_721_216, l2_bytes=4_194_304, warp_size=32,
+    max_threads_per_sm=1024, shared_memory_per_sm_bytes=65_536, registers_per_sm=65_536, clock_hz=1590e6,
+    memory_clock_hz=5001e6, memory_bus_bits=256, power_limit_w=70.0, pcie_generation=3, pcie_lanes=16,
+)  # fmt: skip
 A100 = replace(
-    T4,
-    name="NVIDIA A100-SXM4-40GB",
-    capability="8.0",
-    sm_count=108,
-    memory_bytes=42_298_834_944,
-    l2_bytes=41_943_040,
-    max_threads_per_sm=2048,
-    shared_memory_per_sm_bytes=167_936,
-    clock_hz=1410e6,
-    memory_clock_hz=1215e6,
-    memory_bus_bits=5120,
-    power_limit_w=400.0,
-    pcie_generation=4,
-    nvlinks=12,
-    nvlink_version="3.0",
-)
+    T4, name="NVIDIA A100-SXM4-40GB", capability="8.0", sm_count=108, memory_bytes=42_298_834_944, l2_bytes=41_943_040,
+    max_threads_per_sm=2048, shared_memory_per_sm_bytes=167_936, clock_hz=1410e6, memory_clock_hz=1215e6,
+    memory_bus_bits=5120, power_limit_w=400.0, pcie_generation=4, nvlinks=12, nvlink_version="3.0",
+)  # fmt: skip
 FUTURE = replace(
-    T4,
-    name="NVIDIA GeForce RTX 6070 Future",
-    capability="12.7",
-    sm_count=64,
-    memory_bytes=16 * 2**30,
-    l2_bytes=48 * 2**20,
-    max_threads_per_sm=1536,
-    shared_memory_per_sm_bytes=102_400,
-    clock_hz=2600e6,
-    memory_clock_hz=15_000e6,
-    power_limit_w=250.0,
-    pcie_generation=5,
-)
+    T4, name="NVIDIA GeForce RTX 6070 Future", capability="12.7", sm_count=64, memory_bytes=16 * 2**30,
+    l2_bytes=48 * 2**20, max_threads_per_sm=1536, shared_memory_per_sm_bytes=102_400, clock_hz=2600e6,
+    memory_clock_hz=15_000e6, power_limit_w=250.0, pcie_generation=5,
+)  # fmt: skip
 BARE = GpuReadings(name="NVIDIA H100 64GB", capability="9.0", sm_count=114, memory_bytes=64 * 2**30)
 
 
 def as_reported(id_: str, bus_bits: int, transfers: int = 2, **changed: Any) -> GpuReadings:
     """Readings of a driver that reports the catalogue's figures."""
     spec = load_device(id_)
-    figures: dict[str, Any] = {
-        "name": spec.aliases[0],
-        "capability": spec.compute_capability,
-        "sm_count": spec.sm_count,
-        "memory_bytes": int(spec.dram_capacity_bytes),
-        "l2_bytes": int(spec.l2_capacity_bytes),
-        "warp_size": spec.warp_size,
-        "max_threads_per_sm": spec.max_threads_per_sm,
-        "shared_memory_per_sm_bytes": int(spec.shared_memory_per_sm_bytes),
-        "registers_per_sm": spec.registers_per_sm,
-        "clock_hz": spec.boost_clock_hz,
-        "memory_clock_hz": spec.dram_bandwidth_bytes_per_s * 8 / transfers / bus_bits,
-        "memory_bus_bits": bus_bits,
-        "power_limit_w": spec.tdp_w,
-    }
-    return GpuReadings(**{**figures, **changed})
+    same = {field: getattr(spec, field) for field in ("sm_count", "warp_size", "registers_per_sm")}
+    reported = GpuReadings(
+        **same, name=spec.aliases[0], capability=spec.compute_capability, memory_bytes=int(spec.dram_capacity_bytes),
+        l2_bytes=int(spec.l2_capacity_bytes), max_threads_per_sm=spec.max_threads_per_sm, clock_hz=spec.boost_clock_hz,
+        shared_memory_per_sm_bytes=int(spec.shared_memory_per_sm_bytes), memory_bus_bits=bus_bits,
+        memory_clock_hz=spec.dram_bandwidth_bytes_per_s * 8 / transfers / bus_bits, power_limit_w=spec.tdp_w,
+    )  # fmt: skip
+    return replace(reported, **changed)
 
 
 H200 = as_reported("h200-sxm-141gb", 6144, pcie_generation=5, pcie_lanes=16, nvlinks=18, nvlink_version="4.0")
@@ -270,17 +229,9 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch):
 
 
 PROPERTIES = {
-    "name": "Tesla T4",
-    "major": 7,
-    "minor": 5,
-    "multi_processor_count": 40,
-    "total_memory": 15_843_721_216,
-    "L2_cache_size": 4_194_304,
-    "warp_size": 32,
-    "max_threads_per_multi_processor": 1024,
-    "shared_memory_per_multiprocessor": 65_536,
-    "regs_per_multiprocessor": 65_536,
-    "uuid": "5a3f",
+    **{"name": "Tesla T4", "major": 7, "minor": 5, "multi_processor_count": 40, "total_memory": 15_843_721_216},
+    **{"L2_cache_size": 4_194_304, "warp_size": 32, "max_threads_per_multi_processor": 1024, "uuid": "5a3f"},
+    **{"shared_memory_per_multiprocessor": 65_536, "regs_per_multiprocessor": 65_536},
 }
 
 

@@ -18,7 +18,7 @@ from neusight.collect.plan import Limits, plan
 from neusight.collect.tasks import KernelTask
 from neusight.devices import load_device
 from neusight.errors import UnmeasurableError
-from neusight.kernels import (
+from neusight.kernels import (  # fmt: skip
     KERNEL_CLASSES,
     Attention,
     Conv2d,
