@@ -26,6 +26,10 @@ class CoverageError(NeusightError):
     """An operator, kernel family or dtype for which there is no rule."""
 
 
+class UnmeasurableError(NeusightError):
+    """A kernel or a step that the device or its library cannot run: a collection records it and goes on."""
+
+
 class DataError(NeusightError):
     """A data set or file that is missing, truncated or not what its schema says."""
 

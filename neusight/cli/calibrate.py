@@ -117,15 +117,14 @@ def plan(
     """
     from neusight.api import as_device
     from neusight.cli.output import Output, busy, note
-    from neusight.collect.calibrating import chosen_tasks
-    from neusight.collect.plan_file import write_plan
+    from neusight.collect.plan import chosen_tasks, write_plan
     from neusight.executors.gpu.predictor import KernelPredictor
 
     asked_families = listed(families, "--families") if families else []
     asked_dtypes = listed(dtypes, "--dtypes") if dtypes else []
     predictor, device = KernelPredictor.load(tile_models), as_device(gpu)
     with busy("choosing"):
-        tasks = chosen_tasks(predictor, device, count, asked_families, asked_dtypes, seed)
+        tasks = chosen_tasks(predictor, device, count, families=asked_families, dtypes=asked_dtypes, seed=seed)
     if out is not None:
         write_plan(out, tasks)
         note(f"next: neusight collect --plan {out} --out ./measured")

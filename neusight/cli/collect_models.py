@@ -11,7 +11,7 @@ import typer
 from neusight.cli.options import Attention, Format, Optimizer, listed, numbers
 
 if TYPE_CHECKING:
-    from neusight.collect.model_tasks import ModelTask
+    from neusight.collect.steps import ModelTask
 
 
 def models(
@@ -53,7 +53,7 @@ def models(
     """
     from neusight.cli.collect import measuring, show
     from neusight.cli.output import Output
-    from neusight.collect.model_plan import collect_models
+    from neusight.collect.models import collect_models
     from neusight.collect.request import Request
 
     tasks = planned(names, modes, dtypes, batches, seq_lens, attention, optimizer, compiled)
@@ -72,12 +72,14 @@ def planned(
     Raises:
         ModelError, BadParameter: an option that cannot be.
     """
-    from neusight.collect.model_plan import INFERENCE_MODELS, MODELS, model_plan
+    from neusight.collect.models import INFERENCE_MODELS, MODELS, Grid, model_plan
 
-    lengths = numbers(seq_lens, "--seq-lens") if seq_lens else [None]
-    rest = (listed(dtypes, "--dtypes"), numbers(batches, "--batches"), lengths, attention, optimizer, compiled)
-    chosen = listed(modes, "--modes")
+    grid = Grid(
+        modes=listed(modes, "--modes"), dtypes=listed(dtypes, "--dtypes"), batches=numbers(batches, "--batches"),
+        seq_lens=numbers(seq_lens, "--seq-lens") if seq_lens else [None], attention=attention, optimizer=optimizer,
+        compiled=compiled,
+    )  # fmt: skip
     if names:
-        return model_plan(listed(names, "--models"), chosen, *rest)
-    usual = model_plan((*MODELS, *INFERENCE_MODELS), chosen, *rest)
+        return model_plan(listed(names, "--models"), grid)
+    usual = model_plan((*MODELS, *INFERENCE_MODELS), grid)
     return [task for task in usual if task.mode == "inference" or task.model in MODELS]

@@ -10,7 +10,7 @@ import typer
 from neusight.cli.options import Format, SeqLen
 
 if TYPE_CHECKING:
-    from neusight.collect.sparsity import OperandSparsity, SparsityProfile
+    from neusight.transforms.sparsity import OperandSparsity, SparsityProfile
 
 app = typer.Typer(no_args_is_help=True, help="Zeros of a network's tensors, for accelerators that skip them.")
 _SHOWN = 0.005
@@ -70,7 +70,7 @@ def show(
 
     Example: `neusight sparsity show alexnet.json`
     """
-    from neusight.collect.sparsity import SparsityProfile
+    from neusight.transforms.sparsity import SparsityProfile
 
     _show(SparsityProfile.load(file), form)
 

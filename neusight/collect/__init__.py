@@ -1,7 +1,16 @@
 """Measure the machine at hand: kernels and whole models, into a data set that everything else reads.
 
-The order of a collection: ``sampling`` and ``catalogue_shapes`` propose kernels, ``plan`` puts them in order,
-``session`` hands them to ``workers``, each of which prepares a kernel's operator (``launches``), times it (``bench``)
-and returns a row, which ``store`` keeps. ``drafting`` writes the device file, ``model_plan`` and ``model_tasks`` do
-whole models, ``collectives`` several devices together.
+The order of a collection, each importing only what stands before it:
+
+| module | what it does |
+|---|---|
+| ``launches`` | from a kernel to the operator that runs it, on random operands |
+| ``instruments``, ``bench`` | stopwatches and the device's state; time a launch with them |
+| ``tasks``, ``steps``, ``names`` | what is measured: a kernel, a step of a model, which kernels ran |
+| ``sampling``, ``plan``, ``models`` | which kernels and models, in what order |
+| ``drafting`` | the device file of the machine at hand |
+| ``workers``, ``ray_workers`` | a process a device, on this host or on a cluster's |
+| ``store``, ``session``, ``request`` | the journal of rows, one collection, and what a user asks of it |
+| ``collectives`` | several devices together |
+| ``sparsity`` | zeros of a network's operands in real training steps |
 """

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from neusight.collect.conditions import Monitor, monitor
+from neusight.collect.instruments import Monitor, Stopwatch, monitor, stopwatch
 from neusight.collect.launches import Launch, Operands, Source
-from neusight.collect.stopwatch import Stopwatch, stopwatch
 from neusight.devices.spec import DeviceSpec
 
 MOST_SETS = 64

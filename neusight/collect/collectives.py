@@ -97,7 +97,8 @@ def _call(task: Collective, on_gpu: bool) -> Callable[[], Any]:
     import torch
     from torch import distributed
 
-    from neusight.collect.launches import TORCH_DTYPES, Source
+    from neusight.collect.launches import Source
+    from neusight.collect.launches.launch import TORCH_DTYPES
 
     ranks = task.num_gpus
     each = max(1, task.bytes // TORCH_DTYPES[task.dtype].itemsize // ranks)
@@ -118,7 +119,7 @@ def _timed(call: Callable[[], Any], on_gpu: bool) -> float:
     import torch
     from torch import distributed
 
-    from neusight.collect.stopwatch import stopwatch
+    from neusight.collect.instruments import stopwatch
 
     watch = stopwatch("cuda" if on_gpu else "cpu", 1.0)
     call()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.collect.store import place_of, read_rows, write_rows
 from neusight.datasets.schema import COLLECTED_TABLES
+from neusight.errors import UnmeasurableError
 from neusight.kernels import KERNEL_CLASSES, Kernel
 
 if TYPE_CHECKING:
@@ -50,10 +51,9 @@ class NameTask:
         """Run the kernel's operator once under the profiler.
 
         Raises:
-            Unmeasurable: the profiler saw no kernel.
+            UnmeasurableError: the profiler saw no kernel.
         """
         from neusight.collect.launches import Source, prepare
-        from neusight.collect.tasks import Unmeasurable
 
         launch = prepare(self.kernel)
         operands = launch.operands(Source(bench.torch_device, bench.seed))
@@ -62,7 +62,7 @@ class NameTask:
             bench.synchronise()
             events = _profiled(lambda: launch.run(*operands), bench)
         if not (found := named(events)):
-            raise Unmeasurable("the profiler saw no kernel: it needs CUPTI or roctracer, and the right to use it")
+            raise UnmeasurableError("the profiler saw no kernel: it needs CUPTI or roctracer, and the right to use it")
         return found
 
 

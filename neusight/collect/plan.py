@@ -1,23 +1,31 @@
-"""The order in which kernels are measured: any beginning of the plan is a balanced set.
+"""Which kernels are measured, in what order: any beginning of a plan is a balanced set.
 
 Kinds of kernels and dtypes take turns by their weights. Within one, shapes that carry the time of the ready workloads
-alternate with points that fill the space; a twentieth is measured once more later, which tells the noise.
+alternate with points that fill the space; a twentieth is measured once more later, which tells the noise. A finite
+plan, such as the kernels that calibrate a device best, may be kept in a file.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from heapq import heapify, heapreplace
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
 
-from neusight.collect.catalogue_shapes import workload_kernels
-from neusight.collect.sampling import STRATA, Stratum, points
+from neusight.collect.sampling import STRATA, Stratum, points, stratum_of
 from neusight.collect.tasks import KernelTask, identity
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError, nearest
-from neusight.kernels import Kernel, KernelBatch
+from neusight.executors.gpu.predictor import KernelPredictor
+from neusight.kernels import KERNEL_CLASSES, Conv2d, Gemm, Kernel, KernelBatch, group_by_family
 from neusight.kernels.work import work_of
+from neusight.learn.calibration import calibration_plan
+from neusight.workloads import list_workloads, shipped_graph
+from neusight.workloads.graph import FoldedGraph
 
 DTYPE_WEIGHTS = {"bfloat16": 1.0, "float32": 0.7, "float16": 0.5, "tf32": 0.5, "float8": 0.5}
 REPEAT_EVERY = 20
@@ -25,6 +33,14 @@ REPEAT_AFTER = 10
 """A kernel is measured again when this many others have come in between."""
 TRIES = 4096
 """Points that a kind of kernel may lose in a row to the limits of the device before it is given up."""
+CANDIDATES = 1000
+"""Kernels to choose those of a calibration from: the beginning of a plan, half of it shapes of the ready workloads."""
+STEPS = (("inference", 1), ("inference", 8), ("training", 2), ("training", 8))
+"""Mode and batch of the ready workloads' steps whose kernels are taken."""
+_TRACED_AS = {"tf32": "float32", "float8": "bfloat16", "float16": "bfloat16"}
+"""Dtypes that run another's steps: float16 all of it, the others its products."""
+PROTOCOL = 1
+"""Of a plan's file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +82,9 @@ def plan(
     """
     chosen = _chosen(device, families, dtypes)
     known = {dtype: workload_kernels(device, dtype) for dtype in {d for _, d in chosen}}
-    turns = [_Turn(s, d, device, seed, limits, known[d].get(s.name, ())) for s, d in chosen]
+    turns = [
+        _Turn(s, d, device=device, seed=seed, limits=limits, from_workloads=known[d].get(s.name, ())) for s, d in chosen
+    ]
     if not turns:
         raise DataError(f"{device.id} has none of these dtypes for these families: ask for others")
     return _with_repeats(_interleaved(turns))
@@ -102,6 +120,7 @@ class _Turn:
         self,
         stratum: Stratum,
         dtype: str,
+        *,
         device: DeviceSpec,
         seed: int,
         limits: Limits,
@@ -156,3 +175,137 @@ def _with_repeats(tasks: Iterator[KernelTask]) -> Iterator[KernelTask]:
         if number % REPEAT_EVERY == 0 and len(recent) == REPEAT_AFTER:
             earlier = recent[0]
             yield KernelTask(kernel=earlier.kernel, split=earlier.split, repeat=1)
+
+
+def workload_kernels(device: DeviceSpec, dtype: str) -> Mapping[str, tuple[Kernel, ...]]:
+    """Kernels of all ready workloads by stratum, in falling order of their share of a workload's least time."""
+    shares: dict[Kernel, float] = {}
+    for step in _ready_steps(_TRACED_AS.get(dtype, dtype)):
+        for kernel, share in _shares(step, device, dtype):
+            shares[kernel] = shares.get(kernel, 0.0) + share
+    strata: dict[str, list[Kernel]] = {}
+    for kernel in sorted(shares, key=lambda kernel: (-shares[kernel], repr(kernel))):
+        strata.setdefault(stratum_of(kernel), []).append(kernel)
+    return {name: tuple(kernels) for name, kernels in strata.items()}
+
+
+def _ready_steps(dtype: str) -> Iterator[Mapping[Kernel, int]]:
+    """Kernels of the ready workloads' steps with how often each runs, as far as they were traced in the dtype."""
+    attention = "eager" if dtype == "float32" else "flash"
+    for workload, (mode, batch) in product(list_workloads(), STEPS):
+        optimizer = "adamw" if mode == "training" else "none"
+        graph = shipped_graph(
+            workload.name, mode=mode, batch=batch, dtype=dtype, optimizer=optimizer, attention=attention
+        )
+        if graph is not None:
+            yield counted_kernels(graph)
+
+
+def counted_kernels(graph: FoldedGraph) -> Mapping[Kernel, int]:
+    """The kernels of a step with how often each runs."""
+    counts: Counter[Kernel] = Counter()
+    for folded in graph.kernels:
+        counts[folded.kernel] += folded.count
+    return counts
+
+
+def _shares(step: Mapping[Kernel, int], device: DeviceSpec, dtype: str) -> Iterator[tuple[Kernel, float]]:
+    """Each kernel as it is to be measured, with its share of the step's time by the datasheet's peaks."""
+    kernels = list(step)
+    least_s = [0.0] * len(kernels)
+    for batch, positions in group_by_family(kernels):
+        work = work_of(batch)
+        for place, flops, size in zip(positions, work.least_flops, work.bytes, strict=True):
+            rate = device.gemm_flops_per_s(_computed_in(kernels[place].dtype, device))
+            least_s[place] = max(flops / rate, size / device.dram_bandwidth_bytes_per_s)
+    total = sum(seconds * count for seconds, count in zip(least_s, step.values(), strict=True))
+    for (kernel, count), seconds in zip(step.items(), least_s, strict=True):
+        if (wanted := _in_dtype(kernel, dtype)) is not None:
+            yield wanted, seconds * count / total
+
+
+def _computed_in(dtype: str, device: DeviceSpec) -> str:
+    """Integers and what the device has no rate for count as float32: only shares of time hang on it."""
+    return dtype if dtype in device.matrix_flops_per_s or dtype in device.vector_flops_per_s else "float32"
+
+
+def _in_dtype(kernel: Kernel, dtype: str) -> Kernel | None:
+    """The kernel itself where it has the dtype, or as it is in a step of that dtype; None for what keeps another."""
+    if kernel.dtype == dtype:
+        return kernel
+    if kernel.dtype != _TRACED_AS.get(dtype):
+        return None
+    if dtype == "float16":
+        return replace(kernel, dtype=dtype)
+    if isinstance(kernel, Gemm) and dtype == "float8":
+        # The products of 8-bit floats are those of a layer's forward pass, without a bias in the epilogue.
+        return replace(kernel, dtype=dtype, bias=False) if kernel.op == "linear" and kernel.layout == "tn" else None
+    if isinstance(kernel, Gemm):
+        return replace(kernel, dtype=dtype)
+    return replace(kernel, dtype=dtype) if isinstance(kernel, Conv2d) and dtype == "tf32" else None
+
+
+def chosen_tasks(
+    predictor: KernelPredictor,
+    device: DeviceSpec,
+    count: int,
+    *,
+    families: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    seed: int = 0,
+) -> list[KernelTask]:
+    """``count`` kernels to measure on a device, the most informative first; the same for the same arguments.
+
+    Args:
+        predictor: whose errors on the device are to be found.
+        device: the GPU.
+        count: at most ``CANDIDATES``.
+        families: kernel families; empty for all.
+        dtypes: element types; empty for all that the device has.
+        seed: of the sampled shapes.
+
+    Raises:
+        DataError: an unknown family or dtype, or nothing to measure.
+    """
+    endless = plan(device, families, dtypes, seed, usual_limits(device, on_gpu=True))
+    tasks = list(islice((task for task in endless if task.repeat == 0), CANDIDATES))
+    places = calibration_plan(predictor, device, [task.kernel for task in tasks], count)
+    return [tasks[place] for place in places]
+
+
+def write_plan(path: Path, tasks: Sequence[KernelTask]) -> None:
+    """Write kernels in the order of measuring as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"protocol": PROTOCOL, "kernels": [task.describe() for task in tasks]}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_plan(path: Path) -> list[KernelTask]:
+    """Read what ``write_plan`` wrote.
+
+    Raises:
+        DataError: missing, malformed, of another protocol, empty, or with a kernel that its sample does not name.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read the plan {path}: {error}; write one with neusight calibrate plan --out") from None
+    protocol = content.get("protocol") if isinstance(content, dict) else None
+    if protocol != PROTOCOL:
+        raise DataError(f"{path}: protocol {protocol} is not {PROTOCOL}: write it again with neusight calibrate plan")
+    try:
+        tasks = [_task(row) for row in content["kernels"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} is no plan ({error}): write it again with neusight calibrate plan") from None
+    if not tasks:
+        raise DataError(f"{path} has no kernels: write it again with neusight calibrate plan")
+    return tasks
+
+
+def _task(row: dict[str, Any]) -> KernelTask:
+    kind = KERNEL_CLASSES[row["family"]]
+    kernel = kind(**{f.name: row[f.name] for f in fields(kind)})
+    task = KernelTask(kernel=kernel, split=row["split"], repeat=row["repeat"])
+    if task.sample != row["sample"]:
+        raise ValueError(f"sample {row['sample']} is another kernel")
+    return task

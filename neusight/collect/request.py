@@ -13,8 +13,7 @@ from typing import Any
 import neusight
 from neusight.collect.collectives import measure, planned
 from neusight.collect.names import SHARE, join_names, unnamed
-from neusight.collect.plan import check_names, plan, usual_limits
-from neusight.collect.plan_file import read_plan
+from neusight.collect.plan import check_names, plan, read_plan, usual_limits
 from neusight.collect.session import Progress, Report, collect, introduced, write_devices
 from neusight.collect.store import Store, read_rows
 from neusight.collect.tasks import Task, identity
@@ -153,7 +152,15 @@ def run(
     """
     workers = request.hired()
     try:
-        return collect(tasks, workers, request.out, asked, request.minutes, request.limit, progress)
+        return collect(
+            tasks,
+            workers,
+            request.out,
+            asked=asked,
+            minutes=request.minutes,
+            limit=request.limit,
+            progress=progress,
+        )
     finally:
         if (request.out / "devices").is_dir():
             write_card(request.out, request.target)

@@ -88,6 +88,7 @@ def collect(
     tasks: Callable[[str], Iterable[Task]],
     workers: Sequence[Worker],
     folder: Path,
+    *,
     asked: Mapping[str, Mapping[str, Any]],
     minutes: float,
     limit: int | None = None,

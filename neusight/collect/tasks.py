@@ -8,15 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from neusight.errors import NeusightError
 from neusight.kernels import Kernel
 
 if TYPE_CHECKING:
     from neusight.collect.bench import Bench
-
-
-class Unmeasurable(NeusightError):  # noqa: N818 - an outcome, not a fault
-    """The device or its library cannot run what was asked; the sample is recorded with the reason and passed over."""
 
 
 class Task(Protocol):
@@ -37,7 +32,7 @@ class Task(Protocol):
         """The columns that measuring gives.
 
         Raises:
-            Unmeasurable: the device cannot do it. Any other exception is recorded as the sample's fault.
+            UnmeasurableError: the device cannot do it. Any other exception is recorded as the sample's fault.
         """
 
 

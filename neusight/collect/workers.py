@@ -17,8 +17,8 @@ from multiprocessing import get_context
 from traceback import clear_frames
 from typing import Any, Protocol
 
-from neusight.collect.tasks import Outcome, Task, Unmeasurable
-from neusight.errors import DeviceError, NeusightError
+from neusight.collect.tasks import Outcome, Task
+from neusight.errors import DeviceError, NeusightError, UnmeasurableError
 
 _FATAL = ("CUDA error", "HIP error", "device-side assert", "cuDNN error", "CUBLAS_STATUS_EXECUTION_FAILED")
 """After these the process cannot be trusted any more: the fault stays with its context."""
@@ -101,7 +101,7 @@ def perform(task: Task) -> Outcome:
     row: dict[str, Any] = {**task.describe(), "gpu": bench.gpu}
     try:
         measured = task.measure(bench)
-    except Unmeasurable as error:
+    except UnmeasurableError as error:
         return Outcome(sample=task.sample, table=task.table, row=row, reason=str(error))
     except Exception as error:
         clear_frames(error.__traceback__)  # They hold the operands, or the model.

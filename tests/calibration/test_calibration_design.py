@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from calibration_toys import measured, pointwise, products
 
-from neusight.collect.calibrating import chosen_tasks
+from neusight.collect.plan import chosen_tasks
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.calibration.corrections import Prior
@@ -97,11 +97,12 @@ def test_a_plan_for_a_gpu_covers_families_within_its_limits(predictor: KernelPre
 
 def test_a_plan_keeps_to_the_families_and_dtypes_that_were_asked_for(predictor: KernelPredictor) -> None:
     gpu = load_device("t4")
-    tasks = chosen_tasks(predictor, gpu, 5, ["memory"], ["float16"])
+    tasks = chosen_tasks(predictor, gpu, 5, families=["memory"], dtypes=["float16"])
     assert {(task.kernel.family, task.kernel.dtype) for task in tasks} == {("memory", "float16")}
-    assert [t.sample for t in tasks] == [t.sample for t in chosen_tasks(predictor, gpu, 5, ["memory"], ["float16"])]
+    again = chosen_tasks(predictor, gpu, 5, families=["memory"], dtypes=["float16"])
+    assert [t.sample for t in tasks] == [t.sample for t in again]
     with pytest.raises(DataError, match="did you mean gemm"):
-        chosen_tasks(predictor, gpu, 5, ["gem"])
+        chosen_tasks(predictor, gpu, 5, families=["gem"])
 
 
 def test_the_curve_falls_with_measured_kernels(predictor: KernelPredictor, device: DeviceSpec) -> None:

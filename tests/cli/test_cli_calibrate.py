@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from neusight.cli.app import app
-from neusight.collect.plan_file import read_plan, write_plan
+from neusight.collect.plan import read_plan, write_plan
 from neusight.collect.tasks import KernelTask, identity
 from neusight.datasets import load_kernels
 from neusight.devices import load_device

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight import Predictor
-from neusight.collect import model_steps
+from neusight.collect import steps
 from neusight.collect.bench import Bench, Timing
-from neusight.collect.model_plan import model_plan, write_configs
-from neusight.collect.model_tasks import ModelTask
-from neusight.collect.tasks import Unmeasurable
+from neusight.collect.models import Grid, model_plan, write_configs
+from neusight.collect.steps import ModelTask
 from neusight.datasets import load_models
 from neusight.datasets.schema import MODEL_TABLE
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
-from neusight.errors import ModelError
+from neusight.errors import ModelError, UnmeasurableError
 from neusight.evaluation import evaluate_models
 from neusight.workloads import trace_workload
 
@@ -54,7 +54,7 @@ class Operators(TorchDispatchMode):
 
 
 class CountingBench(Bench):
-    """The CPU's bench, which first counts the operators of every phase that it is given."""
+    """The CPU's bench, which counts the operators of every phase; the times that it gives are invented."""
 
     def timed(self, functions: Sequence[Callable[[], Any]], budget_s: float) -> list[Timing]:
         self.counts = []
@@ -62,7 +62,7 @@ class CountingBench(Bench):
             with Operators() as operators:
                 function()
             self.counts.append(operators.seen)
-        return super().timed(functions, 0.01)
+        return [Timing.of([place + 0.9, place + 1.0, place + 1.2]) for place in range(len(functions))]
 
 
 @pytest.fixture
@@ -70,9 +70,11 @@ def bench() -> CountingBench:
     return CountingBench(load_device("l4"), "cpu")
 
 
+GRID = Grid(modes=["training"], dtypes=["float32"], batches=[2], optimizer="adamw")
+
+
 def task(model: str | Path, mode: str = "training", **changes: Any) -> ModelTask:
-    options = {"dtypes": ["float32"], "batches": [2], "seq_lens": [None], "attention": "eager", "optimizer": "adamw"}
-    (only,) = model_plan([str(model)], [mode], **(options | {"compiled": False} | changes))
+    (only,) = model_plan([str(model)], replace(GRID, modes=[mode], **changes))
     return only
 
 
@@ -93,69 +95,67 @@ def comparable(operators: Counter[str]) -> Counter[str]:
     return Counter({name: n for name, n in operators.items() if name.split(".")[1] in SAME})
 
 
-@pytest.mark.parametrize(
-    ("model", "mode"),
-    [(model, mode) for model in ("small-bert.json", "small-gpt2.json") for mode in ("inference", "training")]
-    + [("resnet-18", "training")],
-)
-def test_what_is_timed_is_what_the_trace_counts(model: str, mode: str, configs: Path, bench: CountingBench) -> None:
-    source = str(configs / model) if model.endswith(".json") else model
-    task(source, mode, batches=[1]).measure(bench)
-    names = ["forward"] if mode == "inference" else ["forward", "loss", "backward", "optimizer", "clear"]
-    run = dict(zip(names, map(comparable, bench.counts), strict=True))
-    traced = trace_workload(source, mode=mode, optimizer="adamw")
-    for phase in names:
-        if phase in model_steps.TIMED:
-            expected = comparable(Counter(node.operator for node in traced.nodes if node.phase == phase))
-            assert run[phase] == expected, phase
+def test_what_is_timed_is_what_the_trace_counts(configs: Path, bench: CountingBench) -> None:
+    bert, gpt2 = configs / "small-bert.json", configs / "small-gpt2.json"
+    small = [(source, mode) for source in (bert, gpt2) for mode in ("inference", "training")]
+    for source, mode in (*small, ("resnet-18", "training")):
+        task(source, mode, batches=[1]).measure(bench)
+        names = ["forward"] if mode == "inference" else ["forward", "loss", "backward", "optimizer", "clear"]
+        run = dict(zip(names, map(comparable, bench.counts), strict=True))
+        nodes = trace_workload(str(source), mode=mode, optimizer="adamw").nodes
+        for phase in {*names} & {*steps.TIMED}:
+            expected = comparable(Counter(node.operator for node in nodes if node.phase == phase))
+            assert run[phase] == expected, (source, phase)
             assert expected
-    if mode == "training":
-        heads = 2 if model == "small-bert.json" else 1
-        assert run["loss"] == {"aten._log_softmax.default": heads, "aten.nll_loss_forward.default": heads}
-        assert run["backward"]["aten.nll_loss_backward.default"] == heads
-        assert not run["clear"]
+        if mode == "training":
+            heads = 2 if source == bert else 1
+            assert run["loss"] == {"aten._log_softmax.default": heads, "aten.nll_loss_forward.default": heads}
+            assert run["backward"]["aten.nll_loss_backward.default"] == heads
+            assert not run["clear"]
 
 
 def test_a_row_is_the_sum_of_its_phases_and_fits_the_table(configs: Path, bench: CountingBench) -> None:
     row = row_of(task(configs / "small-gpt2.json"), bench)
-    assert row["e2e_ms"] == pytest.approx(row["forward_ms"] + row["backward_ms"] + row["optimizer_ms"])
+    # The loss lies between forward and backward and does not count.
+    assert [row[f"{phase}_ms"] for phase in steps.TIMED] == [1000.0, 3000.0, 4000.0]
+    assert row["e2e_ms"] == pytest.approx(8000.0)
     assert 0 < row["e2e_p10_ms"] <= row["e2e_ms"] <= row["e2e_p90_ms"]
     assert (row["seq_len"], row["optimizer"], row["option"], row["peak_memory_bytes"]) == (32, "adamw", "", None)
-    assert row["iterations"] >= 3
+    assert row["iterations"] == 3
     assert row.keys() <= {column.name for column in MODEL_TABLE.columns}
     assert set(MODEL_TABLE.required) <= row.keys()
     kept = pa.Table.from_pylist([row], MODEL_TABLE.arrow()).to_pylist()[0]
     assert {key: kept[key] for key in row} == row
 
 
-def test_inference_is_the_forward_pass(configs: Path, bench: CountingBench) -> None:
-    row = row_of(task(configs / "small-bert.json", "inference"), bench)
-    assert row["e2e_ms"] == row["forward_ms"]
-    assert row["optimizer"] == "none"
-    assert not row.keys() & {"backward_ms", "optimizer_ms"}
+def test_what_does_not_run_has_no_column(configs: Path, bench: CountingBench) -> None:
+    inference = row_of(task(configs / "small-bert.json", "inference"), bench)
+    assert inference["e2e_ms"] == inference["forward_ms"]
+    assert inference["optimizer"] == "none"
+    assert not inference.keys() & {"backward_ms", "optimizer_ms"}
+    gradients = row_of(task(configs / "small-bert.json", optimizer="none"), bench)
+    assert gradients["e2e_ms"] == pytest.approx(gradients["forward_ms"] + gradients["backward_ms"])
+    assert "optimizer_ms" not in gradients
 
 
-def test_training_without_an_optimizer_is_forward_and_backward(configs: Path, bench: CountingBench) -> None:
-    row = row_of(task(configs / "small-bert.json", optimizer="none"), bench)
-    assert row["e2e_ms"] == pytest.approx(row["forward_ms"] + row["backward_ms"])
-    assert "optimizer_ms" not in row
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_the_optimizer_moves_no_weight_even_in_half_precision(optimizer: str, configs: Path) -> None:
+def test_the_optimizer_moves_no_weight_even_in_half_precision(configs: Path) -> None:
     one = task(configs / "small-gpt2.json", dtypes=["float16"])
-    module = model_steps.real_module(GPT2, one, "cpu")
-    before = [p.detach().clone() for p in module.parameters()]
-    update = model_steps.still_optimizer(module, optimizer)
-    for _ in range(2):
-        module(**model_steps.real_inputs(GPT2, one, module, "cpu")).logits.float().sum().backward()
-        update.step()
-    assert all(p.dtype == torch.float16 and torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
+    for optimizer in ("sgd", "adam", "adamw"):
+        module = steps.real_module(GPT2, one, "cpu")
+        before = [p.detach().clone() for p in module.parameters()]
+        update = steps.still_optimizer(module, optimizer)
+        for _ in range(2):
+            module(**steps.real_inputs(GPT2, one, module, "cpu")).logits.float().sum().backward()
+            update.step()
+        after = list(module.parameters())
+        assert all(p.dtype == torch.float16 and torch.equal(p, b) for p, b in zip(after, before, strict=True)), (
+            optimizer
+        )
 
 
 def test_inputs_are_real_and_nothing_is_masked(configs: Path) -> None:
     one = task(configs / "small-bert.json", dtypes=["bfloat16"])
-    inputs = model_steps.real_inputs(BERT, one, model_steps.real_module(BERT, one, "cpu"), "cpu")
+    inputs = steps.real_inputs(BERT, one, steps.real_module(BERT, one, "cpu"), "cpu")
     assert 0 <= int(inputs["input_ids"].min()) < int(inputs["input_ids"].max()) < 100
     assert inputs["attention_mask"].dtype == torch.bfloat16 and not inputs["attention_mask"].any()
 
@@ -184,26 +184,30 @@ def test_peak_memory_and_tf32_of_a_gpu(configs: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_the_device_cannot_do_says_so(configs: Path, bench: CountingBench) -> None:
-    with pytest.raises(Unmeasurable, match="tf32 needs tensor cores"):
+    with pytest.raises(UnmeasurableError, match="tf32 needs tensor cores"):
         task(configs / "small-gpt2.json", dtypes=["tf32"]).measure(bench)
     # PyTorch's flash attention on the CPU has no dropout.
-    with pytest.raises(Unmeasurable, match="no flash attention in float32"):
+    with pytest.raises(UnmeasurableError, match="no flash attention in float32"):
         task(configs / "small-gpt2.json", attention="flash").measure(bench)
     task(configs / "small-gpt2.json", "inference", attention="flash").measure(bench)
     assert bench.counts[0]["aten._scaled_dot_product_flash_attention_for_cpu.default"] == 2
 
 
-def test_rows_are_evaluated_as_they_are(configs: Path, bench: CountingBench, tmp_path: Path) -> None:
-    steps = [
+def test_rows_are_evaluated_as_they_are_on_the_device_beside_them(
+    configs: Path, bench: CountingBench, tmp_path: Path
+) -> None:
+    planned = [
         task(configs / "small-gpt2.json", attention="sdpa"),
         task(configs / "small-bert.json", "inference"),
         task("resnet-18", "inference", batches=[1]),
     ]
-    rows = [row_of(one, bench) for one in steps]
+    rows = [row_of(one, bench) | {"gpu": "mine"} for one in planned]
     rows += [rows[0] | {"dtype": "tf32"}, rows[0] | {"option": "fusion"}]
     file = tmp_path / "models" / "latency.parquet"
-    write_configs(steps, file.parent / "configs")
+    write_configs(planned, file.parent / "configs")
     pq.write_table(pa.Table.from_pylist(rows, MODEL_TABLE.arrow()), file)
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices" / "mine.toml").write_text(to_toml(load_device("l4").model_copy(update={"id": "mine"})))
 
     frame = load_models(file)
     assert frame["seq_len"].tolist() == [32, 32, None, 32, 32]
@@ -212,23 +216,14 @@ def test_rows_are_evaluated_as_they_are(configs: Path, bench: CountingBench, tmp
     predictor = Predictor.load()
     found = evaluate_models(file, file.parent / "configs", predictor)
     assert [row["model"] for row in found["rows"]] == ["small-gpt2", "small-bert", "resnet-18"]
+    assert {row["gpu"] for row in found["rows"]} == {"mine"}
     like = {"mode": "training", "batch": 2, "seq_len": 32, "optimizer": "adamw", "attention": "sdpa"}
-    step = predictor.estimate(configs / "small-gpt2.json", "l4", **like)
+    step = predictor.estimate(configs / "small-gpt2.json", tmp_path / "devices" / "mine.toml", **like)
     assert found["rows"][0]["predicted_ms"] == pytest.approx(1e3 * step.latency_s)
     assert found["rows"][0]["measured_ms"] == rows[0]["e2e_ms"]
     reasons = {row["option"] or row["dtype"]: row["reason"] for row in found["skipped"]}
     assert "'tf32'" in reasons["tf32"]
     assert "torch.compile" in reasons["fusion"]
-
-
-def test_a_device_beside_the_rows_is_used(configs: Path, bench: CountingBench, tmp_path: Path) -> None:
-    one = task(configs / "small-bert.json", "inference")
-    file = tmp_path / "models" / "latency.parquet"
-    write_configs([one], file.parent / "configs")
-    pq.write_table(pa.Table.from_pylist([row_of(one, bench) | {"gpu": "mine"}], MODEL_TABLE.arrow()), file)
-    (tmp_path / "devices").mkdir()
-    (tmp_path / "devices" / "mine.toml").write_text(to_toml(load_device("l4").model_copy(update={"id": "mine"})))
-    assert evaluate_models(file, file.parent / "configs", Predictor.load())["rows"][0]["gpu"] == "mine"
 
 
 def test_files_that_say_nothing_of_attention_and_optimizer(tmp_path: Path) -> None:
@@ -239,9 +234,7 @@ def test_files_that_say_nothing_of_attention_and_optimizer(tmp_path: Path) -> No
 
 
 def plan(models: Sequence[str], **changes: Any) -> list[ModelTask]:
-    options: dict[str, Any] = {"modes": ["inference", "training"], "dtypes": ["float32"], "batches": [1]}
-    options |= {"seq_lens": [None], "attention": "eager", "optimizer": "adamw", "compiled": False}
-    return model_plan(models, **(options | changes))
+    return model_plan(models, replace(GRID, **{"modes": ["inference", "training"], "batches": [1], **changes}))
 
 
 def test_a_plan_has_every_step_once_and_the_cheapest_first() -> None:
@@ -267,9 +260,10 @@ def test_the_default_trains_no_model_that_fills_a_device() -> None:
     assert [t.mode for t in named] == ["training"]
 
 
-@pytest.mark.parametrize(
-    ("models", "changes", "message"),
-    [
+def test_a_plan_refuses_in_one_line(configs: Path, tmp_path: Path) -> None:
+    (tmp_path / "small-bert.json").write_text(json.dumps(BERT | {"num_hidden_layers": 1}))
+    twins = [str(folder / "small-bert.json") for folder in (configs, tmp_path)]
+    for models, changes, message in (
         (["bert-larg"], {}, "unknown model 'bert-larg'; did you mean bert-large"),
         (["gpt2"], {"dtypes": ["float23"]}, "unknown dtype 'float23'; did you mean float32"),
         (["gpt2"], {"modes": ["train"]}, "unknown mode 'train'"),
@@ -279,14 +273,7 @@ def test_the_default_trains_no_model_that_fills_a_device() -> None:
         (["bert-large"], {"seq_lens": [1024]}, "longer than bert-large allows: at most 512"),
         (["json:loads"], {}, "json:loads cannot be kept as a configuration"),
         (["switch-base-4"], {}, "switch-base-4 has no fixed step"),
-    ],
-)
-def test_a_plan_refuses_in_one_line(models: list[str], changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        plan(models, **changes)
-
-
-def test_two_models_of_one_name(configs: Path, tmp_path: Path) -> None:
-    (tmp_path / "small-bert.json").write_text(json.dumps(BERT | {"num_hidden_layers": 1}))
-    with pytest.raises(ModelError, match="two models are called small-bert"):
-        plan([str(configs / "small-bert.json"), str(tmp_path / "small-bert.json")])
+        (twins, {}, "two models are called small-bert"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            plan(models, **changes)

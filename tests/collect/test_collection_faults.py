@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from neusight.collect import session
 from neusight.collect.collectives import OPS, planned
 from neusight.collect.names import join_names, unnamed
 from neusight.collect.request import Request, collect_kernels, run
-from neusight.collect.session import Report
+from neusight.collect.session import Report, collect
 from neusight.collect.store import Store, read_rows
-from neusight.collect.tasks import Outcome, Task, Unmeasurable, identity
+from neusight.collect.tasks import Outcome, Task, identity
 from neusight.collect.workers import WorkerLost
 from neusight.datasets import load_kernels, verify
-from neusight.errors import DataError, DeviceError
+from neusight.devices import load_device, to_toml
+from neusight.errors import DataError, DeviceError, UnmeasurableError
 from neusight.kernels import Gemm
 
 
@@ -49,68 +51,93 @@ class Trick:
         if self.trick == "memory":
             raise MemoryError("operands of 999 GiB exceed half of the memory")
         if self.trick == "cannot":
-            raise Unmeasurable("no such unit here")
+            raise UnmeasurableError("no such unit here")
         if self.trick == "fault":
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied\nand more lines")
-        if self.trick == "dies":
-            os._exit(139)
-        if self.trick == "dies once" and not Path(self.folder, "died").exists():
-            Path(self.folder, "died").touch()
-            os._exit(139)
-        if self.trick == "spoils" and not Path(self.folder, "spoilt").exists():
-            Path(self.folder, "spoilt").write_text(str(os.getpid()))
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if self.trick == "hangs":
             time.sleep(60)
+        if self.trick == "spoils once" and not (mark := Path(self.folder, "spoilt")).exists():
+            mark.write_text(str(os.getpid()))
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
         return {"latency_ms": float(os.getpid()), "stable": True}
 
 
-def collected(folder: Path, tasks: Iterable[Task], **options: Any) -> Report:
-    request = Request(out=folder, target="cpu", **options)
-    listed = list(tasks)
-    return run(request, {"kernels": {"target": "cpu"}}, lambda device: listed, None)
-
-
 def test_a_bad_task_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "TASK_LIMIT_S", 15.0)
-    monkeypatch.setattr(session, "POLL_S", 0.2)
-    tricks = ("", "memory", "cannot", "fault", "dies", "dies once", "spoils", "")
-    report = collected(tmp_path / "set", [Trick(i + 1, t, str(tmp_path)) for i, t in enumerate(tricks)])
-    rows = {row["m"]: row for row in read_rows(tmp_path / "set", "gemm")}
-    reasons = {
-        int(row["what"].split("m=")[1].split(",")[0]): row["reason"] for row in read_rows(tmp_path / "set", "skipped")
-    }
-    assert {*rows} == {1, 6, 7, 8}
-    assert reasons[2].startswith("out of memory: operands of 999 GiB")
-    assert reasons[3] == "no such unit here"
-    assert reasons[4] == "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
-    assert reasons[5].startswith("2 workers were lost with it")
-    # A process whose device is spoilt measures nothing more.
-    assert rows[7]["latency_ms"] != float((tmp_path / "spoilt").read_text())
-    assert (report.rows, report.skipped, report.lost_workers) == (4, 4, 4)
-
-
-def test_a_task_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "POLL_S", 0.2)
-    monkeypatch.setattr(session, "ATTEMPTS", 1)
+    """In a real process, which some of the tasks take down with them."""
     monkeypatch.setattr(session, "_limit_s", lambda task: 1.0 if task.trick == "hangs" else 60.0)
-    report = collected(tmp_path / "set", [Trick(1, "hangs"), Trick(2)])
-    assert (report.rows, report.skipped) == (1, 1)
+    monkeypatch.setattr(session, "POLL_S", 0.2)
+    tricks = ("memory", "cannot", "fault", "hangs", "spoils once", "none")
+    tasks = [Trick(i + 1, trick, str(tmp_path)) for i, trick in enumerate(tricks)]
+    report = run(Request(out=tmp_path / "set", target="cpu"), {"kernels": {}}, lambda device: tasks, None)
+    rows = {row["m"]: row for row in read_rows(tmp_path / "set", "gemm")}
+    skipped = {row["what"].split("m=")[1][0]: row["reason"] for row in read_rows(tmp_path / "set", "skipped")}
+    assert skipped == {
+        "1": "out of memory: operands of 999 GiB exceed half of the memory",
+        "2": "no such unit here",
+        "3": "RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+        "4": "2 workers were lost with it: the process ended",
+    }
+    assert {*rows} == {5, 6}
+    # A process whose device is spoilt measures nothing more.
+    assert rows[5]["latency_ms"] != float((tmp_path / "spoilt").read_text())
+    assert (report.rows, report.skipped, report.lost_workers) == (2, 4, 3)
+
+
+class Here:
+    """A worker without a process of its own: tasks are done when they are handed in, or take the worker down."""
+
+    name = "here:0"
+
+    def __init__(self) -> None:
+        self.lost: set[str] = set()
+
+    def introduce(self) -> Future[Any]:
+        device = load_device("l4")
+        return settled({"device": to_toml(device), "gpu": device.id, "worker": "here", "framework": "none"})
+
+    def submit(self, task: Any) -> Future[Any]:
+        if task.trick == "dies" or (task.trick == "dies once" and task.sample not in self.lost):
+            self.lost.add(task.sample)
+            return settled(WorkerLost("the process ended"))
+        row = {**task.describe(), "gpu": "l4", "latency_ms": 1.0, "stable": True}
+        return settled(Outcome(sample=task.sample, table=task.table, row=row))
+
+    def restart(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def settled(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
+    return future
+
+
+def collected(folder: Path, tasks: Iterable[Task], minutes: float = 1.0, limit: int | None = None) -> Report:
+    return collect(lambda device: tasks, [Here()], folder, asked={"kernels": {}}, minutes=minutes, limit=limit)
+
+
+def test_a_task_that_takes_two_workers_with_it_is_given_up(tmp_path: Path) -> None:
+    report = collected(tmp_path, [Trick(1, "dies"), Trick(2, "dies once"), Trick(3)])
+    (row,) = read_rows(tmp_path, "skipped")
+    assert row["reason"] == "2 workers were lost with it: the process ended"
+    assert {row["m"] for row in read_rows(tmp_path, "gemm")} == {2, 3}
+    assert (report.rows, report.skipped, report.lost_workers) == (2, 1, 3)
 
 
 def test_when_all_workers_are_lost_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "RESTARTS", 0)
     with pytest.raises(DeviceError, match=r"every worker was lost.*run the same command again"):
-        collected(tmp_path / "set", [Trick(1), Trick(2, "dies"), Trick(3)])
-    assert [row["m"] for row in read_rows(tmp_path / "set", "gemm")] == [1]
-    report = collected(tmp_path / "set", [Trick(1), Trick(3)])
+        collected(tmp_path, [Trick(1), Trick(2, "dies"), Trick(3)])
+    assert [row["m"] for row in read_rows(tmp_path, "gemm")] == [1]
+    report = collected(tmp_path, [Trick(1), Trick(3)])
     assert (report.rows, report.new) == (2, 1)
 
 
 def test_time_and_limit_end_a_run(tmp_path: Path) -> None:
-    report = collected(tmp_path / "set", [Trick(i + 1) for i in range(9)], limit=4)
-    assert report.rows == 4
-    report = collected(tmp_path / "set", [Trick(i + 1) for i in range(9)], minutes=1e-9)
+    tasks = [Trick(i + 1) for i in range(9)]
+    assert collected(tmp_path, tasks, limit=4).rows == 4
+    report = collected(tmp_path, tasks, minutes=1e-9)
     assert (report.rows, report.new) == (4, 0)
 
 
@@ -137,6 +164,7 @@ def test_names_are_joined_to_their_rows(tmp_path: Path) -> None:
 
 def test_collectives_between_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neusight.collect.collectives.HOST_SIZES", (4096,))
+    monkeypatch.setattr("neusight.collect.request.local_workers", lambda target, count: [Here()])
     request = Request(out=tmp_path / "set", target="cpu")
     report = collect_kernels(request, ("collective",))
     rows = read_rows(tmp_path / "set", "nccl")
@@ -153,25 +181,9 @@ def test_collectives_take_powers_of_two_of_the_devices() -> None:
     assert len({c.sample for c in planned(8, on_gpu=True)}) == len(planned(8, on_gpu=True))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"target": "tpu"}, "no device 'tpu'"), ({"minutes": 0.0}, "give a positive number")],
-)
-def test_an_impossible_request_is_one_line(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Request(out=tmp_path, **{"target": "cpu", **options}).hired()
-
-
-def test_a_worker_that_cannot_begin_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dead:
-        name = "cpu:0"
-
-        def introduce(self) -> Any:
-            from concurrent.futures import Future
-
-            future: Future[Any] = Future()
-            future.set_exception(WorkerLost("the process ended"))
-            return future
-
-    with pytest.raises(DeviceError, match="cpu:0 cannot begin"):
-        session.introduced([Dead()])  # type: ignore[list-item]
+def test_what_cannot_begin_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="no device 'tpu'"):
+        Request(out=tmp_path, target="tpu").hired()
+    monkeypatch.setattr(Here, "introduce", lambda self: settled(WorkerLost("the process ended")))
+    with pytest.raises(DeviceError, match="here:0 cannot begin"):
+        session.introduced([Here()])

@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from neusight.collect.launches import Source, factors, parts, prepare
+from neusight.collect.launches import Source, prepare
+from neusight.collect.launches.launch import factors, parts
 from neusight.collect.plan import Limits, plan
-from neusight.collect.tasks import KernelTask, Unmeasurable
+from neusight.collect.tasks import KernelTask
 from neusight.devices import load_device
-from neusight.kernels import (
+from neusight.errors import UnmeasurableError
+from neusight.kernels import (  # fmt: skip
     KERNEL_CLASSES,
     Attention,
     Conv2d,
@@ -54,7 +56,7 @@ def planned(count: int) -> Iterator[KernelTask]:
 
 def test_planned_kernels_are_what_their_launches_trace_to() -> None:
     checked = set()
-    for task in planned(700):
+    for task in planned(400):
         kernel = task.kernel
         if (kernel.family, kernel.dtype) in WITHOUT_RULE or task.repeat:
             continue
@@ -83,13 +85,23 @@ SMALL: list[Kernel] = [
 ]
 
 
-@pytest.mark.parametrize("kernel", SMALL, ids=lambda k: f"{k.family}-{k.op}-{k.dtype}")
-def test_every_family_runs_on_real_operands(kernel: Kernel) -> None:
-    launch = prepare(kernel)
-    with launch.setting():
-        operands = launch.operands(Source("cpu"))
-        launch.run(*operands)
-    assert operands
+def test_every_family_runs_on_real_operands_that_are_not_constant() -> None:
+    for kernel in SMALL:
+        launch = prepare(kernel)
+        with launch.setting():
+            operands = launch.operands(Source("cpu"))
+            tensors = [tensor for tensor in flat(operands) if tensor.numel() > 8]
+            assert tensors
+            assert all(tensor.float().std() > 0 for tensor in tensors), kernel
+            launch.run(*operands)
+
+
+def flat(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value.detach()
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from flat(item)
 
 
 def test_products_are_right() -> None:
@@ -109,35 +121,17 @@ def test_grouped_rows_go_to_their_experts() -> None:
     torch.testing.assert_close(result[6:9], tokens[6:9] @ weights[1], rtol=0.05, atol=0.1)
 
 
-def test_no_operand_is_constant() -> None:
-    for kernel in SMALL:
-        tensors = [t for t in _flat(prepare(kernel).operands(Source("cpu"))) if t.numel() > 8]
-        assert tensors
-        assert all(t.float().std() > 0 for t in tensors), kernel
-
-
-def _flat(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value.detach()
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _flat(item)
-
-
-@pytest.mark.parametrize(
-    "kernel",
-    [
+def test_what_no_single_operator_runs_is_said() -> None:
+    for kernel in (
         Elementwise(op="fallback", elements=8, read_bytes=32, write_bytes=32, flops=8),
         Elementwise(op="add", elements=8, read_bytes=32 + 12, write_bytes=32, flops=8),
         Attention(batch=1, heads=1, kv_heads=1, q_len=8, kv_len=8, head_dim=8, window=4),
         Memory(op="gather", elements=9, read_bytes=36 + 16, write_bytes=36),
         RowReduction(op="topk", rows=2, cols=2, read_bytes=16, write_bytes=16, flops=4),
-    ],
-    ids=lambda k: f"{k.family}-{k.op}",
-)
-def test_what_no_single_operator_runs_is_said(kernel: Kernel) -> None:
-    with pytest.raises(Unmeasurable, match="no single operator"):
-        prepare(kernel)
+        Optimizer(op="lion", elements=8, tensors=1, read_bytes=32, write_bytes=32, flops=8),
+    ):
+        with pytest.raises(UnmeasurableError, match=f"no single operator runs {kernel.family} '{kernel.op}'"):
+            prepare(kernel)
 
 
 def test_tf32_is_a_dtype_of_its_own() -> None:

@@ -19,7 +19,7 @@ from neusight.devices.read import read_table
 from neusight.kernels import KERNEL_CLASSES
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
-ROWS = 30
+ROWS = 12
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,7 +1,6 @@
 """Zeros of a network's operands, layer by layer: measured on real training steps, put there by pruning, or assumed.
 
-``profile`` holds them, ``measure`` reads them (``steps`` trains, ``operands`` lays tensors out as streams, ``readings``
-counts), ``prune`` makes weights zero.
+``measure`` trains and reads, ``streams`` lays operands out and counts, ``prune`` makes weights zero.
 """
 
 from neusight.collect.sparsity.measure import measure

@@ -1,21 +1,64 @@
-"""Measure a sparsity profile: hooks on a network's layers over real training steps on the CPU."""
+"""Measure a sparsity profile: hooks on a network's layers over real training steps on the CPU.
+
+The network itself, synthetic inputs and targets, and updates by SGD. Needs torch at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import copy
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
 
 from neusight.collect.sparsity.prune import Pruning, hold_pruned, prune_module
+from neusight.collect.sparsity.streams import Readings
 from neusight.errors import ModelError
-from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
-
-if TYPE_CHECKING:
-    import torch
-
-    from neusight.collect.sparsity.steps import Training
+from neusight.transforms.sparsity import SparsityProfile
+from neusight.workloads import WorkloadSource, resolve
+from neusight.workloads.huggingface import build_model, input_specs
+from neusight.workloads.resolve import call_function, importable_here
+from neusight.workloads.tensors import TensorSpec
+from neusight.workloads.trace.tracing import explained
 
 WARMUP = 3
 """Updates before the first step that is read."""
+SEQ_LEN = 128
+"""Tokens a sample unless asked for otherwise: few enough for a CPU."""
+LEARNING_RATE = 0.01
+MOMENTUM = 0.9
+_COPIES = 3
+"""Of every weight: itself, its gradient and its momentum, in float32."""
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to train: a model as ``resolve`` takes it, and the shape of its inputs. None is the model's own."""
+
+    model: Any
+    inputs: Any = None
+    batch: int = 2
+    seq_len: int | None = None
+    image_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A module in training and where its inputs come from; ``described``: these in words, ``origin``: its weights."""
+
+    name: str
+    module: nn.Module
+    inputs: Callable[[], Inputs]
+    described: str
+    origin: str = "random initialisation"
 
 
 def measure(
@@ -31,7 +74,6 @@ def measure(
     pruning: Pruning | None = None,
     weights: Mapping[str, torch.Tensor] | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
-    cluster: str | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> SparsityProfile:
     """Zeros of each convolution and linear layer, as the layer sees them, mean over training steps.
@@ -42,7 +84,10 @@ def measure(
     real data would make of them, no such measurement knows. ``source`` of the profile says what was done.
 
     Shares of zeros count every value of a layer's input, of the gradient of its output and of its weights. Clustering
-    is that of at most 256 of an operand's streams a step, drawn evenly (see ``operands``); 0 where it comes out below.
+    is that of at most 256 of an operand's streams a step, drawn evenly (see ``streams``); 0 where it comes out below.
+    Of what groups, is chosen for each operand: the kind whose zeros keep together most (in rectified networks mostly
+    ``slot``: units that are dead for many inputs). Zeros drawn from that took cycles within 1.0 % of the real zeros' on
+    average for AlexNet, where ``stream`` was 2.3 % off; 0.2 % and 0.9 % for OPT-125M; 0.8 % and 0.7 % for ResNet-50.
     Layers that never ran are left out, and the default is dense: zeros that nobody saw save nothing.
 
     Args:
@@ -57,54 +102,37 @@ def measure(
         pruning: of the weights before training; what is pruned stays zero.
         weights: a state_dict to start from.
         loss: from the module's result to a scalar; else the result's own, or the cross-entropy of its logits.
-        cluster: what groups clustering is that of, one of ``neusight.executors.tensordash.CLUSTERS``; None chooses
-            for each operand the kind whose zeros keep together most (in rectified networks mostly ``slot``: units that
-            are dead for many inputs). Zeros drawn from that took cycles within 1.0 % of the real zeros' on average for
-            AlexNet, where ``stream`` was 2.3 % off; 0.2 % and 0.9 % for OPT-125M; 0.8 % and 0.7 % for ResNet-50.
         progress: called with (steps done, of).
 
     Raises:
         ModelError: an unknown model, a count that is too small, inputs or weights that do not fit, or no such layer.
-        DataError: an unknown ``cluster``.
     """
     _hold_counts({"batch": batch, "steps": steps, "sequence length": seq_len, "image size": image_size}, least=1)
     _hold_counts({"warm-up": warmup}, least=0)
-    OperandSparsity(0.0, cluster=cluster or "stream")
-    import torch
-
-    from neusight.collect.sparsity.steps import Request, prepared
-
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         request = Request(model=model, inputs=inputs, batch=batch, seq_len=seq_len, image_size=image_size)
         training = prepared(request)
         _start_from(training, weights)
         masks = prune_module(training.module, pruning) if pruning else {}
-        layers = _read(training, masks, loss, (warmup, steps), seed, cluster, progress)
+        readings = Readings(training.module, seed)
+        _run(updates(training, loss, lambda: hold_pruned(training.module, masks)), readings, (warmup, steps), progress)
     begin = "given weights" if weights is not None else training.origin
     how = f", {pruning}" if pruning else ""
     counts = f"{_counted(steps, 'training step')} after {_counted(warmup, 'update')} by SGD"
     source = f"measured over {counts}, from {begin}{how}; {training.described}; seed {seed}"
-    return SparsityProfile(model=training.name, layers=layers, source=source)
+    return SparsityProfile(model=training.name, layers=readings.finish(), source=source)
 
 
-def _read(
-    training: Training, masks: dict[str, torch.Tensor], loss: Callable[[Any], torch.Tensor] | None,
-    counts: tuple[int, int], seed: int, cluster: str | None, progress: Callable[[int, int], None],
-) -> dict[str, LayerSparsity]:  # fmt: skip
+def _run(
+    training_steps: Iterator[None], readings: Readings, counts: tuple[int, int], progress: Callable[[int, int], None]
+) -> None:
     """Train for (warm-up, steps) and read the zeros of the latter."""
-    from neusight.collect.sparsity.readings import Readings
-    from neusight.collect.sparsity.steps import updates
-    from neusight.executors.tensordash.masks import CLUSTERS
-
-    readings = Readings(training.module, [cluster] if cluster else [*CLUSTERS], seed)
-    training_steps = updates(training, loss, lambda: hold_pruned(training.module, masks))
     warmup, total = counts[0], sum(counts)
     for done in range(1, total + 1):
         readings.active = done > warmup
         next(training_steps)
         progress(done, total)
-    return readings.finish()
 
 
 def _counted(count: int, what: str) -> str:
@@ -125,3 +153,165 @@ def _start_from(training: Training, weights: Mapping[str, torch.Tensor] | None) 
     except (RuntimeError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"the weights are not those of {training.name}: {reason}: give its state_dict") from None
+
+
+def prepared(request: Request) -> Training:
+    """The real module with random weights, of the caller's seed, and a source of inputs.
+
+    Raises:
+        ModelError: unknown model, inputs that it does not take, or one too large for this host.
+    """
+    source = resolve(request.model, request.inputs)
+    if source.config is not None:
+        return _from_config(source, source.config, request)
+    if request.image_size is not None:
+        raise ModelError(f"the inputs of {source.name} come with it: leave out the image size")
+    if source.function is not None:
+        return _from_function(source, request)
+    module = source.module if isinstance(source.module, nn.Module) else source.module()
+    # A copy, since training changes it.
+    return _given(source.name, copy.deepcopy(module), source.inputs)
+
+
+def updates(
+    training: Training, loss: Callable[[Any], torch.Tensor] | None, after: Callable[[], None]
+) -> Iterator[None]:
+    """Train without end, one update an item; ``after`` runs after each.
+
+    Raises:
+        ModelError: the module does not run with its inputs, or diverges.
+    """
+    module = training.module.train()
+    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    while True:
+        with explained(training.name, "train"):
+            args, kwargs = training.inputs()
+            value = (loss or _loss)(module(*args, **kwargs))
+            value.backward()
+        if not torch.isfinite(value):
+            raise ModelError(
+                f"the loss of {training.name} is {value.item()}: give weights that training can go on from"
+            )
+        optimizer.step()
+        optimizer.zero_grad()
+        after()
+        yield
+
+
+def _from_config(source: WorkloadSource, config: dict[str, Any], request: Request) -> Training:
+    if not source.takes_seq_len:
+        config = config | _image_size(request, source.name, config)
+    elif request.image_size is not None:
+        raise ModelError(f"{source.name} reads tokens, which have no image size: leave out --image-size")
+    seq_len = _seq_len(source, request.seq_len)
+    specs = input_specs(config, request.batch, seq_len, "eager")
+    with explained(source.name, "train"):
+        _hold_size(source.name, config)
+        module = build_model(config, "training", "eager")
+    shape = f"{seq_len} tokens" if seq_len else f"{config['image_size']}x{config['image_size']} pixels"
+    return Training(
+        name=source.name,
+        module=module,
+        inputs=lambda: ((), {name: _filled(name, spec, module) for name, spec in specs.items()}),
+        described=f"random inputs of batch {request.batch}, {shape}",
+    )
+
+
+def _image_size(request: Request, name: str, config: dict[str, Any]) -> dict[str, int]:
+    if request.seq_len is not None:
+        raise ModelError(f"{name} reads images, which have no sequence: leave out --seq-len")
+    return {"image_size": request.image_size or config.get("image_size", 224)}
+
+
+def _seq_len(source: WorkloadSource, asked: int | None) -> int | None:
+    if not source.takes_seq_len:
+        return None
+    limit = source.max_seq_len
+    if asked is not None and limit is not None and asked > limit:
+        raise ModelError(f"sequence length {asked} is longer than {source.name} allows: at most {limit}")
+    return asked or min(SEQ_LEN, limit or SEQ_LEN)
+
+
+def _hold_size(name: str, config: dict[str, Any]) -> None:
+    """A host that runs out of memory kills without a word."""
+    with torch.device("meta"):
+        module = build_model(config, "training", "eager")
+    needed = _COPIES * sum(p.numel() * p.element_size() for p in module.parameters())
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        sizes = f"{needed / 1e9:.0f} GB for weights, gradients and updates, this host has {there / 1e9:.0f} GB"
+        raise ModelError(f"training {name} takes {sizes}: measure a smaller model of its kind")
+
+
+def _filled(name: str, spec: TensorSpec, module: nn.Module) -> torch.Tensor:
+    """Random ids within the vocabulary, noise as smooth as photographs, a mask that hides nothing."""
+    if name == "attention_mask":
+        return torch.zeros(spec.shape)
+    if spec.floating:
+        return _images(spec.shape)
+    embedding: Any = module.get_input_embeddings()  # type: ignore[operator]
+    return torch.randint(embedding.num_embeddings, spec.shape)
+
+
+def _images(shape: tuple[int, ...]) -> torch.Tensor:
+    """Noise whose amplitudes fall as 1/f, as those of natural images do (Field 1987, JOSA A 4(12)); each channel of
+    mean 0 and variance 1. White noise would not excite the same units at neighbouring pixels.
+    """
+    height, width = shape[-2:]
+    frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width))
+    frequency[0, 0] = torch.inf
+    smooth = torch.fft.irfft2(torch.fft.rfft2(torch.randn(shape)) / frequency, s=(height, width))
+    return smooth / smooth.std(dim=(-2, -1), correction=0, keepdim=True).clamp(min=1e-12)
+
+
+def _from_function(source: WorkloadSource, request: Request) -> Training:
+    """Called once without weights for its mistakes to be told; once more where that left it without values."""
+    text = str(source.function)
+    module, inputs = call_function(text, request.batch, request.seq_len)
+    if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
+        module_name, _, name = text.partition(":")
+        function = getattr(importlib.import_module(module_name), name)
+        taken = inspect.signature(function).parameters
+        wanted = {"batch": request.batch, "seq_len": request.seq_len}
+        with explained(text, "train"), importable_here():
+            module, inputs = function(**{k: v for k, v in wanted.items() if k in taken and v is not None})
+    return _given(source.name, module, inputs)
+
+
+def _given(name: str, module: nn.Module, inputs: Any) -> Training:
+    """The caller's own inputs, the same in every step."""
+    if isinstance(inputs, Mapping):
+        given: Inputs = (), dict(inputs)
+    else:
+        given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {}
+    if not any(isinstance(v, torch.Tensor) for v in (*given[0], *given[1].values())):
+        raise ModelError(f"the inputs of {name} hold no tensor: give what its forward() takes, with values")
+    return Training(
+        name=name,
+        module=module,
+        inputs=lambda: given,
+        described="the given inputs in every step",
+        origin="the weights it came with",
+    )
+
+
+def _loss(result: Any) -> torch.Tensor:
+    """The result's own loss, or the cross-entropies of its logits over all positions for random targets."""
+    own = getattr(result, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    logits = [result] if isinstance(result, torch.Tensor) else _named_logits(result)
+    if not logits:
+        kind = type(result).__name__
+        raise ModelError(f"cannot form a loss from {kind}: return logits, or pass loss=, from the result to a scalar")
+    return torch.stack([_cross_entropy(one) for one in logits]).sum()
+
+
+def _named_logits(result: Any) -> list[torch.Tensor]:
+    values = result.items() if isinstance(result, Mapping) else ()
+    return [v for k, v in values if "logits" in k and isinstance(v, torch.Tensor)]
+
+
+def _cross_entropy(logits: torch.Tensor) -> torch.Tensor:
+    rows = logits.reshape(-1, logits.shape[-1]).float()
+    return functional.cross_entropy(rows, torch.randint(rows.shape[1], (len(rows),)))

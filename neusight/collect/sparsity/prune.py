@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import comb
-from typing import TYPE_CHECKING
 
+import torch
+
+from neusight.collect.sparsity.streams import as_filters, from_filters, measured_layers
 from neusight.errors import DataError
 from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,6 @@ class Unstructured:
 
     def kept(self, weights: torch.Tensor) -> torch.Tensor:
         """True where a weight stays; of any shape. Of equal magnitudes the first go first."""
-        import torch
-
         gone = round(self.rate * weights.numel())
         sizes = weights.detach().abs().reshape(-1)
         if gone == 0:
@@ -91,8 +88,6 @@ class Grouped:
 
     def kept(self, weights: torch.Tensor) -> torch.Tensor:
         """True where a weight stays; weights of shape (…, reduction), whose last group may be incomplete."""
-        import torch
-
         missing = -weights.shape[-1] % self.group
         # Below every magnitude, so that what is no weight goes first.
         padded = torch.nn.functional.pad(weights.detach().abs(), (0, missing), value=-1.0)
@@ -139,8 +134,6 @@ def prune_module(module: torch.nn.Module, how: Pruning) -> dict[str, torch.Tenso
         By module path, True where a weight stays, in the weight's shape: training that goes on has to hold the others
         at zero, with ``hold_pruned``.
     """
-    from neusight.collect.sparsity.operands import as_filters, from_filters, measured_layers
-
     masks = {}
     for path, layer in measured_layers(module).items():
         masks[path] = from_filters(layer, how.kept(as_filters(layer)))
@@ -150,8 +143,6 @@ def prune_module(module: torch.nn.Module, how: Pruning) -> dict[str, torch.Tenso
 
 def hold_pruned(module: torch.nn.Module, masks: dict[str, torch.Tensor]) -> None:
     """Set the weights that do not stay to zero."""
-    import torch
-
     with torch.no_grad():
         for path, mask in masks.items():
             weight = module.get_submodule(path).weight

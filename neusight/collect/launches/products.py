@@ -1,18 +1,20 @@
-"""Launches of matrix products and convolutions."""
+"""Launches of matrix products, convolutions and fused attention: what runs on matrix units."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from neusight.collect.launches import Launch, Operands, Source, launcher, parts, unmeasurable
-from neusight.kernels import Conv2d, Gemm, GroupedGemm
+from neusight.collect.launches.launch import Launch, Operands, Source, parts, unmeasurable
+from neusight.kernels import Attention, Conv2d, Gemm, GroupedGemm
 
 aten = torch.ops.aten
 
 
-@launcher("gemm")
 def gemm(kernel: Gemm) -> Launch:
     """A product, with the bias in its epilogue where there is one. The layout names the order of B, then of A."""
     if kernel.dtype == "float8":
@@ -56,7 +58,6 @@ def _scaled(kernel: Gemm) -> Launch:
     return Launch(kernel=kernel, operands=operands, run=run)
 
 
-@launcher("grouped_gemm")
 def grouped_gemm(kernel: GroupedGemm) -> Launch:
     """One launch for all experts of a mixture; PyTorch has it for bfloat16."""
     if kernel.dtype != "bfloat16" or kernel.k % 8 or kernel.n % 8:
@@ -74,7 +75,6 @@ def grouped_gemm(kernel: GroupedGemm) -> Launch:
     return Launch(kernel=kernel, operands=operands, run=run)
 
 
-@launcher("conv2d")
 def conv2d(kernel: Conv2d) -> Launch:
     """cuDNN's forward, or one of its two gradients alone."""
     geometry = ([kernel.stride] * 2, [kernel.padding] * 2, [kernel.dilation] * 2, False, [0, 0], kernel.groups)
@@ -102,3 +102,40 @@ def _output(kernel: Conv2d) -> tuple[int, int, int, int]:
     inputs = (kernel.height, kernel.width)
     height, width = ((x + 2 * kernel.padding - r) // kernel.stride + 1 for x, r in zip(inputs, reach, strict=True))
     return kernel.batch, kernel.out_channels, height, width
+
+
+def attention(kernel: Attention) -> Launch:
+    """Flash in half precision, memory-efficient in float32, as PyTorch picks on a GPU; a decode step has one query.
+
+    The backward pass includes its first stage, the row sums of output times gradient, which runs as a small kernel of
+    its own.
+    """
+    if kernel.window or (kernel.causal and kernel.q_len != kernel.kv_len):
+        raise unmeasurable(kernel)
+
+    def tensors(source: Source) -> Operands:
+        q = source.normal(kernel.batch, kernel.heads, kernel.q_len, kernel.head_dim, dtype=kernel.dtype)
+        pair = (kernel.batch, kernel.kv_heads, kernel.kv_len, kernel.head_dim)
+        return q, source.normal(*pair, dtype=kernel.dtype), source.normal(*pair, dtype=kernel.dtype)
+
+    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        shared = kernel.heads != kernel.kv_heads
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=kernel.causal, enable_gqa=shared)
+
+    def setting() -> AbstractContextManager[Any]:
+        fused = SDPBackend.FLASH_ATTENTION if kernel.dtype != "float32" else SDPBackend.EFFICIENT_ATTENTION
+        return sdpa_kernel([fused]) if torch.cuda.is_available() else nullcontext()
+
+    if kernel.op == "forward":
+        return Launch(kernel=kernel, operands=tensors, run=forward, setting=setting)
+
+    def graph(source: Source) -> Operands:
+        with torch.enable_grad(), setting():
+            inputs = [t.requires_grad_() for t in tensors(source)]
+            out = forward(*inputs)
+        return out, inputs, torch.randn_like(out)
+
+    def backward(out: torch.Tensor, inputs: list[torch.Tensor], grad: torch.Tensor) -> Any:
+        return torch.autograd.grad(out, inputs, grad, retain_graph=True)
+
+    return Launch(kernel=kernel, operands=graph, run=backward, setting=setting)

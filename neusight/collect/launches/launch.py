@@ -1,20 +1,16 @@
-"""From a kernel to the operator that runs it: the inverse of the tracing rules, which a test holds it to.
-
-A launch is the operator with a recipe for its operands. Whatever the tracing rules would say about that operator is
-the kernel it came from, so that what is measured is what is predicted.
-"""
+"""A launch: the operator that runs a kernel, with a recipe for its random operands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from neusight.collect.tasks import Unmeasurable
+from neusight.errors import UnmeasurableError
 from neusight.kernels import DTYPE_BYTES, Kernel, KernelBatch
 from neusight.kernels.work import work_of
 
@@ -83,54 +79,6 @@ class Launch:
         return int(work_of(KernelBatch.of([self.kernel])).bytes[0])
 
 
-Launcher = Callable[[Any], Launch]
-_LAUNCHERS: dict[str, Launcher] = {}
-
-
-def launcher(family: str) -> Callable[[Launcher], Launcher]:
-    """Register how the kernels of a family are launched."""
-
-    def register(function: Launcher) -> Launcher:
-        _LAUNCHERS[family] = function
-        return function
-
-    return register
-
-
-def prepare(kernel: Kernel) -> Launch:
-    """The launch of a kernel.
-
-    Raises:
-        Unmeasurable: no operator is known that runs such a kernel alone.
-    """
-    from neusight.collect import (  # noqa: F401 - each registers its families
-        launch_attention,
-        launch_memory,
-        launch_optimizer,
-        launch_pointwise,
-        launch_products,
-        launch_rows,
-    )
-
-    if kernel.family not in _LAUNCHERS:
-        raise Unmeasurable(f"no operator is known for {kernel.family} kernels: leave the family out")
-    launch = _LAUNCHERS[kernel.family](kernel)
-    return Launch(kernel=kernel, operands=launch.operands, run=launch.run, setting=lambda: _settings(kernel, launch))
-
-
-@contextmanager
-def _settings(kernel: Kernel, launch: Launch) -> Iterator[None]:
-    """float32 means float32: TF32 is a dtype of its own here, whatever the library's default."""
-    allowed = kernel.dtype == "tf32"
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
-    try:
-        with torch.no_grad(), launch.setting():
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
 def size_of(kernel: Any) -> int:
     """Bytes of one element of the kernel's dtype."""
     return DTYPE_BYTES[kernel.dtype]
@@ -141,9 +89,9 @@ def factors(elements: int, most: int) -> tuple[int, int]:
     return next((elements // d, d) for d in range(min(most, elements), 0, -1) if elements % d == 0)
 
 
-def unmeasurable(kernel: Any) -> Unmeasurable:
+def unmeasurable(kernel: Any) -> UnmeasurableError:
     """The outcome for a kernel that no single operator runs."""
-    return Unmeasurable(f"no single operator runs {kernel.family} '{kernel.op}' in {kernel.dtype} with this shape")
+    return UnmeasurableError(f"no single operator runs {kernel.family} '{kernel.op}' in {kernel.dtype} with this shape")
 
 
 def parts(total: int, groups: int, largest: int) -> np.ndarray:

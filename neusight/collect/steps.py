@@ -4,8 +4,6 @@ Forward is timed from the inputs to the logits. The loss, the cross-entropies of
 between the timed phases; backward begins with its gradient. The optimizer's step is timed apart, clearing the
 gradients is not. Dropout is active in training, nothing is cached or padded, and transformers runs as it is installed:
 it may look at positions to see that sequences are not packed, which no trace counts.
-
-Imported by workers alone: it needs torch at once.
 """
 
 from __future__ import annotations
@@ -13,21 +11,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from neusight.collect.bench import Bench, Timing, stable
-from neusight.collect.tasks import Unmeasurable
+from neusight.collect.tasks import identity
+from neusight.errors import UnmeasurableError
 from neusight.workloads.huggingface import build_model, input_specs
 from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.memory import Ledger
 from neusight.workloads.trace.training import prepared_optimizer
-
-if TYPE_CHECKING:
-    from neusight.collect.model_tasks import ModelTask
 
 BUDGET_S = 10.0
 """Seconds of repeated steps behind a row."""
@@ -38,13 +35,54 @@ _NO_FLASH = "No available kernel"
 """How PyTorch begins to say that no allowed form of attention can run."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelTask:
+    """Measure one step of a model. ``config`` is the content of its ``config.json``, as JSON with sorted keys.
+
+    ``seq_len`` is None for images. ``optimizer`` is ``none`` in inference. ``dtype`` may also be ``tf32``: float32
+    whose matrix products may round their operands.
+    """
+
+    limit_s: ClassVar[float] = 1800.0
+    """Compiling a large model takes minutes, a step on a CPU as well."""
+
+    model: str
+    config: str
+    mode: str
+    dtype: str
+    batch: int
+    seq_len: int | None
+    attention: str
+    optimizer: str
+    compiled: bool
+
+    @property
+    def sample(self) -> str:
+        """Of everything that the step depends on."""
+        return identity(asdict(self))
+
+    @property
+    def table(self) -> str:
+        """Rows of whole models."""
+        return "models"
+
+    def describe(self) -> dict[str, Any]:
+        """The step, in columns of ``MODEL_TABLE``; ``option`` is ``fusion`` for a compiled model."""
+        step = {name: value for name, value in asdict(self).items() if name not in ("config", "compiled")}
+        return {"sample": self.sample, **step, "option": "fusion" if self.compiled else ""}
+
+    def measure(self, bench: Bench) -> dict[str, Any]:
+        """Build the model with random weights on the device and time its step."""
+        return measured(self, bench)
+
+
 def measured(task: ModelTask, bench: Bench) -> dict[str, Any]:
     """The measured columns of a step's row; times are medians over iterations, ``e2e`` the sum of the timed phases.
 
     ``peak_memory_bytes`` is what the allocator gave out at most during steady iterations; None on the CPU.
 
     Raises:
-        Unmeasurable: the device does not compute in the dtype, or has no flash attention for it.
+        UnmeasurableError: the device does not compute in the dtype, or has no flash attention for it.
         torch.OutOfMemoryError: the step does not fit.
     """
     _check_dtype(task.dtype, bench)
@@ -74,9 +112,9 @@ def _whole(phases: Sequence[Timing]) -> Timing:
 
 def _check_dtype(dtype: str, bench: Bench) -> None:
     if dtype == "tf32" and not (bench.on_gpu and _capability(bench) >= (8, 0)):
-        raise Unmeasurable("tf32 needs tensor cores of compute capability 8.0 or later")
+        raise UnmeasurableError("tf32 needs tensor cores of compute capability 8.0 or later")
     if dtype == "bfloat16" and bench.on_gpu and _capability(bench) < (8, 0):
-        raise Unmeasurable("bfloat16 needs compute capability 8.0 or later")
+        raise UnmeasurableError("bfloat16 needs compute capability 8.0 or later")
 
 
 def _capability(bench: Bench) -> tuple[int, int]:
@@ -112,7 +150,7 @@ def _run_once(phases: Mapping[str, Callable[[], Any]], task: ModelTask, bench: B
         if task.attention != "flash" or not str(error).startswith(_NO_FLASH):
             raise
         reason = f"no flash attention in {task.dtype} for this model and device: use --attention sdpa"
-        raise Unmeasurable(reason) from error
+        raise UnmeasurableError(reason) from error
 
 
 def _phases(task: ModelTask, bench: Bench) -> dict[str, Callable[[], Any]]:

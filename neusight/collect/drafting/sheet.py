@@ -1,23 +1,53 @@
-"""Draft the device file of the machine at hand: the catalogue's where it knows the device, else from the driver."""
+"""A draft of a device file: figures set down with where they come from, and how it differs from the catalogue."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import tomllib
+from dataclasses import dataclass, field
+from typing import Any
 
 from neusight import units
-from neusight.collect.drafting_cpu import cpu_spec
-from neusight.collect.drafting_cpu_readings import probe_cpu, read_cpu
-from neusight.collect.drafting_gpu import gpu_spec
-from neusight.collect.drafting_gpu_readings import GpuReadings, read_gpu
-from neusight.collect.drafting_sheet import ASSUMPTION
-from neusight.devices import DeviceSpec, load_device
+from neusight.devices import DeviceSpec, load_device, to_toml
+from neusight.devices.read import read_table
 from neusight.devices.schema import FIGURES, LINK_BANDWIDTH, Figure
 from neusight.errors import DeviceError
 
+ASSUMPTION = "assumption: "
+"""Begins the source of every figure that nothing on this machine reports."""
 TOLERANCE = 0.03
 """By how much of the catalogue's figure a driver may differ before it is worth a word."""
 
 _SYMBOLS = {"bytes": "B", "bytes_per_s": "B/s", "hz": "Hz", "w": "W"}
+
+
+@dataclass
+class Sheet:
+    """Fields of ``DeviceSpec`` and their sources; the first source that gives a figure counts."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def put(self, source: str, **figures: Any) -> None:
+        """Set down what one source says; None and zero stand for what it does not say."""
+        for name, value in figures.items():
+            if value and name not in self.values:
+                self.values[name] = value
+                self.sources[name] = source
+
+    def spec(self, **words: Any) -> DeviceSpec:
+        """The device as its own file reads back, words such as ``id`` and ``name`` given.
+
+        Raises:
+            DeviceError: a figure that cannot be.
+        """
+        drafted = DeviceSpec(**words, **self.values, sources=self.sources)
+        return read_table(tomllib.loads(to_toml(drafted)), f"draft of {drafted.name}")
+
+
+def slug(name: str) -> str:
+    """A device's name as an id: ``NVIDIA H100 64GB`` gives ``nvidia-h100-64gb``."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 @dataclass(frozen=True)
@@ -31,40 +61,16 @@ class Draft:
     differences: tuple[str, ...] = ()
 
 
-def draft_device(target: str, index: int = 0) -> Draft:
-    """Draft the device file of a GPU or of the CPU; a CPU is measured for about two seconds.
-
-    Args:
-        target: ``cuda`` (also for PyTorch's ROCm builds) or ``cpu``.
-        index: which of several GPUs, as PyTorch counts them.
-
-    Raises:
-        DeviceError: no such device.
-    """
-    if target == "cuda":
-        return draft_gpu(read_gpu(index))
-    if target != "cpu":
-        raise DeviceError(f"unknown kind of device '{target}': use cuda or cpu")
-    if index:
-        raise DeviceError(f"no CPU {index}: all cores together are device 0")
-    return Draft(cpu_spec(read_cpu(), probe_cpu()), known=False)
-
-
-def draft_gpu(readings: GpuReadings) -> Draft:
-    """Draft the device file of a GPU from what its driver reports.
-
-    Raises:
-        DeviceError: a figure that cannot be.
-    """
-    drafted = gpu_spec(readings)
+def compared(drafted: DeviceSpec) -> Draft:
+    """The catalogue's device of the draft's name with what differs; the draft itself where there is none."""
     try:
-        catalogued = load_device(readings.name)
+        catalogued = load_device(drafted.name)
     except DeviceError:
         return Draft(drafted, known=False)
-    return Draft(catalogued, known=True, differences=differences(drafted, catalogued))
+    return Draft(catalogued, known=True, differences=_differences(drafted, catalogued))
 
 
-def differences(drafted: DeviceSpec, catalogued: DeviceSpec) -> tuple[str, ...]:
+def _differences(drafted: DeviceSpec, catalogued: DeviceSpec) -> tuple[str, ...]:
     """Figures that the driver reports more than ``TOLERANCE`` off the catalogue, such as
     ``sm_count: driver 132, catalogue 108``. What was assumed or follows from other figures is not compared.
     """

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neusight.collect.model_tasks import ModelTask
+from neusight.collect.plan import counted_kernels
 from neusight.collect.request import Request, run
 from neusight.collect.session import Progress, Report
+from neusight.collect.steps import ModelTask
 from neusight.errors import ModelError, nearest
 from neusight.kernels import group_by_family, work_of
 from neusight.workloads import load_graph, resolve
@@ -28,20 +30,11 @@ _DATA_DEPENDENT = {"switch_transformers": "its experts run on the tokens that th
 """Types of models whose real step is not the traced one, and why."""
 
 
-def model_plan(
-    models: Sequence[str],
-    modes: Sequence[str],
-    dtypes: Sequence[str],
-    batches: Sequence[int],
-    seq_lens: Sequence[int | None],
-    attention: str,
-    optimizer: str,
-    compiled: bool,
-) -> list[ModelTask]:
-    """Every combination as a task, each once, those of the least work first.
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Steps to measure: every combination.
 
-    Args:
-        models: names of the catalogue, or Hugging Face configuration files.
+    Attributes:
         modes: ``inference``, ``training``.
         dtypes: of ``DTYPES``.
         batches: samples a step.
@@ -49,23 +42,40 @@ def model_plan(
         attention: ``eager``, ``sdpa`` or ``flash``.
         optimizer: whose step is timed in training; ``none``, ``sgd``, ``adam`` or ``adamw``.
         compiled: through ``torch.compile``.
+    """
+
+    modes: Sequence[str]
+    dtypes: Sequence[str]
+    batches: Sequence[int]
+    seq_lens: Sequence[int | None] = (None,)
+    attention: str = "eager"
+    optimizer: str = "none"
+    compiled: bool = False
+
+
+def model_plan(models: Sequence[str], grid: Grid) -> list[ModelTask]:
+    """Every step of the grid as a task, each once, those of the least work first.
+
+    Args:
+        models: names of the catalogue, or Hugging Face configuration files.
+        grid: which steps of them.
 
     Raises:
         ModelError: an unknown name or option, a batch or length that the model does not take, two models of one name,
             or a model whose real step no trace describes.
     """
-    if unknown := [d for d in dtypes if d not in DTYPES]:
+    if unknown := [d for d in grid.dtypes if d not in DTYPES]:
         raise ModelError(f"unknown dtype '{unknown[0]}'{nearest(unknown[0], DTYPES)}: one of {', '.join(DTYPES)}")
-    configs = _configs(models)
     work_flops: dict[ModelTask, float] = {}
-    for (model, config), mode, batch, seq_len in product(configs.items(), modes, batches, seq_lens):
+    steps = product(_configs(models).items(), grid.modes, grid.batches, grid.seq_lens)
+    for (model, config), mode, batch, seq_len in steps:
         # Work is the same in every dtype; all traces of ready workloads ship in float32.
         graph = load_graph(
             model, mode=mode, batch=batch, seq_len=None if is_image_config(config) else seq_len,
-            optimizer=optimizer, attention=attention, allow_fallback=True,
+            optimizer=grid.optimizer, attention=grid.attention, allow_fallback=True,
         )  # fmt: skip
-        for dtype in dtypes:
-            work_flops.setdefault(_task(graph, config, dtype, compiled), _flops(graph))
+        for dtype in grid.dtypes:
+            work_flops.setdefault(_task(graph, config, dtype, grid.compiled), _flops(graph))
     return sorted(work_flops, key=work_flops.__getitem__)
 
 
@@ -101,9 +111,9 @@ def _task(graph: FoldedGraph, config: dict[str, Any], dtype: str, compiled: bool
 
 
 def _flops(graph: FoldedGraph) -> float:
-    counts = np.array([folded.count for folded in graph.kernels])
-    batches = group_by_family(folded.kernel for folded in graph.kernels)
-    return sum(float(work_of(batch).flops @ counts[positions]) for batch, positions in batches)
+    kernels = counted_kernels(graph)
+    counts = np.array([*kernels.values()])
+    return sum(float(work_of(batch).flops @ counts[places]) for batch, places in group_by_family(kernels))
 
 
 def write_configs(tasks: Iterable[ModelTask], folder: Path) -> None:

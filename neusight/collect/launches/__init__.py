@@ -1,0 +1,59 @@
+"""From a kernel to the operator that runs it: the inverse of the tracing rules, which a test holds it to.
+
+Whatever the tracing rules would say about a launched operator is the kernel it came from, so that what is measured is
+what is predicted. Needs torch at once: imported by what measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from neusight.collect.launches.launch import Launch, Operands, Source
+from neusight.collect.launches.pointwise import elementwise, optimizer
+from neusight.collect.launches.products import attention, conv2d, gemm, grouped_gemm
+from neusight.collect.launches.rows import memory, row_reduction
+from neusight.errors import UnmeasurableError
+from neusight.kernels import Kernel
+
+__all__ = ["Launch", "Operands", "Source", "prepare"]
+
+_LAUNCHERS: dict[str, Callable[[Any], Launch]] = {
+    "attention": attention,
+    "conv2d": conv2d,
+    "elementwise": elementwise,
+    "gemm": gemm,
+    "grouped_gemm": grouped_gemm,
+    "memory": memory,
+    "optimizer": optimizer,
+    "row_reduction": row_reduction,
+}
+
+
+def prepare(kernel: Kernel) -> Launch:
+    """The launch of a kernel.
+
+    Raises:
+        UnmeasurableError: no operator is known that runs such a kernel alone.
+    """
+    if kernel.family not in _LAUNCHERS:
+        raise UnmeasurableError(f"no operator is known for {kernel.family} kernels: leave the family out")
+    launch = _LAUNCHERS[kernel.family](kernel)
+    return replace(launch, setting=lambda: _settings(kernel, launch))
+
+
+@contextmanager
+def _settings(kernel: Kernel, launch: Launch) -> Iterator[None]:
+    """float32 means float32: TF32 is a dtype of its own here, whatever the library's default."""
+    allowed = kernel.dtype == "tf32"
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        with torch.no_grad(), launch.setting():
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
