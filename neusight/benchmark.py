@@ -66,15 +66,18 @@ def measure(tile_models: Path | None = None, repeats: int = 5) -> Iterator[dict[
 
     Yields:
         ``name``, ``value``, ``unit``, and ``limit``, which the design allows.
+
+    Raises:
+        ArtifactError: the folder holds no tile models.
     """
     from neusight.api import Predictor
 
+    predictor = Predictor.load(tile_models)
     chosen = ["--gpu", "a100-pcie-80gb", *(["--tile-models", str(tile_models)] if tile_models else [])]
     yield _row("cold: gpt3-xl on a100-pcie-80gb", _cold_s(["gpt3-xl", *chosen], repeats), "s", 0.5)
     first_s, second_s = _config_twice(chosen, repeats)
     yield _row("cold: config.json, 24 layers, training, first time", first_s, "s", 6.0)
     yield _row("cold: config.json, 24 layers, training, again", second_s, "s", 0.5)
-    predictor = Predictor.load(tile_models)
     yield _row("warm: a whole model", _warm_ms(predictor, repeats), "ms", 5.0)
     yield _row("warm: GEMMs in batches", _kernels_per_s(predictor, repeats), "kernels/s", 1e6)
     yield from _trace()

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LONGEST_WORD, _LONGEST_LINE = 200, 400
+"""Characters of a message: a path may be long, 20,000 characters that someone pasted are not shown."""
+
 
 class NeusightError(Exception):
-    """Base of everything a user can cause. The command line prints it as one line and exits with 1."""
+    """Base of everything a user can cause. The command line prints it as one line and exits with 1.
+
+    Whatever the message quotes, its text is one line of at most 400 characters.
+    """
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class UnitError(NeusightError):
@@ -38,7 +47,27 @@ class ArtifactError(NeusightError):
     """A trained tile model that does not load: protocol, features or hashes differ."""
 
 
+def shown(text: object, limit: int = 60) -> str:
+    """What a user gave, as a message quotes it: what is longer than ``limit`` characters ends in an ellipsis."""
+    whole = str(text)
+    return whole if len(whole) <= limit else f"{whole[:limit]}…"
+
+
+def one_line(text: str) -> str:
+    """A message as one line: no word longer than a path may be; of a long line the end stays, which has the remedy."""
+    line = " ".join(word if len(word) <= _LONGEST_WORD else shown(word) for word in text.split())
+    if len(line) <= _LONGEST_LINE:
+        return line
+    return f"{line[: _LONGEST_LINE * 5 // 8]} … {line[-_LONGEST_LINE * 2 // 8 :]}"
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in one line: of a message of several lines the last, which libraries end with."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return one_line(lines[-1].removeprefix("ValueError: ")) if lines else type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as ``; did you mean a10, a30?`` or the empty string when nothing is close."""
-    close = get_close_matches(name.lower(), list(known), n=3, cutoff=0.5)
+    close = get_close_matches(shown(name.lower()), list(known), n=3, cutoff=0.5)
     return f"; did you mean {', '.join(close)}?" if close else ""

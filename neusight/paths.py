@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from neusight.errors import DataError
 
@@ -55,3 +57,32 @@ def data_dir() -> Path:
     if not Path(chosen).is_dir():
         raise DataError(f"NEUSIGHT_DATA={chosen} is not a folder: point it at the measured data sets")
     return Path(chosen)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no JSON, no text, or nested deeper than anything that belongs here.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def user_path(text: str) -> Path:
+    """A path as people write it, with ``~`` for a home; ``~`` of somebody unknown stays as it is."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def is_there(text: str) -> bool:
+    """Whether a text is the path of something; one that no path can be, such as one too long, is not."""
+    try:
+        return Path(text).exists()
+    except OSError:
+        return False

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import neusight
-from neusight.cli import (
-    bench,
-    calibrate,
-    collect,
-    datasets,
-    devices,
-    evaluate,
-    experiments,
-    kernel,
-    models,
-    predict,
-    sparsity,
-    sweep,
-    train,
-    workloads,
-)
-from neusight.errors import NeusightError
+from neusight.cli import catalogues, collect, datasets, evaluate, experiments, learn, predict
+from neusight.errors import NeusightError, one_line
+
+_UsageError: Any = typer.BadParameter.__base__
+"""The parent of all usage errors, which typer has no public name for."""
 
 
 class _Guarded(TyperGroup):
     """A mistake of the user's ends in one line on stderr: exit 1 for bad input, 130 for Ctrl-C."""
 
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with _short_usage_errors():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _short_usage_errors():
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except (NeusightError, OSError) as error:
@@ -44,10 +39,20 @@ class _Guarded(TyperGroup):
             raise typer.Exit(130) from error
 
 
+@contextmanager
+def _short_usage_errors() -> Iterator[None]:
+    """What was typed is quoted in usage errors, however long it is: they are kept to a line like all others."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = one_line(error.message)
+        raise
+
+
 def _explained(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {(error.strerror or str(error)).lower()}: check the path"
-    return " ".join(str(error).split())
+        return one_line(f"{error.filename}: {(error.strerror or str(error)).lower()}: check the path")
+    return one_line(str(error))
 
 
 def _say(line: str) -> None:
@@ -62,20 +67,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
-app.command()(predict.predict)
-app.command()(kernel.kernel)
-app.command()(sweep.sweep)
-app.command()(train.train)
-app.command()(bench.bench)
-app.add_typer(calibrate.app, name="calibrate")
+for command in (predict.predict, predict.kernel, predict.sweep, learn.train, evaluate.bench):
+    app.command()(command)
+app.add_typer(learn.calibrate, name="calibrate")
 app.add_typer(collect.app, name="collect")
 app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(devices.app, name="devices")
+app.add_typer(catalogues.devices, name="devices")
 app.add_typer(datasets.app, name="datasets")
-app.add_typer(models.app, name="models")
-app.add_typer(workloads.app, name="workloads")
+app.add_typer(catalogues.models, name="models")
+app.add_typer(catalogues.workloads, name="workloads")
 app.add_typer(experiments.app, name="experiments")
-app.add_typer(sparsity.app, name="sparsity")
+app.add_typer(collect.sparsity, name="sparsity")
 
 
 def _version(wanted: bool) -> None:

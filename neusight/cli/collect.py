@@ -1,4 +1,6 @@
-"""``neusight collect``: measure the device at hand."""
+"""``neusight collect``: measure the device at hand, its kernels or whole models; ``neusight sparsity``: how many zeros
+a network's tensors hold, for accelerators that skip them.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neusight.cli import collect_models
-from neusight.cli.options import Format, listed
+from neusight.cli.options import (
+    Attention,
+    Batch,
+    Format,
+    Model,
+    Optimizer,
+    Seed,
+    SeqLen,
+    listed,
+    named_dtypes,
+    named_modes,
+    numbers,
+)
 
 if TYPE_CHECKING:
     from neusight.collect.session import Report
+    from neusight.collect.steps import ModelTask
+    from neusight.transforms.sparsity import OperandSparsity, SparsityProfile
 
 app = typer.Typer()
-app.command()(collect_models.models)
+sparsity = typer.Typer(no_args_is_help=True, help="Zeros of a network's tensors, for accelerators that skip them.")
+_SHOWN = 0.005
 
 
 @app.callback(invoke_without_command=True)
@@ -40,9 +56,11 @@ def kernels(
         Path | None, typer.Option(metavar="FILE", help="Kernels that `neusight calibrate plan` chose, and no others.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Rows, skipped ones too, at which to stop before.")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Devices side by side; default: all GPUs, one core.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, max=1024, help="Devices side by side; default: all GPUs, one core.")
+    ] = 0,
     ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Ray cluster: auto, host:port, or local.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the sampled shapes and the operands.")] = 0,
+    seed: Seed = 0,
     form: Format = "human",
 ) -> None:
     """Measure the device at hand, into a data set to train on and to evaluate with.
@@ -73,7 +91,7 @@ def kernels(
         out=out, target=device, minutes=minutes, limit=limit, workers=workers, ray=ray, seed=seed, plan=plan
     )
     asked_families = listed(families, "--families") if families else []
-    asked_dtypes = listed(dtypes, "--dtypes") if dtypes else []
+    asked_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
     with measuring(out) as progress:
         report = collect_kernels(request, asked_families, asked_dtypes, progress)
     row = {**asdict(report), "folder": str(out), "gpus": list(report.gpus)}
@@ -102,3 +120,186 @@ def show(report: Report) -> None:
     if report.lost_workers:
         note(f"warning: {report.lost_workers} processes were lost and replaced")
     note(f"next: neusight datasets verify {report.folder}")
+
+
+@app.command()
+def models(
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the data set; an interrupted one is gone on with.")
+    ],
+    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="Where models run.")] = "cuda",
+    names: Annotated[
+        str,
+        typer.Option(
+            "--models",
+            metavar="MODEL[,MODEL…]",
+            help="Of `neusight workloads list`, or config.json files; default: seven usual ones.",
+        ),
+    ] = "",
+    modes: Annotated[str, typer.Option(metavar="MODE[,MODE]", help="inference, training.")] = "inference,training",
+    dtypes: Annotated[
+        str, typer.Option(metavar="DTYPE[,DTYPE…]", help="float32, tf32, bfloat16, float16.")
+    ] = "float32,bfloat16",
+    batches: Annotated[str, typer.Option(metavar="N[,N…]", help="Samples a step.")] = "1,4",
+    seq_lens: Annotated[str, typer.Option(metavar="N[,N…]", help="Tokens a sample; default: each model's own.")] = "",
+    attention: Attention = "eager",
+    optimizer: Optimizer = "none",
+    compiled: Annotated[bool, typer.Option("--compiled", help="Run models through torch.compile.")] = False,
+    minutes: Annotated[float, typer.Option(help="Time for measuring; the same command goes on.")] = 20.0,
+    form: Format = "human",
+) -> None:
+    """Measure whole models with random weights, the cheapest first: forward, backward and optimizer, peak memory.
+
+    Steps that do not fit or that the device cannot run are skipped, with the reason.
+
+    Examples:
+
+    - `neusight collect models --out ./measured --minutes 30`
+
+    - `neusight collect models --out ./measured --models bert-large --attention sdpa --optimizer adamw`
+
+    - `neusight evaluate models ./measured/models/latency.parquet --configs ./measured/models/configs`
+    """
+    from neusight.cli.output import Output
+    from neusight.collect.models import collect_models
+    from neusight.collect.request import Request
+
+    tasks = planned(
+        names,
+        modes=modes,
+        dtypes=dtypes,
+        batches=batches,
+        seq_lens=seq_lens,
+        attention=attention,
+        optimizer=optimizer,
+        compiled=compiled,
+    )
+    request = Request(out=out, target=device, minutes=minutes)
+    with measuring(out) as advance:
+        report = collect_models(request, tasks, advance)
+    row = {**asdict(report), "folder": str(out), "gpus": list(report.gpus)}
+    Output(form).data(row, [row], lambda: show(report))
+
+
+def planned(
+    names: str,
+    *,
+    modes: str = "inference",
+    dtypes: str = "float32",
+    batches: str = "1",
+    seq_lens: str = "",
+    attention: str = "eager",
+    optimizer: str = "none",
+    compiled: bool = False,
+) -> list[ModelTask]:
+    """What the options ask for; without names the usual models, the largest in inference alone.
+
+    Raises:
+        ModelError, BadParameter: an option that cannot be.
+    """
+    from neusight.collect.models import INFERENCE_MODELS, MODELS, Grid, model_plan
+
+    grid = Grid(
+        modes=named_modes(modes, "--modes"),
+        dtypes=named_dtypes(dtypes, "--dtypes"),
+        batches=numbers(batches, "--batches"),
+        seq_lens=numbers(seq_lens, "--seq-lens") if seq_lens else [None],
+        attention=attention,
+        optimizer=optimizer,
+        compiled=compiled,
+    )
+    if names:
+        return model_plan(listed(names, "--models"), grid)
+    usual = model_plan((*MODELS, *INFERENCE_MODELS), grid)
+    return [task for task in usual if task.mode == "inference" or task.model in MODELS]
+
+
+@sparsity.command()
+def measure(
+    model: Model,
+    batch: Batch = 2,
+    seq_len: SeqLen = None,
+    image_size: Annotated[
+        int | None, typer.Option(metavar="PIXELS", max=100_000, help="Edge of an image; default: the model's own.")
+    ] = None,
+    steps: Annotated[int, typer.Option(max=1000, help="Training steps to read, after 3 updates.")] = 2,
+    seed: Seed = 0,
+    prune: Annotated[
+        str, typer.Option(metavar="RATE|N:M", help="Weights to set to zero first: `0.8` by magnitude, or `2:4`.")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the profile (.json).")] = None,
+    form: Format = "human",
+) -> None:
+    """Measure the zeros of each layer's activations, gradients and weights in real training steps on this CPU.
+
+    The network starts from random weights and trains on synthetic inputs: the profile says so. Text models take 128
+    tokens a sample unless `--seq-len` is given.
+
+    Examples:
+
+    - `neusight sparsity measure alexnet --out alexnet.json`
+
+    - `neusight sparsity measure resnet-50 --image-size 128 --steps 1 --prune 2:4`
+
+    - `neusight sparsity measure opt-125m --batch 1 --seq-len 64 --format csv`
+    """
+    from neusight.cli.output import note, progress
+    from neusight.collect.sparsity import measure as measured
+    from neusight.collect.sparsity import pruning
+
+    how = pruning(prune) if prune else None
+    with progress(f"training {model}") as report:
+        profile = measured(
+            model, batch, seq_len=seq_len, image_size=image_size, steps=steps, seed=seed, pruning=how, progress=report
+        )
+    if out is not None:
+        note(f"next: neusight sparsity show {profile.save(out)}")
+    _show_profile(profile, form)
+
+
+@sparsity.command("show")
+def show_profile(
+    file: Annotated[Path, typer.Argument(help="What `neusight sparsity measure --out` wrote.")],
+    form: Format = "human",
+) -> None:
+    """Show a profile: share of zeros and how much they keep together, by layer and tensor.
+
+    Example: `neusight sparsity show alexnet.json`
+    """
+    from neusight.transforms.sparsity import SparsityProfile
+
+    _show_profile(SparsityProfile.load(file), form)
+
+
+def _show_profile(profile: SparsityProfile, form: str) -> None:
+    from dataclasses import asdict
+
+    from neusight.cli.output import Column, Output, line, table
+    from neusight.transforms.sparsity import OPERANDS
+
+    layers = {**profile.layers, "(all others)" if profile.layers else "(all)": profile.default}
+    operands = {name: [getattr(layer, operand) for operand in OPERANDS] for name, layer in layers.items()}
+
+    def human() -> None:
+        line(f"{profile.model or 'any model'}: {profile.source}")
+        line("Share of zeros / clustering: 0 independent, 1 groups of zeros alone or of none.")
+        columns = [Column("layer", wrap=True), *(Column(name, right=True) for name in OPERANDS)]
+        table(columns, ((name, *map(_cell, each)) for name, each in operands.items()))
+
+    rows = [{"layer": name, **_columns(dict(zip(OPERANDS, each, strict=True)))} for name, each in operands.items()]
+    Output(form).data(asdict(profile), rows, human)
+
+
+def _cell(zeros: OperandSparsity) -> str:
+    if not zeros.sparsity:
+        return "0"
+    # What shows as 0.00 is no more than the noise of the streams drawn.
+    together = f"{zeros.clustering:.2f} {zeros.cluster}" if zeros.clustering >= _SHOWN else "0"
+    return f"{zeros.sparsity:.3f} / {together}"
+
+
+def _columns(operands: dict[str, OperandSparsity]) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for name, zeros in operands.items():
+        columns |= {name: zeros.sparsity, f"{name}_clustering": zeros.clustering, f"{name}_cluster": zeros.cluster}
+    return columns

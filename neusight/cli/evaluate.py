@@ -1,4 +1,4 @@
-"""``neusight evaluate``: predicted against measured."""
+"""``neusight evaluate``: predicted against measured; ``neusight bench``: how fast the program itself is, here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neusight.cli.options import Calibrations, Format, TileModels, listed
+from neusight.cli.options import Calibrations, Format, TileModels, loaded, named_gpus, note_corrections
 from neusight.errors import DataError
 
 app = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements; all errors in percent.")
@@ -33,7 +33,6 @@ def kernels(
 
     - `neusight evaluate kernels ./collected`
     """
-    from neusight.cli.loading import loaded, note_corrections
     from neusight.cli.output import Output, progress
     from neusight.evaluation import evaluate_kernels
 
@@ -61,16 +60,15 @@ def models(
 
     Example: `neusight evaluate models latency.parquet --configs ./configs --format json`
     """
-    from neusight.cli.loading import loaded, note_corrections
     from neusight.cli.output import Output, progress
     from neusight.evaluation import evaluate_models
 
     predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
-        found = evaluate_models(path, configs, predictor, listed(gpu, "--gpu") if gpu else None, advance)
+        found = evaluate_models(path, configs, predictor, named_gpus(gpu) if gpu else None, advance)
     _note_skipped(Counter(row["reason"] for row in found["skipped"]))
     note_corrections(predictor, (row["gpu"] for row in found["rows"]))
-    rows = [_flat(row) for row in found["rows"]]
+    rows = [_with_phases(row) for row in found["rows"]]
     Output(form).data(found, rows, lambda: _show_models(found))
 
 
@@ -82,7 +80,6 @@ def gate(
 
     Needs `NEUSIGHT_DATA`. Lists every figure that differs by more than rounding.
     """
-    from neusight.cli.loading import loaded
     from neusight.cli.output import line
     from neusight.evaluation.gate import REWRITE, differences, read_summary, summarise, summary_path, write_summary
 
@@ -105,12 +102,9 @@ def _note_skipped(counts: Counter[str]) -> None:
         note(f"warning: {count:,} row{'s' if count > 1 else ''} skipped: {reason}")
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
+def _with_phases(row: dict[str, Any]) -> dict[str, Any]:
     """Every row with the same columns: measurements without phases leave those empty."""
-    low, high = row["interval_ms"]
-    phases = {f"{phase}_{what}": None for phase in ("forward", "backward") for what in _PHASE_COLUMNS}
-    rest = {key: value for key, value in row.items() if key != "interval_ms"}
-    return {**phases, **rest, "low_ms": low, "high_ms": high}
+    return {f"{phase}_{what}": None for phase in ("forward", "backward") for what in _PHASE_COLUMNS} | row
 
 
 _PHASE_COLUMNS = ("predicted_ms", "measured_ms", "ape")
@@ -197,3 +191,32 @@ def _model_cells(row: dict[str, Any]) -> tuple[str, ...]:
 def _mean_cells(row: dict[str, Any]) -> tuple[str, ...]:
     errors = (f"{row['mape']:.1f}", f"{row['max_ape']:.1f}", f"{row['bias']:+.1f}")
     return str(row["count"]), *errors, f"{row['covered']:.0f}", f"{row['inside']:.0f}"
+
+
+def bench(
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each; the median counts.")] = 5,
+    tile_models: TileModels = None,
+    form: Format = "human",
+) -> None:
+    """Measure the program on this machine: cold start, warm prediction, kernels a second, memory of a large trace.
+
+    Example: `neusight bench --format json > bench.json`
+    """
+    from neusight.benchmark import measure
+    from neusight.cli.output import Column, Output, note, table
+
+    rows = []
+    for row in measure(tile_models, repeats):
+        note(f"{row['name']}: {row['value']:.4g} {row['unit']}")
+        rows.append(row)
+
+    def human() -> None:
+        columns = [
+            Column("what", wrap=True),
+            Column("measured", right=True),
+            Column("unit"),
+            Column("limit", right=True),
+        ]
+        table(columns, ((r["name"], f"{r['value']:.4g}", r["unit"], f"{r['limit']:g}") for r in rows))
+
+    Output(form).data(rows, rows, human)

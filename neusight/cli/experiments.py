@@ -43,7 +43,7 @@ def run(
     quick: Annotated[
         bool, typer.Option("--quick", help="A small sample and little training, to see that all works; needs --out.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Trainings at a time.")] = 1,
     form: Format = "human",
 ) -> None:
     """Run an experiment and write results.json, report.md and figures, and README's accuracy section if it has a part.

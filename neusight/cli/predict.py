@@ -1,8 +1,8 @@
-"""``neusight predict``: how long one step of a model takes."""
+"""``neusight predict``, ``kernel`` and ``sweep``: how long a step, a kernel, or a grid of steps takes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,26 +14,37 @@ from neusight.cli.options import (
     Format,
     Gpus,
     Mode,
+    Model,
     Optimizer,
     Overrides,
     SeqLen,
     Sparsity,
     TileModels,
+    check_optimizer,
+    is_list,
     listed,
+    loaded,
+    model_dtype,
+    named_dtypes,
+    named_gpus,
+    named_modes,
+    note_corrections,
+    numbers,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 By = Annotated[Literal["operator", "phase", "kernel"], typer.Option(help="Rows of the table, and of CSV.")]
 
 
 def predict(
-    model: Annotated[
-        str, typer.Argument(help="A name of `neusight workloads list`, a config.json, or package.module:function.")
-    ],
+    model: Model,
     gpu: Gpus,
     mode: Mode = "inference",
     batch: Batch = 1,
     seq_len: SeqLen = None,
-    dtype: Dtype = "float32",
+    dtype: Dtype = "",
     optimizer: Optimizer = "none",
     attention: Attention = "eager",
     overrides: Overrides = [],  # noqa: B006
@@ -54,33 +65,185 @@ def predict(
 ) -> None:
     """Predict the latency of one step of a model on GPUs.
 
+    JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
+
     Examples:
 
     - `neusight predict gpt2-large --gpu l4 --mode training --batch 1`
 
-    - `neusight predict llama-2-7b --gpu a100-sxm-80gb,h100-sxm-80gb --seq-len 1024`
+    - `neusight predict llama-2-7b --gpu a100,h100 --dtype bf16 --seq-len 1024`
 
     - `neusight predict vgg16 --gpu a100-sxm-40gb,tensordash --mode training --sparsity activations=0.6,gradients=0.5`
 
     - `neusight predict ./config.json --gpu h100-sxm-80gb --set dram_bandwidth=4.8TB/s --format json`
     """
-    from neusight.cli.loading import loaded
     from neusight.cli.output import busy, note
-    from neusight.cli.show_estimate import show_estimates
+    from neusight.cli.show import show_estimates
 
-    gpus = listed(gpu, "--gpu")
-    if optimizer != "none" and mode == "inference":
-        raise typer.BadParameter("an optimizer steps in training only: add --mode training", param_hint="--optimizer")
+    gpus = named_gpus(gpu)
+    check_optimizer(optimizer, [mode])
+    chosen = model_dtype(model, dtype)
     predictor = loaded(tile_models, calibration)
     with busy(f"reading {model}"):
         estimates = [
             predictor.estimate(
-                model, name, mode, batch, seq_len, dtype, optimizer, attention,
-                overrides=overrides, allow_fallback=allow_fallback,
+                model, name, mode=mode, batch=batch, seq_len=seq_len, dtype=chosen, optimizer=optimizer,
+                attention=attention, overrides=overrides, allow_fallback=allow_fallback,
                 sparsity=sparsity or None, simulate=simulate, compression=compression,
             )
             for name in gpus
         ]  # fmt: skip
     for warning in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
         note(f"warning: {warning}")
-    show_estimates(estimates, by, form)
+    show_estimates(estimates, by, form, is_list(gpu))
+
+
+def kernel(
+    name: Annotated[str, typer.Argument(help="A family (gemm, conv2d, attention, …) or operator (softmax, gelu, …).")],
+    gpu: Gpus,
+    shape: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]…", help="Its shape.")] = None,
+    overrides: Overrides = [],  # noqa: B006
+    tile_models: TileModels = None,
+    calibration: Calibrations = "",
+    form: Format = "human",
+) -> None:
+    """Predict the latency of a single kernel, launched alone.
+
+    JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
+
+    Examples:
+
+    - `neusight kernel gemm m=4096 n=4096 k=4096 --gpu l4`
+
+    - `neusight kernel bmm batch=16 m=512 n=512 k=64 --gpu t4,l4`
+
+    - `neusight kernel grouped_gemm groups=8 tokens=4096 n=14336 k=4096 dtype=bf16 --gpu h100`
+
+    - `neusight kernel softmax rows=8192 cols=1024 --gpu l4`
+
+    - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`
+    """
+    from neusight.api import as_device
+    from neusight.cli.show import show_kernels
+
+    fields = _fields(shape or [])
+    gpus = named_gpus(gpu)
+    predictor = loaded(tile_models, calibration)
+    found = [(as_device(each).id, predictor.kernel(name, each, overrides, **fields)) for each in gpus]
+    note_corrections(predictor, [] if overrides else [device for device, _ in found])
+    show_kernels(found, form, is_list(gpu))
+
+
+def _fields(pairs: list[str]) -> dict[str, str]:
+    """``m=4096`` as a field and its value, each field once."""
+    fields: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals and value):
+            raise typer.BadParameter(f"'{pair}' is not FIELD=VALUE: write it like m=4096", param_hint="'FIELD=VALUE'")
+        if key in fields:
+            raise typer.BadParameter(f"'{key}' is given twice: leave out one of them", param_hint="'FIELD=VALUE'")
+        fields[key] = value
+    return fields
+
+
+def sweep(
+    models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL…]", help="Models, as for `neusight predict`.")],
+    gpu: Gpus,
+    batches: Annotated[str, typer.Option("--batch", "-b", metavar="N[,N…]", help="Samples a step.")] = "1",
+    modes: Annotated[str, typer.Option("--mode", metavar="MODE[,MODE]", help="inference, training.")] = "inference",
+    seq_lens: Annotated[
+        str, typer.Option("--seq-len", "-s", metavar="N[,N…]", help="Tokens a sample; default: the model's own.")
+    ] = "",
+    dtypes: Annotated[
+        str, typer.Option("--dtype", metavar="DTYPE[,DTYPE…]", help="Default: a config.json's own, else float32.")
+    ] = "",
+    optimizer: Optimizer = "none",
+    attention: Attention = "eager",
+    tile_models: TileModels = None,
+    calibration: Calibrations = "",
+    sparsity: Sparsity = "",
+    form: Format = "human",
+) -> None:
+    """Predict every combination of models, GPUs and batches: latency, throughput, memory, cost.
+
+    Steps that do not fit are marked; those that cannot be estimated keep their reason. Exit 1 where none can be.
+
+    Examples:
+
+    - `neusight sweep gpt2-large,gpt2-xl --gpu l4,a100-pcie-80gb --mode training --batch 1,2,4,8`
+
+    - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`
+    """
+    from neusight.api import as_device
+    from neusight.cli.output import note, progress
+    from neusight.cli.show import show_sweep
+
+    gpus, names, steps = named_gpus(gpu), listed(models, "MODEL"), named_modes(modes, "--mode")
+    check_optimizer(optimizer, steps)
+    _note_unused_zeros(gpus, sparsity)
+    grid: dict[str, Any] = {"gpus": gpus, "batches": numbers(batches, "--batch"), "modes": steps}
+    grid["seq_lens"] = numbers(seq_lens, "--seq-len") if seq_lens else [None]
+    options: dict[str, Any] = {"optimizer": optimizer, "attention": attention, "sparsity": sparsity or None}
+    predictor = loaded(tile_models, calibration)
+    rows: list[dict[str, Any]] = []
+    for same, some in _by_dtypes(names, dtypes).items():
+        with progress("predicting") as advance:
+            rows += _rows(predictor.sweep(some, **grid, dtypes=same, **options, progress=advance))
+    rows.sort(key=lambda row: names.index(row["model"]))
+    note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
+    show_sweep(rows, form)
+    failed = [row["error"] for row in rows if row["error"]]
+    if failed:
+        note(f"{_grade(failed, rows)}: {len(failed)} of {len(rows)} steps could not be estimated: {failed[0]}")
+    if len(failed) == len(rows):
+        raise typer.Exit(1)
+
+
+def _note_unused_zeros(gpus: list[str], sparsity: str) -> None:
+    """Rows of a sweep have no room for what a single estimate warns of."""
+    from neusight.api import as_device
+    from neusight.cli.output import note
+
+    dense = [device.id for device in map(as_device, gpus) if device.kind == "gpu"] if sparsity else []
+    if dense:
+        note(f"note: --sparsity has no effect on {', '.join(dense)}: GPUs do not skip zeros")
+
+
+def _grade(failed: list[str], rows: list[dict[str, Any]]) -> str:
+    return "error" if len(failed) == len(rows) else "warning"
+
+
+def _by_dtypes(models: list[str], asked: str) -> dict[tuple[str, ...], list[str]]:
+    """Models by the dtypes that they run in: those asked for, or the one that each states."""
+    if asked:
+        return {tuple(named_dtypes(asked, "--dtype")): models}
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    for model in models:
+        grouped.setdefault((_own_dtype(model),), []).append(model)
+    return grouped
+
+
+def _own_dtype(model: str) -> str:
+    """A model that cannot be found has its reason in the rows of the sweep."""
+    from neusight.errors import ModelError
+    from neusight.workloads import resolve
+
+    try:
+        resolve(model)
+    except ModelError:
+        return "float32"
+    return model_dtype(model, "")
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows with the keys that ``predict`` has."""
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    return [_with_interval(row) for row in rows]
+
+
+def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
+    low, high = row["low_ms"], row["high_ms"]
+    pair = None if low is None else [low, high]
+    renamed = {"interval_ms" if key == "low_ms" else key: value for key, value in row.items() if key != "high_ms"}
+    return renamed | {"interval_ms": pair}

@@ -24,6 +24,7 @@ from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import KERNEL_CLASSES, Conv2d, Gemm, Kernel, KernelBatch, group_by_family
 from neusight.kernels.work import work_of
 from neusight.learn.calibration import calibration_plan
+from neusight.paths import read_json
 from neusight.workloads import list_workloads, shipped_graph
 from neusight.workloads.graph import FoldedGraph
 
@@ -287,7 +288,7 @@ def read_plan(path: Path) -> list[KernelTask]:
         DataError: missing, malformed, of another protocol, empty, or with a kernel that its sample does not name.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read the plan {path}: {error}; write one with neusight calibrate plan --out") from None
     protocol = content.get("protocol") if isinstance(content, dict) else None

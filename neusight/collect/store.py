@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from neusight.collect.tasks import Outcome
 from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, Column, Table, read_parquet
 from neusight.errors import DataError
+from neusight.paths import read_json
 
 PLAN = "collection.json"
 JOURNAL = ".journal.jsonl"
@@ -187,7 +188,7 @@ def _plans(folder: Path, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, An
             raise DataError(f"{folder} holds something else: give a new folder, or one that a collection began")
         return dict(asked)
     try:
-        before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        before: dict[str, Any] = read_json(path)
     except ValueError as error:
         raise DataError(f"{path} cannot be read ({error}): give a new folder") from error
     for kind, options in json.loads(json.dumps(asked)).items():

@@ -14,7 +14,7 @@ from typing import Any
 from neusight.datasets.load import SKIPPED
 from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, read_parquet
 from neusight.errors import DataError, nearest
-from neusight.paths import checkout_dir, data_dir
+from neusight.paths import checkout_dir, data_dir, read_json
 
 PROTOCOL = 1
 _TABLES = (*KERNEL_TABLES.values(), *COLLECTED_TABLES.values(), MODEL_TABLE)
@@ -133,7 +133,7 @@ def read_manifest(path: Path) -> Manifest:
         DataError: no manifest, or one of another protocol.
     """
     try:
-        raw = json.loads(path.read_text())
+        raw = read_json(path)
         protocol = raw["protocol"]
         told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["about"].items()}
         about = About(**told)

@@ -1,35 +1,89 @@
-"""Find a device: by the id of the catalogue, by the name that its driver reports, or in the user's own file."""
+"""Find a device: by the id of the catalogue, by the name that its driver reports, by a short name that people use, or
+in the user's own file.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from neusight.devices.override import override
 from neusight.devices.read import Table, read_table
 from neusight.devices.spec import DeviceSpec
-from neusight.errors import DeviceError, nearest
+from neusight.errors import DeviceError, nearest, shown
+from neusight.paths import user_path
 
-_CATALOGUE = Path(__file__).resolve().parent / "catalogue"
+_HERE = Path(__file__).resolve().parent
+_CATALOGUE = _HERE / "catalogue"
+_LISTED = 8
+"""Candidates that a message names, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The device that a name stands for.
+
+    ``name`` is its id, or the path of its file. ``others`` are the ids that a short name fits as well. ``asked`` is
+    that short name; '' where an id, a driver's name or a path was given, which stand for themselves.
+    """
+
+    name: str
+    others: tuple[str, ...] = ()
+    asked: str = ""
+
+    @property
+    def assumption(self) -> str:
+        """What was taken for granted, as a line to print; '' for nothing."""
+        rest = f"; others: {_some(self.others)}" if self.others else ""
+        return f"{self.asked} taken as {self.name}{rest}" if self.asked else ""
 
 
 def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
     """Load one device and, on request, change figures of it.
 
     Args:
-        name_or_path: id of the catalogue or name that the driver reports (case does not matter), or a TOML file.
+        name_or_path: id of the catalogue, name that the driver reports, or short name (case does not matter), or a
+            TOML file. A short name that fits several boards warns which of them it was taken for.
         overrides: ``key=value`` with keys of the device file, such as ``dram_bandwidth=4.8TB/s``, ``sm_count=144``,
             ``matrix_flops.bfloat16=2PFLOP/s`` or ``links.nvlink=900GB/s``; noted in ``hypothetical``.
 
     Raises:
-        DeviceError: unknown device, unreadable or malformed file, impossible value.
+        DeviceError: unknown device or one of several, unreadable or malformed file, impossible value.
         UnitError: a value without its unit or with another one.
     """
-    path = _find(name_or_path)
+    found = find_device(name_or_path)
+    if found.others:
+        warnings.warn(found.assumption, stacklevel=2)
+    path = _CATALOGUE / f"{found.name}.toml" if found.name in _ids() else user_path(found.name)
     return override(_parse(path), overrides, path.name) if overrides else read_file(path)
+
+
+def find_device(name_or_path: str) -> Found:
+    """The device that an id, a driver's name, a short name or a path stands for; no file is opened for an id.
+
+    ``4090``, ``RTX 4090`` and ``rtx4090`` are ``rtx-4090``; ``h100`` and ``H100 80GB`` are what ``customary.toml``
+    says, ``h100 pcie`` the only one with both words.
+
+    Raises:
+        DeviceError: no device has this name, or several have and none is customary.
+    """
+    name = name_or_path.strip().lower()
+    if name in _ids():
+        return Found(name=name)
+    if name.endswith(".toml"):
+        return Found(name=name_or_path)
+    if owner := _aliases().get(name):
+        return Found(name=owner)
+    # After the aliases, because some drivers report names with a slash.
+    if any(mark in name for mark in (os.sep, os.altsep) if mark):
+        return Found(name=name_or_path)
+    return _short(name, name_or_path)
 
 
 def list_devices() -> list[DeviceSpec]:
@@ -58,33 +112,64 @@ def _ids() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _CATALOGUE.glob("*.toml")))
 
 
-def _find(name_or_path: str) -> Path:
-    name = name_or_path.strip().lower()
-    if name.endswith(".toml"):
-        return Path(name_or_path).expanduser()
-    owner = name if name in _ids() else _aliases().get(name)
-    if owner is not None:
-        return _CATALOGUE / f"{owner}.toml"
-    # After the aliases, because some drivers report names with a slash.
-    if any(mark in name for mark in (os.sep, os.altsep) if mark):
-        return Path(name_or_path).expanduser()
-    hint = nearest(name, _ids()) or nearest(name, _aliases()) or ": see `neusight devices list`"
-    raise DeviceError(f"unknown device '{name_or_path}'{hint}")
+def _short(name: str, asked: str) -> Found:
+    """The device that all words of a short name belong to."""
+    words = set(_words(name))
+    fitting = [id_ for id_ in _ids() if words <= _vocabulary()[id_] and words & _chips(id_)]
+    if not fitting:
+        hint = nearest(name, _ids()) or nearest(name, _aliases()) or ": see `neusight devices list`"
+        raise DeviceError(f"unknown device '{shown(asked)}'{hint}")
+    customary = [id_ for id_ in fitting if id_ in _parse(_HERE / "customary.toml").values()]
+    chosen = fitting if len(fitting) == 1 else customary
+    if len(chosen) != 1:
+        raise DeviceError(f"'{shown(asked)}' may be {_some(fitting)}: name one of them")
+    return Found(name=chosen[0], others=tuple(id_ for id_ in fitting if id_ != chosen[0]), asked=asked.strip())
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
+@cache
+def _vocabulary() -> dict[str, set[str]]:
+    """Words of each id and of its names, and those of the id written together: ``rtx4090``, ``a100sxm``."""
+    words = {id_: {*_words(id_), *_joined(_words(id_))} for id_ in _ids()}
+    for alias, id_ in _aliases().items():
+        words[id_] |= set(_words(alias))
+    return words
+
+
+def _joined(words: Sequence[str]) -> set[str]:
+    places = range(len(words) + 1)
+    return {"".join(words[start:end]) for end in places for start in range(end)}
+
+
+def _chips(id_: str) -> set[str]:
+    """Words that hold the name of the chip, the first of an id with a digit: ``80gb`` alone names no device."""
+    words = _words(id_)
+    chip = next((word for word in words if any(map(str.isdigit, word))), words[0])
+    return {word for word in _joined(words) if chip in word}
+
+
+def _some(ids: Sequence[str]) -> str:
+    rest = f" and {len(ids) - _LISTED} more" if len(ids) > _LISTED else ""
+    return ", ".join(ids[:_LISTED]) + rest
 
 
 @cache
 def _aliases() -> dict[str, str]:
     """Alias in lower case → id; the whole catalogue is read only when a name is no id."""
-    return {alias.lower(): spec.id for spec in list_devices() for alias in (spec.name, *spec.aliases)}
+    tables = (_parse(_CATALOGUE / f"{id_}.toml") for id_ in _ids())
+    return {alias.lower(): table["id"] for table in tables for alias in (table["name"], *table.get("aliases", ()))}
 
 
 def _parse(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise DeviceError(f"{path.name}: not valid TOML: {str(error).lower()}: correct that line") from None
     except UnicodeDecodeError:
         raise DeviceError(f"{path.name}: not a text file in UTF-8: a device file is TOML") from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise DeviceError(f"cannot read device file {path}: {reason}: check the path") from None

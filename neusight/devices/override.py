@@ -21,10 +21,11 @@ def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
     listed in ``hypothetical``.
 
     Raises:
-        DeviceError: no ``key=value``, unknown key, impossible value.
+        DeviceError: no ``key=value``, unknown key or one twice, impossible value.
         UnitError: a value without its unit or with another one.
     """
     before = read_table(table, where)
+    _refuse_repeated(changes)
     said = tuple(change.strip() for change in changes)
     keys = {change.partition("=")[0].strip() for change in said}
     # What a driver told of the memory as it is says nothing of another one.
@@ -41,6 +42,12 @@ def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
         after = after.model_copy(update={"dram_usable_bytes": share * after.dram_capacity_bytes})
     moved = after.launch_overhead_s - before.launch_overhead_s
     return _follow(before, after.model_copy(update={"launch_change_s": moved}) if moved else after, keys)
+
+
+def _refuse_repeated(changes: Sequence[str]) -> None:
+    keys = [change.partition("=")[0].strip() for change in changes]
+    if repeated := next((key for place, key in enumerate(keys) if key in keys[:place]), None):
+        raise DeviceError(f"--set {repeated}: given twice: leave out one of them")
 
 
 def _apply(table: Table, change: str) -> None:

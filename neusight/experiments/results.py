@@ -12,6 +12,7 @@ from typing import Any
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.experiments.declare import Data, Declaration, Experiment, SparseExperiment
+from neusight.paths import read_json
 
 RESULTS = "results.json"
 REPORT = "report.md"
@@ -81,7 +82,7 @@ def read_results(path: Path, remedy: str = "give results.json or the folder that
     """
     file = path / RESULTS if path.is_dir() or not path.suffix else path
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = read_json(file)
     except OSError:
         raise DataError(f"{file} is not there: {remedy}") from None
     except ValueError as error:

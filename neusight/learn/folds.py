@@ -20,6 +20,7 @@ from neusight.learn.intervals import log_ratios, quantiles
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training_data import Corpus, DeviceRows
 from neusight.learn.training_sets import launch_floors, training_set
+from neusight.paths import read_json
 
 LEAST_REAL = 40
 """Rows of an op that say more of a device than all of its rows, if they have the shapes of real models (assumption)."""
@@ -58,7 +59,7 @@ class FoldStore:
         path = self._path(family, gpu)
         if not path.is_file():
             return None
-        content = json.loads(path.read_text())
+        content = read_json(path)
         return Fold(**content["fold"]) if content["key"] == self.key else None
 
     def save(self, family: str, fold: Fold) -> None:

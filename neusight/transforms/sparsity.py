@@ -17,6 +17,7 @@ from typing import Any
 
 from neusight.errors import DataError, nearest
 from neusight.kernels.sparsity import OperandSparsity, Zeros
+from neusight.paths import read_json
 from neusight.workloads.workload import Node, Workload
 
 PROTOCOL = 1
@@ -167,7 +168,7 @@ def _layer_text(layer: LayerSparsity, indent: int) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise DataError(f"cannot read the sparsity profile {path}: {reason}; write one with {_MEASURE}") from None

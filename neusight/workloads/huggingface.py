@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from neusight.errors import ModelError, nearest
+from neusight.errors import ModelError, NeusightError, nearest, reason
 from neusight.workloads.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -30,24 +31,37 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
     from neusight.workloads import vision
 
     if own := vision.ARCHITECTURES.get(config["model_type"]):
-        return own(config)
+        return _constructed(config["model_type"], lambda: own(config))
     parsed = _parse(config)
     kind = _model_class(config, parsed, mode)
     implementation = "eager" if attention == "eager" or not _has_attention(config) else "sdpa"
     if implementation == "sdpa" and not getattr(kind, "_supports_sdpa", False):
         raise ModelError(f"{kind.__name__} has no fused attention in transformers: use --attention eager")
-    return kind._from_config(parsed, attn_implementation=implementation)
+    return _constructed(kind.__name__, lambda: kind._from_config(parsed, attn_implementation=implementation))
+
+
+def _constructed(name: str, build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    try:
+        return build()
+    except NeusightError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{name} cannot be built from this configuration: {type(error).__name__}: {reason(error)}; correct what it "
+            "names"
+        ) from error
 
 
 def input_specs(config: dict[str, Any], batch: int, seq_len: int | None, attention: str) -> dict[str, TensorSpec]:
     """Names, shapes and dtypes of what the module's ``forward`` takes.
 
     An eager encoder is given an additive mask, since batches of sentences are padded; encoder-decoders get both
-    sides ``seq_len`` long; images are square.
+    sides ``seq_len`` long; images are square unless ``image_size`` lists height and width.
     """
     if seq_len is None:
         size = config.get("image_size", 224)
-        return {"pixel_values": TensorSpec((batch, config.get("num_channels", 3), size, size))}
+        edges = tuple(size) if isinstance(size, list) else (size, size)
+        return {"pixel_values": TensorSpec((batch, config.get("num_channels", 3), *edges))}
     tokens = TensorSpec((batch, seq_len), "int64")
     if config.get("is_encoder_decoder") or config["model_type"] in ("t5", "switch_transformers"):
         return {"input_ids": tokens, "decoder_input_ids": tokens}
@@ -67,7 +81,9 @@ def _parse(config: dict[str, Any]) -> Any:
     try:
         return AutoConfig.for_model(kind, use_cache=False, **options)
     except Exception as error:
-        raise ModelError(f"cannot read the configuration of '{kind}': {_first_line(error)}") from error
+        raise ModelError(
+            f"cannot read the configuration of '{kind}': {reason(error)}; correct what it names"
+        ) from error
 
 
 def _model_class(config: dict[str, Any], parsed: Any, mode: str) -> Any:
@@ -101,7 +117,3 @@ def _class_by_type(parsed: Any, kind: str) -> Any:
 
 def _has_attention(config: dict[str, Any]) -> bool:
     return any(key.endswith(("num_attention_heads", "n_head", "num_heads")) for key in config)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -10,11 +10,13 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from neusight.errors import ModelError, NeusightError, nearest
+from neusight.errors import ModelError, NeusightError, nearest, reason, shown
+from neusight.kernels.precision import dtype_named
+from neusight.paths import is_there, user_path
 from neusight.workloads.catalogue import (
     canonical_name,
     catalogue_config,
@@ -22,6 +24,7 @@ from neusight.workloads.catalogue import (
     is_image_config,
     list_workloads,
 )
+from neusight.workloads.config_file import dtype_of, quantization_of, read_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,8 @@ class WorkloadSource:
 
     Exactly one of ``config``, ``function`` and ``module`` says it. ``digest`` is the content that a stored trace
     depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready workload that
-    this is, if it is one.
+    this is, if it is one. ``dtype`` and ``quantization`` are what a user's file states of its weights: None and ''
+    where it states nothing, as all of the catalogue.
     """
 
     name: str
@@ -40,6 +44,8 @@ class WorkloadSource:
     inputs: Any = None
     digest: str | None = None
     catalogue: str | None = None
+    dtype: str | None = None
+    quantization: str = ""
 
     @property
     def max_seq_len(self) -> int | None:
@@ -69,15 +75,15 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
         return _from_module(model, inputs)
     text = str(model)
     if _is_path(text):
-        return _from_file(Path(text).expanduser())
+        return _from_file(user_path(text))
     if known := canonical_name(text):
         return _from_config(known, catalogue_config(known), known)
-    if Path(text).exists():
+    if is_there(text):
         return _from_file(Path(text))
     if ":" in text:
         return _from_function(text)
     raise ModelError(
-        f"unknown model '{text}'{nearest(text, _known_names())}: give a name from 'neusight workloads', "
+        f"unknown model '{shown(text)}'{nearest(text, _known_names())}: give a name from 'neusight workloads', "
         "the path of a config.json, or package.module:function"
     )
 
@@ -98,21 +104,30 @@ def _from_config(name: str, config: dict[str, Any], catalogue: str | None) -> Wo
 
 def _from_file(path: Path) -> WorkloadSource:
     file = path / "config.json" if path.is_dir() else path
-    config = _read_config(file)
+    config = read_config(file)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return _from_config(name, config, same_workload(config))
+    source = _from_config(name, config, same_workload(config))
+    return replace(source, dtype=dtype_of(config, str(file)), quantization=quantization_of(config))
 
 
-def _read_config(file: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"cannot read {file}: {error.strerror}; give the path of a config.json") from None
-    except ValueError as error:
-        raise ModelError(f"{file} is not JSON ({error}): give a Hugging Face config.json") from None
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ModelError(f"{file} states no model_type: give the config.json of a Hugging Face model")
-    return config
+def stated_dtype(source: WorkloadSource, asked: str | None = None) -> tuple[str, str]:
+    """The dtype of a model's step, and a line that says where it comes from; '' where nobody needs to be told.
+
+    What was asked for counts first, by any of its names, then what the user's own file states, else float32.
+
+    Raises:
+        CoverageError: no dtype has the name that was asked for.
+        ModelError: the weights are quantized, and no dtype was asked for to estimate them in.
+    """
+    kept = f"quantization ({source.quantization}) of {source.name}"
+    if asked:
+        dtype = dtype_named(asked)
+        return dtype, f"{kept} is set aside: estimated in {dtype}" if source.quantization else ""
+    if source.quantization:
+        raise ModelError(f"{kept} is not estimated: give --dtype bfloat16, say, to set it aside")
+    if source.dtype in (None, "float32"):
+        return "float32", ""
+    return source.dtype, f"{source.dtype} as the configuration says; --dtype chooses another"
 
 
 _INERT = frozenset(
@@ -151,13 +166,13 @@ def _essence(config: dict[str, Any]) -> dict[str, Any]:
 def _is_path(text: str) -> bool:
     """Written as a path, or the path of something that is there; a bare name is the catalogue's first."""
     written = text.endswith(".json") or text.startswith((".", "/", "~"))
-    return written or ("/" in text and Path(text).exists())
+    return written or ("/" in text and is_there(text))
 
 
 def _from_function(text: str) -> WorkloadSource:
     module_name, _, function = text.partition(":")
     if not function.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
-        raise ModelError(f"cannot read '{text}' as a function: write package.module:function")
+        raise ModelError(f"cannot read '{shown(text)}' as a function: write package.module:function")
     with importable_here():
         file = _source_file(module_name, text)
     sources = sorted(file.parent.glob("*.py")) if file.name != "__init__.py" else sorted(file.parent.rglob("*.py"))
@@ -168,8 +183,9 @@ def _from_function(text: str) -> WorkloadSource:
 def _source_file(module_name: str, text: str) -> Path:
     try:
         spec = importlib.util.find_spec(module_name)
-    except (ImportError, ValueError, AttributeError) as error:
-        raise ModelError(f"cannot import the module of '{text}': {error}") from None
+    # A package around the module is imported to find it, and may do what it likes.
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"cannot import the module of '{text}': {_told(error)}") from None
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         raise ModelError(f"no module '{module_name}' for '{text}': run in the folder that holds it, or install it")
     return Path(spec.origin)
@@ -180,28 +196,42 @@ def call_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any]
 
     Args:
         text: what the user named.
-        batch: passed on if the function takes ``batch``.
+        batch: passed on if the function takes ``batch``; one that does not has 1.
         seq_len: passed on if the function takes ``seq_len`` and it is not None.
 
     Raises:
-        ModelError: the function is missing, raises, or gives something else.
+        ModelError: the function is missing, raises or exits, gives something else, or takes no batch or length.
     """
     function = _imported(text)
-    wanted = {"batch": batch, "seq_len": seq_len}
-    taken = inspect.signature(function).parameters
-    options = {key: value for key, value in wanted.items() if key in taken and value is not None}
-    if seq_len is not None and "seq_len" not in taken:
-        raise ModelError(f"{text} takes no seq_len: leave out --seq-len, or give the function that parameter")
+    options = _options(function, text, batch, seq_len)
     try:
         with importable_here():
             result = _without_weights(function, options)
     except NeusightError:
         raise
-    except Exception as error:
-        raise ModelError(f"{text} raised {type(error).__name__}: {error}") from error
-    if not isinstance(result, tuple) or len(result) != 2:
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{text} raised {_told(error)}: make it return a module and its example inputs") from error
+    if not isinstance(result, tuple) or len(result) != 2 or not callable(result[0]):
         raise ModelError(f"{text} returned {type(result).__name__}: return a module and its example inputs")
     return result
+
+
+def _options(function: Callable[..., Any], text: str, batch: int, seq_len: int | None) -> dict[str, int]:
+    """What a user's function is called with. It takes what was asked for, or says that it does not."""
+    try:
+        taken = inspect.signature(function).parameters
+    except ValueError:
+        raise ModelError(f"{text} does not say what it takes: name a function written in Python") from None
+    if batch != 1 and "batch" not in taken:
+        raise ModelError(f"{text} takes no batch, it decides that itself: leave out --batch, or give it that parameter")
+    if seq_len is not None and "seq_len" not in taken:
+        raise ModelError(f"{text} takes no seq_len: leave out --seq-len, or give the function that parameter")
+    wanted = {"batch": batch, "seq_len": seq_len}
+    return {key: value for key, value in wanted.items() if key in taken and value is not None}
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {reason(error)}"
 
 
 def _without_weights(function: Callable[..., Any], options: dict[str, Any]) -> Any:
@@ -223,8 +253,8 @@ def _imported(text: str) -> Callable[..., Any]:
     with importable_here():
         try:
             module = importlib.import_module(module_name)
-        except Exception as error:
-            raise ModelError(f"cannot import the module of '{text}': {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise ModelError(f"cannot import the module of '{text}': {_told(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         hint = nearest(name, [n for n, v in vars(module).items() if inspect.isfunction(v)])

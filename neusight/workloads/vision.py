@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from neusight.errors import ModelError
+
 
 class ConvClassifier(nn.Module):
     """Convolutional features, an average pool to a fixed grid, and a classifier on its flattened cells."""
@@ -24,7 +26,11 @@ class ConvClassifier(nn.Module):
 
 def alexnet(config: dict[str, Any]) -> nn.Module:
     """AlexNet in its one-tower form (Krizhevsky 2014, "One weird trick for parallelizing CNNs")."""
-    channels, classes, dropout = config.get("num_channels", 3), config.get("num_labels", 1000), config["dropout"]
+    channels, classes, dropout = (
+        config.get("num_channels", 3),
+        config.get("num_labels", 1000),
+        config.get("dropout", 0.5),
+    )
     features = nn.Sequential(
         *_conv_relu(channels, 64, 11, stride=4, padding=2),
         nn.MaxPool2d(3, 2),
@@ -47,8 +53,12 @@ def alexnet(config: dict[str, Any]) -> nn.Module:
 
 def vgg(config: dict[str, Any]) -> nn.Module:
     """VGG without batch norm (Simonyan and Zisserman 2015, table 1); ``stages`` lists the channels between pools."""
-    channels, classes, dropout = config.get("num_channels", 3), config.get("num_labels", 1000), config["dropout"]
-    stages: Sequence[Sequence[int]] = config["stages"]
+    channels, classes, dropout = (
+        config.get("num_channels", 3),
+        config.get("num_labels", 1000),
+        config.get("dropout", 0.5),
+    )
+    stages = _stages(config)
     features: list[nn.Module] = []
     for stage in stages:
         for width in stage:
@@ -63,6 +73,20 @@ def vgg(config: dict[str, Any]) -> nn.Module:
         nn.Linear(4096, classes),
     )
     return _drawn(ConvClassifier(nn.Sequential(*features), 7, classifier))
+
+
+def _sizes(config: dict[str, Any]) -> tuple[int, int, float]:
+    """Channels of the image, classes, and the share that is dropped between linear layers."""
+    return config.get("num_channels", 3), config.get("num_labels", 1000), config.get("dropout", 0.5)
+
+
+def _stages(config: dict[str, Any]) -> Sequence[Sequence[int]]:
+    stages = config.get("stages")
+    lists = stages if isinstance(stages, list) else []
+    widths = [width for stage in lists for width in (stage if isinstance(stage, list) else [stage, None])]
+    if not widths or not all(isinstance(width, int) and 0 < width < 100_000 for width in widths):
+        raise ModelError("stages of a vgg lists the channels between pools: write it like [[64, 64], [128, 128]]")
+    return lists
 
 
 def _drawn(model: nn.Module) -> nn.Module:

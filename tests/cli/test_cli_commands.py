@@ -1,19 +1,15 @@
 """Every command in every form, on the models and devices that ship."""
 
-import csv
-import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from cli_runs import as_csv, as_json, invoke, run
 
 import neusight
-from neusight.cli.app import app
 from neusight.devices import device_ids, load_device
 
 HEAVY = {"torch", "transformers", "lightgbm", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib"}
@@ -23,20 +19,6 @@ TRAINING = ("predict", "gpt2-large", "--gpu", "l4", "--mode", "training", "--bat
 @pytest.fixture(autouse=True)
 def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-
-
-def run(*arguments: object) -> Result:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def as_json(*arguments: object) -> Any:
-    return json.loads(run(*arguments, "--format", "json").stdout)
-
-
-def as_csv(*arguments: object) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(run(*arguments, "--format", "csv").stdout)))
 
 
 def test_predict_json_says_everything() -> None:
@@ -67,10 +49,55 @@ def test_training_is_forward_and_backward_and_an_optimizer_on_request() -> None:
     assert adamw["memory_bytes"]["optimizer"] == pytest.approx(2 * adamw["memory_bytes"]["weights"], rel=0.01)
 
 
-def test_several_gpus_are_a_list_in_the_order_asked() -> None:
-    found = as_json("predict", "gpt2", "--gpu", "l4,NVIDIA L4,t4")
+def test_json_is_a_list_where_gpus_are_one() -> None:
+    step, kernel = ("predict", "gpt2", "--gpu"), ("kernel", "gemm", "m=64", "n=64", "k=64", "--gpu")
+    found = as_json(*step, "l4,NVIDIA L4,t4")
     assert [row["gpu"] for row in found] == ["l4", "l4", "t4"]
-    assert found[0] == found[1]
+    assert found[0] == found[1] == as_json(*step, "l4")
+    assert as_json(*step, "l4,") == [found[0]]
+    assert [row["gpu"] for row in as_json(*kernel, "l4,t4")] == ["l4", "t4"]
+    assert as_json(*kernel, "l4,") == [as_json(*kernel, "l4")]
+
+
+def test_short_names_of_gpus_and_dtypes_say_what_they_were_taken_for() -> None:
+    step = ("predict", "gpt2", "--gpu", "h100,4090", "--dtype", "bf16", "--format", "json")
+    result = run(*step)
+    assert [(row["gpu"], row["dtype"]) for row in json.loads(result.stdout)] == [
+        ("h100-sxm-80gb", "bfloat16"),
+        ("rtx-4090", "bfloat16"),
+    ]
+    assert "note: h100 taken as h100-sxm-80gb; others: h100-nvl-94gb, h100-pcie-80gb\n" in result.stderr
+    assert "note: 4090 taken as rtx-4090\n" in result.stderr
+    for command in (
+        ("sweep", "gpt2", "--gpu", "a100", "--dtype", "half,float"),
+        ("kernel", "gemm", "m=64", "n=64", "k=64", "--gpu", "a100"),
+        ("devices", "show", "a100"),
+    ):
+        assert "note: a100 taken as a100-sxm-80gb" in run(*command).stderr
+
+
+def test_a_file_s_dtype_is_taken_and_its_quantization_is_not(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    said = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 100, "torch_dtype": "bfloat16"}
+    config.write_text(json.dumps({"model_type": "gpt2", **said}))
+    step = ("predict", config, "--gpu", "l4")
+    result = run(*step, "--format", "json")
+    assert json.loads(result.stdout)["dtype"] == "bfloat16"
+    assert "note: bfloat16 as the configuration says" in result.stderr
+    assert as_json(*step, "--dtype", "float32")["dtype"] == "float32"
+    assert [row["dtype"] for row in as_json("sweep", f"gpt2,{config}", "--gpu", "l4")] == ["float32", "bfloat16"]
+    config.write_text(json.dumps({"model_type": "gpt2", **said, "quantization_config": {"quant_method": "awq"}}))
+    assert "quantization (awq)" in invoke(*step).stderr
+    assert invoke(*step).exit_code == 1
+    assert "set aside" in run(*step, "--dtype", "fp16").stderr
+
+
+def test_what_has_no_effect_is_said() -> None:
+    said = run("predict", "gpt2", "--gpu", "l4", "--sparsity", "weights=0.5", "--simulate", "--compression").stderr
+    assert "--simulate has no effect on l4" in said
+    assert "--compression has no effect on l4" in said
+    assert "zeros of tensors change nothing on l4" in said
+    assert "--sparsity has no effect on l4" in run("sweep", "gpt2", "--gpu", "l4", "--sparsity", "weights=0.5").stderr
 
 
 def test_human_answer_is_80_columns_with_all_parts() -> None:
@@ -81,12 +108,12 @@ def test_human_answer_is_80_columns_with_all_parts() -> None:
         assert any(part in line for line in lines), part
 
 
-@pytest.mark.parametrize("by", ["operator", "phase", "kernel"])
-def test_csv_rows_sum_to_the_latency(by: str) -> None:
-    rows = as_csv(*TRAINING, "--by", by)
+def test_csv_rows_sum_to_the_latency() -> None:
     total = as_json(*TRAINING)["latency_ms"]
-    assert sum(float(row["total_ms" if by == "kernel" else "latency_ms"]) for row in rows) == pytest.approx(total)
-    assert {row["gpu"] for row in rows} == {"l4"}
+    for by, column in (("operator", "latency_ms"), ("phase", "latency_ms"), ("kernel", "total_ms")):
+        rows = as_csv(*TRAINING, "--by", by)
+        assert sum(float(row[column]) for row in rows) == pytest.approx(total), by
+        assert {row["gpu"] for row in rows} == {"l4"}
 
 
 def test_hypothetical_device_is_said_on_stderr_and_in_the_data() -> None:
@@ -116,7 +143,9 @@ def test_kernel() -> None:
     # 2 m n k FLOP at the device's peak is a bound that no GEMM beats
     assert found["latency_ms"] >= 2 * 1024**3 / load_device("l4").gemm_flops_per_s("float32") * 1e3
     assert found["bound_ms"] <= found["latency_ms"]
-    assert len(as_csv("kernel", "softmax", "rows=64", "cols=64", "--gpu", "l4,t4")) == 2
+    rows = as_csv("kernel", "softmax", "rows=64", "cols=64", "--gpu", "l4,t4")
+    assert len(rows) == 2
+    assert all(float(row["low_ms"]) <= float(row["latency_ms"]) <= float(row["high_ms"]) for row in rows)
     conv = ("batch=1", "in_channels=8", "out_channels=8", "size=9", "kernel=3")
     assert as_json("kernel", "conv2d", *conv, "--gpu", "l4")["kernel"] == "conv2d forward 1x8x9x9 to 8, 3x3"
     assert "softmax 64x64" in run("kernel", "softmax", "rows=64", "cols=64", "--gpu", "l4").stdout
@@ -127,8 +156,21 @@ def test_sweep_marks_what_does_not_fit_and_keeps_errors() -> None:
     good, wrong = rows[:2], rows[2:]
     assert [(row["batch"], row["fits"], row["error"]) for row in good] == [(1, True, ""), (8, False, "")]
     assert good[1]["latency_ms"] > good[0]["latency_ms"]
-    assert all("unknown model 'gtp2'" in row["error"] and row["latency_ms"] is None for row in wrong)
+    assert all("unknown model 'gtp2'" in row["error"] and row["interval_ms"] is None for row in wrong)
+    low, high = good[0]["interval_ms"]
+    assert low <= good[0]["latency_ms"] <= high
     assert "NO FIT" in run("sweep", "gpt2-large", "--gpu", "l4", "--mode", "training", "--batch", "8").stdout
+
+
+def test_a_sweep_says_how_many_steps_failed_and_fails_with_all() -> None:
+    assert (
+        "warning: 1 of 2 steps could not be estimated: unknown model 'gtp2'"
+        in run("sweep", "gpt2,gtp2", "-g", "l4").stderr
+    )
+    result = invoke("sweep", "gtp2", "--gpu", "l4,t4", "--format", "json")
+    assert result.exit_code == 1
+    assert [row["gpu"] for row in json.loads(result.stdout)] == ["l4", "t4"]
+    assert result.stderr.startswith("error: 2 of 2 steps could not be estimated: unknown model 'gtp2'")
 
 
 def test_devices() -> None:
@@ -142,29 +184,24 @@ def test_workloads() -> None:
     assert {"gpt2-large", "bert-large", "resnet-50", "gpt3-175b"} <= names
     assert max(map(len, run("workloads", "list").stdout.splitlines())) <= 80
     shown = as_json("workloads", "show", "gpt2", "--mode", "training")
-    assert shown["peak_bytes"] == sum(shown["memory"].values())
+    memory = shown["memory_bytes"]
+    assert memory.pop("peak") == sum(memory.values())
     assert any(kernel["family"] == "gemm" and kernel["phase"] == "backward" for kernel in shown["kernels"])
 
 
-def test_models_have_cards() -> None:
+def test_tile_models_and_data_sets_have_cards() -> None:
     names = [row["name"] for row in as_json("models", "list")]
     assert "gemm" in names
     assert as_json("models", "show", "gemm")["training_gpus"]
     assert "gemm" in run("models", "show", "gemm").stdout
-
-
-def test_datasets() -> None:
     names = [row["name"] for row in as_json("datasets", "list")]
     assert "neusight-fp32" in names
     assert "MIT" in run("datasets", "show", "neusight-fp32").stdout
 
 
-@pytest.mark.parametrize("command", ["predict", "kernel", "sweep", "train", "bench"])
-def test_help_has_an_example(command: str) -> None:
-    assert f"neusight {command}" in run(command, "--help").stdout
-
-
-def test_version() -> None:
+def test_help_has_examples_and_the_version_is_known() -> None:
+    for command in ("predict", "kernel", "sweep", "train", "bench"):
+        assert f"neusight {command}" in run(command, "--help").stdout
     assert run("--version").stdout == f"neusight {neusight.__version__}\n"
 
 
@@ -178,8 +215,8 @@ def loaded_by(*arguments: str, cache: Path) -> set[str]:
     return {name.split(".")[0] for name in done.stderr.split()}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["devices", "list"], ["workloads", "list"], [*TRAINING]])
-def test_cold_start_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
-    loaded = loaded_by(*arguments, cache=tmp_path)
-    assert "neusight" in loaded
-    assert loaded & HEAVY == set()
+def test_cold_start_loads_nothing_heavy(tmp_path: Path) -> None:
+    for arguments in (["--help"], ["devices", "list"], ["workloads", "list"], [*TRAINING]):
+        loaded = loaded_by(*arguments, cache=tmp_path)
+        assert "neusight" in loaded
+        assert loaded & HEAVY == set(), arguments

@@ -8,12 +8,9 @@ import pytest
 from neusight.cli.output import Column, Output, bar, table
 
 
-@pytest.mark.parametrize(("share", "text"), [(0, ""), (1, "████"), (0.5, "██"), (0.53, "██▏"), (2, "████"), (-1, "")])
-def test_bar(share: float, text: str) -> None:
-    assert bar(share, 4) == text
-
-
-def test_bar_of_a_plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = {0: "", 1: "████", 0.5: "██", 0.53: "██▏", 2: "████", -1: ""}
+    assert {share: bar(share, 4) for share in bars} == bars
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert bar(0.53, 4) == "##"
 
@@ -23,14 +20,11 @@ def test_json_has_null_for_what_is_not_a_number(capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5], "b": {"c": None}}
 
 
-def test_csv_is_one_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_is_one_line_a_row_and_nothing_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Output("csv").data(None, [{"a": 1, "b": None}, {"a": "x,y", "b": ["l4", "t4"]}], lambda: None)
-    assert capsys.readouterr().out == 'a,b\n1,\n"x,y",l4 t4\n'
-
-
-def test_csv_of_nothing_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Output("csv").data(None, [], lambda: None)
-    assert capsys.readouterr().out == ""
+    Output("csv").data(None, [{"interval_ms": [1, 2]}, {"interval_ms": None}], lambda: None)
+    assert capsys.readouterr().out == 'a,b\n1,\n"x,y",l4 t4\nlow_ms,high_ms\n1,2\n,\n'
 
 
 def test_table_fits_80_columns_and_keeps_brackets(

@@ -251,12 +251,12 @@ def test_a_plan_has_every_step_once_and_the_cheapest_first() -> None:
 
 
 def test_the_default_trains_no_model_that_fills_a_device() -> None:
-    from neusight.cli.collect_models import planned
+    from neusight.cli.collect import planned
 
-    tasks = planned("", "inference,training", "float32", "1", "", "eager", "none", compiled=False)
+    tasks = planned("", modes="inference,training")
     modes = {name: {t.mode for t in tasks if t.model == name} for name in ("llama-3-8b", "bert-large")}
     assert modes == {"llama-3-8b": {"inference"}, "bert-large": {"inference", "training"}}
-    named = planned("llama-3-8b", "training", "float32", "1", "", "eager", "none", compiled=False)
+    named = planned("llama-3-8b", modes="training")
     assert [t.mode for t in named] == ["training"]
 
 

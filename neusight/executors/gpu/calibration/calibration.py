@@ -22,7 +22,7 @@ from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, po
 from neusight.executors.gpu.features import Situation
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels.work import by_distinct
-from neusight.paths import calibrations_dir
+from neusight.paths import calibrations_dir, read_json
 
 PROTOCOL = 1
 DIGITS = 6
@@ -172,7 +172,7 @@ class Calibration:
             ArtifactError: missing, malformed, of another protocol, or with inputs that this version lacks.
         """
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path)
         except (OSError, ValueError) as error:
             raise ArtifactError(f"cannot read the calibration {path}: {error}; {_REMEDY}") from None
         protocol = content.get("protocol") if isinstance(content, dict) else None

@@ -17,7 +17,7 @@ from neusight.errors import ArtifactError
 from neusight.executors.gpu.features import FORMULAS, FeatureContract
 from neusight.executors.gpu.tile_models.protocol import TileModel, backend_class
 from neusight.kernels.work import Work
-from neusight.paths import tile_models_dir
+from neusight.paths import read_json, tile_models_dir
 
 PROTOCOL = 2
 MANIFEST = "manifest.json"
@@ -146,7 +146,7 @@ def load_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise ArtifactError(f"cannot read the tile model {path}: {error}; run neusight train") from None
     if not isinstance(content, dict) or content.get("protocol") != PROTOCOL:

@@ -23,7 +23,7 @@ from neusight.laws.bounds import l2_bytes_per_s
 from neusight.laws.dram import VOLTA
 from neusight.laws.physics import DEFAULT
 from neusight.laws.waves import rounds
-from neusight.paths import tile_models_dir
+from neusight.paths import read_json, tile_models_dir
 
 PROTOCOL = 3
 TILES: tuple[tuple[int, int], ...] = (
@@ -190,7 +190,7 @@ class TileChoice:
             ArtifactError: missing or unreadable file, other protocol, tiles or features.
         """
         try:
-            content = json.loads(path.read_text())
+            content = read_json(path)
         except (OSError, ValueError) as error:
             raise ArtifactError(f"cannot read the tile choice {path}: {error}; run neusight train") from None
         if not isinstance(content, dict):

@@ -1,23 +1,120 @@
-"""``neusight calibrate``: correct the estimates for a GPU by a few measured kernels, and choose which to measure."""
+"""``neusight train`` and ``calibrate``: learn from measured kernels, all tile models or the correction of one GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neusight.cli.options import Format, TileModels, listed
+from neusight.cli.options import Format, Seed, TileModels, listed, named_dtypes, named_gpu
 
 if TYPE_CHECKING:
     from neusight.collect.tasks import KernelTask
+    from neusight.devices import DeviceSpec
 
-app = typer.Typer()
-Gpu = Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="Id, driver name, or device file (.toml).")]
+calibrate = typer.Typer()
+_EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
+"""What a backend calls its passes."""
 
 
-@app.callback(invoke_without_command=True)
-def fit(
+def train(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Kernel measurements, a folder or file; default: $NEUSIGHT_DATA/neusight-fp32/kernels."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write, one sub-folder a family.")] = Path("trained"),
+    families: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="Default: all that have rows.")] = "",
+    backend: Annotated[Literal["mlp", "gbm", "linear", "roofline"], typer.Option(help="What learns.")] = "mlp",
+    gpus: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Train on these; default: all in --data.")] = "",
+    hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
+    seed: Seed = 0,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Passes (mlp) or trees (gbm); default: the backend's.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on after an interruption, with the same options.")
+    ] = False,
+    form: Format = "human",
+) -> None:
+    """Train tile models. Every GPU is left out once, which decides when to stop and how wide the interval is; data of
+    one GPU alone train a model whose error on others is not known.
+
+    Examples:
+
+    - `neusight train --out ./mine`, then `neusight predict gpt2-large --gpu l4 --tile-models ./mine`
+
+    - `neusight train --data ./collected --out ./mine`: what `neusight collect` measured, every family and dtype
+
+    - `neusight train --data ./measured --backend gbm --hold-out t4 --out ./without-t4`
+    """
+    from neusight.cli.output import Output, line, note, tasks
+    from neusight.datasets import devices_beside
+    from neusight.learn.training import Options
+    from neusight.learn.training import train as run
+    from neusight.paths import data_dir
+
+    if epochs is not None and backend not in _EPOCHS:
+        raise typer.BadParameter(f"{backend} has no passes: leave it out", param_hint="--epochs")
+    source = data if data is not None else data_dir() / "neusight-fp32" / "kernels"
+    brought = devices_beside(source)
+    options = Options(
+        source=source,
+        out=out,
+        families=tuple(listed(families, "--families")) if families else (),
+        backend=backend,
+        gpus=_ids(gpus, "--gpus", brought),
+        hold_out=_ids(hold_out, "--hold-out", brought),
+        seed=seed,
+        parameters=((_EPOCHS[backend], epochs),) if epochs is not None else (),
+        resume=resume,
+    )
+    try:
+        with tasks() as report:
+            trained = run(options, report)
+    except KeyboardInterrupt:
+        note(f"interrupted: finished folds are kept in {out}, no model is half-written; go on with --resume")
+        raise typer.Exit(130) from None
+    rows = [_row(out / name, artifact.manifest) for name, artifact in trained.items()]
+
+    def human() -> None:
+        for row in rows:
+            line(f"{row['folder']}: {row['rows']:,} rows, {_left_out(row['left_out_mape'])}")
+
+    Output(form).data(rows, rows, human)
+
+
+def _ids(text: str, option: str, brought: Mapping[str, DeviceSpec]) -> tuple[str, ...]:
+    """Ids of devices, those that the data bring along among them."""
+    return tuple(_measured_gpu(name, brought).id for name in listed(text, option)) if text else ()
+
+
+def _measured_gpu(name: str, brought: Mapping[str, DeviceSpec]) -> DeviceSpec:
+    from neusight.datasets import device_of
+
+    return device_of(named_gpu(name, brought), brought)
+
+
+def _row(folder: Path, manifest: Any) -> dict[str, Any]:
+    folds = manifest.metrics["leave_one_gpu_out_mape"]
+    errors = [error for by_op in folds.values() for error in by_op.values()]
+    return {
+        "name": manifest.name,
+        "folder": str(folder),
+        "backend": manifest.backend,
+        "rows": manifest.data["rows"],
+        "training_gpus": manifest.training_gpus,
+        "left_out_mape": sum(errors) / len(errors) if errors else None,
+    }
+
+
+def _left_out(error: float | None) -> str:
+    return "no GPU to leave out" if error is None else f"mean error {error:.1f} % on a GPU left out"
+
+
+@calibrate.callback(invoke_without_command=True)
+def calibrate_(
     context: typer.Context,
     gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="Whose rows count.")] = "",
     data: Annotated[
@@ -49,18 +146,18 @@ def fit(
             raise typer.BadParameter("is missing: neusight calibrate --gpu ID --data DATA", param_hint=option)
     assert data is not None
     from neusight.cli.output import Output
-    from neusight.datasets import device_of, devices_beside
+    from neusight.datasets import devices_beside
     from neusight.executors.gpu.predictor import KernelPredictor
     from neusight.learn.calibration import fit_calibration
     from neusight.paths import calibrations_dir
 
-    device = device_of(gpu, devices_beside(data))
+    device = _measured_gpu(gpu, devices_beside(data))
     rows, sha256 = _measured(data, device.id)
     calibration = fit_calibration(KernelPredictor.load(tile_models), device, rows, sha256=sha256)
     path = calibration.save(out or calibrations_dir() / f"{device.id}.json")
     errors = calibration.errors()
     found = {"gpu": device.id, "file": str(path), **calibration.data, "errors": errors}
-    Output(form).data(found, errors, lambda: _show(found))
+    Output(form).data(found, errors, lambda: _show_calibration(found))
 
 
 def _measured(data: Path, gpu: str) -> tuple[Any, dict[str, str]]:
@@ -77,7 +174,7 @@ def _measured(data: Path, gpu: str) -> tuple[Any, dict[str, str]]:
     return own, {file.name: file_sha256(file) for file in parquet_files(data)}
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show_calibration(found: dict[str, Any]) -> None:
     from neusight.cli.output import Column, line, note, table
 
     line(f"{found['file']}: {found['rows']} kernels of {found['gpu']}")
@@ -94,13 +191,15 @@ def _show(found: dict[str, Any]) -> None:
     )
 
 
-@app.command()
+@calibrate.command()
 def plan(
-    gpu: Gpu,
+    gpu: Annotated[
+        str, typer.Option("--gpu", "-g", metavar="ID", help="Id, driver or short name, or device file (.toml).")
+    ],
     count: Annotated[int, typer.Option(min=1, max=500, help="Kernels to choose.")] = 100,
     families: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="Kernel families; default: all.")] = "",
     dtypes: Annotated[str, typer.Option(metavar="DTYPE[,DTYPE…]", help="Default: all that the GPU has.")] = "",
-    seed: Annotated[int, typer.Option(help="Of the sampled shapes among the candidates.")] = 0,
+    seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write them for `neusight collect --plan`.")] = None,
     tile_models: TileModels = None,
     form: Format = "human",
@@ -121,18 +220,18 @@ def plan(
     from neusight.executors.gpu.predictor import KernelPredictor
 
     asked_families = listed(families, "--families") if families else []
-    asked_dtypes = listed(dtypes, "--dtypes") if dtypes else []
-    predictor, device = KernelPredictor.load(tile_models), as_device(gpu)
+    asked_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
+    predictor, device = KernelPredictor.load(tile_models), as_device(named_gpu(gpu))
     with busy("choosing"):
         tasks = chosen_tasks(predictor, device, count, families=asked_families, dtypes=asked_dtypes, seed=seed)
     if out is not None:
         write_plan(out, tasks)
         note(f"next: neusight collect --plan {out} --out ./measured")
-    rows = [{"place": place, **_row(task)} for place, task in enumerate(tasks, start=1)]
+    rows = [{"place": place, **_task_row(task)} for place, task in enumerate(tasks, start=1)]
     Output(form).data([task.describe() for task in tasks], rows, lambda: _show_plan(rows))
 
 
-def _row(task: KernelTask) -> dict[str, Any]:
+def _task_row(task: KernelTask) -> dict[str, Any]:
     from neusight.kernels.describe import describe
 
     kernel = task.kernel

@@ -1,4 +1,4 @@
-"""An estimate on a screen: headline, phases, what costs most, memory, provenance."""
+"""Answers on a screen: an estimate with headline, phases, what costs most, memory, provenance; kernels; sweeps."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from neusight.cli.output import Column, Output, bar, line, table
-from neusight.estimates import Estimate
+from neusight.errors import shown
+from neusight.estimates import Estimate, KernelEstimate
 from neusight.estimates.report import costliest, kernel_row, operator_row, report
 from neusight.units import gib, milliseconds
 
 _TOP = 12
 
 
-def show_estimates(estimates: Sequence[Estimate], by: str, form: str) -> None:
-    """One estimate in full; several side by side. JSON holds everything, CSV the rows that ``by`` chooses."""
+def show_estimates(estimates: Sequence[Estimate], by: str, form: str, many: bool) -> None:
+    """One estimate in full; several side by side. JSON holds everything, CSV the rows that ``by`` chooses.
+
+    ``many`` says that a list was asked for, be it of one.
+    """
     single = estimates[0] if len(estimates) == 1 else None
-    data = report(single) if single else [report(e) for e in estimates]
+    data = [report(e) for e in estimates] if many else report(estimates[0])
     rows = [{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, by)]
     Output(form).data(data, rows, lambda: _full(single, by) if single else _compared(estimates))
 
 
 def _rows(estimate: Estimate, by: str) -> list[dict[str, Any]]:
     if by == "kernel":
-        return [_flat(kernel_row(row)) for row in costliest(estimate)]
+        return [kernel_row(row) for row in costliest(estimate)]
     if by == "operator":
         return [operator_row(row) for row in estimate.by_operator]
     return [{"phase": phase, "latency_ms": seconds * 1e3} for phase, seconds in estimate.by_phase.items()]
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    low, high = row.pop("interval_ms")
-    return row | {"low_ms": low, "high_ms": high}
 
 
 def _full(estimate: Estimate, by: str) -> None:
@@ -179,3 +178,59 @@ def _compared_row(e: Estimate, slowest: float) -> tuple[str, ...]:
         e.limiter,
         "yes" if e.fits else "NO",
     )
+
+
+def show_kernels(found: Sequence[tuple[str, KernelEstimate]], form: str, many: bool) -> None:
+    """One kernel on each device, by id."""
+    rows = [{"gpu": gpu, **_alone(kernel_row(row))} for gpu, row in found]
+    Output(form).data(rows if many else rows[0], rows, lambda: _kernels_alone(found))
+
+
+def _alone(row: dict[str, Any]) -> dict[str, Any]:
+    """A kernel alone has no operator, phase or count."""
+    return {key: value for key, value in row.items() if key not in ("operator", "phase", "count", "total_ms")}
+
+
+def _kernels_alone(found: Sequence[tuple[str, KernelEstimate]]) -> None:
+    line(found[0][1].kernel)
+    words = ("gpu", "tile", "limiter")
+    titles = ("gpu", "latency", "90 % interval", "bound", "util", "tile", "limiter")
+    table([Column(title, right=title not in words) for title in titles], (_kernel_cells(*each) for each in found))
+
+
+def _kernel_cells(gpu: str, row: KernelEstimate) -> tuple[str, ...]:
+    return (
+        gpu,
+        milliseconds(row.latency_s),
+        f"{milliseconds(row.low_s)} - {milliseconds(row.high_s)}",
+        milliseconds(row.bound_s),
+        f"{row.utilisation:.0%}",
+        row.tile,
+        row.limiter,
+    )
+
+
+def show_sweep(rows: list[dict[str, Any]], form: str) -> None:
+    """The steps of a sweep; what all of them share is left out of the table."""
+    Output(form).data(rows, rows, lambda: _sweep_table(rows))
+
+
+def _sweep_table(rows: list[dict[str, Any]]) -> None:
+    best = max((row["samples_per_s"] or 0.0 for row in rows), default=0.0) or 1.0
+    same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in rows}) == 1}
+    keys = [key for key in ("model", "gpu", "mode", "batch", "seq_len", "dtype") if key not in same]
+    columns = [Column(key, right=key in ("batch", "seq_len")) for key in keys]
+    columns += [Column("latency", right=True), Column("samples/s", right=True), Column(""), Column("memory", wrap=True)]
+    table(columns, ((*(_said(row[key]) for key in keys), *_sweep_cells(row, best)) for row in rows))
+
+
+def _said(value: Any) -> str:
+    return "-" if value is None else shown(value)
+
+
+def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
+    if row["error"]:
+        return "-", "-", "", row["error"]
+    memory = f"{row['memory_gib']:.1f} GiB" + ("" if row["fits"] else " NO FIT")
+    share = row["samples_per_s"] / best if row["fits"] else 0.0
+    return milliseconds(row["latency_ms"] / 1e3), f"{row['samples_per_s']:.3g}", bar(share, 8), memory
