@@ -222,7 +222,7 @@ class Predictor:
             progress: called with (done, of) after each row.
             setting: of all steps.
             options: ``modes``, ``seq_lens`` and ``dtypes`` to combine with them; what is left goes to every step, as
-                ``estimate`` takes it.
+                ``estimate`` takes it, ``optimizer`` to those of training.
         """
         import pandas as pd
 
@@ -241,8 +241,9 @@ class Predictor:
     ) -> dict[str, Any]:
         name = gpu.id if isinstance(gpu, DeviceSpec) else str(gpu)
         asked = {"model": model, "gpu": name, **step}
+        stepless = {"optimizer": "none"} if step["mode"] == "inference" else {}
         try:
-            found = self.estimate(model, gpu, setting=setting, **step, **options)
+            found = self.estimate(model, gpu, setting=setting, **step, **options | stepless)
             return asked | _figures(found) | {"error": ""}
         except NeusightError as error:
             return asked | {"fits": False, "error": str(error)}

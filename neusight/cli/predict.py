@@ -102,6 +102,10 @@ def kernel(
     name: Annotated[str, typer.Argument(help="A family (gemm, conv2d, attention, …) or operator (softmax, gelu, …).")],
     gpu: Gpus,
     shape: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]…", help="Its shape.")] = None,
+    operands: Annotated[
+        Literal["resident", "cold"],
+        typer.Option(help="Whether operands may lie in L2, as when a launch is repeated, or all in device memory."),
+    ] = "resident",
     overrides: Overrides = [],  # noqa: B006
     tile_models: TileModels = None,
     calibration: Calibrations = "",
@@ -129,7 +133,7 @@ def kernel(
     fields = _fields(shape or [])
     gpus = named_gpus(gpu)
     predictor = loaded(tile_models, calibration)
-    found = [(as_device(each).id, predictor.kernel(name, each, overrides, **fields)) for each in gpus]
+    found = [(as_device(each).id, predictor.kernel(name, each, overrides, operands, **fields)) for each in gpus]
     note_corrections(predictor, [] if overrides else [device for device, _ in found])
     show_kernels(found, form, is_list(gpu))
 
