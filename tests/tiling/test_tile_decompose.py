@@ -9,7 +9,7 @@ from neusight.errors import CoverageError
 from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.tiling import TileChoice, Tiling, decomposer, tile
 from neusight.executors.gpu.tiling.decompose import product_tiling
-from neusight.executors.gpu.tiling.library import TILES, shipped_choice
+from neusight.executors.gpu.tiling.library import TILES, Products, shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import conv_gemm
 
@@ -71,8 +71,8 @@ def test_a_batch_is_tiled_like_its_kernels_one_by_one(choice: TileChoice) -> Non
 
 
 def products(tile_m: float, tile_n: float, gpu: str = "a100-pcie-40gb") -> Tiling:
-    values = [np.array([float(v)]) for v in (3, 1000, 500, 64, tile_m, tile_n)]
-    return product_tiling(*values, load_device(gpu))
+    extents = Products(*(np.array([float(v)]) for v in (1000, 500, 64, 3)))
+    return product_tiling(extents, np.array([float(tile_m)]), np.array([float(tile_n)]), load_device(gpu))
 
 
 def test_product_tiling_by_hand() -> None:

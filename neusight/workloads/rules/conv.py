@@ -23,6 +23,7 @@ def _conv(
     op: str,
     x: TensorSpec,
     weight: TensorSpec,
+    *,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -41,10 +42,8 @@ def _conv(
 def convolution(call: Call) -> tuple[Kernel, ...]:
     """cuDNN's forward, then the bias added in place. A transposed convolution is the input gradient of its mirror."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args[:9]
-    if transposed:
-        kernel = _conv("input_grad", call.output, weight, stride, padding, dilation, groups)
-    else:
-        kernel = _conv("forward", x, weight, stride, padding, dilation, groups)
+    op, image = ("input_grad", call.output) if transposed else ("forward", x)
+    kernel = _conv(op, image, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
     return (kernel,) if bias is None else (kernel, _add_bias(call.output, bias))
 
 
@@ -62,7 +61,7 @@ def convolution_backward(call: Call) -> tuple[Kernel, ...]:
     image = grad if transposed else x
     ops = ("forward" if transposed else "input_grad", "weight_grad")
     kernels: list[Kernel] = [
-        _conv(op, image, weight, stride, padding, dilation, groups)
+        _conv(op, image, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
         for op, want in zip(ops, wanted, strict=False)
         if want
     ]

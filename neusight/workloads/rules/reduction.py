@@ -14,7 +14,7 @@ from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
 
 
-def reduce(op: str, rows: int, cols: int, read_bytes: int, write_bytes: int, dtype: str) -> tuple[Kernel, ...]:
+def reduce(op: str, rows: int, cols: int, *, read_bytes: int, write_bytes: int, dtype: str) -> tuple[Kernel, ...]:
     """One reduction of ``rows`` rows of ``cols`` columns; none when it is empty."""
     if not rows * cols:
         return ()
@@ -26,11 +26,16 @@ def reduce(op: str, rows: int, cols: int, read_bytes: int, write_bytes: int, dty
     )
 
 
+def _reduced(op: str, rows: int, cols: int, call: Call) -> tuple[Kernel, ...]:
+    """A reduction that reads all arguments and writes all results of a call."""
+    return reduce(op, rows, cols, read_bytes=call.read_bytes, write_bytes=call.write_bytes, dtype=call.dtype)
+
+
 def _along(call: Call, op: str, dim: int) -> tuple[Kernel, ...]:
     """A reduction of the first argument along one dimension, whatever the results look like."""
     x = call.args[0]
     cols = x.shape[dim] if x.shape else 1
-    return reduce(op, x.elements // max(1, cols), cols, call.read_bytes, call.write_bytes, call.dtype)
+    return _reduced(op, x.elements // max(1, cols), cols, call)
 
 
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
@@ -49,32 +54,33 @@ def softmax_backward(call: Call) -> tuple[Kernel, ...]:
 def layer_norm(call: Call) -> tuple[Kernel, ...]:
     """Reads x, scale and shift; writes y and both statistics of each row."""
     cols = prod(call.args[1])
-    return reduce(
-        "layer_norm", call.output.elements // max(1, cols), cols, call.read_bytes, call.write_bytes, call.dtype
-    )
+    return _reduced("layer_norm", call.output.elements // max(1, cols), cols, call)
 
 
 @rule("native_layer_norm_backward")
 def layer_norm_backward(call: Call) -> tuple[Kernel, ...]:
     """One kernel for the input's gradient, another that reduces over rows for those of scale and shift."""
-    grad, x, shape, mean, rstd, weight = call.args[:6]
-    return _norm_backward("layer_norm", call, grad, x, prod(shape), (mean, rstd), weight, call.args[7])
+    mean, rstd, weight = call.args[3:6]
+    return _norm_backward("layer_norm", call, (mean, rstd), weight, call.args[7])
 
 
 def _norm_backward(
-    op: str, call: Call, grad: TensorSpec, x: TensorSpec, cols: int, statistics: tuple[TensorSpec, ...], weight: Any,
-    wanted: list[bool],
-) -> tuple[Kernel, ...]:  # fmt: skip
+    op: str, call: Call, statistics: tuple[TensorSpec, ...], weight: Any, wanted: list[bool]
+) -> tuple[Kernel, ...]:
+    """Of a call whose arguments begin with gradient, input and normalised shape."""
+    grad, x, cols = call.args[0], call.args[1], prod(call.args[2])
     rows = x.elements // max(1, cols)
     shared = grad.nbytes + x.nbytes + sum(t.nbytes for t in statistics)
     scale = weight.nbytes if weight is not None else 0
     element = x.nbytes // max(1, x.elements)
     kernels: tuple[Kernel, ...] = ()
     if wanted[0]:
-        kernels += reduce(f"{op}_backward", rows, cols, shared + scale, x.elements * element, call.dtype)
+        read, written = shared + scale, x.elements * element
+        kernels += reduce(f"{op}_backward", rows, cols, read_bytes=read, write_bytes=written, dtype=call.dtype)
     if any(wanted[1:]):
         written = cols * element * sum(bool(w) for w in wanted[1:])
-        kernels += reduce(f"{op}_weight_backward", cols, rows, shared, written, call.dtype)
+        name = f"{op}_weight_backward"
+        kernels += reduce(name, cols, rows, read_bytes=shared, write_bytes=written, dtype=call.dtype)
     return kernels
 
 
@@ -82,14 +88,14 @@ def _norm_backward(
 def rms_norm(call: Call) -> tuple[Kernel, ...]:
     """Reads x and scale; writes y and one statistic of each row."""
     cols = prod(call.args[1])
-    return reduce("rms_norm", call.output.elements // max(1, cols), cols, call.read_bytes, call.write_bytes, call.dtype)
+    return _reduced("rms_norm", call.output.elements // max(1, cols), cols, call)
 
 
 @rule("_fused_rms_norm_backward")
 def rms_norm_backward(call: Call) -> tuple[Kernel, ...]:
     """As for layer norm, without shift."""
-    grad, x, shape, rstd, weight, wanted = call.args[:6]
-    return _norm_backward("rms_norm", call, grad, x, prod(shape), (rstd,), weight, wanted)
+    rstd, weight, wanted = call.args[3:6]
+    return _norm_backward("rms_norm", call, (rstd,), weight, wanted)
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
@@ -101,7 +107,7 @@ def batch_norm(call: Call) -> tuple[Kernel, ...]:
     if not training:
         return pointwise(Call(call.name, call.overload, call.args, {}, call.outputs[:1]), "batch_norm")
     channels = x.shape[1]
-    return reduce("batch_norm", channels, x.elements // channels, call.read_bytes, call.write_bytes, call.dtype)
+    return _reduced("batch_norm", channels, x.elements // channels, call)
 
 
 @rule("native_batch_norm_backward", "batch_norm_backward", "cudnn_batch_norm_backward")
@@ -110,14 +116,17 @@ def batch_norm_backward(call: Call) -> tuple[Kernel, ...]:
     x = call.args[1]
     channels = x.shape[1]
     read = call.args[0].nbytes + x.nbytes + 3 * channels * 4
-    return reduce("batch_norm_backward", channels, x.elements // channels, read, call.write_bytes, call.dtype)
+    return reduce(
+        "batch_norm_backward", channels, x.elements // channels, read_bytes=read, write_bytes=call.write_bytes,
+        dtype=call.dtype,
+    )  # fmt: skip
 
 
 @rule("native_group_norm")
 def group_norm(call: Call) -> tuple[Kernel, ...]:
     """Statistics of each group of each sample, then a scale and shift."""
     rows = call.args[3] * call.args[6]
-    return reduce("group_norm", rows, call.args[0].elements // rows, call.read_bytes, call.write_bytes, call.dtype)
+    return _reduced("group_norm", rows, call.args[0].elements // rows, call)
 
 
 @rule("native_group_norm_backward")
@@ -125,7 +134,7 @@ def group_norm_backward(call: Call) -> tuple[Kernel, ...]:
     """The input's gradient, and a sum over batch and space for scale and shift."""
     grad, x = call.args[:2]
     rows = call.args[5] * call.args[8]
-    inner = reduce("group_norm_backward", rows, x.elements // rows, call.read_bytes, call.write_bytes, call.dtype)
+    inner = _reduced("group_norm_backward", rows, x.elements // rows, call)
     return (*inner, channel_sum(grad)) if any(call.args[9][1:]) else inner
 
 
@@ -146,7 +155,7 @@ def reduced(call: Call) -> tuple[Kernel, ...]:
     x, rows = call.args[0], max(1, call.output.elements)
     extreme = "max" if call.name in ("max", "min") and len(call.outputs) > 1 else "amax"
     op = _REDUCED_AS.get(call.name, extreme if call.name in _EXTREMES else call.name)
-    return reduce(op, rows, x.elements // rows, call.read_bytes, call.write_bytes, call.dtype)
+    return _reduced(op, rows, x.elements // rows, call)
 
 
 @rule("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "sort", "argsort", "topk", "kthvalue", "median", "mode")
@@ -164,7 +173,8 @@ def nll_loss(call: Call) -> tuple[Kernel, ...]:
     target = call.args[1]
     element = call.args[0].nbytes // max(1, call.args[0].elements)
     read = target.nbytes + target.elements * element
-    return reduce("nll_loss", 1, target.elements, read, call.write_bytes, call.args[0].dtype)
+    shape, dtype = (1, target.elements), call.args[0].dtype
+    return reduce("nll_loss", *shape, read_bytes=read, write_bytes=call.write_bytes, dtype=dtype)
 
 
 @rule("nll_loss_backward", "nll_loss2d_backward")

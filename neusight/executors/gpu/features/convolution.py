@@ -11,19 +11,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.tiling.library import TILES
+from neusight.executors.gpu.tiling.library import TILES, Products
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import Work, by_distinct, conv_gemm, conv_output, element_bytes, winograd_gain
 from neusight.laws.bounds import flops_per_s, peak_flops_per_s
 from neusight.laws.waves import rounds
 
 IMPLICIT_SHARE = 0.6
+"""Share of peak that implicit products sustain with large tiles; fitted to p4, p100, v100 and t4 together."""
 FUSED_SHARE = 0.35
+"""The same of fused Winograd."""
 STEPS_SHARE = 0.65
-"""Shares of peak that large tiles sustain, found on p4, p100, v100 and t4 together."""
+"""The same of the products of Winograd in three steps."""
 STEPS_LAUNCH_S = 1e-4
-"""What the launches between the three steps add."""
+"""What the launches between the three steps add [s]; fitted likewise."""
 PROLOGUE_DEPTH = 8.0
+"""Inner extent whose time a tile spends on its beginning and end (assumption: as ``Physics.prologue_depth``)."""
+NARROW = 1.4
+"""By how much a tile of intensity 1 is slower than one without end; fitted likewise."""
 _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
 _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
 _INTENSITY = _TILE_M * _TILE_N / (_TILE_M + _TILE_N)
@@ -45,17 +50,26 @@ class ConvPlan:
 
 
 def plan_convolutions(batch: KernelBatch, work: Work, device: DeviceSpec, dram_bytes_per_s: float) -> ConvPlan:
-    """Compare the three algorithms at typical sustained rates and take the fastest.
+    r"""Compare the three algorithms at typical sustained rates and take the fastest.
+
+    .. math::
+        t_{implicit} = \frac{t(g, m, n, k)}{0.6},\quad t_{fused} = \frac{t_v((2+r-1)^2, \ldots)}{0.35},\quad
+        t_{steps} = \frac{t((4+r-1)^2, \ldots)}{0.65} + 10^{-4} + \frac{D}{W}
+
+    with t the time of products at peak rate, t_v at that of the vector pipelines, which fused transforms keep to.
 
     Args:
         batch: convolutions, any direction.
-        work: of the batch.
-        device: gives rate and number of SMs.
-        dram_bytes_per_s: sustained bandwidth.
+        work: of the batch [FLOP, B].
+        device: gives rates [FLOP/s] and number of SMs.
+        dram_bytes_per_s: W, sustained bandwidth [B/s].
+
+    Source: Lavin and Gray 2016 (algorithms); shares and launches fitted. Validity: square filters of 3 to 7, unit
+    stride, float32 on Pascal to Ampere; held-out GPUs come out within 20 to 24 %.
     """
     groups, m, n, k = conv_gemm(batch)
     rate = flops_per_s(batch, device)
-    implicit_s = _product_s(groups, m, n, k, rate, device) / IMPLICIT_SHARE
+    implicit_s = _product_s(Products(m, n, k, groups), rate, device) / IMPLICIT_SHARE
     # Fused, the transforms keep the products in the vector pipelines.
     vector = np.minimum(rate, by_distinct(batch["dtype"], lambda d: peak_flops_per_s(device, d, product=False)))
     fused_s = _winograd_s(batch, 2, vector, device) / FUSED_SHARE
@@ -85,14 +99,14 @@ def _tiles_of(batch: KernelBatch, edge: int) -> np.ndarray:
 
 
 def _winograd_s(batch: KernelBatch, edge: int, rate: np.ndarray, device: DeviceSpec) -> np.ndarray:
-    """Time, at full rate, of the (e + r - 1)² products that minimal filtering leaves."""
+    """Time [s], at full rate, of the (e + r - 1)² products that minimal filtering leaves (Lavin and Gray 2016)."""
     tiles = _tiles_of(batch, edge)
     inputs, outputs = batch["in_channels"].astype(float), batch["out_channels"].astype(float)
     to_input, to_weight = batch["op"] == "input_grad", batch["op"] == "weight_grad"
     m = np.where(to_weight, outputs, tiles)
     n = np.where(to_input | to_weight, inputs, outputs)
     k = np.where(to_weight, tiles, np.where(to_input, outputs, inputs))
-    return _product_s(_points(batch, edge), m, n, k, rate, device)
+    return _product_s(Products(m, n, k, _points(batch, edge)), rate, device)
 
 
 def _points(batch: KernelBatch, edge: int) -> np.ndarray:
@@ -106,10 +120,9 @@ def _transformed_bytes(batch: KernelBatch, edge: int) -> np.ndarray:
     return _points(batch, edge) * values * element_bytes(batch)
 
 
-def _product_s(
-    b: np.ndarray, m: np.ndarray, n: np.ndarray, k: np.ndarray, rate: np.ndarray, device: DeviceSpec
-) -> np.ndarray:
-    """Time of ``b`` products with the best tile of the library, at a rate that grows with the tile's intensity."""
+def _product_s(products: Products, rate: np.ndarray, device: DeviceSpec) -> np.ndarray:
+    """Time [s] of products with the best tile of the library, at a rate [FLOP/s] that grows with its intensity."""
+    m, n, k, b = products
     tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
-    each = 2.0 * _TILE_M * _TILE_N * (k + PROLOGUE_DEPTH) * device.sm_count / rate * (1 + 1.4 / _INTENSITY)
+    each = 2.0 * _TILE_M * _TILE_N * (k + PROLOGUE_DEPTH) * device.sm_count / rate * (1 + NARROW / _INTENSITY)
     return (rounds(tiles, device.sm_count) * each).min(axis=0)

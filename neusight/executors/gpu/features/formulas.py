@@ -8,11 +8,13 @@ import numpy as np
 
 from neusight.errors import CoverageError, nearest
 from neusight.executors.gpu.features.situation import Situation
+from neusight.executors.gpu.tiling.decompose import WARP_SOFTMAX_COLS
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import attention_pairs
 
 Formula = Callable[[Situation], np.ndarray]
 FORMULAS: dict[str, Formula] = {}
+"""Every feature by its name."""
 
 
 def formula(function: Formula) -> Formula:
@@ -149,8 +151,8 @@ def is_softmax(s: Situation) -> np.ndarray:
 
 @formula
 def keeps_row_in_registers(s: Situation) -> np.ndarray:
-    """Warp softmax, up to 1024 columns: one pass."""
-    return is_softmax(s) & (s.batch["cols"] <= 1024)
+    """Warp softmax, up to ``WARP_SOFTMAX_COLS``: one pass."""
+    return is_softmax(s) & (s.batch["cols"] <= WARP_SOFTMAX_COLS)
 
 
 @formula

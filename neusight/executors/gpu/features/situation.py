@@ -34,9 +34,15 @@ from neusight.laws.waves import idle_factor, rounds
 
 VECTOR_SHARE = 0.5
 """Share of the vector pipelines' peak that pointwise arithmetic sustains (assumption)."""
+LEAST_GAP = 1.02
+"""Expected time over bound, at least (assumption: no kernel was seen closer), so that its logit stays finite."""
 RESTED_OPS = ("bmm",)
 """Operators that were measured on a board that had rested; the others were timed back to back (seen in the data: short
 ``bmm`` of power-limited boards run faster than long ones, ``linear`` do not)."""
+
+
+ONE_PASS = ("sum", "mean", "max", "argmax", "amax", "cumsum", "prod", "any", "all", "norm", "var")
+"""Row-wise operators that read their input once (PyTorch, ``Reduce.cuh``)."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Situation:
 
     @cached_property
     def bound_s(self) -> np.ndarray:
-        """The roofline's lower bound in seconds."""
+        """The roofline's lower bound [s]."""
         return self.bound.bound_s
 
     @cached_property
@@ -74,12 +80,12 @@ class Situation:
 
     @cached_property
     def dram_bytes_per_s(self) -> float:
-        """Sustained DRAM bandwidth."""
+        """Sustained DRAM bandwidth [B/s]."""
         return sustained_dram_bytes_per_s(self.device, self.physics)
 
     @cached_property
     def dram_bytes(self) -> np.ndarray:
-        """Expected DRAM traffic in bytes."""
+        """Expected DRAM traffic [B]."""
         if self.product:
             tiled = gemm_dram_bytes(self.work.bytes, self.panels, self.tiling.waves, self.device, self.physics)
             return self._planned("dram_bytes", tiled)
@@ -89,41 +95,43 @@ class Situation:
 
     @cached_property
     def l2_bytes(self) -> np.ndarray:
-        """Expected bytes between L2 and the SMs."""
+        """Expected traffic between L2 and the SMs [B]."""
         if self.product:
             return self._planned("dram_bytes", self.panels.unshared)
         return self.work.bytes + reread_bytes(self)
 
     @cached_property
     def in_flight_bytes(self) -> np.ndarray:
-        """Bytes of the rows that resident blocks work on at one time."""
+        """Bytes of the rows that resident blocks work on at one time [B]."""
         t = self.tiling
         running = np.minimum(t.tile_count, t.resident * t.sm_count)
         return running * t.tile_m * t.tile_n * element_bytes(self.batch)
 
     @cached_property
     def compute_s(self) -> np.ndarray:
-        """Expected time of the arithmetic."""
+        """Expected time of the arithmetic [s]."""
         return self._planned("compute_s", _product_compute_s(self)) if self.product else self._vector_compute_s()
 
     @cached_property
     def dram_s(self) -> np.ndarray:
-        """Expected time of the DRAM traffic."""
+        """Expected time of the DRAM traffic [s]: ``bytes · lane_waste^x / sustained bandwidth``."""
         return self.dram_bytes * lane_waste(self) ** self.physics.thread_waste / self.dram_bytes_per_s
 
     @cached_property
     def l2_s(self) -> np.ndarray:
-        """Expected time of the L2 traffic."""
+        """Expected time of the L2 traffic [s]: ``bytes / (l2_share · ports)``."""
         return self.l2_bytes / (l2_bytes_per_s(self.device) * self.physics.l2_share)
 
     @cached_property
     def flops(self) -> np.ndarray:
-        """Operations that the expected algorithm spends."""
+        """Operations that the expected algorithm spends [FLOP]."""
         return self._planned("flops", self.work.flops)
 
     @cached_property
     def unlimited_s(self) -> np.ndarray:
-        """Expected time at full clock: the resources' times in a norm."""
+        r"""Expected time at full clock [s]: :math:`(t_c^p + t_d^p + t_2^p)^{1/p}`, the resources' times in a norm
+        whose exponent is fitted (``overlap``, ``stream_overlap``).
+        """
         overlap = self.physics.overlap if self.product else self.physics.stream_overlap
         times = np.stack([self.compute_s, self.dram_s, self.l2_s])
         largest = np.maximum(times.max(axis=0), 1e-12)
@@ -131,18 +139,18 @@ class Situation:
 
     @cached_property
     def switching_j(self) -> np.ndarray:
-        """Energy of the arithmetic at boost clock."""
+        """Energy of the arithmetic at boost clock [J]."""
         weight = by_distinct(self.batch["dtype"], self._energy_weight)
         return flop_energy_j(self.device, self.physics) * self.flops * weight
 
     @cached_property
     def traffic_j(self) -> np.ndarray:
-        """Energy of moving bytes."""
+        """Energy of moving bytes [J]."""
         return traffic_energy_j(self.device, self.dram_bytes, self.l2_bytes, self.physics)
 
     @cached_property
     def rest_s(self) -> np.ndarray:
-        """For how long a kernel that runs alone may draw twice the limit."""
+        """For how long a kernel that runs alone may draw twice the limit [s]."""
         return self.physics.rest_s * np.isin(self.batch["op"], RESTED_OPS)
 
     @cached_property
@@ -165,8 +173,8 @@ class Situation:
 
     @cached_property
     def expected_s(self) -> np.ndarray:
-        """Expected execution time without launch, always above the bound."""
-        return np.maximum(self.unlimited_s * self.throttle, 1.02 * self.bound_s)
+        """Expected execution time without launch [s], always above the bound."""
+        return np.maximum(self.unlimited_s * self.throttle, LEAST_GAP * self.bound_s)
 
     @cached_property
     def prior(self) -> np.ndarray:
@@ -207,10 +215,13 @@ def situate(
 
 
 def lane_waste(s: Situation) -> np.ndarray:
-    """Lanes over elements in the steps of a block softmax over its row, at least 1: the last step is partly idle.
+    r"""Lanes over elements [-] in the steps of a block softmax over its row, at least 1: the last step is partly idle.
 
-    PyTorch gives a block the largest power of two of threads that is at most half of what a step of four elements a
-    thread would need, doubled once, and at most 1024.
+    .. math:: w = \lceil c / s \rceil s / c,\quad s = 4 \min(\max(2^{\lceil \log_2 (c / 8) \rceil}, 32), 1024)
+
+    Source: PyTorch, ``SoftMax.cu``: a block has the largest power of two of threads that is at most half of what a
+    step of four elements a thread would need, doubled once, and at most 1024.
+    Validity: float32 softmax of more than ``WARP_SOFTMAX_COLS`` columns c; 1 elsewhere.
     """
     waste = np.ones(len(s.batch))
     if s.batch.family != "row_reduction":
@@ -222,14 +233,16 @@ def lane_waste(s: Situation) -> np.ndarray:
 
 
 def reread_bytes(s: Situation) -> np.ndarray:
-    """Bytes that row-wise kernels read again: a block softmax passes three times over its row, a normalisation or a
-    gradient twice. Warp softmax keeps its row in registers; pointwise kernels read once.
+    """Bytes [B] that row-wise kernels read again: a block softmax passes three times over its row, a normalisation or a
+    gradient twice. Warp softmax keeps its row in registers; sums and pointwise kernels read once.
+
+    Source: PyTorch's kernels (``SoftMax.cu``, ``layer_norm_kernel.cu``). Validity: eager PyTorch, not fused kernels.
     """
     if s.batch.family != "row_reduction":
         return np.zeros(len(s.batch))
     ops = s.batch["op"].astype(str)
     softmax = np.char.find(ops, "softmax") >= 0
-    once = softmax & (s.batch["cols"] <= 1024) | np.isin(ops, ["sum", "mean", "max", "argmax", "amax", "cumsum"])
+    once = (softmax & (s.batch["cols"] <= WARP_SOFTMAX_COLS)) | np.isin(ops, ONE_PASS)
     passes = np.where(once, 0.0, np.where(ops == "softmax", 2.0, 1.0))
     return passes * s.work.read_bytes
 
@@ -267,8 +280,13 @@ def _panels(s: Situation) -> Panels:
 
 
 def _product_compute_s(s: Situation) -> np.ndarray:
-    """Rounds of tiles on the busiest SM, each at the rate its shape sustains: arithmetic and operands from shared
-    memory overlap, and a narrow tile needs more operands an operation.
+    r"""Time of a product's arithmetic [s]: rounds of tiles on the busiest SM, each at the rate its shape sustains.
+
+    .. math:: t = r\, f \frac{2 t_m t_n (k + k_0)}{\eta R / N} \left(1 + (h / i)^s\right)^{1/s} (1 + c_{misaligned})
+
+    Arithmetic and operands from shared memory overlap, and a narrow tile needs more operands an operation.
+
+    Source: fitted form and constants, see ``Physics``. Validity: tiles of ``TILES``; attention by its own operations.
     """
     t, physics = s.tiling, s.physics
     intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)

@@ -9,13 +9,15 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
-from neusight.executors.gpu.tiling.library import TileChoice, least_cost_tile
+from neusight.executors.gpu.tiling.library import Products, TileChoice, least_cost_tile
 from neusight.executors.gpu.tiling.split import split_depth
 from neusight.kernels import KernelBatch
-from neusight.kernels.work import by_distinct, conv_gemm, element_bytes, filled_groups
+from neusight.kernels.precision import stored_bytes
+from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
 
 REGISTERS_PER_ACCUMULATOR = 1.9
-"""Registers a block uses for each element of its tile, operands and addresses included (128x128: 256 threads x 122)."""
+"""Registers a block uses for each element of its tile, operands and addresses included (observed in float32 kernels of
+cuBLAS: 128x128 has 256 threads of 122)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +61,9 @@ class Tiling:
 LEARNED_DTYPES = ("float32",)
 """Dtypes whose kernels' names were observed; the tiles of others follow from cost."""
 
-Extents = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Decomposer = Callable[[KernelBatch, DeviceSpec, TileChoice], Tiling]
 _DECOMPOSERS: dict[str, Decomposer] = {}
+"""By family."""
 
 
 def decomposer(family: str) -> Callable[[Decomposer], Decomposer]:
@@ -91,16 +93,20 @@ def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
     return _DECOMPOSERS[batch.family](batch, device, choice)
 
 
-def product_tiling(
-    b: np.ndarray,
-    m: np.ndarray,
-    n: np.ndarray,
-    k: np.ndarray,
-    tile_m: np.ndarray,
-    tile_n: np.ndarray,
-    device: DeviceSpec,
-) -> Tiling:
-    """Blocks of ``b`` products C[m,n] with a given tile; as many stay on an SM as its registers hold, up to 16."""
+def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, device: DeviceSpec) -> Tiling:
+    r"""Blocks of products with a given tile; as many stay on an SM as its registers hold, 1 to 16.
+
+    .. math:: T = b \lceil m / t_m \rceil \lceil n / t_n \rceil,\quad n_{res} = \lfloor G / (1.9\, t_m t_n) \rfloor
+
+    Args:
+        products: extents [elements].
+        tile_m: t_m, rows of C in a block [elements].
+        tile_n: t_n, columns of C in a block [elements].
+        device: G, 32-bit registers of an SM, and its SMs.
+
+    Source: CUTLASS, Efficient GEMM in CUDA (thread block tiles). Validity: kernels whose accumulators lie in registers.
+    """
+    m, n, k, b = products
     fitting = np.floor(device.registers_per_sm / (tile_m * tile_n * REGISTERS_PER_ACCUMULATOR))
     return Tiling(
         tile_m=tile_m,
@@ -116,35 +122,42 @@ def product_tiling(
 
 @decomposer("gemm")
 def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
-    b, m, n, k = (batch[name].astype(float) for name in ("batch", "m", "n", "k"))
+    """Tiles as observed or by cost; single products are cut along k where too few tiles would fill the device."""
+    products = Products(*(batch[name].astype(float) for name in ("m", "n", "k", "batch")))
     tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
     for op in ("linear", "bmm"):
         rows = np.flatnonzero((batch["op"] == "bmm") == (op == "bmm"))
         if len(rows):
-            extents = (m[rows], n[rows], k[rows], b[rows])
-            tile_m[rows], tile_n[rows] = _library_tiles(extents, batch.take(rows), op, device, choice)
-    whole = product_tiling(b, m, n, k, tile_m, tile_n, device)
-    peak = by_distinct(batch["dtype"], device.gemm_flops_per_s)
-    parts = split_depth(whole.tile_count, tile_m * tile_n, m * n, k, peak, device)
+            own = products.take(rows)
+            tile_m[rows], tile_n[rows] = _library_tiles(own, batch["dtype"][rows], op, device, choice)
+    whole = product_tiling(products, tile_m, tile_n, device)
+    parts = split_depth(
+        whole.tile_count,
+        products.k,
+        tile_elements=tile_m * tile_n,
+        result_elements=products.m * products.n,
+        flops_per_s=by_distinct(batch["dtype"], device.gemm_flops_per_s),
+        device=device,
+    )
     parts = np.where(batch["op"] == "bmm", 1.0, parts)
-    return replace(whole, batch=b * parts, depth=k / parts, parts=parts)
+    return replace(whole, batch=products.b * parts, depth=products.k / parts, parts=parts)
 
 
 def _library_tiles(
-    extents: Extents, batch: KernelBatch, op: str, device: DeviceSpec, choice: TileChoice
+    products: Products, dtypes: np.ndarray, op: str, device: DeviceSpec, choice: TileChoice | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(tile_m, tile_n) that a library runs products of (m, n, k, b) with: chosen as observed in ``LEARNED_DTYPES``,
-    by cost in others.
+    """(tile_m, tile_n) that a library runs products with: as observed in ``LEARNED_DTYPES``, else, and without a
+    choice, by cost.
     """
-    tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
-    for dtype in np.unique(batch["dtype"]):
-        rows = np.flatnonzero(batch["dtype"] == dtype)
-        own = tuple(extent[rows] for extent in extents)
-        if dtype in LEARNED_DTYPES:
-            tile_m[rows], tile_n[rows] = choice.pick(op, *own, device)
+    tile_m, tile_n = np.empty(len(dtypes)), np.empty(len(dtypes))
+    for dtype in np.unique(dtypes):
+        rows = np.flatnonzero(dtypes == dtype)
+        own = products.take(rows)
+        if dtype in LEARNED_DTYPES and choice is not None:
+            tile_m[rows], tile_n[rows] = choice.pick(op, own, device)
         else:
-            size = element_bytes(batch.take(rows))
-            tile_m[rows], tile_n[rows] = least_cost_tile(*own, size, str(dtype), device)
+            size = np.full(len(rows), float(stored_bytes(str(dtype))))
+            tile_m[rows], tile_n[rows] = least_cost_tile(own, size, str(dtype), device)
     return tile_m, tile_n
 
 
@@ -152,16 +165,19 @@ def _library_tiles(
 def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
     """The implicit product's tiles: those of ``linear``."""
     groups, m, n, k = conv_gemm(batch)
-    return product_tiling(groups, m, n, k, *_library_tiles((m, n, k, groups), batch, "linear", device, choice), device)
+    products = Products(m, n, k, groups)
+    return product_tiling(products, *_library_tiles(products, batch["dtype"], "linear", device, choice), device)
 
 
 @decomposer("attention")
 def _attention(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
-    """Blocks of 128 queries (64 with heads wider than 64) that walk over the keys: the FlashAttention-2 loop."""
+    """Blocks of 128 queries (64 with heads wider than 64) that walk over the keys: FlashAttention-2's outer loop over
+    queries (Dao 2023, section 3.2); the sizes are an assumption.
+    """
     rows = np.where(batch["head_dim"] > 64, 64.0, 128.0)
     heads = (batch["batch"] * batch["heads"]).astype(float)
     queries, width = batch["q_len"].astype(float), batch["head_dim"].astype(float)
-    return product_tiling(heads, queries, width, batch["kv_len"].astype(float), rows, width, device)
+    return product_tiling(Products(queries, width, batch["kv_len"].astype(float), heads), rows, width, device)
 
 
 @decomposer("grouped_gemm")
@@ -172,14 +188,10 @@ def _grouped_gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) ->
     """
     tokens, n, k = (batch[name].astype(float) for name in ("tokens", "n", "k"))
     filled, fullest = filled_groups(batch)
-    rows = tokens / filled
-    tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
-    for dtype in np.unique(batch["dtype"]):
-        of = np.flatnonzero(batch["dtype"] == dtype)
-        size = element_bytes(batch.take(of))
-        tile_m[of], tile_n[of] = least_cost_tile(rows[of], n[of], k[of], filled[of], size, str(dtype), device)
+    products = Products(tokens / filled, n, k, filled)
+    tile_m, tile_n = _library_tiles(products, batch["dtype"], "linear", device, None)
     down = np.ceil(fullest / tile_m) + _even_tiles(tokens - fullest, filled - 1.0, tile_m)
-    return replace(product_tiling(filled, rows, n, k, tile_m, tile_n, device), down=down / filled)
+    return replace(product_tiling(products, tile_m, tile_n, device), down=down / filled)
 
 
 def _even_tiles(rows: np.ndarray, groups: np.ndarray, tile_m: np.ndarray) -> np.ndarray:
@@ -188,19 +200,23 @@ def _even_tiles(rows: np.ndarray, groups: np.ndarray, tile_m: np.ndarray) -> np.
     return more * np.ceil((each + 1.0) / tile_m) + (groups - more) * np.ceil(each / tile_m)
 
 
+POINTWISE_THREADS = 128
+"""Threads of a block of PyTorch's vectorised kernel, each of which takes four elements (``CUDALoops.cuh``)."""
+
+
 def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
-    """Blocks of 128 threads with four elements each, PyTorch's vectorised kernel."""
+    """Blocks of ``POINTWISE_THREADS`` with four elements each."""
     elements = np.maximum(batch["elements"].astype(float), 1.0)
     ones = np.ones(len(batch))
-    threads = min(device.max_threads_per_sm / 128.0, device.max_blocks_per_sm)
+    a_block = 4.0 * POINTWISE_THREADS
     return Tiling(
         tile_m=ones,
-        tile_n=512.0 * ones,
+        tile_n=a_block * ones,
         depth=ones,
         down=ones,
-        across=np.ceil(elements / 512.0),
+        across=np.ceil(elements / a_block),
         batch=ones,
-        resident=threads * ones,
+        resident=min(device.max_threads_per_sm / POINTWISE_THREADS, device.max_blocks_per_sm) * ones,
         sm_count=device.sm_count,
     )
 
@@ -229,7 +245,7 @@ def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
     warp = softmax & (cols <= WARP_SOFTMAX_COLS)
     per_block = np.where(warp, np.where(cols <= 128, 8.0, 4.0), 1.0)
     parts = np.where(by_distinct(ops, _keeps_rows_whole) > 0, 1.0, _row_parts(rows, cols, device))
-    threads = np.where(softmax & ~warp, np.clip(2 ** np.floor(np.log2(cols / 4)), 128, 1024), 128.0)
+    threads = np.where(softmax & ~warp, np.clip(2 ** np.floor(np.log2(cols / 4)), 128, 1024), POINTWISE_THREADS)
     threads = np.where(parts > 1.0, REDUCING_THREADS, threads)
     resident = np.minimum(device.max_threads_per_sm / threads, device.max_blocks_per_sm)
     ones = np.ones(len(batch))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,12 +26,17 @@ from neusight.laws.waves import rounds
 from neusight.paths import read_json, tile_models_dir
 
 PROTOCOL = 3
+"""Version of the file that a fitted choice is stored in."""
 TILES: tuple[tuple[int, int], ...] = (
     *((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (128, 32), (32, 128)),
     *((64, 64), (64, 32), (32, 64), (32, 32)),
 )
-"""(tile_m, tile_n) in elements of row-major C[m,n]."""
+"""(tile_m, tile_n) in elements of row-major C[m,n]: those in the names of float32 kernels of cuBLAS 10 to 12."""
 FEATURES = ("log_cost", "log_whole_cost", "padding", "idle", "idle_times_depth", "streaming", "streaming_when_full")
+"""What a tile's score is made of, see ``choice_features``."""
+NARROW = 4.0
+"""By how much a tile of intensity 1 is slower than one without end, in the cost that the choice is fitted on
+(assumption; the fit scales it)."""
 SLACK = {"linear": 0.0, "bmm": 0.1}
 """By how much (logarithm) the time of a tile may exceed the least for the preference of a library's generation to count
 where a compute capability was not seen; chosen by leaving each out. Preferences for ``linear`` do not carry over (P4
@@ -62,19 +67,43 @@ def table_of(device: DeviceSpec) -> str:
     return library_of(device)
 
 
-def choice_features(
-    m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec
-) -> tuple[np.ndarray, ...]:
-    """What each tile of the library would cost, one array of shape (tiles, n) for each of ``FEATURES``.
+class Products(NamedTuple):
+    """``b`` products C[m,n] = A[m,k] B[k,n] a kernel: extents [elements] as floats, each of shape (n,)."""
 
-    The cost is rounds of tiles on the busiest SM, at an efficiency that grows with the tile's intensity. Streaming is
-    DRAM time over arithmetic time if no read hit the cache: bandwidth-poor devices get larger tiles.
+    m: np.ndarray
+    n: np.ndarray
+    k: np.ndarray
+    b: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Products:
+        """The rows that ``rows`` selects."""
+        return Products(*(extent[rows] for extent in self))
+
+
+def choice_features(products: Products, device: DeviceSpec) -> tuple[np.ndarray, ...]:
+    r"""What each tile of the library would cost [-], one array of shape (tiles, n) for each of ``FEATURES``.
+
+    .. math::
+        w = b \lceil m / t_m \rceil \lceil n / t_n \rceil / N,\quad
+        c = \max(w, 1)\, t_m t_n (1 + 4 / i),\quad i = t_m t_n / (t_m + t_n)
+
+    ``log_cost`` and ``log_whole_cost`` (whole waves) are logarithms of c over the cheapest tile's, ``padding`` that of
+    covered over useful elements, ``idle`` the octaves of waves below one. ``streaming`` is DRAM time over arithmetic
+    time if no read hit the cache: bandwidth-poor devices get larger tiles.
+
+    Args:
+        products: extents [elements].
+        device: N its SMs; its float32 rate [FLOP/s] and DRAM bandwidth [B/s].
+
+    Source: assumption (candidates); their weights are fitted to kernel names (McFadden 1974).
+    Validity: float32 products; 16-bit and narrower ones take the tile of least cost.
     """
+    m, n, k, b = products
     down, across = np.ceil(m / _TILE_M), np.ceil(n / _TILE_N)
     waves = b * down * across / device.sm_count
     intensity = _TILE_M * _TILE_N / (_TILE_M + _TILE_N)
-    cost = np.maximum(waves, 1.0) * _TILE_M * _TILE_N * (1 + 4.0 / intensity)
-    whole = np.ceil(waves) * _TILE_M * _TILE_N * (1 + 4.0 / intensity)
+    cost = np.maximum(waves, 1.0) * _TILE_M * _TILE_N * (1 + NARROW / intensity)
+    whole = np.ceil(waves) * _TILE_M * _TILE_N * (1 + NARROW / intensity)
     log_cost, log_whole = np.log(cost / cost.min(axis=0)), np.log(whole / whole.min(axis=0))
     padding = np.log(down * _TILE_M * across * _TILE_N / (m * n))
     idle = np.maximum(0.0, -np.log2(waves))
@@ -85,21 +114,28 @@ def choice_features(
     return log_cost, log_whole, padding, idle, depth, streaming, full
 
 
-def tile_costs(
-    m: np.ndarray,
-    n: np.ndarray,
-    k: np.ndarray,
-    b: np.ndarray,
-    element_bytes: np.ndarray,
-    dtype: str,
-    device: DeviceSpec,
-) -> np.ndarray:
-    """Time of each tile by physics alone, up to a factor, shape (tiles, n).
+def tile_costs(products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec) -> np.ndarray:
+    r"""Time of each tile by physics alone [s, up to a factor], shape (tiles, n).
 
-    In a norm: arithmetic of the busiest SM's rounds, slower where a narrow tile needs more operands from shared
-    memory, and the L2 traffic of all blocks. Matrix units are fast enough to make the last count, and so get larger
-    tiles.
+    .. math::
+        t = \left(t_a^p + t_2^p\right)^{1/p},\quad
+        t_a = r \frac{2 t_m t_n (k + k_0)}{R / N} \left(1 + (h / i)^s\right)^{1/s},\quad
+        t_2 = T \frac{(t_m + t_n) k e}{\eta W_2}
+
+    Arithmetic of the busiest SM's rounds r, slower where a narrow tile needs more operands from shared memory, and
+    the L2 traffic of all T blocks. Matrix units are fast enough to make the last count, and so get larger tiles.
+
+    Args:
+        products: extents [elements].
+        element_bytes: e [B].
+        dtype: of the operands: R follows from it.
+        device: R [FLOP/s], N its SMs, W_2 its L2 bandwidth [B/s].
+
+    Source: the laws of ``waves`` and the constants of ``Physics`` (p, k_0, h, s, η).
+    Validity: no kernel name needed. Held-out compute capabilities: of float32 ``linear`` it does better than another
+    capability's preferences, see ``SLACK``.
     """
+    m, n, k, b = products
     tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
     rate = device.gemm_flops_per_s(dtype) / device.sm_count
     narrow = (DEFAULT.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** DEFAULT.shared_memory_sharpness
@@ -111,16 +147,10 @@ def tile_costs(
 
 
 def least_cost_tile(
-    m: np.ndarray,
-    n: np.ndarray,
-    k: np.ndarray,
-    b: np.ndarray,
-    element_bytes: np.ndarray,
-    dtype: str,
-    device: DeviceSpec,
+    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The (tile_m, tile_n) of least cost, where no kernel name was ever observed; each of shape (n,)."""
-    best = np.argmin(tile_costs(m, n, k, b, element_bytes, dtype, device), axis=0)
+    """The (tile_m, tile_n) [elements] of least ``tile_costs``, where no kernel name was ever observed; shape (n,)."""
+    best = np.argmin(tile_costs(products, element_bytes, dtype, device), axis=0)
     return _TILE_M[best, 0], _TILE_N[best, 0]
 
 
@@ -149,25 +179,21 @@ class TileChoice:
             score += weight * feature
         return score
 
-    def pick(
-        self, op: str, m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The likeliest (tile_m, tile_n) of each float32 product, each of shape (n,)."""
+    def pick(self, op: str, products: Products, device: DeviceSpec) -> tuple[np.ndarray, np.ndarray]:
+        """The likeliest (tile_m, tile_n) [elements] of each float32 product, each of shape (n,)."""
         if self.seen(op, device):
-            score = self.scores(op, device, choice_features(m, n, k, b, device))
+            score = self.scores(op, device, choice_features(products, device))
         else:
-            score = self._cheap_and_preferred(op, m, n, k, b, device)
+            score = self._cheap_and_preferred(op, products, device)
         best = np.argmax(score, axis=0)
         return _TILE_M[best, 0], _TILE_N[best, 0]
 
-    def _cheap_and_preferred(
-        self, op: str, m: np.ndarray, n: np.ndarray, k: np.ndarray, b: np.ndarray, device: DeviceSpec
-    ) -> np.ndarray:
+    def _cheap_and_preferred(self, op: str, products: Products, device: DeviceSpec) -> np.ndarray:
         """Scores where the table was not seen: preferences among the tiles within ``SLACK`` of the least cost."""
-        costs = tile_costs(m, n, k, b, np.full(len(m), 4.0), "float32", device)
+        costs = tile_costs(products, np.full(len(products.m), 4.0), "float32", device)
         if SLACK[op] == 0.0:
             return -costs
-        score = self.scores(op, device, choice_features(m, n, k, b, device))
+        score = self.scores(op, device, choice_features(products, device))
         return np.where(costs <= costs.min(axis=0) * np.exp(SLACK[op]), score, -np.inf)
 
     def save(self, path: Path) -> None:

@@ -14,31 +14,40 @@ from neusight.laws.physics import DEFAULT
 from neusight.laws.waves import rounds
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Parts that are considered; those seen in the grids of measured kernels reach from 2 to about 16."""
 LEAST_DEPTH = 256.0
-"""Inner extent that is left to a part, at least."""
+"""Inner extent [elements] that is left to a part, at least (assumption)."""
 WORTH_IT = 1.3
-"""How much faster a cut must be for a library to make it; chosen by leaving each GPU out."""
+"""How much faster a cut must be for a library to make it; fitted, by leaving each GPU out."""
 PARTIAL_BYTES = 4.0
-"""Of an element of a partial result, which is kept in float32."""
+"""Of an element of a partial result [B], which is kept in float32."""
 
 
 def split_depth(
     tiles: np.ndarray,
+    depth: np.ndarray,
+    *,
     tile_elements: np.ndarray,
     result_elements: np.ndarray,
-    depth: np.ndarray,
     flops_per_s: np.ndarray | float,
     device: DeviceSpec,
 ) -> np.ndarray:
-    """Into how many parts the inner extent is cut: the number of least time, shape (n,).
+    r"""Into how many parts [-] the inner extent is cut: the number of least time, shape (n,).
+
+    .. math::
+        t(s) = r(s T) \frac{2 E (k / s + k_0)}{R / N} + \frac{8\, s\, C}{\eta W_2},\quad
+        1.3\, t(s) < t(1),\quad k / s \ge 256
 
     Args:
-        tiles: blocks of the product without a cut.
-        tile_elements: of the result, in each.
-        result_elements: of the whole result; each part writes it once, and all are read again to be summed.
-        depth: inner extent.
-        flops_per_s: peak of the device for these products.
-        device: its SMs and its L2, through which the partial results go.
+        tiles: T, blocks of the product without a cut [-].
+        depth: k, inner extent [elements].
+        tile_elements: E, of the result, in each block.
+        result_elements: C, of the whole result; each part writes it once, and all are read again to be summed.
+        flops_per_s: R, peak of the device for these products [FLOP/s].
+        device: N its SMs, and W_2 its L2 bandwidth [B/s], through which the partial results go.
+
+    Source: split-K as in NVIDIA's CUTLASS; which cut a library makes is fitted (``WORTH_IT``).
+    Validity: single products; batched ones are not cut.
     """
     parts = np.array(SPLITS, dtype=float)[:, None]
     rate = flops_per_s / device.sm_count
