@@ -17,9 +17,8 @@ from neusight.collect.session import Progress, Report
 from neusight.collect.steps import ModelTask
 from neusight.errors import ModelError, nearest
 from neusight.kernels import group_by_family, work_of
-from neusight.workloads import load_graph, resolve
+from neusight.workloads import Workload, load_workload, resolve
 from neusight.workloads.catalogue import is_image_config
-from neusight.workloads.graph import FoldedGraph
 
 MODELS = ("bert-large", "gpt2-large", "gpt3-xl", "gpt3-2.7b", "opt-1.3b", "resnet-50")
 """Measured unless others are asked for, in every mode."""
@@ -70,12 +69,12 @@ def model_plan(models: Sequence[str], grid: Grid) -> list[ModelTask]:
     steps = product(_configs(models).items(), grid.modes, grid.batches, grid.seq_lens)
     for (model, config), mode, batch, seq_len in steps:
         # Work is the same in every dtype; all traces of ready workloads ship in float32.
-        graph = load_graph(
+        step = load_workload(
             model, mode=mode, batch=batch, seq_len=None if is_image_config(config) else seq_len,
-            optimizer=grid.optimizer, attention=grid.attention, allow_fallback=True,
+            optimizer="none" if mode == "inference" else grid.optimizer, attention=grid.attention, allow_fallback=True,
         )  # fmt: skip
         for dtype in grid.dtypes:
-            work_flops.setdefault(_task(graph, config, dtype, grid.compiled), _flops(graph))
+            work_flops.setdefault(_task(step, config, dtype, grid.compiled), _flops(step))
     return sorted(work_flops, key=work_flops.__getitem__)
 
 
@@ -95,23 +94,24 @@ def _configs(models: Sequence[str]) -> dict[str, dict[str, Any]]:
     return named
 
 
-def _task(graph: FoldedGraph, config: dict[str, Any], dtype: str, compiled: bool) -> ModelTask:
-    """The step of a graph, which has the defaults filled in."""
+def _task(step: Workload, config: dict[str, Any], dtype: str, compiled: bool) -> ModelTask:
+    """The step as it was traced, with the defaults filled in."""
+    asked = step.request
     return ModelTask(
-        model=graph.model,
+        model=asked.model,
         config=json.dumps(config, sort_keys=True),
-        mode=graph.mode,
+        mode=asked.mode,
         dtype=dtype,
-        batch=graph.batch,
-        seq_len=graph.seq_len,
-        attention=graph.attention,
-        optimizer=graph.optimizer,
+        batch=asked.batch,
+        seq_len=asked.seq_len,
+        attention=asked.attention,
+        optimizer=asked.optimizer,
         compiled=compiled,
     )
 
 
-def _flops(graph: FoldedGraph) -> float:
-    kernels = counted_kernels(graph)
+def _flops(step: Workload) -> float:
+    kernels = counted_kernels(step)
     counts = np.array([*kernels.values()])
     return sum(float(work_of(batch).flops @ counts[places]) for batch, places in group_by_family(kernels))
 

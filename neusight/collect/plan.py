@@ -25,8 +25,7 @@ from neusight.kernels import KERNEL_CLASSES, Conv2d, Gemm, Kernel, KernelBatch, 
 from neusight.kernels.work import work_of
 from neusight.learn.calibration import calibration_plan
 from neusight.paths import read_json
-from neusight.workloads import list_workloads, shipped_graph
-from neusight.workloads.graph import FoldedGraph
+from neusight.workloads import Workload, list_workloads, shipped_step
 
 DTYPE_WEIGHTS = {"bfloat16": 1.0, "float32": 0.7, "float16": 0.5, "tf32": 0.5, "float8": 0.5}
 REPEAT_EVERY = 20
@@ -195,18 +194,17 @@ def _ready_steps(dtype: str) -> Iterator[Mapping[Kernel, int]]:
     attention = "eager" if dtype == "float32" else "flash"
     for workload, (mode, batch) in product(list_workloads(), STEPS):
         optimizer = "adamw" if mode == "training" else "none"
-        graph = shipped_graph(
-            workload.name, mode=mode, batch=batch, dtype=dtype, optimizer=optimizer, attention=attention
-        )
-        if graph is not None:
-            yield counted_kernels(graph)
+        options: dict[str, Any] = {"mode": mode, "batch": batch, "dtype": dtype, "attention": attention}
+        step = shipped_step(workload.name, optimizer=optimizer, **options)
+        if step is not None:
+            yield counted_kernels(step)
 
 
-def counted_kernels(graph: FoldedGraph) -> Mapping[Kernel, int]:
+def counted_kernels(step: Workload) -> Mapping[Kernel, int]:
     """The kernels of a step with how often each runs."""
     counts: Counter[Kernel] = Counter()
-    for folded in graph.kernels:
-        counts[folded.kernel] += folded.count
+    for launch in step.launches:
+        counts[launch.kernel] += launch.count
     return counts
 
 

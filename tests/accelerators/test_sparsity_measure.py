@@ -14,7 +14,7 @@ from neusight.errors import ModelError
 from neusight.executors.tensordash import CLUSTERS, clustering_of, random_mask, streams_of
 from neusight.kernels import Conv2d, KernelBatch
 from neusight.transforms.sparsity import OPERANDS
-from neusight.workloads import trace_workload
+from neusight.workloads import load_workload
 
 
 class Known(nn.Module):
@@ -113,8 +113,8 @@ def alexnet() -> SparsityProfile:
 
 
 def test_a_real_network_whose_pruned_weights_stay_pruned(alexnet: SparsityProfile) -> None:
-    nodes = trace_workload("alexnet", mode="training", batch=1).nodes
-    alexnet.check(n.layer for n in nodes for k in n.kernels if k.family in ("conv2d", "gemm"))
+    nodes = load_workload("alexnet", mode="training", batch=1).nodes
+    alexnet.check(n.layer.name() for n in nodes for k in n.kernels if k.family in ("conv2d", "gemm"))
     # Images have no zeros; rectifiers leave about half; the pool passes one gradient of nine.
     assert alexnet.of("features.0").activations.sparsity == 0
     assert 0.3 < alexnet.of("features.8").activations.sparsity < 0.7
