@@ -27,9 +27,7 @@ def kernels(frame: pd.DataFrame) -> KernelBatch:
     return batch
 
 
-def corrected(
-    predictor: KernelPredictor, calibration: Calibration, batch: KernelBatch, device: DeviceSpec
-) -> Costs:
+def corrected(predictor: KernelPredictor, calibration: Calibration, batch: KernelBatch, device: DeviceSpec) -> Costs:
     return replace(predictor, corrections={device.id: calibration}).predict(batch, device)
 
 
