@@ -92,7 +92,7 @@ def gate(
     for change in changed:
         line(change)
     if changed:
-        raise DataError(f"{len(changed)} figures differ from {summary_path()}: mend them, or `{REWRITE}` and say why")
+        raise DataError(f"{summary_path()} says otherwise ({len(changed)} lines): mend it, or `{REWRITE}` and say why")
 
 
 def _note_skipped(counts: Counter[str]) -> None:

@@ -55,6 +55,7 @@ def import_csv(
     gpu: str | None = None,
     split: str | None = None,
     dtype: str = "float32",
+    *,
     about: About | None = None,
 ) -> Manifest:
     """Read the CSV files of a folder (or one file) and write one parquet a family with a manifest.

@@ -51,7 +51,7 @@ def _curve(entrant: TileModelEntrant, gpu: str, rows: pd.DataFrame, asked: FewSh
     found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for seed in asked.seeds:
         predictor = entrant.predictor.kernel_predictor
-        for row in few_shot_curve(predictor, load_device(gpu), rows, rows, asked.points, seed):
+        for row in few_shot_curve(predictor, load_device(gpu), rows, rows, asked.points, seed=seed):
             found.setdefault((row["design"], row["family"], row["count"]), []).append(row)
     return [
         {"gpu": gpu, "design": design, "kind": kind, "points": points, **_means(part)}

@@ -13,6 +13,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
+from neusight.executors.gpu.tile_models.protocol import one_thread
 from neusight.executors.gpu.tiling.decompose import LEARNED_DTYPES
 from neusight.executors.gpu.tiling.library import (
     ANY,
@@ -123,15 +124,12 @@ def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.n
     """
     import torch
 
-    libraries, tables = (sorted({owner(s.device) for s in samples}) for owner in (library_of, table_of))
     features = torch.tensor(np.concatenate([s.features for s in samples]), dtype=torch.float32)
     tiles = torch.tensor(np.concatenate([s.tile for s in samples]))
-    library = torch.tensor([libraries.index(library_of(s.device)) for s in samples for _ in s.tile])
-    table = torch.tensor([tables.index(table_of(s.device)) for s in samples for _ in s.tile])
-    weights = torch.zeros(len(FEATURES), requires_grad=True)
-    shared = torch.zeros(len(TILES), requires_grad=True)
-    of_library = torch.zeros(len(libraries), len(TILES), requires_grad=True)
-    of_table = torch.zeros(len(tables), len(TILES), requires_grad=True)
+    libraries, library = _numbered([library_of(s.device) for s in samples], samples)
+    tables, table = _numbered([table_of(s.device) for s in samples], samples)
+    weights, shared = (torch.zeros(size, requires_grad=True) for size in (len(FEATURES), len(TILES)))
+    of_library, of_table = (torch.zeros(len(n), len(TILES), requires_grad=True) for n in (libraries, tables))
     # The likelihood is concave, so that a quasi-Newton method needs few steps and no schedule.
     optimizer = torch.optim.LBFGS(
         [weights, shared, of_library, of_table], max_iter=STEPS, line_search_fn="strong_wolfe"
@@ -145,19 +143,23 @@ def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.n
         total.backward()
         return total
 
-    # One thread: the order of sums, and so the result, is the same on every machine.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         optimizer.step(loss)
-    finally:
-        torch.set_num_threads(threads)
     values = {ANY: shared}
     values |= {name: shared + of_library[i] for i, name in enumerate(libraries)}
     for s in samples:
         i, j = libraries.index(library_of(s.device)), tables.index(table_of(s.device))
         values[table_of(s.device)] = shared + of_library[i] + of_table[j]
     return _array(weights), {name: _array(value) for name, value in values.items()}
+
+
+def _numbered(owners: Sequence[str], samples: Sequence[_Sample]) -> tuple[list[str], torch.Tensor]:
+    """The distinct owners of samples, and the number of its owner for each row."""
+    import torch
+
+    names = sorted(set(owners))
+    rows = [names.index(owner) for owner, s in zip(owners, samples, strict=True) for _ in s.tile]
+    return names, torch.tensor(rows)
 
 
 def _array(values: torch.Tensor) -> np.ndarray:

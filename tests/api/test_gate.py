@@ -95,4 +95,4 @@ def test_the_command_writes_and_compares(tmp_path: Path, monkeypatch: pytest.Mon
     result = CliRunner().invoke(app, ["evaluate", "gate"])
     assert result.exit_code == 1
     assert "single" in result.stdout and "latency_ms" in result.stdout
-    assert "1 figures differ" in result.stderr and "--write" in result.stderr
+    assert "says otherwise (1 lines)" in result.stderr and "--write" in result.stderr

@@ -95,35 +95,31 @@ def another_family(content: dict[str, Any]) -> None:
     content["observations"][0]["family"] = "poetry"
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda content: content.update(protocol=99), "protocol 99 is not 1"),
-        (lambda content: content.pop("noise"), "no calibration of this version"),
-        (lambda content: content["prior"].update(mood=1.0), "no calibration of this version"),
-        (lambda content: content["observations"][0].pop("log_ratio"), "no calibration of this version"),
-        (other_inputs, "gemm has other inputs"),
-        (another_family, "poetry"),
-    ],
+DAMAGES: tuple[tuple[Callable[[dict[str, Any]], Any], str], ...] = (
+    (lambda content: content.update(protocol=99), "protocol 99 is not 1"),
+    (lambda content: content.pop("noise"), "no calibration of this version"),
+    (lambda content: content["prior"].update(mood=1.0), "no calibration of this version"),
+    (lambda content: content["observations"][0].pop("log_ratio"), "no calibration of this version"),
+    (other_inputs, "gemm has other inputs"),
+    (another_family, "poetry"),
 )
-def test_a_damaged_file_is_refused(
-    calibration: Calibration, tmp_path: Path, damage: Callable[[dict[str, Any]], Any], said: str
-) -> None:
+
+
+def test_a_damaged_file_is_refused(calibration: Calibration, tmp_path: Path) -> None:
     path = calibration.save(tmp_path / "l40s.json")
-    content = json.loads(path.read_text())
-    damage(content)
-    path.write_text(json.dumps(content))
-    with pytest.raises(ArtifactError, match=said) as caught:
-        Calibration.load(path)
-    assert "l40s.json" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    whole = path.read_text()
+    for damage, said in DAMAGES:
+        content = json.loads(whole)
+        damage(content)
+        path.write_text(json.dumps(content))
+        with pytest.raises(ArtifactError, match=said) as caught:
+            Calibration.load(path)
+        assert "l40s.json" in str(caught.value)
+        assert "\n" not in str(caught.value)
     for text in ("{", "[]", '"calibration"'):
-        (tmp_path / "x.json").write_text(text)
-        with pytest.raises(ArtifactError, match=r"x\.json"):
-            Calibration.load(tmp_path / "x.json")
+        path.write_text(text)
+        with pytest.raises(ArtifactError, match=r"l40s\.json"):
+            Calibration.load(path)
     with pytest.raises(ArtifactError, match="nowhere"):
         load_calibrations(tmp_path / "nowhere.json", KernelPredictor.load())
 

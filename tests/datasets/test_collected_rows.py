@@ -53,12 +53,12 @@ def removed(frame, rule):
     return sorted(set(range(len(frame))) - set(result.frame.index))
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_kernels_come_back_as_they_were(tmp_path, family):
-    given = grid(family, 30, "bfloat16")
-    ((batch, positions),) = to_batches(load_kernels(write_rows(tmp_path / "rows.parquet", rows_of(given, "x"))))
-    assert list(positions) == list(range(30))
-    assert [batch.kernel(i) for i in range(30)] == [given.kernel(i) for i in range(30)]
+def test_kernels_come_back_as_they_were(tmp_path):
+    for family in MAKERS:
+        given = grid(family, 30, "bfloat16")
+        ((batch, positions),) = to_batches(load_kernels(write_rows(tmp_path / "rows.parquet", rows_of(given, "x"))))
+        assert list(positions) == list(range(30)), family
+        assert [batch.kernel(i) for i in range(30)] == [given.kernel(i) for i in range(30)], family
 
 
 def test_a_set_its_kernels_and_its_files_read_alike(made):
@@ -97,27 +97,16 @@ def test_a_sample_is_kept_once_on_each_gpu(own):
     assert len(load_kernels(own)) == len(before) + 3
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"kv_len": None}, "kv_len is empty in row 2"),
-        ({"causal": None}, "causal is empty in row 2"),
-        ({"sample": None}, "sample is empty in row 2"),
-        ({"stable": None}, "stable is empty in row 2"),
-        ({"latency_ms": None}, "latency_ms is empty in row 2"),
-        ({"family": "atention"}, "family 'atention' is not known: one of .*did you mean attention"),
-    ],
-)
-def test_a_faulty_cell_is_located(tmp_path, change, said):
-    frame = family_rows("attention", 4).astype(object)
-    for name, value in change.items():
+def test_a_faulty_cell_is_located_and_a_missing_field_named(tmp_path):
+    empty = ("kv_len", "causal", "sample", "stable", "latency_ms")
+    faults = [(name, None, f"{name} is empty in row 2") for name in empty]
+    faults += [("family", "atention", "family 'atention' is not known: one of .*did you mean attention")]
+    for name, value, said in faults:
+        frame = family_rows("attention", 4).astype(object)
         frame.loc[2, name] = value
-    with pytest.raises(DataError, match=said) as error:
-        load_kernels(write_rows(tmp_path / "rows.parquet", frame))
-    assert "\n" not in str(error.value) and "rows.parquet" in str(error.value)
-
-
-def test_a_missing_field_of_the_kernel_is_named(tmp_path):
+        with pytest.raises(DataError, match=said) as error:
+            load_kernels(write_rows(tmp_path / "rows.parquet", frame))
+        assert "\n" not in str(error.value) and "rows.parquet" in str(error.value)
     path = write_rows(tmp_path / "rows.parquet", family_rows("conv2d", 4))
     pd.read_parquet(path).drop(columns="dilation").to_parquet(path)
     with pytest.raises(DataError, match="lacks dilation of a conv2d table"):
@@ -175,17 +164,15 @@ def test_devices_lie_beside_the_data(made, tmp_path):
         device_of("stand-in", {})
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_work_and_rates_are_those_of_the_laws(family):
-    batch = grid(family, 60, "bfloat16", seed=3)
-    work, law = measured(rows_of(batch, "x"), DEVICES), work_of(batch)
-    np.testing.assert_allclose(work["flops"], law.flops, rtol=1e-12)
-    np.testing.assert_allclose(work["bytes"], law.bytes, rtol=1e-12)
-    np.testing.assert_allclose(work["flops_per_s"], flops_per_s(batch, STAND_IN))
-    assert unable(STAND_IN, family, "bfloat16") == "" and unable(STAND_IN, family, "int4_wo")
-
-
-def test_only_products_need_a_rate_of_their_dtype():
+def test_work_and_rates_are_those_of_the_laws():
+    for family in MAKERS:
+        batch = grid(family, 60, "bfloat16", seed=3)
+        work, law = measured(rows_of(batch, "x"), DEVICES), work_of(batch)
+        np.testing.assert_allclose(work["flops"], law.flops, rtol=1e-12, err_msg=family)
+        np.testing.assert_allclose(work["bytes"], law.bytes, rtol=1e-12, err_msg=family)
+        np.testing.assert_allclose(work["flops_per_s"], flops_per_s(batch, STAND_IN), err_msg=family)
+        assert unable(STAND_IN, family, "bfloat16") == "" and unable(STAND_IN, family, "int4_wo"), family
+    # Only products need a rate of their dtype.
     assert "does not compute in int64" in unable(STAND_IN, "gemm", "int64")
     assert unable(STAND_IN, "memory", "int64") == ""
 
@@ -199,15 +186,15 @@ def test_sound_rows_of_every_family_stay(made):
         clean(frame)
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_extents_below_one_are_invalid(family):
-    names = [c.name for c in kernel_columns(family) if c.kind == "integer"]
+def test_extents_below_one_are_invalid():
     may = {"padding", "window", "largest", "read_bytes", "write_bytes", "flops"}
-    zero = pd.concat([rows_of(grid(family, 1), name).assign(**{name: 0}) for name in names], ignore_index=True)
-    assert list(invalid(zero)) == [name not in may for name in names]
-    assert invalid(zero.assign(**dict.fromkeys(names, -1))).all()
-    frame = pd.concat([rows_of(grid(family, 1), "sound"), zero[[n not in may for n in names]]], ignore_index=True)
-    assert removed(frame, "invalid") == list(range(1, len(frame)))
+    for family in MAKERS:
+        names = [c.name for c in kernel_columns(family) if c.kind == "integer"]
+        zero = pd.concat([rows_of(grid(family, 1), name).assign(**{name: 0}) for name in names], ignore_index=True)
+        assert list(invalid(zero)) == [name not in may for name in names], family
+        assert invalid(zero.assign(**dict.fromkeys(names, -1))).all(), family
+        frame = pd.concat([rows_of(grid(family, 1), "sound"), zero[[n not in may for n in names]]], ignore_index=True)
+        assert removed(frame, "invalid") == list(range(1, len(frame))), family
 
 
 def test_unstable_and_throttled_rows_go():

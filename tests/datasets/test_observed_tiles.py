@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from neusight.datasets import observed_tiles
 
@@ -20,11 +19,11 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "tile_m", "tile_n", "kind"), NAMES)
-def test_gemm_names(rows, name, tile_m, tile_n, kind):
-    seen = observed_tiles(rows({"kernel_name": name})).iloc[0]
-    assert seen["kind"] == kind
-    np.testing.assert_equal((seen["tile_m"], seen["tile_n"]), (tile_m, tile_n))
+def test_gemm_names(rows):
+    for name, tile_m, tile_n, kind in NAMES:
+        seen = observed_tiles(rows({"kernel_name": name})).iloc[0]
+        assert seen["kind"] == kind, name
+        np.testing.assert_equal((seen["tile_m"], seen["tile_n"]), (tile_m, tile_n), name)
 
 
 def test_split_k_is_blocks_over_tiles(rows):
@@ -32,9 +31,7 @@ def test_split_k_is_blocks_over_tiles(rows):
     row = {"m": 1024, "n": 2560, "k": 2560, "kernel_name": "ampere_sgemm_128x64_tn"}
     seen = observed_tiles(rows(row | grid)).iloc[0]
     assert (seen["grid"], seen["split_k"]) == (960, 3)
-
-
-def test_a_batch_is_no_split(rows):
+    # A batch is no split.
     row = {"op": "bmm", "batch": 7, "m": 64, "n": 128, "kernel_name": "volta_sgemm_128x64_nn", "grid_z": 7}
     assert observed_tiles(rows(row)).iloc[0]["split_k"] == 1
 
@@ -54,11 +51,11 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "every", "tile_m", "tile_n", "kind"), CONVOLUTIONS)
-def test_convolution_names(rows, name, every, tile_m, tile_n, kind):
-    seen = observed_tiles(rows({"op": "conv2d", "kernel_name": name, "kernel_names": every or None})).iloc[0]
-    assert seen["kind"] == kind
-    np.testing.assert_equal((seen["tile_m"], seen["tile_n"]), (tile_m, tile_n))
+def test_convolution_names(rows):
+    for name, every, tile_m, tile_n, kind in CONVOLUTIONS:
+        seen = observed_tiles(rows({"op": "conv2d", "kernel_name": name, "kernel_names": every or None})).iloc[0]
+        assert seen["kind"] == kind, name
+        np.testing.assert_equal((seen["tile_m"], seen["tile_n"]), (tile_m, tile_n), name)
 
 
 def test_launches_are_counted(rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,23 @@ class Reports:
             raise KeyboardInterrupt
 
 
+@pytest.fixture(scope="module")
+def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run, that tests only read."""
+    out = tmp_path_factory.mktemp("finished")
+    train(Options(source=source, out=out, families=("gemm",), backend="linear", gpus=GPUS))
+    return out
+
+
+@pytest.fixture(scope="module")
+def interrupted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted when all of its folds were done."""
+    out = tmp_path_factory.mktemp("interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        train(Options(source=source, out=out, families=("gemm",), backend="linear", gpus=GPUS), Reports(ALL[-1]))
+    return out
+
+
 ALL = [f"gemm: without {gpu}" for gpu in sorted(GPUS)] + ["gemm: all GPUs"]
 
 
@@ -107,9 +125,8 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert all(gpu in card for gpu in GPUS)
 
 
-def test_the_tile_choice_is_that_of_the_kernel_names(options: Callable[..., Options]) -> None:
-    train(options())
-    choice = TileChoice.load(options().out / "tile_choice.json")
+def test_the_tile_choice_is_that_of_the_kernel_names(finished: Path) -> None:
+    choice = TileChoice.load(finished / "tile_choice.json")
     extents = [np.array([v], dtype=float) for v in (1024, 1024, 512, 1)]
     # cuBLAS tiles the transposed product: 128x64 in the name is 64 rows by 128 columns of C[m,n].
     assert [float(v[0]) for v in choice.pick("linear", Products(*extents), load_device("a100-pcie-40gb"))] == [64, 128]
@@ -121,85 +138,62 @@ def test_launch_floors_are_the_fastest_launches(source: Path) -> None:
     assert floors == {op: pytest.approx(0.97e-3 * FLOOR_MS, rel=0.05) for op in ("linear", "bmm")}
 
 
-def test_training_again_gives_the_same_weights(options: Callable[..., Options], tmp_path: Path) -> None:
-    first, second = (train(options(out=tmp_path / name))["gemm"].manifest for name in ("a", "b"))
-    assert first == second
-    assert first.weights_sha256 == second.weights_sha256 != ""
-
-
-def test_resume_skips_finished_folds_and_ends_in_the_same_model(
-    options: Callable[..., Options], tmp_path: Path
-) -> None:
+def test_training_again_and_resuming_give_the_same_model(options: Callable[..., Options], finished: Path) -> None:
+    whole = load_artifact(finished / "gemm").manifest
     with pytest.raises(KeyboardInterrupt):
         train(options(), Reports(interrupt=ALL[2]))
     out = options().out
     assert not (out / "gemm").exists()
     reports = Reports()
-    resumed = train(options(resume=True), reports)["gemm"]
+    resumed = train(options(resume=True), reports)["gemm"].manifest
     assert reports.tasks == ALL[2:]
     assert not (out / ".training").exists()
-    assert resumed.manifest == train(options(out=tmp_path / "whole"))["gemm"].manifest
+    assert resumed == whole
+    assert resumed.weights_sha256 == whole.weights_sha256 != ""
+    assert train(options())["gemm"].manifest == whole
 
 
-def test_without_resume_everything_is_fitted_anew(options: Callable[..., Options]) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(options(), Reports(interrupt=ALL[2]))
-    reports = Reports()
-    train(options(), reports)
-    assert reports.tasks == ALL
-
-
-@pytest.mark.parametrize("interrupt", ALL)
-def test_an_interruption_leaves_the_existing_model_untouched(interrupt: str, options: Callable[..., Options]) -> None:
+def test_an_interruption_leaves_the_existing_model_untouched(options: Callable[..., Options], finished: Path) -> None:
     out = options().out
-    train(options())
+    shutil.copytree(finished, out)
     before = contents(out)
-    with pytest.raises(KeyboardInterrupt):
-        train(options(parameters=(("alpha", 0.5),)), Reports(interrupt=interrupt))
-    after = contents(out)
-    assert {name: after[name] for name in before} == before
-    assert all(name.startswith(".training/") and name.endswith(".json") for name in after.keys() - before.keys())
+    for interrupt in ALL:
+        with pytest.raises(KeyboardInterrupt):
+            train(options(parameters=(("alpha", 0.5),)), Reports(interrupt=interrupt))
+        after = contents(out)
+        assert {name: after[name] for name in before} == before, interrupt
+        assert all(name.startswith(".training/") and name.endswith(".json") for name in after.keys() - before.keys())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"parameters": (("alpha", 0.5),)},
-        {"backend": "roofline"},
-        {"backend": "gbm", "parameters": (("rounds", 10),)},
-        {"gpus": GPUS[1:]},
-        {"seed": 7},
-    ],
-)
-def test_a_run_with_other_options_does_not_reuse_folds(
-    changes: dict[str, Any], options: Callable[..., Options]
+def test_folds_are_reused_by_the_same_run_alone(
+    options: Callable[..., Options], interrupted: Path, source: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(options(), Reports(interrupt=ALL[-1]))
-    reports = Reports()
-    train(options(resume=True, **changes), reports)
-    kept = changes.get("gpus", GPUS)
-    silent = changes.get("backend") == "roofline"  # it has nothing to report on
-    assert list(dict.fromkeys(reports.tasks)) == [
-        task for task in ALL if not silent and (task == ALL[-1] or task.split()[-1] in kept)
-    ]
-    manifest = load_artifact(options().out / "gemm").manifest
-    assert manifest.training_gpus == sorted(kept)
-    assert manifest.backend == changes.get("backend", "linear")
-
-
-def test_a_run_on_other_measurements_does_not_reuse_folds(
-    options: Callable[..., Options], source: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(options(), Reports(interrupt=ALL[-1]))
     other = tmp_path / "other"
     other.mkdir()
     frame = pd.read_parquet(source / "gemm.parquet")
     frame.assign(latency_ms=1.01 * frame["latency_ms"]).to_parquet(other / "gemm.parquet")
+    runs: list[dict[str, Any]] = [
+        {"resume": False},
+        {"parameters": (("alpha", 0.5),)},
+        {"backend": "gbm", "parameters": (("rounds", 10),)},
+        {"gpus": GPUS[1:]},
+        {"seed": 7},
+        {"source": other},
+    ]
+    for number, changes in enumerate(runs):
+        out, reports = tmp_path / str(number), Reports()
+        shutil.copytree(interrupted, out)
+        train(options(**{"out": out, "resume": True} | changes), reports)
+        kept = changes.get("gpus", GPUS)
+        assert list(dict.fromkeys(reports.tasks)) == [t for t in ALL if t == ALL[-1] or t.split()[-1] in kept], changes
+        manifest = load_artifact(out / "gemm").manifest
+        assert (manifest.training_gpus, manifest.backend) == (sorted(kept), changes.get("backend", "linear"))
+
+
+def test_a_backend_that_learns_nothing_trains_silently(options: Callable[..., Options]) -> None:
     reports = Reports()
-    train(options(source=other, resume=True), reports)
-    assert reports.tasks == ALL
+    assert train(options(backend="roofline"), reports)["gemm"].manifest.backend == "roofline"
+    assert reports.tasks == []
 
 
 def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., Options]) -> None:
@@ -227,29 +221,20 @@ def test_the_stop_comes_from_the_held_out_devices(options: Callable[..., Options
     assert manifest.parameters["seed"] == 0
 
 
-def test_families_without_rows_are_named_and_nothing_is_written(options: Callable[..., Options]) -> None:
-    with pytest.raises(DataError, match="no row_reduction rows on p100-pcie-16gb"):
-        train(options(families=("row_reduction", "gemm")))
-    assert not list(options().out.glob("*/manifest.json"))
+def test_what_cannot_be_trained_is_named_and_nothing_is_written(options: Callable[..., Options]) -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"families": ("row_reduction", "gemm")}, DataError, "no row_reduction rows on p100-pcie-16gb"),
+        ({"gpus": ("l4",)}, DataError, "no rows of gemm on l4"),
+        ({"families": ("scan",)}, ArtifactError, "feature contract"),
+        ({"backend": "forest"}, ArtifactError, "no tile-model backend 'forest'"),
+    ]
+    for changes, error, message in wrong:
+        with pytest.raises(error, match=message):
+            train(options(**changes))
+        assert not list(options().out.glob("*/manifest.json")), changes
 
 
-def test_gpus_without_rows_are_named(options: Callable[..., Options]) -> None:
-    with pytest.raises(DataError, match="no rows of gemm on l4"):
-        train(options(gpus=("l4",)))
-    assert not options().out.exists()
-
-
-def test_an_unknown_family_or_backend_is_refused(options: Callable[..., Options]) -> None:
-    with pytest.raises(ArtifactError, match="feature contract"):
-        train(options(families=("scan",)))
-    assert not options().out.exists()
-    with pytest.raises(ArtifactError, match="no tile-model backend 'forest'"):
-        train(options(backend="forest"))
-    assert not list(options().out.glob("*/manifest.json"))
-
-
-def test_manifests_are_plain_json(options: Callable[..., Options]) -> None:
-    train(options())
-    content = json.loads((options().out / "gemm" / "manifest.json").read_text())
+def test_manifests_are_plain_json(finished: Path) -> None:
+    content = json.loads((finished / "gemm" / "manifest.json").read_text())
     assert content["protocol"] == 2
     assert content["contract"]["target"] == "logit_utilisation"

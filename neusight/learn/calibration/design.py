@@ -96,6 +96,7 @@ def few_shot_curve(
     pool: pd.DataFrame,
     test: pd.DataFrame,
     counts: Sequence[int] = COUNTS,
+    *,
     seed: int = 0,
     prior: Prior | None = None,
 ) -> list[dict[str, Any]]:
@@ -117,8 +118,10 @@ def few_shot_curve(
         width (median of high / low) of the intervals; figures in percent but for the width.
     """
     pool, test = usable(pool, device), test[(test["gpu"] == device.id).to_numpy()]
+    pool = pool.iloc[np.random.default_rng(seed).permutation(len(pool))]
     rows = []
-    for design, drawn in _draws(predictor, device, pool, max(counts), seed, prior or Prior()).items():
+    for design, positions in _draws(timings_of(predictor, device, pool), max(counts), prior or Prior()).items():
+        drawn = pool.index[positions]
         left = test[~test.index.isin(drawn)]
         for count in counts:
             calibration = fit_calibration(predictor, device, pool.loc[drawn[:count]], prior)
@@ -130,19 +133,13 @@ def few_shot_curve(
     return rows
 
 
-def _draws(
-    predictor: KernelPredictor, device: DeviceSpec, pool: pd.DataFrame, count: int, seed: int, prior: Prior
-) -> dict[str, list[Any]]:
-    """Index labels of the rows that each design draws, in order."""
-    rng = np.random.default_rng(seed)
-    shuffled = rng.permutation(len(pool))
-    timings = timings_of(predictor, device, pool.iloc[shuffled])
+def _draws(timings: Timings, count: int, prior: Prior) -> dict[str, np.ndarray]:
+    """Positions, in the shuffled frame of the timings, of the rows that each design draws, in order."""
     kind = timings.points.kind
     some = np.concatenate([np.sort(np.flatnonzero(kind == name))[:POOL] for name in np.unique(kind)])
     balanced = 1.0 / np.array([(kind[some] == name).sum() for name in kind[some]])
     planned = timings.kernel[some][informative(timings.take(some), count, prior, balanced)]
-    chosen = {"plan": shuffled[planned], "random": shuffled[:count]}
-    return {design: pool.index[positions].tolist() for design, positions in chosen.items()}
+    return {"plan": planned, "random": np.arange(min(count, len(timings)))}
 
 
 def _errors(predictor: KernelPredictor, device: DeviceSpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:

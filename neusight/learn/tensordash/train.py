@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import NeusightError
+from neusight.executors.gpu.features import FeatureContract
 from neusight.executors.gpu.tile_models import Artifact, load_artifact, new_model, save_artifact
 from neusight.executors.gpu.tile_models.artifact import Manifest, file_sha256
 from neusight.executors.tensordash.features import Passes
@@ -72,27 +73,35 @@ def train(
     chosen = PARAMETERS | (parameters or {}) | {"seed": seed}
     learned = training_set(_columns(frame[~held]), contract)
     model = new_model("mlp", **chosen).fit(learned, None, _epoch)
-    manifest = Manifest(
+    record = {"rows": int((~held).sum()), "sha256": _hashes(data / DATASET)}
+    unmeasured = _manifest(chosen, contract, record, _domain(learned.features))
+    measured = _measured(Artifact(unmeasured, model), frame[held])
+    folder = save_artifact(Artifact(measured, model), out / NAME, render_tensordash_card(measured))
+    load_tile_model.cache_clear()
+    return load_artifact(folder, contract)
+
+
+def _manifest(
+    parameters: dict[str, Any], contract: FeatureContract, data: dict[str, Any], domain: dict[str, Any]
+) -> Manifest:
+    """Of a model whose errors are still to be measured."""
+    return Manifest(
         name=NAME,
         backend="mlp",
-        parameters=chosen,
+        parameters=parameters,
         contract=contract,
-        data={"rows": int((~held).sum()), "sha256": _hashes(data / DATASET)},
+        data=data,
         training_gpus=["tensordash"],
-        seed=seed,
+        seed=parameters["seed"],
         interval=[1.0, 1.0],
         interval_seen=[1.0, 1.0],
         levels={},
-        domain=_domain(learned.features),
+        domain=domain,
         launch_floors_s={},
         metrics={},
         versions=_versions(),
         simulator="neusight.executors.tensordash",
     )
-    measured = _measured(Artifact(manifest, model), frame[held])
-    folder = save_artifact(Artifact(measured, model), out / NAME, render_tensordash_card(measured))
-    load_tile_model.cache_clear()
-    return load_artifact(folder, contract)
 
 
 def _measured(artifact: Artifact, frame: pd.DataFrame) -> Manifest:
@@ -105,23 +114,21 @@ def _measured(artifact: Artifact, frame: pd.DataFrame) -> Manifest:
     whole = columns["part"] == "whole"
     metrics = {
         "held_out_rows": len(frame),
-        "held_out_error_percent": {
-            name: _figures(error[rows])
-            for name, rows in {
-                "all": np.ones(len(frame), dtype=bool),
-                **{f"part {p}": columns["part"] == p for p in np.unique(columns["part"])},
-                **{
-                    f"part whole, zeros by {c}": whole & (columns["cluster"] == c)
-                    for c in np.unique(columns["cluster"])
-                },
-            }.items()
-            if rows.any()
-        },
+        "held_out_error_percent": {name: _figures(error[rows]) for name, rows in _groups(columns) if rows.any()},
         "held_out_noise_percent": _figures(noise),
         "one_draw_scatter_percent": _figures(100 * columns["scatter"][whole]) if whole.any() else {},
     }
     content = {name: getattr(artifact.manifest, name) for name in asdict(artifact.manifest)}
     return Manifest(**content | {"metrics": metrics, "interval": [low, high], "interval_seen": [low, high]})
+
+
+def _groups(columns: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Passes whose errors are told apart: all, by part, and of the whole range by how zeros keep together."""
+    part, cluster = columns["part"], columns["cluster"]
+    yield "all", np.ones(len(part), dtype=bool)
+    yield from ((f"part {name}", part == name) for name in np.unique(part))
+    for name in np.unique(cluster):
+        yield f"part whole, zeros by {name}", (part == "whole") & (cluster == name)
 
 
 def _figures(percent: np.ndarray) -> dict[str, float]:
@@ -131,16 +138,6 @@ def _figures(percent: np.ndarray) -> dict[str, float]:
 
 def render_tensordash_card(manifest: Manifest) -> str:
     """Markdown for ``card.md``, from the manifest alone."""
-    metrics = manifest.metrics
-    bullets = {
-        "simulator": f"{manifest.simulator}, option list oldest-row, depth 3, 16 lanes, up to {MOST_ROWS} PE rows",
-        "rows": f"{manifest.data['rows']:,} passes, each a mean over draws of its zeros",
-        "parameters": ", ".join(f"{k} = {v}" for k, v in manifest.parameters.items()),
-        "versions": ", ".join(f"{k} {v}" for k, v in manifest.versions.items()),
-    }
-    errors = {**metrics["held_out_error_percent"], "noise of these means": metrics["held_out_noise_percent"]}
-    if metrics["one_draw_scatter_percent"]:
-        errors["scatter of a single draw"] = metrics["one_draw_scatter_percent"]
     contract, domain = manifest.contract, manifest.domain
     ranges = zip(contract.features, domain["low"], domain["high"], strict=True)
     parts = [
@@ -149,25 +146,44 @@ def render_tensordash_card(manifest: Manifest) -> str:
         "`logit(utilisation)` as a correction of what order statistics expect. It answers simulated TensorDash tiles, "
         f"never kernels on GPUs. Backend `{manifest.backend}`, protocol {manifest.protocol}, seed {manifest.seed}. "
         "Generated by `python -m neusight.learn.tensordash.train`.",
-        "## Training",
-        "\n".join(f"- {name}: {value}" for name, value in bullets.items()),
-        "Data, by sha256:",
-        "\n".join(f"- {name}: {value}" for name, value in manifest.data["sha256"].items()),
+        *_training_parts(manifest),
         f"## Features (contract version {contract.version})",
         _table("feature | from | to", (f"{name} | {low:.3g} | {high:.3g}" for name, low, high in ranges)),
-        "## Error on passes that were left out",
-        f"Cycles against the mean over draws, {metrics['held_out_rows']:,} passes, in percent.",
-        _table(
-            "passes | mean | p99 | worst",
-            (f"{name} | {e['mean']:.2f} | {e['p99']:.2f} | {e['worst']:.2f}" for name, e in errors.items()),
-        ),
-        f"Interval: cycles x {manifest.interval[0]:g} to x {manifest.interval[1]:g} encloses 90 % of these means. A "
-        "single draw scatters by more than the model errs where streams or lanes have zero fractions of their own.",
+        *_error_parts(manifest),
         "## Gaps",
         "Other option lists, depths, lanes and wider tiles are refused: simulate them. Zeros are drawn from a "
         "beta-Bernoulli model; masks of networks may keep together in ways that it does not have.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _training_parts(manifest: Manifest) -> list[str]:
+    bullets = {
+        "simulator": f"{manifest.simulator}, option list oldest-row, depth 3, 16 lanes, up to {MOST_ROWS} PE rows",
+        "rows": f"{manifest.data['rows']:,} passes, each a mean over draws of its zeros",
+        "parameters": ", ".join(f"{k} = {v}" for k, v in manifest.parameters.items()),
+        "versions": ", ".join(f"{k} {v}" for k, v in manifest.versions.items()),
+    }
+    return ["## Training", _bullets(bullets), "Data, by sha256:", _bullets(manifest.data["sha256"])]
+
+
+def _error_parts(manifest: Manifest) -> list[str]:
+    metrics = manifest.metrics
+    errors = {**metrics["held_out_error_percent"], "noise of these means": metrics["held_out_noise_percent"]}
+    if metrics["one_draw_scatter_percent"]:
+        errors["scatter of a single draw"] = metrics["one_draw_scatter_percent"]
+    rows = (f"{name} | {e['mean']:.2f} | {e['p99']:.2f} | {e['worst']:.2f}" for name, e in errors.items())
+    return [
+        "## Error on passes that were left out",
+        f"Cycles against the mean over draws, {metrics['held_out_rows']:,} passes, in percent.",
+        _table("passes | mean | p99 | worst", rows),
+        f"Interval: cycles x {manifest.interval[0]:g} to x {manifest.interval[1]:g} encloses 90 % of these means. A "
+        "single draw scatters by more than the model errs where streams or lanes have zero fractions of their own.",
+    ]
+
+
+def _bullets(entries: dict[str, str]) -> str:
+    return "\n".join(f"- {name}: {value}" for name, value in entries.items())
 
 
 def _table(head: str, lines: Any) -> str:

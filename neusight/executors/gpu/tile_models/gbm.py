@@ -9,6 +9,19 @@ import numpy as np
 
 from neusight.executors.gpu.tile_models.protocol import Progress, TrainingSet, log_error, residual_target
 
+SETTINGS: dict[str, Any] = {
+    "objective": "regression_l1",
+    "min_data_in_leaf": 100,
+    "feature_fraction": 0.8,
+    "bagging_fraction": 0.7,
+    "bagging_freq": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "num_threads": 2,
+    "verbosity": -1,
+}
+"""Of LightGBM, chosen by hand; deterministic for a seed."""
+
 
 class GbmModel:
     """``logit(u) = prior + trees(x)``, least absolute deviations, seeded and deterministic.
@@ -40,20 +53,7 @@ class GbmModel:
         import lightgbm
 
         target, weight = residual_target(data)
-        settings = {
-            "objective": "regression_l1",
-            "num_leaves": self.leaves,
-            "learning_rate": self.learning_rate,
-            "min_data_in_leaf": 100,
-            "feature_fraction": 0.8,
-            "bagging_fraction": 0.7,
-            "bagging_freq": 1,
-            "seed": self.seed,
-            "deterministic": True,
-            "force_row_wise": True,
-            "num_threads": 2,
-            "verbosity": -1,
-        }
+        settings = SETTINGS | {"num_leaves": self.leaves, "learning_rate": self.learning_rate, "seed": self.seed}
         dataset = lightgbm.Dataset(data.features, target, weight=weight / weight.mean())
         self.history_ = []
 

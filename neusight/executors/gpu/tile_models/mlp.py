@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from neusight.executors.gpu.tile_models.protocol import Progress, TrainingSet, log_error
+from neusight.executors.gpu.tile_models.protocol import Progress, TrainingSet, log_error, one_thread
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +41,7 @@ class MlpModel:
 
     def __init__(
         self,
+        *,
         epochs: int = 16,
         stop: int | None = None,
         hidden: int = 32,
@@ -65,14 +66,8 @@ class MlpModel:
 
     def fit(self, data: TrainingSet, held_out: TrainingSet | None = None, progress: Progress | None = None) -> Self:
         """Train on weighted random batches; deterministic for a seed."""
-        import torch
-
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             self._train(data, held_out, progress)
-        finally:
-            torch.set_num_threads(threads)
         return self
 
     def _train(self, data: TrainingSet, held_out: TrainingSet | None, progress: Progress | None) -> None:
@@ -82,16 +77,12 @@ class MlpModel:
         rng = np.random.default_rng(self.seed)
         weights = {k: torch.tensor(v, requires_grad=True) for k, v in self._start(data.features.shape[1], rng).items()}
         levels = torch.zeros(int(data.group.max()) + 1, requires_grad=True)
-        groups: list[dict[str, Any]] = [{"params": list(weights.values())}, {"params": [levels], "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=self.weight_decay)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.learning_rate, total_steps=self.epochs * STEPS_PER_EPOCH
-        )
+        optimizer, schedule = self._descent([*weights.values()], levels)
         tensors = _tensors(data, scale)
         chance = np.cumsum(data.weight / data.weight.sum())
         self._keep(weights, scale)
         # Before the first epoch the network says nothing: the prior alone answers, and may be what is best.
-        self.history_ = [log_error(self, held_out) if held_out is not None else float("nan")]
+        self.history_ = [self._error(held_out)]
         epochs = self.epochs if self.stop is None else self.stop
         for epoch in range(epochs):
             for _ in range(STEPS_PER_EPOCH):
@@ -102,9 +93,21 @@ class MlpModel:
                 optimizer.step()
                 schedule.step()
             self._keep(weights, scale)
-            self.history_.append(log_error(self, held_out) if held_out is not None else float("nan"))
+            self.history_.append(self._error(held_out))
             if progress:
                 progress(epoch + 1, epochs, self.history_[-1])
+
+    def _descent(self, weights: list[torch.Tensor], levels: torch.Tensor) -> tuple[Any, Any]:
+        """Optimizer and schedule; levels, which are dropped afterwards, are not decayed."""
+        import torch
+
+        groups: list[dict[str, Any]] = [{"params": weights}, {"params": [levels], "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=self.weight_decay)
+        steps = self.epochs * STEPS_PER_EPOCH
+        return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, total_steps=steps)
+
+    def _error(self, held_out: TrainingSet | None) -> float:
+        return log_error(self, held_out) if held_out is not None else float("nan")
 
     def _keep(self, weights: dict[str, torch.Tensor], scale: dict[str, np.ndarray]) -> None:
         self.state_ = scale | {k: v.detach().numpy().copy() for k, v in weights.items()}

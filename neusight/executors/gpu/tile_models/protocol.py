@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,19 @@ from neusight.errors import ArtifactError, nearest
 
 Progress = Callable[[int, int, float], None]
 """Called after each epoch or round with (done, of, error): error in log-latency on the held-out device, or nan."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch: the order of sums, and so the result, is the same on every machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, kw_only=True)
