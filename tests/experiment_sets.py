@@ -15,7 +15,7 @@ SHARE = 0.6
 """Of the roofline that every kernel reaches, whatever its GPU."""
 FLOOR_MS = 0.008
 STEP_MS = {"t4": 40.0, "v100-pcie-32gb": 20.0, "l4": 30.0, "mi100": 25.0}
-GPT2 = Path(neusight.__file__).parent / "graphs" / "workloads" / "configs" / "gpt2.json"
+GPT2 = Path(neusight.__file__).parent / "workloads" / "configs" / "gpt2.json"
 """Of twelve layers. Its trace ships: no test waits for one."""
 STEP = {"model": "mine", "mode": "inference", "batch": 2, "seq_len": 128}
 

@@ -18,14 +18,19 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `neusight experi
 
 @app.command("list")
 def list_(form: Format = "human") -> None:
-    """List the experiments of this checkout."""
-    from neusight.cli.output import Column, Output, table
+    """List the experiments that are declared: `run` does each again, with NEUSIGHT_DATA set."""
+    from neusight.cli.output import Column, Output, note, table
     from neusight.experiments import list_experiments
+    from neusight.paths import checkout_dir
 
     rows = [
         {"id": e.id, "title": e.declared.title, "report": list(e.declared.report), "data": e.declared.subject}
         for e in list_experiments()
     ]
+    if not rows:
+        note(
+            f"{checkout_dir('experiments')} declares no experiment: add ID/experiment.toml, or take a checkout of the project"
+        )
 
     def human() -> None:
         columns = [Column("id"), Column("data"), Column("title", wrap=True)]
@@ -38,7 +43,8 @@ def list_(form: Format = "human") -> None:
 def run(
     name: Id,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write; default: the experiment's own folder.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to write; default, in a checkout: the experiment's own folder."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A small sample and little training, to see that all works; needs --out.")
@@ -46,7 +52,8 @@ def run(
     jobs: Annotated[int, typer.Option(min=1, max=1024, help="Trainings at a time.")] = 1,
     form: Format = "human",
 ) -> None:
-    """Run an experiment and write results.json, report.md and figures, and README's accuracy section if it has a part.
+    """Run an experiment and write results.json, summary.json, report.md and figures, and README's accuracy section if it
+    has a part. Row by row, results stay out of the repository; their summary is committed.
 
     What was trained is kept in the user's cache: a second run only predicts, as long as data and code are the same.
 
@@ -59,9 +66,12 @@ def run(
     from neusight.cli.output import Output, note, tasks
     from neusight.experiments import find_experiment, write_results
     from neusight.experiments import run as carry_out
+    from neusight.paths import checkout_dir
 
     if quick and out is None:
         raise typer.BadParameter("a quick run gives no results of the experiment: say where to", param_hint="--out")
+    if out is None and not checkout_dir("README.md").is_file():
+        raise typer.BadParameter("an installed package keeps no results: say where to", param_hint="--out")
     experiment = find_experiment(name)
     with tasks() as report:
         results = carry_out(experiment, quick, jobs, report)
@@ -75,9 +85,9 @@ def run(
 
 @app.command()
 def report(
-    path: Annotated[Path, typer.Argument(metavar="RESULTS", help="results.json, or the folder that holds it.")],
+    path: Annotated[Path, typer.Argument(metavar="RESULTS", help="results.json, summary.json, or their folder.")],
 ) -> None:
-    """Write report.md and figures again from results.json."""
+    """Write summary, report.md and figures again; of a summary alone all but the figures of single rows."""
     from neusight.cli.output import note
     from neusight.experiments import read_results, write_results
 
@@ -94,16 +104,18 @@ def readme() -> None:
 
 @app.command()
 def compare(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="results.json of the earlier run, or its folder.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="results.json of the later run, or its folder.")],
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Folder or results of the earlier run.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="Folder or results of the later run.")],
     tolerance: Annotated[float, typer.Option(min=0, help="Percent by which a prediction that is right may miss.")] = 10,
     allow: Annotated[int, typer.Option(min=0, help="Cases that may turn from right to wrong.")] = 0,
     form: Format = "human",
 ) -> None:
     """Compare two runs prediction by prediction. Exit 1 when more cases than allowed turned from right to wrong.
 
+    Where one of them is a summary alone, as committed, means are compared, by GPU and kind of kernel.
+
     A case turned when it was off by no more than the tolerance, is off by more now, and by more than one percentage
-    point more than before. Cases are the kernels that results keep and every whole model.
+    point more than before. Cases are the kernels that results keep, every whole model, and every simulated product.
 
     Example: `neusight experiments compare ./before experiments/leave-one-gpu-out --tolerance 10`
     """
@@ -113,11 +125,14 @@ def compare(
 
     found = join(read_results(old), read_results(new), tolerance)
     groups, worse = found.groups(), [vars(case) for case in found.worse]
-    data = {"groups": groups, "worse": worse, "lost": found.lost, "new": found.new}
+    data = {"by": found.by, "groups": groups, "worse": worse, "lost": found.lost, "new": found.new}
     Output(form).data(data, groups, lambda: _show_comparison(found))
     if len(worse) > allow:
         note(f"error: {len(worse)} cases turned from right to wrong, {allow} may: see which and why, or --allow them")
         raise typer.Exit(1)
+
+
+SUMMARY_SAID = ", since one of the two is a summary: results.json of both compares prediction by prediction"
 
 
 def _readme() -> None:
@@ -146,6 +161,7 @@ def _show_comparison(found: Comparison) -> None:
     from neusight.cli.output import Column, line, table
 
     titles = ("group", "cases", "before", "after", "worse", "better")
+    line(f"Compared {found.by} by {found.by}{SUMMARY_SAID if found.by == 'mean' else ''}.")
     line(f"Mean error in percent; right is within {found.tolerance:g} %.")
     table(
         [Column(title, right=place > 0) for place, title in enumerate(titles)],

@@ -4,18 +4,18 @@ Know
     ``list_experiments(root=None) -> [Experiment]``, ``find_experiment(id, root=None)``: id, folder, declaration.
 Run
     ``run(experiment, quick=False, jobs=1, report=None) -> results``; ``write_results(folder, results) -> [Path]``:
-    results.json, report.md and figures; ``load_results(experiment)``: what the last run left;
-    ``read_results(path)``: from any file or folder.
+    results.json, summary.json, report.md and figures; ``load_results(experiment)``: what the last run left, at least
+    its summary; ``read_results(path)``: from any file or folder.
 Judge
     ``compare(old, new, tolerance=10) -> Comparison``: ``.groups()``, ``.worse``, ``.better``, case by case.
 Show
     ``update_readme(path, [results]) -> bool``, ``accuracy_block([results]) -> str``: README's accuracy section.
 """
 
-from neusight.experiments.compare import Case, Comparison, compare
-from neusight.experiments.declare import Declaration, Experiment, find_experiment, list_experiments
-from neusight.experiments.readme import accuracy_block, update_readme
-from neusight.experiments.results import load_results, read_results, write_results
+from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration, find_experiment, list_experiments
+from neusight.experiments.judge import Case, Comparison, compare
+from neusight.experiments.report import accuracy_block, update_readme, write_results
+from neusight.experiments.results import load_results, read_results, summary_of
 from neusight.experiments.run import run
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Comparison",
     "Declaration",
     "Experiment",
+    "SparseDeclaration",
     "accuracy_block",
     "compare",
     "find_experiment",
@@ -30,6 +31,7 @@ __all__ = [
     "load_results",
     "read_results",
     "run",
+    "summary_of",
     "update_readme",
     "write_results",
 ]

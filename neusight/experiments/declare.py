@@ -1,4 +1,8 @@
-"""What an experiment is: ``experiments/<id>/experiment.toml`` declares data, folds, predictors, parts and targets."""
+"""What an experiment is: ``experiments/<id>/experiment.toml`` declares data, folds, predictors, parts and targets.
+
+Two kinds: ``measured`` trains predictors on some GPUs and tests them on others, ``sparse`` compares a simulated machine
+with its dense twin.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from neusight.errors import DataError, nearest
-from neusight.experiments.sparse_declare import SparseDeclaration
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
@@ -134,6 +138,7 @@ class Declaration(_Closed):
         readme: whether README's accuracy section shows the results.
     """
 
+    kind: Literal["measured"] = "measured"
     title: str
     question: str
     report: tuple[Part, ...] = Field(min_length=1)
@@ -156,58 +161,109 @@ class Declaration(_Closed):
         return tuple(gpu for gpu in self.gpus if gpu not in fold.held_out)
 
 
+class RandomZeros(_Closed):
+    """Streams of ``length`` steps with independent or clustered zeros, for each number of PE rows."""
+
+    length: int = Field(default=4096, ge=1)
+    rows: tuple[int, ...] = (1, 4, 16)
+    sparsities: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    clusterings: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8)
+    clustered_sparsity: float = Field(default=0.5, ge=0, le=1)
+
+
+class Network(_Closed):
+    """A network in training: ``model`` as ``neusight predict`` takes it, ``profile`` its zeros, a file in the
+    experiment's folder that the command ``measured`` wrote.
+    """
+
+    name: str
+    model: str
+    batch: int = Field(default=4, ge=1)
+    profile: str
+    measured: str
+
+
+class Designs(_Closed):
+    """Machines with one figure changed at a time."""
+
+    rows: tuple[int, ...] = ()
+    depth: tuple[int, ...] = ()
+    lanes: tuple[int, ...] = ()
+
+
+class SparseTargets(_Closed):
+    """What the literature reports, and by how many percent the tile model may miss the simulator in any product."""
+
+    speedup: float
+    compute_energy: float
+    energy: float
+    layer_error: float
+
+
+class SparseDeclaration(_Closed):
+    """The content of ``experiment.toml`` of kind ``sparse``."""
+
+    kind: Literal["sparse"]
+    title: str
+    question: str
+    readme: bool = False
+    random: RandomZeros = RandomZeros()
+    networks: tuple[Network, ...] = Field(min_length=1)
+    designs: Designs = Designs()
+    targets: SparseTargets
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """Parts, for the list of experiments."""
+        return ("random zeros", "networks", "designs")
+
+    @property
+    def subject(self) -> str:
+        """Where the figures come from, for the list of experiments."""
+        return "simulator"
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A declaration with its id and its folder, where the results go."""
 
     id: str
     folder: Path
-    declared: Declaration
+    declared: Declaration | SparseDeclaration
 
 
-@dataclass(frozen=True)
-class SparseExperiment:
-    """The same for what is simulated: ``kind = "sparse"``."""
-
-    id: str
-    folder: Path
-    declared: SparseDeclaration
-
-
-def list_experiments(root: Path | None = None) -> list[Experiment | SparseExperiment]:
+def list_experiments(root: Path | None = None) -> list[Experiment]:
     """All experiments below ``root``, default the checkout's ``experiments/``, in order of id."""
     found = sorted((root or checkout_dir("experiments")).glob(f"*/{DECLARATION}"))
     return [_load(path) for path in found]
 
 
-def find_experiment(name: str, root: Path | None = None) -> Experiment | SparseExperiment:
+def find_experiment(name: str, root: Path | None = None) -> Experiment:
     """The experiment of that id.
 
     Raises:
         DataError: there is none, or its declaration is malformed.
     """
     root = root or checkout_dir("experiments")
-    path = root / name / DECLARATION
-    if not path.is_file():
-        known = sorted(p.parent.name for p in root.glob(f"*/{DECLARATION}"))
-        hint = nearest(name, known) or f": one of {', '.join(known) or 'none, outside a checkout'}"
-        raise DataError(f"no experiment '{name}'{hint}")
-    return _load(path)
+    known = {path.parent.name: path for path in sorted(root.glob(f"*/{DECLARATION}"))}
+    if name not in known:
+        hint = nearest(name, known) or f": one of {', '.join(known) or 'none, nothing is declared'}"
+        raise DataError(f"no experiment {shortened(name)}{hint}")
+    return _load(known[name])
 
 
-def _load(path: Path) -> Experiment | SparseExperiment:
+def _load(path: Path) -> Experiment:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not TOML: {error}") from None
-    sparse = content.get("kind") == "sparse"
+    kind = SparseDeclaration if content.get("kind") == "sparse" else Declaration
     try:
-        if sparse:
-            return SparseExperiment(path.parent.name, path.parent, SparseDeclaration(**content))
-        declared = Declaration(**content)
+        declared = kind(**content)
     except ValidationError as error:
-        raise DataError(f"{path}: {_first(error, SparseDeclaration if sparse else Declaration)}") from None
-    if mistake := next(_mistakes(declared), ""):
+        raise DataError(f"{path}: {_first(error, kind)}") from None
+    if isinstance(declared, Declaration) and (mistake := next(_mistakes(declared), "")):
         raise DataError(f"{path}: {mistake}")
     return Experiment(path.parent.name, path.parent, declared)
 
@@ -219,7 +275,7 @@ def _first(error: ValidationError, model: type[BaseModel]) -> str:
     if found["type"] == "missing":
         return f"{place} is missing: add it"
     if found["type"] != "extra_forbidden":
-        return f"{place} = {found['input']!r}: {found['msg'].lower()}"
+        return f"{place} = {shortened(found['input'])}: {found['msg'].lower()}"
     known = _keys(found["loc"][:-1], model)
     key = str(found["loc"][-1])
     return f"unknown key '{place}'{nearest(key, known) or ': use one of ' + ', '.join(known)}"
@@ -253,29 +309,23 @@ def _mistakes(declared: Declaration) -> Iterator[str]:
         for name in {name for name in told if told.count(name) > 1}:
             yield f"two of {what}s are called '{name}': name them apart"
     for contestant in declared.predictors:
-        yield from _wrong_options(contestant)
-        yield from _wrong_physics(contestant)
+        yield from _wrong_keys(contestant)
 
 
-def _wrong_physics(contestant: Contestant) -> Iterator[str]:
+def _wrong_keys(contestant: Contestant) -> Iterator[str]:
+    """Options and physics that a predictor's kind has not, or that nobody has."""
     from neusight.laws.physics import Physics
-
-    known = [field.name for field in fields(Physics)]
-    for key in contestant.physics:
-        if contestant.kind not in ("ours", "shipped"):
-            yield f"predictor '{contestant.name}' of kind '{contestant.kind}' has no physics: drop '{key}'"
-        elif key not in known:
-            hint = nearest(key, known) or ": use one of " + ", ".join(known)
-            yield f"predictor '{contestant.name}' changes unknown physics '{key}'{hint}"
-
-
-def _wrong_options(contestant: Contestant) -> Iterator[str]:
     from neusight.learn.training import Options
 
-    known = [field.name for field in fields(Options) if field.name not in _OWN]
-    for key in contestant.options:
-        if contestant.kind != "ours":
-            yield f"predictor '{contestant.name}' of kind '{contestant.kind}' has no options: drop '{key}'"
-        elif key not in known:
-            hint = nearest(key, known) or ": use one of " + ", ".join(known)
-            yield f"predictor '{contestant.name}' has unknown option '{key}'{hint}"
+    options = [field.name for field in fields(Options) if field.name not in _OWN]
+    physics = [field.name for field in fields(Physics)]
+    for what, keys, kinds, known in (
+        ("options", contestant.options, ("ours",), options),
+        ("physics", contestant.physics, ("ours", "shipped"), physics),
+    ):
+        for key in keys:
+            if contestant.kind not in kinds:
+                yield f"predictor '{contestant.name}' of kind '{contestant.kind}' has no {what}: drop '{key}'"
+            elif key not in known:
+                hint = nearest(key, known) or ": use one of " + ", ".join(known)
+                yield f"unknown key '{what}.{key}' of predictor '{contestant.name}'{hint}"

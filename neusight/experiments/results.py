@@ -1,9 +1,13 @@
-"""Results on disk: ``results.json`` with everything that the report and the figures are made of."""
+"""Results of a run: what they hold, what of them is committed, and how both lie on disk.
+
+``results.json`` has everything, row by row, and is rebuilt by running the experiment again. ``summary.json`` is small
+and committed: the same without rows, enough for the report and README.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
@@ -11,17 +15,22 @@ from typing import Any
 
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
-from neusight.experiments.declare import Data, Declaration, Experiment, SparseExperiment
+from neusight.experiments.declare import Declaration, Experiment
+from neusight.experiments.models import PUBLISHED
 from neusight.paths import read_json
 
-RESULTS = "results.json"
-REPORT = "report.md"
+RESULTS, SUMMARY = "results.json", "summary.json"
 DIGITS = 5
 """Significant digits in results: more would differ between machines."""
 ROW_DECIMALS = 1
 """Decimals of a single row's errors in percent: a report on measurements, not a copy of them."""
+PLANNED = "plan"
+"""The few-shot design that is judged: kernels chosen before anything of the GPU is measured."""
+KINDS = ("linear", "bmm", "conv2d", "elementwise", "softmax", "layer_norm")
+"""Kinds of kernels in the order of tables and figures."""
 _OF_ROWS = ("errors", "parts", "error")
 _PACKAGES = ("neusight", "numpy", "torch", "lightgbm", "scikit-learn")
+Results = Mapping[str, Any]
 
 
 def data_sha256(declared: Declaration) -> dict[str, str]:
@@ -30,11 +39,7 @@ def data_sha256(declared: Declaration) -> dict[str, str]:
     parts = ("kernels", "latency", "configs", "published", "operators")
     paths = [data.path(part) for part in parts if getattr(data, part)]
     files = [file for path in paths for file in (sorted(path.glob("*")) if path.is_dir() else [path])]
-    return {_below(data, file): file_sha256(file) for file in files if file.is_file()}
-
-
-def _below(data: Data, file: Path) -> str:
-    return file.relative_to(data.folder).as_posix()
+    return {file.relative_to(data.folder).as_posix(): file_sha256(file) for file in files if file.is_file()}
 
 
 def versions() -> dict[str, str]:
@@ -65,8 +70,38 @@ def _of_row(errors: Any) -> Any:
     return None if errors is None or not isfinite(errors) else round(float(errors), ROW_DECIMALS)
 
 
-def load_results(experiment: Experiment | SparseExperiment) -> dict[str, Any]:
-    """What the last run left.
+def summary_of(results: Results) -> dict[str, Any]:
+    """What is committed of results: no rows, of single kernels' errors by GPU those of the judged predictor alone, and
+    of few-shot curves by GPU the planned ones. A summary's summary is itself.
+    """
+    found = {name: part for name, part in results.items() if name not in ("trained", "products")}
+    if kernels := results.get("kernels"):
+        cells = [cell for cell in kernels["cells"] if cell["predictor"] == judged(results)]
+        found["kernels"] = {**_without(kernels, "sample"), "cells": cells}
+    if models := results.get("models"):
+        found["models"] = _without(models, "rows")
+    if curve := results.get("few_shot_curve"):
+        cells = [_without(cell, "inside", "width") for cell in curve["cells"] if cell["design"] == PLANNED]
+        found["few_shot_curve"] = {**curve, "cells": cells}
+    return found
+
+
+def _without(table: Results, *keys: str) -> dict[str, Any]:
+    return {key: entry for key, entry in table.items() if key not in keys}
+
+
+def has_rows(results: Results) -> bool:
+    """Whether they are a run's own, with single predictions, and no summary."""
+    return "products" in results or "sample" in results.get("kernels", {}) or "rows" in results.get("models", {})
+
+
+def is_sparse(results: Results) -> bool:
+    """Whether they are those of a simulated experiment."""
+    return bool(results["declared"]["kind"] == "sparse")
+
+
+def load_results(experiment: Experiment) -> dict[str, Any]:
+    """What the last run left: all of it where it ran here, else its summary.
 
     Raises:
         DataError: it never ran, or the file is damaged.
@@ -74,30 +109,27 @@ def load_results(experiment: Experiment | SparseExperiment) -> dict[str, Any]:
     return read_results(experiment.folder, f"neusight experiments run {experiment.id}")
 
 
-def read_results(path: Path, remedy: str = "give results.json or the folder that holds it") -> dict[str, Any]:
-    """Results from a file, or from the folder that holds it.
+def read_results(path: Path, remedy: str = "give results.json, summary.json or their folder") -> dict[str, Any]:
+    """Results from a file, or from the folder that holds it: ``results.json``, else ``summary.json``.
 
     Raises:
         DataError: not there, damaged, or something else.
     """
-    file = path / RESULTS if path.is_dir() or not path.suffix else path
+    file = path
+    if path.is_dir() or not path.suffix:
+        file = path / (RESULTS if (path / RESULTS).is_file() else SUMMARY)
     try:
         found = read_json(file)
     except OSError:
         raise DataError(f"{file} is not there: {remedy}") from None
     except ValueError as error:
         raise DataError(f"{file} is damaged ({error}): {remedy}") from None
-    if not isinstance(found, dict) or not ({"experiment", "folds", "predictors"} <= set(found) or is_sparse(found)):
+    if not isinstance(found, dict) or not {"experiment", "declared", "verdicts"} <= set(found):
         raise DataError(f"{file} holds no results of an experiment: {remedy}")
     return found
 
 
-def is_sparse(results: Mapping[str, Any]) -> bool:
-    """Whether they are those of a simulated experiment."""
-    return results.get("kind") == "sparse"
-
-
-def as_text(results: Mapping[str, Any]) -> str:
+def as_text(results: Results) -> str:
     """JSON with a line for each row of its lists: short to scroll, and easy to compare."""
     return f"{_lines(results, 0)}\n"
 
@@ -113,15 +145,29 @@ def _lines(value: Any, depth: int) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def write_results(folder: Path, results: dict[str, Any]) -> list[Path]:
-    """Write results, figures and report into a folder; the same results give the same files."""
-    from neusight.experiments import figures as of_measured
-    from neusight.experiments import report, sparse_report
+def titles(results: Results) -> dict[str, str]:
+    """Names of the predictors as people read them, in order: those that took part, then those that published any."""
+    own = {entry["name"]: entry["title"] or entry["name"] for entry in results["declared"]["predictors"]}
+    groups = results.get("models", {}).get("groups", {}).values()
+    return own | {name: said for name, said in PUBLISHED.items() if any(g["predictors"].get(name) for g in groups)}
 
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = of_measured.draw(results, folder)
-    text = sparse_report.render(results, figures) if is_sparse(results) else report.render(results, figures)
-    texts = {RESULTS: as_text(results), REPORT: text}
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in (*texts, *figures)]
+
+def judged(results: Results) -> str:
+    """The predictor that the targets judge: the first."""
+    return str(results["declared"]["predictors"][0]["name"])
+
+
+def kinds_in(rows: Iterable[Results]) -> list[str]:
+    """Kinds of kernels that rows name, in order."""
+    return _in_order((row["kind"] for row in rows), KINDS)
+
+
+def gpus_in(results: Results, named: Iterable[str]) -> list[str]:
+    """Distinct GPUs: in the order of the declaration, then those of the folds."""
+    declared = results["declared"]
+    return _in_order(named, [*declared["gpus"], *(gpu for fold in declared["folds"] for gpu in fold["held_out"])])
+
+
+def _in_order(values: Iterable[str], first: Sequence[str]) -> list[str]:
+    found = list(dict.fromkeys(values))
+    return [v for v in dict.fromkeys(first) if v in found] + [v for v in found if v not in first]

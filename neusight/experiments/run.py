@@ -1,4 +1,4 @@
-"""Run an experiment: train without the held-out GPUs of every fold, predict, compare, summarise."""
+"""Run an experiment: train without the held-out GPUs of every fold, predict, compare, summarise; or simulate."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from neusight.experiments.declare import Declaration, Experiment, SparseExperiment
-from neusight.experiments.kernel_rows import predicted_rows, tested_rows
-from neusight.experiments.kernel_summary import averaged, calibration, kernel_cells, main_group, sample
-from neusight.experiments.model_rows import model_rows, summarise_models
-from neusight.experiments.oracle import oracle_errors, summarise_oracle, with_oracle
+from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration
+from neusight.experiments.folds import QUICK_ROWS, Round, Trainings, code_sha256, kernels_of, rounds_of
+from neusight.experiments.judge import verdicts
+from neusight.experiments.kernels import (
+    averaged,
+    calibration,
+    few_shot_of,
+    kernel_cells,
+    main_group,
+    predicted_rows,
+    sample,
+    tested_rows,
+)
+from neusight.experiments.models import model_rows, oracle_errors, summarise_models, summarise_oracle, with_oracle
 from neusight.experiments.results import data_sha256, rounded, versions
-from neusight.experiments.rounds import QUICK_ROWS, Round, kernels_of, rounds_of
-from neusight.experiments.trained import code_sha256
-from neusight.experiments.verdicts import verdicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,60 +47,54 @@ class Clock:
         self.seconds[part] = self.seconds.get(part, 0.0) + monotonic() - began
 
 
-def run(
-    experiment: Experiment | SparseExperiment, quick: bool = False, jobs: int = 1, report: Report | None = None
-) -> dict[str, Any]:
-    """Do what an experiment declares: with ``jobs`` trainings at a time where it trains; see ``run_measured`` and
-    ``sparse_run.run``.
-    """
-    if isinstance(experiment, SparseExperiment):
-        from neusight.experiments import sparse_run
-
-        return sparse_run.run(experiment, quick, report)
-    return run_measured(experiment, quick, jobs, report)
-
-
-def run_measured(
-    experiment: Experiment, quick: bool = False, jobs: int = 1, report: Report | None = None
-) -> dict[str, Any]:
-    """Train, predict and compare with what was measured.
+def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Report | None = None) -> dict[str, Any]:
+    """Do what an experiment declares.
 
     Args:
         experiment: what to do.
         quick: on a small sample and with little training, to see that all works; the results say so.
         jobs: trainings at a time.
-        report: called with training progress.
+        report: called with progress.
 
     Returns:
-        What ``results.json`` holds: the declaration, hashes and versions, ``seconds``, provenance of what was
-        ``trained``, the parts that were asked for, and ``targets``.
+        What ``results.json`` holds: the declaration, versions, ``seconds``, the parts that were asked for, and
+        ``verdicts``; of what is measured also hashes of data and code, and provenance of what was ``trained``.
 
     Raises:
-        DataError: data are missing or foreign, or tile models that ship learned from a held-out GPU.
+        DataError: data are missing or foreign, tile models that ship learned from a held-out GPU, or a profile of
+            zeros is missing, malformed, or of other layers than its network's.
     """
     declared, clock = experiment.declared, Clock()
+    if isinstance(declared, SparseDeclaration):
+        from neusight.experiments import sparse
+
+        with clock.timing("simulation"):
+            found, said = sparse.run(declared, experiment.folder, quick, report), sparse.QUICK_SAID
+    else:
+        found, said = _measured(declared, quick, jobs, report, clock), QUICK_SAID
+    head = {"experiment": experiment.id, "declared": declared.model_dump(mode="json"), "quick": said if quick else None}
+    return rounded({**head, "versions": versions(), "seconds": clock.seconds, **found})
+
+
+QUICK_SAID = (
+    f"A quick run: at most {QUICK_ROWS} rows of each GPU, operator and split, and little training. "
+    "It shows that everything works. Its figures are no results."
+)
+"""What is to be said of a quick run, wherever its figures stand."""
+
+
+def _measured(declared: Declaration, quick: bool, jobs: int, report: Report | None, clock: Clock) -> dict[str, Any]:
+    """Train, predict and compare with what was measured."""
     with kernels_of(declared, quick) as source:
-        rounds, training_s = rounds_of(declared, source, quick, jobs, report)
-        clock.seconds["training"] = training_s
-        found = evaluated(declared, rounds, source, clock)
-    head: dict[str, Any] = {"experiment": experiment.id, **declared.model_dump(mode="json")}
-    head["quick"] = quick_said() if quick else None
-    head |= {"sha256": data_sha256(declared), "code_sha256": code_sha256(), "versions": versions()}
+        rounds, clock.seconds["training"] = rounds_of(Trainings(declared, source, quick), jobs, report)
+        found = _evaluated(declared, rounds, source, clock)
+    head: dict[str, Any] = {"sha256": data_sha256(declared), "code_sha256": code_sha256()}
     head["trained"] = {r.fold.name: {e.label: e.provenance() for e in r.entrants} for r in rounds}
     predictors = {contestant.name: contestant.kind for contestant in declared.predictors}
-    targets = verdicts(found, declared.targets, predictors)
-    return rounded({**head, "seconds": clock.seconds, **found, "verdicts": targets})
+    return {**head, **found, "verdicts": verdicts(found, declared.targets, predictors)}
 
 
-def quick_said() -> str:
-    """What is to be said of a quick run, wherever its figures stand."""
-    return (
-        f"A quick run: at most {QUICK_ROWS} rows of each GPU, operator and split, and little training. "
-        "It shows that everything works. Its figures are no results."
-    )
-
-
-def evaluated(declared: Declaration, rounds: Rounds, source: Path, clock: Clock) -> dict[str, Any]:
+def _evaluated(declared: Declaration, rounds: Rounds, source: Path, clock: Clock) -> dict[str, Any]:
     """The parts of the report that were asked for."""
     from neusight.datasets import load_kernels
 
@@ -107,8 +107,6 @@ def evaluated(declared: Declaration, rounds: Rounds, source: Path, clock: Clock)
         with clock.timing("kernels"):
             found["kernels"] = _kernels(declared, rounds, frame)
     if declared.few_shot is not None:
-        from neusight.experiments.few_shot import few_shot_of
-
         with clock.timing("few-shot"):
             found["few_shot_curve"] = few_shot_of(declared, rounds, frame)
     return found

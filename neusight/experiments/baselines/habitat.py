@@ -10,6 +10,16 @@ network says of both GPUs. Here networks answer alone, as in ASPLOS'25, and the 
 that were measured there, interpolated over bytes. The networks are 128 wide and see 8000 batches (the original's 1024
 and 80 epochs, those of ASPLOS'25 512 and 100), so that all three train on a CPU core in a minute. Gradients of a
 convolution count as the forward pass. Other kernels take the roofline's time, most being pure traffic.
+
+Wave scaling (section 3.3) holds for kernels that are the same on both GPUs. With bandwidth D, clock C, blocks a wave W
+and boundedness ``gamma``
+
+    T_d = T_o (D_o / D_d)^gamma (W_o C_o / (W_d C_d))^(1 - gamma)
+
+for kernels of more than one wave; a kernel that no GPU needs more than one wave for is carried over by clock and by
+the blocks that its busiest SM runs, both to the power of ``1 - gamma``. ``gamma`` follows from the arithmetic intensity
+x and the ridge point R of the destination: ``1 - x / 2R`` below the ridge, ``R / 2x`` above it. So does the code that
+was published with the paper (``analysis/wave_scaling``).
 """
 
 from __future__ import annotations
@@ -22,10 +32,9 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
+from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
+from neusight.experiments.baselines.lines import COMPUTE_TYPES, operator_types, roofline_s
 from neusight.experiments.baselines.networks import Lesson, Network, Recipe, relative_error, train_network
-from neusight.experiments.baselines.operators import COMPUTE_TYPES, operator_types
-from neusight.experiments.baselines.roofline import roofline_s
-from neusight.experiments.baselines.wave_scaling import scaling_factor
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import flops_per_s
@@ -34,6 +43,8 @@ from neusight.learn.training_data import DeviceRows
 ORIGINS = ("v100-pcie-32gb", "p100-pcie-16gb")
 """GPUs to scale from, the first that was measured and is not the one asked for; else any that was."""
 RECIPE = Recipe(learning_rate=1e-3, steps=8000)
+_NO_PRODUCTS = TileChoice({}, {}, {})
+"""Kernels that are the same on every GPU are no products, whose tile is a choice."""
 CURVE_POINTS = 40
 """Medians along the sizes measured of an operator: enough to follow the step from cache to DRAM."""
 
@@ -164,3 +175,27 @@ def _curve(size: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def _along(size: np.ndarray, sizes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """Interpolated; as many times longer as the kernel is larger than the largest measured."""
     return np.interp(size, sizes, seconds) + np.maximum(size - sizes[-1], 0.0)
+
+
+def scaling_factor(batch: KernelBatch, origin: DeviceSpec, destination: DeviceSpec) -> np.ndarray:
+    """Latency on the destination over that on the origin, of elementwise kernels or row reductions, shape (n,)."""
+    here, there = (tile(batch, device, _NO_PRODUCTS) for device in (origin, destination))
+    compute = 1.0 - boundedness(batch, destination)
+    clock = origin.base_clock_hz / destination.base_clock_hz
+    bandwidth = origin.dram_bandwidth_bytes_per_s / destination.dram_bandwidth_bytes_per_s
+    waves = _blocks_a_wave(here) / _blocks_a_wave(there)
+    large = bandwidth ** (1.0 - compute) * (waves * clock) ** compute
+    busiest = np.ceil(there.waves) / np.ceil(here.waves)
+    small = (there.tile_count < _blocks_a_wave(there)) & (here.tile_count < _blocks_a_wave(here))
+    return np.where(small, (clock * busiest) ** compute, large)
+
+
+def boundedness(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """``gamma``: how much of a kernel's time goes with DRAM bandwidth, from 1 (all) to 0, shape (n,)."""
+    work = work_of(batch)
+    over_ridge = work.flops / work.bytes * device.dram_bandwidth_bytes_per_s / flops_per_s(batch, device)
+    return np.where(over_ridge <= 1.0, 1.0 - 0.5 * over_ridge, 0.5 / np.maximum(over_ridge, 1.0))
+
+
+def _blocks_a_wave(tiling: Tiling) -> np.ndarray:
+    return tiling.sm_count * tiling.resident

@@ -1,8 +1,11 @@
-"""What a baseline is: something that learns from measured rows and says how long kernels take on a device."""
+"""What a baseline is: something that learns from measured rows and says how long kernels take on a device.
+
+Whole models are the plain sum of kernels, each as if launched alone: so the published predictors compose them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar, Protocol, Self
 
@@ -12,11 +15,13 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError, nearest
 from neusight.kernels import KernelBatch
 from neusight.learn.training_data import Corpus, DeviceRows
+from neusight.schedule.serial import PreparedGraph, prepare
+from neusight.workloads.graph import PHASES, FoldedGraph
 
 _CLASSES = {
-    "roofline": ("neusight.experiments.baselines.roofline", "Roofline"),
+    "roofline": ("neusight.experiments.baselines.lines", "Roofline"),
     "habitat": ("neusight.experiments.baselines.habitat", "Habitat"),
-    "li": ("neusight.experiments.baselines.li", "LinearRegression"),
+    "li": ("neusight.experiments.baselines.lines", "LinearRegression"),
     "neusight-paper": ("neusight.experiments.baselines.neusight_paper", "NeusightPaper"),
 }
 NAMES = tuple(_CLASSES)
@@ -75,3 +80,21 @@ def rows_of(corpus: Corpus, split: str = "train", throttled: bool = True) -> lis
     if not any(len(r) for r in kept):
         raise DataError(f"{corpus.source} has no rows of split '{split}': give the split that its rows name")
     return [r for r in kept if len(r)]
+
+
+def whole_model_s(baseline: Baseline, graph: PreparedGraph | FoldedGraph, device: DeviceSpec) -> Mapping[str, float]:
+    """Seconds of each phase of a step (forward, backward, optimizer; those that the step has).
+
+    Args:
+        baseline: fitted.
+        graph: the step; prepare it once where several devices or baselines are asked.
+        device: where it runs.
+    """
+    prepared = prepare(graph) if isinstance(graph, FoldedGraph) else graph
+    totals: dict[str, float] = {}
+    for batch, positions in prepared.batches:
+        folded = [prepared.graph.kernels[i] for i in positions]
+        counted_s = baseline.predict_s(batch, device) * np.array([kernel.count for kernel in folded])
+        for kernel, seconds in zip(folded, counted_s.tolist(), strict=True):
+            totals[kernel.phase] = totals.get(kernel.phase, 0.0) + seconds
+    return {phase: totals[phase] for phase in PHASES if phase in totals}

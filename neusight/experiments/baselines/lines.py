@@ -1,9 +1,13 @@
-"""Li et al. 2023: latency is a straight line over the work, for each operator type and GPU.
+"""Two predictors of straight lines, the roofline and Li et al.'s, and the operator types that baselines tell apart.
 
-"Path Forward Beyond Simulators: Fast and Accurate GPU Execution Time Prediction for DNN Workloads", MICRO'23. Work is
-FLOPs of products and convolutions, bytes of the rest. A GPU without rows takes its slope from the others: its inverse,
-the rate at which work is done, is a straight line over DRAM bandwidth; its intercept is zero. So it was set up for
-the comparison in ASPLOS'25 (Lee et al., artifact, script ``run_train_nvidia_micro.py``).
+Roofline (Williams, Waterman and Patterson 2009): the longer of arithmetic and DRAM traffic, at datasheet rates. The
+other baselines fall back on it where they have no predictor.
+
+Li et al. ("Path Forward Beyond Simulators: Fast and Accurate GPU Execution Time Prediction for DNN Workloads",
+MICRO'23): latency is a straight line over the work, for each operator type and GPU. Work is FLOPs of products and
+convolutions, bytes of the rest. A GPU without rows takes its slope from the others: its inverse, the rate at which work
+is done, is a straight line over DRAM bandwidth; its intercept is zero. So it was set up for the comparison in ASPLOS'25
+(Lee et al., artifact, script ``run_train_nvidia_micro.py``).
 """
 
 from __future__ import annotations
@@ -15,14 +19,53 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
-from neusight.experiments.baselines.operators import COMPUTE_TYPES, operator_types
-from neusight.experiments.baselines.roofline import roofline_s
 from neusight.kernels import KernelBatch
-from neusight.kernels.work import work_of
+from neusight.kernels.work import by_distinct, work_of
+from neusight.laws.bounds import flops_per_s
 from neusight.learn.training_data import DeviceRows
 
+TYPES = ("", "linear", "bmm", "conv2d", "elementwise", "softmax", "layer_norm")
+"""As in the artifact of Lee et al. (ASPLOS'25), with convolutions; ``""`` is whatever has no predictor."""
+COMPUTE_TYPES = ("linear", "bmm", "conv2d")
 Line = tuple[float, float]
 """Slope and intercept."""
+
+
+def operator_types(batch: KernelBatch) -> np.ndarray:
+    """The type of each kernel, shape (n,). Gradients count with their forward operator."""
+    codes = by_distinct(batch["op"], lambda op: TYPES.index(_type_of(batch.family, op)))
+    return np.array(TYPES)[codes.astype(int)]
+
+
+def _type_of(family: str, op: str) -> str:
+    if family == "gemm":
+        return "bmm" if op == "bmm" else "linear"
+    if family == "row_reduction":
+        return "softmax" if "softmax" in op else "layer_norm" if "norm" in op else ""
+    return family if family in TYPES else ""
+
+
+def roofline_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """``max(flops / peak, compulsory bytes / DRAM bandwidth)`` in seconds, shape (n,)."""
+    work = work_of(batch)
+    return np.maximum(work.flops / flops_per_s(batch, device), work.bytes / device.dram_bandwidth_bytes_per_s)
+
+
+class Roofline:
+    """``roofline_s``; there is nothing to learn."""
+
+    name: ClassVar[str] = "roofline"
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def fit(self, rows: Sequence[DeviceRows]) -> Self:
+        """Nothing to do."""
+        return self
+
+    def predict_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+        """Seconds of each kernel, shape (n,)."""
+        return roofline_s(batch, device)
 
 
 class LinearRegression:

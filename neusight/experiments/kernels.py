@@ -1,0 +1,301 @@
+"""Single kernels of held-out GPUs: what every predictor says of every measured row, and its errors in few figures.
+
+By GPU and kind, averaged over GPUs, calibration, a sample to keep, and errors after some kernels were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neusight.datasets import to_batches
+from neusight.devices import load_device
+from neusight.errors import DataError
+from neusight.experiments.baselines import roofline_s
+from neusight.experiments.entrants import Entrant, TileModelEntrant
+from neusight.kernels.work import work_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from neusight.devices import DeviceSpec
+    from neusight.experiments.declare import Declaration, FewShot
+    from neusight.experiments.folds import Round
+    from neusight.kernels import KernelBatch
+
+BY_OP = ("gemm", "row_reduction")
+"""Families whose operators are different programs; the operators of others differ in their arithmetic alone."""
+ID_DIGITS = 12
+SAMPLED = 2000
+"""Single predictions that results keep, at most."""
+QUANTILES = (5, 25, 50, 75, 95)
+NOMINAL = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
+STATED = 90
+"""The interval that predictors state, in percent."""
+Cells = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Measured rows of one GPU as kernels: ``facts`` has a row a measurement, ``batches`` with their positions in it.
+
+    Columns of ``facts``: gpu, family, op, kind, id (of the kernel), flops, bytes, roofline and measured (both ms).
+    """
+
+    device: DeviceSpec
+    facts: pd.DataFrame
+    batches: Sequence[tuple[KernelBatch, np.ndarray]]
+
+
+def tested_rows(frame: pd.DataFrame, gpu: str, split: str, families: Sequence[str]) -> Tested:
+    """The rows of a GPU that are tested.
+
+    Args:
+        frame: of ``load_kernels``.
+        gpu: id of the catalogue.
+        split: as ``rows_of_split``.
+        families: keep these; none given keeps all.
+
+    Raises:
+        DataError: no row is left.
+    """
+    keep = frame["gpu"] == gpu
+    if families:
+        keep &= frame["family"].isin(list(families))
+    rows = rows_of_split(frame[keep], split)
+    if rows.empty:
+        raise DataError(f"no row of {gpu} in split '{split or 'any'}': hold out GPUs that the data have")
+    device, batches = load_device(gpu), to_batches(rows)
+    facts = rows[["gpu", "family", "op"]].assign(measured=rows["latency_ms"].to_numpy(float))
+    facts["kind"] = np.where(facts["family"].isin(BY_OP), facts["op"], facts["family"])
+    for batch, positions in batches:
+        for name, values in _facts(batch, device).items():
+            facts.loc[positions, name] = values
+    facts["id"] = _unique(facts["id"])
+    return Tested(device, facts, batches)
+
+
+def rows_of_split(frame: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Rows of a split, none if there are none; of families that were never split (no row of them is in it, though some
+    of others are) all; "" keeps all rows.
+    """
+    chosen = frame["split"] == split
+    whole = ~frame["family"].isin(frame.loc[chosen, "family"].unique()) & chosen.any()
+    return (frame[chosen | whole] if split else frame).reset_index(drop=True)
+
+
+def _facts(batch: KernelBatch, device: DeviceSpec) -> dict[str, Any]:
+    work = work_of(batch)
+    roofline_ms = 1e3 * roofline_s(batch, device)
+    return {"id": kernel_ids(batch), "flops": work.flops, "bytes": work.bytes, "roofline": roofline_ms}
+
+
+def kernel_ids(batch: KernelBatch) -> list[str]:
+    """A short hash of each kernel: the same kernel has the same, in any run and on any GPU."""
+    columns = [batch[name].astype(str) for name in sorted(batch.columns)]
+    texts = (" ".join((batch.family, *fields)) for fields in zip(*columns, strict=True))
+    return [sha256(text.encode()).hexdigest()[:ID_DIGITS] for text in texts]
+
+
+def _unique(ids: pd.Series) -> pd.Series:
+    """A kernel that was measured again has its turn behind its hash."""
+    turn = ids.groupby(ids).cumcount()
+    return ids.where(turn == 0, ids + "-" + (turn + 1).astype(str))
+
+
+def predicted_rows(tested: Tested, entrant: Entrant) -> pd.DataFrame:
+    """The facts with what a predictor says: predictor, seed, and in ms predicted, low, high (NaN without interval)."""
+    out = tested.facts.assign(predictor=entrant.name, seed=entrant.seed, predicted=np.nan, low=np.nan, high=np.nan)
+    for batch, positions in tested.batches:
+        said = entrant.kernels(batch, tested.device)
+        out.loc[positions, "predicted"] = 1e3 * said.latency_s
+        if said.low_s is not None and said.high_s is not None:
+            out.loc[positions, "low"], out.loc[positions, "high"] = 1e3 * said.low_s, 1e3 * said.high_s
+    return out
+
+
+def kernel_cells(rows: pd.DataFrame, groups: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
+    """One entry a fold, predictor, GPU and kind of kernel; errors in percent.
+
+    Args:
+        rows: of ``predicted_rows``, with ``fold``.
+        groups: by fold and GPU ``held_out`` or ``other_vendor``.
+
+    Returns:
+        fold, gpu, group, kind, predictor, count, mape, median_ape, bias, quantiles (of signed errors, at
+        ``QUANTILES``), roofline_mape, inside (percent of rows within the 90 % interval), width (median of its width
+        over the prediction, in percent); of several trainings all pooled, and spread (least and largest mape).
+    """
+    keys = ["fold", "gpu", "kind", "predictor"]
+    found = []
+    for names, part in rows.groupby(keys, sort=False):
+        said = dict(zip(keys, names, strict=True))
+        found.append({**said, "group": groups[said["fold"], said["gpu"]], **kernel_errors(part)})
+    return found
+
+
+def kernel_errors(rows: pd.DataFrame) -> dict[str, Any]:
+    """Errors in percent of one group of rows of one predictor."""
+    signed = 100 * (rows["predicted"] / rows["measured"] - 1)
+    by_seed = signed.abs().groupby(rows["seed"]).mean()
+    return {
+        "count": len(rows) // len(by_seed),
+        "mape": float(signed.abs().mean()),
+        "median_ape": float(signed.abs().median()),
+        "bias": float(signed.mean()),
+        "quantiles": [float(q) for q in np.percentile(signed, QUANTILES)],
+        "roofline_mape": float(100 * (rows["roofline"] / rows["measured"] - 1).abs().mean()),
+        "spread": [float(by_seed.min()), float(by_seed.max())],
+        **_interval(rows),
+    }
+
+
+def _interval(rows: pd.DataFrame) -> dict[str, float | None]:
+    if rows["low"].isna().any():
+        return {"inside": None, "width": None}
+    inside = (rows["low"] <= rows["measured"]) & (rows["measured"] <= rows["high"])
+    width = (rows["high"] - rows["low"]) / rows["predicted"]
+    return {"inside": float(100 * inside.mean()), "width": float(100 * width.median())}
+
+
+def averaged(cells: Cells) -> list[dict[str, Any]]:
+    """By group, predictor and kind: every GPU counts once, however many rows it has.
+
+    Returns:
+        group, predictor, kind, gpus (how many), mean, worst, worst_gpu, roofline, inside (over all rows) and width.
+    """
+    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        found.setdefault((cell["group"], cell["predictor"], cell["kind"]), []).append(cell)
+    keys = ("group", "predictor", "kind")
+    return [{**dict(zip(keys, names, strict=True)), **_over_gpus(part)} for names, part in found.items()]
+
+
+def _over_gpus(cells: Cells) -> dict[str, Any]:
+    worst = max(cells, key=lambda cell: cell["mape"])
+    stated = all(cell["inside"] is not None for cell in cells)
+    return {
+        "gpus": len(cells),
+        "mean": float(np.mean([cell["mape"] for cell in cells])),
+        "worst": worst["mape"],
+        "worst_gpu": worst["gpu"],
+        "roofline": float(np.mean([cell["roofline_mape"] for cell in cells])),
+        "spread": [float(np.mean([cell["spread"][end] for cell in cells])) for end in (0, 1)],
+        "inside": _weighted(cells, "inside") if stated else None,
+        "width": float(np.median([cell["width"] for cell in cells])) if stated else None,
+    }
+
+
+def _weighted(cells: Cells, key: str) -> float:
+    return float(np.average([cell[key] for cell in cells], weights=[cell["count"] for cell in cells]))
+
+
+def main_group(cells: Cells) -> str:
+    """``held_out``, or ``other_vendor`` where all held-out GPUs are another vendor's."""
+    return "held_out" if any(cell["group"] == "held_out" for cell in cells) else "other_vendor"
+
+
+def calibration(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Share of rows within intervals of other levels, in percent: kind, nominal, found. Rows have intervals.
+
+    Predictors state one interval. Those of other levels are taken to be as much narrower or wider, in the logarithm and
+    on each side, as a normal distribution's would be.
+    """
+    return [
+        {"kind": kind, "nominal": level, "found": float(100 * (part <= _scale(level)).mean())}
+        for kind, part in interval_use(rows).groupby(rows["kind"])
+        for level in NOMINAL
+    ]
+
+
+def interval_use(rows: pd.DataFrame) -> pd.Series:
+    """How far a measurement lies from the prediction, over how far the interval reaches on that side (logarithms)."""
+    missed = np.log(rows["measured"] / rows["predicted"])
+    reach = np.log(rows["high"].where(missed > 0, rows["low"]) / rows["predicted"]).abs()
+    return missed.abs() / reach.clip(lower=1e-9)
+
+
+def _scale(level: float) -> float:
+    normal = NormalDist()
+    return normal.inv_cdf(0.5 + level / 200) / normal.inv_cdf(0.5 + STATED / 200)
+
+
+def sample(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Single predictions to keep: of every fold, GPU and kind alike many, chosen by the kernel's hash.
+
+    The same kernels are chosen again in any later run, so that runs can be compared row by row.
+    """
+    groups = rows.groupby(["fold", "gpu", "kind"], sort=False)
+    each = max(1, SAMPLED // groups.ngroups)
+    chosen = (row for _, part in groups for row in part.sort_values("id").head(each).to_dict("records"))
+    return [_kept(row) for row in chosen]
+
+
+def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What results hold of a row: no latency that was measured."""
+    return {
+        **{key: row[key] for key in ("fold", "gpu", "kind", "op", "id", "flops", "bytes")},
+        **{f"{key}_ms": row[key] for key in ("predicted", "low", "high")},
+        "error": 100 * (row["predicted"] / row["measured"] - 1),
+    }
+
+
+def few_shot_of(declared: Declaration, rounds: Sequence[Round], frame: pd.DataFrame) -> dict[str, Any]:
+    """The curve of every held-out GPU, with the tile models that the targets judge.
+
+    Kernels are drawn from the tested rows, and errors are those of the tested rows that no draw holds.
+
+    Args:
+        declared: the experiment, with ``few_shot``.
+        rounds: its folds.
+        frame: of ``load_kernels``.
+
+    Returns:
+        ``cells``: fold, gpu, design (plan or random), kind, points (measured kernels of all kinds together), rows,
+        mape, inside and width (in percent of the prediction's lower end), means over seeds. ``by_kind``: design, kind,
+        points, mean over GPUs, worst.
+    """
+    assert declared.few_shot is not None
+    cells = []
+    for r in rounds:
+        entrant = r.entrants[0]
+        assert isinstance(entrant, TileModelEntrant)
+        for gpu in r.fold.held_out:
+            rows = rows_of_split(frame[frame["gpu"] == gpu], declared.data.tested_split)
+            cells += [{"fold": r.fold.name, **cell} for cell in _curve(entrant, gpu, rows, declared.few_shot)]
+    return {"cells": cells, "by_kind": _by_kind(cells)}
+
+
+def _curve(entrant: TileModelEntrant, gpu: str, rows: pd.DataFrame, asked: FewShot) -> list[dict[str, Any]]:
+    """Cells of one GPU: means over seeds."""
+    from neusight.learn.calibration import few_shot_curve
+
+    found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for seed in asked.seeds:
+        predictor = entrant.predictor.kernel_predictor
+        for row in few_shot_curve(predictor, load_device(gpu), rows, rows, asked.points, seed=seed):
+            found.setdefault((row["design"], row["family"], row["count"]), []).append(row)
+    return [
+        {"gpu": gpu, "design": design, "kind": kind, "points": points, **_means(part)}
+        for (design, kind, points), part in found.items()
+    ]
+
+
+def _means(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    means = {key: float(np.mean([row[key] for row in rows])) for key in ("mape", "inside")}
+    return {"rows": rows[0]["rows"], **means, "width": 100 * (float(np.mean([row["width"] for row in rows])) - 1)}
+
+
+def _by_kind(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str, int], list[float]] = {}
+    for cell in cells:
+        found.setdefault((cell["design"], cell["kind"], cell["points"]), []).append(cell["mape"])
+    return [
+        {"design": design, "kind": kind, "points": points, "mean": float(np.mean(errors)), "worst": max(errors)}
+        for (design, kind, points), errors in found.items()
+    ]

@@ -1,0 +1,118 @@
+"""What all reports share: tables in Markdown that read as text, too, and a canvas for figures without a screen.
+
+Colours are such that people of most kinds of sight can tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0b5fa5", "#e07b00", "#5a9e4b", "#8d6bb1", "#b5423c", "#6b6b6b", "#2aa6a6", "#c9a227", "#d36fa5")
+MARKERS = "osD^vP*X<"
+GREY = "#9a9a9a"
+DPI = 85
+LEGEND_SHARE = 0.97
+"""Of a figure's width, at most."""
+SMALL = 8
+"""Points of the smallest letters."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of a report: how it is drawn, what it shows, in which part of the report, and what of results it needs.
+
+    ``needs`` is a path of keys, such as ``kernels.sample``, all of which must be there.
+    """
+
+    draw: Callable[[Mapping[str, Any]], Figure]
+    caption: str
+    part: str
+    needs: str
+
+    def drawable(self, results: Mapping[str, Any]) -> bool:
+        """Whether results hold what it needs."""
+        found: Any = results
+        for key in self.needs.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return bool(found)
+
+
+def canvas(
+    panels: int, columns: int, width_in: float = 9.0, height_in: float = 2.7, **shared: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure of ``panels`` in rows of ``columns``, ``height_in`` inches a row; spare places stay empty."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(columns, panels)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(width_in, height_in * rows + 0.3), layout="constrained")
+    FigureCanvasAgg(figure)
+    places = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
+    for spare in places[panels:]:
+        spare.set_axis_off()
+    return figure, places[:panels]
+
+
+def style(place: int) -> dict[str, Any]:
+    """Colour and marker of the series at a place."""
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+
+
+def legend(figure: Figure, axes: Iterable[Axes], scale: float = 1.0) -> None:
+    """One legend above all panels, each name once, with markers ``scale`` times as large as in the panels.
+
+    It has as few rows as fit into the width, all alike long, and the figure grows by its height.
+    """
+    found: dict[str, Any] = {}
+    for panel in axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    look: dict[str, Any] = {"loc": "outside upper center", "frameon": False, "fontsize": SMALL, "markerscale": scale}
+    for rows in range(1, len(found) + 1):
+        shown = figure.legend(list(found.values()), list(found), ncols=-(-len(found) // rows), **look)
+        if shown.get_window_extent().width <= LEGEND_SHARE * figure.bbox.width or rows == len(found):
+            break
+        shown.remove()
+    figure.set_figheight(figure.get_figheight() + shown.get_window_extent().height / figure.dpi)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG without the date and the version of the library."""
+    figure.savefig(path, dpi=DPI, metadata={"Software": None})
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """A Markdown table, padded so that it reads as text, too; columns after the first ``words`` stand right."""
+    cells = [list(head), *(list(row) for row in rows)]
+    widths = [max(3, *(len(row[place]) for row in cells)) for place in range(len(head))]
+    rule = ["-" * width if place < words else "-" * (width - 1) + ":" for place, width in enumerate(widths)]
+    lines = [_line(cells[0], widths, words), f"| {' | '.join(rule)} |"]
+    return "\n".join([*lines, *(_line(row, widths, words) for row in cells[1:])])
+
+
+def _line(row: Sequence[str], widths: Sequence[int], words: int) -> str:
+    padded = [
+        text.ljust(width) if place < words else text.rjust(width)
+        for place, (text, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return f"| {' | '.join(padded)} |"
+
+
+def number(value: float | None, form: str = ".1f") -> str:
+    """A number, or nothing where there is none."""
+    return "" if value is None else format(value, form)
+
+
+def wrapped(text: str, width: int = 80) -> str:
+    """Prose in lines of at most so many characters."""
+    from textwrap import fill
+
+    return fill(text, width, break_long_words=False, break_on_hyphens=False)
