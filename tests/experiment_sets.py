@@ -35,3 +35,41 @@ def kernels(gpu: str, op: str, rows: int) -> pd.DataFrame:
         moved = 4.0 * frame["rows"] * frame["cols"] * (3 if op == "add" else 2)
     limit_s = np.maximum(flops / device.gemm_flops_per_s("float32"), moved / device.dram_bandwidth_bytes_per_s)
     return frame.assign(gpu=gpu, op=op, dtype="float32", split=split, latency_ms=FLOOR_MS + 1e3 * limit_s / SHARE)
+
+
+def declare(root: Path, text: str, name: str = "mine") -> Path:
+    """A folder of experiments with one of that declaration."""
+    (root / name).mkdir(parents=True)
+    (root / name / "experiment.toml").write_text(text, encoding="utf-8")
+    return root
+
+
+SPARSE = """
+kind = "sparse"
+title = "Mine"
+question = "How fast?"
+
+[random]
+length = 64
+rows = [1, 4]
+sparsities = [0.0, 0.5]
+seeds = [0]
+clusterings = [0.0, 0.8]
+
+[[networks]]
+name = "mine"
+model = "neusight.experiments.networks:graph_convolution"
+batch = 1
+profile = "zeros.json"
+measured = "by hand"
+
+[designs]
+rows = [1, 4]
+depth = [1, 3]
+
+[targets]
+speedup = 1.9
+compute_energy = 1.9
+energy = 1.6
+layer_error = 3.0
+"""

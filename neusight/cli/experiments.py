@@ -28,9 +28,7 @@ def list_(form: Format = "human") -> None:
         for e in list_experiments()
     ]
     if not rows:
-        note(
-            f"{checkout_dir('experiments')} declares no experiment: add ID/experiment.toml, or take a checkout of the project"
-        )
+        note(f"{checkout_dir('experiments')} declares no experiment: add ID/experiment.toml, or take a checkout")
 
     def human() -> None:
         columns = [Column("id"), Column("data"), Column("title", wrap=True)]
@@ -52,8 +50,8 @@ def run(
     jobs: Annotated[int, typer.Option(min=1, max=1024, help="Trainings at a time.")] = 1,
     form: Format = "human",
 ) -> None:
-    """Run an experiment and write results.json, summary.json, report.md and figures, and README's accuracy section if it
-    has a part. Row by row, results stay out of the repository; their summary is committed.
+    """Run an experiment and write results.json, summary.json, report.md and figures, and README's accuracy section if
+    it has a part. Row by row, results stay out of the repository; their summary is committed.
 
     What was trained is kept in the user's cache: a second run only predicts, as long as data and code are the same.
 

@@ -23,7 +23,8 @@ CUT = 60.0
 MARGIN = 0.2
 """Thin lines stand so far from the prediction."""
 PANELS = {"held_out": "held-out GPUs", "training": "training GPUs", "other_vendor": "another vendor's GPU"}
-MILLISECONDS = (100, 200, 500, 1000, 2000, 5000)
+TICKS = 6
+"""On a logarithmic axis, at most, before only powers of ten are left."""
 RATIOS = (0.06, 0.12, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 8)
 
 
@@ -196,7 +197,8 @@ def models(results: Results) -> Figure:
             _points(axes, [row for row in rows if row["group"] == group], name, place, names[name])
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set(xscale="log", yscale="log", title=PANELS[group])
-        axes.set_xticks(MILLISECONDS, labels=[f"{tick:,}" for tick in MILLISECONDS])
+        ticks = _round_numbers([row["predicted_ms"] for row in rows])
+        axes.set_xticks(ticks, labels=[f"{tick:,g}" for tick in ticks])
         axes.set_yticks(RATIOS, labels=[f"{tick:g}" for tick in RATIOS])
         axes.minorticks_off()
         axes.grid(linewidth=0.3)
@@ -204,6 +206,13 @@ def models(results: Results) -> Figure:
     figure.supxlabel(f"predicted by {names[judged(results)]}, ms", fontsize=10)
     legend(figure, panels)
     return figure
+
+
+def _round_numbers(values: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten around values."""
+    steps = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
+    near = [step for step in steps if min(values) / 2 <= step <= 2 * max(values)]
+    return near if len(near) <= TICKS else [step for step in near if np.log10(step).is_integer()]
 
 
 def _points(axes: Axes, rows: Rows, name: str, place: int, title: str) -> None:

@@ -41,8 +41,9 @@ def write_results(folder: Path, results: Results) -> list[Path]:
     """Write results, summary, report and figures into a folder; the same results give the same files."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn, summary = draw(results, folder), summary_of(results)
+    shown = [name for name in drawings(results) if (folder / name).is_file()]
     texts = {RESULTS: as_text(results)} if has_rows(results) else {}
-    texts |= {SUMMARY: as_text(summary), REPORT: render(summary, drawn)}
+    texts |= {SUMMARY: as_text(summary), REPORT: render(summary, shown)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in (*texts, *drawn)]
@@ -57,21 +58,17 @@ def drawings(results: Results) -> dict[str, Drawing]:
 
 
 def draw(results: Results, folder: Path) -> list[str]:
-    """Draw what results hold into ``folder``: the names of its figures.
+    """Draw what results hold into ``folder``; the names of what was drawn.
 
-    A summary leaves figures of rows as they are; results leave no figure of an earlier run behind.
+    Figures of an earlier run that this one lacks go; a summary leaves those of rows as they are.
     """
-    kept = []
     known = drawings(results)
-    for name in {**figures.FIGURES, **sparse_report.FIGURES}:
-        if name in known and known[name].drawable(results):
-            save(known[name].draw(results), folder / name)
-            kept.append(name)
-        elif has_rows(results) or name not in known:
-            (folder / name).unlink(missing_ok=True)
-        elif (folder / name).is_file():
-            kept.append(name)
-    return [name for name in known if name in kept]
+    drawable = [name for name, drawing in known.items() if drawing.drawable(results)]
+    for name in drawable:
+        save(known[name].draw(results), folder / name)
+    for name in {*figures.FIGURES, *sparse_report.FIGURES} - set(known if not has_rows(results) else drawable):
+        (folder / name).unlink(missing_ok=True)
+    return drawable
 
 
 def render(results: Results, drawn: Sequence[str]) -> str:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from neusight.devices import DeviceSpec, load_device
-from neusight.experiments.baselines import Baseline, new_baseline
+from neusight.experiments.baselines import Baseline, new_baseline, roofline_s
 from neusight.experiments.baselines.habitat import Habitat
 from neusight.experiments.baselines.networks import Network, Recipe
 from neusight.experiments.baselines.neusight_paper import RECIPES, NeusightPaper
-from neusight.experiments.baselines.roofline import roofline_s
 from neusight.kernels import KernelBatch
 from neusight.learn.training_data import DeviceRows
 

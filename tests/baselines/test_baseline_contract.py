@@ -32,54 +32,48 @@ def fitted() -> dict[str, Baseline]:
     return {name: quick(name).fit(corpus()) for name in NAMES}
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("gpu", ["t4", "l4", "mi100"])
-def test_every_family_gets_a_time_on_gpus_seen_and_unseen(fitted: dict[str, Baseline], name: str, gpu: str) -> None:
-    batches = [r.batch for r in corpus(gpus=GPUS[:1])] + [KernelBatch.of([kernel]) for kernel in OTHERS]
-    assert {batch.family for batch in batches} == set(KERNEL_CLASSES)
-    for batch in (*batches, row_wise([64], op="sum")):
-        predicted = fitted[name].predict_s(batch, load_device(gpu))
-        assert predicted.shape == (len(batch),)
-        assert np.isfinite(predicted).all()
-        assert (predicted >= 0).all()
+def batches() -> list[KernelBatch]:
+    return [r.batch for r in corpus(gpus=GPUS[:1])]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_kernels_that_no_method_knows_take_the_rooflines_time(fitted: dict[str, Baseline], name: str) -> None:
+def test_every_family_gets_a_time_on_gpus_seen_and_unseen(fitted: dict[str, Baseline]) -> None:
+    every = [*batches(), *(KernelBatch.of([kernel]) for kernel in OTHERS), row_wise([64], op="sum")]
+    assert {batch.family for batch in every} == set(KERNEL_CLASSES)
+    for name, baseline in fitted.items():
+        for gpu in ("t4", "l4", "mi100"):
+            for batch in every:
+                predicted = baseline.predict_s(batch, load_device(gpu))
+                assert predicted.shape == (len(batch),), name
+                assert (np.isfinite(predicted) & (predicted >= 0)).all(), (name, gpu, batch.family)
+
+
+def test_kernels_that_no_method_knows_take_the_rooflines_time(fitted: dict[str, Baseline]) -> None:
     device = load_device("l4")
-    for kernel in OTHERS:
-        batch = KernelBatch.of([kernel])
-        assert fitted[name].predict_s(batch, device) == pytest.approx(fitted["roofline"].predict_s(batch, device))
+    for name, baseline in fitted.items():
+        for batch in (KernelBatch.of([kernel]) for kernel in OTHERS):
+            expected = fitted["roofline"].predict_s(batch, device)
+            assert baseline.predict_s(batch, device) == pytest.approx(expected), name
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_kernel_is_predicted_alike_alone_and_in_a_batch(fitted: dict[str, Baseline], name: str) -> None:
+def test_a_kernel_is_predicted_alike_alone_and_in_a_batch(fitted: dict[str, Baseline]) -> None:
     device = load_device("l4")
-    for r in corpus(gpus=GPUS[:1]):
-        together = fitted[name].predict_s(r.batch, device)
-        alone = fitted[name].predict_s(r.batch.take(np.array([7])), device)
-        assert alone == pytest.approx(together[7], rel=1e-4)
+    for name, baseline in fitted.items():
+        for batch in batches():
+            alone = baseline.predict_s(batch.take(np.array([7])), device)
+            assert alone == pytest.approx(baseline.predict_s(batch, device)[7], rel=1e-4), name
 
 
-@pytest.mark.parametrize("name", LEARNING)
-def test_the_same_rows_and_seed_give_the_same_predictions(name: str) -> None:
-    device, batches = load_device("l4"), [r.batch for r in corpus(gpus=GPUS[:1])]
-    first, again = (quick(name, seed=3).fit(corpus()) for _ in range(2))
-    assert all(np.array_equal(first.predict_s(b, device), again.predict_s(b, device)) for b in batches)
-
-
-@pytest.mark.parametrize("name", ["habitat", "neusight-paper"])
-def test_another_seed_gives_other_networks(fitted: dict[str, Baseline], name: str) -> None:
-    batch, device = corpus(gpus=GPUS[:1])[0].batch, load_device("l4")
-    assert not np.array_equal(
-        fitted[name].predict_s(batch, device), quick(name, 9).fit(corpus()).predict_s(batch, device)
-    )
-
-
-@pytest.mark.parametrize("name", LEARNING)
-def test_nothing_to_learn_from_is_an_error(name: str) -> None:
-    with pytest.raises(DataError, match="learn"):
-        quick(name).fit([])
+def test_rows_and_seed_decide_what_is_predicted(fitted: dict[str, Baseline]) -> None:
+    device = load_device("l4")
+    for name in LEARNING:
+        first, again = (quick(name, seed=3).fit(corpus()) for _ in range(2))
+        same = [np.array_equal(first.predict_s(b, device), again.predict_s(b, device)) for b in batches()]
+        assert all(same), name
+        if name in ("habitat", "neusight-paper"):
+            other = fitted[name].predict_s(batches()[0], device)
+            assert not np.array_equal(first.predict_s(batches()[0], device), other), name
+        with pytest.raises(DataError, match="learn"):
+            quick(name).fit([])
 
 
 def test_names_make_the_baselines_as_they_are_to_be_trained() -> None:
@@ -106,16 +100,16 @@ def graph() -> FoldedGraph:
     return FoldedGraph(kernels=tuple(folded), **step, **rest)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_is_the_sum_of_its_kernels_by_phase(fitted: dict[str, Baseline], name: str) -> None:
+def test_a_model_is_the_sum_of_its_kernels_by_phase(fitted: dict[str, Baseline]) -> None:
     device = load_device("l4")
-    one = {b.family: fitted[name].predict_s(b, device)[0] for b in (pointwise([5000]), row_wise([200]))}
     copy_s = 8000 / device.dram_bandwidth_bytes_per_s
-    totals = whole_model_s(fitted[name], graph(), device)
-    assert list(totals) == ["forward", "backward"]
-    assert totals["forward"] == pytest.approx(3 * one["elementwise"] + one["row_reduction"], rel=1e-4)
-    assert totals["backward"] == pytest.approx(4 * one["elementwise"] + 2 * copy_s, rel=1e-4)
-    assert whole_model_s(fitted[name], prepare(graph()), device) == totals
+    for baseline in fitted.values():
+        one = {b.family: baseline.predict_s(b, device)[0] for b in (pointwise([5000]), row_wise([200]))}
+        totals = whole_model_s(baseline, graph(), device)
+        assert list(totals) == ["forward", "backward"]
+        assert totals["forward"] == pytest.approx(3 * one["elementwise"] + one["row_reduction"], rel=1e-4)
+        assert totals["backward"] == pytest.approx(4 * one["elementwise"] + 2 * copy_s, rel=1e-4)
+        assert whole_model_s(baseline, prepare(graph()), device) == totals
 
 
 def test_rows_of_a_split_with_those_that_were_set_aside() -> None:

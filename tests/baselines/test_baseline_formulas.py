@@ -7,12 +7,9 @@ import pytest
 from baselines_toys import SHORT, corpus, measured, planted, pointwise, row_wise, spec
 
 from neusight.experiments.baselines import new_baseline
-from neusight.experiments.baselines.habitat import Habitat, Shaped
-from neusight.experiments.baselines.li import LinearRegression, line
-from neusight.experiments.baselines.neusight_paper import NeusightPaper
-from neusight.experiments.baselines.operators import operator_types
-from neusight.experiments.baselines.paper_tiles import PaperTiles, TileTable
-from neusight.experiments.baselines.wave_scaling import boundedness, scaling_factor
+from neusight.experiments.baselines.habitat import Habitat, Shaped, boundedness, scaling_factor
+from neusight.experiments.baselines.lines import LinearRegression, line, operator_types
+from neusight.experiments.baselines.neusight_paper import NeusightPaper, PaperTiles, TileTable
 from neusight.kernels import KernelBatch
 
 ROUND = {"dram_bandwidth_bytes_per_s": 1e12, "vector_flops_per_s": {"float32": 1e13}, "matrix_flops_per_s": {}}

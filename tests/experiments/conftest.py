@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from experiment_sets import GPT2, GPUS, STEP, STEP_MS, kernels
+from experiment_sets import GPT2, GPUS, SPARSE, STEP, STEP_MS, declare, kernels
 
+from neusight.experiments import find_experiment, run, write_results
 from neusight.experiments.declare import Contestant, Data, Declaration, Experiment, Fold, Targets
+from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
 
 
 @pytest.fixture(scope="session")
@@ -40,35 +44,65 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def declared() -> Declaration:
-    """Tile models that learn nothing, and a linear correction, each tested on an L4 and on another vendor's GPU."""
-    return Declaration(
-        title="Mine",
-        question="How wrong?",
-        report=("kernels", "models", "operators"),
-        gpus=GPUS,
-        models_on="all",
-        data=Data(
-            name="mine",
-            kernels="kernels",
-            latency="latency.parquet",
-            configs="configs",
-            published="published.parquet",
-            operators="operators.parquet",
-            tested_split="test",
-        ),
-        folds=(Fold(name="mine", held_out=("l4", "mi100")),),
-        predictors=(
-            Contestant(name="ours", title="this project", options={"backend": "linear"}),
-            Contestant(name="bound", options={"backend": "roofline"}),
-        ),
-        targets=Targets(model_mean=10, model_worst=40, all_model_mean=10, kernel_gpu=20, kernel_mean={"linear": 1e-3}),
-    )
+DECLARED = Declaration(
+    title="Mine",
+    question="How wrong?",
+    report=("kernels", "models", "operators"),
+    gpus=GPUS,
+    models_on="all",
+    data=Data(
+        name="mine",
+        kernels="kernels",
+        latency="latency.parquet",
+        configs="configs",
+        published="published.parquet",
+        operators="operators.parquet",
+        tested_split="test",
+    ),
+    folds=(Fold(name="mine", held_out=("l4", "mi100")),),
+    predictors=(
+        Contestant(name="ours", title="this project", options={"backend": "linear"}),
+        Contestant(name="bound", options={"backend": "roofline"}),
+    ),
+    targets=Targets(model_mean=10, model_worst=40, all_model_mean=10, kernel_gpu=20, kernel_mean={"linear": 1e-3}),
+)
+"""Tile models that learn nothing, and a linear correction, each tested on an L4 and on another vendor's GPU."""
 
 
 @pytest.fixture
-def experiment(declared: Declaration, data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
-    """``declared`` in a folder of its own, with the data in reach."""
+def experiment(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    """``DECLARED`` in a folder of its own, with the data in reach."""
     monkeypatch.setenv("NEUSIGHT_DATA", str(data_set))
-    return Experiment("mine", tmp_path / "out", declared)
+    return Experiment("mine", tmp_path / "out", DECLARED)
+
+
+@pytest.fixture(scope="session")
+def results(data_set: Path) -> Iterator[dict[str, Any]]:
+    """What a run of it finds; not to be changed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEUSIGHT_DATA", str(data_set))
+        yield run(Experiment("mine", data_set / "out", DECLARED))
+
+
+@pytest.fixture(scope="session")
+def written(results: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with everything that is written of it; not to be changed."""
+    folder = tmp_path_factory.mktemp("written")
+    write_results(folder, results)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """A simulated experiment with a profile of its network."""
+    root = declare(tmp_path_factory.mktemp("sparse"), SPARSE)
+    layer = LayerSparsity(OperandSparsity(0.6), OperandSparsity(0.6), OperandSparsity(0.0))
+    layers = dict.fromkeys(("first", "second"), layer)
+    SparsityProfile(model="mine", layers=layers).save(root / "mine" / "zeros.json")
+    return find_experiment("mine", root)
+
+
+@pytest.fixture(scope="session")
+def sparse_results(sparse: Experiment) -> dict[str, Any]:
+    """What a run of that finds; not to be changed."""
+    return run(sparse)

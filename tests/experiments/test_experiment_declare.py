@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
+from experiment_sets import SPARSE, declare
 
 from neusight.errors import DataError
 from neusight.experiments import find_experiment, list_experiments
+from neusight.experiments.folds import LEARNERS, code_sha256
+from neusight.paths import checkout_dir
 
-GOOD = """
+MEASURED = """
 title = "Mine"
 question = "How wrong?"
 report = ["kernels", "models"]
@@ -32,40 +35,30 @@ model_mean = 10
 """
 
 
-def declare(root: Path, text: str, name: str = "mine") -> Path:
-    (root / name).mkdir(parents=True)
-    (root / name / "experiment.toml").write_text(text, encoding="utf-8")
-    return root
-
-
 def test_a_fold_trains_on_every_gpu_that_it_does_not_hold_out(tmp_path: Path) -> None:
-    found = find_experiment("mine", declare(tmp_path, GOOD))
+    found = find_experiment("mine", declare(tmp_path, MEASURED))
     assert (found.id, found.folder) == ("mine", tmp_path / "mine")
     assert found.declared.training(found.declared.folds[0]) == ("t4", "v100-pcie-32gb")
-    assert found.declared.models_on == "held-out"
-    assert found.declared.readme is False
+    assert (found.declared.models_on, found.declared.readme) == ("held-out", False)
 
 
 def test_trainings_of_several_seeds_are_told_apart(tmp_path: Path) -> None:
-    found = find_experiment("mine", declare(tmp_path, GOOD.replace('name = "ours"', 'name = "ours"\nseeds = [0, 3]')))
-    (contestant,) = found.declared.predictors
+    text = MEASURED.replace('name = "ours"', 'name = "ours"\nseeds = [0, 3]')
+    (contestant,) = find_experiment("mine", declare(tmp_path, text)).declared.predictors
     assert [contestant.label(seed) for seed in contestant.seeds] == ["ours/0", "ours/3"]
     assert contestant.model_copy(update={"seeds": (3,)}).label(3) == "ours"
 
 
 def test_all_are_listed_in_order(tmp_path: Path) -> None:
     for name in ("b", "a"):
-        declare(tmp_path, GOOD, name)
+        declare(tmp_path, MEASURED, name)
     (tmp_path / "not-one").mkdir()
     assert [e.id for e in list_experiments(tmp_path)] == ["a", "b"]
 
 
-def test_every_experiment_of_the_checkout_is_well_declared() -> None:
-    expected = {"ablation", "asplos25", "cross-vendor", "leave-one-architecture-out", "leave-one-gpu-out"}
+def test_experiments_of_the_checkout_hold_out_every_gpu_once() -> None:
+    expected = {"ablation", "asplos25", "cross-vendor", "leave-one-architecture-out", "leave-one-gpu-out", "tensordash"}
     assert expected <= {e.id for e in list_experiments()}
-
-
-def test_leave_one_gpu_out_leaves_every_gpu_out_once() -> None:
     for name in ("leave-one-gpu-out", "ablation"):
         declared = find_experiment(name).declared
         assert [fold.held_out for fold in declared.folds] == [(gpu,) for gpu in declared.gpus]
@@ -74,49 +67,69 @@ def test_leave_one_gpu_out_leaves_every_gpu_out_once() -> None:
     assert sorted(held) == sorted(by_architecture.gpus)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('held_out = ["l4"]', 'held_out = ["l4"]\nheld = 1', "unknown key 'folds.0.held'; did you mean held_out?"),
-        ('title = "Mine"', 'title = "Mine"\nzzz = 1', "unknown key 'zzz': use one of title, question, report"),
-        ("[data]", "[date]", "data is missing: add it"),
-        ('"models"]', '"modles"]', "report.1 = 'modles'"),
-        ('held_out = ["l4"]', "held_out = []", "folds.0.held_out"),
-        ('held_out = ["l4"]', 'held_out = ["l4", "t4", "v100-pcie-32gb"]', "fold 'without l4' holds out every GPU"),
-        ('latency = "latency.parquet"\n', "", "report 'models' needs data.latency"),
-        ('"models"]', '"operators"]', "report 'operators' needs report 'models'"),
-        ('"models"]', '"few-shot"]', "report 'few-shot' needs few_shot.points"),
-        ("[targets]", '[[predictors]]\nname = "ours"\n[targets]', "two of predictors are called 'ours'"),
-        ('backend = "linear"', 'backen = "linear"', "unknown option 'backen'; did you mean backend?"),
-        ('backend = "linear"', "seed = 3", "unknown option 'seed'"),
-        ('name = "ours"', 'name = "li"\nkind = "li"', "predictor 'li' of kind 'li' has no options: drop 'backend'"),
-        (
-            'name = "ours"',
-            'name = "ours"\nphysics = { overlp = 1.0 }',
-            "unknown physics 'overlp'; did you mean overlap, stream_overlap?",
-        ),
-        (
-            'name = "ours"\noptions = { backend = "linear" }',
-            'name = "li"\nkind = "li"\nphysics = { overlap = 1.0 }',
-            "predictor 'li' of kind 'li' has no physics: drop 'overlap'",
-        ),
-        ("model_mean = 10", 'model_mean = "x"', "targets.model_mean = 'x'"),
-        ("[data]", "[data", "not TOML"),
-    ],
-)
-def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, old: str, new: str, said: str) -> None:
-    assert old in GOOD
-    root = declare(tmp_path, GOOD.replace(old, new))
-    with pytest.raises(DataError) as caught:
-        find_experiment("mine", root)
-    assert said in str(caught.value)
-    assert "experiment.toml" in str(caught.value)
-    assert "\n" not in str(caught.value)
+OURS = 'name = "ours"\noptions = { backend = "linear" }'
+MISTAKES = [
+    (MEASURED, 'held_out = ["l4"]', 'held_out = ["l4"]\nheld = 1', "key 'folds.0.held'; did you mean held_out?"),
+    (MEASURED, 'title = "Mine"', 'title = "Mine"\nzzz = 1', "unknown key 'zzz': use one of kind, title, question"),
+    (MEASURED, "[data]", "[date]", "data is missing: add it"),
+    (MEASURED, '"models"]', '"modles"]', "report.1 = 'modles'"),
+    (MEASURED, 'held_out = ["l4"]', "held_out = []", "folds.0.held_out"),
+    (MEASURED, 'held_out = ["l4"]', 'held_out = ["l4", "t4", "v100-pcie-32gb"]', "'without l4' holds out every GPU"),
+    (MEASURED, 'latency = "latency.parquet"\n', "", "report 'models' needs data.latency"),
+    (MEASURED, '"models"]', '"operators"]', "report 'operators' needs report 'models'"),
+    (MEASURED, '"models"]', '"few-shot"]', "report 'few-shot' needs few_shot.points"),
+    (MEASURED, "[targets]", '[[predictors]]\nname = "ours"\n[targets]', "two of predictors are called 'ours'"),
+    (
+        MEASURED,
+        'backend = "linear"',
+        'backen = "linear"',
+        "'options.backen' of predictor 'ours'; did you mean backend",
+    ),
+    (MEASURED, 'backend = "linear"', "seed = 3", "unknown key 'options.seed'"),
+    (MEASURED, 'name = "ours"', 'name = "li"\nkind = "li"', "'li' of kind 'li' has no options: drop 'backend'"),
+    (
+        MEASURED,
+        OURS,
+        f"{OURS}\nphysics = {{ overlp = 1.0 }}",
+        "'physics.overlp' of predictor 'ours'; did you mean over",
+    ),
+    (MEASURED, OURS, 'name = "li"\nkind = "li"\nphysics = { overlap = 1.0 }', "has no physics: drop 'overlap'"),
+    (MEASURED, "model_mean = 10", 'model_mean = "x"', "targets.model_mean = 'x'"),
+    (MEASURED, "model_mean = 10", f'model_mean = "{"x" * 9999}"', "targets.model_mean = 'xxx"),
+    (MEASURED, "[data]", "[data", "not TOML"),
+    (SPARSE, "length = 64", "lenght = 64", "unknown key 'random.lenght'; did you mean length?"),
+    (SPARSE, "speedup = 1.9\n", "", "targets.speedup is missing"),
+    (SPARSE, "batch = 1", "batch = 0", "networks.0.batch = 0"),
+]
+
+
+def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path) -> None:
+    wrong = []
+    for place, (good, old, new, said) in enumerate(MISTAKES):
+        assert old in good
+        with pytest.raises(DataError) as caught:
+            find_experiment(f"e{place}", declare(tmp_path, good.replace(old, new), f"e{place}"))
+        line = str(caught.value)
+        if said not in line or "experiment.toml" not in line or "\n" in line or len(line) > 600:
+            wrong.append((said, line))
+    assert not wrong
 
 
 def test_an_unknown_experiment_names_the_nearest(tmp_path: Path) -> None:
-    root = declare(tmp_path, GOOD, "held-out-fp32")
-    with pytest.raises(DataError, match="no experiment 'held-out-fp16'; did you mean held-out-fp32"):
-        find_experiment("held-out-fp16", root)
-    with pytest.raises(DataError, match="one of none"):
-        find_experiment("mine", tmp_path / "nowhere")
+    root = declare(tmp_path, MEASURED, "held-out-fp32")
+    for name, where, said in (
+        ("held-out-fp16", root, "no experiment 'held-out-fp16'; did you mean held-out-fp32"),
+        ("mine", tmp_path / "nowhere", "one of none"),
+        ("x" * 20000, root, "one of held-out-fp32"),
+    ):
+        with pytest.raises(DataError, match=said) as caught:
+            find_experiment(name, where)
+        assert len(str(caught.value)) < 200
+
+
+def test_everything_that_decides_what_is_learned_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = checkout_dir("neusight")
+    assert all(list((package / room).rglob("*.py")) for room in LEARNERS)
+    before = code_sha256()
+    monkeypatch.setattr("neusight.experiments.folds.LEARNERS", LEARNERS[1:])
+    assert code_sha256() != before

@@ -7,29 +7,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.devices import load_device
-from neusight.errors import DataError
-from neusight.experiments.baselines.roofline import roofline_s
-from neusight.experiments.canvas import gpus_in
 from neusight.experiments.declare import Targets
-from neusight.experiments.kernel_rows import kernel_ids
-from neusight.experiments.kernel_summary import NOMINAL, averaged, calibration, kernel_cells, sample
-from neusight.experiments.markdown import table
-from neusight.experiments.model_rows import model_errors, summarise_models
-from neusight.experiments.oracle import layer_count, sum_of_step, summarise_oracle, with_oracle
-from neusight.experiments.readme import accuracy_block, update_readme
-from neusight.experiments.results import rounded
-from neusight.experiments.verdicts import verdicts
+from neusight.experiments.judge import verdicts
+from neusight.experiments.kernels import NOMINAL, averaged, calibration, kernel_cells, kernel_ids, sample
+from neusight.experiments.models import (
+    layer_count,
+    model_errors,
+    sum_of_step,
+    summarise_models,
+    summarise_oracle,
+    with_oracle,
+)
+from neusight.experiments.page import table
+from neusight.experiments.results import gpus_in
+from neusight.experiments.sparse import summarised, tile_model_errors
+from neusight.experiments.sparse import verdicts as sparse_verdicts
 from neusight.kernels import Gemm, KernelBatch
-
-
-def test_the_roofline_of_the_tables_is_the_larger_of_arithmetic_and_traffic() -> None:
-    l4 = load_device("l4")
-    kernels = [Gemm(m=4096, n=4096, k=4096, dtype="float32"), Gemm(m=4096, n=4096, k=1, dtype="float32")]
-    found = roofline_s(KernelBatch.of(kernels), l4)
-    # 2·m·n·k operations; A, B and C once: m·k + k·n + m·n elements of 4 bytes.
-    assert found[0] == pytest.approx(2 * 4096**3 / l4.gemm_flops_per_s("float32"))
-    assert found[1] == pytest.approx(4 * (4096 + 4096 + 4096**2) / l4.dram_bandwidth_bytes_per_s)
 
 
 def test_a_kernel_keeps_its_id_in_any_company() -> None:
@@ -80,9 +73,6 @@ def test_several_trainings_are_pooled_and_their_spread_is_told() -> None:
     t4 = kernel_cells(rows[rows["gpu"] == "t4"], GROUPS)[0]
     assert (t4["count"], t4["mape"]) == (1, pytest.approx((50 + 200) / 2))
     assert t4["spread"] == pytest.approx([50, 200])
-
-
-def test_a_predictor_without_intervals_has_none() -> None:
     cells = kernel_cells(kernel_rows().assign(low=np.nan, high=np.nan), GROUPS)
     assert {(cell["inside"], cell["width"]) for cell in cells} == {(None, None)}
     assert averaged(cells)[0]["inside"] is None
@@ -128,10 +118,7 @@ def test_model_errors_of_every_predictor() -> None:
     assert found["predictors"]["published:roofline"]["bias"] == pytest.approx(-50)
     assert found["predictors"]["published:habitat"] is None
     assert (found["inside"], found["width"]) == pytest.approx((50, 320))
-
-
-def test_model_errors_of_several_trainings() -> None:
-    paper = model_errors(MODEL_ROWS[:2])["predictors"]["paper"]
+    paper = found["predictors"]["paper"]
     assert (paper["count"], paper["mean"], paper["bias"], paper["spread"]) == (2, 20, -10, [10, 30])
 
 
@@ -141,20 +128,19 @@ def test_models_of_another_vendor_are_not_in_all() -> None:
     assert counts == {"all": 2, "held_out": 1, "training": 1, "other_vendor": 1}
     assert list(found["by_gpu"]) == ["l4", "t4", "mi100"]
     assert found["groups"]["other_vendor"]["predictors"]["ours"]["mean"] == pytest.approx(200)
+    (by_model,) = found["by_model"]
+    assert (by_model["model"], by_model["mode"], by_model["count"]) == ("m", "training", 2)
+    assert summarise_models(MODEL_ROWS[2:])["by_model"][0]["count"] == 1, "where there is nothing else"
 
 
-def summarised() -> dict[str, Any]:
+def parts() -> dict[str, Any]:
     cells = kernel_cells(pd.concat([kernel_rows(), kernel_rows("paper")], ignore_index=True), GROUPS)
     kernels = {"cells": cells, "by_kind": averaged(cells)}
     return {"models": {"rows": MODEL_ROWS, **summarise_models(MODEL_ROWS)}, "kernels": kernels}
 
 
 def judged(**targets: Any) -> list[dict[str, Any]]:
-    return verdicts(summarised(), Targets(**targets), {"ours": "ours", "paper": "neusight-paper"})
-
-
-def test_nothing_is_judged_without_a_target() -> None:
-    assert judged() == []
+    return verdicts(parts(), Targets(**targets), {"ours": "ours", "paper": "neusight-paper"})
 
 
 def test_kernels_are_judged_by_the_mean_over_gpus_and_by_the_worst_of_them() -> None:
@@ -162,6 +148,7 @@ def test_kernels_are_judged_by_the_mean_over_gpus_and_by_the_worst_of_them() -> 
     assert (mean["target"], mean["value"], mean["met"]) == ("bmm, mean over 2 held-out GPUs", pytest.approx(35), False)
     assert mean["short"] == ["t4 50.0"]
     assert (worst["value"], worst["met"], worst["short"]) == (pytest.approx(50), True, [])
+    assert judged() == [], "without a target nothing is judged"
 
 
 def test_models_are_judged_on_held_out_gpus_and_on_all() -> None:
@@ -238,55 +225,28 @@ def test_the_error_of_a_step_is_that_of_its_operators_times_that_of_their_sum() 
     assert (found["count"], found["total"]["mean"], found["composition"]["bias"]) == pytest.approx((1, 50, -20))
 
 
-def test_rounding_reaches_everything_and_leaves_no_nan() -> None:
-    assert rounded({1: [0.123456789, float("nan")], "n": 3, "t": (123456.7,)}) == {
-        "1": [0.12346, None],
-        "n": 3,
-        "t": [123460.0],
-    }
-
-
-def test_errors_of_single_rows_are_rounded_to_a_tenth_of_a_percent() -> None:
-    row = {"predicted_ms": 12.34567, "errors": {"ours": -12.3456, "li": None}, "error": 0.04, "parts": None}
-    assert rounded({"rows": [row]}) == {
-        "rows": [{"predicted_ms": 12.346, "errors": {"ours": -12.3, "li": None}, "error": 0.0, "parts": None}]
-    }
-
-
 def test_tables_are_aligned() -> None:
     lines = table(("name", "n"), [("a", "1"), ("long", "1,000")]).split("\n")
     assert lines == ["| name |     n |", "| ---- | ----: |", "| a    |     1 |", "| long | 1,000 |"]
 
 
-def results() -> dict[str, Any]:
-    predictors = [{"name": "ours", "title": "this project"}, {"name": "paper", "title": ""}]
-    folds = [{"name": "f", "held_out": ["l4", "mi100"]}]
-    head = {"experiment": "mine", "title": "Mine", "question": "How wrong?", "gpus": ["t4"], "folds": folds}
-    return {**head, "predictors": predictors, **summarised()}
-
-
 def test_gpus_stand_once_in_the_order_of_the_declaration_then_of_the_folds() -> None:
-    told = results() | {"gpus": ["t4", "l4"]}
-    assert gpus_in(told, [{"gpu": gpu} for gpu in ("mi100", "l4", "t4", "l4")]) == ["t4", "l4", "mi100"]
+    told = {"declared": {"gpus": ["t4", "l4"], "folds": [{"held_out": ["l4", "mi100"]}]}}
+    assert gpus_in(told, ("mi100", "l4", "t4", "l4")) == ["t4", "l4", "mi100"]
 
 
-def test_readme_section_shows_every_predictor_and_goes_between_its_marks(tmp_path: Any) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- accuracy:begin -->\nold\n<!-- accuracy:end -->\nafter\n")
-    assert update_readme(readme, [results()])
-    text = readme.read_text()
-    assert text.startswith("before\n<!-- accuracy:begin -->\n")
-    assert text.endswith("\n<!-- accuracy:end -->\nafter\n")
-    assert "old" not in text
-    assert all(name in text for name in ("this project", "paper", "NeuSight (published)"))
-    assert "27.5 (50)" in text
-    assert not update_readme(readme, [results()])
-    readme.write_text("no marks")
-    with pytest.raises(DataError, match="accuracy:begin"):
-        update_readme(readme, [results()])
+def test_geometric_means_and_verdicts_by_hand() -> None:
+    def row(network: str, dense: float, cycles: float, error: float) -> dict[str, Any]:
+        energy = {"compute_j": cycles, "dense_compute_j": dense, "memory_j": 0.0}
+        known = {"network": network, "layer": "l", "product": "A·W", "model_error": error}
+        return {**known, "dense": dense, "cycles": cycles, **energy}
 
-
-def test_readme_section_has_a_part_an_experiment_in_order() -> None:
-    later, earlier = results() | {"experiment": "b"}, results() | {"experiment": "a"}
-    text = accuracy_block([later, earlier])
-    assert text.index("experiments/a/report.md") < text.index("experiments/b/report.md")
+    products = [row("a", 4.0, 1.0, -2.0), row("b", 1.0, 1.0, 5.0)]
+    networks = summarised(products)
+    assert [n["all"] for n in networks] == [4.0, 1.0, pytest.approx(2.0)]
+    assert networks[-1]["G·W"] is None
+    targets = {"speedup": 1.9, "compute_energy": 3.0, "energy": 2.0, "layer_error": 3.0}
+    simulated = {"networks": networks, "products": products, "tile_model": tile_model_errors(products)}
+    found = sparse_verdicts(simulated, targets)
+    assert [v["met"] for v in found] == [True, False, True, False]
+    assert (found[-1]["value"], found[-1]["short"]) == (5.0, ["b l A·W"])

@@ -1,0 +1,237 @@
+"""Results, summaries and what turned between two of them, on disk and by the command; and what the checkout holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+from experiment_sets import STEP_MS
+from typer.testing import CliRunner
+
+from neusight.cli.app import app
+from neusight.errors import DataError
+from neusight.experiments import (
+    Experiment,
+    accuracy_block,
+    compare,
+    list_experiments,
+    load_results,
+    read_results,
+    summary_of,
+    update_readme,
+    write_results,
+)
+from neusight.experiments.report import drawings, render
+from neusight.experiments.results import SUMMARY, as_text, has_rows, rounded
+from neusight.paths import checkout_dir
+
+
+def kernel(id_: str, error: float) -> dict[str, Any]:
+    return {"fold": "f", "gpu": "l4", "kind": "bmm", "op": "bmm", "id": id_, "error": error}
+
+
+def made(kernels: dict[str, float], model: float | None = None, quick: str | None = None) -> dict[str, Any]:
+    """Results of one predictor with the errors of single kernels, by id, and of one whole model."""
+    step = {"fold": "f", "gpu": "l4", "model": "m", "mode": "training", "batch": 1, "seq_len": 2}
+    rows = [] if model is None else [{**step, "errors": {"ours": model, "paper": 99.0}}]
+    mean = sum(map(abs, kernels.values())) / len(kernels)
+    cell = {"fold": "f", "gpu": "l4", "kind": "bmm", "predictor": "ours", "mape": mean}
+    declared = {"kind": "measured", "predictors": [{"name": "ours"}]}
+    return {
+        **{"experiment": "mine", "declared": declared, "verdicts": [], "quick": quick},
+        "kernels": {"sample": [kernel(*k) for k in kernels.items()], "cells": [cell, {**cell, "predictor": "paper"}]},
+        "models": {"rows": rows, "by_gpu": {}},
+    }
+
+
+OLD = made({"a": 2.0, "b": -9.8, "c": 30.0, "d": 1.0}, 5.0)
+NEW = made({"a": -14.0, "b": -10.6, "c": 3.0, "e": 1.0}, -22.0)
+
+
+def test_equal_averages_hide_nothing() -> None:
+    found = compare(OLD, NEW)
+    assert [case.name for case in found.worse] == ["f l4 whole models m training 1 × 2", "f l4 bmm bmm a"]
+    assert [case.name for case in found.better] == ["f l4 bmm bmm c"]
+    assert (found.by, found.lost, found.new) == ("prediction", 1, 1)
+    # b crosses the tolerance by 0.8 points, which is noise; by 1.1 it is none.
+    assert "f l4 bmm bmm b" in [case.name for case in compare(OLD, made({"b": 10.9})).worse]
+    assert [case.after for case in compare(OLD, NEW, tolerance=20).worse] == [-22.0]
+    assert compare(OLD, NEW, tolerance=25).worse == []
+    bmm, models, every = found.groups()
+    assert (bmm["group"], bmm["cases"], bmm["worse"], bmm["better"]) == ("l4 bmm", 3, 1, 1)
+    assert (bmm["before"], bmm["after"]) == pytest.approx(((2 + 9.8 + 30) / 3, (14 + 10.6 + 3) / 3))
+    assert (models["group"], models["before"], models["after"]) == ("l4 whole models", 5, 22)
+    assert (every["group"], every["cases"], every["worse"]) == ("all", 4, 2)
+
+
+def test_a_summary_is_compared_by_its_means() -> None:
+    for old, new in ((OLD, summary_of(NEW)), (summary_of(OLD), NEW), (summary_of(OLD), summary_of(NEW))):
+        found = compare(old, new, tolerance=9)
+        (case,) = found.cases
+        assert (found.by, case.group, case.name) == ("mean", "l4 bmm", "f l4 bmm, mean")
+        assert (case.before, case.after) == pytest.approx(((2 + 9.8 + 30 + 1) / 4, (14 + 10.6 + 3 + 1) / 4))
+        assert found.better == [case]
+
+
+def test_simulated_runs_are_compared_product_by_product(sparse_results: dict[str, Any]) -> None:
+    found = compare(sparse_results, sparse_results)
+    assert (found.by, len(found.cases), found.worse) == ("prediction", len(sparse_results["products"]), [])
+    assert len(compare(summary_of(sparse_results), sparse_results).cases) == 1
+
+
+def test_runs_that_have_nothing_in_common_or_are_of_two_sorts_are_refused() -> None:
+    with pytest.raises(DataError, match="no prediction in common"):
+        compare(OLD, made({"z": 1.0}))
+    with pytest.raises(DataError, match="quick run"):
+        compare(OLD, made({"a": 1.0}, quick="A quick run."))
+
+
+def call(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["experiments", *arguments])
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[str, str]:
+    for name, content in (("old", OLD), ("new", NEW)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps(content))
+        (tmp_path / name / SUMMARY).write_text(json.dumps(summary_of(content)))
+    return str(tmp_path / "old"), str(tmp_path / "new" / "results.json")
+
+
+def test_the_command_fails_when_more_turned_than_allowed(two: tuple[str, str]) -> None:
+    done = call("compare", *two)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("Compared prediction by prediction.\n")
+    assert "right to wrong: f l4 bmm bmm a: +2.0 % to -14.0 %" in done.stdout
+    assert done.stderr == "error: 2 cases turned from right to wrong, 0 may: see which and why, or --allow them\n"
+    assert call("compare", *two, "--allow", "2").exit_code == 0
+    assert call("compare", *two, "--tolerance", "25").exit_code == 0
+    same = call("compare", f"{two[0]}/{SUMMARY}", two[0])
+    assert (same.exit_code, same.stdout.partition(":")[0]) == (
+        0,
+        "Compared mean by mean, since one of the two is a summary",
+    )
+    found = json.loads(call("compare", *two, "--format", "json", "--allow", "2").stdout)
+    assert (found["by"], found["lost"], found["new"]) == ("prediction", 1, 1)
+    worst = {"group": "l4 whole models", "name": "f l4 whole models m training 1 × 2", "before": 5.0, "after": -22.0}
+    assert found["worse"][0] == worst
+
+
+def test_what_is_no_results_is_one_line(two: tuple[str, str], tmp_path: Path, experiment: Experiment) -> None:
+    path = tmp_path / "broken.json"
+    for content, said in ((None, "is not there"), ("{", "damaged"), ("[]", "holds no"), ("[" * 99999, "damaged")):
+        if content is not None:
+            path.write_text(content)
+        done = call("compare", two[0], str(path))
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"error: {path}")
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    with pytest.raises(DataError, match="not there: neusight experiments run mine"):
+        load_results(experiment)
+
+
+def test_commands_say_what_is_declared_and_where_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "asplos25" in {row["id"] for row in json.loads(call("list", "--format", "json").stdout)}
+    refused = call("run", "asplos")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "did you mean asplos25" in refused.stderr
+    quick = call("run", "asplos25", "--quick")
+    assert quick.exit_code == 2
+    assert "--out" in quick.stderr
+    monkeypatch.setattr("neusight.paths._CHECKOUT", tmp_path)
+    empty = call("list", "--format", "json")
+    assert (empty.exit_code, json.loads(empty.stdout)) == (0, [])
+    assert (
+        empty.stderr == f"{tmp_path}/experiments declares no experiment: add ID/experiment.toml, or take a checkout\n"
+    )
+
+
+def test_rounding_leaves_five_digits_no_nan_and_a_tenth_of_a_percent_of_rows() -> None:
+    plain = {1: [0.123456789, float("nan")], "n": 3, "t": (123456.7,)}
+    assert rounded(plain) == {"1": [0.12346, None], "n": 3, "t": [123460.0]}
+    row = {"predicted_ms": 12.34567, "errors": {"ours": -12.3456, "li": None}, "error": 0.04, "parts": None}
+    short = {"predicted_ms": 12.346, "errors": {"ours": -12.3, "li": None}, "error": 0.0, "parts": None}
+    assert rounded({"rows": [row]}) == {"rows": [short]}
+
+
+def keys(value: Any) -> set[str]:
+    """Every key in nested lists and tables."""
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return set(value if isinstance(value, dict) else ()).union(*map(keys, entries))
+
+
+def test_neither_measurements_nor_published_predictions_are_stored(results: dict[str, Any]) -> None:
+    for stored in [results, *(load_results(e) for e in list_experiments())]:
+        told = {key for key in keys(stored) if key.endswith("_ms") or "measured" in key}
+        assert told <= {"predicted_ms", "low_ms", "high_ms", "measured"}  # by which command zeros were measured
+    text = as_text({"rows": results["models"]["rows"]})
+    assert not [ms for ms in STEP_MS.values() if f": {ms}," in text or f": {1.5 * ms}," in text]
+
+
+def test_text_of_results_reads_back_with_a_line_a_row(results: dict[str, Any]) -> None:
+    text = as_text(results)
+    assert json.loads(text) == results
+    row = json.dumps(results["kernels"]["sample"][0], ensure_ascii=False)
+    assert any(line.strip().rstrip(",") == row for line in text.splitlines())
+
+
+def test_a_summary_has_no_rows_and_makes_the_same_report(
+    results: dict[str, Any], sparse_results: dict[str, Any], written: Path, tmp_path: Path
+) -> None:
+    write_results(tmp_path / "sparse", sparse_results)
+    copytree(written, tmp_path / "measured")
+    for name, found in (("measured", results), ("sparse", sparse_results)):
+        folder, summary = tmp_path / name, read_results(tmp_path / name / SUMMARY)
+        assert read_results(folder) == found
+        assert (has_rows(found), has_rows(summary)) == (True, False)
+        assert summary_of(summary) == summary == summary_of(found)
+        (folder / "results.json").unlink()
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        again = write_results(folder, read_results(folder))
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        # Figures of rows stay as they are.
+        assert {path.name for path in again} < set(before)
+
+
+def test_readme_section_goes_between_its_marks_and_has_a_part_an_experiment_in_order(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- accuracy:begin -->\nold\n<!-- accuracy:end -->\nafter\n")
+    assert update_readme(readme, [summary_of(results)])
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- accuracy:begin -->\n")
+    assert text.endswith("\n<!-- accuracy:end -->\nafter\n")
+    assert "old" not in text
+    assert all(name in text for name in ("this project", "bound", "NeuSight (published)", "50.0 (50)"))
+    assert "Habitat" not in text, "it said nothing"
+    assert not update_readme(readme, [results])
+    readme.write_text("no marks")
+    with pytest.raises(DataError, match="accuracy:begin"):
+        update_readme(readme, [results])
+    block = accuracy_block([results | {"experiment": "b"}, results | {"experiment": "a"}])
+    assert block.index("experiments/a/report.md") < block.index("experiments/b/report.md")
+
+
+def test_what_the_checkout_holds_is_of_what_is_declared_and_rendered_from_its_summary() -> None:
+    for experiment in list_experiments():
+        summary = read_results(experiment.folder / SUMMARY)
+        assert summary["declared"] == rounded(experiment.declared.model_dump(mode="json")), experiment.id
+        assert summary["quick"] is None
+        assert not has_rows(summary)
+        assert (experiment.folder / SUMMARY).stat().st_size <= 100_000
+        names = list(drawings(summary))
+        missing = {name for name in names if not (experiment.folder / name).is_file()}
+        assert missing <= {"few-shot.png", "models.png", "gpus.png"}, experiment.id
+        figures = [name for name in names if name not in missing]
+        assert all((experiment.folder / name).stat().st_size <= 150_000 for name in figures)
+        assert (experiment.folder / "report.md").read_text(encoding="utf-8") == render(summary, figures), experiment.id
+    readme = checkout_dir("README.md").read_text(encoding="utf-8")
+    block = readme.split("<!-- accuracy:begin -->\n")[1].split("\n<!-- accuracy:end -->")[0]
+    shown = [read_results(e.folder / SUMMARY) for e in list_experiments() if e.declared.readme]
+    assert block == accuracy_block(shown)
