@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types bench train clean
+.PHONY: demo test lint types bench train notebooks clean
 
 demo: $(STAMP)
 	$(BIN)/neusight predict gpt2-large --gpu l4 --mode training --batch 1
@@ -25,6 +25,10 @@ bench: $(STAMP)
 # Needs NEUSIGHT_DATA. Trains every tile model that ships, in place.
 train: $(STAMP)
 	$(BIN)/neusight train --out tile_models
+
+# Needs NEUSIGHT_DATA. Runs every notebook from top to bottom and keeps what it shows.
+notebooks: $(STAMP)
+	$(BIN)/python tests/execute_notebooks.py notebooks/*.ipynb
 
 clean:
 	rm -rf $(VENV)
