@@ -6,6 +6,7 @@ is shown, only means and pictures.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ def main(paths: Sequence[str]) -> None:
     from neusight.paths import data_dir
 
     data_dir()
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, which wants widgets in notebooks
     for path in map(Path, paths):
         execute(path)
         print(f"ran {path}", file=sys.stderr)

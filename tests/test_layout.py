@@ -164,6 +164,8 @@ def test_the_wheel_alone_predicts(installed: Path) -> None:
 def test_the_wheel_alone_knows_its_data_sets_and_contracts(installed: Path) -> None:
     known = {p.parent.name for p in (ROOT / "datasets").glob("*/manifest.json")}
     assert {row["name"] for row in run_installed(installed, "datasets", "list")} == known
+    declared = {p.parent.name for p in (ROOT / "experiments").glob("*/experiment.toml")}
+    assert {row["id"] for row in run_installed(installed, "experiments", "list")} == declared
     code = "from neusight.executors.gpu.features import load_contract; print(load_contract('gemm').family)"
     environment = {"PYTHONPATH": str(installed), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=installed, env=environment)

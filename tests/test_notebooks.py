@@ -60,12 +60,14 @@ def test_notebooks_are_committed_as_they_ran() -> None:
     assert [f"{path.name} {fault}" for path in NOTEBOOKS for fault in faults(path)] == []
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
-def test_runs_and_ends_in_predicted_against_measured(path: Path) -> None:
+def test_what_needs_neither_data_nor_minutes_runs_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them run by ``make notebooks``."""
     matplotlib.use("agg")
-    names: dict[str, Any] = {"__name__": "notebook"}
-    for cell in cells(path):
-        exec(compile(cell["source"], str(path), "exec"), names)
+    monkeypatch.delenv("NEUSIGHT_DATA", raising=False)
+    for path in NOTEBOOKS:
+        if path.name in ("01_predict.ipynb", "03_unseen_gpus.ipynb"):
+            names: dict[str, Any] = {"__name__": "notebook"}
+            for cell in cells(path):
+                exec(compile(cell["source"], str(path), "exec"), names)
+            assert "comparison" in names
     matplotlib.pyplot.close("all")
-    compared = names["comparison"]
-    assert compared is None if names.get("data", True) is None else len(compared) > 0

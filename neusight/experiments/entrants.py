@@ -16,7 +16,8 @@ import numpy as np
 from neusight.devices import DeviceSpec, load_device
 from neusight.experiments.baselines import Baseline, new_baseline, rows_of, whole_model_s
 from neusight.learn.training_data import FAMILIES, Corpus, load_corpus
-from neusight.schedule.serial import PreparedGraph, prepare
+from neusight.plans import Program, single
+from neusight.workloads import load_workload
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -92,7 +93,9 @@ class TileModelEntrant:
 
     def provenance(self) -> dict[str, Any]:
         """Hashes of the tile models, and their training GPUs."""
-        return dict(self.predictor.kernel_predictor.provenance)
+        manifests = [artifact.manifest for artifact in self.predictor.kernel_predictor.artifacts.values()]
+        hashes = {m.name: f"{m.backend}, {m.weights_sha256[:12]}" for m in manifests}
+        return {"tile_models": hashes, "training_gpus": sorted({gpu for m in manifests for gpu in m.training_gpus})}
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,8 @@ class BaselineEntrant:
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
         """The sum of all phases."""
-        graph = _prepared(config, tuple(asked(record).items()))
-        return StepForecast(1e3 * sum(whole_model_s(self.baseline, graph, load_device(record["gpu"])).values()))
+        program = _program(config, tuple(asked(record).items()))
+        return StepForecast(1e3 * sum(whole_model_s(self.baseline, program, load_device(record["gpu"])).values()))
 
     def provenance(self) -> dict[str, Any]:
         """What it learned from."""
@@ -144,7 +147,5 @@ def fitted_baseline(
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _prepared(config: Path, options: tuple[tuple[str, Any], ...]) -> PreparedGraph:
-    from neusight.workloads import load_graph
-
-    return prepare(load_graph(str(config), **dict(options), allow_fallback=True))
+def _program(config: Path, options: tuple[tuple[str, Any], ...]) -> Program:
+    return single(load_workload(str(config), **dict(options), allow_fallback=True))

@@ -157,16 +157,15 @@ def _tile_models(fold: Fold, contestant: Contestant, seed: int, folder: Path | N
     from neusight.api import Predictor
 
     predictor, label = Predictor.load(folder), contestant.label(seed)
-    learned = set(predictor.kernel_predictor.provenance["training_gpus"])
-    if seen := learned & set(fold.held_out):
+    if contestant.physics:
+        predictor = Predictor(replace(predictor.kernel_predictor, physics=replace(DEFAULT, **contestant.physics)))
+    entrant = TileModelEntrant(contestant.name, seed, label, predictor)
+    if seen := set(entrant.provenance()["training_gpus"]) & set(fold.held_out):
         raise DataError(
             f"the tile models of '{label}' learned from {', '.join(sorted(seen))}, which fold '{fold.name}' holds out: "
             'declare kind = "ours", which trains in each fold'
         )
-    if contestant.physics:
-        kernels = replace(predictor.kernel_predictor, physics=replace(DEFAULT, **contestant.physics))
-        predictor = Predictor(kernels)
-    return TileModelEntrant(contestant.name, seed, label, predictor)
+    return entrant
 
 
 def train_all(wanted: Iterable[Options], jobs: int = 1, report: Report | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
@@ -11,21 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.devices import load_device
-from neusight.executors.tensordash.cycles import Cycles, PassCycles, kernel_cycles, simulated
+from neusight.executors.tensordash.cycles import Cycles, kernel_cycles, simulated
 from neusight.executors.tensordash.device import MachinePredictor
 from neusight.executors.tensordash.machine import Machine
 from neusight.executors.tensordash.masks import CLUSTERS, random_mask
-from neusight.executors.tensordash.operands import MAPPED, by_layer, mapped_layers, with_zeros
 from neusight.executors.tensordash.passes import modelled
 from neusight.executors.tensordash.schedule import schedule_cycles
 from neusight.experiments.judge import at_most, near
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch
-from neusight.schedule.serial import PreparedGraph, prepare
-from neusight.transforms.sparsity import SparsityProfile
+from neusight.kernels.families import group_by_family
+from neusight.kernels.sparsity import Zeros, with_zeros
+from neusight.transforms.sparsity import MAPPED, SparsityProfile, sparsify
 
 if TYPE_CHECKING:
     from neusight.experiments.declare import Network, RandomZeros, SparseDeclaration
     from neusight.learn.training import Report
+    from neusight.workloads import Workload
 
 PRODUCTS = {"forward": "A·W", "input_grad": "G·W", "weight_grad": "G·A", "bmm": "attention"}
 QUICK_LENGTH = 256
@@ -115,26 +117,46 @@ def _speedup(zeros: RandomZeros, rows: int, sparsity: float, clustering: float =
 
 
 @dataclass(frozen=True)
+class Product:
+    """A kernel that a layer runs on the PEs ``count`` times a step."""
+
+    layer: str
+    kernel: Kernel
+    phase: str
+    zeros: Zeros | None
+    count: int
+
+
+@dataclass(frozen=True)
 class NetworkStep:
-    """A network's training step with the zeros of its profile, and the layer of each of its kernels."""
+    """What a network's training step runs on the PEs, with the zeros of its profile.
 
-    prepared: PreparedGraph
-    layers: tuple[str, ...]
+    ``batches`` holds one batch a family with the positions that its rows have in ``products``.
+    """
 
-    def mapped(self) -> list[tuple[KernelBatch, np.ndarray]]:
-        """Batches that run on the PEs, with the positions of their kernels."""
-        return [(batch, positions) for batch, positions in self.prepared.batches if batch.family in MAPPED]
+    products: tuple[Product, ...]
+    batches: tuple[tuple[KernelBatch, np.ndarray], ...]
 
 
 def network_step(network: Network, folder: Path) -> NetworkStep:
     """The step of a declared network; operators without a rule don't matter to it."""
-    from neusight.workloads.load import trace_workload
+    from neusight.workloads import load_workload
 
     profile = SparsityProfile.load(folder / network.profile)
-    graph = trace_workload(network.model, mode="training", batch=network.batch, allow_fallback=True)
-    profile.check(mapped_layers(graph))
-    folded, layers = by_layer(graph)
-    return NetworkStep(with_zeros(prepare(folded), profile, layers), layers)
+    workload = load_workload(network.model, mode="training", batch=network.batch, allow_fallback=True)
+    products = _products(sparsify(workload, profile))
+    grouped = group_by_family(product.kernel for product in products)
+    batches = ((with_zeros(batch, [products[i].zeros for i in at]), at) for batch, at in grouped)
+    return NetworkStep(products, tuple(batches))
+
+
+def _products(workload: Workload) -> tuple[Product, ...]:
+    counts: Counter[tuple[str, Kernel, str, Zeros | None]] = Counter()
+    for node, copy in workload.expanded():
+        for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
+            if kernel.family in MAPPED:
+                counts[node.layer.name(copy), kernel, node.phase, zeros] += 1
+    return tuple(Product(*product, count) for product, count in counts.items())
 
 
 def product_rows(network: str, step: NetworkStep) -> Rows:
@@ -143,22 +165,21 @@ def product_rows(network: str, step: NetworkStep) -> Rows:
     """
     machine, twin = Machine(), Machine(skips=False)
     rows: Rows = []
-    for batch, positions in step.mapped():
+    for batch, positions in step.batches:
         ours, model = (kernel_cycles(batch, machine, by) for by in (simulated, modelled))
         energy, twins = (_energy(batch, m, name) for m, name in ((machine, "tensordash"), (twin, "tensordash-dense")))
         for row, position in enumerate(positions):
-            folded = step.prepared.graph.kernels[position]
-            sides = [float(batch[f"{side}_sparsity"][row]) for side in ("first", "second")]
+            product = step.products[position]
             rows.append(
                 {
                     "network": network,
-                    "layer": step.layers[position],
-                    "product": _product(folded.kernel, folded.phase),
-                    "sparsity": max(sides),
-                    **_cycle_figures(ours, model, row, folded.count),
-                    "compute_j": folded.count * energy[0][row],
-                    "dense_compute_j": folded.count * twins[0][row],
-                    "memory_j": folded.count * energy[1][row],
+                    "layer": product.layer,
+                    "product": _product(product.kernel, product.phase),
+                    "sparsity": max(float(batch[f"{side}_sparsity"][row]) for side in ("first", "second")),
+                    **_cycle_figures(ours, model, row, product.count),
+                    "compute_j": product.count * energy[0][row],
+                    "dense_compute_j": product.count * twins[0][row],
+                    "memory_j": product.count * energy[1][row],
                 }
             )
     return rows
@@ -194,18 +215,18 @@ def _product(kernel: Kernel, phase: str) -> str:
 def design_rows(network: str, step: NetworkStep, designs: Mapping[str, Sequence[int]]) -> Rows:
     """Speed-up of the whole network by the simulator, with one figure of the machine changed at a time."""
     return [
-        {"network": network, "axis": axis, "value": value, "speedup": _network_speedup(step, axis, value, simulated)}
+        {"network": network, "axis": axis, "value": value, "speedup": _network_speedup(step, axis, value)}
         for axis, values in designs.items()
         for value in values
     ]
 
 
-def _network_speedup(step: NetworkStep, axis: str, value: int, pass_cycles: PassCycles) -> float:
+def _network_speedup(step: NetworkStep, axis: str, value: int) -> float:
     machine = replace(Machine(), **{axis: value})  # type: ignore[arg-type]
     dense = cycles = 0.0
-    for batch, positions in step.mapped():
-        found = kernel_cycles(batch, machine, pass_cycles)
-        counts = np.array([step.prepared.graph.kernels[position].count for position in positions])
+    for batch, positions in step.batches:
+        found = kernel_cycles(batch, machine, simulated)
+        counts = np.array([step.products[position].count for position in positions])
         dense, cycles = dense + float(counts @ found.dense), cycles + float(counts @ found.cycles)
     return dense / cycles
 

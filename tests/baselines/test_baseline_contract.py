@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,10 +13,12 @@ from neusight.errors import DataError
 from neusight.experiments.baselines import NAMES, Baseline, new_baseline, rows_of, whole_model_s
 from neusight.experiments.baselines.habitat import RECIPE, Habitat
 from neusight.experiments.baselines.neusight_paper import RECIPES, NeusightPaper
-from neusight.kernels import KERNEL_CLASSES, Attention, GroupedGemm, KernelBatch, Memory, Optimizer
+from neusight.kernels import KERNEL_CLASSES, Attention, GroupedGemm, Kernel, KernelBatch, Memory, Optimizer
 from neusight.learn.training_data import Corpus
-from neusight.schedule.serial import prepare
-from neusight.workloads.graph import FoldedGraph, FoldedKernel, MemoryProfile
+from neusight.plans import Program, single
+from neusight.requests import Request
+from neusight.workloads import Node, Workload
+from neusight.workloads.workload import Phase
 
 LEARNING = [name for name in NAMES if name != "roofline"]
 OTHERS = [
@@ -86,18 +88,21 @@ def test_names_make_the_baselines_as_they_are_to_be_trained() -> None:
         new_baseline("habitatt")
 
 
-def graph() -> FoldedGraph:
+def step() -> Program:
     copy = Memory(op="copy", elements=1000, read_bytes=4000, write_bytes=4000)
     add, softmax = pointwise([5000]).kernel(0), row_wise([200]).kernel(0)
-    folded = [
-        FoldedKernel(kernel=add, operator="aten.add", phase="forward", count=3),
-        FoldedKernel(kernel=copy, operator="aten.copy", phase="backward", count=2),
-        FoldedKernel(kernel=softmax, operator="aten.softmax", phase="forward", count=1),
-        FoldedKernel(kernel=add, operator="aten.add", phase="backward", count=4),
+    told: list[tuple[Kernel, Phase, int]] = [
+        (add, "forward", 3),
+        (copy, "backward", 2),
+        (softmax, "forward", 1),
+        (add, "backward", 4),
     ]
-    step: dict[str, Any] = {"model": "toy", "mode": "training", "batch": 1, "seq_len": 1, "dtype": "float32"}
-    rest: dict[str, Any] = {"optimizer": "none", "attention": "eager", "parameters": 0, "memory": MemoryProfile()}
-    return FoldedGraph(kernels=tuple(folded), **step, **rest)
+    starts = np.cumsum([0, *(copies for *_, copies in told)])
+    nodes = tuple(
+        Node(id=int(at), operator="toy", phase=phase, kernels=(kernel,), copies=copies, stride=1)
+        for at, (kernel, phase, copies) in zip(starts, told, strict=False)
+    )
+    return single(Workload(request=Request(model="toy"), nodes=nodes, tensors=(), parameters=0))
 
 
 def test_a_model_is_the_sum_of_its_kernels_by_phase(fitted: dict[str, Baseline]) -> None:
@@ -105,11 +110,10 @@ def test_a_model_is_the_sum_of_its_kernels_by_phase(fitted: dict[str, Baseline])
     copy_s = 8000 / device.dram_bandwidth_bytes_per_s
     for baseline in fitted.values():
         one = {b.family: baseline.predict_s(b, device)[0] for b in (pointwise([5000]), row_wise([200]))}
-        totals = whole_model_s(baseline, graph(), device)
+        totals = whole_model_s(baseline, step(), device)
         assert list(totals) == ["forward", "backward"]
         assert totals["forward"] == pytest.approx(3 * one["elementwise"] + one["row_reduction"], rel=1e-4)
         assert totals["backward"] == pytest.approx(4 * one["elementwise"] + 2 * copy_s, rel=1e-4)
-        assert whole_model_s(baseline, prepare(graph()), device) == totals
 
 
 def test_rows_of_a_split_with_those_that_were_set_aside() -> None:

@@ -13,7 +13,8 @@ from experiment_sets import GPT2, GPUS, SPARSE, STEP, STEP_MS, declare, kernels
 
 from neusight.experiments import find_experiment, run, write_results
 from neusight.experiments.declare import Contestant, Data, Declaration, Experiment, Fold, Targets
-from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
+from neusight.kernels.sparsity import OperandSparsity
+from neusight.transforms.sparsity import LayerSparsity, SparsityProfile
 
 
 @pytest.fixture(scope="session")

@@ -146,9 +146,11 @@ def test_commands_say_what_is_declared_and_where_to_write(tmp_path: Path, monkey
     monkeypatch.setattr("neusight.paths._CHECKOUT", tmp_path)
     empty = call("list", "--format", "json")
     assert (empty.exit_code, json.loads(empty.stdout)) == (0, [])
-    assert (
-        empty.stderr == f"{tmp_path}/experiments declares no experiment: add ID/experiment.toml, or take a checkout\n"
-    )
+    assert empty.stderr.startswith(f"{tmp_path}/experiments declares no experiment: add ID/experiment.toml")
+    assert len(empty.stderr.splitlines()) == 1
+    installed = call("run", "asplos25")
+    assert installed.exit_code == 2
+    assert "an installed package keeps no results" in installed.stderr
 
 
 def test_rounding_leaves_five_digits_no_nan_and_a_tenth_of_a_percent_of_rows() -> None:

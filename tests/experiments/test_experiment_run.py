@@ -18,7 +18,8 @@ from neusight.experiments import Experiment, load_results, run, write_results
 from neusight.experiments.declare import Contestant
 from neusight.experiments.figures import FIGURES
 from neusight.experiments.report import render
-from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
+from neusight.kernels.sparsity import OperandSparsity
+from neusight.transforms.sparsity import LayerSparsity, SparsityProfile
 
 
 def changed(experiment: Experiment, **changes: Any) -> Experiment:

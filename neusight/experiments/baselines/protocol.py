@@ -15,8 +15,8 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError, nearest
 from neusight.kernels import KernelBatch
 from neusight.learn.training_data import Corpus, DeviceRows
-from neusight.schedule.serial import PreparedGraph, prepare
-from neusight.workloads.graph import PHASES, FoldedGraph
+from neusight.plans import Program
+from neusight.workloads.workload import PHASES
 
 _CLASSES = {
     "roofline": ("neusight.experiments.baselines.lines", "Roofline"),
@@ -82,19 +82,18 @@ def rows_of(corpus: Corpus, split: str = "train", throttled: bool = True) -> lis
     return [r for r in kept if len(r)]
 
 
-def whole_model_s(baseline: Baseline, graph: PreparedGraph | FoldedGraph, device: DeviceSpec) -> Mapping[str, float]:
+def whole_model_s(baseline: Baseline, program: Program, device: DeviceSpec) -> Mapping[str, float]:
     """Seconds of each phase of a step (forward, backward, optimizer; those that the step has).
 
     Args:
         baseline: fitted.
-        graph: the step; prepare it once where several devices or baselines are asked.
+        program: the step on one device.
         device: where it runs.
     """
-    prepared = prepare(graph) if isinstance(graph, FoldedGraph) else graph
     totals: dict[str, float] = {}
-    for batch, positions in prepared.batches:
-        folded = [prepared.graph.kernels[i] for i in positions]
-        counted_s = baseline.predict_s(batch, device) * np.array([kernel.count for kernel in folded])
-        for kernel, seconds in zip(folded, counted_s.tolist(), strict=True):
-            totals[kernel.phase] = totals.get(kernel.phase, 0.0) + seconds
+    for batch, positions in program.batches:
+        launches = [program.launches[i] for i in positions]
+        counted_s = baseline.predict_s(batch, device) * np.array([launch.count for launch in launches])
+        for launch, seconds in zip(launches, counted_s.tolist(), strict=True):
+            totals[launch.phase] = totals.get(launch.phase, 0.0) + seconds
     return {phase: totals[phase] for phase in PHASES if phase in totals}
