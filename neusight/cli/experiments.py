@@ -71,6 +71,7 @@ def run(
     if out is None and not checkout_dir("README.md").is_file():
         raise typer.BadParameter("an installed package keeps no results: say where to", param_hint="--out")
     experiment = find_experiment(name)
+    (out or experiment.folder).mkdir(parents=True, exist_ok=True)
     with tasks() as report:
         results = carry_out(experiment, quick, jobs, report)
     for path in write_results(out or experiment.folder, results):

@@ -124,9 +124,15 @@ def read_results(path: Path, remedy: str = "give results.json, summary.json or t
         raise DataError(f"{file} is not there: {remedy}") from None
     except ValueError as error:
         raise DataError(f"{file} is damaged ({error}): {remedy}") from None
-    if not isinstance(found, dict) or not {"experiment", "declared", "verdicts"} <= set(found):
+    if not _are_results(found):
         raise DataError(f"{file} holds no results of an experiment: {remedy}")
     return found
+
+
+def _are_results(found: Any) -> bool:
+    if not isinstance(found, dict) or not {"experiment", "declared", "quick", "verdicts"} <= set(found):
+        return False
+    return isinstance(found["declared"], dict) and "kind" in found["declared"]
 
 
 def as_text(results: Results) -> str:

@@ -121,9 +121,13 @@ def test_the_command_fails_when_more_turned_than_allowed(two: tuple[str, str]) -
     assert found["worse"][0] == worst
 
 
+HOLLOW = '{"experiment": 1, "declared": 3, "quick": null, "verdicts": []}'
+BROKEN = {"{": "damaged", "[]": "holds no", "[" * 99999: "damaged", HOLLOW: "holds no"}
+
+
 def test_what_is_no_results_is_one_line(two: tuple[str, str], tmp_path: Path, experiment: Experiment) -> None:
     path = tmp_path / "broken.json"
-    for content, said in ((None, "is not there"), ("{", "damaged"), ("[]", "holds no"), ("[" * 99999, "damaged")):
+    for content, said in ((None, "is not there"), *BROKEN.items()):
         if content is not None:
             path.write_text(content)
         done = call("compare", two[0], str(path))
