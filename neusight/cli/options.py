@@ -82,15 +82,15 @@ def numbers(text: str, option: str) -> list[int]:
     """``1,2`` as ``[1, 2]``.
 
     Raises:
-        BadParameter: nothing, something else, or a number beyond all reason.
+        BadParameter: nothing, something else, or a number below 1 or beyond all reason.
     """
     try:
         found = [int(part) for part in listed(text, option)]
     except ValueError:
         message = f"'{text}' is no list of whole numbers: write it like 1,2,4"
         raise typer.BadParameter(message, param_hint=option) from None
-    if max(found) > _MOST:
-        raise typer.BadParameter(f"{max(found)} is too large: at most {_MOST}", param_hint=option)
+    if wrong := [number for number in found if not 1 <= number <= _MOST]:
+        raise typer.BadParameter(f"{wrong[0]} cannot be: give numbers from 1 to {_MOST}", param_hint=option)
     return found
 
 

@@ -250,4 +250,6 @@ def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
     low, high = row["low_ms"], row["high_ms"]
     pair = None if low is None else [low, high]
     renamed = {"interval_ms" if key == "low_ms" else key: value for key, value in row.items() if key != "high_ms"}
-    return renamed | {"interval_ms": pair}
+    # A table with images among its models keeps lengths as floats.
+    length = None if row["seq_len"] is None else int(row["seq_len"])
+    return renamed | {"interval_ms": pair, "seq_len": length}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -216,12 +217,17 @@ def show_sweep(rows: list[dict[str, Any]], form: str) -> None:
 
 
 def _sweep_table(rows: list[dict[str, Any]]) -> None:
-    best = max((row["samples_per_s"] or 0.0 for row in rows), default=0.0) or 1.0
-    same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in rows}) == 1}
+    found = [row for row in rows if not row["error"]]
+    best = max((row["samples_per_s"] for row in found), default=0.0) or 1.0
+    same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in found}) == 1}
     keys = [key for key in ("model", "gpu", "mode", "batch", "seq_len", "dtype") if key not in same]
     columns = [Column(key, right=key in ("batch", "seq_len")) for key in keys]
-    columns += [Column("latency", right=True), Column("samples/s", right=True), Column(""), Column("memory", wrap=True)]
-    table(columns, ((*(_said(row[key]) for key in keys), *_sweep_cells(row, best)) for row in rows))
+    columns += [Column("latency", right=True), Column("samples/s", right=True), Column(""), Column("memory")]
+    if found:
+        table(columns, ((*(_said(row[key]) for key in keys), *_sweep_cells(row, best)) for row in found))
+    reasons = Counter((row["model"], row["error"]) for row in rows if row["error"])
+    for (model, reason), count in reasons.items():
+        _paragraph("none for", f"{shown(model)}, {count} step{'s' if count > 1 else ''}: {reason}")
 
 
 def _said(value: Any) -> str:
@@ -229,8 +235,6 @@ def _said(value: Any) -> str:
 
 
 def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
-    if row["error"]:
-        return "-", "-", "", row["error"]
     memory = f"{row['memory_gib']:.1f} GiB" + ("" if row["fits"] else " NO FIT")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
     return milliseconds(row["latency_ms"] / 1e3), f"{row['samples_per_s']:.3g}", bar(share, 8), memory

@@ -157,6 +157,7 @@ def test_sweep_marks_what_does_not_fit_and_keeps_errors() -> None:
     assert [(row["batch"], row["fits"], row["error"]) for row in good] == [(1, True, ""), (8, False, "")]
     assert good[1]["latency_ms"] > good[0]["latency_ms"]
     assert all("unknown model 'gtp2'" in row["error"] and row["interval_ms"] is None for row in wrong)
+    assert good[0]["seq_len"] == 1024 and isinstance(good[0]["seq_len"], int)
     low, high = good[0]["interval_ms"]
     assert low <= good[0]["latency_ms"] <= high
     assert "NO FIT" in run("sweep", "gpt2-large", "--gpu", "l4", "--mode", "training", "--batch", "8").stdout
@@ -167,6 +168,10 @@ def test_a_sweep_says_how_many_steps_failed_and_fails_with_all() -> None:
         "warning: 1 of 2 steps could not be estimated: unknown model 'gtp2'"
         in run("sweep", "gpt2,gtp2", "-g", "l4").stderr
     )
+    table = run("sweep", "gpt2,gtp2", "--gpu", "l4,t4").stdout
+    assert max(map(len, table.splitlines())) <= 80
+    assert table.count("unknown model 'gtp2'") == 1
+    assert "gtp2, 2 steps" in table
     result = invoke("sweep", "gtp2", "--gpu", "l4,t4", "--format", "json")
     assert result.exit_code == 1
     assert [row["gpu"] for row in json.loads(result.stdout)] == ["l4", "t4"]

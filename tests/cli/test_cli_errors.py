@@ -144,6 +144,7 @@ def test_usage_errors_exit_2_without_data() -> None:
         ["kernel", "gemm", "m", "--gpu", "l4"],
         ["kernel", "gemm", "m=1", "n=1", "k=1", "m=2", "--gpu", "l4"],
         ["sweep", "gpt2", "--gpu", "l4", "--batch", "1,x"],
+        ["sweep", "gpt2", "--gpu", "l4", "--batch", "1,0"],
         ["sweep", "gpt2", "--gpu", "l4", "--mode", "training,dreaming"],
         ["sweep", "gpt2", "--gpu", "l4", "--optimizer", "adamw"],
         ["predict", "gpt2", "--gpu", ","],

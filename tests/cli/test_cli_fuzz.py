@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 from wrong_inputs import Mistakes, commands, wrong_command
 
@@ -48,12 +49,10 @@ def test_every_mistake_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not found, "\n" + "\n".join(found)
 
 
-def test_the_grammar_knows_every_command() -> None:
-    import typer
-
+def test_the_grammar_knows_every_command(tmp_path: Path) -> None:
     root = typer.main.get_command(app)
     names = {name for name, command in root.commands.items() if not hasattr(command, "commands")}
     groups = {name: command for name, command in root.commands.items() if hasattr(command, "commands")}
     names |= {f"{group} {name}" for group, command in groups.items() for name in command.commands}
     names |= {"calibrate", "collect"}
-    assert names == set(commands(Mistakes(Random(0), Path("/tmp"))))
+    assert names == set(commands(Mistakes(Random(0), tmp_path)))

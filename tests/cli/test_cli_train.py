@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from cli_runs import invoke, run
 
-from neusight.cli.app import app
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
 from neusight.learn.training import Options
@@ -29,30 +28,16 @@ def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Options:
         return {}
 
     monkeypatch.setattr("neusight.learn.training.train", record)
-    result = CliRunner().invoke(app, ["train", *arguments])
-    assert result.exit_code == 0, result.output
+    run("train", *arguments)
     return seen[0]
 
 
-def test_defaults_are_those_of_what_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NEUSIGHT_DATA", str(Path.cwd()))
     options = asked(monkeypatch)
     assert options.source == Path.cwd() / "neusight-fp32" / "kernels"
     assert (options.families, options.gpus, options.backend) == ((), (), "mlp")
     assert (options.resume, options.parameters, options.hold_out) == (False, (), ())
-
-
-def test_data_of_one_s_own_are_trained_on_with_all_their_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "devices").mkdir()
-    board = load_device("l4").model_copy(update={"id": "board", "name": "Test board", "aliases": ()})
-    (tmp_path / "devices" / "board.toml").write_text(to_toml(board))
-    options = asked(monkeypatch, "--data", str(tmp_path))
-    assert (options.gpus, options.hold_out) == ((), ())
-    named = asked(monkeypatch, "--data", str(tmp_path), "--gpus", "board,NVIDIA L4", "--hold-out", "board")
-    assert (named.gpus, named.hold_out) == (("board", "l4"), ("board",))
-
-
-def test_options_arrive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     options = asked(
         monkeypatch,
         *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--families", "gemm", "--backend", "gbm"),
@@ -71,30 +56,33 @@ def test_options_arrive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
+def test_data_of_one_s_own_are_trained_on_with_all_their_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "devices").mkdir()
+    board = load_device("l4").model_copy(update={"id": "board", "name": "Test board", "aliases": ()})
+    (tmp_path / "devices" / "board.toml").write_text(to_toml(board))
+    options = asked(monkeypatch, "--data", str(tmp_path))
+    assert (options.gpus, options.hold_out) == ((), ())
+    named = asked(monkeypatch, "--data", str(tmp_path), "--gpus", "board,NVIDIA L4", "--hold-out", "board")
+    assert (named.gpus, named.hold_out) == (("board", "l4"), ("board",))
+
+
+def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    out = tmp_path / "out"
+    for arguments, code, said in (
         (["--gpus", "l44"], 1, "unknown device 'l44'"),
         (["--families", "gem"], 1, "gem"),
         (["--data", "nowhere.parquet"], 1, "nowhere.parquet"),
         (["--backend", "linear", "--epochs", "3"], 2, "linear has no passes"),
         (["--backend", "forest"], 2, "forest"),
-    ],
-)
-def test_bad_input_leaves_nothing(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    out = tmp_path / "out"
-    result = CliRunner().invoke(app, ["train", "--data", str(tmp_path / "in"), *arguments, "--out", str(out)])
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert said in result.stderr
-    assert not out.exists()
-
-
-def test_without_data_says_which_variable_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (["--seed", "-1"], 2, "--seed"),
+    ):
+        result = invoke("train", "--data", tmp_path / "in", *arguments, "--out", out)
+        assert (result.exit_code, result.stdout) == (code, "")
+        assert said in result.stderr
+        assert not out.exists()
     monkeypatch.delenv("NEUSIGHT_DATA", raising=False)
-    result = CliRunner().invoke(app, ["train", "--out", str(tmp_path / "out")])
-    assert result.exit_code == 1
-    assert "NEUSIGHT_DATA" in result.stderr
+    assert "NEUSIGHT_DATA" in invoke("train", "--out", out).stderr
 
 
 @needs_data

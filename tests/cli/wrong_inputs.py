@@ -274,7 +274,8 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
     return {
         "predict": [("", model), ("--gpu!", gpu), *step, ("--set", change), ("--sparsity", Kind(fixed(""), m.zeros)),
                     ("--calibration", calibration), ("--by", word("phase")), *common],
-        "kernel": [("", word("gemm")), ("--gpu!", gpu), *shape, ("--calibration", calibration), *common],
+        "kernel": [("", word("gemm")), ("--gpu!", gpu), *shape, ("--operands", word("cold")),
+                   ("--calibration", calibration), *common],
         "sweep": [("", model), ("--gpu!", gpu), *sweep, ("--dtype", dtype), ("--calibration", calibration), *common],
         "train": [("--data!", data), ("--out!", folder), ("--families", words("gemm")), ("--backend!", word("linear")),
                   ("--gpus", gpu), ("--hold-out", gpu), ("--seed", seed), ("--epochs", count), ("--format", form)],
@@ -286,6 +287,7 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "collect models": [*collected, ("--models!", model), ("--batches", count), ("--seq-lens", count)],
         "evaluate kernels": [("", data), ("--split", word("train")), ("--calibration", calibration), *common],
         "evaluate models": [("", Kind(fixed(""), m.parquet)), ("--configs!", absent), ("--gpu", gpu), *common],
+        "evaluate gate": [],
         "devices list": [("--format!", form)],
         "devices show": [("", gpu), ("--set", change), ("--format", form)],
         "devices draft": [("--device!", word("cpu")), ("--index", Kind(fixed(0), lambda: "-1")),
