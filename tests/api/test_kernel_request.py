@@ -3,14 +3,13 @@
 import pytest
 
 from neusight.errors import CoverageError
-from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, GroupedGemm, Kernel, Memory, Optimizer, RowReduction
+from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, GroupedGemm, Memory, Optimizer, RowReduction
 from neusight.kernels.describe import describe
 from neusight.kernels.named import requested
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "kernel"),
-    [
+def test_shape_says_the_rest(subtests: pytest.Subtests) -> None:
+    for name, given, kernel in [
         ("gemm", {"m": 8, "n": 16, "k": 32}, Gemm(m=8, n=16, k=32)),
         ("linear", {"m": "8", "n": "16", "k": "32", "bias": "true"}, Gemm(m=8, n=16, k=32, bias=True)),
         ("bmm", {"batch": 4, "m": 8, "n": 16, "k": 32}, Gemm(op="bmm", batch=4, m=8, n=16, k=32, layout="nn")),
@@ -70,12 +69,11 @@ from neusight.kernels.named import requested
             {"groups": 8, "tokens": 9, "n": 1, "k": 1, "largest": 2},
             GroupedGemm(groups=8, tokens=9, n=1, k=1, largest=2),
         ),
-    ],
-)
-def test_shape_says_the_rest(name: str, given: dict[str, object], kernel: Kernel) -> None:
-    batch = requested(name, given)
-    assert len(batch) == 1
-    assert batch.kernel(0) == kernel
+    ]:
+        with subtests.test(name=name, given=given, kernel=kernel):
+            batch = requested(name, given)
+            assert len(batch) == 1
+            assert batch.kernel(0) == kernel
 
 
 def test_layer_norm_is_the_kernel_of_the_data_set() -> None:
@@ -88,9 +86,8 @@ def test_given_bytes_win() -> None:
     assert requested("gelu", {"elements": 10, "read_bytes": 1}).kernel(0).read_bytes == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
+def test_what_is_wrong_is_said(subtests: pytest.Subtests) -> None:
+    for name, given, message in [
         ("gem", {}, "unknown kernel 'gem'; did you mean gemm"),
         ("gemm", {"m": 1, "n": 1}, "gemm needs k"),
         ("gemm", {"m": 1, "n": 1, "q": 1}, "gemm has no field 'q'"),
@@ -112,12 +109,11 @@ def test_given_bytes_win() -> None:
         ("attention", {"heads": 8, "kv_heads": 3}, "kv_heads=3 does not divide heads=8"),
         ("polar", {"elements": 4}, "elementwise needs read_bytes, write_bytes"),
         ("optimizer", {"op": "foreach_add", "elements": 4}, "optimizer needs tensors, read_bytes"),
-    ],
-)
-def test_what_is_wrong_is_said(name: str, given: dict[str, object], message: str) -> None:
-    with pytest.raises(CoverageError) as caught:
-        requested(name, given)
-    assert message in str(caught.value)
+    ]:
+        with subtests.test(name=name, given=given, message=message):
+            with pytest.raises(CoverageError) as caught:
+                requested(name, given)
+            assert message in str(caught.value)
 
 
 def test_a_kernel_in_words_tells_its_window_and_its_cache() -> None:

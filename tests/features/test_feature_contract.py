@@ -18,12 +18,13 @@ GOOD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_has_a_contract(family: str) -> None:
-    contract = load_contract(family)
-    assert (contract.family, contract.target) == (family, "logit_utilisation")
-    assert len(set(contract.features)) == len(contract.features) > 0
-    assert set(contract.features) <= FORMULAS.keys()
+def test_every_family_has_a_contract(subtests: pytest.Subtests) -> None:
+    for family in FAMILIES:
+        with subtests.test(family=family):
+            contract = load_contract(family)
+            assert (contract.family, contract.target) == (family, "logit_utilisation")
+            assert len(set(contract.features)) == len(contract.features) > 0
+            assert set(contract.features) <= FORMULAS.keys()
 
 
 def test_declared_contracts_are_what_shipped_models_were_trained_on() -> None:
@@ -38,19 +39,17 @@ def test_round_trip() -> None:
     assert contract.features == ("log2_waves", "log2_depth")
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+def test_other_contracts_are_refused_in_one_line(subtests: pytest.Subtests) -> None:
+    for content, said in [
         ({**GOOD, "extra": 1}, "has the keys family, features, target, version"),
         ({k: v for k, v in GOOD.items() if k != "version"}, "has the keys"),
         ({**GOOD, "target": "latency"}, "target 'latency' is not logit_utilisation"),
         ({**GOOD, "features": ["log2_waves", "colour"]}, "feature 'colour' is unknown"),
-    ],
-)
-def test_other_contracts_are_refused_in_one_line(content: dict[str, Any], said: str) -> None:
-    with pytest.raises(ArtifactError, match=f"^here: .*{said}") as caught:
-        FeatureContract.from_dict(content, "here")
-    assert "\n" not in str(caught.value)
+    ]:
+        with subtests.test(content=content, said=said):
+            with pytest.raises(ArtifactError, match=f"^here: .*{said}") as caught:
+                FeatureContract.from_dict(content, "here")
+            assert "\n" not in str(caught.value)
 
 
 def test_files_that_are_no_contract_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Features: finite and dimensionless for whatever their contract serves."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -32,16 +34,16 @@ def served(batch: KernelBatch) -> list[tuple[str, KernelBatch]]:
     return pairs
 
 
-@pytest.mark.parametrize("family", MAKERS)
-@pytest.mark.parametrize("gpu", GPUS)
-def test_every_feature_is_finite_for_what_its_contract_serves(gpu: str, family: str) -> None:
-    for name, batch in served(grid(family, n=100)):
-        names = load_contract(name).features
-        found = feature_matrix(situation(batch, gpu), names)
-        assert found.shape == (len(batch), len(names))
-        assert np.isfinite(found).all(), [
-            n for n, c in zip(names, np.isfinite(found).all(axis=0), strict=True) if not c
-        ]
+def test_every_feature_is_finite_for_what_its_contract_serves(subtests: pytest.Subtests) -> None:
+    for family, gpu in product(MAKERS, GPUS):
+        with subtests.test(family=family, gpu=gpu):
+            for name, batch in served(grid(family, n=100)):
+                names = load_contract(name).features
+                found = feature_matrix(situation(batch, gpu), names)
+                assert found.shape == (len(batch), len(names))
+                assert np.isfinite(found).all(), [
+                    n for n, c in zip(names, np.isfinite(found).all(axis=0), strict=True) if not c
+                ]
 
 
 def test_the_smallest_kernels_have_finite_features_too() -> None:
@@ -63,29 +65,30 @@ def faster(device: DeviceSpec, factor: float) -> DeviceSpec:
     return device.model_copy(update=changes)
 
 
-@pytest.mark.parametrize("family", MAKERS)
-@pytest.mark.parametrize("gpu", ["t4", "a100-pcie-40gb", "mi300x"])
-def test_features_are_dimensionless(gpu: str, family: str) -> None:
-    device = load_device(gpu)
-    for name, batch in served(grid(family, n=60)):
-        # Which algorithm a convolution takes depends on launches between its steps, which no rate shortens.
-        features = [feature for feature in load_contract(name).features if not feature.startswith("runs_")]
-        slow, fast = situation(batch, device), situation(batch, faster(device, 3.0))
-        assert feature_matrix(fast, features) == pytest.approx(feature_matrix(slow, features), abs=1e-9)
-        # Times themselves have a unit: a device three times as fast takes a third.
-        assert 3.0 * fast.bound_s == pytest.approx(slow.bound_s, rel=1e-9, abs=2.1e-12)
-        if name != "conv2d":
-            assert 3.0 * fast.unlimited_s == pytest.approx(slow.unlimited_s, rel=1e-9, abs=2.1e-12)
+def test_features_are_dimensionless(subtests: pytest.Subtests) -> None:
+    for family, gpu in product(MAKERS, ["t4", "a100-pcie-40gb", "mi300x"]):
+        with subtests.test(family=family, gpu=gpu):
+            device = load_device(gpu)
+            for name, batch in served(grid(family, n=60)):
+                # Which algorithm a convolution takes depends on launches between its steps, which no rate shortens.
+                features = [feature for feature in load_contract(name).features if not feature.startswith("runs_")]
+                slow, fast = situation(batch, device), situation(batch, faster(device, 3.0))
+                assert feature_matrix(fast, features) == pytest.approx(feature_matrix(slow, features), abs=1e-9)
+                # Times themselves have a unit: a device three times as fast takes a third.
+                assert 3.0 * fast.bound_s == pytest.approx(slow.bound_s, rel=1e-9, abs=2.1e-12)
+                if name != "conv2d":
+                    assert 3.0 * fast.unlimited_s == pytest.approx(slow.unlimited_s, rel=1e-9, abs=2.1e-12)
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_a_row_does_not_depend_on_its_company(family: str) -> None:
-    batch = grid(family)
-    together = situation(batch, "l4")
-    alone = [situation(batch.take(np.array([row])), "l4") for row in range(len(batch))]
-    for name in ("bound_s", "compute_s", "dram_s", "l2_s", "throttle", "expected_s", "prior"):
-        one_by_one = np.concatenate([getattr(s, name) for s in alone])
-        np.testing.assert_allclose(getattr(together, name), one_by_one, rtol=1e-9, err_msg=name)
+def test_a_row_does_not_depend_on_its_company(subtests: pytest.Subtests) -> None:
+    for family in MAKERS:
+        with subtests.test(family=family):
+            batch = grid(family)
+            together = situation(batch, "l4")
+            alone = [situation(batch.take(np.array([row])), "l4") for row in range(len(batch))]
+            for name in ("bound_s", "compute_s", "dram_s", "l2_s", "throttle", "expected_s", "prior"):
+                one_by_one = np.concatenate([getattr(s, name) for s in alone])
+                np.testing.assert_allclose(getattr(together, name), one_by_one, rtol=1e-9, err_msg=name)
 
 
 def test_features_by_hand() -> None:
@@ -125,15 +128,19 @@ def test_row_features_know_the_kernels_apart() -> None:
     assert feature_matrix(situation(batch, "l4"), names).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("op", "cols", "passes"),
-    [("softmax", 1024, 0), ("softmax", 1025, 2), ("layer_norm", 99, 1), ("softmax_backward", 2048, 1), ("sum", 9, 0)],
-)
-def test_rows_are_read_again_by_block_kernels_only(op: str, cols: int, passes: int) -> None:
-    batch = KernelBatch.from_columns(
-        "row_reduction", op=op, rows=8, cols=cols, read_bytes=32 * cols, write_bytes=32 * cols, flops=1
-    )
-    assert reread_bytes(situation(batch, "l4")) == passes * 32 * cols
+def test_rows_are_read_again_by_block_kernels_only(subtests: pytest.Subtests) -> None:
+    for op, cols, passes in [
+        ("softmax", 1024, 0),
+        ("softmax", 1025, 2),
+        ("layer_norm", 99, 1),
+        ("softmax_backward", 2048, 1),
+        ("sum", 9, 0),
+    ]:
+        with subtests.test(op=op, cols=cols, passes=passes):
+            batch = KernelBatch.from_columns(
+                "row_reduction", op=op, rows=8, cols=cols, read_bytes=32 * cols, write_bytes=32 * cols, flops=1
+            )
+            assert reread_bytes(situation(batch, "l4")) == passes * 32 * cols
 
 
 def test_winograd_fill_is_the_useful_share_of_4x4_tiles() -> None:
@@ -192,12 +199,13 @@ def test_physics_always_expects_more_than_the_bound(gpu: str, family: str, dtype
     assert (s.throttle >= 1).all()
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_expected_time_goes_up_when_power_goes_down(family: str) -> None:
-    l4 = load_device("l4")
-    full, half = (situation(grid(family), l4.model_copy(update={"tdp_w": l4.tdp_w * f})) for f in (1.0, 0.5))
-    assert (half.expected_s >= full.expected_s).all()
-    assert (half.expected_s > full.expected_s).any()
+def test_expected_time_goes_up_when_power_goes_down(subtests: pytest.Subtests) -> None:
+    for family in MAKERS:
+        with subtests.test(family=family):
+            l4 = load_device("l4")
+            full, half = (situation(grid(family), l4.model_copy(update={"tdp_w": l4.tdp_w * f})) for f in (1.0, 0.5))
+            assert (half.expected_s >= full.expected_s).all()
+            assert (half.expected_s > full.expected_s).any()
 
 
 def test_given_tiles_replace_the_chosen_ones() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from neusight.errors import CoverageError
@@ -52,15 +54,16 @@ def test_fallback_is_one_pass_over_arguments_and_results() -> None:
     assert (kernel.op, kernel.read_bytes, kernel.write_bytes) == ("fallback", 128, 128)
 
 
-@pytest.mark.parametrize(
-    ("a_strides", "b_strides", "layout"),
-    [((7, 1), (1, 7), "tn"), ((7, 1), (5, 1), "nn"), ((1, 3), (5, 1), "nt"), ((1, 3), (1, 7), "tt")],
-)
-def test_transposed_operands_are_layouts_not_copies(
-    a_strides: tuple[int, int], b_strides: tuple[int, int], layout: str
-) -> None:
-    a, b = TensorSpec((3, 7), "float32", a_strides), TensorSpec((7, 5), "float32", b_strides)
-    assert kernels_of(call("mm", a, b, out=TensorSpec((3, 5)))) == (Gemm(m=3, n=5, k=7, layout=layout),)
+def test_transposed_operands_are_layouts_not_copies(subtests: pytest.Subtests) -> None:
+    for a_strides, b_strides, layout in [
+        ((7, 1), (1, 7), "tn"),
+        ((7, 1), (5, 1), "nn"),
+        ((1, 3), (5, 1), "nt"),
+        ((1, 3), (1, 7), "tt"),
+    ]:
+        with subtests.test(a_strides=a_strides, b_strides=b_strides, layout=layout):
+            a, b = TensorSpec((3, 7), "float32", a_strides), TensorSpec((7, 5), "float32", b_strides)
+            assert kernels_of(call("mm", a, b, out=TensorSpec((3, 5)))) == (Gemm(m=3, n=5, k=7, layout=layout),)
 
 
 def test_operand_that_is_dense_in_neither_dimension_is_copied_first() -> None:
@@ -103,12 +106,12 @@ def test_same_tensor_twice_is_read_once() -> None:
     assert only(kernels_of(call("mul", x, x, out=TensorSpec((10,)), overload="Tensor"))).read_bytes == 40
 
 
-@pytest.mark.parametrize("op", ["add", "mul", "div", "pow"])
-@pytest.mark.parametrize("number", [3.5, TensorSpec(())])
-def test_arithmetic_with_a_number_is_named_as_measured(op: str, number: object) -> None:
-    x = TensorSpec((10,))
-    assert only(kernels_of(call(op, x, number, out=TensorSpec((10,))))).op == f"{op}_scalar"
-    assert only(kernels_of(call(op, x, TensorSpec((10,)), out=TensorSpec((10,))))).op == op
+def test_arithmetic_with_a_number_is_named_as_measured(subtests: pytest.Subtests) -> None:
+    for op, number in product(["add", "mul", "div", "pow"], [3.5, TensorSpec(())]):
+        with subtests.test(op=op, number=number):
+            x = TensorSpec((10,))
+            assert only(kernels_of(call(op, x, number, out=TensorSpec((10,))))).op == f"{op}_scalar"
+            assert only(kernels_of(call(op, x, TensorSpec((10,)), out=TensorSpec((10,))))).op == op
 
 
 def test_copy_does_not_read_its_destination_and_a_cast_moves_two_widths() -> None:
@@ -130,9 +133,10 @@ def test_embedding_gradient_zeroes_the_table_then_adds_rows() -> None:
     assert (add.read_bytes, add.write_bytes) == (2 * 512 + 64, 512)
 
 
-@pytest.mark.parametrize("name", ["view", "expand", "transpose", "t", "detach", "empty_like", "_unsafe_view", "split"])
-def test_views_and_allocations_run_nothing(name: str) -> None:
-    assert kernels_of(call(name, TensorSpec((4,)), out=TensorSpec((4,)))) == ()
+def test_views_and_allocations_run_nothing(subtests: pytest.Subtests) -> None:
+    for name in ["view", "expand", "transpose", "t", "detach", "empty_like", "_unsafe_view", "split"]:
+        with subtests.test(name=name):
+            assert kernels_of(call(name, TensorSpec((4,)), out=TensorSpec((4,)))) == ()
 
 
 def test_dropout_writes_values_and_a_byte_mask_and_reads_them_back() -> None:
@@ -149,26 +153,22 @@ def test_softmax_rows_are_everything_but_its_dimension() -> None:
     assert (kernel.rows, kernel.cols, kernel.read_bytes) == (128, 32, x.nbytes)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "ops"),
-    [
+def test_layer_norm_gradient_has_a_kernel_for_rows_and_one_for_columns(subtests: pytest.Subtests) -> None:
+    for wanted, ops in [
         ((True, True, True), ["layer_norm_backward", "layer_norm_weight_backward"]),
         ((True, False, False), ["layer_norm_backward"]),
         ((False, True, True), ["layer_norm_weight_backward"]),
-    ],
-)
-def test_layer_norm_gradient_has_a_kernel_for_rows_and_one_for_columns(
-    wanted: tuple[bool, ...], ops: list[str]
-) -> None:
-    x, statistic, weight = TensorSpec((6, 10)), TensorSpec((6, 1)), TensorSpec((10,))
-    kernels = kernels_of(
-        call(
-            "native_layer_norm_backward", TensorSpec((6, 10)), x, (10,), statistic, TensorSpec((6, 1)), weight,
-            TensorSpec((10,)), wanted, out=(TensorSpec((6, 10)), TensorSpec((10,)), TensorSpec((10,))),
-        )
-    )  # fmt: skip
-    assert [k.op for k in kernels] == ops
-    assert all((k.rows, k.cols) == ((10, 6) if "weight" in k.op else (6, 10)) for k in kernels)
+    ]:
+        with subtests.test(wanted=wanted, ops=ops):
+            x, statistic, weight = TensorSpec((6, 10)), TensorSpec((6, 1)), TensorSpec((10,))
+            kernels = kernels_of(
+                call(
+                    "native_layer_norm_backward", TensorSpec((6, 10)), x, (10,), statistic, TensorSpec((6, 1)), weight,
+                    TensorSpec((10,)), wanted, out=(TensorSpec((6, 10)), TensorSpec((10,)), TensorSpec((10,))),
+                )
+            )  # fmt: skip
+            assert [k.op for k in kernels] == ops
+            assert all((k.rows, k.cols) == ((10, 6) if "weight" in k.op else (6, 10)) for k in kernels)
 
 
 def test_sum_over_tokens_has_one_row_a_feature() -> None:
@@ -193,16 +193,31 @@ def test_transposed_convolution_is_the_input_gradient_of_its_mirror() -> None:
     assert (conv.op, conv.in_channels, conv.out_channels, conv.height) == ("input_grad", 8, 3, 63)
 
 
-@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False), (True, True, False)])
-def test_convolution_gradient_has_a_kernel_for_each_gradient_asked_for(wanted: tuple[bool, ...]) -> None:
-    grad, x, weight = TensorSpec((2, 8, 16, 16)), TensorSpec((2, 3, 32, 32)), TensorSpec((8, 3, 5, 5))
-    kernels = kernels_of(
-        call("convolution_backward", grad, x, weight, (8,), (2, 2), (2, 2), (1, 1), False, (0, 0), 1, wanted, out=x)
-    )
-    expected = [op for op, want in zip(("input_grad", "weight_grad", "sum"), wanted, strict=True) if want]
-    assert [k.op for k in kernels] == expected
-    if wanted[2]:
-        assert (kernels[-1].rows, kernels[-1].cols) == (8, 2 * 16 * 16)
+def test_convolution_gradient_has_a_kernel_for_each_gradient_asked_for(subtests: pytest.Subtests) -> None:
+    for wanted in [(True, True, True), (False, True, False), (True, True, False)]:
+        with subtests.test(wanted=wanted):
+            grad, x, weight = TensorSpec((2, 8, 16, 16)), TensorSpec((2, 3, 32, 32)), TensorSpec((8, 3, 5, 5))
+            kernels = kernels_of(
+                call(
+                    "convolution_backward",
+                    grad,
+                    x,
+                    weight,
+                    (8,),
+                    (2, 2),
+                    (2, 2),
+                    (1, 1),
+                    False,
+                    (0, 0),
+                    1,
+                    wanted,
+                    out=x,
+                )
+            )
+            expected = [op for op, want in zip(("input_grad", "weight_grad", "sum"), wanted, strict=True) if want]
+            assert [k.op for k in kernels] == expected
+            if wanted[2]:
+                assert (kernels[-1].rows, kernels[-1].cols) == (8, 2 * 16 * 16)
 
 
 def test_batch_norm_reduces_over_channels_in_training_and_is_pointwise_in_evaluation() -> None:
@@ -213,14 +228,16 @@ def test_batch_norm_reduces_over_channels_in_training_and_is_pointwise_in_evalua
     assert (evaluation.family, evaluation.read_bytes) == ("elementwise", x.nbytes + 4 * 32)
 
 
-@pytest.mark.parametrize(
-    ("name", "window", "flops_each"),
-    [("max_pool2d_with_indices", (3, 3), 9), ("avg_pool2d", (2,), 4), ("avg_pool3d", (5, 1, 1), 5)],
-)
-def test_pooling_visits_every_element_of_its_window(name: str, window: tuple[int, ...], flops_each: int) -> None:
-    out = TensorSpec((2, 4, 7, 7))
-    kernel = only(kernels_of(call(name, TensorSpec((2, 4, 15, 15)), window, (2, 2), out=out)))
-    assert (kernel.family, kernel.flops) == ("elementwise", flops_each * out.elements)
+def test_pooling_visits_every_element_of_its_window(subtests: pytest.Subtests) -> None:
+    for name, window, flops_each in [
+        ("max_pool2d_with_indices", (3, 3), 9),
+        ("avg_pool2d", (2,), 4),
+        ("avg_pool3d", (5, 1, 1), 5),
+    ]:
+        with subtests.test(name=name, window=window, flops_each=flops_each):
+            out = TensorSpec((2, 4, 7, 7))
+            kernel = only(kernels_of(call(name, TensorSpec((2, 4, 15, 15)), window, (2, 2), out=out)))
+            assert (kernel.family, kernel.flops) == ("elementwise", flops_each * out.elements)
 
 
 def test_pooling_gradient_does_not_read_the_input() -> None:
@@ -244,11 +261,12 @@ def test_fused_adamw_moves_28_bytes_a_float32_parameter() -> None:
     assert (kernel.op, kernel.elements, kernel.tensors) == ("adamw_fused", sum(sizes), 3)
 
 
-@pytest.mark.parametrize(("momentum", "bytes_each"), [(True, 20), (False, 12)])
-def test_fused_sgd_moves_12_bytes_a_parameter_and_20_with_momentum(momentum: bool, bytes_each: int) -> None:
-    lists = [parameters((100,)), parameters((100,)), parameters((100,)) if momentum else ()]
-    kernel = only(kernels_of(call("_fused_sgd_", *lists)))
-    assert kernel.read_bytes + kernel.write_bytes == bytes_each * 100
+def test_fused_sgd_moves_12_bytes_a_parameter_and_20_with_momentum(subtests: pytest.Subtests) -> None:
+    for momentum, bytes_each in [(True, 20), (False, 12)]:
+        with subtests.test(momentum=momentum, bytes_each=bytes_each):
+            lists = [parameters((100,)), parameters((100,)), parameters((100,)) if momentum else ()]
+            kernel = only(kernels_of(call("_fused_sgd_", *lists)))
+            assert kernel.read_bytes + kernel.write_bytes == bytes_each * 100
 
 
 def test_foreach_passes_over_all_tensors_in_one_kernel() -> None:
@@ -266,18 +284,30 @@ def test_step_counters_of_the_foreach_form_stay_on_the_host() -> None:
     assert only(kernels_of(call("_foreach_add_", steps, 1, overload="Scalar"))).elements == 2
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_flash_attention_keeps_its_shape_and_grouped_heads(direction: str) -> None:
-    q, kv, rows = TensorSpec((2, 8, 64, 32), "bfloat16"), TensorSpec((2, 2, 64, 32), "bfloat16"), TensorSpec((2, 8, 64))
-    if direction == "forward":
-        kernels = kernels_of(call("_scaled_dot_product_flash_attention", q, kv, kv, 0.0, True, out=q))
-    else:
-        args = (q, q, kv, kv, q, rows, None, None, 64, 64, 0.0, True)
-        kernels = kernels_of(call("_scaled_dot_product_flash_attention_backward", *args, out=(q, kv, kv)))
-    attention = kernels[-1]
-    shape = (attention.op, attention.batch, attention.heads, attention.kv_heads, attention.q_len, attention.head_dim)
-    assert shape == (direction, 2, 8, 2, 64, 32)
-    assert attention.causal and len(kernels) == (1 if direction == "forward" else 2)
+def test_flash_attention_keeps_its_shape_and_grouped_heads(subtests: pytest.Subtests) -> None:
+    for direction in ["forward", "backward"]:
+        with subtests.test(direction=direction):
+            q, kv, rows = (
+                TensorSpec((2, 8, 64, 32), "bfloat16"),
+                TensorSpec((2, 2, 64, 32), "bfloat16"),
+                TensorSpec((2, 8, 64)),
+            )
+            if direction == "forward":
+                kernels = kernels_of(call("_scaled_dot_product_flash_attention", q, kv, kv, 0.0, True, out=q))
+            else:
+                args = (q, q, kv, kv, q, rows, None, None, 64, 64, 0.0, True)
+                kernels = kernels_of(call("_scaled_dot_product_flash_attention_backward", *args, out=(q, kv, kv)))
+            attention = kernels[-1]
+            shape = (
+                attention.op,
+                attention.batch,
+                attention.heads,
+                attention.kv_heads,
+                attention.q_len,
+                attention.head_dim,
+            )
+            assert shape == (direction, 2, 8, 2, 64, 32)
+            assert attention.causal and len(kernels) == (1 if direction == "forward" else 2)
 
 
 def test_loss_gradient_writes_all_log_probabilities_and_loss_reads_one_each() -> None:

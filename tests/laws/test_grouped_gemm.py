@@ -40,37 +40,41 @@ SPREADS = [
 ]
 
 
-@pytest.mark.parametrize(("tokens", "groups", "largest"), SPREADS)
-def test_work_is_that_of_the_groups(tokens: int, groups: int, largest: int) -> None:
-    heights = [m for m in spread(tokens, groups, largest) if m]
-    assert sum(heights) == tokens
-    work = work_of(grouped(tokens=tokens, groups=groups, largest=largest))
-    assert work.flops == work.least_flops == sum(2 * m * 7 * 11 for m in heights)
-    # Each group that has rows reads its own B, two bytes an element.
-    assert work.read_bytes == sum(2 * (m * 11 + 11 * 7) for m in heights)
-    assert work.write_bytes == sum(2 * m * 7 for m in heights)
+def test_work_is_that_of_the_groups(subtests: pytest.Subtests) -> None:
+    for tokens, groups, largest in SPREADS:
+        with subtests.test(tokens=tokens, groups=groups, largest=largest):
+            heights = [m for m in spread(tokens, groups, largest) if m]
+            assert sum(heights) == tokens
+            work = work_of(grouped(tokens=tokens, groups=groups, largest=largest))
+            assert work.flops == work.least_flops == sum(2 * m * 7 * 11 for m in heights)
+            # Each group that has rows reads its own B, two bytes an element.
+            assert work.read_bytes == sum(2 * (m * 11 + 11 * 7) for m in heights)
+            assert work.write_bytes == sum(2 * m * 7 for m in heights)
 
 
-@pytest.mark.parametrize(("tokens", "groups"), [(5, 8), (8, 8), (9, 8), (4096, 64)])
-def test_tokens_spread_evenly_fill_as_many_groups_as_there_are(tokens: int, groups: int) -> None:
-    batch = grouped(tokens=tokens, groups=groups)
-    assert [float(v[0]) for v in filled_groups(batch)] == [min(tokens, groups), -(-tokens // groups)]
-    assert work_of(batch).bytes == 2 * (tokens * 11 + min(tokens, groups) * 11 * 7 + tokens * 7)
+def test_tokens_spread_evenly_fill_as_many_groups_as_there_are(subtests: pytest.Subtests) -> None:
+    for tokens, groups in [(5, 8), (8, 8), (9, 8), (4096, 64)]:
+        with subtests.test(tokens=tokens, groups=groups):
+            batch = grouped(tokens=tokens, groups=groups)
+            assert [float(v[0]) for v in filled_groups(batch)] == [min(tokens, groups), -(-tokens // groups)]
+            assert work_of(batch).bytes == 2 * (tokens * 11 + min(tokens, groups) * 11 * 7 + tokens * 7)
 
 
-@pytest.mark.parametrize("largest", [1, 12, 13])
-def test_zero_stands_for_the_even_spread_and_less_is_not_possible(largest: int) -> None:
-    even, named = (grouped(tokens=100, groups=8, largest=value) for value in (0, largest))
-    assert work_of(named) == work_of(even)
-    assert tiled(named).tile_count == tiled(even).tile_count
+def test_zero_stands_for_the_even_spread_and_less_is_not_possible(subtests: pytest.Subtests) -> None:
+    for largest in [1, 12, 13]:
+        with subtests.test(largest=largest):
+            even, named = (grouped(tokens=100, groups=8, largest=value) for value in (0, largest))
+            assert work_of(named) == work_of(even)
+            assert tiled(named).tile_count == tiled(even).tile_count
 
 
-@pytest.mark.parametrize(("tokens", "groups", "largest"), SPREADS)
-def test_every_group_has_whole_tiles_of_its_own(tokens: int, groups: int, largest: int) -> None:
-    tiles = tiled(grouped(tokens=tokens, groups=groups, largest=largest, n=1000))
-    down = sum(-(-m // int(tiles.tile_m[0])) for m in spread(tokens, groups, largest))
-    assert tiles.tile_count == down * np.ceil(1000 / tiles.tile_n)
-    assert tiles.depth == 11
+def test_every_group_has_whole_tiles_of_its_own(subtests: pytest.Subtests) -> None:
+    for tokens, groups, largest in SPREADS:
+        with subtests.test(tokens=tokens, groups=groups, largest=largest):
+            tiles = tiled(grouped(tokens=tokens, groups=groups, largest=largest, n=1000))
+            down = sum(-(-m // int(tiles.tile_m[0])) for m in spread(tokens, groups, largest))
+            assert tiles.tile_count == down * np.ceil(1000 / tiles.tile_n)
+            assert tiles.depth == 11
 
 
 def test_one_group_is_one_product() -> None:
@@ -100,15 +104,16 @@ def test_the_rate_is_that_of_matrix_units() -> None:
     assert bound.limiter == "compute"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8"])
-def test_tiles_are_the_library_s_and_cover_all_rows(dtype: str) -> None:
-    batch = grouped_gemms(np.random.default_rng(0), 120, dtype)
-    tiles = tiled(batch)
-    assert set(zip(tiles.tile_m.tolist(), tiles.tile_n.tolist(), strict=True)) <= set(TILES)
-    assert (tiles.tile_count == np.floor(tiles.tile_count)).all()
-    outputs = batch["tokens"].astype(float) * batch["n"]
-    assert (tiles.tile_count * tiles.tile_m * tiles.tile_n >= outputs).all()
-    assert (tiles.tile_count >= filled_groups(batch)[0]).all()
-    # The most that whole tiles can waste: one row of tiles less a row, in each group.
-    most = (batch["tokens"] / tiles.tile_m + filled_groups(batch)[0]) * tiles.across
-    assert (tiles.tile_count <= most).all()
+def test_tiles_are_the_library_s_and_cover_all_rows(subtests: pytest.Subtests) -> None:
+    for dtype in ["float32", "bfloat16", "float8"]:
+        with subtests.test(dtype=dtype):
+            batch = grouped_gemms(np.random.default_rng(0), 120, dtype)
+            tiles = tiled(batch)
+            assert set(zip(tiles.tile_m.tolist(), tiles.tile_n.tolist(), strict=True)) <= set(TILES)
+            assert (tiles.tile_count == np.floor(tiles.tile_count)).all()
+            outputs = batch["tokens"].astype(float) * batch["n"]
+            assert (tiles.tile_count * tiles.tile_m * tiles.tile_n >= outputs).all()
+            assert (tiles.tile_count >= filled_groups(batch)[0]).all()
+            # The most that whole tiles can waste: one row of tiles less a row, in each group.
+            most = (batch["tokens"] / tiles.tile_m + filled_groups(batch)[0]) * tiles.across
+            assert (tiles.tile_count <= most).all()

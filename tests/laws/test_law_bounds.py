@@ -19,22 +19,24 @@ def bound(batch: KernelBatch, device: DeviceSpec) -> Bound:
     return bound_of(batch, work_of(batch), device)
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_the_bound_is_the_largest_law_and_its_limiter_names_it(family: str) -> None:
-    for device in CATALOGUE.values():
-        found = bound(grid(family), device)
-        laws = {"compute": found.compute_s, "dram": found.dram_s, "l2": found.l2_s}
-        longest = np.max([*laws.values()], axis=0)
-        # A picosecond is the least that a kernel of one element takes.
-        assert np.array_equal(found.bound_s, np.maximum(longest, 1e-12))
-        assert np.array_equal([laws[name][row] for row, name in enumerate(found.limiter)], longest)
+def test_the_bound_is_the_largest_law_and_its_limiter_names_it(subtests: pytest.Subtests) -> None:
+    for family in MAKERS:
+        with subtests.test(family=family):
+            for device in CATALOGUE.values():
+                found = bound(grid(family), device)
+                laws = {"compute": found.compute_s, "dram": found.dram_s, "l2": found.l2_s}
+                longest = np.max([*laws.values()], axis=0)
+                # A picosecond is the least that a kernel of one element takes.
+                assert np.array_equal(found.bound_s, np.maximum(longest, 1e-12))
+                assert np.array_equal([laws[name][row] for row, name in enumerate(found.limiter)], longest)
 
 
-@pytest.mark.parametrize(("laws", "name"), [((3, 2, 1), "compute"), ((1, 3, 2), "dram"), ((1, 2, 3), "l2")])
-def test_limiter(laws: tuple[float, float, float], name: str) -> None:
-    found = Bound(*(np.array([law], dtype=float) for law in laws))
-    assert found.limiter.tolist() == [name]
-    assert found.bound_s == 3
+def test_limiter(subtests: pytest.Subtests) -> None:
+    for laws, name in [((3, 2, 1), "compute"), ((1, 3, 2), "dram"), ((1, 2, 3), "l2")]:
+        with subtests.test(laws=laws, name=name):
+            found = Bound(*(np.array([law], dtype=float) for law in laws))
+            assert found.limiter.tolist() == [name]
+            assert found.bound_s == 3
 
 
 def test_no_work_is_still_a_kernel() -> None:
@@ -123,10 +125,11 @@ def test_only_what_a_library_has_fast_algorithms_for_is_bound_lower() -> None:
         assert bound(batch, h100).compute_s == pytest.approx(product / gain), dtype
 
 
-@pytest.mark.parametrize("family", ["gemm", "conv2d", "attention"])
-def test_a_product_in_a_dtype_that_the_device_lacks_raises(family: str) -> None:
-    with pytest.raises(DeviceError, match=r"p4 does not compute in bfloat16: it has .*float32"):
-        bound(grid(family, 3, "bfloat16"), CATALOGUE["p4"])
+def test_a_product_in_a_dtype_that_the_device_lacks_raises(subtests: pytest.Subtests) -> None:
+    for family in ["gemm", "conv2d", "attention"]:
+        said = pytest.raises(DeviceError, match=r"p4 does not compute in bfloat16: it has .*float32")
+        with subtests.test(family=family), said:
+            bound(grid(family, 3, "bfloat16"), CATALOGUE["p4"])
 
 
 def test_l2_bandwidth_is_at_least_that_of_the_ports() -> None:

@@ -102,9 +102,10 @@ def test_two_partitions_of_l2_hold_half_for_what_all_read() -> None:
     assert reusable_l2_bytes(l4) == l4.l2_capacity_bytes
 
 
-@pytest.mark.parametrize("gpu", device_ids())
-def test_light_loads_run_at_full_clock(gpu: str) -> None:
-    assert slow_down(load_device(gpu), ONE, 0 * ONE) == pytest.approx(1.0)
+def test_light_loads_run_at_full_clock(subtests: pytest.Subtests) -> None:
+    for gpu in device_ids():
+        with subtests.test(gpu=gpu):
+            assert slow_down(load_device(gpu), ONE, 0 * ONE) == pytest.approx(1.0)
 
 
 @given(gpu=st.sampled_from(device_ids()), energy_j=st.floats(0, 1e4), more=st.floats(1.0, 10.0))
@@ -144,15 +145,17 @@ def test_a_board_below_its_node_s_usual_clock_spends_less_on_a_flop() -> None:
     assert ratio == pytest.approx(0.5**DEFAULT.voltage_exponent)
 
 
-@pytest.mark.parametrize("gpu", device_ids())
-def test_some_of_the_limit_is_left_to_work(gpu: str) -> None:
-    device = load_device(gpu)
-    assert 0.25 * device.tdp_w <= budget_w(device) < device.tdp_w
+def test_some_of_the_limit_is_left_to_work(subtests: pytest.Subtests) -> None:
+    for gpu in device_ids():
+        with subtests.test(gpu=gpu):
+            device = load_device(gpu)
+            assert 0.25 * device.tdp_w <= budget_w(device) < device.tdp_w
 
 
-@pytest.mark.parametrize(("gpu", "kind"), [("t4", "GDDR"), ("a100-sxm-80gb", "HBM"), ("p4", "GDDR"), ("mi300x", "HBM")])
-def test_dram_family(gpu: str, kind: str) -> None:
-    assert dram_family(load_device(gpu)) == kind
+def test_dram_family(subtests: pytest.Subtests) -> None:
+    for gpu, kind in [("t4", "GDDR"), ("a100-sxm-80gb", "HBM"), ("p4", "GDDR"), ("mi300x", "HBM")]:
+        with subtests.test(gpu=gpu, kind=kind):
+            assert dram_family(load_device(gpu)) == kind
 
 
 def test_lpddr_is_not_mistaken_for_gddr() -> None:

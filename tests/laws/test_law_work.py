@@ -36,9 +36,10 @@ def test_a_bias_is_read_once_and_adds_no_product() -> None:
     assert biased.flops == plain.flops
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("float64", 8), ("float32", 4), ("bfloat16", 2), ("float8", 1)])
-def test_bytes_go_with_the_dtype(dtype: str, size: int) -> None:
-    assert work_of(one("gemm", m=2, n=3, k=4, dtype=dtype)).bytes == size * (8 + 12 + 6)
+def test_bytes_go_with_the_dtype(subtests: pytest.Subtests) -> None:
+    for dtype, size in [("float64", 8), ("float32", 4), ("bfloat16", 2), ("float8", 1)]:
+        with subtests.test(dtype=dtype, size=size):
+            assert work_of(one("gemm", m=2, n=3, k=4, dtype=dtype)).bytes == size * (8 + 12 + 6)
 
 
 def direct_multiplications(batch: KernelBatch) -> int:
@@ -54,9 +55,8 @@ def direct_multiplications(batch: KernelBatch) -> int:
     return c["batch"] * outputs * c["in_channels"] // c["groups"] * c["kernel_height"] * c["kernel_width"]
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
+def test_convolution_flops_are_those_of_its_loops_in_all_three_directions(subtests: pytest.Subtests) -> None:
+    for columns in [
         {},
         {"padding": 1},
         {"stride": 2},
@@ -66,14 +66,13 @@ def direct_multiplications(batch: KernelBatch) -> int:
         {"dilation": 2},
         {"dilation": 2, "stride": 2, "padding": 2, "groups": 2},
         {"kernel_height": 1, "kernel_width": 5, "padding": 2},
-    ],
-)
-def test_convolution_flops_are_those_of_its_loops_in_all_three_directions(columns: dict[str, int]) -> None:
-    batch = conv(**columns)
-    expected = 2 * direct_multiplications(batch)
-    for op in ("forward", "input_grad", "weight_grad"):
-        # Each gradient sums over the same triples (input, weight, output) as the forward pass does.
-        assert work_of(conv(op=op, **columns)).flops == pytest.approx(expected, rel=1e-12)
+    ]:
+        with subtests.test(columns=columns):
+            batch = conv(**columns)
+            expected = 2 * direct_multiplications(batch)
+            for op in ("forward", "input_grad", "weight_grad"):
+                # Each gradient sums over the same triples (input, weight, output) as the forward pass does.
+                assert work_of(conv(op=op, **columns)).flops == pytest.approx(expected, rel=1e-12)
 
 
 def test_convolution_sizes_are_torch_s() -> None:
@@ -99,9 +98,8 @@ def test_implicit_products_have_the_shapes_of_im2col() -> None:
     assert [float(v[0]) for v in conv_gemm(conv(groups=4, op="weight_grad"))] == [4, 3, 18, 126]
 
 
-@pytest.mark.parametrize(
-    ("columns", "gain"),
-    [
+def test_winograd(subtests: pytest.Subtests) -> None:
+    for columns, gain in [
         # F(4x4, 3x3): 36 multiplications in place of 144. F(4x4, 5x5): 64 in place of 400.
         ({}, 144 / 36),
         ({"kernel_height": 5, "kernel_width": 5}, 400 / 64),
@@ -111,12 +109,11 @@ def test_implicit_products_have_the_shapes_of_im2col() -> None:
         ({"stride": 2}, 1.0),
         ({"dilation": 2}, 1.0),
         ({"groups": 2}, 1.0),
-    ],
-)
-def test_winograd(columns: dict[str, int], gain: float) -> None:
-    assert winograd_gain(conv(**columns)) == pytest.approx(gain)
-    work = work_of(conv(**columns))
-    assert work.least_flops * gain == pytest.approx(work.flops)
+    ]:
+        with subtests.test(columns=columns, gain=gain):
+            assert winograd_gain(conv(**columns)) == pytest.approx(gain)
+            work = work_of(conv(**columns))
+            assert work.least_flops * gain == pytest.approx(work.flops)
 
 
 def test_causal_pairs_and_keys_are_those_of_the_mask() -> None:
@@ -170,17 +167,18 @@ def test_other_families_have_the_work_they_state() -> None:
     assert (copied.flops, copied.bytes) == (0, 80)
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_work_is_an_algebra(family: str) -> None:
-    work = work_of(grid(family))
-    assert len(work.flops) == 40
-    for name in ("flops", "least_flops", "read_bytes", "write_bytes", "bytes"):
-        value = getattr(work, name)
-        assert (value >= 0).all()
-        assert np.array_equal(getattr(work + work, name), 2 * value)
-        assert np.array_equal(getattr(3 * work, name), getattr(work * 3, name))
-        assert np.array_equal(getattr(work * 3, name), 3 * value)
-    assert (work.least_flops <= work.flops).all()
+def test_work_is_an_algebra(subtests: pytest.Subtests) -> None:
+    for family in MAKERS:
+        with subtests.test(family=family):
+            work = work_of(grid(family))
+            assert len(work.flops) == 40
+            for name in ("flops", "least_flops", "read_bytes", "write_bytes", "bytes"):
+                value = getattr(work, name)
+                assert (value >= 0).all()
+                assert np.array_equal(getattr(work + work, name), 2 * value)
+                assert np.array_equal(getattr(3 * work, name), getattr(work * 3, name))
+                assert np.array_equal(getattr(work * 3, name), 3 * value)
+            assert (work.least_flops <= work.flops).all()
 
 
 def test_what_has_no_formula_is_named() -> None:

@@ -135,15 +135,16 @@ def named_like(kernel: Kernel) -> Kernel:
     return requested(kernel.family, {"op": kernel.op, "dtype": kernel.dtype, **shape}).kernel(0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_trace_has_the_work_of_the_kernel_that_a_name_and_a_shape_stand_for(dtype: torch.dtype) -> None:
-    differing = {}
-    for family, op in regular():
-        traces = traced(family, op, dtype)
-        named = [named_like(kernel) for kernel in traces]
-        if len(traces) != 1 or work(traces[0]) != work(named[0]):
-            differing[op] = (traces, named)
-    assert not differing
+def test_a_trace_has_the_work_of_the_kernel_that_a_name_and_a_shape_stand_for(subtests: pytest.Subtests) -> None:
+    for dtype in [torch.float32, torch.bfloat16]:
+        with subtests.test(dtype=dtype):
+            differing = {}
+            for family, op in regular():
+                traces = traced(family, op, dtype)
+                named = [named_like(kernel) for kernel in traces]
+                if len(traces) != 1 or work(traces[0]) != work(named[0]):
+                    differing[op] = (traces, named)
+            assert not differing
 
 
 def test_fused_rms_norms_have_the_work_of_the_named_kernels() -> None:

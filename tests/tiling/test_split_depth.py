@@ -18,12 +18,13 @@ def parts_of(gpu: str = "v100-pcie-32gb", **columns: int | str) -> float:
     return float(np.broadcast_to(found.parts, 1)[0])
 
 
-@pytest.mark.parametrize("gpu", ["v100-pcie-32gb", "a100-pcie-40gb", "l4", "h100-sxm-80gb"])
-def test_deep_products_of_few_tiles_are_cut(gpu: str) -> None:
-    assert parts_of(gpu, m=64, n=256) > 1
-    assert parts_of(gpu, m=64, n=256, k=300) == 1  # too shallow to leave each part enough
-    assert parts_of(gpu, m=16384, n=8192) == 1  # tiles enough
-    assert parts_of(gpu, m=64, n=256, op="bmm") == 1
+def test_deep_products_of_few_tiles_are_cut(subtests: pytest.Subtests) -> None:
+    for gpu in ["v100-pcie-32gb", "a100-pcie-40gb", "l4", "h100-sxm-80gb"]:
+        with subtests.test(gpu=gpu):
+            assert parts_of(gpu, m=64, n=256) > 1
+            assert parts_of(gpu, m=64, n=256, k=300) == 1  # too shallow to leave each part enough
+            assert parts_of(gpu, m=16384, n=8192) == 1  # tiles enough
+            assert parts_of(gpu, m=64, n=256, op="bmm") == 1
 
 
 def test_the_cut_is_that_of_least_time_by_hand() -> None:

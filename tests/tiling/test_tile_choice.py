@@ -30,17 +30,15 @@ def shapes(n: int = 50) -> Products:
     return Products(*(batch[column].astype(float) for column in ("m", "n", "k", "batch")))
 
 
-@pytest.mark.parametrize(
-    ("gpu", "library"),
-    [
+def test_library_follows_the_compute_capability(subtests: pytest.Subtests) -> None:
+    for gpu, library in [
         *(("p4", "maxwell"), ("p100-pcie-16gb", "maxwell"), ("gtx-1080-ti", "maxwell")),
         *(("v100-pcie-32gb", "volta"), ("t4", "volta")),
         *(("a100-pcie-40gb", "ampere"), ("l4", "ampere"), ("h100-sxm-80gb", "ampere"), ("rtx-5090", "ampere")),
         *(("mi100", "tensile"), ("arc-pro-b60", "other")),
-    ],
-)
-def test_library_follows_the_compute_capability(gpu: str, library: str) -> None:
-    assert library_of(load_device(gpu)) == library
+    ]:
+        with subtests.test(gpu=gpu, library=library):
+            assert library_of(load_device(gpu)) == library
 
 
 def test_a_device_of_unknown_capability_counts_as_new() -> None:
@@ -93,38 +91,37 @@ def changed(path: Path, **entries: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("entries", "said"),
-    [
+def test_a_foreign_choice_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for entries, said in [
         ({"protocol": 99}, "other protocol"),
         ({"tiles": [[128, 128]]}, "other tiles"),
         ({"features": ["log_cost"]}, "other features"),
-    ],
-)
-def test_a_foreign_choice_is_refused(entries: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=said):
-        TileChoice.load(changed(tmp_path / "choice.json", **entries))
+    ]:
+        with subtests.test(entries=entries, said=said), pytest.raises(ArtifactError, match=said):
+            TileChoice.load(changed(tmp_path / "choice.json", **entries))
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]", '"text"', '{"protocol": 1}'])
-def test_a_broken_choice_is_refused_in_one_line(content: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "choice.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(ArtifactError, match=r"choice\.json.*neusight train") as caught:
-        TileChoice.load(path)
-    assert "\n" not in str(caught.value)
+def test_a_broken_choice_is_refused_in_one_line(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for content in [None, "", "{", "[]", '"text"', '{"protocol": 1}']:
+        with subtests.test(content=content):
+            path = tmp_path / "choice.json"
+            if content is not None:
+                path.write_text(content)
+            with pytest.raises(ArtifactError, match=r"choice\.json.*neusight train") as caught:
+                TileChoice.load(path)
+            assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("missing", ["intercepts", "weights", "accuracy"])
-def test_a_choice_without_a_part_is_refused(missing: str, tmp_path: Path) -> None:
-    path = tmp_path / "choice.json"
-    shipped_choice().save(path)
-    content = json.loads(path.read_text())
-    del content[missing]
-    path.write_text(json.dumps(content))
-    with pytest.raises(ArtifactError, match=missing):
-        TileChoice.load(path)
+def test_a_choice_without_a_part_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for missing in ["intercepts", "weights", "accuracy"]:
+        with subtests.test(missing=missing):
+            path = tmp_path / "choice.json"
+            shipped_choice().save(path)
+            content = json.loads(path.read_text())
+            del content[missing]
+            path.write_text(json.dumps(content))
+            with pytest.raises(ArtifactError, match=missing):
+                TileChoice.load(path)
 
 
 def planted(gpu: str, seed: int, flipped: bool = False) -> ObservedTiles:
@@ -180,13 +177,17 @@ def test_preferences_for_bmm_carry_over_to_other_capabilities_where_they_cost_li
     assert np.array_equal(choice.pick("linear", two_rows, other)[0], thin[0])
 
 
-@pytest.mark.parametrize("gpus", [("p4", "a100-pcie-40gb"), ("p4", "p100-pcie-16gb")])
-def test_tables_keep_their_own_preferences(gpus: tuple[str, str]) -> None:
-    both = [planted(gpu, seed) for seed, gpu in enumerate(gpus)]
-    both = [ObservedTiles(d.device, d.batch, np.full(300, tile)) for d, tile in zip(both, (LARGE, SMALL), strict=True)]
-    choice = fit_choice(both, rows_per_device=300)
-    assert hit_rates(choice, both[0])["linear"] > 0.9
-    assert hit_rates(choice, both[1])["linear"] > 0.9
+def test_tables_keep_their_own_preferences(subtests: pytest.Subtests) -> None:
+    for gpus in [("p4", "a100-pcie-40gb"), ("p4", "p100-pcie-16gb")]:
+        with subtests.test(gpus=gpus):
+            both = [planted(gpu, seed) for seed, gpu in enumerate(gpus)]
+            both = [
+                ObservedTiles(d.device, d.batch, np.full(300, tile))
+                for d, tile in zip(both, (LARGE, SMALL), strict=True)
+            ]
+            choice = fit_choice(both, rows_per_device=300)
+            assert hit_rates(choice, both[0])["linear"] > 0.9
+            assert hit_rates(choice, both[1])["linear"] > 0.9
 
 
 def test_fit_is_deterministic_for_a_seed() -> None:

@@ -1,5 +1,7 @@
 """Tilings cover the output exactly, and launch the blocks that the libraries launch."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from kernel_grids import MAKERS, grid
@@ -35,27 +37,28 @@ def extents(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 # The groups of a grouped product differ in height: see tests/laws/test_grouped_gemm.py.
-@pytest.mark.parametrize("family", [family for family in MAKERS if family != "grouped_gemm"])
-@pytest.mark.parametrize("gpu", GPUS)
-def test_tiles_cover_the_output_and_none_lies_outside(gpu: str, family: str, choice: TileChoice) -> None:
-    batch = grid(family, n=200)
-    tiles = tile(batch, load_device(gpu), choice)
-    b, m, n = extents(batch)
-    assert np.array_equal(tiles.batch, b * tiles.parts)
-    for extent, size, count in ((m, tiles.tile_m, tiles.down), (n, tiles.tile_n, tiles.across)):
-        assert (count * size >= extent).all()
-        assert ((count - 1) * size < extent).all()
-    assert np.array_equal(tiles.tile_count, tiles.batch * tiles.down * tiles.across)
-    assert np.array_equal(tiles.waves, tiles.tile_count / load_device(gpu).sm_count)
-    assert (tiles.resident >= 1).all()
-    assert (tiles.resident <= load_device(gpu).max_blocks_per_sm).all()
+def test_tiles_cover_the_output_and_none_lies_outside(choice: TileChoice, subtests: pytest.Subtests) -> None:
+    for family, gpu in product([family for family in MAKERS if family != "grouped_gemm"], GPUS):
+        with subtests.test(family=family, gpu=gpu):
+            batch = grid(family, n=200)
+            tiles = tile(batch, load_device(gpu), choice)
+            b, m, n = extents(batch)
+            assert np.array_equal(tiles.batch, b * tiles.parts)
+            for extent, size, count in ((m, tiles.tile_m, tiles.down), (n, tiles.tile_n, tiles.across)):
+                assert (count * size >= extent).all()
+                assert ((count - 1) * size < extent).all()
+            assert np.array_equal(tiles.tile_count, tiles.batch * tiles.down * tiles.across)
+            assert np.array_equal(tiles.waves, tiles.tile_count / load_device(gpu).sm_count)
+            assert (tiles.resident >= 1).all()
+            assert (tiles.resident <= load_device(gpu).max_blocks_per_sm).all()
 
 
-@pytest.mark.parametrize("gpu", device_ids())
-def test_products_take_tiles_that_the_library_has(gpu: str, choice: TileChoice) -> None:
-    tiles = tile(grid("gemm"), load_device(gpu), choice)
-    assert set(zip(tiles.tile_m.tolist(), tiles.tile_n.tolist(), strict=True)) <= set(TILES)
-    assert tiles.label.tolist() == [f"{m:.0f}x{n:.0f}" for m, n in zip(tiles.tile_m, tiles.tile_n, strict=True)]
+def test_products_take_tiles_that_the_library_has(choice: TileChoice, subtests: pytest.Subtests) -> None:
+    for gpu in device_ids():
+        with subtests.test(gpu=gpu):
+            tiles = tile(grid("gemm"), load_device(gpu), choice)
+            assert set(zip(tiles.tile_m.tolist(), tiles.tile_n.tolist(), strict=True)) <= set(TILES)
+            assert tiles.label.tolist() == [f"{m:.0f}x{n:.0f}" for m, n in zip(tiles.tile_m, tiles.tile_n, strict=True)]
 
 
 def test_a_batch_is_tiled_like_its_kernels_one_by_one(choice: TileChoice) -> None:
@@ -100,9 +103,8 @@ def rows(op: str, count: int, cols: int) -> Tiling:
     return tile(batch, load_device("v100-pcie-32gb"), shipped_choice())
 
 
-@pytest.mark.parametrize(
-    ("op", "count", "cols", "blocks"),
-    [
+def test_row_kernels_launch_pytorch_s_blocks(subtests: pytest.Subtests) -> None:
+    for op, count, cols, blocks in [
         # PyTorch's softmax_warp_forward: 128 threads, a warp for one row, or for two of up to 128 columns.
         ("softmax", 1536, 357, 384),
         ("softmax", 1536, 1024, 384),
@@ -111,10 +113,9 @@ def rows(op: str, count: int, cols: int) -> Tiling:
         # cunn_SoftMaxForward and vectorized_layer_norm: a block a row.
         ("softmax", 1536, 1025, 1536),
         ("layer_norm", 1536, 357, 1536),
-    ],
-)
-def test_row_kernels_launch_pytorch_s_blocks(op: str, count: int, cols: int, blocks: int) -> None:
-    assert rows(op, count, cols).tile_count == blocks
+    ]:
+        with subtests.test(op=op, count=count, cols=cols, blocks=blocks):
+            assert rows(op, count, cols).tile_count == blocks
 
 
 def test_blocks_of_long_softmax_rows_grow_to_1024_threads() -> None:
@@ -167,32 +168,38 @@ def test_a_convolution_in_16_bits_has_the_tiles_of_its_product() -> None:
         assert found.expected_s == pytest.approx(expected.expected_s)
 
 
-@pytest.mark.parametrize("family", ["elementwise", "memory", "optimizer"])
-@pytest.mark.parametrize(("elements", "blocks"), [(51300, 101), (512, 1), (513, 2), (1, 1), (0, 1)])
-def test_pointwise_blocks_hold_512_elements(family: str, elements: int, blocks: int) -> None:
-    # 128 threads of PyTorch's vectorised kernel with four elements each.
-    columns = {"op": "x", "elements": elements, "read_bytes": 4, "write_bytes": 4}
-    columns |= {"flops": 1} if family != "memory" else {}
-    columns |= {"tensors": 1} if family == "optimizer" else {}
-    batch = KernelBatch.from_columns(family, **columns)
-    assert tile(batch, load_device("l4"), shipped_choice()).tile_count == blocks
+def test_pointwise_blocks_hold_512_elements(subtests: pytest.Subtests) -> None:
+    for family, (elements, blocks) in product(
+        ["elementwise", "memory", "optimizer"], [(51300, 101), (512, 1), (513, 2), (1, 1), (0, 1)]
+    ):
+        with subtests.test(family=family, elements=elements, blocks=blocks):
+            # 128 threads of PyTorch's vectorised kernel with four elements each.
+            columns = {"op": "x", "elements": elements, "read_bytes": 4, "write_bytes": 4}
+            columns |= {"flops": 1} if family != "memory" else {}
+            columns |= {"tensors": 1} if family == "optimizer" else {}
+            batch = KernelBatch.from_columns(family, **columns)
+            assert tile(batch, load_device("l4"), shipped_choice()).tile_count == blocks
 
 
-@pytest.mark.parametrize(("head_dim", "blocks"), [(32, 8), (64, 8), (80, 16), (128, 16)])
-def test_attention_blocks_hold_128_queries_or_64_of_wide_heads(head_dim: int, blocks: int) -> None:
-    batch = KernelBatch.from_columns(
-        "attention", batch=1, heads=1, kv_heads=1, q_len=1000, kv_len=1000, head_dim=head_dim
-    )
-    tiles = tile(batch, load_device("l4"), shipped_choice())
-    assert (tiles.tile_count, tiles.across, tiles.depth) == (blocks, 1, 1000)
+def test_attention_blocks_hold_128_queries_or_64_of_wide_heads(subtests: pytest.Subtests) -> None:
+    for head_dim, blocks in [(32, 8), (64, 8), (80, 16), (128, 16)]:
+        with subtests.test(head_dim=head_dim, blocks=blocks):
+            batch = KernelBatch.from_columns(
+                "attention", batch=1, heads=1, kv_heads=1, q_len=1000, kv_len=1000, head_dim=head_dim
+            )
+            tiles = tile(batch, load_device("l4"), shipped_choice())
+            assert (tiles.tile_count, tiles.across, tiles.depth) == (blocks, 1, 1000)
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_a_second_decomposer_of_a_family_raises_and_changes_nothing(family: str, choice: TileChoice) -> None:
-    before = tile(grid(family), load_device("l4"), choice).tile_count
-    with pytest.raises(CoverageError, match=f"'{family}' has a decomposer already"):
-        decomposer(family)(lambda batch, device, choice: products(1, 1))
-    assert np.array_equal(tile(grid(family), load_device("l4"), choice).tile_count, before)
+def test_a_second_decomposer_of_a_family_raises_and_changes_nothing(
+    choice: TileChoice, subtests: pytest.Subtests
+) -> None:
+    for family in MAKERS:
+        with subtests.test(family=family):
+            before = tile(grid(family), load_device("l4"), choice).tile_count
+            with pytest.raises(CoverageError, match=f"'{family}' has a decomposer already"):
+                decomposer(family)(lambda batch, device, choice: products(1, 1))
+            assert np.array_equal(tile(grid(family), load_device("l4"), choice).tile_count, before)
 
 
 def test_a_family_without_decomposer_is_named(choice: TileChoice) -> None:
