@@ -12,7 +12,6 @@ import pytest
 from neusight import Estimate, Predictor
 
 ZEROS = {"sparsity": "activations=0.6,gradients=0.5"}
-TOKEN: dict[str, Any] = {"dtype": "bfloat16", "attention": "sdpa", "seq_len": 1}
 STEPS: list[tuple[str, str, dict[str, Any]]] = [
     ("llama-2-7b", "h100-sxm-80gb", {"dtype": "bfloat16", "seq_len": 1}),  # waits for its host
     ("gpt2", "h100-sxm-80gb", {"seq_len": 1}),  # launches and host

@@ -36,7 +36,7 @@ def test_what_is_no_stored_workload_is_refused_with_what_to_do() -> None:
     text = to_json(traced("gpt2"))
     content = json.loads(text)
     family, fields = content["kernels"][0]
-    strange = content | {"kernels": [[family, fields | {"colour": "red"}], *content["kernels"][1:]]}
+    strange = content | {"kernels": [[family, fields | {"colour": 3}], *content["kernels"][1:]]}
     cases = {
         text[: len(text) // 2]: "truncated",
         json.dumps(content | {"version": 99}): f"version 99, this program reads {VERSION}: trace the model again",

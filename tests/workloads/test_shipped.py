@@ -20,6 +20,7 @@ from neusight.workloads.fitting import Fit
 from neusight.workloads.load import trace_source
 from neusight.workloads.serialise import content_of
 from neusight.workloads.shipped import ShippedWorkload, monomials, polynomial_value, shipped_workload
+from neusight.workloads.symbolic import _BETWEEN, _DEPTHS
 
 POINTS = [*product((2, 3), (72, 80, 104)), (5, 448)]
 ALL = (0, 1, 2, 3, 4, 5)
@@ -116,7 +117,7 @@ def test_shallow_models_give_the_step_of_the_deep_one() -> None:
         request = Request.of(name, **options)
         return json.loads(json.dumps(content_of(trace_source(WorkloadSource(name=name, config=config), request))))
 
-    wrong, deep = [], 10
+    wrong = []
     for name, options in (
         ("gpt2-medium", {"batch": 2, "seq_len": 40, "mode": "training", "optimizer": "sgd"}),
         ("gpt2-medium", {"batch": 1, "seq_len": 40}),
@@ -124,9 +125,9 @@ def test_shallow_models_give_the_step_of_the_deep_one() -> None:
         ("t5-large", {"batch": 1, "seq_len": 40, "mode": "training"}),
     ):
         config = catalogue_config(name)
-        assert depth(at_depth(config, deep)) == deep
-        shallow, deeper, real = (content(name, at_depth(config, units), options) for units in (5, 6, deep))
-        if deepened(shallow, deeper, times=deep - 6) != real:
+        assert depth(at_depth(config, _BETWEEN)) == _BETWEEN
+        shallow, deeper, real = (content(name, at_depth(config, n), options) for n in (*_DEPTHS, _BETWEEN))
+        if deepened(shallow, deeper, times=_BETWEEN - _DEPTHS[1]) != real:
             wrong.append((name, options))
     assert wrong == []
     with pytest.raises(NotAlikeError, match="depth changes more than numbers"):
