@@ -18,9 +18,7 @@ from neusight.transforms.sparsity import DENSE, LayerSparsity, SparsityProfile, 
 from neusight.workloads import Node, Workload, load_workload
 
 LINEAR = Gemm(m=256, n=512, k=1024)
-CONV = Conv2d(
-    batch=2, in_channels=64, out_channels=64, height=14, width=14, kernel_height=3, kernel_width=3, padding=1
-)
+CONV = Conv2d(batch=2, in_channels=64, out_channels=64, height=14, width=14, kernel_height=3, kernel_width=3, padding=1)
 
 
 def layer(activations: float = 0.0, gradients: float = 0.0, weights: float = 0.0) -> LayerSparsity:

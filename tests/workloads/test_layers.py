@@ -7,6 +7,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,8 @@ def raw_storages(raw: Recording) -> Counter[Any]:
 
 def stored_storages(workload: Workload) -> Counter[Any]:
     """As ``raw_storages``, of a workload: one storage a copy of a tensor."""
-    uses: dict[tuple[int, int], list[Any]] = {(i, c): [] for i, t in enumerate(workload.tensors) for c in range(t.copies)}
+    every = ((number, copy) for number, t in enumerate(workload.tensors) for copy in range(t.copies))
+    uses: dict[tuple[int, int], list[Any]] = {storage: [] for storage in every}
     for place, (node, copy) in enumerate(workload.expanded()):
         for what, of in (("reads", node.reads), ("writes", node.writes)):
             for storage in storages(workload, node, copy, of):
@@ -153,7 +155,7 @@ def test_repeats_are_layers_in_both_directions_and_blocks_of_stages() -> None:
     for raw in (gpt2, resnet, t5):
         ends = [(r.start, r.start + r.length * r.count) for r in raw.workload.repeats]
         assert ends
-        assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(ends))
 
 
 def test_a_step_of_96_layers_is_as_small_as_one_of_12() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from neusight.errors import DataError
 from neusight.requests import Request
-from neusight.workloads import Workload, WorkloadSource, list_workloads, load_workload, shipped, shipped_step
+from neusight.workloads import Workload, WorkloadSource, list_workloads, shipped, shipped_step
 from neusight.workloads.build_traces import build, main
 from neusight.workloads.catalogue import catalogue_config
 from neusight.workloads.deepening import NotAlikeError, at_depth, deepened, depth

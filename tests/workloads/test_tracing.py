@@ -56,11 +56,12 @@ def gpt2_gemm_flops(batch: int, seq_len: int, layers: int) -> int:
 def test_gemms_of_gpt2_do_the_work_of_the_formula_and_twice_that_backward() -> None:
     for layers, batch, seq_len in ((4, 2, 32), (2, 3, 48)):
         formula = gpt2_gemm_flops(batch, seq_len, layers)
-        training, inference = (traced("gpt2", layers, batch=batch, seq_len=seq_len, mode=m) for m in ("training", "inference"))
+        training, inference = (
+            traced("gpt2", layers, batch=batch, seq_len=seq_len, mode=m) for m in ("training", "inference")
+        )
         assert gemm_flops(kernels(training, "forward")) == gemm_flops(kernels(inference, "forward")) == formula
         # Every product has two operands that need a gradient; the embedding comes before the first one.
         assert gemm_flops(kernels(training, "backward")) == 2 * formula
-
 
 
 def test_linear_layers_use_the_layouts_of_cublas_and_the_first_needs_no_input_gradient() -> None:
