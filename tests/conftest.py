@@ -1,9 +1,13 @@
-"""One cache of traces for the whole run: what one test traced, the next reads; nobody's own cache is touched."""
+"""One cache of traces and one predictor for the whole run: what one test traced, the next reads; nobody's own cache
+is touched.
+"""
 
 import os
 from collections.abc import Iterator
 
 import pytest
+
+from neusight import Predictor
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,3 +19,9 @@ def trace_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["NEUSIGHT_CACHE"]
     else:
         os.environ["NEUSIGHT_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def predictor() -> Predictor:
+    """With the tile models that ship; it remembers the steps that it has been asked for."""
+    return Predictor.load()

@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -39,43 +41,97 @@ ROOMS = [
 ]
 
 
-def allowed(room: str) -> set[str]:
-    return set(ROOMS[: ROOMS.index(room) + 1])
+MODULES = {
+    ".".join(("neusight", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+POSITIONAL, NAMED = 5, 12
+"""Arguments that a function may take by place, and in all."""
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def imports(path: Path) -> set[str]:
-    """Rooms of neusight that a module imports, wherever in the file; type-checking imports count as well."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module] if node.module != "neusight" else [f"neusight.{a.name}" for a in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
+def statements(path: Path) -> Iterator[ast.AST]:
+    """Every statement of a module, those inside functions too, but for what only a type checker reads."""
+    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
-        found |= {name.split(".")[1] for name in names if name.startswith("neusight.")}
-    return found
+        yield node
+        todo += ast.iter_child_nodes(node)
 
 
-MODULES = sorted(p for p in PACKAGE.rglob("*.py") if room_of(p) not in ("__init__", "__main__"))
+def imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """Modules of the package that statements import: a name that is one, else the module that it comes from."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inside = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in MODULES else node.module for name in inside}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & MODULES.keys()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_one_way(path: Path) -> None:
-    assert imports(path) <= allowed(room_of(path)) | {"__version__"}
+def room_of(module: str) -> str:
+    return (*module.split("."), "")[1]
 
 
-def test_there_are_modules_to_check() -> None:
-    assert {"devices", "workloads", "estimates", "cli"} <= {room_of(p) for p in MODULES}
+def test_imports_go_one_way() -> None:
+    """Wherever they stand, in functions and for types alone too."""
+    rank = {room: number for number, room in enumerate(("", *ROOMS))}
+    wrong = []
+    for module, path in MODULES.items():
+        if room_of(module) in ("", "__main__"):
+            continue
+        below = imported(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        wrong += [f"{module} imports {name}" for name in below if rank[room_of(name)] > rank[room_of(module)]]
+    assert wrong == []
+    assert {room_of(module) for module in MODULES} == {"", "__main__", *ROOMS}
 
 
-@pytest.mark.parametrize("folder", ["datasets", "features", "tile_models", "experiments"])
-def test_data_folders_hold_no_code(folder: str) -> None:
-    assert list((ROOT / folder).rglob("*.py")) == []
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Nor by imports that functions delay."""
+    graph = {module: imported(statements(path)) - {module, "neusight"} for module, path in MODULES.items()}
+    circles = []
+    while graph:
+        try:
+            TopologicalSorter(graph).prepare()
+            break
+        except CycleError as error:
+            circle = error.args[1]
+            circles.append(" imports ".join(reversed(circle)))
+            graph[circle[1]] = graph[circle[1]] - {circle[0]}
+    assert circles == []
+
+
+def commands(app: Any) -> Iterator[Any]:
+    """Functions behind the commands of a typer application, whose options are parameters."""
+    yield from (command.callback for command in app.registered_commands)
+    if app.registered_callback:
+        yield app.registered_callback.callback
+    for group in app.registered_groups:
+        yield from commands(group.typer_instance)
+
+
+def test_no_function_takes_more_than_five_arguments_by_place_or_twelve_by_name() -> None:
+    from neusight.cli.app import app
+
+    free = {(command.__module__, command.__name__) for command in commands(app)}
+    wrong = []
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef) or (module, node.name) in free:
+                continue
+            places = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
+            if len(places) > POSITIONAL or len(places) + len(node.args.kwonlyargs) > NAMED:
+                wrong.append(f"{module}.{node.name}: {len(places)} by place, {len(node.args.kwonlyargs)} by name alone")
+    assert wrong == []
+    assert len(free) > 20
+
+
+def test_data_folders_hold_no_code() -> None:
+    folders = ("datasets", "features", "tile_models", "experiments")
+    assert [path for folder in folders for path in (ROOT / folder).rglob("*.py")] == []
 
 
 def imported_by(code: str) -> set[str]:
@@ -88,11 +144,8 @@ def imported_by(code: str) -> set[str]:
 HEAVY = {"torch", "transformers", "lightgbm", "sklearn", "scipy", "numba", "pandas", "pyarrow", "matplotlib"}
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
+def test_public_names_load_nothing_heavy() -> None:
     assert imported_by("import neusight") & (HEAVY | {"numpy"}) == set()
-
-
-def test_public_names_load_without_torch_or_tables() -> None:
     loaded = imported_by("from neusight import Predictor, Estimate, DeviceSpec, load_device")
     assert "numpy" in loaded
     assert loaded & HEAVY == set()

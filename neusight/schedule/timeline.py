@@ -180,7 +180,7 @@ def _host_wait(kernels: _Totals, operators: int, engine: Engine) -> Wait | None:
     """The wait for the host, which dispatches ``operators`` operators, views included: a step cannot end before the
     last one is dispatched.
 
-    The faster the device, the longer it waits: the low end of the interval has the longest wait.
+    The faster the device and the slower the host, the longer it waits.
     """
     host_s = operators * engine.host_s_per_operator
     spread = float(np.hypot(kernels.spread, engine.host_spread))
@@ -188,7 +188,7 @@ def _host_wait(kernels: _Totals, operators: int, engine: Engine) -> Wait | None:
     if decides < _NEVER:
         return None
     doubt = float(np.exp(NORMAL_90 * engine.host_spread))
-    ends = ((kernels.latency_s, 1.0), (kernels.low_s, 1.0 / doubt), (kernels.high_s, doubt))
+    ends = ((kernels.latency_s, 1.0), (kernels.high_s, 1.0 / doubt), (kernels.low_s, doubt))
     latency_s, low_s, high_s = (max(0.0, host_s * factor - total) for total, factor in ends)
     shared = {source: -decides * size for source, size in kernels.errors_s.items() if source != "kernel"}
     return Wait(

@@ -31,8 +31,8 @@ _ALSO_PADDED = 120
 """A fourth length tells apart the padded length, which only fused attention in training has."""
 _LONG = 448
 _FIRST = (2, 72)
-_DEPTHS = (5, 6)
-"""Repeating units of the shallow models that stand for a deep one."""
+_DEPTHS = (6, 7)
+"""Repeating units of the shallow models that stand for a deep one: stacks of fewer are no series in T5's training."""
 _BETWEEN = 9
 """Units of the model that the extrapolation is checked on."""
 _SHALLOW = 11

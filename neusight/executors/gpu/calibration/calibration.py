@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.gpu.calibration.corrections import Observations, Posterior, Prior
 from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, points_of
 from neusight.executors.gpu.features import Situation
-from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels.work import by_distinct
 from neusight.paths import calibrations_dir, read_json
+
+if TYPE_CHECKING:
+    from neusight.executors.gpu.predictor import KernelPredictor
 
 PROTOCOL = 1
 DIGITS = 6

@@ -9,17 +9,17 @@ import pytest
 from neusight import Predictor
 from neusight.devices import load_device
 from neusight.errors import DataError, DeviceError
+from neusight.executors import Options
 from neusight.executors.tensordash.cycles import kernel_cycles, simulated
-from neusight.executors.tensordash.estimate import NO_ZEROS, as_profile, machine_predictor
+from neusight.executors.tensordash.device import NO_ZEROS, machine_predictor
 from neusight.executors.tensordash.machine import Machine, machine_of
-from neusight.executors.tensordash.operands import operand_bytes, with_zeros, without_zeros
+from neusight.executors.tensordash.operands import operand_bytes
 from neusight.executors.tensordash.schedule import schedule_cycles
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch
-from neusight.schedule.serial import prepare
-from neusight.transforms.sparsity import DENSE, LayerSparsity, OperandSparsity, SparsityProfile
-from neusight.workloads.graph import FoldedGraph, FoldedKernel, MemoryProfile
+from neusight.kernels.sparsity import OperandSparsity, with_zeros
 
 MACHINE, TWIN = Machine(), Machine(skips=False)
+SIMULATED = Options(simulate=True)
 LINEAR = Gemm(op="linear", batch=1, m=256, n=512, k=1024)
 CONV = Conv2d(
     op="forward", batch=2, in_channels=64, out_channels=64, height=14, width=14, kernel_height=3, kernel_width=3,
@@ -27,64 +27,9 @@ CONV = Conv2d(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor.load()
-
-
-def operand(sparsity: float, **figures: Any) -> OperandSparsity:
-    return OperandSparsity(sparsity=sparsity, **figures)
-
-
-def layer(activations: float = 0.0, gradients: float = 0.0, weights: float = 0.0) -> LayerSparsity:
-    return LayerSparsity(operand(activations), operand(gradients), operand(weights))
-
-
-def step(*kernels: tuple[Kernel, str]) -> FoldedGraph:
-    folded = tuple(FoldedKernel(kernel=k, operator="op", phase=phase, count=1) for k, phase in kernels)  # type: ignore[arg-type]
-    return FoldedGraph(
-        model="mine", mode="training", batch=1, seq_len=None, dtype="float32", optimizer="none", attention="eager",
-        parameters=1, kernels=folded, memory=MemoryProfile(),
-    )  # fmt: skip
-
-
-def zeros_of(kernel: Kernel, phase: str, known: LayerSparsity) -> tuple[float, float]:
-    prepared = with_zeros(prepare(step((kernel, phase))), SparsityProfile(model="", default=known))
-    ((batch, _),) = prepared.batches
-    return float(batch["first_sparsity"][0]), float(batch["second_sparsity"][0])
-
-
-KNOWN = layer(activations=0.1, gradients=0.2, weights=0.3)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "phase", "zeros"),
-    [
-        (LINEAR, "forward", (0.1, 0.3)),
-        (replace(LINEAR, layout="nn"), "forward", (0.1, 0.3)),
-        (replace(LINEAR, layout="nn"), "backward", (0.2, 0.3)),
-        (replace(LINEAR, layout="nt"), "backward", (0.2, 0.1)),
-        (replace(LINEAR, op="bmm", batch=4), "forward", (0.0, 0.0)),
-        (CONV, "forward", (0.1, 0.3)),
-        (replace(CONV, op="input_grad"), "backward", (0.2, 0.3)),
-        (replace(CONV, op="weight_grad"), "backward", (0.2, 0.1)),
-    ],
-)
-def test_each_direction_multiplies_its_own_two_tensors(kernel: Kernel, phase: str, zeros: tuple[float, float]) -> None:
-    assert zeros_of(kernel, phase, KNOWN) == zeros
-
-
-def test_layers_have_zeros_of_their_own() -> None:
-    profile = SparsityProfile(model="mine", layers={"a": layer(activations=0.5)}, default=layer(activations=0.25))
-    prepared = prepare(step((LINEAR, "forward"), (replace(LINEAR, n=64), "forward")))
-    ((batch, _),) = with_zeros(prepared, profile, ("b", "a")).batches
-    assert batch["first_sparsity"].tolist() == [0.25, 0.5]
-
-
 def zeros(kernel: Kernel, first: float, second: float = 0.0, clustering: float = 0.0) -> KernelBatch:
-    batch = without_zeros(KernelBatch.of([kernel]))
-    given = {"first_sparsity": first, "second_sparsity": second, "first_clustering": clustering}
-    return KernelBatch(batch.family, {**batch.columns, **{name: np.array([value]) for name, value in given.items()}})
+    pair = OperandSparsity(first, clustering), OperandSparsity(second)
+    return with_zeros(KernelBatch.of([kernel]), [pair])
 
 
 def test_dense_cycles_are_passes_times_steps_over_the_tiles() -> None:
@@ -114,13 +59,13 @@ def test_simulated_cycles_are_those_of_the_scheduler() -> None:
     assert found.cycles / found.dense == pytest.approx(schedule_cycles(mask) / 4096, rel=0.01)
 
 
-@pytest.mark.parametrize("kernel", [LINEAR, CONV, replace(CONV, op="weight_grad", stride=2)])
-def test_more_zeros_never_cost_and_the_sparse_law_holds(kernel: Kernel) -> None:
-    found = [kernel_cycles(zeros(kernel, s), MACHINE, simulated) for s in (0.0, 0.2, 0.4, 0.6, 0.8, 0.95)]
-    cycles = [float(f.cycles[0]) for f in found]
-    assert cycles == sorted(cycles, reverse=True)
-    assert all(f.bound <= f.cycles <= f.dense for f in found)
-    assert found[-1].dense / found[-1].cycles <= 3.0
+def test_more_zeros_never_cost_and_the_sparse_law_holds() -> None:
+    for kernel in (LINEAR, CONV, replace(CONV, op="weight_grad", stride=2)):
+        found = [kernel_cycles(zeros(kernel, s), MACHINE, simulated) for s in (0.0, 0.2, 0.4, 0.6, 0.8, 0.95)]
+        cycles = [float(f.cycles[0]) for f in found]
+        assert cycles == sorted(cycles, reverse=True)
+        assert all(f.bound <= f.cycles <= f.dense for f in found)
+        assert found[-1].dense / found[-1].cycles <= 3.0
 
 
 def test_either_operand_may_be_the_one_with_the_zeros() -> None:
@@ -145,7 +90,9 @@ def test_bytes_of_operands_by_hand() -> None:
 
 def test_compression_lightens_a_step_that_dram_bounds() -> None:
     device, thin = load_device("tensordash"), zeros(replace(LINEAR, m=4, k=65536), 0.0, 0.8)
-    plain, packed = (machine_predictor(device, True, c).predict(thin, device) for c in (False, True))
+    plain, packed = (
+        machine_predictor(device, replace(SIMULATED, compression=c)).predict(thin, device) for c in (False, True)
+    )
     assert plain.limiter == "dram"
     assert packed.latency_s < 0.5 * plain.latency_s
     assert packed.energy is not None and plain.energy is not None
@@ -155,7 +102,7 @@ def test_compression_lightens_a_step_that_dram_bounds() -> None:
 def test_energy_of_the_compute_follows_time_and_overhead() -> None:
     batch = zeros(LINEAR, 0.5)
     devices = load_device("tensordash"), load_device("tensordash-dense")
-    ours, twins = (machine_predictor(device, True).predict(batch, device).energy for device in devices)
+    ours, twins = (machine_predictor(device, SIMULATED).predict(batch, device).energy for device in devices)
     assert ours is not None and twins is not None
     saved = kernel_cycles(batch, TWIN, simulated).cycles / kernel_cycles(batch, MACHINE, simulated).cycles
     assert twins.compute_j / ours.compute_j == pytest.approx(saved / 1.02)
@@ -182,27 +129,11 @@ def test_without_a_word_on_zeros_none_are_skipped_and_it_says_so(predictor: Pred
     assert ours.latency_s == pytest.approx(twin.latency_s, rel=0.03)  # padding is skipped
 
 
-def test_a_profile_by_layer_counts_layer_by_layer(predictor: Predictor) -> None:
-    names = [f"features.{i}" for i in (0, 3, 6, 8, 10)] + [f"classifier.{i}" for i in (1, 4, 6)]
-    dense = dict.fromkeys(names, DENSE)
-    found = [
-        predictor.estimate(
-            "alexnet", "tensordash", sparsity=SparsityProfile(model="alexnet", layers=layers, source="x")
-        )
-        for layers in (dense, dense | {"features.3": layer(activations=0.9)})
-    ]
-    assert found[1].latency_s < found[0].latency_s
-    with pytest.raises(DataError, match=r"missing features\.3"):
-        predictor.estimate(
-            "alexnet", "tensordash", sparsity=SparsityProfile(model="alexnet", layers={"features.0": DENSE})
-        )
-
-
 def test_mistakes_are_one_line(predictor: Predictor) -> None:
     with pytest.raises(DeviceError, match="does not compute in float16"):
         predictor.estimate("alexnet", "tensordash", dtype="float16")
     with pytest.raises(DataError, match="between 0 and 1"):
-        as_profile("activations=1.5")
+        predictor.estimate("alexnet", "tensordash", sparsity="activations=1.5")
     with pytest.raises(DeviceError, match="no TensorDash"):
         machine_of(load_device("l4"))
     with pytest.raises(DeviceError, match="correct one of them"):

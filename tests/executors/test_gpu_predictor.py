@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,13 @@ from kernel_grids import MAKERS, elementwise, gemms, grid
 
 from neusight.devices import DeviceSpec, device_ids, load_device
 from neusight.errors import CoverageError, DeviceError
-from neusight.executors.gpu.predictor import CHUNK, KernelEstimates, KernelPredictor, answering_model
+from neusight.executors import Costs
+from neusight.executors.gpu.predictor import CHUNK, KernelPredictor, answering_model
 from neusight.kernels import KernelBatch
 from neusight.laws.power import PowerDemand
 
-CATALOGUE = {gpu: load_device(gpu) for gpu in device_ids()}
-COLUMNS = [f.name for f in fields(KernelEstimates) if f.name not in ("demand", "energy")]
+CATALOGUE = {gpu: device for gpu in device_ids() if (device := load_device(gpu)).kind == "gpu"}
+COLUMNS = [f.name for f in fields(Costs) if f.name not in ("demand", "energy")]
 
 
 @pytest.fixture(scope="module")
@@ -26,47 +28,57 @@ def predictor() -> KernelPredictor:
     return KernelPredictor.load()
 
 
-def assert_physical(found: KernelEstimates) -> None:
-    assert (found.bound_s > 0).all()
-    assert (found.utilisation > 0).all()
-    assert (found.utilisation <= 1).all()
-    assert (found.overhead_s > 0).all()
-    np.testing.assert_allclose(found.latency_s, found.overhead_s + found.bound_s / found.utilisation)
-    assert (found.latency_s >= found.bound_s).all()
-    assert (found.low_s >= found.bound_s).all()
-    assert (found.low_s <= found.latency_s).all()
-    assert (found.latency_s <= found.high_s).all()
-    assert set(found.limiter) <= {"compute", "dram", "l2", "power", "launch"}
-    assert (found.tile_count >= 1).all()
+def unphysical(found: Costs) -> list[str]:
+    """What does not hold of costs."""
+    whole = found.overhead_s + found.bound_s / found.utilisation
+    held = {
+        "bound > 0": found.bound_s > 0,
+        "0 < utilisation <= 1": (found.utilisation > 0) & (found.utilisation <= 1),
+        "overhead > 0": found.overhead_s > 0,
+        "latency = overhead + bound / utilisation": np.isclose(found.latency_s, whole),
+        "latency >= bound": found.latency_s >= found.bound_s,
+        "bound <= low <= latency <= high": (found.bound_s <= found.low_s)
+        & (found.low_s <= found.latency_s)
+        & (found.latency_s <= found.high_s),
+        "a known limiter": np.isin(found.limiter, ["compute", "dram", "l2", "power", "launch"]),
+        "a tile at least": found.tile_count >= 1,
+    }
+    return [name for name, holds in held.items() if not holds.all()]
 
 
-@pytest.mark.parametrize("gpu", CATALOGUE)
-def test_every_family_is_answered_within_physics_on_every_device(gpu: str, predictor: KernelPredictor) -> None:
-    for family in MAKERS:
+def test_every_family_is_answered_within_physics_on_every_device(predictor: KernelPredictor) -> None:
+    wrong = []
+    for gpu, family in product(CATALOGUE, MAKERS):
         found = predictor.predict(grid(family), CATALOGUE[gpu])
-        assert all(len(getattr(found, name)) == 40 for name in COLUMNS)
-        assert_physical(found)
+        if {len(getattr(found, name)) for name in COLUMNS} != {40} or unphysical(found):
+            wrong.append((gpu, family, unphysical(found)))
+    assert wrong == []
+    assert len(CATALOGUE) > 40
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "tf32", "int8", "float8"])
-@pytest.mark.parametrize("gpu", ["t4", "a100-pcie-40gb", "h100-sxm-80gb", "mi300x"])
-def test_other_dtypes_are_transferred_or_refused(gpu: str, dtype: str, predictor: KernelPredictor) -> None:
-    device = CATALOGUE[gpu]
-    if dtype not in {*device.matrix_flops_per_s, *device.vector_flops_per_s}:
-        with pytest.raises(DeviceError, match=f"{gpu} does not compute in {dtype}"):
-            predictor.predict(grid("gemm", dtype=dtype), device)
-        return
-    found = predictor.predict(grid("gemm", dtype=dtype), device)
-    assert_physical(found)
-    assert set(found.source) == {"gemm (transferred)"}
-    assert not found.in_domain.any()
+def test_other_dtypes_are_transferred_or_refused(predictor: KernelPredictor) -> None:
+    wrong, refused = [], 0
+    gpus = ("t4", "a100-pcie-40gb", "h100-sxm-80gb", "mi300x")
+    dtypes = ("float16", "bfloat16", "tf32", "int8", "float8")
+    for gpu, dtype in product(gpus, dtypes):
+        device = CATALOGUE[gpu]
+        if dtype not in {*device.matrix_flops_per_s, *device.vector_flops_per_s}:
+            refused += 1
+            with pytest.raises(DeviceError, match=f"{gpu} does not compute in {dtype}"):
+                predictor.predict(grid("gemm", dtype=dtype), device)
+            continue
+        found = predictor.predict(grid("gemm", dtype=dtype), device)
+        if unphysical(found) or set(found.source) != {"gemm (transferred)"} or found.in_domain.any():
+            wrong.append((gpu, dtype, unphysical(found), set(found.source)))
+    assert wrong == []
+    assert 0 < refused < len(gpus) * len(dtypes)
 
 
 def with_bandwidth(device: DeviceSpec, factor: float) -> DeviceSpec:
     return device.model_copy(update={"dram_bandwidth_bytes_per_s": device.dram_bandwidth_bytes_per_s * factor})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(gpu=st.sampled_from(sorted(CATALOGUE)), seed=st.integers(0, 10**6), factor=st.floats(1.0, 8.0))
 def test_more_dram_bandwidth_never_makes_pointwise_kernels_slower(
     gpu: str, seed: int, factor: float, predictor: KernelPredictor
@@ -85,21 +97,20 @@ def test_large_pointwise_kernels_do_gain_from_bandwidth(predictor: KernelPredict
     assert once.limiter == "dram"
 
 
-@pytest.mark.parametrize("family", MAKERS)
-@pytest.mark.parametrize("gpu", ["v100-pcie-32gb", "l4", "mi100"])
-def test_a_batch_is_its_kernels_one_by_one(gpu: str, family: str, predictor: KernelPredictor) -> None:
-    batch, device = grid(family), CATALOGUE[gpu]
-    if family == "conv2d":  # convolutions with and without Winograd take different models, and keep their order
-        assert set(answering_model(batch)) == {"conv2d", "gemm"}
-    together = predictor.predict(batch, device)
-    alone = [predictor.predict(batch.take(np.array([row])), device) for row in range(len(batch))]
-    for name in COLUMNS:
-        one_by_one = np.concatenate([getattr(a, name) for a in alone])
-        if one_by_one.dtype.kind == "f":
-            np.testing.assert_allclose(getattr(together, name), one_by_one, rtol=1e-5)
-        else:
-            assert getattr(together, name).tolist() == one_by_one.tolist()
-    assert_same_demand(together.demand, PowerDemand.joined([a.demand for a in alone if a.demand is not None]))
+def test_a_batch_is_its_kernels_one_by_one(predictor: KernelPredictor) -> None:
+    # Convolutions with and without Winograd take different models, and keep their order.
+    assert set(answering_model(grid("conv2d"))) == {"conv2d", "gemm"}
+    for gpu, family in product(("v100-pcie-32gb", "mi100"), MAKERS):
+        batch, device = grid(family), CATALOGUE[gpu]
+        together = predictor.predict(batch, device)
+        alone = [predictor.predict(batch.take(np.array([row])), device) for row in range(len(batch))]
+        for name in COLUMNS:
+            one_by_one = np.concatenate([getattr(a, name) for a in alone])
+            if one_by_one.dtype.kind == "f":
+                np.testing.assert_allclose(getattr(together, name), one_by_one, rtol=1e-5)
+            else:
+                assert getattr(together, name).tolist() == one_by_one.tolist()
+        assert_same_demand(together.demand, PowerDemand.joined([a.demand for a in alone if a.demand is not None]))
 
 
 def assert_same_demand(first: PowerDemand | None, second: PowerDemand) -> None:
@@ -127,29 +138,27 @@ def test_convolutions_take_the_model_of_their_algorithm() -> None:
         assert answering_model(batch, trained).tolist() == ["conv2d", "gemm", "gemm", "gemm"]
 
 
-@pytest.mark.parametrize(
-    ("family", "model"),
-    [("attention", "gemm"), ("grouped_gemm", "gemm"), ("memory", "elementwise"), ("optimizer", "elementwise")],
-)
-def test_families_without_a_model_of_their_own_are_marked(family: str, model: str, predictor: KernelPredictor) -> None:
-    found = predictor.predict(grid(family), CATALOGUE["l4"])
-    assert set(found.source) == {f"{model} (transferred)"}
-    assert not found.in_domain.any()
-    assert set(answering_model(grid(family), (model, family))) == {family}
+def test_families_without_a_model_of_their_own_are_marked(predictor: KernelPredictor) -> None:
+    homes = {"attention": "gemm", "grouped_gemm": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
+    for family, model in homes.items():
+        found = predictor.predict(grid(family), CATALOGUE["l4"])
+        assert set(found.source) == {f"{model} (transferred)"}
+        assert set(found.outside) == {f"{family} kernels"}
+        assert set(answering_model(grid(family), (model, family))) == {family}
 
 
 def linear(**columns: Any) -> KernelBatch:
     return KernelBatch.from_columns("gemm", **{"m": 4096, "n": 4096, "k": 1024} | columns)
 
 
-def sides(found: KernelEstimates) -> tuple[float, float]:
+def sides(found: Costs) -> tuple[float, float]:
     """Ends of the interval on execution, as factors; the lower is no less than the bound's."""
     execution_s = found.latency_s - found.overhead_s
     ends = [(end - found.overhead_s) / execution_s for end in (found.low_s, found.high_s)]
     return float(ends[0][0]), float(ends[1][0])
 
 
-def width(found: KernelEstimates) -> float:
+def width(found: Costs) -> float:
     """Of the interval on execution, as a factor."""
     return float(((found.high_s - found.overhead_s) / (found.low_s - found.overhead_s))[0])
 
@@ -227,28 +236,22 @@ def test_a_missing_model_is_named(predictor: KernelPredictor) -> None:
 
 
 def test_provenance_names_models_and_training_devices(predictor: KernelPredictor) -> None:
-    provenance = predictor.provenance
+    provenance = predictor.provenance(CATALOGUE["l4"])
     assert provenance["tile_models"].keys() == predictor.artifacts.keys()
     for name, artifact in predictor.artifacts.items():
         assert artifact.manifest.weights_sha256.startswith(provenance["tile_models"][name].split(", ")[1])
     nvidia = ["a100-pcie-40gb", "a100-pcie-80gb", "l4", "p100-pcie-16gb", "p4", "t4", "v100-pcie-32gb"]
-    assert provenance["training_gpus"] == sorted([*nvidia, "mi100"])
+    assert provenance["training_gpus"] == tuple(sorted([*nvidia, "mi100"]))
+    assert provenance["calibration"] == ""
 
 
-@pytest.mark.parametrize(
-    ("gpu", "columns", "outside"),
-    [
+def test_what_lies_outside_of_training_is_said(predictor: KernelPredictor) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
         ("l40s", {}, ""),
         ("l40s", {"dtype": "bfloat16"}, "dtype bfloat16"),
         ("l40s", {"k": 2**23}, "log2_flops above all in training"),
         ("mi100", {}, ""),  # measured itself, the only one of its vendor
         ("mi300x", {}, "GPUs of amd"),
-    ],
-)
-def test_what_lies_outside_of_training_is_said(
-    gpu: str, columns: dict[str, Any], outside: str, predictor: KernelPredictor
-) -> None:
-    found = predictor.predict(linear(**columns), CATALOGUE[gpu])
-    assert found.outside.tolist() == [outside]
-    attention = predictor.predict(grid("attention"), CATALOGUE["l40s"])
-    assert set(attention.outside.tolist()) == {"attention kernels"}
+    ]
+    for gpu, columns, outside in cases:
+        assert predictor.predict(linear(**columns), CATALOGUE[gpu]).outside.tolist() == [outside]

@@ -1,0 +1,152 @@
+"""What ships: numbers as exact polynomials of batch and length, equal to a trace at points that made none of them."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.errors import DataError
+from neusight.requests import Request
+from neusight.workloads import Workload, WorkloadSource, list_workloads, shipped, shipped_step
+from neusight.workloads.build_traces import build, main
+from neusight.workloads.catalogue import catalogue_config
+from neusight.workloads.deepening import NotAlikeError, at_depth, deepened, depth
+from neusight.workloads.fitting import Fit
+from neusight.workloads.load import trace_source
+from neusight.workloads.serialise import content_of
+from neusight.workloads.shipped import ShippedWorkload, monomials, polynomial_value, shipped_workload
+from neusight.workloads.symbolic import _BETWEEN, _DEPTHS
+
+POINTS = [*product((2, 3), (72, 80, 104)), (5, 448)]
+ALL = (0, 1, 2, 3, 4, 5)
+
+
+def live(name: str, **options: Any) -> Workload:
+    """Traced now, of the configuration, so that nothing shipped or stored answers."""
+    return trace_source(WorkloadSource(name=name, config=catalogue_config(name)), Request.of(name, **options))
+
+
+def test_a_fit_finds_the_polynomial_and_its_denominator_or_refuses() -> None:
+    def value(b: int, s: int) -> int:
+        return b * s * (s + 1) // 2 + 7 * b + 3
+
+    found = Fit(POINTS, ALL).coefficients([value(*p) for p in POINTS])
+    assert found == [2, 6, 14, 0, 1, 0, 1]
+    assert all(polynomial_value(found, monomials(b, s)) == value(b, s) for b, s in ((1, 1), (9, 33), (64, 2048)))
+    assert Fit(POINTS, ALL).coefficients([b * s**3 for b, s in POINTS]) is None
+
+
+def test_a_padded_length_is_a_term_of_its_own() -> None:
+    points = [*product((2, 3), (72, 80, 104, 120)), (5, 448)]
+    found = Fit(points, (*ALL, 6, 7)).coefficients([b * -(-s // 32) * 32 for b, s in points])
+    assert found == [1, 0, 0, 0, 0, 0, 0, 0, 1]
+
+
+def test_arithmetic_is_exact() -> None:
+    fit = Fit([(2, 3), (3, 3)], (0, 1))
+    assert [[Fraction(int(c), fit.denominator) for c in row] for row in fit.scaled] == [[3, -2], [-1, 1]]
+    with pytest.raises(DataError, match="no whole number at batch 1"):
+        polynomial_value([2, 1], monomials(1, 8))
+
+
+def test_a_file_built_now_equals_live_traces_at_fresh_points() -> None:
+    points: dict[str, list[dict[str, Any]]] = {
+        "opt-one-layer": [{"batch": 1, "seq_len": 129}, {"batch": 4, "seq_len": 37}, {"batch": 2, "seq_len": 2}],
+        "vgg16": [{"batch": 1}, {"batch": 7}],
+    }
+    steps = [{"mode": "inference"}, *({"mode": "training", "optimizer": o} for o in ("sgd", "none", "adamw"))]
+    wrong = []
+    for name in points:
+        content, left_out = build(name, {"float32": ("eager", "sdpa")})
+        assert left_out == []
+        file = ShippedWorkload(json.loads(json.dumps(content)))
+        for point, attention, step in product(points[name], ("eager", "sdpa"), steps):
+            options = point | step | {"attention": attention}
+            if file.evaluate(Request.of(name, **options)) != live(name, **options):
+                wrong.append((name, options))
+        assert file.evaluate(Request.of(name, **points[name][0], dtype="bfloat16")) is None
+    assert wrong == []
+
+
+def test_every_ready_workload_ships() -> None:
+    assert [info.name for info in list_workloads() if shipped_workload(info.name) is None] == []
+
+
+def test_what_ships_equals_live_traces() -> None:
+    training, inference, half = {"mode": "training"}, {"mode": "inference"}, {"dtype": "bfloat16", "attention": "sdpa"}
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("gpt2", training | {"optimizer": "adamw", "batch": 3, "seq_len": 200}),
+        ("gpt2", training | half | {"batch": 1, "seq_len": 1000, "dtype": "float16"}),
+        ("bert-large", inference | {"batch": 16, "seq_len": 512}),
+        ("llama-3-8b", inference | half | {"batch": 1, "seq_len": 3000}),
+        ("switch-xl-4", inference | {"batch": 2, "seq_len": 512}),
+        ("resnet-50", training | {"optimizer": "sgd", "batch": 32}),
+        ("vit-base", training | {"batch": 1, "attention": "sdpa"}),
+    ]
+    wrong = [(name, options) for name, options in cases if shipped_step(name, **options) != live(name, **options)]
+    assert wrong == []
+
+
+def test_what_ships_holds_plain_float32_with_every_optimizer() -> None:
+    steps = [("inference", "none"), *(("training", optimizer) for optimizer in ("none", "sgd", "adamw"))]
+    wrong = []
+    for info, (mode, optimizer) in product(list_workloads(), steps):
+        seq_len = None if info.kind == "image" else 100
+        found = shipped_step(info.name, mode=mode, batch=2, seq_len=seq_len, optimizer=optimizer)
+        phases = {launch.phase for launch in found.launches} if found else set()
+        wanted = {"forward", *(["backward"] if mode == "training" else []), *(["optimizer"] * (optimizer != "none"))}
+        if found is None or phases != wanted or found.memory.peak <= 4 * found.parameters:
+            wrong.append((info.name, mode, optimizer))
+    assert wrong == []
+
+
+def test_below_the_shortest_length_nothing_ships() -> None:
+    file = shipped_workload("gpt2")
+    assert file is not None
+    assert file.evaluate(Request.of("gpt2", seq_len=1)) is None
+    assert file.evaluate(Request.of("gpt2", seq_len=2)) is not None
+
+
+def test_shallow_models_give_the_step_of_the_deep_one() -> None:
+    def content(name: str, config: dict[str, Any], options: dict[str, Any]) -> Any:
+        request = Request.of(name, **options)
+        return json.loads(json.dumps(content_of(trace_source(WorkloadSource(name=name, config=config), request))))
+
+    wrong = []
+    for name, options in (
+        ("gpt2-medium", {"batch": 2, "seq_len": 40, "mode": "training", "optimizer": "sgd"}),
+        ("gpt2-medium", {"batch": 1, "seq_len": 40}),
+        ("vit-large", {"batch": 3, "mode": "training", "optimizer": "adamw"}),
+        ("t5-large", {"batch": 1, "seq_len": 40, "mode": "training"}),
+    ):
+        config = catalogue_config(name)
+        assert depth(at_depth(config, _BETWEEN)) == _BETWEEN
+        shallow, deeper, real = (content(name, at_depth(config, n), options) for n in (*_DEPTHS, _BETWEEN))
+        if deepened(shallow, deeper, times=_BETWEEN - _DEPTHS[1]) != real:
+            wrong.append((name, options))
+    assert wrong == []
+    with pytest.raises(NotAlikeError, match="depth changes more than numbers"):
+        deepened({"a": "x"}, {"a": "y"}, 1)
+
+
+def test_the_command_writes_the_same_file_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("one", "two"):
+        assert main(["alexnet", "--output", str(tmp_path / folder)]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0].startswith("[1/1] alexnet: ")
+    first, second = (tmp_path / folder / "alexnet.json.gz" for folder in ("one", "two"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "alexnet.json.gz").write_bytes(b"not gzip")
+    monkeypatch.setattr(shipped, "files", lambda _: tmp_path)
+    with pytest.raises(DataError, match="the shipped trace of alexnet is damaged"):
+        shipped_workload.__wrapped__("alexnet")
