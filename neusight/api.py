@@ -150,8 +150,9 @@ class Predictor:
             inputs: example inputs of a module, named or positional; values do not matter, shapes do.
             options: of ``Request.of``: ``mode`` (``inference``, or ``training``: forward, backward and, if chosen, the
                 optimizer), ``batch`` (samples a step), ``seq_len`` (tokens a sample; default is the model's own),
-                ``dtype`` (of weights and activations), ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``) and
-                ``attention`` (``eager``, ``sdpa``, ``flash``); and of ``Setting``.
+                ``dtype`` (of weights and activations; default what the model's file states, else float32),
+                ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``) and ``attention`` (``eager``, ``sdpa``, ``flash``);
+                and of ``Setting``.
 
         Raises:
             ModelError: the model is unknown, or cannot run so.
@@ -161,13 +162,13 @@ class Predictor:
         """
         given = {name: options.pop(name) for name in Setting.__dataclass_fields__ if name in options}
         setting = replace(setting or Setting(), **given)
-        name = str(model) if isinstance(model, str | Path) else ""
-        asked = request or Request.of(name, **options)
         if request and options:
             raise ModelError(f"{', '.join(options)} beside a request: give the one or the other")
+        asked, said = (request, "") if request else _asked(model, options)
         device = as_device(gpu, setting.overrides)
         device.gemm_flops_per_s(asked.dtype)
-        return self._estimate(self._step(model, inputs, asked, setting), device, asked, setting)
+        estimate = self._estimate(self._step(model, inputs, asked, setting), device, asked, setting)
+        return replace(estimate, warnings=(said, *estimate.warnings)) if said else estimate
 
     def _estimate(self, program: Program, device: DeviceSpec, asked: Request, setting: Setting) -> Estimate:
         executor = self._executor(device)
@@ -250,8 +251,18 @@ class Predictor:
 
 
 OPERANDS = ("resident", "cold")
-_COMBINED = {"mode": ("modes", "inference"), "seq_len": ("seq_lens", None), "dtype": ("dtypes", "float32")}
+_COMBINED = {"mode": ("modes", "inference"), "seq_len": ("seq_lens", None), "dtype": ("dtypes", None)}
 """What a sweep combines beside models, GPUs and batches: the option's name there, and its default."""
+
+
+def _asked(model: Any, options: dict[str, Any]) -> tuple[Request, str]:
+    """The request that options make, in the dtype that the model states where none is given, and a line on that."""
+    if not isinstance(model, str | Path):
+        return Request.of(**options | {"dtype": options.get("dtype") or "float32"}), ""
+    from neusight.workloads.resolve import resolve, stated_dtype
+
+    dtype, said = stated_dtype(resolve(model), options.get("dtype"))
+    return Request.of(str(model), **options | {"dtype": dtype}), said
 
 
 @dataclass(frozen=True)
@@ -318,6 +329,7 @@ def _figures(estimate: Estimate) -> dict[str, Any]:
     price = estimate.usd_per_hour
     return {
         "seq_len": estimate.seq_len,
+        "dtype": estimate.dtype,
         "latency_ms": estimate.latency_s * 1e3,
         "low_ms": low_s * 1e3,
         "high_ms": high_s * 1e3,

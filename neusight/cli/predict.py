@@ -24,7 +24,6 @@ from neusight.cli.options import (
     is_list,
     listed,
     loaded,
-    model_dtype,
     named_dtypes,
     named_gpus,
     named_modes,
@@ -82,12 +81,11 @@ def predict(
 
     gpus = named_gpus(gpu)
     check_optimizer(optimizer, [mode])
-    chosen = model_dtype(model, dtype)
     predictor = loaded(tile_models, calibration)
     with busy(f"reading {model}"):
         estimates = [
             predictor.estimate(
-                model, name, mode=mode, batch=batch, seq_len=seq_len, dtype=chosen, optimizer=optimizer,
+                model, name, mode=mode, batch=batch, seq_len=seq_len, dtype=dtype or None, optimizer=optimizer,
                 attention=attention, overrides=overrides, allow_fallback=allow_fallback,
                 sparsity=sparsity or None, simulate=simulate, compression=compression,
             )
@@ -186,15 +184,13 @@ def sweep(
     gpus, names, steps = named_gpus(gpu), listed(models, "MODEL"), named_modes(modes, "--mode")
     check_optimizer(optimizer, steps)
     _note_unused_zeros(gpus, sparsity)
-    grid: dict[str, Any] = {"gpus": gpus, "batches": numbers(batches, "--batch"), "modes": steps}
+    grid: dict[str, Any] = {"batches": numbers(batches, "--batch"), "modes": steps}
     grid["seq_lens"] = numbers(seq_lens, "--seq-len") if seq_lens else [None]
+    grid["dtypes"] = named_dtypes(dtypes, "--dtype") if dtypes else [None]
     options: dict[str, Any] = {"optimizer": optimizer, "attention": attention, "sparsity": sparsity or None}
     predictor = loaded(tile_models, calibration)
-    rows: list[dict[str, Any]] = []
-    for same, some in _by_dtypes(names, dtypes).items():
-        with progress("predicting") as advance:
-            rows += _rows(predictor.sweep(some, **grid, dtypes=same, **options, progress=advance))
-    rows.sort(key=lambda row: names.index(row["model"]))
+    with progress("predicting") as advance:
+        rows = _rows(predictor.sweep(names, gpus, **grid, **options, progress=advance))
     note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
     show_sweep(rows, form)
     failed = [row["error"] for row in rows if row["error"]]
@@ -216,28 +212,6 @@ def _note_unused_zeros(gpus: list[str], sparsity: str) -> None:
 
 def _grade(failed: list[str], rows: list[dict[str, Any]]) -> str:
     return "error" if len(failed) == len(rows) else "warning"
-
-
-def _by_dtypes(models: list[str], asked: str) -> dict[tuple[str, ...], list[str]]:
-    """Models by the dtypes that they run in: those asked for, or the one that each states."""
-    if asked:
-        return {tuple(named_dtypes(asked, "--dtype")): models}
-    grouped: dict[tuple[str, ...], list[str]] = {}
-    for model in models:
-        grouped.setdefault((_own_dtype(model),), []).append(model)
-    return grouped
-
-
-def _own_dtype(model: str) -> str:
-    """A model that cannot be found has its reason in the rows of the sweep."""
-    from neusight.errors import ModelError
-    from neusight.workloads import resolve
-
-    try:
-        resolve(model)
-    except ModelError:
-        return "float32"
-    return model_dtype(model, "")
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -222,7 +222,7 @@ def _sweep_table(rows: list[dict[str, Any]]) -> None:
     same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in found}) == 1}
     keys = [key for key in ("model", "gpu", "mode", "batch", "seq_len", "dtype") if key not in same]
     columns = [Column(key, right=key in ("batch", "seq_len")) for key in keys]
-    columns += [Column("latency", right=True), Column("samples/s", right=True), Column(""), Column("memory")]
+    columns += [Column("latency", right=True), Column("samples/s", right=True), Column(""), Column("GiB", right=True)]
     if found:
         table(columns, ((*(_said(row[key]) for key in keys), *_sweep_cells(row, best)) for row in found))
     reasons = Counter((row["model"], row["error"]) for row in rows if row["error"])
@@ -235,6 +235,6 @@ def _said(value: Any) -> str:
 
 
 def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
-    memory = f"{row['memory_gib']:.1f} GiB" + ("" if row["fits"] else " NO FIT")
+    memory = f"{row['memory_gib']:.1f}" + ("" if row["fits"] else " no fit")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
     return milliseconds(row["latency_ms"] / 1e3), f"{row['samples_per_s']:.3g}", bar(share, 8), memory

@@ -179,7 +179,8 @@ def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.n
     execution_s = s.bound_s / share
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     ops = s.batch["op"].astype(str)
-    low, high = (by_distinct(ops, lambda op, end=end: _factors(artifact, s.device, op)[end]) for end in (0, 1))
+    low = by_distinct(ops, lambda op: _factors(artifact, s.device, op)[0])
+    high = by_distinct(ops, lambda op: _factors(artifact, s.device, op)[1])
     # A device that has a level for one op and dtype has one for all.
     seen = _level(artifact, s.device, str(ops[0])) is not None
     limiter = _limiter(s)
