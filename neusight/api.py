@@ -151,7 +151,7 @@ class Predictor:
             options: of ``Request.of``: ``mode`` (``inference``, or ``training``: forward, backward and, if chosen, the
                 optimizer), ``batch`` (samples a step), ``seq_len`` (tokens a sample; default is the model's own),
                 ``dtype`` (of weights and activations; default what the model's file states, else float32),
-                ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``) and ``attention`` (``eager``, ``sdpa``, ``flash``);
+                ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``), ``attention`` (``eager``, ``sdpa``, ``flash``);
                 and of ``Setting``.
 
         Raises:

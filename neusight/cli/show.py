@@ -237,4 +237,4 @@ def _said(value: Any) -> str:
 def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
     memory = f"{row['memory_gib']:.1f}" + ("" if row["fits"] else " no fit")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
-    return milliseconds(row["latency_ms"] / 1e3), f"{row['samples_per_s']:.3g}", bar(share, 8), memory
+    return milliseconds(row["latency_ms"] / 1e3), f"{row['samples_per_s']:.3g}", bar(share, 4), memory

@@ -44,6 +44,23 @@ def _share(log2_ratio: np.ndarray, slope: float) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-slope * log2_ratio))
 
 
+def missed_share(panel_bytes: np.ndarray, l2_bytes: float, physics: Physics = DEFAULT) -> np.ndarray:
+    r"""Share [-] of what waves of blocks read again that comes from DRAM.
+
+    .. math:: s = s_0 + \frac{1 - s_0}{1 + e^{-a (\log_2(P / C) - c)}}
+
+    Args:
+        panel_bytes: P, bytes that one wave reads together [B].
+        l2_bytes: C, capacity that all SMs share [B].
+        physics: s_0 ``always_missed``, a ``miss_slope``, c ``miss_centre`` [-].
+
+    Source: fitted form and constants (by eye, to float32 products of neusight-fp32).
+    Validity: products of the tiles in ``TILES``.
+    """
+    miss = _share(np.log2(panel_bytes / l2_bytes) - physics.miss_centre, physics.miss_slope)
+    return physics.always_missed + (1 - physics.always_missed) * miss
+
+
 def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Physics = DEFAULT) -> np.ndarray:
     r"""Share [-] of second passes over rows that come from DRAM.
 
@@ -66,10 +83,12 @@ def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Phys
 def gemm_dram_bytes(
     compulsory: np.ndarray, panels: Panels, rounds: np.ndarray, device: DeviceSpec, physics: Physics = DEFAULT
 ) -> np.ndarray:
-    r"""DRAM traffic [B] of a tiled product: compulsory bytes, and the reads of blocks that no longer run in step.
+    r"""DRAM traffic [B] of a tiled product: compulsory bytes, re-reads between waves that miss L2, and the reads of
+    blocks that no longer run in step.
 
     .. math::
-        D = B + w \max(0, U - \max(S, B)) \frac{1}{1 + e^{-a (\log_2(P / C) + r \log_2 R - c)}}
+        D = B + s(P) \max(0, S - B)
+            + w \max(0, U - \max(S, B)) \frac{1}{1 + e^{-a (\log_2(P / C) + r \log_2 R - c)}}
 
     Blocks of a wave share the panels they read as long as they walk along the inner extent in step. Once panels
     outgrow L2 many times, a block that has lost step fetches its own, at ``w`` bytes for a byte used.
@@ -82,11 +101,12 @@ def gemm_dram_bytes(
         physics: a ``drift_slope``, c ``drift_centre``, r ``drift_rounds`` [-].
 
     Source: fitted form and constants (by eye, to float32 products of P4 and P100 with inner extents up to 65,536).
-    Validity: products of the tiles in ``TILES``. Left out, held-out GPUs come out 0.4 (linear) to 0.7 points (bmm)
-    worse. Re-reads between waves that miss L2 were a law here as well: without them held-out GPUs come out the same
-    (11.5 instead of 11.6 % for linear, 12.2 instead of 12.0 % for bmm).
+    Validity: products of the tiles in ``TILES``. Left out, the loss of step costs held-out GPUs 0.4 (linear) to 0.7
+    points (bmm), ``experiments/ablation``.
     """
+    l2_bytes = reusable_l2_bytes(device)
     shared = np.maximum(panels.shared, compulsory)
-    depth = np.log2(panels.panel / reusable_l2_bytes(device)) + physics.drift_rounds * np.log2(np.maximum(rounds, 1.0))
+    waves = (shared - compulsory) * missed_share(panels.panel, l2_bytes, physics)
+    depth = np.log2(panels.panel / l2_bytes) + physics.drift_rounds * np.log2(np.maximum(rounds, 1.0))
     lost = _share(depth - physics.drift_centre, physics.drift_slope)
-    return compulsory + drift_cost(device, physics) * np.maximum(panels.unshared - shared, 0.0) * lost
+    return compulsory + waves + drift_cost(device, physics) * np.maximum(panels.unshared - shared, 0.0) * lost

@@ -45,6 +45,12 @@ class Physics:
     eye."""
     stream_overlap: float = 6.0
     """The same for kernels that stream through memory, whose many small blocks overlap better; fitted by eye."""
+    miss_slope: float = 0.64
+    """Steepness with which re-reads between waves miss L2, an octave of panel bytes; fitted by eye."""
+    miss_centre: float = 1.0
+    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss; fitted by eye."""
+    always_missed: float = 0.05
+    """Share of them that misses however small the panels are; fitted by eye."""
     drift_slope: float = 1.2
     """Steepness with which blocks lose step, an octave of panel bytes; fitted by eye."""
     drift_centre: float = 7.0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.devices import device_ids, load_device
-from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share, reusable_l2_bytes
+from neusight.laws.cache import Panels, gemm_dram_bytes, missed_share, reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
 from neusight.laws.physics import DEFAULT
 from neusight.laws.power import (
@@ -51,6 +51,13 @@ def test_idling_costs_until_the_sm_is_full() -> None:
 
 
 @given(log2_ratio=st.floats(-30, 30), more=st.floats(0, 10))
+def test_rereads_between_waves_miss_the_more_the_larger_the_panels(log2_ratio: float, more: float) -> None:
+    low, high = missed_share(2.0 ** np.array([log2_ratio, log2_ratio + more]), 1.0)
+    assert 0.05 <= low <= high <= 1.0
+    assert missed_share(np.array([1e-9, 2.0, 1e9]), 1.0) == pytest.approx((0.05, 0.525, 1.0), abs=1e-3)
+
+
+@given(log2_ratio=st.floats(-30, 30), more=st.floats(0, 10))
 def test_second_passes_miss_more_the_more_rows_are_in_flight(log2_ratio: float, more: float) -> None:
     low, high = reread_missed_share(2.0 ** np.array([log2_ratio, log2_ratio + more]), 1.0)
     assert 0.0 <= low <= high <= 1.0
@@ -65,8 +72,8 @@ def test_product_traffic_lies_between_compulsory_and_every_block_by_itself() -> 
     found = gemm_dram_bytes(np.full(40, 2.0), panels, np.ones(40), p100)
     assert (np.diff(found) >= 0).all()
     assert found[0] == pytest.approx(2.0, rel=0.1)
-    # Blocks that have lost step fetch more than they use, of what the blocks of a wave would have shared.
-    assert found[-1] == pytest.approx(2.0 + DEFAULT.drift_hbm * 15.0, rel=0.01)
+    # Blocks that have lost step fetch more than they use.
+    assert found[-1] == pytest.approx(5.0 + DEFAULT.drift_hbm * 15.0, rel=0.01)
 
 
 def test_blocks_lose_step_over_rounds_and_hardly_from_volta_on() -> None:
