@@ -47,7 +47,7 @@ def test_what_an_executor_says_of_itself(kind: str) -> None:
         assert bool(executor.advice(device, True)) == ("sparsity" not in executor.takes)
     lacking = [d for d in devices(kind) if "float8" not in {*d.matrix_flops_per_s, *d.vector_flops_per_s}]
     for device in lacking:
-        with pytest.raises(DeviceError, match=f"{device.id} does not compute in float8"):
+        with pytest.raises(DeviceError, match="does not compute in float8"):
             executor.cost(grid("gemm", n=2, dtype="float8"), device, Options())
     assert lacking
 
