@@ -187,7 +187,7 @@ class Predictor:
 
     def _step(self, model: Any, inputs: Any, asked: Request, setting: Setting) -> Program:
         if not isinstance(model, str | Path):
-            return _program(model, 0, asked, setting.allow_fallback, setting.sparsity, inputs)
+            return _program(model, 0, asked, setting.allow_fallback, setting.sparsity, inputs=inputs)
         if inputs is not None:
             raise ModelError(f"inputs belong to a module in Python; those of '{model}' follow from batch and length")
         zeros = as_profile(setting.sparsity) if setting.sparsity is not None else None
@@ -314,7 +314,7 @@ def _version(name: str | Path) -> int:
 
 
 def _program(
-    model: Any, _version: int, asked: Request, allow_fallback: bool, zeros: Any = None, inputs: Any = None
+    model: Any, _version: int, asked: Request, allow_fallback: bool, zeros: Any = None, *, inputs: Any = None
 ) -> Program:
     from neusight.workloads import load_workload
 

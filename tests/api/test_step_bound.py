@@ -65,7 +65,7 @@ def width(step: Estimate | KernelEstimate) -> float:
 
 
 def test_a_variant_of_a_training_device_is_as_unknown_as_any_other(predictor: Predictor) -> None:
-    """``l4`` was measured: its level is known and its intervals narrow, not so those of a board with other power."""
+    """``l4`` was measured: its level is known and its intervals are narrow; not so those of a board of other power."""
     options: dict[str, Any] = {"batch": 8, "mode": "training"}
     product = {"m": 4096, "n": 4096, "k": 4096}
     real, variant, twin = (

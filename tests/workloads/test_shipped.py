@@ -55,18 +55,19 @@ def test_arithmetic_is_exact() -> None:
 
 
 def test_a_file_built_now_equals_live_traces_at_fresh_points() -> None:
+    sizes = ({"batch": 1, "seq_len": 129}, {"batch": 4, "seq_len": 37}, {"batch": 2, "seq_len": 2})
     points: dict[str, list[dict[str, Any]]] = {
-        "opt-one-layer": [{"batch": 1, "seq_len": 129}, {"batch": 4, "seq_len": 37}, {"batch": 2, "seq_len": 2}],
+        "opt-one-layer": [size | {"attention": attention} for size in sizes for attention in ("eager", "sdpa")],
         "vgg16": [{"batch": 1}, {"batch": 7}],
     }
-    steps = [{"mode": "inference"}, *({"mode": "training", "optimizer": o} for o in ("sgd", "none", "adamw"))]
+    steps = [{"mode": "inference"}, *({"mode": "training", "optimizer": o} for o in ("sgd", "adamw"))]
     wrong = []
     for name in points:
         content, left_out = build(name, {"float32": ("eager", "sdpa")})
         assert left_out == []
         file = ShippedWorkload(json.loads(json.dumps(content)))
-        for point, attention, step in product(points[name], ("eager", "sdpa"), steps):
-            options = point | step | {"attention": attention}
+        for point, step in product(points[name], steps):
+            options = point | step
             if file.evaluate(Request.of(name, **options)) != live(name, **options):
                 wrong.append((name, options))
         assert file.evaluate(Request.of(name, **points[name][0], dtype="bfloat16")) is None

@@ -6,7 +6,8 @@ from itertools import product
 
 from small_models import BATCH, CAPACITY, EXPERTS, FUSED, LENGTH, MODELS, builder, inputs_of, kernels, traced
 
-from neusight.kernels import Attention, Gemm
+from neusight.kernels import Attention, Gemm, work_of
+from neusight.plans import single
 from neusight.requests import MODES, Request
 from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import trace
@@ -26,6 +27,17 @@ def test_every_model_is_covered_in_its_dtype() -> None:
         allowed = {dtype, "float32"} if name == "switch" else {dtype}
         if workload.uncovered or any(k.op == "fallback" for k in found) or not heavy or not heavy <= allowed:
             wrong.append((name, mode, dtype, workload.uncovered, heavy))
+    assert wrong == []
+
+
+def test_distinct_bytes_are_fewer_than_those_that_kernels_move() -> None:
+    wrong = []
+    for name, mode in product(MODELS, MODES):
+        workload = traced(name, mode=mode, dtype="float32", optimizer="adamw" if mode == "training" else "none")
+        program = single(workload)
+        moved = sum(float((work_of(batch).bytes * program.counts[at]).sum()) for batch, at in program.batches)
+        if not 0 < sum(workload.traffic_bytes) < 0.5 * moved:
+            wrong.append((name, mode, workload.traffic_bytes, moved))
     assert wrong == []
 
 

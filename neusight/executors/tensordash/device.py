@@ -81,7 +81,7 @@ class MachinePredictor:
             sram_j=SRAM_J_PER_BYTE * self._sram_bytes(batch, found),
             dram_j=DRAM_J_PER_BYTE * moved,
         )
-        return self._estimates(batch, device, (execution_s, low_s, high_s, bound_s), limiter, SOURCE, energy, found)
+        return self._estimates(batch, device, (execution_s, low_s, high_s, bound_s), limiter, energy, found=found)
 
     def _beside(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
         work = work_of(batch)
@@ -95,7 +95,7 @@ class MachinePredictor:
             dram_j=DRAM_J_PER_BYTE * work.bytes,
         )
         times = execution_s, bound_s, execution_s * DENSE_DOUBT, bound_s
-        return self._estimates(batch, device, times, limiter, DENSE_SOURCE, energy)
+        return self._estimates(batch, device, times, limiter, energy)
 
     def _estimates(
         self,
@@ -103,8 +103,8 @@ class MachinePredictor:
         device: DeviceSpec,
         times_s: tuple[np.ndarray, ...],
         limiter: np.ndarray,
-        source: str,
         energy: EnergyUse,
+        *,
         found: Cycles | None = None,
     ) -> Costs:
         n, machine = len(batch), self.machine
@@ -124,7 +124,7 @@ class MachinePredictor:
             tile_count=passes,
             waves=passes / machine.tiles,
             outside=np.full(n, "" if found is not None else "kernels off the PEs"),
-            source=np.full(n, source),
+            source=np.full(n, DENSE_SOURCE if found is None else SOURCE),
             spread=doubt,
             energy=energy,
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ _APART = 5
 """Lanes of a level lie this far apart: no move reaches so far that two of them could want the same value."""
 
 
-@dataclass(frozen=True)
-class Moves:
+class Moves(NamedTuple):
     """The scheduler's tables: ``order`` (lanes,) of deciding, ``ahead`` (moves,) in rows, ``source`` (moves, lanes):
     the lane that a move takes from, for each lane.
     """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+
+from neusight.executors.tensordash.options import Moves
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,23 +20,25 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return njit(function)
 
 
+class Schedules(NamedTuple):
+    """Where the streams of n schedules lie among all steps, each of shape (n,): schedule i has ``streams[i]`` streams,
+    one a PE row, of ``lengths[i]`` steps each, that follow one another from step ``begins[i]`` on.
+    """
+
+    begins: np.ndarray
+    streams: np.ndarray
+    lengths: np.ndarray
+
+
 @compiled
-def _take(
-    values: np.ndarray,
-    left: np.ndarray,
-    here: int,
-    end: int,
-    order: np.ndarray,
-    ahead: np.ndarray,
-    source: np.ndarray,
-) -> None:
+def _take(values: np.ndarray, left: np.ndarray, here: int, end: int, moves: Moves) -> None:
     """One cycle of one PE row whose buffer begins at step ``here``: every lane takes at most one value."""
-    for lane in order:
+    for lane in moves.order:
         if values[here, lane]:
             values[here, lane] = False
             continue
-        for move in range(len(ahead)):
-            step, other = here + ahead[move], source[move, lane]
+        for move in range(len(moves.ahead)):
+            step, other = here + moves.ahead[move], moves.source[move, lane]
             if step < end and values[step, other]:
                 values[step, other] = False
                 left[step] -= 1
@@ -52,21 +56,12 @@ def _empty_rows(left: np.ndarray, here: int, end: int, most: int) -> int:
 
 
 @compiled
-def count_cycles(
-    values: np.ndarray,
-    begins: np.ndarray,
-    streams: np.ndarray,
-    lengths: np.ndarray,
-    order: np.ndarray,
-    ahead: np.ndarray,
-    source: np.ndarray,
-    depth: int,
-) -> np.ndarray:
+def count_cycles(values: np.ndarray, schedules: Schedules, moves: Moves, depth: int) -> np.ndarray:
     """Cycles of each of n schedules, shape (n,). ``values`` (steps, lanes) are consumed.
 
-    Schedule i has ``streams[i]`` streams, one a PE row, of ``lengths[i]`` steps each, that follow one another in
-    ``values`` from step ``begins[i]`` on. Its PE rows advance together, by the least of what each could.
+    The PE rows of a schedule advance together, by the least of what each could.
     """
+    begins, streams, lengths = schedules
     left = np.empty(len(values), dtype=np.int32)
     for step in range(len(values)):
         left[step] = np.sum(values[step])
@@ -77,7 +72,7 @@ def count_cycles(
             rows = depth
             for stream in range(streams[i]):
                 begin = begins[i] + stream * lengths[i]
-                _take(values, left, begin + at, begin + lengths[i], order, ahead, source)
+                _take(values, left, begin + at, begin + lengths[i], moves)
                 rows = _empty_rows(left, begin + at, begin + lengths[i], rows)
             at += rows
             cycles[i] += 1

@@ -52,7 +52,7 @@ def schedule_many(
     # A copy, since scheduling consumes the values.
     values = np.concatenate([mask.reshape(-1, mask.shape[2]) for mask in masks])
     ends = np.cumsum(streams * lengths)
-    return _count(values, ends - streams * lengths, streams, lengths, options, depth)
+    return _count(values, (ends - streams * lengths, streams, lengths), options, depth)
 
 
 def schedule_passes(mask: np.ndarray, rows: int, options: str = "oldest-row", depth: int = DEPTH) -> np.ndarray:
@@ -71,7 +71,7 @@ def schedule_passes(mask: np.ndarray, rows: int, options: str = "oldest-row", de
     first = np.arange(0, count, rows)
     values = mask.reshape(-1, lanes).copy()
     lengths = np.full(len(first), length)
-    return _count(values, first * length, np.minimum(rows, count - first), lengths, options, depth)
+    return _count(values, (first * length, np.minimum(rows, count - first), lengths), options, depth)
 
 
 def check_mask(mask: np.ndarray) -> None:
@@ -88,10 +88,9 @@ def check_mask(mask: np.ndarray) -> None:
         raise DataError(f"a mask has shape (streams, steps, lanes), none of them 0, not {mask.shape}")
 
 
-def _count(
-    values: np.ndarray, begins: np.ndarray, streams: np.ndarray, lengths: np.ndarray, options: str, depth: int
-) -> np.ndarray:
+def _count(values: np.ndarray, schedules: tuple[np.ndarray, ...], options: str, depth: int) -> np.ndarray:
+    """Cycles of schedules by their begins, streams and lengths."""
     moves = moves_of(options, values.shape[1], depth)
-    from neusight.executors.tensordash.pe import count_cycles
+    from neusight.executors.tensordash.pe import Schedules, count_cycles
 
-    return count_cycles(values, begins, streams, lengths, moves.order, moves.ahead, moves.source, depth)
+    return count_cycles(values, Schedules(*schedules), moves, depth)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -114,6 +115,7 @@ def simulate_tiles(
     count: int,
     seed: int = 0,
     start: int = 0,
+    *,
     ranges: TileRanges | None = None,
     options: str = "oldest-row",
     depth: int = DEPTH,
@@ -134,7 +136,8 @@ def simulate_tiles(
     ranges = ranges or TileRanges()
     moves_of(options, ranges.lanes, depth)
     configs = sample_configs(count, seed, start, ranges)
-    found = np.array([_simulate(configs, i, seed, ranges.lanes, options, depth) for i in range(count)]).reshape(-1, 3)
+    tile = partial(_simulate, configs, seed=seed, lanes=ranges.lanes, options=options, depth=depth)
+    found = np.array([tile(i) for i in range(count)]).reshape(-1, 3)
     repeats = -(-configs["column_streams"] // configs["columns"])
     streams = configs["row_streams"], configs["column_streams"]
     dense = dense_cycles(*streams, configs["length"], configs["rows"], configs["columns"])
@@ -148,7 +151,9 @@ def simulate_tiles(
     }
 
 
-def _simulate(configs: Columns, i: int, seed: int, lanes: int, options: str, depth: int) -> tuple[float, float, float]:
+def _simulate(
+    configs: Columns, i: int, *, seed: int, lanes: int, options: str, depth: int
+) -> tuple[float, float, float]:
     """(cycles, bound, density) of one tile, each schedule once."""
     config = {name: column[i].item() for name, column in configs.items()}
     rows, length = config["rows"], config["length"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -63,23 +64,51 @@ def _dropout(attention: str, input: torch.Tensor, p: float = 0.5, training: bool
     return torch.native_dropout(input, p, True)[0]
 
 
-def _attention(
-    attention: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> torch.Tensor:  # fmt: skip
-    mask = None if attention == "flash" else attn_mask
-    causal = is_causal or (attention == "flash" and attn_mask is not None and query.shape[-2] == key.shape[-2])
-    gqa = enable_gqa and query.shape[-3] != key.shape[-3]
-    fits = query.dim() == 4 and query.shape[-1] <= _FLASH_HEAD_DIM and query.shape[-1] == value.shape[-1]
-    if attention != "eager" and fits and mask is None and query.dtype in _HALF:
-        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, causal, scale=scale)[0]
-    if attention != "eager" and query.dim() == 4 and not gqa:
-        grad = torch.is_grad_enabled() and query.requires_grad
-        bias = _as_bias(mask, query)
-        return aten._scaled_dot_product_efficient_attention(
-            query, key, value, bias, grad, dropout_p, causal, scale=scale
-        )[0]
-    return _eager(query, key, value, mask, dropout_p, causal, scale, gqa)
+@dataclass
+class _Attention:
+    """Arguments of ``torch.nn.functional.scaled_dot_product_attention``, by its names and in its order."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    attn_mask: torch.Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+    @property
+    def gqa(self) -> bool:
+        """Whether several heads of queries share one of keys."""
+        return self.enable_gqa and self.query.shape[-3] != self.key.shape[-3]
+
+    @property
+    def fits_flash(self) -> bool:
+        """Whether PyTorch's flash kernel takes it."""
+        width = self.query.shape[-1]
+        fits = self.query.dim() == 4 and width <= _FLASH_HEAD_DIM and width == self.value.shape[-1]
+        return fits and self.attn_mask is None and self.query.dtype in _HALF
+
+    def without_mask(self) -> _Attention:
+        """The same of a batch with nothing padded, whose mask can only be causal."""
+        square = self.query.shape[-2] == self.key.shape[-2]
+        return replace(self, attn_mask=None, is_causal=self.is_causal or (self.attn_mask is not None and square))
+
+
+def _attention(attention: str, *args: Any, **kwargs: Any) -> torch.Tensor:
+    asked = _Attention(*args, **kwargs)
+    asked = asked.without_mask() if attention == "flash" else asked
+    if attention != "eager" and asked.fits_flash:
+        return _fused(aten._scaled_dot_product_flash_attention, asked)
+    if attention != "eager" and asked.query.dim() == 4 and not asked.gqa:
+        grad = torch.is_grad_enabled() and asked.query.requires_grad
+        return _fused(aten._scaled_dot_product_efficient_attention, asked, _as_bias(asked.attn_mask, asked.query), grad)
+    return _eager(asked)
+
+
+def _fused(operator: Any, asked: _Attention, *more: Any) -> torch.Tensor:
+    tensors = asked.query, asked.key, asked.value
+    return operator(*tensors, *more, asked.dropout_p, asked.is_causal, scale=asked.scale)[0]
 
 
 def _as_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
@@ -92,20 +121,18 @@ def _as_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | N
     return mask.expand(*query.shape[:-1], mask.shape[-1])
 
 
-def _eager(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout_p: float,
-    causal: bool, scale: float | None, gqa: bool,
-) -> torch.Tensor:  # fmt: skip
+def _eager(asked: _Attention) -> torch.Tensor:
     """Scores by matrix product, scale, mask, softmax, dropout, weighted sum."""
-    if gqa:
+    query, key, value, mask = asked.query, asked.key, asked.value, asked.attn_mask
+    if asked.gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scores = torch.matmul(query, key.transpose(-2, -1)) * (scale or 1 / math.sqrt(query.shape[-1]))
-    if causal:
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (asked.scale or 1 / math.sqrt(query.shape[-1]))
+    if asked.is_causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if mask is not None:
         scores = scores.masked_fill(mask.logical_not(), -math.inf) if mask.dtype == torch.bool else scores + mask
-    weights = functional.dropout(torch.softmax(scores, -1), dropout_p)
+    weights = functional.dropout(torch.softmax(scores, -1), asked.dropout_p)
     return torch.matmul(weights, value)
 
 
