@@ -100,6 +100,7 @@ class Attention:
     """
 
     family: ClassVar[str] = "attention"
+    home: ClassVar[str] = "gemm"
     op: str = "forward"
     batch: int
     heads: int
@@ -122,6 +123,7 @@ class GroupedGemm:
     """
 
     family: ClassVar[str] = "grouped_gemm"
+    home: ClassVar[str] = "gemm"
     op: str = "forward"
     groups: int
     tokens: int
@@ -136,6 +138,7 @@ class Memory:
     """Data movement without arithmetic: copy, fill, cat, transpose, embedding, embedding_backward, gather, scatter."""
 
     family: ClassVar[str] = "memory"
+    home: ClassVar[str] = "elementwise"
     op: str
     elements: int
     read_bytes: int
@@ -152,6 +155,7 @@ class Optimizer:
     """
 
     family: ClassVar[str] = "optimizer"
+    home: ClassVar[str] = "elementwise"
     op: str
     elements: int
     tensors: int
@@ -165,6 +169,11 @@ Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | 
 KERNEL_CLASSES: dict[str, type[Any]] = {
     c.family: c for c in (Gemm, Conv2d, Elementwise, RowReduction, Attention, GroupedGemm, Memory, Optimizer)
 }
+
+
+HOMES: dict[str, str] = {name: c.home for name, c in KERNEL_CLASSES.items() if hasattr(c, "home")}
+"""The family whose blocks and tile model stand for a family's own where it has none: ``gemm`` for what multiplies in
+tiles, ``elementwise`` for what streams ``elements``."""
 
 
 @dataclass(frozen=True)

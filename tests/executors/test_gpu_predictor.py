@@ -17,7 +17,7 @@ from neusight.devices import DeviceSpec, device_ids, load_device
 from neusight.errors import CoverageError, DeviceError
 from neusight.executors import Costs
 from neusight.executors.gpu.predictor import CHUNK, KernelPredictor, answering_model
-from neusight.kernels import KernelBatch
+from neusight.kernels import KernelBatch, families, work
 from neusight.laws.power import PowerDemand
 
 CATALOGUE = {gpu: device for gpu in device_ids() if (device := load_device(gpu)).kind == "gpu"}
@@ -229,3 +229,16 @@ def test_what_lies_outside_of_training_is_said(predictor: KernelPredictor) -> No
     ]
     for gpu, columns, outside in cases:
         assert predictor.predict(linear(**columns), CATALOGUE[gpu]).outside.tolist() == [outside]
+
+
+def test_a_new_family_is_answered_by_its_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``kernels`` alone has to say of a family is enough for tiles, bound and an answer marked as transferred."""
+    batch = KernelBatch.from_columns(
+        "memory", op="scan", elements=2**20, read_bytes=2**22, write_bytes=2**22, dtype="float32"
+    )
+    new = KernelBatch("scan", batch.columns)
+    monkeypatch.setitem(families.HOMES, "scan", "elementwise")
+    monkeypatch.setitem(work._FAMILIES, "scan", work._FAMILIES["memory"])
+    found, known = (KernelPredictor.load().predict(one, load_device("l4")) for one in (new, batch))
+    assert found.source[0] == "elementwise (transferred)"
+    assert found.latency_s[0] == pytest.approx(known.latency_s[0])

@@ -19,6 +19,7 @@ from neusight.executors.gpu.tile_models.protocol import utilisation
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
+from neusight.kernels.families import HOMES
 from neusight.kernels.work import by_distinct, winograd_gain
 from neusight.laws.physics import DEFAULT, Physics
 
@@ -33,10 +34,6 @@ UNKNOWN_SPREAD = 0.3
 """Where no device was left out in training (assumption)."""
 SEEN_SHARE = 0.5
 """Of the spread that a device keeps whose level was measured: the same board is met in other states (assumption)."""
-
-
-HOMES = {"attention": "gemm", "grouped_gemm": "gemm", "memory": "elementwise", "optimizer": "elementwise"}
-"""Models that answer for families without one of their own: what is tiled as a product, and what streams bytes."""
 
 
 def answering_model(batch: KernelBatch, trained: Container[str] = ()) -> np.ndarray:

@@ -12,6 +12,7 @@ from neusight.errors import CoverageError
 from neusight.executors.gpu.tiling.library import Products, TileChoice, least_cost_tile
 from neusight.executors.gpu.tiling.split import split_depth
 from neusight.kernels import KernelBatch
+from neusight.kernels.families import HOMES
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
 
@@ -83,14 +84,15 @@ def decomposer(family: str) -> Callable[[Decomposer], Decomposer]:
 
 
 def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
-    """Cut every kernel of the batch into blocks.
+    """Cut every kernel of the batch into blocks, those of its family or of the family's home.
 
     Raises:
         CoverageError: a family without a decomposer.
     """
-    if batch.family not in _DECOMPOSERS:
+    found = _DECOMPOSERS.get(batch.family) or _DECOMPOSERS.get(HOMES.get(batch.family, ""))
+    if found is None:
         raise CoverageError(f"no tiling for kernel family '{batch.family}': one of {', '.join(_DECOMPOSERS)}")
-    return _DECOMPOSERS[batch.family](batch, device, choice)
+    return found(batch, device, choice)
 
 
 def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, device: DeviceSpec) -> Tiling:
@@ -204,6 +206,7 @@ POINTWISE_THREADS = 128
 """Threads of a block of PyTorch's vectorised kernel, each of which takes four elements (``CUDALoops.cuh``)."""
 
 
+@decomposer("elementwise")
 def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
     """Blocks of ``POINTWISE_THREADS`` with four elements each."""
     elements = np.maximum(batch["elements"].astype(float), 1.0)
@@ -220,9 +223,6 @@ def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Ti
         sm_count=device.sm_count,
     )
 
-
-for _family in ("elementwise", "memory", "optimizer"):
-    decomposer(_family)(_pointwise)
 
 WARP_SOFTMAX_COLS = 1024
 """Up to which length a warp keeps a row of a softmax in registers (PyTorch, ``PersistentSoftmax.cuh``)."""
