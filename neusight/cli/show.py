@@ -46,12 +46,18 @@ def _full(estimate: Estimate, by: str) -> None:
     _origin(estimate)
 
 
+_SMALL_DOUBT = 0.005
+"""Errors below this share of the latency are not worth a word."""
+
+
 def _headline(e: Estimate) -> None:
     length = f", sequence {e.seq_len}" if e.seq_len else ""
     optimizer = f", {e.optimizer}" if e.optimizer != "none" else ""
     line(f"{e.model} on {e.gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{optimizer}")
     low_s, high_s = e.interval
     line(f"  latency     {milliseconds(e.latency_s)}  (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})")
+    doubts = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_DOUBT), reverse=True)
+    line(f"  doubt       {', '.join(f'{source} {size:.0%}' for size, source in doubts)}, standard deviations")
     tokens = f", {e.tokens_per_s:,.0f} tokens/s" if e.tokens_per_s else ""
     line(f"  throughput  {e.samples_per_s:.3g} samples/s{tokens}")
     share = e.bound_s / e.latency_s if e.latency_s else 0.0
@@ -131,7 +137,9 @@ def _share(share: float) -> tuple[str, str]:
 def _memory(e: Estimate) -> None:
     verdict = "fits" if e.fits else "DOES NOT FIT"
     parts = ", ".join(f"{name} {gib(size)}" for name, size in e.memory.parts.items() if size)
-    _paragraph("memory", f"{gib(e.memory.peak_bytes)} of {gib(e.memory.capacity_bytes)}: {verdict}", parts)
+    reserve = f"{gib(e.memory.reserve)} kept for context and allocator"
+    needs = f"{gib(e.memory.peak_bytes)} of the {gib(e.memory.capacity_bytes)} that a process may allocate"
+    _paragraph("memory", f"{needs}: {verdict}", f"{parts}; {reserve}")
 
 
 def _origin(e: Estimate) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, NeusightError, nearest, reason
@@ -79,11 +80,25 @@ def _parse(config: dict[str, Any]) -> Any:
         raise ModelError(f"model_type '{kind}' is not one that transformers knows{hint}")
     options = {key: value for key, value in config.items() if key not in _NOT_A_MODEL_OPTION}
     try:
-        return AutoConfig.for_model(kind, use_cache=False, **options)
+        with _quiet():
+            return AutoConfig.for_model(kind, use_cache=False, **options)
     except Exception as error:
         raise ModelError(
             f"cannot read the configuration of '{kind}': {reason(error)}; correct what it names"
         ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what transformers says of ids of tokens and generation, which change no operator."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _model_class(config: dict[str, Any], parsed: Any, mode: str) -> Any:

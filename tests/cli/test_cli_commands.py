@@ -83,7 +83,7 @@ def test_a_file_s_dtype_is_taken_and_its_quantization_is_not(tmp_path: Path) -> 
     step = ("predict", config, "--gpu", "l4")
     result = run(*step, "--format", "json")
     assert json.loads(result.stdout)["dtype"] == "bfloat16"
-    assert "note: bfloat16 as the configuration says" in result.stderr
+    assert "bfloat16 as the configuration says" in result.stderr
     assert as_json(*step, "--dtype", "float32")["dtype"] == "float32"
     assert [row["dtype"] for row in as_json("sweep", f"gpt2,{config}", "--gpu", "l4")] == ["float32", "bfloat16"]
     config.write_text(json.dumps({"model_type": "gpt2", **said, "quantization_config": {"quant_method": "awq"}}))
