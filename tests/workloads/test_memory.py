@@ -106,6 +106,15 @@ def test_traffic_of_a_small_network_is_what_formulas_say() -> None:
         assert all(4 * v <= f <= 4 * v + SMALL_BYTES for f, v in zip(found, values, strict=True)), (options, found)
 
 
+def test_a_table_as_large_as_what_is_taken_from_it_is_touched_whole() -> None:
+    class Gather(nn.Module):
+        def forward(self, table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+            return torch.gather(table, 1, places)
+
+    workload = trace(Gather, [TensorSpec((4, 8), "int64")] * 2, Request.of("m"))
+    assert workload.traffic_bytes == (2 * 4 * 8 * 8, 4 * 8 * 8)
+
+
 def test_of_a_table_only_the_rows_that_are_touched_count() -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Embedding(10_000, 64), nn.Linear(64, 8))

