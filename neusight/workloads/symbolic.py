@@ -205,21 +205,16 @@ def _pads(asked: Request) -> bool:
 
 
 def _cut(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What runs before the optimizer's update, and the update: its nodes, and the tensors that it is first to use."""
+    """What runs before the optimizer's update, and the update: its nodes, and the tensors that it is first to use,
+    which stand behind all others, since tensors are sorted by their first use.
+    """
     nodes = content["nodes"]
     before = [n for n in nodes if n[1] != _UPDATE]
     used = [r[0] for node in before for references in node[5:7] for r in references]
     used += [edge[1] for node in before for references in node[5:7] for r in references for edge in r[3:]]
     count = max(used, default=-1) + 1
-    if any(first < count for first in _first_uses(nodes[len(before) :], count)):
-        raise NotPolynomialError("the optimizer's tensors lie among the others")
     rest = {"tensors": content["tensors"][:count], "nodes": before, "parameters": content["parameters"]}
     return rest, {"tensors": content["tensors"][count:], "nodes": nodes[len(before) :]}
-
-
-def _first_uses(nodes: Sequence[Any], count: int) -> list[int]:
-    """Tensors beyond ``count`` that an update refers to; those below belong to what runs before it."""
-    return [r[0] for node in nodes for references in node[5:7] for r in references if r[0] >= count]
 
 
 def _generic(content: Any, dtype: str) -> Any:

@@ -160,7 +160,7 @@ def test_sweep_marks_what_does_not_fit_and_keeps_errors() -> None:
     assert good[0]["seq_len"] == 1024 and isinstance(good[0]["seq_len"], int)
     low, high = good[0]["interval_ms"]
     assert low <= good[0]["latency_ms"] <= high
-    assert "NO FIT" in run("sweep", "gpt2-large", "--gpu", "l4", "--mode", "training", "--batch", "8").stdout
+    assert "no fit" in run("sweep", "gpt2-large", "--gpu", "l4", "--mode", "training", "--batch", "8").stdout
 
 
 def test_a_sweep_says_how_many_steps_failed_and_fails_with_all() -> None:
