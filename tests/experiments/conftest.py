@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +77,11 @@ def experiment(data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="session")
-def results(data_set: Path) -> Iterator[dict[str, Any]]:
+def results(data_set: Path) -> dict[str, Any]:
     """What a run of it finds; not to be changed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEUSIGHT_DATA", str(data_set))
-        yield run(Experiment("mine", data_set / "out", DECLARED))
+        return run(Experiment("mine", data_set / "out", DECLARED))
 
 
 @pytest.fixture(scope="session")
