@@ -76,7 +76,10 @@ def indexed(call: Call) -> tuple[Kernel, ...]:
 @rule("gather", "index_select", "take_along_dim", "take")
 def gathered(call: Call) -> tuple[Kernel, ...]:
     """Reads the indices and as many elements as the result has."""
-    return move("gather", call.output, call.output.nbytes + call.inputs[1].nbytes)
+    # The index may be the gathered tensor itself.
+    given = (*call.args[1:], call.kwargs.get("index"), call.kwargs.get("indices"))
+    index = next(value for value in given if isinstance(value, TensorSpec))
+    return move("gather", call.output, call.output.nbytes + index.nbytes)
 
 
 def _indices_bytes(call: Call) -> int:

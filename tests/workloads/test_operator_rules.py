@@ -318,3 +318,10 @@ def test_loss_gradient_writes_all_log_probabilities_and_loss_reads_one_each() ->
         call("nll_loss_backward", TensorSpec(()), logits, target, None, 1, -100, TensorSpec(()), out=logits)
     )
     assert (fill.write_bytes, scatter.write_bytes) == (32 * 1000 * 4, 32 * 4)
+
+
+def test_a_tensor_gathered_by_itself_is_read_as_index_and_as_values() -> None:
+    table = TensorSpec((4, 8), "int64")
+    kernel = only(kernels_of(call("gather", table, 1, table, out=table)))
+    assert isinstance(kernel, Memory)
+    assert (kernel.read_bytes, kernel.write_bytes) == (2 * table.nbytes, table.nbytes)
