@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Processes that the tests run in.
+JOBS ?= 2
 
 .PHONY: demo test lint types bench train notebooks clean
 
@@ -10,7 +12,7 @@ demo: $(STAMP)
 	$(BIN)/neusight predict gpt2-large --gpu l4 --mode training --batch 1
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
