@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -27,6 +29,8 @@ THROTTLED = 1.15
 """A kernel that the power limit stretches by more than this is limited by power."""
 CHUNK = 16384
 """Rows that are worked on together: their columns stay in the cache of a CPU core."""
+THREADS = os.cpu_count() or 1
+"""Chunks that are worked on at a time; numpy lets go of the interpreter while it computes."""
 LIMITERS = np.array(["compute", "dram", "l2"])
 TRANSFER_WIDENING = 1.5
 """Intervals of kernels outside the answering model's training are wider by this power (assumption)."""
@@ -135,14 +139,16 @@ class KernelPredictor:
         """
         if len(batch) > CHUNK:
             rows = [np.arange(i, min(i + CHUNK, len(batch))) for i in range(0, len(batch), CHUNK)]
-            return Costs.joined([(r, self.predict(batch.take(r), device)) for r in rows], len(batch))
+            with ThreadPoolExecutor(min(THREADS, len(rows))) as pool:
+                parts = list(pool.map(lambda r: (r, self.predict(batch.take(r), device)), rows))
+            return Costs.joined(parts, len(batch))
         names = answering_model(batch, self.artifacts)
         first = str(names[0])
         if (names == first).all():
             return self._answer(batch, device, first)
-        parts = {name: np.flatnonzero(names == name) for name in np.unique(names)}
+        homes = {name: np.flatnonzero(names == name) for name in np.unique(names)}
         return Costs.joined(
-            [(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in parts.items()], len(batch)
+            [(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in homes.items()], len(batch)
         )
 
     def situate(self, batch: KernelBatch, device: DeviceSpec) -> Situation:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,18 @@ class Artifact:
         """A training device's own logit for an op in a dtype; the mean of its other dtypes where it did not run that,
         of its other ops where it did not run the op; None for other devices.
         """
-        levels = self.manifest.levels
-        own = {name: v for name, v in levels.items() if name.startswith(f"{gpu}/")}
+        own = self._levels_by_gpu.get(gpu)
+        if own is None:
+            return None
         alike = [v for name, v in own.items() if name.split("/")[1] == op] or list(own.values())
-        return own.get(level_name(gpu, op, dtype), float(np.mean(alike)) if alike else None)
+        return own.get(level_name(gpu, op, dtype), sum(alike) / len(alike))
+
+    @cached_property
+    def _levels_by_gpu(self) -> dict[str, dict[str, float]]:
+        by_gpu: dict[str, dict[str, float]] = {}
+        for name, value in self.manifest.levels.items():
+            by_gpu.setdefault(name.split("/")[0], {})[name] = value
+        return by_gpu
 
     def beyond(self, features: np.ndarray, work: Work) -> np.ndarray:
         """What of a kernel lies furthest beyond its range in training, of its features and its size, in words; "" where

@@ -139,7 +139,9 @@ class MlpModel:
         return 100 * huber_loss(error, torch.zeros_like(error), delta=HUBER) + 0.5 * (levels**2).mean()
 
     def logits(self, features: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        """All members, in numpy."""
+        """All members, in numpy; a network that was stopped before it learned anything corrects nothing."""
+        if not (self.state_["w3"].any() or self.state_["b3"].any()):
+            return np.repeat(prior[None], len(self.state_["w3"]), axis=0)
         blocks = range(0, max(len(prior), 1), BLOCK)
         return np.concatenate([self._block(features[i : i + BLOCK], prior[i : i + BLOCK]) for i in blocks], axis=1)
 
