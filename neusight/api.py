@@ -162,6 +162,8 @@ class Predictor:
         """
         given = {name: options.pop(name) for name in Setting.__dataclass_fields__ if name in options}
         setting = replace(setting or Setting(), **given)
+        if request is not None and not isinstance(request, Request):
+            raise ModelError(f"{request!r} is no Request: give the step by name, such as mode='training', batch=4")
         if request and options:
             raise ModelError(f"{', '.join(options)} beside a request: give the one or the other")
         asked, said = (request, "") if request else _asked(model, options)

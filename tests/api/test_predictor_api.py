@@ -195,3 +195,8 @@ def test_sweep_rows_with_errors_do_not_fit(predictor: Predictor) -> None:
     assert table.fits.tolist() == [True, False]
     assert "batch 0" in table.error.iloc[1]
     assert len(table[table.fits]) == 1
+
+
+def test_a_step_given_by_place_is_asked_for_by_name(predictor: Predictor) -> None:
+    with pytest.raises(ModelError, match="'training' is no Request: give the step by name"):
+        predictor.estimate("gpt2", "l4", "training")  # type: ignore[arg-type]
