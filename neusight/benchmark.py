@@ -83,6 +83,7 @@ def measure(tile_models: Path | None = None, repeats: int = 5) -> Iterator[dict[
     yield from _trace()
     yield _row("cold: vgg16 training on tensordash", _cold_s([*_SPARSE, *chosen[2:]], repeats), "s", 2.0)
     yield _row("TensorDash's scheduler", _scheduled_per_s(repeats), "values/s", 5e6)
+    yield _row("TensorDash's tile model", _tiles_per_s(repeats), "tiles/s", 1e5)
 
 
 def _row(name: str, value: float, unit: str, limit: float) -> dict[str, Any]:
@@ -152,6 +153,22 @@ def _scheduled_per_s(repeats: int) -> float:
         started = time.perf_counter()
         schedule_cycles(mask)
         return mask.size / (time.perf_counter() - started)
+
+    once()
+    return median(once() for _ in range(repeats))
+
+
+def _tiles_per_s(repeats: int) -> float:
+    """Tiles whose cycles the tile model tells in a second."""
+    from neusight.executors.tensordash import sample_configs
+    from neusight.executors.tensordash.tile_model import TILE, load_tile_model, predict_cycles
+
+    model, tiles = load_tile_model(), sample_configs(1024)
+    many = {name: np.tile(tiles[name], 98) for name in TILE}
+
+    def once() -> float:
+        started = time.perf_counter()
+        return len(predict_cycles(model, many)) / (time.perf_counter() - started)
 
     once()
     return median(once() for _ in range(repeats))

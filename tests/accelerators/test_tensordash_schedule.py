@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -237,17 +236,6 @@ def test_a_buffer_is_one_row_or_more(depth: Any) -> None:
 def test_a_tile_has_one_pe_row_or_more(rows: Any) -> None:
     with pytest.raises(DeviceError, match="whole number of PE rows, 1 or more"):
         schedule_passes(independent(4, 4, 0.5), rows)
-
-
-def test_five_million_values_a_second() -> None:
-    mask = independent(4, 20_000, 0.5)
-    schedule_cycles(mask[:, :2])
-    taken = []
-    for _ in range(3):
-        begin = perf_counter()
-        schedule_cycles(mask)
-        taken.append(perf_counter() - begin)
-    assert mask.size / min(taken) > 5e6
 
 
 def test_the_compiler_is_loaded_by_the_first_schedule_alone() -> None:

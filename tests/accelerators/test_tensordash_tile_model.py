@@ -1,6 +1,5 @@
 """The tile model of TensorDash: held against the simulator, within the law, apart from the models of GPU kernels."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -138,15 +137,11 @@ def test_a_tile_is_the_sum_of_its_passes() -> None:
     assert predict_cycles(model, one(row_streams=11, column_streams=9)) == pytest.approx(3 * both)
 
 
-def test_a_hundred_thousand_tiles_take_about_a_second() -> None:
+def test_many_tiles_come_out_as_each_by_itself() -> None:
     model, tiles = load_tile_model(), sample_configs(1024)
-    many = {name: np.tile(tiles[name], 98) for name in TILE}
-    predict_cycles(model, tiles)
-    begin = time.perf_counter()
-    cycles = predict_cycles(model, many)
-    # Ten times what it takes: the machine may be busy.
-    assert time.perf_counter() - begin < 3
-    assert cycles.shape == (98 * 1024,)
+    once = predict_cycles(model, tiles)
+    many = predict_cycles(model, {name: np.tile(tiles[name], 98) for name in TILE})
+    assert many == pytest.approx(np.tile(once, 98), rel=1e-6)
     assert predict_cycles(model, {name: column[:0] for name, column in tiles.items()}).shape == (0,)
 
 
