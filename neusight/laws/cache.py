@@ -57,8 +57,8 @@ def missed_share(panel_bytes: np.ndarray, l2_bytes: float, physics: Physics = DE
     Source: fitted form and constants (by eye, to float32 products of neusight-fp32).
     Validity: products of the tiles in ``TILES``.
     """
-    miss = _share(np.log2(panel_bytes / l2_bytes) - physics.miss_centre, physics.miss_slope)
-    return physics.always_missed + (1 - physics.always_missed) * miss
+    miss = _share(np.log2(panel_bytes / l2_bytes) - physics.cache.miss_centre, physics.cache.miss_slope)
+    return physics.cache.always_missed + (1 - physics.cache.always_missed) * miss
 
 
 def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Physics = DEFAULT) -> np.ndarray:
@@ -77,7 +77,7 @@ def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Phys
     Validity: float32 rows of up to a few 10⁵ columns; without the law the error of physics alone more than
     doubles.
     """
-    return _share(np.log2(flight_bytes / l2_bytes) - physics.row_miss_centre, physics.row_miss_slope)
+    return _share(np.log2(flight_bytes / l2_bytes) - physics.cache.row_miss_centre, physics.cache.row_miss_slope)
 
 
 def gemm_dram_bytes(
@@ -107,6 +107,6 @@ def gemm_dram_bytes(
     l2_bytes = reusable_l2_bytes(device)
     shared = np.maximum(panels.shared, compulsory)
     waves = (shared - compulsory) * missed_share(panels.panel, l2_bytes, physics)
-    depth = np.log2(panels.panel / l2_bytes) + physics.drift_rounds * np.log2(np.maximum(rounds, 1.0))
-    lost = _share(depth - physics.drift_centre, physics.drift_slope)
+    depth = np.log2(panels.panel / l2_bytes) + physics.cache.drift_rounds * np.log2(np.maximum(rounds, 1.0))
+    lost = _share(depth - physics.cache.drift_centre, physics.cache.drift_slope)
     return compulsory + waves + drift_cost(device, physics) * np.maximum(panels.unshared - shared, 0.0) * lost

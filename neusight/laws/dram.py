@@ -42,8 +42,8 @@ def sustained_dram_bytes_per_s(device: DeviceSpec, physics: Physics = DEFAULT) -
     Validity: streams far beyond L2; pointwise kernels of seven NVIDIA GPUs come out within 0.8 to 3.5 %.
     """
     if dram_family(device) != "HBM":
-        return device.dram_bandwidth_bytes_per_s * physics.gddr_share
-    share = physics.hbm_share / (physics.controller_gain if before_volta(device) else 1.0)
+        return device.dram_bandwidth_bytes_per_s * physics.memory.gddr_share
+    share = physics.memory.hbm_share / (physics.memory.controller_gain if before_volta(device) else 1.0)
     return device.dram_bandwidth_bytes_per_s * share
 
 
@@ -60,5 +60,5 @@ def drift_cost(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     Validity: NVIDIA GPUs; those of other vendors are assumed to be as Pascal's.
     """
     if device.vendor == "nvidia" and not before_volta(device):
-        return physics.drift_unified
-    return physics.drift_hbm if dram_family(device) == "HBM" else physics.drift_gddr
+        return physics.cache.drift_unified
+    return physics.cache.drift_hbm if dram_family(device) == "HBM" else physics.cache.drift_gddr

@@ -1,99 +1,200 @@
-"""The few numbers of physics that no datasheet states: how sustained rates relate to peaks, the same for all devices.
+"""Constants of physics that no datasheet states, by the laws that use them; the same for all devices.
 
-They are global: a device enters the laws through its datasheet alone, so that one that nobody measured is treated like
-those that taught the numbers. They come from the literature where it has them, else from looking at measured float32
-kernels of p4, p100, v100, t4, a100 and l4 (*fitted by eye* below), and are round. Refitting them by regression to all
-GPUs but one, held close to these by priors, made the one left out worse (by 0.5 to 2 points of mean error), so that
-nothing refits them.
+A device enters the laws through its datasheet alone, so that one that nobody measured is treated like those that
+taught the numbers. Every constant has a prior (``constants``); ``neusight fit`` estimates them all from measured
+kernels, and predictions use what it wrote (``shipped_physics``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from neusight.laws.constants import constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What memories sustain of their peaks."""
+
+    hbm_share: float = constant(0.9, 0.2, "magnitude seen in float32 kernels")
+    """Sustained share of DRAM bandwidth of HBM."""
+    gddr_share: float = constant(0.76, 0.2, "magnitude seen in float32 kernels")
+    """That of GDDR, whose boards with ECC keep their check bits in the same memory."""
+    controller_gain: float = constant(1.2, 0.2, "magnitude seen in float32 kernels")
+    """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5 times the delivered bandwidth, of which the peak is 1.25."""
+    l2_share: float = constant(0.35, 0.2, "magnitude seen in float32 kernels")
+    """Sustained share of the ports between SMs and L2 (Jia et al. 2019 measure about a third on P100, V100 and T4)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cache:
+    """What L2 keeps, and what it misses."""
+
+    miss_slope: float = constant(0.64, 0.2, "magnitude seen in float32 kernels")
+    """Steepness with which re-reads between waves miss L2, an octave of panel bytes."""
+    miss_centre: float = constant(1.0, 0.2, "magnitude seen in float32 kernels", scale="linear")
+    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss."""
+    always_missed: float = constant(0.05, 0.2, "magnitude seen in float32 kernels")
+    """Share of them that misses however small the panels are."""
+    drift_slope: float = constant(1.2, 0.2, "magnitude seen in float32 kernels")
+    """Steepness with which blocks lose step, an octave of panel bytes."""
+    drift_centre: float = constant(7.0, 0.2, "magnitude seen in float32 kernels", scale="linear")
+    """log2 of (panel bytes / L2) at which half of the blocks no longer run in step, in the first round."""
+    drift_rounds: float = constant(0.25, 0.2, "magnitude seen in float32 kernels")
+    """By how much of that each doubling of the rounds brings the point nearer: lost step is not made good."""
+    drift_hbm: float = constant(3.5, 0.2, "magnitude seen in float32 kernels")
+    """Bytes fetched from HBM for a byte used by a block that has lost step: its slice of a row is less than a DRAM access."""
+    drift_gddr: float = constant(2.5, 0.2, "magnitude seen in float32 kernels")
+    """The same from GDDR."""
+    drift_unified: float = constant(0.5, 0.2, "magnitude seen in float32 kernels")
+    """The same on NVIDIA GPUs from Volta on, whose kernels lose hardly any: the unified L1 holds what a slice leaves."""
+    row_miss_slope: float = constant(2.5, 0.2, "magnitude seen in float32 kernels")
+    """Steepness with which second passes over rows miss L2, an octave of bytes in flight."""
+    row_miss_centre: float = constant(-0.8, 0.2, "magnitude seen in float32 kernels", scale="linear")
+    """log2 of (bytes of rows in flight / L2) at which half of the second passes over a row miss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """Energies, and what a board does about them."""
+
+    flop_energy_scale: float = constant(0.92, 0.2, "magnitude seen in float32 kernels")
+    """Against the table of energies by process node."""
+    voltage_exponent: float = constant(1.0, 0.2, "magnitude seen in float32 kernels")
+    """Of the boost clock over the node's usual one: boards that run below it need less voltage."""
+    speed_exponent: float = constant(0.6, 0.2, "magnitude seen in float32 kernels")
+    """By which the clock falls with excess power: power goes with clock times voltage squared."""
+    static_share: float = constant(0.03, 0.2, "magnitude seen in float32 kernels")
+    """Power that neither arithmetic nor traffic explains, as a share of the limit."""
+    static_w: float = constant(20.0, 0.2, "magnitude seen in float32 kernels")
+    """The same of any board [W]."""
+    l2_pj_per_byte: float = constant(3.0, 0.2, "magnitude seen in float32 kernels")
+    """Energy of a byte between L2 and an SM [pJ/B]."""
+    hbm_pj_per_byte: float = constant(45.0, 0.2, "magnitude seen in float32 kernels")
+    """Energy of a byte from HBM [pJ/B], memory, interface and controller; O'Connor et al. 2017 give 4 pJ/bit for HBM2's memory alone."""
+    gddr_pj_per_byte: float = constant(150.0, 0.2, "magnitude seen in float32 kernels")
+    """The same from GDDR [pJ/B]."""
+    rest_s: float = constant(0.003, 0.2, "magnitude seen in float32 kernels")
+    """How long a rested board may draw twice its limit before the limiter acts [s]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lanes:
+    """Products and streams on the ordinary pipelines of an SM."""
+
+    peak_share: float = constant(0.97, 0.2, "magnitude seen in float32 kernels")
+    """Share of peak FLOP/s that an SM sustains when nothing else limits it."""
+    shared_memory_half: float = constant(14.0, 0.2, "magnitude seen in float32 kernels")
+    """Tile intensity below which operands from shared memory take as long as the arithmetic."""
+    shared_memory_sharpness: float = constant(2.0, 0.2, "magnitude seen in float32 kernels")
+    """Exponent of the norm that joins the two."""
+    prologue_depth: float = constant(8.3, 0.2, "magnitude seen in float32 kernels")
+    """Inner extent whose time a tile spends filling its pipeline and writing its result."""
+    misaligned_cost: float = constant(0.034, 0.2, "magnitude seen in float32 kernels")
+    """Share that products of extents that are no multiples of four take longer."""
+    tail_share: float = constant(0.43, 0.2, "magnitude seen in float32 kernels")
+    """Share of the quantisation to whole rounds of blocks that remains when several share an SM out of step."""
+    idle_cost: float = constant(0.15, 0.2, "magnitude seen in float32 kernels")
+    """Slow-down of an SM whose resident blocks hold next to no accumulators."""
+    overlap: float = constant(4.0, 0.2, "magnitude seen in float32 kernels")
+    """Exponent of the norm that joins resource times of products: infinity would be perfect overlap, 1 none."""
+    stream_overlap: float = constant(6.0, 0.2, "magnitude seen in float32 kernels")
+    """The same for kernels that stream through memory, whose many small blocks overlap better."""
+    thread_waste: float = constant(0.15, 0.2, "magnitude seen in float32 kernels")
+    """Exponent of the share of idle lanes in the last step of a block over its row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a kernel takes before and after its work, by how it was launched."""
+
+    cycles: float = constant(4500.0, 0.3, "gpu-benches, small kernels in a graph: 1.7 to 3.3 us on GPUs of 1.4 to 2.5 GHz")
+    """Core cycles of a kernel that does next to nothing, inside of a CUDA graph."""
+    profiled: float = constant(1.0, 0.5, "guess: a profiler brackets what a graph overlaps")
+    """The same as profilers see it, over that of a graph."""
+    graph_s: float = constant(1.5e-6, 0.7, "guess: of the magnitude of a launch from the host")
+    """Launch of a whole graph [s], shared by the kernels in it."""
+    events_s: float = constant(4e-6, 0.7, "guess: of the magnitude of a launch from the host")
+    """What CUDA events around kernels in a loop add to each [s]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residency:
+    """When operands that are used again are still in L2."""
+
+    slope: float = constant(3.0, 0.3, "gpu-benches, L2 bandwidth over the data read again: falls within an octave")
+    """Steepness with which they are lost, an octave of the bytes touched between two uses."""
+    centre: float = constant(-0.3, 0.2, "the same", scale="linear")
+    """log2 of (bytes touched between two uses / L2 that all SMs share) at which half of them is lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Products on matrix units."""
+
+    share: float = constant(0.95, 0.1, "cuBLAS on A100 and H100: 0.8 to 0.95 of peak before a power limit acts")
+    """Of their peak rate that tiles without end sustain."""
+    half: float = constant(16.0, 0.5, "guess: operands of a 128x128 tile cost about a tenth of its arithmetic")
+    """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 2048 FLOP a
+    clock."""
+    half_rate: float = constant(0.4, 0.2, "guess: faster matrix units need more operands a clock", scale="linear")
+    """Exponent by which that grows with an SM's FLOP a clock."""
+    asynchronous: float = constant(0.5, 0.3, "guess: warpgroup instructions read operands from shared memory themselves")
+    """Factor on it for Hopper and datacentre Blackwell, whose matrix units read shared memory."""
+    prologue_depth: float = constant(64.0, 0.7, "guess: one to two steps of a main loop")
+    """Inner extent whose time a tile spends filling its pipeline and writing its result."""
+    tail_share: float = constant(0.5, 0.5, "guess: between even shares and whole rounds")
+    """Share of the quantisation to whole rounds of blocks that remains."""
+    overlap: float = constant(3.0, 0.4, "guess: resources overlap well, not perfectly")
+    """Exponent of the norm that joins the times of resources."""
+    l2_share: float = constant(0.7, 0.4, "gpu-benches, L2 bandwidth: 0.4 to 0.6 of the ports; blocks of a cluster share")
+    """Sustained share of the ports between SMs and L2, for panels that neighbouring blocks share."""
+    miss_slope: float = constant(0.7, 0.4, "guess, as for float32 products")
+    """Steepness with which re-reads between waves miss L2, an octave of panel bytes."""
+    miss_centre: float = constant(1.0, 0.7, "guess, as for float32 products", scale="linear")
+    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss."""
+    always_missed: float = constant(0.05, 0.7, "guess, as for float32 products")
+    """Share of them that misses however small the panels are."""
+    step_s: float = constant(1.5e-9, 0.7, "a main loop of 256 elements in flight and a DRAM latency of 0.5 us")
+    """Latency that a block waits for an element of its inner extent [s]."""
+    step_hot: float = constant(0.5, 0.3, "gpu-benches, latency: L2 about half of DRAM")
+    """The same where operands lie in L2, over that from DRAM."""
+    split_s: float = constant(2e-6, 0.7, "guess: one more small kernel")
+    """What summing the parts of a product that was cut along its depth adds [s]."""
+    misaligned_cost: float = constant(0.05, 0.7, "guess")
+    """Share that products of extents that are no multiples of eight take longer."""
+    pj_per_flop: float = constant(1.2, 0.3, "H100 SXM: 700 W at about 730 TFLOP/s of dense bf16, most of it arithmetic")
+    """Energy of a 16-bit FLOP [pJ] at 7 nm on an SM of 2048 FLOP a clock, all of the SM included."""
+    node_exponent: float = constant(0.6, 0.2, "guess: energy falls slower than the node's name", scale="linear")
+    """By which it grows with the process node."""
+    unit_exponent: float = constant(0.4, 0.2, "guess: larger matrix units move fewer operands a FLOP", scale="linear")
+    """By which it falls with an SM's FLOP a clock."""
+    narrow_energy: float = constant(0.6, 0.3, "guess: half the bits, most of half the energy")
+    """Energy of an 8-bit FLOP over that of a 16-bit one."""
+    quiet_energy: float = constant(0.85, 0.2, "12 to 28 % faster where operands are not random")
+    """Energy with operands that are not random, over that with random ones."""
+    burst_s: float = constant(3e-3, 0.7, "limiters average over milliseconds")
+    """Length of a burst [s] at which half of the power limit's slow-down is felt."""
+    speed_exponent: float = constant(0.5, 0.2, "P ~ f V^2: between 1/3 (V ~ f) and 1 (V constant)")
+    """By which the clock falls with excess power."""
+    static_share: float = constant(0.15, 0.3, "idle power of boards under load: 10 to 20 % of the limit")
+    """Power that neither arithmetic nor traffic explains, as a share of the limit."""
+    boost_gain: float = constant(1.08, 0.05, "GeForce boards run above their datasheet's boost clock by some percent")
+    """By which consumer boards exceed the boost clock of their datasheet while no power limit acts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Physics:
-    """Global constants of the expected execution time, dimensionless where no unit is named."""
+    """All constants, in groups."""
 
-    peak_share: float = 0.97
-    """Share of peak FLOP/s that an SM sustains when nothing else limits it; fitted by eye."""
-    shared_memory_half: float = 14.0
-    """Tile intensity below which operands from shared memory take as long as the arithmetic; fitted by eye."""
-    shared_memory_sharpness: float = 2.0
-    """Exponent of the norm that joins the two; fitted by eye."""
-    prologue_depth: float = 8.3
-    """Inner extent whose time a tile spends filling its pipeline and writing its result; fitted by eye."""
-    misaligned_cost: float = 0.034
-    """Share that products of extents that are no multiples of four take longer; fitted by eye."""
-    tail_share: float = 0.43
-    """Share of the quantisation to whole rounds of blocks that remains when several share an SM out of step; fitted by
-    eye."""
-    idle_cost: float = 0.15
-    """Slow-down of an SM whose resident blocks hold next to no accumulators; fitted by eye."""
-    hbm_share: float = 0.9
-    """Sustained share of DRAM bandwidth of HBM; fitted by eye."""
-    gddr_share: float = 0.76
-    """That of GDDR, whose boards with ECC keep their check bits in the same memory; fitted by eye."""
-    controller_gain: float = 1.2
-    """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5
-    times the delivered bandwidth, of which the peak is 1.25."""
-    l2_share: float = 0.35
-    """Sustained share of the ports between SMs and L2 (Jia et al. 2019 measure about a third on P100, V100 and T4)."""
-    overlap: float = 4.0
-    """Exponent of the norm that joins resource times of products: infinity would be perfect overlap, 1 none; fitted by
-    eye."""
-    stream_overlap: float = 6.0
-    """The same for kernels that stream through memory, whose many small blocks overlap better; fitted by eye."""
-    miss_slope: float = 0.64
-    """Steepness with which re-reads between waves miss L2, an octave of panel bytes; fitted by eye."""
-    miss_centre: float = 1.0
-    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss; fitted by eye."""
-    always_missed: float = 0.05
-    """Share of them that misses however small the panels are; fitted by eye."""
-    drift_slope: float = 1.2
-    """Steepness with which blocks lose step, an octave of panel bytes; fitted by eye."""
-    drift_centre: float = 7.0
-    """log2 of (panel bytes / L2) at which half of the blocks no longer run in step, in the first round; fitted by eye.
-    """
-    drift_rounds: float = 0.25
-    """By how much of that each doubling of the rounds brings the point nearer: lost step is not made good; fitted by
-    eye."""
-    drift_hbm: float = 3.5
-    """Bytes fetched from HBM for a byte used by a block that has lost step: its slice of a row is less than a DRAM
-    access; fitted by eye."""
-    drift_gddr: float = 2.5
-    """The same from GDDR; fitted by eye."""
-    drift_unified: float = 0.5
-    """The same on NVIDIA GPUs from Volta on, whose kernels lose hardly any: the unified L1 holds what a slice leaves
-    (fitted by eye: a depth of 65536 halves the speed of P4 and thirds that of P100, and costs others 15 %).
-    """
-    row_miss_slope: float = 2.5
-    """Steepness with which second passes over rows miss L2, an octave of bytes in flight; fitted by eye."""
-    row_miss_centre: float = -0.8
-    """log2 of (bytes of rows in flight / L2) at which half of the second passes over a row miss; fitted by eye."""
-    thread_waste: float = 0.15
-    """Exponent of the share of idle lanes in the last step of a block over its row; fitted by eye."""
-    flop_energy_scale: float = 0.92
-    """Against the table of energies by process node; fitted by eye."""
-    voltage_exponent: float = 1.0
-    """Of the boost clock over the node's usual one: boards that run below it need less voltage; fitted by eye."""
-    speed_exponent: float = 0.6
-    """By which the clock falls with excess power: power goes with clock times voltage squared; fitted by eye."""
-    static_share: float = 0.03
-    """Power that neither arithmetic nor traffic explains, as a share of the limit; fitted by eye."""
-    static_w: float = 20.0
-    """The same of any board [W]; fitted by eye."""
-    l2_pj_per_byte: float = 3.0
-    """Energy of a byte between L2 and an SM [pJ/B]; assumption."""
-    hbm_pj_per_byte: float = 45.0
-    """Energy of a byte from HBM [pJ/B], memory, interface and controller; O'Connor et al. 2017 give 4 pJ/bit for HBM2's
-    memory alone."""
-    gddr_pj_per_byte: float = 150.0
-    """The same from GDDR [pJ/B]; fitted by eye."""
-    rest_s: float = 0.003
-    """How long a rested board may draw twice its limit before the limiter acts [s]; fitted by eye."""
+    memory: Memory = field(default_factory=Memory)
+    cache: Cache = field(default_factory=Cache)
+    power: Power = field(default_factory=Power)
+    lanes: Lanes = field(default_factory=Lanes)
+    start: Start = field(default_factory=Start)
+    residency: Residency = field(default_factory=Residency)
+    matrix: Matrix = field(default_factory=Matrix)
 
 
 DEFAULT = Physics()
-"""The constants that all predictions use unless others are given."""
+"""The centres of the priors."""

@@ -53,7 +53,7 @@ def flop_energy_j(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     """
     usual_hz = _SERVER_CLOCK * float(np.interp(device.process_nm, _NODES_NM, _USUAL_HZ))
     node_j = 1e-12 * float(np.interp(device.process_nm, _NODES_NM, _PJ_PER_FLOP))
-    return physics.flop_energy_scale * node_j * (device.boost_clock_hz / usual_hz) ** physics.voltage_exponent
+    return physics.power.flop_energy_scale * node_j * (device.boost_clock_hz / usual_hz) ** physics.power.voltage_exponent
 
 
 def budget_w(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
@@ -67,7 +67,7 @@ def budget_w(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
 
     Source: fitted. Validity: boards of 70 to 300 W; without the law held-out GPUs come out 4.6 points worse (linear).
     """
-    left = device.tdp_w * (1.0 - physics.static_share) - physics.static_w
+    left = device.tdp_w * (1.0 - physics.power.static_share) - physics.power.static_w
     return max(left, 0.25 * device.tdp_w)
 
 
@@ -93,7 +93,7 @@ def slow_down(
     (linear).
     """
     allowed = budget_w(device, physics) * (1.0 + np.minimum(rest_s / time_s, 1.0))
-    excess = physics.speed_exponent * np.log(np.maximum(energy_j / time_s / allowed, 1e-9))
+    excess = physics.power.speed_exponent * np.log(np.maximum(energy_j / time_s / allowed, 1e-9))
     return np.exp(np.logaddexp(0.0, SHARPNESS * excess) / SHARPNESS)
 
 
@@ -115,7 +115,7 @@ def traffic_energy_j(
     """
     hbm = dram_family(device) == "HBM"
     return 1e-12 * (
-        (physics.hbm_pj_per_byte if hbm else physics.gddr_pj_per_byte) * dram_bytes + physics.l2_pj_per_byte * l2_bytes
+        (physics.power.hbm_pj_per_byte if hbm else physics.power.gddr_pj_per_byte) * dram_bytes + physics.power.l2_pj_per_byte * l2_bytes
     )
 
 

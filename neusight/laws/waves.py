@@ -11,7 +11,7 @@ FULL_TILE = 128 * 128
 that BLAS libraries run at full rate)."""
 
 
-def rounds(tiles: np.ndarray, sm_count: int, tail_share: float = DEFAULT.tail_share) -> np.ndarray:
+def rounds(tiles: np.ndarray, sm_count: int, tail_share: float = DEFAULT.lanes.tail_share) -> np.ndarray:
     r"""Tiles [-] that the busiest SM works through.
 
     .. math:: r = \max(w + \tau (\lceil w \rceil - w), \min(\lceil w \rceil, 1)),\quad w = T / N
@@ -31,7 +31,7 @@ def rounds(tiles: np.ndarray, sm_count: int, tail_share: float = DEFAULT.tail_sh
     return np.maximum(share + tail_share * (whole - share), np.minimum(whole, 1.0))
 
 
-def idle_factor(tile_elements: np.ndarray, resident: np.ndarray, idle_cost: float = DEFAULT.idle_cost) -> np.ndarray:
+def idle_factor(tile_elements: np.ndarray, resident: np.ndarray, idle_cost: float = DEFAULT.lanes.idle_cost) -> np.ndarray:
     r"""Slow-down [-], at least 1, of an SM whose resident blocks hold too little work to hide latencies.
 
     .. math:: f = 1 + c \max(0, 1 - n E / E_{full})

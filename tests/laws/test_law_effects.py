@@ -61,7 +61,7 @@ def test_rereads_between_waves_miss_the_more_the_larger_the_panels(log2_ratio: f
 def test_second_passes_miss_more_the_more_rows_are_in_flight(log2_ratio: float, more: float) -> None:
     low, high = reread_missed_share(2.0 ** np.array([log2_ratio, log2_ratio + more]), 1.0)
     assert 0.0 <= low <= high <= 1.0
-    tiny, half, huge = reread_missed_share(np.array([1e-9, 2.0**DEFAULT.row_miss_centre, 1e9]), 1.0)
+    tiny, half, huge = reread_missed_share(np.array([1e-9, 2.0**DEFAULT.cache.row_miss_centre, 1e9]), 1.0)
     assert (tiny, half, huge) == pytest.approx((0.0, 0.5, 1.0), abs=1e-3)
 
 
@@ -73,7 +73,7 @@ def test_product_traffic_lies_between_compulsory_and_every_block_by_itself() -> 
     assert (np.diff(found) >= 0).all()
     assert found[0] == pytest.approx(2.0, rel=0.1)
     # Blocks that have lost step fetch more than they use.
-    assert found[-1] == pytest.approx(5.0 + DEFAULT.drift_hbm * 15.0, rel=0.01)
+    assert found[-1] == pytest.approx(5.0 + DEFAULT.cache.drift_hbm * 15.0, rel=0.01)
 
 
 def test_blocks_lose_step_over_rounds_and_hardly_from_volta_on() -> None:
@@ -93,9 +93,9 @@ def test_hbm_of_pascal_sustains_a_smaller_share() -> None:
         device = load_device(gpu)
         return sustained_dram_bytes_per_s(device) / device.dram_bandwidth_bytes_per_s
 
-    assert share("v100-pcie-32gb") == share("a100-pcie-40gb") == share("mi100") == DEFAULT.hbm_share
-    assert share("p100-pcie-16gb") == pytest.approx(DEFAULT.hbm_share / DEFAULT.controller_gain)
-    assert share("p4") == share("l4") == DEFAULT.gddr_share
+    assert share("v100-pcie-32gb") == share("a100-pcie-40gb") == share("mi100") == DEFAULT.memory.hbm_share
+    assert share("p100-pcie-16gb") == pytest.approx(DEFAULT.memory.hbm_share / DEFAULT.memory.controller_gain)
+    assert share("p4") == share("l4") == DEFAULT.memory.gddr_share
 
 
 def test_product_traffic_is_never_below_compulsory() -> None:
@@ -129,27 +129,27 @@ def test_slow_down_grows_with_energy_and_falls_with_the_limit(gpu: str, energy_j
 
 def test_far_above_the_limit_speed_goes_with_power_to_the_exponent() -> None:
     once, twice = (slow_down(load_device("l4"), ONE, energy * 1e5 * ONE) for energy in (1, 2))
-    assert twice / once == pytest.approx(2**DEFAULT.speed_exponent, rel=1e-3)
+    assert twice / once == pytest.approx(2**DEFAULT.power.speed_exponent, rel=1e-3)
 
 
 def test_a_rested_board_stretches_short_kernels_less() -> None:
     device = load_device("l4")
-    short, long = (slow_down(device, seconds * ONE, 1e3 * seconds * ONE, DEFAULT.rest_s) for seconds in (1e-3, 1.0))
+    short, long = (slow_down(device, seconds * ONE, 1e3 * seconds * ONE, DEFAULT.power.rest_s) for seconds in (1e-3, 1.0))
     assert short < 0.7 * long
     assert long == pytest.approx(slow_down(device, ONE, 1e3 * ONE), rel=0.01)
 
 
 def test_energy_of_traffic_by_kind_of_memory() -> None:
     gddr, hbm = (traffic_energy_j(load_device(gpu), ONE * 1e9, ONE * 2e9)[0] for gpu in ("l4", "a100-sxm-80gb"))
-    assert gddr == pytest.approx(1e-3 * (DEFAULT.gddr_pj_per_byte + 2 * DEFAULT.l2_pj_per_byte))
-    assert hbm == pytest.approx(1e-3 * (DEFAULT.hbm_pj_per_byte + 2 * DEFAULT.l2_pj_per_byte))
+    assert gddr == pytest.approx(1e-3 * (DEFAULT.power.gddr_pj_per_byte + 2 * DEFAULT.power.l2_pj_per_byte))
+    assert hbm == pytest.approx(1e-3 * (DEFAULT.power.hbm_pj_per_byte + 2 * DEFAULT.power.l2_pj_per_byte))
 
 
 def test_a_board_below_its_node_s_usual_clock_spends_less_on_a_flop() -> None:
     device = load_device("t4")
     slower = device.model_copy(update={"boost_clock_hz": device.boost_clock_hz / 2})
     ratio = flop_energy_j(slower) / flop_energy_j(device)
-    assert ratio == pytest.approx(0.5**DEFAULT.voltage_exponent)
+    assert ratio == pytest.approx(0.5**DEFAULT.power.voltage_exponent)
 
 
 def test_some_of_the_limit_is_left_to_work(subtests: pytest.Subtests) -> None:

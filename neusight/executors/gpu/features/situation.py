@@ -115,12 +115,12 @@ class Situation:
     @cached_property
     def dram_s(self) -> np.ndarray:
         """Expected time of the DRAM traffic [s]: ``bytes · lane_waste^x / sustained bandwidth``."""
-        return self.dram_bytes * lane_waste(self) ** self.physics.thread_waste / self.dram_bytes_per_s
+        return self.dram_bytes * lane_waste(self) ** self.physics.lanes.thread_waste / self.dram_bytes_per_s
 
     @cached_property
     def l2_s(self) -> np.ndarray:
         """Expected time of the L2 traffic [s]: ``bytes / (l2_share · ports)``."""
-        return self.l2_bytes / (l2_bytes_per_s(self.device) * self.physics.l2_share)
+        return self.l2_bytes / (l2_bytes_per_s(self.device) * self.physics.memory.l2_share)
 
     @cached_property
     def flops(self) -> np.ndarray:
@@ -132,7 +132,7 @@ class Situation:
         r"""Expected time at full clock [s]: :math:`(t_c^p + t_d^p + t_2^p)^{1/p}`, the resources' times in a norm
         whose exponent is fitted (``overlap``, ``stream_overlap``).
         """
-        overlap = self.physics.overlap if self.product else self.physics.stream_overlap
+        overlap = self.physics.lanes.overlap if self.product else self.physics.lanes.stream_overlap
         times = np.stack([self.compute_s, self.dram_s, self.l2_s])
         largest = np.maximum(times.max(axis=0), 1e-12)
         return largest * ((times / largest) ** overlap).sum(axis=0) ** (1 / overlap)
@@ -151,7 +151,7 @@ class Situation:
     @cached_property
     def rest_s(self) -> np.ndarray:
         """For how long a kernel that runs alone may draw twice the limit [s]."""
-        return self.physics.rest_s * np.isin(self.batch["op"], RESTED_OPS)
+        return self.physics.power.rest_s * np.isin(self.batch["op"], RESTED_OPS)
 
     @cached_property
     def throttle(self) -> np.ndarray:
@@ -168,7 +168,7 @@ class Situation:
             traffic_j=self.traffic_j,
             rest_s=self.rest_s,
             budget_w=budget_w(self.device, self.physics),
-            speed_exponent=self.physics.speed_exponent,
+            speed_exponent=self.physics.power.speed_exponent,
         )
 
     @cached_property
@@ -192,7 +192,7 @@ class Situation:
         return MATRIX_ENERGY.get(dtype, 1.0) if on_matrix_units else 1.0
 
     def _vector_compute_s(self) -> np.ndarray:
-        even = rounds(self.tiling.tile_count, self.tiling.sm_count, self.physics.tail_share) / np.maximum(
+        even = rounds(self.tiling.tile_count, self.tiling.sm_count, self.physics.lanes.tail_share) / np.maximum(
             self.tiling.waves, 1e-9
         )
         return self.work.flops / (flops_per_s(self.batch, self.device) * VECTOR_SHARE) * even
@@ -290,16 +290,16 @@ def _product_compute_s(s: Situation) -> np.ndarray:
     """
     t, physics = s.tiling, s.physics
     intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
-    sharpness = physics.shared_memory_sharpness
-    operands = (1.0 + (physics.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
-    rate = flops_per_s(s.batch, s.device) / t.sm_count * physics.peak_share / operands
-    per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.prologue_depth)
+    sharpness = physics.lanes.shared_memory_sharpness
+    operands = (1.0 + (physics.lanes.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
+    rate = flops_per_s(s.batch, s.device) / t.sm_count * physics.lanes.peak_share / operands
+    per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.lanes.prologue_depth)
     if s.batch.family == "attention":
         per_tile = s.work.flops / t.tile_count
-    busiest = rounds(t.tile_count, t.sm_count, physics.tail_share)
+    busiest = rounds(t.tile_count, t.sm_count, physics.lanes.tail_share)
     resident = np.minimum(t.resident, np.maximum(busiest, 1.0))
-    time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident, physics.idle_cost)
-    return time_s * (1.0 + physics.misaligned_cost * ~aligned(s))
+    time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident, physics.lanes.idle_cost)
+    return time_s * (1.0 + physics.lanes.misaligned_cost * ~aligned(s))
 
 
 def aligned(s: Situation) -> np.ndarray:

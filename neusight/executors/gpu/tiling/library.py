@@ -138,12 +138,12 @@ def tile_costs(products: Products, element_bytes: np.ndarray, dtype: str, device
     m, n, k, b = products
     tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
     rate = device.gemm_flops_per_s(dtype) / device.sm_count
-    narrow = (DEFAULT.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** DEFAULT.shared_memory_sharpness
-    operands = (1.0 + narrow) ** (1.0 / DEFAULT.shared_memory_sharpness)
-    depth = k + DEFAULT.prologue_depth
+    narrow = (DEFAULT.lanes.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** DEFAULT.lanes.shared_memory_sharpness
+    operands = (1.0 + narrow) ** (1.0 / DEFAULT.lanes.shared_memory_sharpness)
+    depth = k + DEFAULT.lanes.prologue_depth
     arithmetic_s = rounds(tiles, device.sm_count) * 2.0 * _TILE_M * _TILE_N * depth / rate * operands
-    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (l2_bytes_per_s(device) * DEFAULT.l2_share)
-    return (arithmetic_s**DEFAULT.overlap + l2_s**DEFAULT.overlap) ** (1.0 / DEFAULT.overlap)
+    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (l2_bytes_per_s(device) * DEFAULT.memory.l2_share)
+    return (arithmetic_s**DEFAULT.lanes.overlap + l2_s**DEFAULT.lanes.overlap) ** (1.0 / DEFAULT.lanes.overlap)
 
 
 def least_cost_tile(

@@ -51,8 +51,8 @@ def split_depth(
     """
     parts = np.array(SPLITS, dtype=float)[:, None]
     rate = flops_per_s / device.sm_count
-    work = 2.0 * tile_elements * (depth / parts + DEFAULT.prologue_depth)
-    summed_s = 2.0 * PARTIAL_BYTES * parts * result_elements / (l2_bytes_per_s(device) * DEFAULT.l2_share)
+    work = 2.0 * tile_elements * (depth / parts + DEFAULT.lanes.prologue_depth)
+    summed_s = 2.0 * PARTIAL_BYTES * parts * result_elements / (l2_bytes_per_s(device) * DEFAULT.memory.l2_share)
     time_s = rounds(tiles * parts, device.sm_count) * work / rate
     time_s = np.where(parts > 1, WORTH_IT * (time_s + summed_s), time_s)
     possible = (parts == 1) | (depth / parts >= LEAST_DEPTH)

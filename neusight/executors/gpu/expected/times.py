@@ -1,0 +1,100 @@
+"""What kernels ask of a device's resources, and how resources that work side by side add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.kernels.conditions import Conditions
+from neusight.laws.cache import reusable_l2_bytes
+from neusight.laws.physics import Physics
+
+SHARPNESS = 16.0
+"""Of the smooth maximum(1, x) with which a power limit sets in: at the limit itself it costs 4 % (assumption)."""
+LAUNCHES_OF_BURST = 6.0
+"""Times that a graph is replayed in a burst (assumption: engines' own collectors replay it six times or more)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Times [s] for which kernels keep each resource busy at full clock; columns of shape (n,).
+
+    ``serial_s`` is what a chain of dependent accesses takes however many resources there are; ``added_s`` what comes
+    before or after all of that: the start of the kernel, further small kernels. ``switching_j`` is the energy of the
+    arithmetic, ``traffic_j`` that of moving bytes [J].
+    """
+
+    compute_s: np.ndarray
+    dram_s: np.ndarray
+    l2_s: np.ndarray
+    serial_s: np.ndarray
+    added_s: np.ndarray
+    switching_j: np.ndarray
+    traffic_j: np.ndarray
+    overlap: float
+
+    @property
+    def unlimited_s(self) -> np.ndarray:
+        r"""Time at full clock without ``added_s`` [s]: :math:`(\sum_i t_i^p)^{1/p}`, p ``overlap``."""
+        parts = np.stack([self.compute_s, self.dram_s, self.l2_s, self.serial_s])
+        largest = np.maximum(parts.max(axis=0), 1e-12)
+        return np.asarray(largest * ((parts / largest) ** self.overlap).sum(axis=0) ** (1 / self.overlap))
+
+
+def hot_share(device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
+    r"""Share [-] of operands that an earlier use left in L2.
+
+    .. math:: h = \frac{1}{1 + e^{a (\log_2(B / C) - c)}}
+
+    Args:
+        device: C, the L2 that all its SMs share [B].
+        conditions: B, bytes touched between two uses of an operand [B].
+        physics: a and c, ``residency.slope`` and ``residency.centre`` [-].
+
+    Source: form fitted. Validity: operands that are used in turn, all of them each time.
+    """
+    ratio = np.log2(np.maximum(conditions.cycled_bytes, 1.0) / reusable_l2_bytes(device))
+    place = physics.residency.slope * (ratio - physics.residency.centre)
+    return np.asarray(1.0 / (1.0 + np.exp(np.clip(place, -50.0, 50.0))))
+
+
+def start_s(device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
+    """Time [s] that a kernel takes at least, its own start and end: cycles at the core clock; as profilers see it, a
+    little more.
+    """
+    profiled = np.where(conditions.timing == "profiler", physics.start.profiled, 1.0)
+    return profiled * physics.start.cycles / device.boost_clock_hz
+
+
+def launch_s(conditions: Conditions, physics: Physics) -> np.ndarray:
+    """A kernel's share [s] of the launch of its graph, or what events around it add; a lone launch of a stream is a
+    matter of the host, and a profiler sees none.
+    """
+    graph = np.where(conditions.timing == "graph", physics.start.graph_s / conditions.launches, 0.0)
+    return np.where(conditions.timing == "events", physics.start.events_s, graph)
+
+
+def limited(
+    device: DeviceSpec, unlimited_s: np.ndarray, energy_j: np.ndarray, burst: np.ndarray, physics: Physics
+) -> np.ndarray:
+    r"""Factor [-], at least 1, by which the power limit stretches kernels in bursts.
+
+    .. math:: k = 1 + (k_\infty - 1) \frac{n t k_\infty}{n t k_\infty + b},\quad
+              k_\infty = \max\left(1, \left(\frac{E / t}{P (1 - s)}\right)^x\right)
+
+    Args:
+        device: P, its power limit [W].
+        unlimited_s: t [s].
+        energy_j: E [J].
+        burst: n, kernels that run back to back before the board rests; infinite in a long run.
+        physics: b ``matrix.burst_s`` [s], s ``matrix.static_share`` and x ``matrix.speed_exponent`` [-].
+
+    Source: dynamic power of CMOS, P ~ f V^2; constants fitted. Validity: products on matrix units.
+    """
+    matrix = physics.matrix
+    excess = np.log(np.maximum(energy_j / unlimited_s / (device.tdp_w * (1.0 - matrix.static_share)), 1e-9))
+    whole = np.exp(np.logaddexp(0.0, SHARPNESS * matrix.speed_exponent * excess) / SHARPNESS)
+    length_s = np.minimum(burst, 1e9) * unlimited_s * whole
+    return np.asarray(1.0 + (whole - 1.0) * length_s / (length_s + matrix.burst_s))
