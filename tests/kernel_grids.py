@@ -72,6 +72,23 @@ def grouped_gemms(rng: np.random.Generator, n: int = 40, dtype: str = "float32")
     )
 
 
+def moes(rng: np.random.Generator, n: int = 40, dtype: str = "float32") -> KernelBatch:
+    """From a token or two to a long prompt, on one device or its share of up to eight."""
+    everyone = rng.choice([8, 64, 128], n)
+    return KernelBatch.from_columns(
+        "moe",
+        tokens=sizes(rng, n, 1, 16384),
+        hidden=sizes(rng, n, 64, 8192),
+        ffn=sizes(rng, n, 64, 4096),
+        experts=everyone // rng.choice([1, 2, 8], n),
+        all_experts=everyone,
+        top_k=rng.choice([1, 2, 8], n),
+        gated=rng.random(n) < 0.7,
+        distribution=rng.choice(["balanced", "uniform", "power_law_1.01", "power_law_1.2"], n),
+        dtype=dtype,
+    )
+
+
 def elementwise(rng: np.random.Generator, n: int = 40, dtype: str = "float32") -> KernelBatch:
     op, elements = rng.choice(["add", "mul", "gelu", "relu", "tanh"], n), sizes(rng, n, 1, 2**28)
     size = DTYPE_BYTES[dtype]
@@ -115,6 +132,7 @@ MAKERS = {
     "conv2d": convolutions,
     "attention": attentions,
     "grouped_gemm": grouped_gemms,
+    "moe": moes,
     "elementwise": elementwise,
     "row_reduction": row_reductions,
     "memory": moves,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from neusight.collect.store import place_of, read_rows, write_rows
 from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.errors import UnmeasurableError
 from neusight.kernels import KERNEL_CLASSES, Kernel
+from neusight.kernels.families import kernel_of
 
 if TYPE_CHECKING:
     from neusight.collect.bench import Bench
@@ -104,10 +105,10 @@ def named(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def unnamed(folder: Path) -> Iterator[NameTask]:
     """A task for every row that has no name yet; a kernel that was measured twice runs the same both times."""
     known = {row["of"] for row in read_rows(folder, "names")}
-    for family, kind in KERNEL_CLASSES.items():
+    for family in KERNEL_CLASSES:
         for row in read_rows(folder, family):
             if row["sample"] not in known and row["repeat"] == 0:
-                yield NameTask(kernel=kind(**{f.name: row[f.name] for f in fields(kind)}), of=row["sample"])
+                yield NameTask(kernel=kernel_of(family, row), of=row["sample"])
 
 
 def join_names(folder: Path) -> int:

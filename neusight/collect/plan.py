@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from itertools import islice, product
 from pathlib import Path
@@ -21,7 +21,8 @@ from neusight.collect.tasks import KernelTask, identity
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError, nearest
 from neusight.executors.gpu.predictor import KernelPredictor
-from neusight.kernels import KERNEL_CLASSES, Conv2d, Gemm, Kernel, KernelBatch, group_by_family
+from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch, group_by_family
+from neusight.kernels.families import kernel_of
 from neusight.kernels.work import work_of
 from neusight.learn.calibration import calibration_plan
 from neusight.paths import read_json
@@ -302,8 +303,7 @@ def read_plan(path: Path) -> list[KernelTask]:
 
 
 def _task(row: dict[str, Any]) -> KernelTask:
-    kind = KERNEL_CLASSES[row["family"]]
-    kernel = kind(**{f.name: row[f.name] for f in fields(kind)})
+    kernel = kernel_of(row["family"], row)
     task = KernelTask(kernel=kernel, split=row["split"], repeat=row["repeat"])
     if task.sample != row["sample"]:
         raise ValueError(f"sample {row['sample']} is another kernel")

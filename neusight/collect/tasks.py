@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neusight.kernels import Kernel
+from neusight.kernels.families import LATER_FIELDS
 
 if TYPE_CHECKING:
     from neusight.collect.bench import Bench
@@ -52,7 +53,7 @@ class KernelTask:
     @property
     def sample(self) -> str:
         """Of the kernel and the repetition alone, so that a shape proposed twice is measured once."""
-        return identity(self.kernel.family, asdict(self.kernel), self.repeat)
+        return identity(self.kernel.family, _named_by(self.kernel), self.repeat)
 
     @property
     def table(self) -> str:
@@ -69,6 +70,12 @@ class KernelTask:
         from neusight.collect.launches import prepare
 
         return bench.kernel(prepare(self.kernel))
+
+
+def _named_by(kernel: Kernel) -> dict[str, Any]:
+    """The kernel's fields but for later ones at their defaults: samples of older plans keep their names."""
+    later = {f.name: f.default for f in fields(kernel) if f.name in LATER_FIELDS}
+    return {name: value for name, value in asdict(kernel).items() if name not in later or value != later[name]}
 
 
 @dataclass(frozen=True, kw_only=True)

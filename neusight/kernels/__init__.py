@@ -1,5 +1,6 @@
 """What a device runs: kernels by family and as columns, their precision, their work, and their names."""
 
+from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import (
     KERNEL_CLASSES,
     Attention,
@@ -10,6 +11,7 @@ from neusight.kernels.families import (
     Kernel,
     KernelBatch,
     Memory,
+    Moe,
     Optimizer,
     RowReduction,
     group_by_family,
@@ -21,6 +23,7 @@ __all__ = [
     "DTYPE_BYTES",
     "KERNEL_CLASSES",
     "Attention",
+    "Conditions",
     "Conv2d",
     "Elementwise",
     "Gemm",
@@ -28,6 +31,7 @@ __all__ = [
     "Kernel",
     "KernelBatch",
     "Memory",
+    "Moe",
     "Optimizer",
     "Precision",
     "RowReduction",

@@ -15,7 +15,14 @@ def describe(kernel: Kernel) -> str:
 
 def _gemm(k: Any) -> str:
     batch = f"{k.batch}x" if k.batch > 1 else ""
-    return f"{k.op} {batch}{k.m}x{k.n}x{k.k} {k.layout}{' +bias' if k.bias else ''}"
+    weights = f" weights {k.weight_dtype}" if k.weight_dtype else ""
+    quantised = " quantised" if k.quantised else ""
+    bias = " +bias" if k.bias else ""
+    return f"{k.op} {batch}{k.m}x{k.n}x{k.k} {k.layout}{bias}{weights}{_scaled(k)}{quantised}"
+
+
+def _scaled(k: Any) -> str:
+    return f" scaled by {k.scaling}" if k.scaling else ""
 
 
 def _conv2d(k: Any) -> str:
@@ -29,20 +36,37 @@ def _attention(k: Any) -> str:
     heads = f"{k.heads}" if k.heads == k.kv_heads else f"{k.heads}/{k.kv_heads}"
     causal, window = " causal" if k.causal else "", f" window {k.window}" if k.window else ""
     cache = f" kv {k.kv_dtype}" if k.kv_dtype else ""
-    return f"attention {k.op} {k.batch}x{heads}x{k.q_len}x{k.kv_len}x{k.head_dim}{causal}{window}{cache}"
+    values = f"/{k.value_dim}" if k.value_dim else ""
+    shared, selected = " shared kv" if k.shared_kv else "", f" selected {k.selected}" if k.selected else ""
+    shape = f"{k.batch}x{heads}x{k.q_len}x{k.kv_len}x{k.head_dim}{values}"
+    return f"attention {k.op} {shape}{causal}{window}{cache}{shared}{selected}"
 
 
 def _grouped_gemm(k: Any) -> str:
     largest = f" largest {k.largest}" if k.largest else ""
-    return f"grouped_gemm {k.op} {k.tokens} in {k.groups}, {k.n}x{k.k}{largest}"
+    return f"grouped_gemm {k.op} {k.tokens} in {k.groups}, {k.n}x{k.k}{largest}{_scaled(k)}"
+
+
+def _moe(k: Any) -> str:
+    experts = f"{k.top_k} of {k.experts}/{k.all_experts}"
+    gated = "" if k.gated else " without gate"
+    return f"moe {k.op} {k.tokens} on {experts}, {k.hidden}x{k.ffn} {k.distribution}{gated}{_scaled(k)}"
 
 
 def _rows(k: Any) -> str:
-    return f"{k.op} {k.rows}x{k.cols}"
+    return f"{k.op} {k.rows}x{k.cols}{_passes(k)}"
 
 
 def _elements(k: Any) -> str:
     return f"{k.op} {k.elements}"
+
+
+def _pointwise(k: Any) -> str:
+    return f"{k.op} {k.elements}{_passes(k)}"
+
+
+def _passes(k: Any) -> str:
+    return f" in {k.passes} passes" if k.passes > 1 else ""
 
 
 def _optimizer(k: Any) -> str:
@@ -54,8 +78,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "conv2d": _conv2d,
     "attention": _attention,
     "grouped_gemm": _grouped_gemm,
+    "moe": _moe,
     "row_reduction": _rows,
-    "elementwise": _elements,
+    "elementwise": _pointwise,
     "memory": _elements,
     "optimizer": _optimizer,
 }

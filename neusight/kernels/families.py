@@ -20,6 +20,12 @@ class Gemm:
 
     ``layout`` is cuBLAS's for row-major tensors: ``tn`` x Wᵀ (linear forward), ``nn`` g W (input gradient),
     ``nt`` gᵀ x (weight gradient).
+
+    ``dtype`` is that of the arithmetic and of A; C has 16 bits where that has 8. ``weight_dtype`` is the dtype in which
+    B lies in memory, "" where it is ``dtype``: int8 or int4 weights under 16-bit arithmetic. ``scaling`` tells how
+    8-bit operands carry their scales: "" not at all, ``tensor`` one for each operand, ``row`` one for each row of A and
+    column of B, ``block`` one for 128 values of a row of A and 128x128 of B. ``quantised``: A arrives in 16 bits and is
+    made 8-bit within the kernel's time.
     """
 
     family: ClassVar[str] = "gemm"
@@ -31,6 +37,9 @@ class Gemm:
     layout: str = "tn"
     bias: bool = False
     dtype: str = "float32"
+    weight_dtype: str = ""
+    scaling: str = ""
+    quantised: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +71,8 @@ class Elementwise:
 
     Bytes are those of the tensors as stored (a broadcast operand counts once); ``flops`` is the total.
     ``op`` is the plain operator name: add, mul, div, pow, gelu, relu, tanh, add_scalar, dropout, max_pool2d, …
+    ``passes`` kernels run one after another where an operator is written out in simpler ones (``rope_eager``); bytes
+    are then those of all passes.
     """
 
     family: ClassVar[str] = "elementwise"
@@ -71,6 +82,7 @@ class Elementwise:
     write_bytes: int
     flops: int
     dtype: str = "float32"
+    passes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +90,8 @@ class RowReduction:
     """A reduction over ``cols``, once for each of ``rows``: softmax, layer_norm, batch_norm, sum, and their gradients.
 
     ``op``: softmax, log_softmax, layer_norm, rms_norm, batch_norm, group_norm, sum, mean, max, argmax, topk, cumsum,
-    and ``<op>_backward``. ``batch_norm`` has channels as rows and batch x height x width as cols.
+    and ``<op>_backward``. ``batch_norm`` has channels as rows and batch x height x width as cols. ``passes`` as in
+    ``Elementwise``.
     """
 
     family: ClassVar[str] = "row_reduction"
@@ -89,14 +102,22 @@ class RowReduction:
     write_bytes: int
     flops: int
     dtype: str = "float32"
+    passes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
     """Fused scaled-dot-product attention (flash or memory-efficient): scores never reach DRAM.
 
-    ``op`` is ``forward`` or ``backward``. ``window`` 0 means full (causal if ``causal``) attention. ``kv_dtype`` is
-    that in which keys and values lie in memory, "" where it is ``dtype``: an 8-bit cache under a 16-bit model.
+    ``op`` is ``forward``, ``backward`` or ``indexer``: the scores alone, summed over heads and written in float32, by
+    which sparse attention chooses its keys (DeepSeek-V3.2). The last of ``kv_len`` keys are the queries' own, so that
+    a prefix makes ``kv_len`` larger than ``q_len``. ``window`` 0 means full (causal if ``causal``) attention.
+    ``kv_dtype`` is that in which keys and values lie in memory, "" where it is ``dtype``: an 8-bit cache under a 16-bit
+    model. The output has 16 bits where ``dtype`` has 8.
+
+    ``value_dim`` is the width of values, 0 where it is ``head_dim``, that of queries and keys. ``shared_kv``: values
+    are a part of the keys, as in multi-head latent attention over its compressed cache (DeepSeek-V2), and lie in memory
+    once. ``selected`` keys are what a query attends to in sparse attention, 0 for all that it sees.
     """
 
     family: ClassVar[str] = "attention"
@@ -112,6 +133,9 @@ class Attention:
     window: int = 0
     dtype: str = "float32"
     kv_dtype: str = ""
+    value_dim: int = 0
+    shared_kv: bool = False
+    selected: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +143,7 @@ class GroupedGemm:
     """C_g[m_g,n] = A_g[m_g,k] B_g[k,n] for each of ``groups`` experts, in one kernel.
 
     ``tokens`` is the sum of all m_g, ``largest`` the rows of the fullest group: 0 stands for the least there can be,
-    ceil(tokens / groups), with the tokens spread evenly.
+    ceil(tokens / groups), with the tokens spread evenly. Results and ``scaling`` are as in ``Gemm``.
     """
 
     family: ClassVar[str] = "grouped_gemm"
@@ -131,6 +155,32 @@ class GroupedGemm:
     n: int
     k: int
     dtype: str = "float32"
+    scaling: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moe:
+    """One device's share of a mixture-of-experts layer as an engine runs it: tokens to their experts, the product up
+    (and gate), the activation, the product down, and the sum over a token's experts. Routing itself is not part of it.
+
+    ``tokens`` are all that the layer gets; the device has ``experts`` of ``all_experts``, of which each token takes
+    ``top_k``, and ``ffn`` of their inner width, after tensor parallelism. ``distribution`` is how tokens fall on
+    experts: ``balanced``, ``uniform`` (each choice at random) or ``power_law_<exponent>``, see
+    ``neusight.kernels.moe``. ``dtype`` is that of both products, activations have 16 bits; ``scaling`` as in ``Gemm``.
+    """
+
+    family: ClassVar[str] = "moe"
+    op: str = "forward"
+    tokens: int
+    hidden: int
+    ffn: int
+    experts: int
+    all_experts: int
+    top_k: int
+    gated: bool = True
+    distribution: str = "balanced"
+    dtype: str = "float32"
+    scaling: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,15 +215,20 @@ class Optimizer:
     dtype: str = "float32"
 
 
-Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | Memory | Optimizer
+Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | Moe | Memory | Optimizer
 KERNEL_CLASSES: dict[str, type[Any]] = {
-    c.family: c for c in (Gemm, Conv2d, Elementwise, RowReduction, Attention, GroupedGemm, Memory, Optimizer)
+    c.family: c for c in (Gemm, Conv2d, Elementwise, RowReduction, Attention, GroupedGemm, Moe, Memory, Optimizer)
 }
 
 
 HOMES: dict[str, str] = {name: c.home for name, c in KERNEL_CLASSES.items() if hasattr(c, "home")}
 """The family whose blocks and tile model stand for a family's own where it has none: ``gemm`` for what multiplies in
 tiles, ``elementwise`` for what streams ``elements``."""
+
+
+LATER_FIELDS = frozenset({"weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected"})
+"""Fields that families got after kernels of theirs had been measured and written down: where they are missing, they
+have their defaults, and a kernel that has the defaults keeps the name it had."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +283,17 @@ class KernelBatch:
     def kernel(self, row: int) -> Kernel:
         """One row as a kernel."""
         return KERNEL_CLASSES[self.family](**{name: column[row].item() for name, column in self.columns.items()})
+
+
+def kernel_of(family: str, row: Mapping[str, Any]) -> Kernel:
+    """The kernel whose fields a row carries, beside whatever else; ``LATER_FIELDS`` may be missing.
+
+    Raises:
+        KeyError: an unknown family, or a field that is missing.
+    """
+    kind = KERNEL_CLASSES[family]
+    stated = [f.name for f in fields(kind) if f.name in row or f.name not in LATER_FIELDS]
+    return kind(**{name: row[name] for name in stated})
 
 
 def group_by_family(kernels: Iterable[Kernel]) -> Iterator[tuple[KernelBatch, np.ndarray]]:

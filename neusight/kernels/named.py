@@ -9,11 +9,14 @@ from typing import Any
 
 from neusight.errors import CoverageError, nearest
 from neusight.kernels.families import KERNEL_CLASSES, KernelBatch
+from neusight.kernels.moe import check_distribution, check_experts
 from neusight.kernels.operators import OPERATORS, operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES, dtype_named
 
 _FOLLOWING = frozenset({"tensors", "read_bytes", "write_bytes", "flops"})
-_MAY_BE_ZERO = frozenset({"padding", "window", "largest", "flops", "read_bytes", "write_bytes"})
+_MAY_BE_ZERO = frozenset(
+    {"padding", "window", "largest", "value_dim", "selected", "flops", "read_bytes", "write_bytes"}
+)
 _LARGEST = 2**60
 """Sums of counts stay whole in 64 bits."""
 
@@ -22,11 +25,12 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
     """The one kernel that a name and a shape stand for, as a batch of one.
 
     Args:
-        name: a family (gemm, grouped_gemm, conv2d, attention, elementwise, row_reduction, memory, optimizer) or an
+        name: a family (gemm, grouped_gemm, moe, conv2d, attention, elementwise, row_reduction, memory, optimizer) or an
             operator of one: linear, bmm, softmax, layer_norm, gelu, add, copy, adamw_fused, …
         given: fields of the family, as values or as text. Elementwise and memory kernels take ``rows`` and ``cols`` for
             ``elements``; square convolutions take ``size`` and ``kernel``; ``seq_len`` stands for q_len and kv_len.
-            Bytes and FLOP that are not given follow from the shape.
+            A moe has all experts on one device unless told ``all_experts``. Bytes and FLOP that are not given follow
+            from the shape.
 
     Raises:
         CoverageError: an unknown name or field, a missing one, or a value that is none.
@@ -116,6 +120,7 @@ def _stated(family: str, values: Mapping[str, Any], rows: int) -> dict[str, int]
         return {}
     found, elements = operator(family, values["op"]), prod(values[name] for name in shape)
     derived = {"flops": found.flops * elements} if family != "memory" else {}
+    derived |= {"passes": found.passes} if found.passes > 1 else {}
     if found.read is None:
         return derived
     extents = (elements, rows, elements // rows)
@@ -154,9 +159,22 @@ def _conv2d(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _attention(values: Mapping[str, Any]) -> dict[str, str]:
-    """Nothing follows, but heads must share keys evenly."""
+    """Nothing follows, but heads must share keys evenly, and shared values be a part of the keys."""
     _dividing(values, "kv_heads", "heads")
+    if values.get("shared_kv") and values.get("value_dim", 0) > values.get("head_dim", _LARGEST):
+        told = f"value_dim={values['value_dim']}, head_dim={values['head_dim']}"
+        raise CoverageError(f"{told}: values that are a part of the keys are no wider")
     return {}
+
+
+def _moe(values: Mapping[str, Any]) -> dict[str, int]:
+    """One device has all experts unless said; devices share them evenly."""
+    check_distribution(values.get("distribution", "balanced"))
+    if not {"experts", "top_k"} <= values.keys():
+        return {}
+    everyone = values.get("all_experts", values["experts"])
+    check_experts(values["experts"], everyone, values["top_k"])
+    return {"all_experts": everyone}
 
 
 def _dividing(values: Mapping[str, Any], divisor: str, *names: str) -> None:
@@ -175,10 +193,15 @@ _OPS: dict[str, tuple[str, ...]] = {
     "gemm": ("linear", "bmm"),
     **{family: tuple(OPERATORS[family]) for family in ("row_reduction", "memory", "optimizer", "elementwise")},
 }
-_CHOICES = {"layout": ("tn", "nn", "nt", "tt")}
-_CHECKED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, str]]] = {
+_CHOICES = {
+    "layout": ("tn", "nn", "nt", "tt"),
+    "weight_dtype": ("", "float8", "int8", "int4"),
+    "scaling": ("", "tensor", "row", "block"),
+}
+_CHECKED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     "gemm": _gemm,
     "grouped_gemm": _grouped_gemm,
     "conv2d": _conv2d,
     "attention": _attention,
+    "moe": _moe,
 }

@@ -28,7 +28,7 @@ class Operator(NamedTuple):
     don't go with the dtype: masks (1), indices (8), float32 statistics (4).
 
     Elements are those of the result, of a reduction those of its input. ``read`` is None where the shape alone does
-    not tell the operands.
+    not tell the operands. ``passes`` kernels run one after another, each of which reads and writes: bytes are of all.
     """
 
     flops: int
@@ -36,6 +36,7 @@ class Operator(NamedTuple):
     written: Each = (1, 0, 0)
     bytes_read: Each = _NONE
     bytes_written: Each = _NONE
+    passes: int = 1
 
 
 _ONE, _TWO, _THREE = (1, 0, 0), (2, 0, 0), (3, 0, 0)
@@ -164,9 +165,39 @@ OPTIMIZER: dict[str, Operator] = {
 }
 """Passes over lists of tensors, an element of one list."""
 
+_SILU = _OF_ONE_TENSOR["silu"]
+_ROTATED = 4
+"""Two products, a sum and the change of a sign."""
+_ANGLES = (1, 128, 0), (0, 8, 0)
+"""A position's sines and cosines, 64 of each, and its number: those of one head of 128 serve them all."""
+
+SERVING_ELEMENTWISE: dict[str, Operator] = {
+    # Queries and keys of a token as one row.
+    "rope": Operator(_ROTATED, _ANGLES[0], bytes_read=_ANGLES[1]),
+    # Of a row twice as wide: the gate's half and the other.
+    "silu_and_mul": Operator(_SILU + 1, _TWO),
+    "add3": Operator(2, (4, 0, 0), (2, 0, 0), passes=2),
+    # transformers' apply_rotary_pos_emb on queries and on keys, each: x·cos, -x of half, the halves together, ·sin, the
+    # sum; before that cosines and sines of the positions. Half an element of 16 bits is a byte.
+    "rope_eager": Operator(
+        _ROTATED, (5, 256, 0), (4, 256, 0), bytes_read=(1, 16, 0), bytes_written=(1, 0, 0), passes=12
+    ),
+    "silu_mul_eager": Operator(_SILU + 1, _THREE, _TWO, passes=2),
+}
+"""Pointwise operators of serving engines, fused by hand, and the same written out in simpler ones (``_eager``)."""
+
+SERVING_ROWS: dict[str, Operator] = {
+    "add_rms_norm": Operator(5, (2, 0, 1), _TWO),
+    # transformers' LlamaRMSNorm on 16 bits: to float32, square, mean, + epsilon, root, product, to 16 bits, · weight.
+    "rms_norm_eager": Operator(
+        ROW_REDUCTION["rms_norm"].flops, (2, 0, 1), _TWO, bytes_read=(16, 12, 0), bytes_written=(12, 12, 0), passes=8
+    ),
+}
+"""The same of operators on rows."""
+
 OPERATORS: dict[str, dict[str, Operator]] = {
-    "elementwise": ELEMENTWISE,
-    "row_reduction": ROW_REDUCTION,
+    "elementwise": {**ELEMENTWISE, **SERVING_ELEMENTWISE},
+    "row_reduction": {**ROW_REDUCTION, **SERVING_ROWS},
     "memory": MEMORY,
     "optimizer": OPTIMIZER,
 }

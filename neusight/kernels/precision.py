@@ -21,12 +21,14 @@ DTYPE_BYTES: dict[str, int] = {
 }
 """Bytes of one element as it lies in memory. A tf32 product reads and writes float32."""
 
-STORED_BYTES: dict[str, int] = {
+STORED_BYTES: dict[str, float] = {
     **DTYPE_BYTES,
+    "int4": 0.5,
     **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
     **{"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16},
 }
-"""The same, with those that tensors have beside: a kernel moves them, none computes products in them."""
+"""The same, with those that tensors have beside: a kernel moves them, none computes products in them. Two int4 values
+lie in a byte."""
 
 ALIASES: dict[str, str] = {
     "fp64": "float64",
@@ -48,7 +50,7 @@ ALIASES: dict[str, str] = {
 """What people, configurations and PyTorch call them."""
 
 
-def stored_bytes(dtype: str) -> int:
+def stored_bytes(dtype: str) -> float:
     """Bytes of one element of a dtype as it lies in memory.
 
     Raises:

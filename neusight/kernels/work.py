@@ -13,6 +13,7 @@ import numpy as np
 
 from neusight.errors import CoverageError
 from neusight.kernels.families import KernelBatch
+from neusight.kernels.moe import products_of
 from neusight.kernels.precision import stored_bytes
 
 
@@ -57,6 +58,34 @@ def element_bytes(batch: KernelBatch) -> np.ndarray:
         CoverageError: a dtype without a size.
     """
     return by_distinct(batch["dtype"], stored_bytes)
+
+
+def result_bytes(batch: KernelBatch) -> np.ndarray:
+    """Bytes of one element of what a product or attention writes: 16 bits where its operands have 8."""
+    return np.maximum(element_bytes(batch), 2.0)
+
+
+def weight_bytes(batch: KernelBatch) -> np.ndarray:
+    """Bytes of one element of the B of a ``gemm`` as it lies in memory."""
+    return _stored_as(batch, "weight_dtype")
+
+
+def _stored_as(batch: KernelBatch, column: str) -> np.ndarray:
+    """Bytes of an element in the dtype of a column, that of the kernel where it is empty."""
+    stated = by_distinct(batch[column], lambda dtype: stored_bytes(dtype) if dtype else 0.0)
+    return np.where(stated > 0, stated, element_bytes(batch))
+
+
+SCALE_BYTES, SCALE_BLOCK = 4.0, 128.0
+"""Scales of 8-bit operands are float32; a block of them is 128 wide (DeepSeek-V3 technical report, section 3.3.2)."""
+
+
+def scale_bytes(batch: KernelBatch, rows: np.ndarray, matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of the scales of A with so many rows, and of so many B, of products n x k; see ``Gemm``."""
+    n, k = batch["n"].astype(float), batch["k"].astype(float)
+    row, block = ((batch["scaling"] == name) * SCALE_BYTES for name in ("row", "block"))
+    deep = np.ceil(k / SCALE_BLOCK)
+    return rows * (row + block * deep), matrices * (row * n + block * deep * np.ceil(n / SCALE_BLOCK))
 
 
 def conv_output(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -109,9 +138,11 @@ def winograd_gain(batch: KernelBatch) -> np.ndarray:
 
 
 def attention_pairs(batch: KernelBatch) -> np.ndarray:
-    """Query-key pairs of one head that are not masked: all, the causal part, or the window's."""
+    """Query-key pairs of one head that are computed: all, the causal part, the window's, or the selected ones."""
     q, kv = batch["q_len"].astype(float), batch["kv_len"].astype(float)
+    # Of the keys that it sees, a query takes as many whether they are the last ones or chosen ones.
     window = np.where(batch["window"] > 0, np.minimum(batch["window"], kv), kv)
+    window = np.where(batch["selected"] > 0, np.minimum(batch["selected"], window), window)
     # The last q queries see kv-q+1 … kv keys, at most `window` of them; queries before the first key see none.
     seeing = np.minimum(q, kv)
     short = np.clip(window - (kv - seeing), 0, seeing)
@@ -120,17 +151,18 @@ def attention_pairs(batch: KernelBatch) -> np.ndarray:
 
 
 def attention_keys(batch: KernelBatch) -> np.ndarray:
-    """Keys that the queries of one head can touch: all, or those that the windows of ``q_len`` consecutive queries
-    cover, ``min(kv_len, q_len + window - 1)``.
+    """Keys that the queries of one head can touch: all, those that the windows of ``q_len`` consecutive queries
+    cover, ``min(kv_len, q_len + window - 1)``, or all that they can have selected, ``min(kv_len, q_len · selected)``.
     """
     kv = batch["kv_len"].astype(float)
-    return np.where(batch["window"] > 0, np.minimum(kv, batch["q_len"] + batch["window"] - 1.0), kv)
+    within = np.where(batch["window"] > 0, np.minimum(kv, batch["q_len"] + batch["window"] - 1.0), kv)
+    return np.where(batch["selected"] > 0, np.minimum(within, 1.0 * batch["q_len"] * batch["selected"]), within)
 
 
-def _cached_bytes(batch: KernelBatch) -> np.ndarray:
-    """Bytes of one element of keys and values as they lie in memory."""
-    stated = by_distinct(batch["kv_dtype"], lambda dtype: stored_bytes(dtype) if dtype else 0.0)
-    return np.where(stated > 0, stated, element_bytes(batch))
+def value_width(batch: KernelBatch) -> np.ndarray:
+    """Width of the values of ``attention``, none where scores alone are computed."""
+    width = np.where(batch["value_dim"] > 0, batch["value_dim"], batch["head_dim"]).astype(float)
+    return np.where(batch["op"] == "indexer", 0.0, width)
 
 
 def filled_groups(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -145,11 +177,15 @@ def filled_groups(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _gemm(batch: KernelBatch) -> Work:
-    """2·b·m·n·k; reads A, B and the bias, writes C."""
+    """2·b·m·n·k; reads A, B, their scales and the bias, writes C. Where A is quantised on the way, it is read in 16
+    bits and written in 8 before.
+    """
     b, m, n, k = (batch[name].astype(float) for name in ("batch", "m", "n", "k"))
-    size, flops = element_bytes(batch), 2 * b * m * n * k
-    read = size * (b * (m * k + k * n) + np.where(batch["bias"], n, 0))
-    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=size * b * m * n)
+    size, result, flops = element_bytes(batch), result_bytes(batch), 2 * b * m * n * k
+    operands = b * (m * k * size + k * n * weight_bytes(batch)) + sum(scale_bytes(batch, b * m, b))
+    made = np.where(batch["quantised"], b * m * k, 0.0)
+    read = operands + np.where(batch["bias"], n, 0) * result + 2.0 * made
+    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=b * m * n * result + made * size)
 
 
 def _conv2d(batch: KernelBatch) -> Work:
@@ -170,28 +206,51 @@ def _conv2d(batch: KernelBatch) -> Work:
 
 
 def _attention(batch: KernelBatch) -> Work:
-    """Forward 4·d a pair (q·k and p·v), backward 10·d: five products for two (Dao 2023).
+    """Forward 2·(d + v) a pair (q·k and p·v), backward 6·d + 4·v: five products for two (Dao 2023). An indexer has
+    2·d + 2: it weights the scores of its heads and adds them up.
 
     Forward reads q, k, v and writes o and a float32 log-sum-exp a query; backward reads those and the gradient of o,
     and writes three gradients. Of keys and values, those that count lie within the windows of the queries.
     """
-    size, backward = element_bytes(batch), batch["op"] == "backward"
-    heads = batch["batch"] * batch["heads"].astype(float)
-    flops = np.where(backward, 10.0, 4.0) * heads * attention_pairs(batch) * batch["head_dim"]
-    queries = size * heads * batch["q_len"] * batch["head_dim"]
-    values = 2.0 * batch["batch"] * batch["kv_heads"] * attention_keys(batch) * batch["head_dim"]
+    size, backward, indexer = element_bytes(batch), batch["op"] == "backward", batch["op"] == "indexer"
+    d, v = batch["head_dim"].astype(float), value_width(batch)
+    heads, pairs = batch["batch"] * batch["heads"].astype(float), attention_pairs(batch)
+    flops = np.where(backward, 6.0 * d + 4.0 * v, 2.0 * (d + v) + 2.0 * indexer) * heads * pairs
+    queries, outputs = size * heads * batch["q_len"] * d, result_bytes(batch) * heads * batch["q_len"] * v
+    width = np.where(batch["shared_kv"], np.maximum(d, v), d + v)
+    cached = 1.0 * batch["batch"] * batch["kv_heads"] * attention_keys(batch) * width
     sums = 4.0 * heads * batch["q_len"]
-    read = np.where(backward, 3 * queries + sums, queries) + values * _cached_bytes(batch)
-    written = queries + np.where(backward, values * size, sums)
-    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=written)
+    read = np.where(backward, queries + 2 * outputs + sums, queries) + cached * _stored_as(batch, "kv_dtype")
+    written = np.where(backward, queries + cached * size, outputs + sums)
+    scores = 4.0 * batch["batch"] * pairs
+    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=np.where(indexer, scores, written))
 
 
 def _grouped_gemm(batch: KernelBatch) -> Work:
     """2·tokens·n·k however the tokens fall; reads A and the B of each group that has rows, writes C."""
     tokens, n, k = (batch[name].astype(float) for name in ("tokens", "n", "k"))
-    size, flops = element_bytes(batch), 2 * tokens * n * k
-    read = size * (tokens * k + filled_groups(batch)[0] * k * n)
-    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=size * tokens * n)
+    filled, flops = filled_groups(batch)[0], 2 * tokens * n * k
+    read = element_bytes(batch) * (tokens * k + filled * k * n) + sum(scale_bytes(batch, tokens, filled))
+    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=result_bytes(batch) * tokens * n)
+
+
+def _moe(batch: KernelBatch) -> Work:
+    """Both grouped products, and the passes beside them, each of which reads and writes memory: the quantisation of
+    tokens for 8-bit products, the activation, and the sum of each token's results. A token that several experts share
+    is read once.
+    """
+    up, down = products_of(batch)
+    pairs, ffn, hidden = up["tokens"].astype(float), down["k"].astype(float), down["n"].astype(float)
+    tokens, size, wide = batch["tokens"].astype(float), element_bytes(batch), result_bytes(batch)
+    distinct = np.minimum(tokens, pairs)
+    made = np.where(size < 2.0, distinct * hidden, 0.0)
+    passes = Work(
+        flops=np.zeros(len(batch)),
+        least_flops=np.zeros(len(batch)),
+        read_bytes=2.0 * made + wide * pairs * (up["n"] + hidden) - size * (pairs - distinct) * hidden,
+        write_bytes=size * made + size * pairs * ffn + wide * tokens * hidden,
+    )
+    return _grouped_gemm(up) + _grouped_gemm(down) + passes
 
 
 def _as_stated(batch: KernelBatch) -> Work:
@@ -206,6 +265,7 @@ _FAMILIES: dict[str, Callable[[KernelBatch], Work]] = {
     "conv2d": _conv2d,
     "attention": _attention,
     "grouped_gemm": _grouped_gemm,
+    "moe": _moe,
     "elementwise": _as_stated,
     "row_reduction": _as_stated,
     "memory": _as_stated,

@@ -19,7 +19,7 @@ L2_BYTES_PER_CLOCK_PER_SM = 64.0
 """Port between an SM and L2 [B a clock]: 64 since Volta (Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture
 via Microbenchmarking), at most that before."""
 
-GEMM_FAMILIES = ("gemm", "conv2d", "attention", "grouped_gemm")
+GEMM_FAMILIES = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
 """Families that multiply matrices, on matrix units where the device has them."""
 LIMITERS = np.array(["compute", "dram", "l2"])
 """Names of the laws, in the order of ``Bound``'s columns."""

@@ -42,7 +42,7 @@ class TensorSpec:
     def nbytes(self) -> int:
         """Bytes as stored: a dimension with stride 0 is a broadcast and counts once."""
         stored = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
-        return (stored if self.elements else 0) * stored_bytes(self.dtype)
+        return int((stored if self.elements else 0) * stored_bytes(self.dtype))
 
     @property
     def floating(self) -> bool:

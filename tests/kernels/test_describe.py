@@ -9,6 +9,7 @@ from neusight.kernels import (
     GroupedGemm,
     Kernel,
     Memory,
+    Moe,
     Optimizer,
     RowReduction,
 )
@@ -24,6 +25,20 @@ WORDS: dict[Kernel, str] = {
         "attention forward 2x8/4x16x32x64 causal"
     ),
     GroupedGemm(groups=8, tokens=64, n=16, k=32, largest=20): "grouped_gemm forward 64 in 8, 16x32 largest 20",
+    Gemm(m=8, n=16, k=32, dtype="bfloat16", weight_dtype="int4"): "linear 8x16x32 tn weights int4",
+    Gemm(m=8, n=16, k=32, dtype="float8", scaling="block", quantised=True): (
+        "linear 8x16x32 tn scaled by block quantised"
+    ),
+    Attention(batch=2, heads=8, kv_heads=1, q_len=1, kv_len=32, head_dim=576, value_dim=512, shared_kv=True): (
+        "attention forward 2x8/1x1x32x576/512 shared kv"
+    ),
+    Attention(batch=2, heads=8, kv_heads=8, q_len=1, kv_len=32, head_dim=64, selected=4): (
+        "attention forward 2x8x1x32x64 selected 4"
+    ),
+    Moe(tokens=64, hidden=128, ffn=32, experts=4, all_experts=16, top_k=2, gated=False, scaling="tensor"): (
+        "moe forward 64 on 2 of 4/16, 128x32 balanced without gate scaled by tensor"
+    ),
+    Elementwise(op="add3", elements=1000, flops=1000, passes=2, **MOVED): "add3 1000 in 2 passes",
     RowReduction(op="softmax", rows=4, cols=8, flops=1, **MOVED): "softmax 4x8",
     Elementwise(op="relu", elements=1000, flops=1000, **MOVED): "relu 1000",
     Memory(op="copy", elements=7, **MOVED): "copy 7",

@@ -16,7 +16,14 @@ from neusight.datasets.schema import KERNEL_TABLES
 from neusight.errors import CoverageError
 from neusight.kernels import Kernel
 from neusight.kernels.named import requested
-from neusight.kernels.operators import ELEMENTWISE, OPERATORS, operator, operator_bytes
+from neusight.kernels.operators import (
+    ELEMENTWISE,
+    OPERATORS,
+    SERVING_ELEMENTWISE,
+    SERVING_ROWS,
+    operator,
+    operator_bytes,
+)
 from neusight.workloads.rules import kernels_of
 from neusight.workloads.rules.registry import _RULES
 from neusight.workloads.tensors import Call, TensorSpec
@@ -110,8 +117,11 @@ def run_operator(family: str, op: str, x: torch.Tensor, y: torch.Tensor, z: torc
     return function(*[x, y, z][: read[0]]) if not op.startswith("clamp_") else function(x, 0.5)
 
 
-UNTRACED = ("transpose", "rms_norm", "rms_norm_backward", "rms_norm_weight_backward")
-"""A view of PyTorch's, and what its CPU backend has no fused form of."""
+UNTRACED = (
+    *("transpose", "rms_norm", "rms_norm_backward", "rms_norm_weight_backward"),
+    *(*SERVING_ELEMENTWISE, *SERVING_ROWS),
+)
+"""A view of PyTorch's, what its CPU backend has no fused form of, and serving engines' own."""
 
 
 def regular() -> Iterator[tuple[str, str]]:

@@ -1,0 +1,69 @@
+"""Under which conditions kernels are timed: what the figure holds beside the kernel, and what caches hold before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from neusight.errors import CoverageError
+
+TIMINGS = ("stream", "graph", "profiler", "wall")
+"""``stream``: a launch by itself in a stream, which the figure holds; ``graph``: replays of a CUDA graph, whose launch
+is shared by the operators in it; ``profiler``: the kernel's own time; ``wall``: mean of calls in a loop, never below
+what the host needs for one."""
+COLD = np.inf
+"""Bytes touched between two uses of an operand that no cache still holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Columns of shape (n,), beside those of a ``KernelBatch`` of n kernels.
+
+    ``timing`` is one of ``TIMINGS``. ``launches`` are the operators that share the launch of one graph replay, 1 for
+    other timings. ``cycled_bytes`` [B] are touched between two uses of the same operand: the kernel's own compulsory
+    bytes where one set of operands is used again and again, k times that where k sets take turns, ``COLD`` where
+    caches hold none of it. ``engine`` is the library or serving engine that ran the kernel (torch, vllm, sglang,
+    trtllm, flashinfer, deepgemm, …), ``variant`` what it ran it with (fa2, fa3, triton, cutlass, …), "" where unknown.
+    ``random`` is false where operands hold equal or few values, which draws less power.
+    """
+
+    timing: np.ndarray
+    launches: np.ndarray
+    cycled_bytes: np.ndarray
+    engine: np.ndarray
+    variant: np.ndarray
+    random: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.timing)
+
+    @classmethod
+    def of(cls, n: int, **columns: Any) -> Conditions:
+        """Conditions of n kernels, arrays or scalars; what is not given is as ``asked`` has it.
+
+        Raises:
+            CoverageError: a timing that is none of ``TIMINGS``.
+        """
+        usual = {"timing": "stream", "launches": 1.0, "cycled_bytes": COLD, "engine": "torch", "variant": ""}
+        values = {**usual, "random": True, **columns}
+        made = cls(**{name: np.broadcast_to(np.asarray(value), (n,)) for name, value in values.items()})
+        if unknown := sorted({*made.timing.tolist()} - {*TIMINGS}):
+            raise CoverageError(f"unknown timing '{unknown[0]}': one of {', '.join(TIMINGS)}")
+        return made
+
+    @classmethod
+    def asked(cls, n: int) -> Conditions:
+        """Those of kernels asked for by name or as parts of a model: launched one by one, operands cold and random."""
+        return cls.of(n)
+
+    def take(self, index: np.ndarray) -> Conditions:
+        """The rows that ``index`` (integers or a mask) selects."""
+        return Conditions(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    @staticmethod
+    def joined(parts: Sequence[Conditions]) -> Conditions:
+        """The rows of all parts, one part after another."""
+        return Conditions(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Conditions)})
