@@ -114,8 +114,8 @@ class Start:
     """The same as profilers see it, over that of a graph."""
     graph_s: float = constant(1.5e-6, 0.7, "guess: of the magnitude of a launch from the host")
     """Launch of a whole graph [s], shared by the kernels in it."""
-    events_s: float = constant(4e-6, 0.7, "guess: of the magnitude of a launch from the host")
-    """What CUDA events around kernels in a loop add to each [s]."""
+    stream_s: float = constant(4e-6, 0.7, "guess: of the magnitude of a launch from the host")
+    """What a lone launch of a stream adds between two CUDA events [s]."""
 
 
 @dataclass(frozen=True, kw_only=True)

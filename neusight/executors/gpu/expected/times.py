@@ -69,11 +69,11 @@ def start_s(device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.
 
 
 def launch_s(conditions: Conditions, physics: Physics) -> np.ndarray:
-    """A kernel's share [s] of the launch of its graph, or what events around it add; a lone launch of a stream is a
-    matter of the host, and a profiler sees none.
+    """What a launch adds to a kernel's own time [s]: its share of a graph's launch, or what a lone launch of a stream
+    takes on hosts that were measured; a profiler sees none.
     """
     graph = np.where(conditions.timing == "graph", physics.start.graph_s / conditions.launches, 0.0)
-    return np.where(conditions.timing == "events", physics.start.events_s, graph)
+    return np.where(conditions.timing == "stream", physics.start.stream_s, graph)
 
 
 def limited(
