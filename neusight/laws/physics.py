@@ -175,10 +175,6 @@ class Matrix:
     """Energy with operands that are not random, over that with random ones."""
     burst_s: float = constant(3e-3, 0.7, "limiters average over milliseconds")
     """Length of a burst [s] at which half of the power limit's slow-down is felt."""
-    speed_exponent: float = constant(0.5, 0.2, "P ~ f V^2: between 1/3 (V ~ f) and 1 (V constant)")
-    """By which the clock falls with excess power."""
-    static_share: float = constant(0.15, 0.3, "idle power of boards under load: 10 to 20 % of the limit")
-    """Power that neither arithmetic nor traffic explains, as a share of the limit."""
     boost_gain: float = constant(1.08, 0.05, "GeForce boards run above their datasheet's boost clock by some percent")
     """By which consumer boards exceed the boost clock of their datasheet while no power limit acts."""
 

@@ -7,16 +7,19 @@ transfers; the tile models learn what remains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.laws import LAWS, law_names
+from neusight.executors.gpu.expected.times import Times, burst_of, hot_share, limited
 from neusight.executors.gpu.features.convolution import ConvPlan, plan_convolutions
 from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
 from neusight.executors.gpu.tiling.decompose import WARP_SOFTMAX_COLS
 from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work, by_distinct, conv_gemm, element_bytes, filled_groups, work_of
 from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
 from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share, reusable_l2_bytes
@@ -55,6 +58,11 @@ class Situation:
     bound: Bound
     tiling: Tiling
     physics: Physics = DEFAULT
+
+    @cached_property
+    def added_s(self) -> np.ndarray:
+        """What comes before and after the work [s]: part of the launch, as lone launches were measured."""
+        return np.zeros(len(self.batch))
 
     @cached_property
     def bound_s(self) -> np.ndarray:
@@ -174,7 +182,7 @@ class Situation:
     @cached_property
     def expected_s(self) -> np.ndarray:
         """Expected execution time without launch [s], always above the bound."""
-        return np.maximum(self.unlimited_s * self.throttle, LEAST_GAP * self.bound_s)
+        return np.maximum(self.unlimited_s * self.throttle + self.added_s, LEAST_GAP * self.bound_s)
 
     @cached_property
     def prior(self) -> np.ndarray:
@@ -198,20 +206,83 @@ class Situation:
         return self.work.flops / (flops_per_s(self.batch, self.device) * VECTOR_SHARE) * even
 
 
+@dataclass(frozen=True)
+class LawfulSituation(Situation):
+    """Kernels whose family has a law of its own, under the conditions in which they run."""
+
+    law: str = ""
+    conditions: Conditions = field(kw_only=True)
+
+    @cached_property
+    def times(self) -> Times:
+        """What they ask of each resource."""
+        return LAWS[self.law].times(self.batch, self.device, self.conditions, self.physics, self.tiling)
+
+    @cached_property
+    def compute_s(self) -> np.ndarray:
+        return self.times.compute_s
+
+    @cached_property
+    def dram_s(self) -> np.ndarray:
+        return self.times.dram_s
+
+    @cached_property
+    def l2_s(self) -> np.ndarray:
+        return self.times.l2_s
+
+    @cached_property
+    def unlimited_s(self) -> np.ndarray:
+        return self.times.unlimited_s
+
+    @cached_property
+    def switching_j(self) -> np.ndarray:
+        return self.times.switching_j
+
+    @cached_property
+    def traffic_j(self) -> np.ndarray:
+        return self.times.traffic_j
+
+    @cached_property
+    def rest_s(self) -> np.ndarray:
+        return np.zeros(len(self.batch))
+
+    @cached_property
+    def throttle(self) -> np.ndarray:
+        energy_j = self.switching_j + self.traffic_j
+        return limited(self.device, self.unlimited_s, energy_j, burst_of(self.conditions), self.physics)
+
+    @cached_property
+    def added_s(self) -> np.ndarray:
+        return self.times.added_s
+
+    @cached_property
+    def hot(self) -> np.ndarray:
+        """Share of operands that an earlier use left in L2 [-]."""
+        return hot_share(self.device, self.conditions, self.physics)
+
+
 def situate(
     batch: KernelBatch,
     device: DeviceSpec,
     choice: TileChoice,
     tiling: Tiling | None = None,
     physics: Physics = DEFAULT,
+    conditions: Conditions | None = None,
 ) -> Situation:
     """Work, bound and tiles of kernels on a device; ``tiling`` replaces the tiles that would be chosen.
+
+    The kernels are all of one law: a caller with several takes them apart by ``law_names``.
 
     Raises:
         CoverageError: a family without formula or tiling. DeviceError: a dtype that the device lacks.
     """
     work = work_of(batch)
-    return Situation(batch, device, work, bound_of(batch, work, device), tiling or tile(batch, device, choice), physics)
+    bound, law = bound_of(batch, work, device), str(law_names(batch, device)[0])
+    if not law:
+        return Situation(batch, device, work, bound, tiling or tile(batch, device, choice), physics)
+    found = tiling or LAWS[law].tile(batch, device, physics)
+    known = Conditions.asked(len(batch)) if conditions is None else conditions
+    return LawfulSituation(batch, device, work, bound, found, physics, law, conditions=known)
 
 
 def lane_waste(s: Situation) -> np.ndarray:

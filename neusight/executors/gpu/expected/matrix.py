@@ -1,0 +1,236 @@
+"""Products on matrix units: which tile a library picks, and what its blocks ask of an SM, of L2 and of DRAM.
+
+A library ships kernels for a handful of tiles and picks among them, and among cuts of the inner extent, by what it
+expects them to take. So does this: of all candidates the one of least time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.times import Times, hot_share, start_s
+from neusight.executors.gpu.tiling.decompose import Tiling
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.precision import stored_bytes
+from neusight.kernels.work import by_distinct, element_bytes, result_bytes, weight_bytes, work_of
+from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
+from neusight.laws.cache import reusable_l2_bytes
+from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
+from neusight.laws.physics import Physics
+
+TILES: tuple[tuple[int, int], ...] = (
+    *((256, 128), (128, 256), (192, 128), (128, 192), (128, 128), (256, 64), (64, 256)),
+    *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (128, 16), (16, 64), (32, 32)),
+)
+"""(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for."""
+SPLITS = (1, 2, 4, 8, 16)
+"""Parts into which the inner extent may be cut."""
+LEAST_DEPTH = 64.0
+"""Inner extent [elements] that is left to a part, at least: one step of a main loop."""
+PARTIAL_BYTES = 4.0
+"""Of an element of a partial result [B], kept in float32."""
+REFERENCE_RATE = 2048.0
+"""FLOP a clock of the SM on which constants are stated: an A100's, in 16 bit (whitepaper, 2020)."""
+REFERENCE_NM = 7.0
+"""Process node on which the energy is stated."""
+BLOCKS_OF_SM = 2.0
+"""Blocks of small tiles that share an SM (assumption: two of 128x128 fit its registers)."""
+_M, _N, _S = (np.array(v, dtype=float)[:, None] for v in zip(*[(m, n, s) for m, n in TILES for s in SPLITS], strict=True))
+
+
+@dataclass(frozen=True)
+class Product:
+    """Products as an SM sees them: extents [elements], bytes of an element of A, B and C; columns of shape (n,)."""
+
+    m: np.ndarray
+    n: np.ndarray
+    k: np.ndarray
+    batch: np.ndarray
+    a_bytes: np.ndarray
+    b_bytes: np.ndarray
+    c_bytes: np.ndarray
+    flops_per_s: np.ndarray
+
+    @classmethod
+    def of(cls, batch: KernelBatch, device: DeviceSpec) -> Product:
+        """Those of a batch of the family ``gemm``."""
+        extents = (batch[name].astype(float) for name in ("m", "n", "k", "batch"))
+        rates = by_distinct(batch["dtype"], device.gemm_flops_per_s)
+        return cls(*extents, element_bytes(batch), weight_bytes(batch), result_bytes(batch), rates)
+
+
+@dataclass(frozen=True)
+class _Law:
+    """What a device and the constants make of any tile."""
+
+    device: DeviceSpec
+    physics: Physics
+
+    @property
+    def port(self) -> float:
+        """Bytes a second between L2 and one SM."""
+        return self.physics.matrix.l2_share * L2_BYTES_PER_CLOCK_PER_SM * self.device.boost_clock_hz
+
+    def rate_ratio(self, p: Product) -> np.ndarray:
+        """FLOP a clock of an SM, over ``REFERENCE_RATE``."""
+        return p.flops_per_s / (self.device.sm_count * self.device.boost_clock_hz * REFERENCE_RATE)
+
+    def half(self, p: Product) -> np.ndarray:
+        """Tile intensity below which operands take as long as the arithmetic."""
+        matrix = self.physics.matrix
+        reads_shared = matrix.asynchronous if reads_shared_memory(self.device) else 1.0
+        # Narrow operands bring as many FLOP a byte as the faster unit needs more of.
+        return matrix.half * reads_shared * (self.rate_ratio(p) * p.a_bytes / 2.0) ** matrix.half_rate
+
+
+def reads_shared_memory(device: DeviceSpec) -> bool:
+    """Whether matrix units read operands from shared memory by themselves: Hopper (``wgmma``) and datacentre Blackwell
+    (``tcgen05``), CUDA C++ Programming Guide; not consumer Blackwell (12.0).
+    """
+    return device.capability is not None and 9.0 <= device.capability < 12.0  # noqa: PLR2004
+
+
+def clock_gain(device: DeviceSpec, physics: Physics) -> float:
+    """Clock of a board while no limit acts, over its datasheet's boost clock: GeForce and TITAN boards, which have no
+    certified clock to keep to, exceed it.
+    """
+    consumer = any(word in device.name for word in ("GeForce", "TITAN"))
+    return physics.matrix.boost_gain if consumer else 1.0
+
+
+def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(tile_m, tile_n, parts) of least time, each of shape (n,): arithmetic, L2 and latency of every candidate."""
+    law = _Law(device, physics)
+    best = np.zeros(len(p.m), dtype=int)
+    least = np.full(len(p.m), np.inf)
+    half = law.half(p)
+    each = 2.0 * device.sm_count / (p.flops_per_s * physics.matrix.share * clock_gain(device, physics))
+    for number, (tile_m, tile_n, parts) in enumerate(zip(_M[:, 0], _N[:, 0], _S[:, 0], strict=True)):
+        depth = p.k / parts
+        tiles = np.ceil(p.m / tile_m) * np.ceil(p.n / tile_n) * (p.batch * parts)
+        share = tiles / device.sm_count
+        busiest = np.maximum(share + physics.matrix.tail_share * (np.ceil(share) - share), 1.0)
+        work = (tile_m * tile_n + half * (tile_m + tile_n)) * (depth + physics.matrix.prologue_depth)
+        time_s = busiest * (work * each)
+        time_s += busiest * (tile_m + tile_n) * depth * (p.b_bytes / law.port)
+        time_s += np.ceil(share / BLOCKS_OF_SM) * depth * physics.matrix.step_s
+        if parts > 1:
+            time_s += physics.matrix.split_s + np.where((depth < LEAST_DEPTH) | (p.batch > 1), np.inf, 0.0)
+        better = time_s < least
+        least = np.where(better, time_s, least)
+        best[better] = number
+    return _M[best, 0], _N[best, 0], _S[best, 0]
+
+
+def product_tiling(p: Product, device: DeviceSpec, physics: Physics) -> Tiling:
+    """The tiles that ``pick_tiles`` finds, as blocks."""
+    tile_m, tile_n, parts = pick_tiles(p, device, physics)
+    return Tiling(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        depth=p.k / parts,
+        down=np.ceil(p.m / tile_m),
+        across=np.ceil(p.n / tile_n),
+        batch=p.batch * parts,
+        resident=np.ones(len(p.m)),
+        sm_count=device.sm_count,
+        parts=parts,
+    )
+
+
+def matrix_times(
+    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics, tiling: Tiling
+) -> Times:
+    r"""What products ask of each resource.
+
+    .. math::
+        t_c = r \frac{2 (t_m t_n + h (t_m + t_n)) (k / s + k_0)}{\eta R / N},\quad
+        t_2 = \frac{T (t_m + t_n) (k / s) e}{W_2 \min(T, N) / N},\quad
+        t_l = \lceil T / 2N \rceil (k / s) \tau
+
+    Rounds r of the busiest SM at the rate its tile sustains; panels through the ports of the SMs that have a block;
+    a chain of steps along the inner extent, each of which waits for its operands.
+
+    Args:
+        batch: products of the family ``gemm`` in dtypes of matrix units.
+        device: R peak [FLOP/s], N SMs, W_2 ports between SMs and L2 [B/s].
+        conditions: what caches hold, how the kernel was launched.
+        physics: η, h, k_0, τ and the rest, group ``matrix``.
+        tiling: T tiles of (t_m, t_n), cut into s parts.
+
+    Source: CUTLASS, Efficient GEMM in CUDA (tiles, split-K); Little's law; constants fitted. Validity: 16-bit and
+    8-bit products on NVIDIA GPUs from Volta on; others by the same law.
+    """
+    p, t, matrix, law = Product.of(batch, device), tiling, physics.matrix, _Law(device, physics)
+    tiles, depth = t.tile_count, t.depth
+    share = tiles / device.sm_count
+    busiest = np.maximum(share + matrix.tail_share * (np.ceil(share) - share), np.minimum(np.ceil(share), 1.0))
+    work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + matrix.prologue_depth)
+    compute_s = busiest * 2.0 * work * device.sm_count / (p.flops_per_s * matrix.share * clock_gain(device, physics))
+    odd = (batch["k"] % 8 != 0) | (batch["n"] % 8 != 0)
+    hot = hot_share(device, conditions, physics)
+    dram, l2 = _traffic(p, t, device, physics)
+    cold = work_of(batch).bytes * (1.0 - hot) + dram
+    active = np.minimum(tiles, device.sm_count)
+    flops = 2.0 * p.batch * p.m * p.n * p.k
+    return Times(
+        compute_s=compute_s * (1.0 + matrix.misaligned_cost * odd),
+        dram_s=cold / sustained_dram_bytes_per_s(device, physics),
+        l2_s=l2 / (law.port * active),
+        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * matrix.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
+        added_s=start_s(device, conditions, physics) + np.where(t.parts > 1.0, matrix.split_s, 0.0),
+        switching_j=flops * flop_energy_j(p, device, physics) * np.where(conditions.random, 1.0, matrix.quiet_energy),
+        traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
+        overlap=matrix.overlap,
+    )
+
+
+def flop_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    r"""Energy [J] of a FLOP on matrix units, all of the SM included.
+
+    .. math:: E = E_0 \left(\frac{l}{7}\right)^a \left(\frac{F}{2048}\right)^{-b}
+
+    Args:
+        p: dtype's rate gives F, 16-bit FLOP a clock of an SM.
+        device: l, process node [nm].
+        physics: E_0 ``pj_per_flop`` [pJ], a ``node_exponent``, b ``unit_exponent``; half the bits cost ``narrow_energy``.
+
+    Source: form from what boards sustain under their limits: the kind of unit matters more than the node; fitted.
+    Validity: NVIDIA GPUs of 4 to 12 nm.
+    """
+    matrix = physics.matrix
+    ratio = _Law(device, physics).rate_ratio(p) * p.a_bytes / 2.0
+    node = (device.process_nm / REFERENCE_NM) ** matrix.node_exponent
+    pj = matrix.pj_per_flop * node * ratio**-matrix.unit_exponent
+    return np.asarray(1e-12 * pj * matrix.narrow_energy ** np.log2(2.0 / p.a_bytes))
+
+
+def dram_pj_per_byte(device: DeviceSpec, physics: Physics) -> float:
+    """Energy [pJ] of a byte from DRAM, by its kind."""
+    power = physics.power
+    return power.hbm_pj_per_byte if dram_family(device) == "HBM" else power.gddr_pj_per_byte
+
+
+def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:
+    """(bytes that waves of blocks read again from DRAM, bytes between L2 and the SMs)."""
+    matrix = physics.matrix
+    tiles = t.tile_count
+    running = np.minimum(tiles, device.sm_count)
+    patch = np.minimum(running, t.down * t.across)
+    rows = np.minimum(t.down, np.ceil(np.sqrt(patch)))
+    cols = np.minimum(t.across, np.ceil(patch / rows))
+    rows = np.minimum(t.down, np.ceil(patch / cols))
+    products = np.maximum(1.0, running / (t.down * t.across))
+    panel = products * (rows * t.tile_m * p.a_bytes + cols * t.tile_n * p.b_bytes) * t.depth
+    ratio = np.log2(panel / reusable_l2_bytes(device)) - matrix.miss_centre
+    missed = matrix.always_missed + (1.0 - matrix.always_missed) / (1.0 + np.exp(-matrix.miss_slope * ratio))
+    once = p.batch * (p.m * p.k * p.a_bytes + p.k * p.n * p.b_bytes)
+    again = np.maximum(np.ceil(tiles / running) * panel - once, 0.0) * missed
+    height, width = np.minimum(t.tile_m, p.m), np.minimum(t.tile_n, p.n)
+    partial = np.where(t.parts > 1.0, 2.0 * PARTIAL_BYTES * t.parts, 0.0)
+    written = p.batch * p.m * p.n * (p.c_bytes + partial)
+    return again, tiles * (height * p.a_bytes + width * p.b_bytes) * t.depth + written

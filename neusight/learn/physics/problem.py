@@ -1,0 +1,109 @@
+"""Measured kernels as the fit of physics sees them: devices, kernels, conditions, weights, and the time expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.times import launch_s
+from neusight.executors.gpu.features.situation import LawfulSituation, situate
+from neusight.executors.gpu.tiling import TileChoice, Tiling
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.laws.constants import decode, encode, priors, with_values
+from neusight.laws.physics import DEFAULT, Physics
+from neusight.learn.physics.solve import STEP, Rows, Solution, solve
+
+
+@dataclass(frozen=True)
+class Part:
+    """Kernels of one device and kind that were taken in one way; columns of shape (n,).
+
+    ``floor_s`` is what the launch of each took, where it is known from the data [s]; NaN where the conditions tell it.
+    """
+
+    device: DeviceSpec
+    kind: str
+    batch: KernelBatch
+    conditions: Conditions
+    latency_s: np.ndarray
+    floor_s: np.ndarray
+    weight: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def expected_s(self, physics: Physics, choice: TileChoice, tiling: Tiling | None) -> tuple[np.ndarray, Tiling]:
+        """Time with launch [s], and the tiles it was computed with."""
+        s = situate(self.batch, self.device, choice, tiling, physics, self.conditions)
+        launch = launch_s(self.conditions, physics) if isinstance(s, LawfulSituation) else self.floor_s
+        return s.expected_s + launch, s.tiling
+
+
+@dataclass
+class Problem:
+    """All parts, the tile choice of float32 libraries, and the constants that are to be found."""
+
+    parts: Sequence[Part]
+    choice: TileChoice
+    names: tuple[str, ...]
+    _tilings: list[Tiling] = field(default_factory=list)
+    _idle: set[tuple[str, int]] = field(default_factory=set)
+
+    def physics(self, place: np.ndarray) -> Physics:
+        """The constants at a place."""
+        known = priors(DEFAULT)
+        return with_values(DEFAULT, {n: decode(known[n], float(v)) for n, v in zip(self.names, place, strict=True)})
+
+    def rows(self) -> Rows:
+        """Targets, weights and effects of all parts."""
+        kinds = sorted({part.kind for part in self.parts})
+        named = sorted({(part.device.id, part.kind) for part in self.parts})
+        effect = [np.full(len(part), named.index((part.device.id, part.kind))) for part in self.parts]
+        return Rows(
+            target=np.log(np.concatenate([part.latency_s for part in self.parts])),
+            weight=np.concatenate([part.weight for part in self.parts]),
+            effect=np.concatenate(effect),
+            kind_of_effect=np.array([kinds.index(kind) for _, kind in named]),
+        )
+
+    def evaluate(self, place: np.ndarray) -> np.ndarray:
+        """Log times with the tiles of least time."""
+        physics = self.physics(place)
+        found = [part.expected_s(physics, self.choice, None) for part in self.parts]
+        self._tilings = [tiling for _, tiling in found]
+        return np.concatenate([np.log(times) for times, _ in found])
+
+    def jacobian(self, place: np.ndarray) -> np.ndarray:
+        """Derivatives of the log times, tiles held: at a minimum over candidates those are the minimum's."""
+        at = [self._log_times(number, self.physics(place)) for number in range(len(self.parts))]
+        slopes = np.zeros((sum(len(p) for p in self.parts), len(place)), dtype=np.float32)
+        for column, name in enumerate(self.names):
+            moved = place.copy()
+            moved[column] += STEP
+            physics, start = self.physics(moved), 0
+            for number, part in enumerate(self.parts):
+                if (name, number) not in self._idle:
+                    slope = (self._log_times(number, physics) - at[number]) / STEP
+                    slopes[start : start + len(part), column] = slope
+                    if not slope.any():
+                        self._idle.add((name, number))
+                start += len(part)
+        return slopes
+
+    def _log_times(self, number: int, physics: Physics) -> np.ndarray:
+        return np.log(self.parts[number].expected_s(physics, self.choice, self._tilings[number])[0])
+
+
+def fit(problem: Problem, steps: int = 12, report: Callable[[int, float], None] | None = None) -> Solution:
+    """Solve a problem from the centres of the priors."""
+    known = priors(DEFAULT)
+    centre = np.array([encode(known[name], known[name].value) for name in problem.names])
+    spread = np.array([known[name].spread for name in problem.names])
+    # The first evaluation sets the tiles that the derivatives hold.
+    return solve(
+        problem.rows(), problem.evaluate, problem.jacobian, {"centre": centre, "spread": spread}, steps, report
+    )
