@@ -67,8 +67,8 @@ def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
 def find_device(name_or_path: str) -> Found:
     """The device that an id, a driver's name, a short name or a path stands for; no file is opened for an id.
 
-    ``4090``, ``RTX 4090`` and ``rtx4090`` are ``rtx-4090``; ``h100`` and ``H100 80GB`` are what ``customary.toml``
-    says, ``h100 pcie`` the only one with both words.
+    ``4090``, ``RTX 4090`` and ``rtx4090`` are ``rtx-4090``, and not ``rtx-4090-d``; ``h100`` and ``H100 80GB`` are what
+    ``customary.toml`` says, ``h100 pcie`` the only one with both words.
 
     Raises:
         DeviceError: no device has this name, or several have and none is customary.
@@ -113,17 +113,21 @@ def _ids() -> tuple[str, ...]:
 
 
 def _short(name: str, asked: str) -> Found:
-    """The device that all words of a short name belong to."""
+    """The device that all words of a short name belong to: the plain one (``rtx-4070`` beside ``rtx-4070-ti``), whose
+    words all others have as well, or the customary one.
+    """
     words = set(_words(name))
     fitting = [id_ for id_ in _ids() if words <= _vocabulary()[id_] and words & _chips(id_)]
     if not fitting:
         hint = nearest(name, _ids()) or nearest(name, _aliases()) or ": see `neusight devices list`"
         raise DeviceError(f"unknown device '{shown(asked)}'{hint}")
+    shared = set.intersection(*(set(_words(id_)) for id_ in fitting))
+    if plain := next((id_ for id_ in fitting if set(_words(id_)) == shared), None):
+        return Found(name=plain, asked=asked.strip())
     customary = [id_ for id_ in fitting if id_ in _parse(_HERE / "customary.toml").values()]
-    chosen = fitting if len(fitting) == 1 else customary
-    if len(chosen) != 1:
+    if len(customary) != 1:
         raise DeviceError(f"'{shown(asked)}' may be {_some(fitting)}: name one of them")
-    return Found(name=chosen[0], others=tuple(id_ for id_ in fitting if id_ != chosen[0]), asked=asked.strip())
+    return Found(name=customary[0], others=tuple(id_ for id_ in fitting if id_ != customary[0]), asked=asked.strip())
 
 
 def _words(name: str) -> list[str]:

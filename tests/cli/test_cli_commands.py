@@ -66,7 +66,7 @@ def test_short_names_of_gpus_and_dtypes_say_what_they_were_taken_for() -> None:
         ("h100-sxm-80gb", "bfloat16"),
         ("rtx-4090", "bfloat16"),
     ]
-    assert "note: h100 taken as h100-sxm-80gb; others: h100-nvl-94gb, h100-pcie-80gb\n" in result.stderr
+    assert "note: h100 taken as h100-sxm-80gb; others: h100-nvl-94gb, h100-pcie-80gb, h100-sxm-96gb" in result.stderr
     assert "note: 4090 taken as rtx-4090\n" in result.stderr
     for command in (
         ("sweep", "gpt2", "--gpu", "a100", "--dtype", "half,float"),

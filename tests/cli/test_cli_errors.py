@@ -18,7 +18,7 @@ def test_names_figures_and_sizes_that_are_none() -> None:
     wrong: dict[tuple[object, ...], str] = {
         ("predict", "gpt2", "--gpu", "a100-pci-80gb"): "'a100-pci-80gb'; did you mean a100-pcie-80gb",
         ("predict", "gpt2", "--gpu", "l4,l44", "--format", "json"): "'l44'",
-        ("predict", "gpt2", "--gpu", "6000"): "may be rtx-6000-ada, rtx-pro-6000-server",
+        ("predict", "gpt2", "--gpu", "6000"): "may be quadro-rtx-6000, rtx-6000-ada, rtx-pro-6000-max-q",
         ("predict", "gpt2-lrage", "--gpu", "l4"): "did you mean gpt2-large",
         ("predict", "gpt2", "--gpu", "./nowhere.toml"): "nowhere.toml",
         (*ON_L4, "--set", "dram_bandwidth=4.8TB"): "unit 'TB'",

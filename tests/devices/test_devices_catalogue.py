@@ -18,6 +18,14 @@ gtx-1080-ti rtx-2080-ti quadro-rtx-8000 a100-pcie-40gb a100-pcie-80gb a100-sxm-4
 rtx-a6000 rtx-3090 rtx-4090 rtx-6000-ada l4 l20 l40 l40s h100-pcie-80gb h100-sxm-80gb h100-nvl-94gb h20 a800-sxm-80gb
 h800-sxm-80gb h200-sxm-141gb h200-nvl-141gb gh200-96gb b200-sxm-180gb b300-sxm-288gb gb200-186gb gb300-288gb
 rtx-5090 rtx-pro-6000-server mi100 mi210 mi250 mi300x mi325x mi355x arc-pro-b60 tensordash tensordash-dense
+a10g a2 a800-pcie-80gb gb10 gh200-144gb gtx-1060-6gb gtx-1070 gtx-1080 gtx-1660-ti h100-sxm-96gb h100-sxm-96gb-hbm2e
+h800-pcie-80gb jetson-agx-orin jetson-orin-nano jetson-thor-t5000 m40-12gb mi250x mi350x p40 quadro-rtx-4000
+quadro-rtx-5000 quadro-rtx-6000 rtx-2000-ada rtx-2060 rtx-2060-super rtx-2070 rtx-2070-super rtx-2080 rtx-2080-super
+rtx-3050 rtx-3060 rtx-3060-ti rtx-3070 rtx-3070-ti rtx-3080 rtx-3080-ti rtx-3090-ti rtx-4000-ada rtx-4000-sff-ada
+rtx-4060 rtx-4060-ti-16gb rtx-4060-ti-8gb rtx-4070 rtx-4070-super rtx-4070-ti rtx-4070-ti-super rtx-4080
+rtx-4080-super rtx-4090-d rtx-4500-ada rtx-5000-ada rtx-5060 rtx-5060-ti rtx-5060-ti-16gb rtx-5070 rtx-5070-ti
+rtx-5080 rtx-5090-d rtx-a2000-12gb rtx-a4000 rtx-a4500 rtx-a5000 rtx-a5500 rtx-pro-6000-max-q rtx-pro-6000-workstation
+rx-7700-xt rx-7800-xt rx-7900-xt rx-7900-xtx titan-rtx titan-v titan-xp v100s-pcie-32gb
 """
 
 DEVICES = list_devices()
@@ -30,10 +38,12 @@ BANDWIDTH_GB_PER_S = {
     "GDDR5": (100, 400),
     "GDDR5X": (300, 600),
     "GDDR6": (200, 1000),
-    "GDDR6X": (700, 1100),
-    "GDDR7": (800, 2000),
+    "GDDR6X": (500, 1100),
+    "GDDR7": (400, 2000),
     "LPDDR4": (10, 140),
-    "HBM2": (700, 1700),
+    "LPDDR5": (50, 250),
+    "LPDDR5X": (100, 600),
+    "HBM2": (600, 1700),
     "HBM2e": (900, 3300),
     "HBM3": (2500, 6000),
     "HBM3e": (4000, 9000),
@@ -79,10 +89,12 @@ def sources(spec: DeviceSpec) -> Iterator[str]:
 
 
 def peak_of_lanes(spec: DeviceSpec) -> float | None:
-    """Two operations a lane and clock [FLOP/s]; CDNA 3 and later are rated with packed float32, two products a lane."""
+    """Two operations a lane and clock [FLOP/s]; CDNA 3 and later and RDNA 3 are rated with two products a lane
+    (packed or issued in pairs).
+    """
     lanes = {
         "nvidia": LANES.get(spec.compute_capability or "", 128),
-        "amd": 128 if spec.architecture in ("CDNA 3", "CDNA 4") else 64,
+        "amd": 128 if spec.architecture in ("CDNA 3", "CDNA 4", "RDNA 3") else 64,
     }
     return 2 * lanes[spec.vendor] * spec.sm_count * spec.boost_clock_hz if spec.vendor in lanes else None
 
@@ -103,6 +115,19 @@ def rates(spec: DeviceSpec) -> Iterator[str]:
     # No tensor core does more than 32 dense float16 operations for one float32 operation of its vector lanes.
     if spec.vendor == "nvidia" and matrix.get("float16", 0) > 32 * vector["float32"]:
         yield "float16 is not dense"
+
+
+def sums(spec: DeviceSpec) -> Iterator[str]:
+    """GeForce boards sum products at half rate in float32: the file gives that rate, a note the other one."""
+    clocks_per_s = spec.sm_count * spec.boost_clock_hz
+    half = spec.matrix_flops_per_s.get("float16")
+    if "GeForce" not in spec.name or not half:
+        return
+    if half / clocks_per_s != pytest.approx(512, rel=0.02):
+        yield f"{half / clocks_per_s:.0f} float16 operations a clock and multiprocessor, not 512 as GeForce boards do"
+    said = re.search(r"with float16 accumulation \(([\d.]+)", spec.notes)
+    if not said or float(said[1]) * 1e12 != pytest.approx(2 * half, rel=0.01):
+        yield "says not what the rate with float16 accumulation is"
 
 
 def memory(spec: DeviceSpec) -> Iterator[str]:
@@ -132,7 +157,7 @@ def host(spec: DeviceSpec) -> Iterator[str]:
         yield f"is of kind {spec.kind}"
 
 
-RULES: tuple[Callable[[DeviceSpec], Iterator[str]], ...] = (names, sources, rates, memory, host)
+RULES: tuple[Callable[[DeviceSpec], Iterator[str]], ...] = (names, sources, rates, sums, memory, host)
 
 
 @pytest.mark.parametrize("spec", DEVICES, ids=lambda spec: spec.id)
@@ -172,8 +197,25 @@ def test_figures_of_the_datasheets_and_drivers() -> None:
         ("mi100", "matrix_flops_per_s.float32"): 46.1e12,
         ("mi300x", "matrix_flops_per_s.float16"): 1307.4e12,
         ("arc-pro-b60", "sm_count"): 20,
+        ("a10g", "matrix_flops_per_s.bfloat16"): 70e12,
+        ("a10g", "sm_count"): 80,
+        ("gh200-144gb", "usable_bytes"): 153_008_209_920,
+        ("h100-sxm-96gb-hbm2e", "dram_bandwidth_bytes_per_s"): 2.4e12,
+        ("m40-12gb", "vector_flops_per_s.float32"): 6.83e12,
+        ("p40", "vector_flops_per_s.float32"): 11.76e12,
+        ("titan-v", "vector_flops_per_s.float32"): 14.9e12,
+        ("quadro-rtx-6000", "matrix_flops_per_s.float16"): 130.5e12,
+        ("rtx-2080", "matrix_flops_per_s.float16"): 40.3e12,
+        ("rtx-3080", "matrix_flops_per_s.float16"): 59.5e12,
+        ("rtx-a5000", "matrix_flops_per_s.bfloat16"): 111.1e12,
+        ("rtx-4080", "matrix_flops_per_s.float8"): 194.9e12,
+        ("rtx-4090-d", "sm_count"): 114,
+        ("rtx-5080", "matrix_flops_per_s.float4"): 900.4e12,
+        ("rtx-pro-6000-workstation", "matrix_flops_per_s.float16"): 503.8e12,
+        ("rx-7900-xtx", "matrix_flops_per_s.float16"): 122.9e12,
+        ("mi350x", "matrix_flops_per_s.float8"): 4613.7e12,
     }
     for (name, field), value in said.items():
         key, _, dtype = field.partition(".")
         figure = getattr(load_device(name), key)
-        assert (figure[dtype] if dtype else figure) == pytest.approx(value), (name, field)
+        assert (figure[dtype] if dtype else figure) == pytest.approx(value, rel=1e-3), (name, field)

@@ -61,9 +61,16 @@ def test_short_names_are_the_only_device_that_has_them_or_the_customary_one() ->
         **dict.fromkeys(("4090", "rtx4090", "RTX 4090", "geforce rtx 4090"), "rtx-4090"),
         **{"H100 SXM": "h100-sxm-80gb", "h100 pcie": "h100-pcie-80gb", "A100 80GB": "a100-sxm-80gb"},
         **{"2080ti": "rtx-2080-ti", "a6000": "rtx-a6000", "6000 ada": "rtx-6000-ada", "b200": "b200-sxm-180gb"},
+        # The plain board, where others have its name and more.
+        **{"4070": "rtx-4070", "4070 Ti": "rtx-4070-ti", "RTX 4070 SUPER": "rtx-4070-super", "3080": "rtx-3080"},
+        **{"rtx 2080": "rtx-2080", "1080": "gtx-1080", "7900 XT": "rx-7900-xt", "4060": "rtx-4060"},
+        **{"RTX 4060 Ti": "rtx-4060-ti-8gb", "4060 ti 16gb": "rtx-4060-ti-16gb", "5060 Ti 16GB": "rtx-5060-ti-16gb"},
+        **{"titan v": "titan-v", "rtx a2000": "rtx-a2000-12gb", "h800": "h800-sxm-80gb", "gh200": "gh200-96gb"},
     }
     assert {name: find_device(name).name for name in short} == short
-    assert find_device("h100").assumption == ("h100 taken as h100-sxm-80gb; others: h100-nvl-94gb, h100-pcie-80gb")
+    assert find_device("v100 32gb pcie").assumption == "v100 32gb pcie taken as v100-pcie-32gb"
+    others = "a100-pcie-40gb, a100-pcie-80gb, a100-sxm-40gb"
+    assert find_device("a100").assumption == f"a100 taken as a100-sxm-80gb; others: {others}"
     assert find_device("4090").assumption == "4090 taken as rtx-4090"
     with pytest.warns(UserWarning, match="h100 taken as h100-sxm-80gb"):
         assert load_device("h100").id == "h100-sxm-80gb"
@@ -87,7 +94,8 @@ def test_names_and_files_that_are_none(tmp_path: Path, mine) -> None:
     wrong = {
         "a100-pcie-80": ["unknown device 'a100-pcie-80'", "did you mean", "a100-pcie-80gb"],
         "zzzzzzzz": ["neusight devices list"],
-        "6000": ["'6000' may be rtx-6000-ada, rtx-pro-6000-server: name one of them"],
+        "6000 pro": ["'6000 pro' may be rtx-pro-6000-max-q, rtx-pro-6000-server, rtx-pro-6000-workstation: name one"],
+        "titan": ["may be titan-rtx, titan-v, titan-xp"],
         "a100 40gb": ["may be a100-pcie-40gb, a100-sxm-40gb"],
         "80gb": ["unknown device"],
         "h" * 20_000: ["unknown device 'hhh", "…"],

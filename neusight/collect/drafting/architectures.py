@@ -55,7 +55,15 @@ _GRAPHICS = _rates(float64=4, float32=256, float16=256)
 _HOPPER = _share(HOPPER_TENSOR_CLOCK, tf32=2048, float16=4096, float8=8192, int8=8192)
 _BLACKWELL = _share(BLACKWELL_TENSOR_CLOCK, tf32=4096, float16=8192, float8=16384, float6=16384, float4=32768)
 
+_RDNA3 = _rates(float16=512, int8=512, int4=1024)
+
 ARCHITECTURES = (
+    Architecture(
+        capability="5.2",
+        like="m40-12gb",
+        matrix={},
+        vector=_rates(float64=8, float32=256, float16=256, bfloat16=0),
+    ),
     Architecture(
         capability="6.0",
         like="p100-sxm2-16gb",
@@ -89,6 +97,12 @@ ARCHITECTURES = (
         vector=_rates(float64=64, float32=128, float16=512, bfloat16=256),
     ),
     Architecture(capability="8.6", like="a10", geforce_like="rtx-3090", matrix=_AMPERE, vector=_GRAPHICS),
+    Architecture(
+        capability="8.7",
+        like="jetson-agx-orin",
+        matrix=_rates(tf32=1024, float16=2048, int8=4096),
+        vector=_GRAPHICS,
+    ),
     Architecture(capability="8.9", like="l40s", geforce_like="rtx-4090", matrix=_ADA, vector=_GRAPHICS),
     Architecture(
         capability="9.0",
@@ -106,6 +120,12 @@ ARCHITECTURES = (
         capability="10.3",
         like="b300-sxm-288gb",
         matrix={"float64": 4, **_BLACKWELL, "float4": 1.5 * _BLACKWELL["float4"], "int8": 512},
+        vector=_GRAPHICS,
+    ),
+    Architecture(
+        capability="11.0",
+        like="jetson-thor-t5000",
+        matrix=_rates(tf32=4096, float16=8192, float8=16384, float6=16384, float4=32768, int8=16384),
         vector=_GRAPHICS,
     ),
     Architecture(
@@ -142,6 +162,20 @@ ARCHITECTURES = (
         vector=_rates(float64=128, float32=256, float16=256),
         transfers_per_clock=4,
         sms_per_die=32,
+    ),
+    Architecture(
+        capability="gfx1100",
+        like="rx-7900-xtx",
+        matrix=_RDNA3,
+        vector=_rates(float64=8, float32=256, float16=256),
+        transfers_per_clock=16,
+    ),
+    Architecture(
+        capability="gfx1101",
+        like="rx-7700-xt",
+        matrix=_RDNA3,
+        vector=_rates(float64=8, float32=256, float16=256),
+        transfers_per_clock=16,
     ),
 )
 
