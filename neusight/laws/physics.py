@@ -62,9 +62,9 @@ class Power:
     """Against the table of energies by process node."""
     voltage_exponent: float = constant(1.0, 0.2, "magnitude seen in float32 kernels")
     """Of the boost clock over the node's usual one: boards that run below it need less voltage."""
-    speed_exponent: float = constant(0.6, 0.2, "magnitude seen in float32 kernels")
+    speed_exponent: float = constant(0.5, 0.2, "P ~ f V^2: between 1/3 (V ~ f) and 1 (V constant)")
     """By which the clock falls with excess power: power goes with clock times voltage squared."""
-    static_share: float = constant(0.03, 0.2, "magnitude seen in float32 kernels")
+    static_share: float = constant(0.1, 0.5, "idle boards under load: 5 to 20 % of the limit")
     """Power that neither arithmetic nor traffic explains, as a share of the limit."""
     static_w: float = constant(20.0, 0.2, "magnitude seen in float32 kernels")
     """The same of any board [W]."""
@@ -149,6 +149,8 @@ class Matrix:
     """Exponent of the norm that joins the times of resources."""
     l2_share: float = constant(0.7, 0.4, "gpu-benches, L2 bandwidth: 0.4 to 0.6 of the ports; blocks of a cluster share")
     """Sustained share of the ports between SMs and L2, for panels that neighbouring blocks share."""
+    cluster: float = constant(0.6, 0.3, "CUTLASS: clusters of two blocks fetch the panel that they share once")
+    """Panels that cross the ports of an SM where blocks of a cluster share them, over those without."""
     miss_slope: float = constant(0.7, 0.4, "guess, as for float32 products")
     """Steepness with which re-reads between waves miss L2, an octave of panel bytes."""
     miss_centre: float = constant(1.0, 0.7, "guess, as for float32 products", scale="linear")
@@ -156,7 +158,8 @@ class Matrix:
     always_missed: float = constant(0.05, 0.7, "guess, as for float32 products")
     """Share of them that misses however small the panels are."""
     step_s: float = constant(1.5e-9, 0.7, "a main loop of 256 elements in flight and a DRAM latency of 0.5 us")
-    """Latency that a block waits for an element of its inner extent [s]."""
+    """Latency that a block waits for an element of its inner extent [s], where 164 KiB of shared memory hold what is in
+    flight."""
     step_hot: float = constant(0.5, 0.3, "gpu-benches, latency: L2 about half of DRAM")
     """The same where operands lie in L2, over that from DRAM."""
     split_s: float = constant(2e-6, 0.7, "guess: one more small kernel")

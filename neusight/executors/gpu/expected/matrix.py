@@ -35,6 +35,8 @@ PARTIAL_BYTES = 4.0
 """Of an element of a partial result [B], kept in float32."""
 REFERENCE_RATE = 2048.0
 """FLOP a clock of the SM on which constants are stated: an A100's, in 16 bit (whitepaper, 2020)."""
+REFERENCE_SHARED_BYTES = 164.0 * 1024
+"""Shared memory of that SM."""
 REFERENCE_NM = 7.0
 """Process node on which the energy is stated."""
 BLOCKS_OF_SM = 2.0
@@ -73,7 +75,14 @@ class _Law:
     @property
     def port(self) -> float:
         """Bytes a second between L2 and one SM."""
-        return self.physics.matrix.l2_share * L2_BYTES_PER_CLOCK_PER_SM * self.device.boost_clock_hz
+        matrix = self.physics.matrix
+        shared = matrix.cluster if reads_shared_memory(self.device) else 1.0
+        return matrix.l2_share / shared * L2_BYTES_PER_CLOCK_PER_SM * self.device.boost_clock_hz
+
+    @property
+    def step_s(self) -> float:
+        """Latency for an element of the inner extent: Little's law, with what shared memory holds in flight."""
+        return self.physics.matrix.step_s * REFERENCE_SHARED_BYTES / self.device.shared_memory_per_sm_bytes
 
     def rate_ratio(self, p: Product) -> np.ndarray:
         """FLOP a clock of an SM, over ``REFERENCE_RATE``."""
@@ -117,7 +126,7 @@ def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.nda
         work = (tile_m * tile_n + half * (tile_m + tile_n)) * (depth + physics.matrix.prologue_depth)
         time_s = busiest * (work * each)
         time_s += busiest * (tile_m + tile_n) * depth * (p.b_bytes / law.port)
-        time_s += np.ceil(share / BLOCKS_OF_SM) * depth * physics.matrix.step_s
+        time_s += np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s
         if parts > 1:
             time_s += physics.matrix.split_s + np.where((depth < LEAST_DEPTH) | (p.batch > 1), np.inf, 0.0)
         better = time_s < least
@@ -181,7 +190,7 @@ def matrix_times(
         compute_s=compute_s * (1.0 + matrix.misaligned_cost * odd),
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2 / (law.port * active),
-        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * matrix.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
+        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
         added_s=start_s(device, conditions, physics) + np.where(t.parts > 1.0, matrix.split_s, 0.0),
         switching_j=flops * flop_energy_j(p, device, physics) * np.where(conditions.random, 1.0, matrix.quiet_energy),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
