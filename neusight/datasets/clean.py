@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.batches import MAY_BE_ZERO
+from neusight.datasets.columns import MAY_BE_ZERO
 from neusight.datasets.load import collected, kernel_columns
 from neusight.datasets.measured import measured
 from neusight.devices import DeviceSpec

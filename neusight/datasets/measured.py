@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neusight.datasets.batches import DTYPE_NAMES, to_batches
+from neusight.datasets.batches import to_batches
+from neusight.datasets.columns import DTYPE_NAMES
 from neusight.datasets.load import device_of
 from neusight.datasets.observe import observed_tiles
 from neusight.devices import DeviceSpec
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Batches = Sequence[tuple[KernelBatch, np.ndarray]]
-_PRODUCTS = (*GEMM_FAMILIES, "attention_context", "attention_generation")
+_PRODUCTS = (
+    *GEMM_FAMILIES,
+    *("attention_context", "attention_generation", "attention_mla", "attention_sparse"),
+)
 _ORIGIN = ("gpu", "dtype", "framework", "version", "kernel", "kv_cache_dtype")
 
 
