@@ -222,6 +222,12 @@ def table_without_op(path: Path, schema: Any) -> Table:
     return max(candidates, key=lambda t: len(t.required))
 
 
+def is_kernel_table(names: Collection[str]) -> bool:
+    """Whether a file with columns of these names holds measured kernels or collectives."""
+    required = [set(t.required) for t in KERNEL_TABLES.values()]
+    return is_collected(list(names)) or any(needed <= set(names) for needed in required)
+
+
 def check_known(path: Path, column: str, values: Sequence[Any], known: Collection[str]) -> None:
     """Refuse values of a column that are none of ``known``.
 
