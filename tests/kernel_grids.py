@@ -132,7 +132,6 @@ MAKERS = {
     "conv2d": convolutions,
     "attention": attentions,
     "grouped_gemm": grouped_gemms,
-    "moe": moes,
     "elementwise": elementwise,
     "row_reduction": row_reductions,
     "memory": moves,

@@ -38,6 +38,13 @@ SKIPPED = "skipped*.parquet"
 """Files of what a collection could not measure, beside its tables: sample, family, op, dtype, reason."""
 PARTS = ("kernels", "models")
 """Folders of a data set that hold its tables."""
+NODE_GPUS = {
+    "a100_dgx": "a100-sxm-80gb",
+    "a100_pairwise_nvlink": "a100-pcie-80gb",
+    "h100_dgx": "h100-sxm-80gb",
+    "h100_pairwise_nvlink": "h100-nvl-94gb",
+}
+"""GPUs of the machines that tables of collectives name instead."""
 
 
 def load_kernels(path: Path | None = None, families: Sequence[str] | None = None) -> pd.DataFrame:
@@ -145,6 +152,8 @@ def _kernel_frame(path: Path) -> pd.DataFrame:
         check_columns(path, found, table.schema)
         frame = table.to_pandas()
         frame["op"] = frame["family"] = found.name
+    if "gpu" not in frame and "node" in frame:
+        frame["gpu"] = frame["node"].map(NODE_GPUS)
     check_filled(path, frame, ("gpu", "op", "latency_ms"))
     if "split" not in frame:
         frame["split"] = ""
@@ -211,6 +220,12 @@ def table_without_op(path: Path, schema: Any) -> Table:
             "it needs gpu, op, dtype, latency_ms and the op's shape"
         )
     return max(candidates, key=lambda t: len(t.required))
+
+
+def is_kernel_table(names: Collection[str]) -> bool:
+    """Whether a file with columns of these names holds measured kernels or collectives."""
+    required = [set(t.required) for t in KERNEL_TABLES.values()]
+    return is_collected(list(names)) or any(needed <= set(names) for needed in required)
 
 
 def check_known(path: Path, column: str, values: Sequence[Any], known: Collection[str]) -> None:

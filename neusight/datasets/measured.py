@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neusight.datasets.batches import DTYPE_NAMES, to_batches
+from neusight.datasets.batches import to_batches
+from neusight.datasets.columns import DTYPE_NAMES
 from neusight.datasets.load import device_of
 from neusight.datasets.observe import observed_tiles
+from neusight.datasets.schema import SERVING_OPS
 from neusight.devices import DeviceSpec
 from neusight.errors import DeviceError
 from neusight.kernels import DTYPE_BYTES, KernelBatch, work_of
@@ -22,17 +24,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Batches = Sequence[tuple[KernelBatch, np.ndarray]]
-_PRODUCTS = (*GEMM_FAMILIES, "attention_context", "attention_generation")
-_ORIGIN = ("gpu", "dtype", "framework", "version", "kernel", "kv_cache_dtype")
+_PRODUCTS = (
+    *GEMM_FAMILIES,
+    *("attention_context", "attention_generation", "attention_mla", "attention_sparse"),
+)
+_ORIGIN = ("gpu", "dtype", "framework", "version", "kernel", "kv_cache_dtype", "eager", "timing", "operands")
 
 
 def measured(frame: pd.DataFrame, devices: Mapping[str, DeviceSpec] | None = None) -> pd.DataFrame:
     """The rows with their work and their device's limits, in SI units, as rules and the physics check need them.
 
     Adds ``latency_s``, ``execution_s`` (without the launch where that was measured, else the latency), ``flops``,
-    ``bytes`` (compulsory: every tensor once), ``padded_flops`` (whole tiles), ``flops_per_s``, ``bytes_per_s``
-    (peaks), ``l2_bytes``, ``bound_s`` (roofline), ``same`` (number of the group of rows of the same kernel, GPU and
-    software) and the columns of ``observed_tiles``.
+    ``bytes`` (compulsory: every tensor once), ``passes`` (kernels that share them), ``padded_flops`` (whole tiles),
+    ``flops_per_s``, ``bytes_per_s`` (peaks), ``l2_bytes``, ``bound_s`` (roofline), ``same`` (number of the group of
+    rows of the same kernel, GPU and software) and the columns of ``observed_tiles``.
 
     Args:
         frame: rows as ``load_kernels`` gives them.
@@ -46,11 +51,12 @@ def measured(frame: pd.DataFrame, devices: Mapping[str, DeviceSpec] | None = Non
     alone = frame["execution_ms"] * 1e-3 if "execution_ms" in frame else out["latency_s"]
     out["execution_s"] = alone.fillna(out["latency_s"])
     batches = to_batches(frame)
-    flops, moved = np.zeros(len(frame)), np.zeros(len(frame))
+    flops, moved, passes = np.zeros(len(frame)), np.zeros(len(frame)), np.ones(len(frame))
     for batch, positions in batches:
         work = work_of(batch)
         flops[positions], moved[positions] = work.flops, work.bytes
-    out["flops"], out["bytes"], out["same"] = flops, moved, _same(frame, batches)
+        passes[positions] = batch.columns.get("passes", 1)
+    out["flops"], out["bytes"], out["passes"], out["same"] = flops, moved, passes, _same(frame, batches)
     _add_limits(out, devices or {})
     padded = 2.0 * out["grid"] / out["split_k"] * out["tile_m"] * out["tile_n"] * out.get("k", np.nan)
     out["padded_flops"] = padded.where(out["family"] == "gemm").fillna(out["flops"])
@@ -74,6 +80,9 @@ def _same(frame: pd.DataFrame, batches: Batches) -> np.ndarray:
 
     same, groups = np.zeros(len(frame), dtype=np.int64), 0
     origin = frame[[name for name in _ORIGIN if name in frame]]
+    if "rows" in frame:
+        # A block of theirs has a row, however many elements there are in all.
+        origin = origin.assign(by_rows=frame["rows"].where(frame["op"].isin(SERVING_OPS)))
     for batch, positions in batches:
         keys = pd.DataFrame({f"kernel's {name}": column for name, column in batch.columns.items()})
         keys = keys.join(origin.iloc[positions].reset_index(drop=True))

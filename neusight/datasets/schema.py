@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from neusight.errors import DataError
 from neusight.kernels import KERNEL_CLASSES
+from neusight.kernels.families import LATER_FIELDS
 
 Kind = Literal["string", "integer", "number", "boolean"]
 ARROW: dict[str, str] = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
@@ -66,7 +67,11 @@ _LATENCY = Column("latency_ms", "number", "ms", meaning="time of the kernel, lau
 _HEAD = (Column("gpu", "string", meaning="id of the device catalogue"), Column("op", "string"))
 _DTYPE = Column("dtype", "string", meaning="element type of the operands")
 _SPLIT = Column("split", "string", required=False, meaning="train or test, as the origin assigned it")
-_ORIGIN = tuple(Column(name, "string", required=False) for name in ("framework", "version", "kernel"))
+_TAKEN = (
+    Column("timing", "string", required=False, meaning="profiler, events or wall; of a data set, where it is told"),
+    Column("operands", "string", required=False, meaning="repeated, model (within a forward pass) or flushed"),
+)
+_ORIGIN = (*(Column(name, "string", required=False) for name in ("framework", "version", "kernel")), *_TAKEN)
 _PROFILE = (
     Column("kernel_name", "string", required=False, meaning="the kernel that did the work"),
     Column("kernel_names", "string", required=False, meaning="all kernels that ran, ';'-separated"),
@@ -76,13 +81,22 @@ _PROFILE = (
 )
 _SERVING = (
     Column("gpu", "string", meaning="id of the device catalogue"),
-    *(Column(name, "string") for name in ("framework", "version", "kernel", "dtype")),
+    Column("framework", "string"),
+    Column("dtype", "string"),
+    *(Column(name, "string", required=False) for name in ("version", "kernel")),
+    *_TAKEN,
+)
+_CACHED = (*_SERVING, Column("kv_cache_dtype", "string"))
+_LATENT = (
+    *(*_CACHED, Column("phase", "string", meaning="context or generation")),
+    *_integers("batch", "q_len", "kv_len", "num_heads", "qk_dim", "v_dim"),
 )
 _HEADS = _integers("batch", "num_heads", "num_kv_heads", "head_dim", "window")
 
 TWO_TENSOR_OPS = ("add", "mul", "div", "pow", "sub")
 ONE_TENSOR_OPS = ("add_scalar", "mul_scalar", "div_scalar", "pow_scalar", "sub_scalar")
 FUNCTION_OPS = ("relu", "gelu", "tanh", "sigmoid", "silu", "exp", "log", "sqrt", "neg")
+SERVING_OPS = ("rope", "rope_eager", "silu_and_mul", "silu_mul_eager", "add3")
 
 KERNEL_TABLES: dict[str, Table] = {
     table.name: table
@@ -95,7 +109,8 @@ KERNEL_TABLES: dict[str, Table] = {
                 _SPLIT,
                 _LATENCY,
                 *_ORIGIN,
-                Column("eager", "boolean", required=False),
+                Column("eager", "boolean", required=False, meaning="launched one by one, not in a graph"),
+                Column("bias", "boolean", required=False, meaning="that of float32 linear layers where missing"),
                 Column("batch", "integer", required=False, meaning="products a launch; 1 where missing"),
                 *_integers("m", "n", "k"),
                 *_PROFILE,
@@ -105,12 +120,17 @@ KERNEL_TABLES: dict[str, Table] = {
         Table(
             "elementwise",
             (*_HEAD, _DTYPE, _SPLIT, _LATENCY, *_ORIGIN, *_integers("rows", "cols"), *_PROFILE),
-            ops=TWO_TENSOR_OPS + ONE_TENSOR_OPS + FUNCTION_OPS,
+            ops=TWO_TENSOR_OPS + ONE_TENSOR_OPS + FUNCTION_OPS + SERVING_OPS,
         ),
         Table(
             "row_reduction",
             (*_HEAD, _DTYPE, _SPLIT, _LATENCY, *_ORIGIN, *_integers("rows", "cols"), *_PROFILE),
-            ops=("softmax", "layer_norm"),
+            ops=("softmax", "layer_norm", "rms_norm", "rms_norm_eager", "add_rms_norm"),
+        ),
+        Table(
+            "memory",
+            (*_HEAD, _DTYPE, _SPLIT, _LATENCY, *_ORIGIN, *_integers("rows", "cols")),
+            ops=("embedding",),
         ),
         Table(
             "conv2d",
@@ -127,11 +147,32 @@ KERNEL_TABLES: dict[str, Table] = {
         ),
         Table(
             "attention_context",
-            (*_SERVING, Column("kv_cache_dtype", "string"), *_HEADS, *_integers("seq_len"), _LATENCY),
+            (
+                *(*_CACHED, *_HEADS),
+                *(
+                    Column("seq_len", "integer"),
+                    Column("prefix_len", "integer", required=False, meaning="cached before"),
+                ),
+                _LATENCY,
+            ),
         ),
         Table(
             "attention_generation",
-            (*_SERVING, Column("kv_cache_dtype", "string"), *_HEADS, *_integers("kv_len"), _LATENCY),
+            (*_CACHED, *_HEADS, Column("kv_len", "integer", meaning="tokens already cached"), _LATENCY),
+        ),
+        Table("attention_mla", (*_LATENT, _LATENCY)),
+        Table(
+            "attention_sparse",
+            (Column("op", "string"), *_LATENT, Column("top_k", "integer", meaning="keys of a query"), _LATENCY),
+            ops=("indexer_logits", "sparse_mla"),
+        ),
+        Table(
+            "grouped_gemm",
+            (
+                *(*_SERVING, *_integers("num_groups")),
+                Column("tokens_per_group", "integer", required=False, meaning="as planned, give or take 30 %"),
+                *(Column("tokens", "number", meaning="of all groups"), *_integers("n", "k"), _LATENCY),
+            ),
         ),
         Table(
             "moe",
@@ -148,6 +189,15 @@ KERNEL_TABLES: dict[str, Table] = {
             (
                 *(Column(name, "string") for name in ("gpu", "nccl_version", "collective", "dtype")),
                 *_integers("num_gpus"),
+                Column("bytes", "integer", "B"),
+                _LATENCY,
+            ),
+        ),
+        Table(
+            "collectives",
+            (
+                *(Column("node", "string", meaning="kind of machine"), Column("collective", "string")),
+                *_integers("num_gpus", "devices_per_node"),
                 Column("bytes", "integer", "B"),
                 _LATENCY,
             ),
@@ -222,7 +272,11 @@ MODEL_TABLE = Table(
 
 def _collected(family: str, kernel: type[Any]) -> Table:
     """Rows that `neusight collect` measured: every field of the kernel, with the conditions of the measurement."""
-    shape = tuple(Column(f.name, _KINDS[str(f.type)]) for f in fields(kernel) if f.name not in ("op", "dtype"))
+    shape = tuple(
+        Column(f.name, _KINDS[str(f.type)], required=f.name not in LATER_FIELDS)
+        for f in fields(kernel)
+        if f.name not in ("op", "dtype")
+    )
     sample = Column("sample", "string", meaning="names a planned measurement; no two rows of a set share it")
     head = (sample, Column("family", "string"), *_HEAD, _DTYPE, _SPLIT, _LATENCY)
     return Table(family, (*head, *shape, *_conditions(), *_ORIGIN, *_PROFILE))

@@ -91,7 +91,7 @@ def physics(work: pd.DataFrame) -> pd.DataFrame:
             **{name: work[name] for name in keys},
             "above_peak": 100.0 * (work["flops"] / time_s > work["flops_per_s"]),
             "above_dram": 100.0 * rate,
-            "uncached": 100.0 * (rate & (work["bytes"] > 2 * work["l2_bytes"])),
+            "uncached": 100.0 * (rate & (work["bytes"] / work["passes"] > 2 * work["l2_bytes"])),
             "utilisation": (work["bound_s"] / time_s).where(time_s > 5e-5),
         }
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.datasets.clean import invalid
-from neusight.datasets.load import SKIPPED, collected, devices_beside, doubled, every_row, tables_in
+from neusight.datasets.load import SKIPPED, collected, devices_beside, doubled, every_row, is_kernel_table, tables_in
 from neusight.datasets.manifest import (
     About,
     FileRecord,
@@ -88,7 +88,7 @@ def verify(name_or_path: str | Path) -> VerifyReport:
     hashes = check_hashes(folder, manifest.files) if manifest else {}
     problems = [f"{path} is {state}: copy it again from its source" for path, state in hashes.items() if state != "ok"]
     tables: dict[str, pd.DataFrame] = {}
-    if tables_in(folder):
+    if tables_in(folder) and (manifest is None or any(is_kernel_table(file.columns) for file in manifest.files)):
         devices, frame = devices_beside(folder), every_row(folder)
         problems += implausible(frame, devices)
         tables = tables_of(frame[~invalid(frame) & ~doubled(frame)], devices)

@@ -75,11 +75,13 @@ def products_of(batch: KernelBatch) -> tuple[KernelBatch, KernelBatch]:
 
 
 def check_experts(experts: int, everyone: int, top_k: int) -> None:
-    """Refuse experts that devices cannot share evenly, or that are fewer than a token takes.
+    """Refuse experts that devices cannot share evenly, or that are fewer than a token takes, and tokens that take none.
 
     Raises:
         CoverageError: which they are.
     """
+    if top_k < 1:
+        raise CoverageError(f"top_k={top_k}: a token takes at least one expert")
     if everyone % experts:
         raise CoverageError(f"experts={experts} does not divide all_experts={everyone}: devices hold equal shares")
     if not top_k <= everyone <= MOST_EXPERTS:

@@ -55,12 +55,12 @@ def test_kernels_of_one_split(predictor: Predictor, tmp_path: Path) -> None:
 
 
 def test_dtypes_that_cannot_be_computed_are_skipped_with_their_reason(predictor: Predictor, tmp_path: Path) -> None:
-    dtypes = ["float32", "int4_wo", "bfloat16"]
+    dtypes = ["float32", "nvfp4", "bfloat16"]
     file = gemm_file(tmp_path / "gemm.parquet", predictor, {"t4": [1.0, 1.0, 1.0]}, dtype=dtypes)
     found = evaluate_kernels(file, predictor)
     assert [row["dtype"] for row in found["rows"]] == ["float32"]
     reasons = {row["dtype"]: (row["count"], row["reason"]) for row in found["skipped"]}
-    assert reasons["int4_wo"] == (1, "dtype 'int4_wo' is not estimated")
+    assert reasons["nvfp4"] == (1, "dtype 'int4_wo' is not estimated")
     assert "t4 does not compute in bfloat16" in reasons["bfloat16"][1]
     file = gemm_file(tmp_path / "other.parquet", predictor, {"t4": [1.0]}, dtype="bfloat16")
     with pytest.raises(DataError, match="t4 does not compute in bfloat16"):

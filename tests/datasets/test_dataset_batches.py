@@ -75,8 +75,8 @@ def test_every_row_lands_in_one_batch_at_its_position(rows):
 
 
 def test_every_op_of_the_schema_becomes_a_kernel(rows):
-    for table in ("gemm", "elementwise", "row_reduction", "conv2d"):
-        template = {"gemm": "bmm", "elementwise": "add", "row_reduction": "softmax", "conv2d": "conv2d"}[table]
+    templates = {"gemm": "bmm", "row_reduction": "softmax", "conv2d": "conv2d", "elementwise": "add", "memory": "add"}
+    for table, template in templates.items():
         for op in KERNEL_TABLES[table].ops:
             ((batch, _),) = to_batches(rows({"op": template}).assign(op=op).drop(columns="family"))
             assert batch.family == table
@@ -90,10 +90,10 @@ def test_a_shape_that_is_none_is_located(rows):
 
 
 def test_an_unknown_dtype_and_a_family_without_kernel_are_refused(rows):
-    with pytest.raises(DataError, match="dtype 'int4_wo'"):
-        to_batches(rows({"dtype": "int4_wo"}))
-    with pytest.raises(DataError, match="rows of 'moe' are no single kernels"):
-        to_batches(rows({}).assign(family="moe"))
+    with pytest.raises(DataError, match="dtype 'nvfp4'"):
+        to_batches(rows({"dtype": "nvfp4"}))
+    with pytest.raises(DataError, match="rows of 'nccl' are no single kernels"):
+        to_batches(rows({}).assign(family="nccl"))
 
 
 def test_generation_attends_to_the_cache_and_itself(parquet, rows):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernel_grids import moes
 
 from neusight.kernels import KernelBatch, Work, work_of
-from neusight.kernels.moe import active_experts, local_pairs
+from neusight.kernels.moe import active_experts, local_pairs, products_of
 from neusight.kernels.named import requested
 
 
@@ -166,3 +167,12 @@ def test_work_of_a_column_is_that_of_its_rows() -> None:
     together = work_of(moe(tokens=tokens, distribution="power_law_1.2"))
     alone = [work_of(moe(tokens=int(n), distribution="power_law_1.2")).bytes[0] for n in tokens]
     assert together.bytes.tolist() == alone
+
+
+def test_experts_of_any_layer_do_what_their_products_do() -> None:
+    batch = moes(np.random.default_rng(0), 200, "bfloat16")
+    work, products = work_of(batch), [work_of(product) for product in products_of(batch)]
+    assert (work.flops == products[0].flops + products[1].flops).all()
+    assert (work.read_bytes > batch["tokens"].clip(max=local_pairs(batch)) * batch["hidden"] * 2).all()
+    assert (work.write_bytes >= 2 * batch["tokens"] * batch["hidden"]).all()
+    assert (active_experts(batch) <= batch["experts"]).all()
