@@ -20,40 +20,31 @@ LEAST_CLOCK = 0.1
 """Share of the boost clock below which no limiter goes (assumption: idle clocks of about 200 MHz)."""
 SHARPNESS = 32.0
 """Of the smooth maximum(1, x) with which the limit sets in: at the limit itself it costs 2 % (assumption)."""
-_NODES_NM = np.array([3.0, 4.0, 5.0, 7.0, 12.0, 16.0])
-"""Process nodes [nm] of the two tables below, as manufacturers name them."""
-_PJ_PER_FLOP = np.array([10.0, 11.5, 12.3, 14.2, 15.5, 17.7])
-"""Energy [pJ] of a float32 FLOP, all of the SM included, on each node (fitted by eye to power-limited GPUs of
-neusight-fp32 on nodes that it has, between them an assumption; as a whole scaled by ``flop_energy_scale``)."""
-_USUAL_HZ = np.array([2.6e9, 2.52e9, 2.5e9, 1.8e9, 1.71e9, 1.73e9])
-"""Boost clocks [Hz] of desktop boards of the node (datasheets of RTX 4090, RTX 2080, GTX 1080; 3, 5 and 7 nm are
-assumptions)."""
-_SERVER_CLOCK = 0.77
-"""Share of them at which server boards of the node run, and for which the energies hold (assumption)."""
-
-MATRIX_ENERGY = {"float16": 0.07, "bfloat16": 0.07, "tf32": 0.13, "float8": 0.04, "int8": 0.04, "float64": 1.5}
-"""Energy a FLOP on matrix units against a float32 FMA (assumption: H100 SXM draws 700 W at about 700 dense bf16
-TFLOP/s, half of it for arithmetic)."""
-
+_NODES_NM = np.array([4.0, 5.0, 8.0, 12.0, 16.0, 28.0])
+_USUAL_HZ = np.array([2.52e9, 2.5e9, 1.8e9, 1.71e9, 1.73e9, 1.1e9])
+"""Boost clocks [Hz] of desktop boards of these process nodes [nm] (datasheets of RTX 4090, RX 7900 XTX, RTX 3080, RTX
+2080, GTX 1080, GTX TITAN X)."""
+REFERENCE_NM = 7.0
+"""Process node on which energies are stated."""
 
 def flop_energy_j(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     r"""Energy [J] of one float32 FLOP of an FMA at boost clock, all of the SM included.
 
-    .. math:: E = s\, E_{node} \left(\frac{f}{f_{usual}}\right)^v
+    .. math:: E = E_7 \left(\frac{l}{7}\right)^a \left(\frac{f}{f_{usual}}\right)^v
 
-    Energy goes with the square of the voltage, which a board that runs below the node's usual clock needs less of.
+    Energy goes with the square of the voltage, which a board that runs below its node's usual clock needs less of.
 
     Args:
-        device: process node [nm] and boost clock f [Hz].
-        physics: s ``flop_energy_scale`` and v ``voltage_exponent`` [-].
+        device: l, process node [nm], and f, boost clock [Hz].
+        physics: E_7 ``lane_pj`` [pJ], a ``lane_node_exponent`` and v ``voltage_exponent`` [-].
 
-    Source: fitted (table and constants) to the clocks that power-limited GPUs hold in large float32 products.
-    Validity: boards of 3 to 16 nm; other nodes count as the nearest. Without voltages held-out GPUs come out 2.1
-    points worse (linear).
+    Source: form of CMOS switching energy; constants fitted. Validity: boards of 4 to 28 nm. Without voltages held-out
+    GPUs come out 2.1 points worse (linear).
     """
-    usual_hz = _SERVER_CLOCK * float(np.interp(device.process_nm, _NODES_NM, _USUAL_HZ))
-    node_j = 1e-12 * float(np.interp(device.process_nm, _NODES_NM, _PJ_PER_FLOP))
-    return physics.power.flop_energy_scale * node_j * (device.boost_clock_hz / usual_hz) ** physics.power.voltage_exponent
+    power = physics.power
+    usual_hz = float(np.interp(device.process_nm, _NODES_NM, _USUAL_HZ))
+    node = (device.process_nm / REFERENCE_NM) ** power.lane_node_exponent
+    return 1e-12 * power.lane_pj * node * (device.boost_clock_hz / usual_hz) ** power.voltage_exponent
 
 
 def budget_w(device: DeviceSpec, physics: Physics = DEFAULT) -> float:

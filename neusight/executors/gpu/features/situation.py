@@ -26,17 +26,14 @@ from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share, re
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.power import (
-    MATRIX_ENERGY,
     PowerDemand,
     budget_w,
     flop_energy_j,
     slow_down,
     traffic_energy_j,
 )
-from neusight.laws.waves import idle_factor, rounds
+from neusight.laws.waves import idle_factor, issue_share, rounds
 
-VECTOR_SHARE = 0.5
-"""Share of the vector pipelines' peak that pointwise arithmetic sustains (assumption)."""
 LEAST_GAP = 1.02
 """Expected time over bound, at least (assumption: no kernel was seen closer), so that its logit stays finite."""
 RESTED_OPS = ("bmm",)
@@ -84,7 +81,7 @@ class Situation:
         """Algorithms of convolutions; None for other families."""
         if self.batch.family != "conv2d":
             return None
-        return plan_convolutions(self.batch, self.work, self.device, self.dram_bytes_per_s)
+        return plan_convolutions(self.batch, self.work, self.device, self.physics)
 
     @cached_property
     def dram_bytes_per_s(self) -> float:
@@ -148,8 +145,7 @@ class Situation:
     @cached_property
     def switching_j(self) -> np.ndarray:
         """Energy of the arithmetic at boost clock [J]."""
-        weight = by_distinct(self.batch["dtype"], self._energy_weight)
-        return flop_energy_j(self.device, self.physics) * self.flops * weight
+        return flop_energy_j(self.device, self.physics) * self.flops
 
     @cached_property
     def traffic_j(self) -> np.ndarray:
@@ -195,15 +191,11 @@ class Situation:
         plan = self.conv_plan
         return otherwise if plan is None else np.where(plan.applies, getattr(plan, name), otherwise)
 
-    def _energy_weight(self, dtype: str) -> float:
-        on_matrix_units = self.product and dtype in self.device.matrix_flops_per_s
-        return MATRIX_ENERGY.get(dtype, 1.0) if on_matrix_units else 1.0
-
     def _vector_compute_s(self) -> np.ndarray:
         even = rounds(self.tiling.tile_count, self.tiling.sm_count, self.physics.lanes.tail_share) / np.maximum(
             self.tiling.waves, 1e-9
         )
-        return self.work.flops / (flops_per_s(self.batch, self.device) * VECTOR_SHARE) * even
+        return self.work.flops / (flops_per_s(self.batch, self.device) * self.physics.lanes.vector_share) * even
 
 
 @dataclass(frozen=True)
@@ -279,7 +271,7 @@ def situate(
     work = work_of(batch)
     bound, law = bound_of(batch, work, device), str(law_names(batch, device)[0])
     if not law:
-        return Situation(batch, device, work, bound, tiling or tile(batch, device, choice), physics)
+        return Situation(batch, device, work, bound, tiling or tile(batch, device, choice, physics), physics)
     found = tiling or LAWS[law].tile(batch, device, physics)
     known = Conditions.asked(len(batch)) if conditions is None else conditions
     return LawfulSituation(batch, device, work, bound, found, physics, law, conditions=known)
@@ -363,7 +355,7 @@ def _product_compute_s(s: Situation) -> np.ndarray:
     intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
     sharpness = physics.lanes.shared_memory_sharpness
     operands = (1.0 + (physics.lanes.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
-    rate = flops_per_s(s.batch, s.device) / t.sm_count * physics.lanes.peak_share / operands
+    rate = flops_per_s(s.batch, s.device) / t.sm_count * physics.lanes.peak_share * issue_share(s.device, physics) / operands
     per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.lanes.prologue_depth)
     if s.batch.family == "attention":
         per_tile = s.work.flops / t.tile_count
