@@ -76,8 +76,8 @@ class Power:
     """Energy of a byte from HBM [pJ/B], memory, interface and controller; O'Connor et al. 2017 give 4 pJ/bit for HBM2's memory alone."""
     gddr_pj_per_byte: float = constant(150.0, 0.2, "magnitude seen in float32 kernels")
     """The same from GDDR [pJ/B]."""
-    rest_s: float = constant(0.003, 0.2, "magnitude seen in float32 kernels")
-    """How long a rested board may draw twice its limit before the limiter acts [s]."""
+    burst_s: float = constant(3e-3, 0.7, "limiters average over milliseconds")
+    """Length of a burst [s] after a rest at which half of the limit's slow-down is felt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +203,6 @@ class Matrix:
     """Energy of an 8-bit FLOP over that of a 16-bit one."""
     quiet_energy: float = constant(0.85, 0.2, "12 to 28 % faster where operands are not random")
     """Energy with operands that are not random, over that with random ones."""
-    burst_s: float = constant(3e-3, 0.7, "limiters average over milliseconds")
-    """Length of a burst [s] at which half of the power limit's slow-down is felt."""
     boost_gain: float = constant(1.08, 0.05, "GeForce boards run above their datasheet's boost clock by some percent")
     """By which consumer boards exceed the boost clock of their datasheet while no power limit acts."""
 

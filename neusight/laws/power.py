@@ -63,29 +63,31 @@ def budget_w(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
 
 
 def slow_down(
-    device: DeviceSpec, time_s: np.ndarray, energy_j: np.ndarray, rest_s: np.ndarray | float = 0.0,
+    device: DeviceSpec, time_s: np.ndarray, energy_j: np.ndarray, burst: np.ndarray | float = np.inf,
     physics: Physics = DEFAULT,
 ) -> np.ndarray:  # fmt: skip
-    r"""Factor of at least 1 by which the power limit stretches a kernel that would take ``time_s`` at full clock.
+    r"""Factor of at least 1 by which the power limit stretches kernels that would take ``time_s`` at full clock.
 
-    .. math:: k = \max\left(1, \left(\frac{E / t}{P_{left} (1 + \min(r / t, 1))}\right)^x\right)
+    .. math:: k = 1 + (k_\infty - 1) \frac{n t}{n t + b},\quad
+              k_\infty = \max\left(1, \left(\frac{E / t}{P_{left}}\right)^x\right)
 
-    Power goes with clock times voltage squared, so that speed falls slower than the power that is saved.
+    Power goes with clock times voltage squared, so that speed falls slower than the power that is saved. The limiter
+    averages over milliseconds, so that a burst of n kernels after a rest does not feel all of it.
 
     Args:
         device: gives what its limit leaves, see ``budget_w`` [W].
         time_s: t, duration at boost clock [s].
         energy_j: E, spent at boost clock [J].
-        rest_s: r, time for which the board may draw twice its limit, but no more; 0 in the middle of work [s].
-        physics: x ``speed_exponent`` [-], and what the board draws on its own.
+        burst: n, kernels that run back to back before the board rests; infinite in the middle of work.
+        physics: x ``power.speed_exponent`` [-], b ``power.burst_s`` [s], and what the board draws on its own.
 
-    Source: dynamic power of CMOS, P ~ f V²; exponent fitted.
-    Validity: float32 products on boards of 70 to 300 W; without the law held-out GPUs come out 15 points worse
-    (linear).
+    Source: dynamic power of CMOS, P ~ f V²; constants fitted.
+    Validity: products on boards of 70 to 1400 W; without the law held-out GPUs come out 15 points worse (linear).
     """
-    allowed = budget_w(device, physics) * (1.0 + np.minimum(rest_s / time_s, 1.0))
-    excess = physics.power.speed_exponent * np.log(np.maximum(energy_j / time_s / allowed, 1e-9))
-    return np.exp(np.logaddexp(0.0, SHARPNESS * excess) / SHARPNESS)
+    excess = physics.power.speed_exponent * np.log(np.maximum(energy_j / time_s / budget_w(device, physics), 1e-9))
+    whole = np.exp(np.logaddexp(0.0, SHARPNESS * excess) / SHARPNESS)
+    length_s = np.minimum(burst, 1e12) * time_s
+    return np.asarray(1.0 + (whole - 1.0) * length_s / (length_s + physics.power.burst_s))
 
 
 def traffic_energy_j(
@@ -115,8 +117,7 @@ class PowerDemand:
     """What kernels need at full clock; columns of shape (n,).
 
     ``clocked_s`` is the time of what runs at the core clock (arithmetic and L2) [s], ``dram_s`` of what does not [s];
-    ``switching_j`` the energy of arithmetic at boost clock [J], ``traffic_j`` that of moving bytes [J], ``rest_s`` the
-    time for which the kernel, measured alone, was allowed twice the limit [s]. ``budget_w`` [W] and ``speed_exponent``
+    ``switching_j`` the energy of arithmetic at boost clock [J], ``traffic_j`` that of moving bytes [J]. ``budget_w`` [W] and ``speed_exponent``
     [-] are the device's, the same for all kernels.
     """
 
@@ -124,7 +125,6 @@ class PowerDemand:
     dram_s: np.ndarray
     switching_j: np.ndarray
     traffic_j: np.ndarray
-    rest_s: np.ndarray
     budget_w: float
     speed_exponent: float
 
@@ -149,7 +149,7 @@ class PowerDemand:
         return replace(parts[0], **columns)
 
 
-_COLUMNS = ("clocked_s", "dram_s", "switching_j", "traffic_j", "rest_s")
+_COLUMNS = ("clocked_s", "dram_s", "switching_j", "traffic_j")
 
 
 def sustained_clock(demand: PowerDemand, counts: np.ndarray | None = None) -> np.ndarray:
@@ -170,10 +170,8 @@ def sustained_clock(demand: PowerDemand, counts: np.ndarray | None = None) -> np
     window of some ten milliseconds.
     """
 
-    relief = 1.0 + np.minimum(demand.rest_s / demand.time_s(1.0), 1.0) if counts is None else 1.0
-
     def over(clock: np.ndarray) -> np.ndarray:
-        excess = demand.energy_j(clock) - demand.budget_w * relief * demand.time_s(clock)
+        excess = demand.energy_j(clock) - demand.budget_w * demand.time_s(clock)
         return excess if counts is None else (counts * excess).sum()
 
     low = np.full(demand.dram_s.shape if counts is None else (), LEAST_CLOCK)

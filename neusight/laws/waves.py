@@ -47,8 +47,8 @@ def idle_factor(tile_elements: np.ndarray, resident: np.ndarray, idle_cost: floa
     return 1.0 + idle_cost * np.maximum(0.0, 1.0 - resident * tile_elements / FULL_TILE)
 
 
-DUAL = 129
-"""Lanes of an SM above which its peak counts two instructions a lane."""
+DUAL = 100
+"""Lanes of a compute unit of AMD from which its peak counts two operations a lane, dual-issued or packed."""
 INTEGERS_TOO, HOPPER, CONSUMER_BLACKWELL = 8.6, 9.0, 12.0
 """Compute capabilities from which SMs have 128 lanes again, of which half serves integers; of Hopper and datacentre
 Blackwell none does."""

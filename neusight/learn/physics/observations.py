@@ -171,9 +171,9 @@ def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: in
                 parts.append(
                     Part(
                         device=rows.device,
-                        kind=kind,
+                        kind=kind if rows.device.vendor == "nvidia" else f"{kind}/{rows.device.vendor}",
                         batch=rows.batch.take(mine),
-                        conditions=Conditions.of(len(mine)),
+                        conditions=Conditions.of(len(mine), burst=1.0 if kind == "bmm" else np.inf),
                         latency_s=rows.latency_s[mine],
                         floor_s=floor_s[mine],
                         weight=np.full(len(mine), GROUP_WEIGHT / len(mine)),

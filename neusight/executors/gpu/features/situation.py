@@ -7,20 +7,20 @@ transfers; the tile models learn what remains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.laws import LAWS, law_names
-from neusight.executors.gpu.expected.times import Times, burst_of, hot_share, limited
+from neusight.executors.gpu.expected.times import Times, hot_share
 from neusight.executors.gpu.features.convolution import ConvPlan, plan_convolutions
 from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
 from neusight.executors.gpu.tiling.decompose import WARP_SOFTMAX_COLS
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import Work, by_distinct, conv_gemm, element_bytes, filled_groups, work_of
+from neusight.kernels.work import Work, conv_gemm, element_bytes, filled_groups, work_of
 from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
 from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
@@ -36,11 +36,6 @@ from neusight.laws.waves import idle_factor, issue_share, rounds
 
 LEAST_GAP = 1.02
 """Expected time over bound, at least (assumption: no kernel was seen closer), so that its logit stays finite."""
-RESTED_OPS = ("bmm",)
-"""Operators that were measured on a board that had rested; the others were timed back to back (seen in the data: short
-``bmm`` of power-limited boards run faster than long ones, ``linear`` do not)."""
-
-
 ONE_PASS = ("sum", "mean", "max", "argmax", "amax", "cumsum", "prod", "any", "all", "norm", "var")
 """Row-wise operators that read their input once (PyTorch, ``Reduce.cuh``)."""
 
@@ -54,6 +49,7 @@ class Situation:
     work: Work
     bound: Bound
     tiling: Tiling
+    conditions: Conditions
     physics: Physics = DEFAULT
 
     @cached_property
@@ -153,15 +149,10 @@ class Situation:
         return traffic_energy_j(self.device, self.dram_bytes, self.l2_bytes, self.physics)
 
     @cached_property
-    def rest_s(self) -> np.ndarray:
-        """For how long a kernel that runs alone may draw twice the limit [s]."""
-        return self.physics.power.rest_s * np.isin(self.batch["op"], RESTED_OPS)
-
-    @cached_property
     def throttle(self) -> np.ndarray:
         """Factor, at least 1, that the power limit adds."""
         energy_j = self.switching_j + self.traffic_j
-        return slow_down(self.device, self.unlimited_s, energy_j, self.rest_s, self.physics)
+        return slow_down(self.device, self.unlimited_s, energy_j, self.conditions.burst, self.physics)
 
     def power_demand(self) -> PowerDemand:
         """Times and energies at full clock, for kernels that share a power budget."""
@@ -170,7 +161,6 @@ class Situation:
             dram_s=self.dram_s,
             switching_j=self.switching_j,
             traffic_j=self.traffic_j,
-            rest_s=self.rest_s,
             budget_w=budget_w(self.device, self.physics),
             speed_exponent=self.physics.power.speed_exponent,
         )
@@ -203,7 +193,6 @@ class LawfulSituation(Situation):
     """Kernels whose family has a law of its own, under the conditions in which they run."""
 
     law: str = ""
-    conditions: Conditions = field(kw_only=True)
 
     @cached_property
     def times(self) -> Times:
@@ -235,15 +224,6 @@ class LawfulSituation(Situation):
         return self.times.traffic_j
 
     @cached_property
-    def rest_s(self) -> np.ndarray:
-        return np.zeros(len(self.batch))
-
-    @cached_property
-    def throttle(self) -> np.ndarray:
-        energy_j = self.switching_j + self.traffic_j
-        return limited(self.device, self.unlimited_s, energy_j, burst_of(self.conditions), self.physics)
-
-    @cached_property
     def added_s(self) -> np.ndarray:
         return self.times.added_s
 
@@ -270,11 +250,11 @@ def situate(
     """
     work = work_of(batch)
     bound, law = bound_of(batch, work, device), str(law_names(batch, device)[0])
-    if not law:
-        return Situation(batch, device, work, bound, tiling or tile(batch, device, choice, physics), physics)
-    found = tiling or LAWS[law].tile(batch, device, physics)
     known = Conditions.asked(len(batch)) if conditions is None else conditions
-    return LawfulSituation(batch, device, work, bound, found, physics, law, conditions=known)
+    if not law:
+        return Situation(batch, device, work, bound, tiling or tile(batch, device, choice, physics), known, physics)
+    found = tiling or LAWS[law].tile(batch, device, physics)
+    return LawfulSituation(batch, device, work, bound, found, known, physics, law)
 
 
 def lane_waste(s: Situation) -> np.ndarray:
