@@ -58,11 +58,11 @@ class Cache:
 class Power:
     """Energies, and what a board does about them."""
 
-    lane_pj: float = constant(16.0, 0.3, "boards of 70 to 75 W hold 3 to 4.5 TFLOP/s of float32 on 12 to 16 nm")
+    lane_pj: float = constant(12.0, 0.4, "boards of 70 to 75 W hold 3 to 4.5 TFLOP/s of float32 on 12 to 16 nm")
     """Energy of a float32 FLOP of an FMA [pJ] at 7 nm, all of the SM included."""
-    lane_node_exponent: float = constant(0.35, 0.2, "guess: energy falls slower than the node's name", scale="linear")
+    lane_node_exponent: float = constant(0.8, 0.4, "guess: energy falls with the node's name, or slower", scale="linear")
     """By which it grows with the process node."""
-    voltage_exponent: float = constant(1.0, 0.2, "magnitude seen in float32 kernels")
+    voltage_exponent: float = constant(1.0, 0.4, "P ~ f V^2 with V between constant and proportional to f: 0 to 2")
     """Of the boost clock over the node's usual one: boards that run below it need less voltage."""
     speed_exponent: float = constant(0.5, 0.2, "P ~ f V^2: between 1/3 (V ~ f) and 1 (V constant)")
     """By which the clock falls with excess power: power goes with clock times voltage squared."""
@@ -193,6 +193,18 @@ class Matrix:
     """What summing the parts of a product that was cut along its depth adds [s]."""
     misaligned_cost: float = constant(0.05, 0.7, "guess")
     """Share that products of extents that are no multiples of eight take longer."""
+    block_cost: float = constant(0.2, 0.7, "DeepSeek-V3 report: partial sums are promoted and scaled every 128 elements")
+    """Share that products whose 8-bit operands carry a scale for each block take longer."""
+    unpack_cost: float = constant(0.3, 0.7, "guess: weights of 8 or 4 bits are widened before they are multiplied")
+    """Share that products with narrow weights take longer."""
+    quantise_start: float = constant(0.5, 0.5, "guess: a small kernel between others")
+    """Start of the kernel that makes activations 8-bit, over that of a kernel by itself."""
+    quantise_cost: float = constant(0.7, 0.5, "guess: what it reads was just written, and partly lies in L2")
+    """Its time over that of its bytes from DRAM."""
+    quantise_vllm: float = constant(1.0, 0.4, "guess: engines differ in how many passes they make")
+    """Time of quantisation in vLLM over SGLang's."""
+    quantise_trtllm: float = constant(1.0, 0.4, "the same")
+    """Time of quantisation in TensorRT-LLM over SGLang's."""
     pj_per_flop: float = constant(1.2, 0.3, "H100 SXM: 700 W at about 730 TFLOP/s of dense bf16, most of it arithmetic")
     """Energy of a 16-bit FLOP [pJ] at 7 nm on an SM of 2048 FLOP a clock, all of the SM included."""
     node_exponent: float = constant(0.6, 0.2, "guess: energy falls slower than the node's name", scale="linear")

@@ -151,8 +151,8 @@ def parts_of(observed: Sequence[Observed], kind: Callable[[Observed], str] | Non
 def kind_of(o: Observed) -> str:
     """Kind of kernels that share what a device has of its own: law, bits of the operands and how they are scaled."""
     dtype = str(o.batch["dtype"][0])
-    scaling = str(o.batch["scaling"][0]) if "scaling" in o.batch.columns else ""
-    return "/".join(part for part in (o.law, dtype.replace("bfloat16", "float16"), scaling) if part)
+    more = [str(o.batch[name][0]) for name in ("scaling", "weight_dtype", "kv_dtype") if name in o.batch.columns]
+    return "/".join(part for part in (o.law, dtype.replace("bfloat16", "float16"), *more) if part)
 
 
 def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: int = 0) -> list[Part]:

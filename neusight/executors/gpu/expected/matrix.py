@@ -15,7 +15,7 @@ from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import by_distinct, conv_gemm, element_bytes, result_bytes, weight_bytes, work_of
+from neusight.kernels.work import by_distinct, conv_gemm, element_bytes, result_bytes, weight_bytes
 from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
@@ -30,6 +30,8 @@ SPLITS = (1, 2, 4, 8, 16)
 """Parts into which the inner extent may be cut."""
 ALIGNED = 8
 """Elements of 16 bits that make up a load of 16 bytes."""
+CUT_BYTES = 2.0
+"""Bytes of an operand's element from which products are cut along their depth."""
 LEAST_DEPTH = 64.0
 """Inner extent [elements] that is left to a part, at least: one step of a main loop."""
 PARTIAL_BYTES = 4.0
@@ -121,6 +123,8 @@ def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.nda
     best = np.zeros(len(p.m), dtype=int)
     least = np.full(len(p.m), np.inf)
     half = law.half(p)
+    # Libraries cut 16-bit products alone, one at a time: kernels for 8-bit operands come without split-K.
+    whole = (p.batch > 1) | (p.a_bytes < CUT_BYTES)
     each = 2.0 * device.sm_count / (p.flops_per_s * physics.matrix.share * clock_gain(device, physics))
     for number, (tile_m, tile_n, parts) in enumerate(zip(_M[:, 0], _N[:, 0], _S[:, 0], strict=True)):
         depth = p.k / parts
@@ -132,7 +136,7 @@ def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.nda
         time_s += busiest * (tile_m + tile_n) * depth * (p.b_bytes / law.port)
         time_s += np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s
         if parts > 1:
-            time_s += physics.matrix.split_s + np.where((depth < LEAST_DEPTH) | (p.batch > 1), np.inf, 0.0)
+            time_s += physics.matrix.split_s + np.where(whole | (depth < LEAST_DEPTH), np.inf, 0.0)
         better = time_s < least
         least = np.where(better, time_s, least)
         best[better] = number
@@ -187,18 +191,52 @@ def matrix_times(
     odd = (p.k % ALIGNED != 0) | (p.n % ALIGNED != 0)
     hot = hot_share(device, conditions, physics)
     dram, l2 = _traffic(p, t, device, physics)
-    cold = work_of(batch).bytes * (1.0 - hot) + dram
+    cold = compulsory(p) * (1.0 - hot) + dram
     active = np.minimum(tiles, device.sm_count)
     return Times(
-        compute_s=compute_s * (1.0 + matrix.misaligned_cost * odd),
+        compute_s=compute_s * (1.0 + matrix.misaligned_cost * odd) * _conversion(batch, physics),
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2 / (law.port * active),
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
-        added_s=start_s(device, conditions, physics) + np.where(t.parts > 1.0, matrix.split_s, 0.0),
+        added_s=start_s(device, conditions, physics)
+        + np.where(t.parts > 1.0, matrix.split_s, 0.0)
+        + _quantisation_s(batch, device, conditions, physics),
         switching_j=2.0 * p.batch * p.m * p.n * p.k * flop_energy_j(p, device, physics) * np.where(conditions.random, 1.0, matrix.quiet_energy),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=matrix.overlap,
     )
+
+
+def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:
+    """Factor [-] of scales for each block, and of weights that are widened first; 1 for families without either."""
+    if batch.family != "gemm":
+        return np.ones(len(batch))
+    blocks = np.where(batch["scaling"] == "block", physics.matrix.block_cost, 0.0)
+    return np.asarray(1.0 + blocks + np.where(batch["weight_dtype"] != "", physics.matrix.unpack_cost, 0.0))
+
+
+def _quantisation_s(
+    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics
+) -> np.ndarray:
+    """Time [s] of what makes 16-bit activations 8-bit: three bytes an element, and a pass before that which looks for
+    the largest of all where one scale holds for a whole tensor.
+    """
+    if batch.family != "gemm":
+        return np.zeros(len(batch))
+    matrix = physics.matrix
+    searched = batch["scaling"] == "tensor"
+    bytes_ = np.where(searched, 5.0, 3.0) * batch["batch"] * batch["m"].astype(float) * batch["k"]
+    moved_s = matrix.quantise_cost * bytes_ / sustained_dram_bytes_per_s(device, physics)
+    start = matrix.quantise_start * physics.start.cycles / device.boost_clock_hz
+    own_s = np.where(searched, 2.0, 1.0) * start + moved_s
+    vllm, trtllm = (conditions.engine == name for name in ("vllm", "trtllm"))
+    own_s = own_s * np.select([vllm, trtllm], [matrix.quantise_vllm, matrix.quantise_trtllm], 1.0)
+    return np.where(batch["quantised"], own_s, 0.0)
+
+
+def compulsory(p: Product) -> np.ndarray:
+    """Bytes of operands and result, each once [B]."""
+    return p.batch * (p.m * p.k * p.a_bytes + p.k * p.n * p.b_bytes + p.m * p.n * p.c_bytes)
 
 
 def flop_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarray:

@@ -1,0 +1,191 @@
+"""Features of kernels whose family has a law of its own: what limits them, how they lie on the device, who runs them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neusight.errors import CoverageError
+from neusight.executors.gpu.expected.times import Times
+from neusight.executors.gpu.features.formulas import formula
+from neusight.executors.gpu.features.situation import LawfulSituation, Situation
+
+LEAST_SHARE = 2.0**-8
+"""Of the expected time, below which a resource no longer counts."""
+
+
+def _times(s: Situation) -> Times:
+    if not isinstance(s, LawfulSituation):
+        raise CoverageError(f"{s.batch.family} kernels on {s.device.id} have no law of their own: use other features")
+    return s.times
+
+
+def _share(part_s: np.ndarray, s: Situation) -> np.ndarray:
+    """log2 of a part of the expected time, clipped."""
+    return np.asarray(np.log2(np.clip(part_s / s.expected_s, LEAST_SHARE, 1.0)))
+
+
+def _engine(s: Situation, *names: str) -> np.ndarray:
+    return np.isin(s.conditions.engine, names)
+
+
+def _variant(s: Situation, *names: str) -> np.ndarray:
+    return np.isin(s.conditions.variant, names)
+
+
+@formula
+def compute_share(s: Situation) -> np.ndarray:
+    """log2 of the arithmetic's share of the expected time."""
+    return _share(s.compute_s * s.throttle, s)
+
+
+@formula
+def dram_share(s: Situation) -> np.ndarray:
+    """log2 of the DRAM traffic's share of the expected time."""
+    return _share(s.dram_s, s)
+
+
+@formula
+def l2_share(s: Situation) -> np.ndarray:
+    """log2 of the L2 traffic's share of the expected time."""
+    return _share(s.l2_s, s)
+
+
+@formula
+def serial_share(s: Situation) -> np.ndarray:
+    """log2 of the share that a chain of dependent accesses takes of the expected time."""
+    return _share(_times(s).serial_s, s)
+
+
+@formula
+def added_share(s: Situation) -> np.ndarray:
+    """log2 of the share of start, end and further small kernels in the expected time."""
+    return _share(s.added_s, s)
+
+
+@formula
+def log2_throttle(s: Situation) -> np.ndarray:
+    """By how much the power limit stretches the kernel."""
+    return np.asarray(np.log2(s.throttle))
+
+
+@formula
+def hot(s: Situation) -> np.ndarray:
+    """Share of operands that an earlier use left in L2."""
+    return s.hot if isinstance(s, LawfulSituation) else np.zeros(len(s.batch))
+
+
+@formula
+def log2_cycled_over_l2(s: Situation) -> np.ndarray:
+    """Bytes touched between two uses of an operand, over L2; cold ones count as 16 times L2."""
+    return np.log2(np.clip(s.conditions.cycled_bytes / s.device.l2_capacity_bytes, 2.0**-6, 2.0**4))
+
+
+@formula
+def log2_parts(s: Situation) -> np.ndarray:
+    """Parts into which the inner extent is cut."""
+    return np.log2(np.broadcast_to(np.asarray(s.tiling.parts, dtype=float), (len(s.batch),)))
+
+
+@formula
+def log2_rows(s: Situation) -> np.ndarray:
+    """Rows of the product, up to 4096."""
+    return np.log2(np.clip(s.tiling.down * s.tiling.tile_m, 1.0, 4096.0))
+
+
+@formula
+def rows_of_tile(s: Situation) -> np.ndarray:
+    """Share of the tiles' rows that the product fills."""
+    m = s.batch["m"].astype(float) if "m" in s.batch.columns else s.tiling.down * s.tiling.tile_m
+    return m / (np.ceil(m / s.tiling.tile_m) * s.tiling.tile_m)
+
+
+@formula
+def log2_products_waves(s: Situation) -> np.ndarray:
+    """Tiles of 128x128 an SM: waves that do not hang on the tile that was picked."""
+    tiles = s.tiling.tile_count * s.tiling.tile_m * s.tiling.tile_n / (128.0 * 128.0)
+    return np.log2(np.clip(tiles / s.device.sm_count, 2.0**-8, 2.0**6))
+
+
+@formula
+def aligned_16_bytes(s: Situation) -> np.ndarray:
+    """Inner and outer extent are multiples of eight elements."""
+    names = [name for name in ("n", "k") if name in s.batch.columns]
+    return np.all([s.batch[name] % 8 == 0 for name in names], axis=0) if names else np.ones(len(s.batch), dtype=bool)
+
+
+@formula
+def in_graph(s: Situation) -> np.ndarray:
+    """Timed inside of a CUDA graph."""
+    return s.conditions.timing == "graph"
+
+
+@formula
+def profiled(s: Situation) -> np.ndarray:
+    """Timed by a profiler, without launch."""
+    return s.conditions.timing == "profiler"
+
+
+@formula
+def equal_values(s: Situation) -> np.ndarray:
+    """Operands that are not random, which draw less power."""
+    return ~s.conditions.random.astype(bool)
+
+
+@formula
+def by_vllm(s: Situation) -> np.ndarray:
+    """Run by vLLM."""
+    return _engine(s, "vllm")
+
+
+@formula
+def by_sglang(s: Situation) -> np.ndarray:
+    """Run by SGLang."""
+    return _engine(s, "sglang")
+
+
+@formula
+def by_trtllm(s: Situation) -> np.ndarray:
+    """Run by TensorRT-LLM."""
+    return _engine(s, "trtllm")
+
+
+@formula
+def by_triton(s: Situation) -> np.ndarray:
+    """A kernel written in Triton."""
+    return _variant(s, "triton")
+
+
+@formula
+def by_flashinfer(s: Situation) -> np.ndarray:
+    """A kernel of FlashInfer."""
+    return _variant(s, "flashinfer")
+
+
+@formula
+def by_deepgemm(s: Situation) -> np.ndarray:
+    """A kernel of DeepGEMM."""
+    return _variant(s, "deepgemm")
+
+
+@formula
+def eight_bits(s: Situation) -> np.ndarray:
+    """Arithmetic on 8-bit operands."""
+    return np.isin(s.batch["dtype"], ("float8", "int8"))
+
+
+@formula
+def scaled_in_blocks(s: Situation) -> np.ndarray:
+    """8-bit operands with a scale for each block."""
+    return s.batch["scaling"] == "block" if "scaling" in s.batch.columns else np.zeros(len(s.batch), dtype=bool)
+
+
+@formula
+def quantises(s: Situation) -> np.ndarray:
+    """Activations arrive in 16 bits and are made 8-bit on the way."""
+    return s.batch["quantised"] if "quantised" in s.batch.columns else np.zeros(len(s.batch), dtype=bool)
+
+
+@formula
+def narrow_weights(s: Situation) -> np.ndarray:
+    """Weights in fewer bits than the arithmetic."""
+    return s.batch["weight_dtype"] != "" if "weight_dtype" in s.batch.columns else np.zeros(len(s.batch), dtype=bool)
