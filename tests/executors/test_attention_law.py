@@ -53,6 +53,14 @@ def test_times_are_finite_and_above_the_bound(gpu: str, engine: str, variant: st
     assert (t.unlimited_s >= 0.9 * work.flops / device.gemm_flops_per_s("float16")).all()
 
 
+@pytest.mark.parametrize("gpu", ["mi100", "p4", "b200-sxm-180gb", "rtx-4090", "t4"])
+@pytest.mark.parametrize("op", ["forward", "backward", "indexer"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_any_device_direction_and_dtype(gpu: str, op: str, dtype: str) -> None:
+    time_s = total_s(some(op=op, dtype=dtype, causal=False, window=0), gpu)
+    assert (np.isfinite(time_s) & (time_s > 0)).all()
+
+
 @pytest.mark.parametrize("gpu", GPUS)
 def test_more_bandwidth_is_never_slower(gpu: str) -> None:
     batch, bandwidth = some(), load_device(gpu).dram_bandwidth_bytes_per_s

@@ -391,7 +391,7 @@ def _unlimited_s(s: _Scores, blocks: _Blocks, score_cycles: np.ndarray, parts: n
     """Time at full clock [s], with the usual ``overlap`` of four: near enough to choose by."""
     compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
     dram_s = s.bytes * (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics)
-    fourth = compute_s**4 + l2_s**4 + serial_s**4 + dram_s**4
+    fourth = sum(np.square(np.square(time_s)) for time_s in (compute_s, l2_s, serial_s, dram_s))
     return np.sqrt(np.sqrt(fourth))
 
 
