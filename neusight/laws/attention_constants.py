@@ -23,9 +23,9 @@ class AttentionConstants:
     """By how much longer 8-bit products take with sums that are promoted."""
     shared_memory: float = constant(1.0, 0.2, "128 bytes a clock; each warp reads all keys and values once")
     """Share of the reads of keys and values from shared memory that nothing hides."""
-    exposed: float = constant(0.4, 0.5, "guess: other blocks of the SM hide about half of the softmax")
+    exposed: float = constant(0.5, 0.5, "guess: other blocks of the SM hide about half of the softmax")
     """Share of the softmax that nothing hides."""
-    exposed_asynchronous: float = constant(0.3, 0.5, "FlashAttention-3, section 3: two warpgroups take turns")
+    exposed_asynchronous: float = constant(0.5, 0.5, "guess: FlashAttention-3 lets two warpgroups take turns")
     """The same for kernels whose products run beside it."""
     latency_cycles: float = constant(500.0, 0.5, "guess: product, softmax, product, each of some hundred cycles")
     """Of a tile of keys, which the longest block waits for [cycles]."""
@@ -39,17 +39,15 @@ class AttentionConstants:
     """Blocks whose waiting an SM overlaps."""
     resident_small: float = constant(6.0, 0.5, "guess: blocks of few rows and little shared memory")
     """The same of kernels for single queries of few heads."""
-    chain_s: float = constant(
-        3e-6, 0.5, "guess: lengths, pages, queries, keys, result: five dependent accesses of 0.6 us"
-    )
+    chain_s: float = constant(1e-6, 1.0, "guess: one or two accesses of 0.6 us that depend on each other")
     """What a block waits for beside its keys [s]."""
-    plain_chain: float = constant(0.3, 0.5, "guess: without pages and lengths, partly the start's own")
+    plain_chain: float = constant(0.5, 0.7, "guess: without pages and lengths, half of the accesses")
     """Share of it where keys and values lie in one piece."""
     stream_bytes_per_s: float = constant(30e9, 0.5, "Little's law: 16 to 32 KiB in flight, 0.7 us of latency")
     """At which one block streams keys and values from DRAM [B/s]."""
     l2_share: float = constant(0.6, 0.2, "gpu-benches, L2 bandwidth: 0.4 to 0.6 of the ports")
     """Sustained share of the ports between SMs and L2."""
-    widening: float = constant(4.0, 0.7, "guess: some instructions for a few elements that share a register")
+    widening: float = constant(2.0, 1.0, "guess: some instructions for a few elements that share a register")
     """Operations by which an element of an 8-bit cache is widened for 16-bit arithmetic."""
     passes: float = constant(2.0, 0.3, "a tensor is read and written")
     """Times that new keys and values, and in TensorRT-LLM queries, move before the kernel."""

@@ -46,9 +46,10 @@ ROWS_OF_WARP, ROWS_OF_WARPGROUP = 32.0, 64.0
 TILE_ELEMENTS = 16384.0
 """Of a tile of keys, roughly, in kernels for long rows: 256 keys of 64, 128 of 128, 64 of 256."""
 NARROW_TILES = {"fa3": 1.5, "trtllm": 2.0}
-"""By how much tiles of 8-bit keys are longer (``tile_size_fwd_sm90`` in FlashAttention-3: 128x176 and 128x224)."""
+"""By how much tiles of 8-bit keys are longer (assumption, after FlashAttention-3's ``tile_size_fwd_sm90``)."""
 GROUP_ROWS = 32
-"""Query heads on one key head that TensorRT-LLM's decode kernel takes into one block."""
+"""Query heads on one key head that TensorRT-LLM's decode kernel takes into one block (assumption: measured times jump
+beyond that to those of heads by themselves)."""
 PARTIAL_BYTES = 8.0
 """Of an element of a part's result [B]: float32, written and read."""
 SWAP_KERNELS = 2.0
@@ -61,7 +62,8 @@ NARROWING_BYTES = 1.5
 class _Library:
     """Whose kernels run: columns of flags.
 
-    FlashAttention-2 under SGLang before Hopper is FlashInfer's, and stands for PyTorch's own.
+    What SGLang calls flash attention before Hopper counts as FlashInfer (assumption: its times behave like that), and
+    PyTorch's own as FlashAttention-2.
     """
 
     fa2: np.ndarray
