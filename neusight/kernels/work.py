@@ -70,6 +70,11 @@ def weight_bytes(batch: KernelBatch) -> np.ndarray:
     return _stored_as(batch, "weight_dtype")
 
 
+def cache_bytes(batch: KernelBatch) -> np.ndarray:
+    """Bytes of one element of the keys and values of ``attention`` as they lie in memory."""
+    return _stored_as(batch, "kv_dtype")
+
+
 def _stored_as(batch: KernelBatch, column: str) -> np.ndarray:
     """Bytes of an element in the dtype of a column, that of the kernel where it is empty."""
     stated = by_distinct(batch[column], lambda dtype: stored_bytes(dtype) if dtype else 0.0)
@@ -220,7 +225,7 @@ def _attention(batch: KernelBatch) -> Work:
     width = np.where(batch["shared_kv"], np.maximum(d, v), d + v)
     cached = 1.0 * batch["batch"] * batch["kv_heads"] * attention_keys(batch) * width
     sums = 4.0 * heads * batch["q_len"]
-    read = np.where(backward, queries + 2 * outputs + sums, queries) + cached * _stored_as(batch, "kv_dtype")
+    read = np.where(backward, queries + 2 * outputs + sums, queries) + cached * cache_bytes(batch)
     written = np.where(backward, queries + cached * size, outputs + sums)
     scores = 4.0 * batch["batch"] * pairs
     return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=np.where(indexer, scores, written))

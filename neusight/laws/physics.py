@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from neusight.laws.attention_constants import AttentionConstants
 from neusight.laws.constants import constant
 
 
@@ -231,6 +232,7 @@ class Physics:
     start: Start = field(default_factory=Start)
     residency: Residency = field(default_factory=Residency)
     matrix: Matrix = field(default_factory=Matrix)
+    attention: AttentionConstants = field(default_factory=AttentionConstants)
 
 
 DEFAULT = Physics()

@@ -1,0 +1,453 @@
+"""Fused attention: tiles of queries that walk over tiles of keys, in a prefill and, cut along the keys, in a decode.
+
+A block holds some queries and fetches keys and values tile by tile; scores never leave the SM. Libraries differ in
+their tiles, in whether heads that share keys share a block, and in the kernels that they run beside this one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.matrix import (
+    Product,
+    clock_gain,
+    dram_pj_per_byte,
+    flop_energy_j,
+    reads_shared_memory,
+)
+from neusight.executors.gpu.expected.times import Times, hot_share, start_s
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import (
+    attention_keys,
+    attention_pairs,
+    by_distinct,
+    cache_bytes,
+    element_bytes,
+    value_width,
+    work_of,
+)
+from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
+from neusight.laws.dram import sustained_dram_bytes_per_s
+from neusight.laws.physics import Physics
+
+EXPONENTIALS_PER_CLOCK = 16.0
+"""Of an SM's special function units (CUDA C++ Programming Guide, throughput of native arithmetic)."""
+VECTOR_OPERATIONS = 4.0
+"""On ordinary lanes for a score: scale, maximum, sum, conversion (FlashAttention-2, algorithm 1)."""
+SHARED_BYTES_PER_CLOCK = 128.0
+"""Of an SM's shared memory."""
+ROWS_OF_WARP, ROWS_OF_WARPGROUP = 32.0, 64.0
+"""Queries for which a warp, or a warpgroup, fetches keys and values from shared memory once."""
+TILE_ELEMENTS = 16384.0
+"""Of a tile of keys, roughly, in kernels for long rows: 256 keys of 64, 128 of 128, 64 of 256."""
+NARROW_TILES = {"fa3": 1.5, "trtllm": 2.0}
+"""By how much tiles of 8-bit keys are longer (assumption, after FlashAttention-3's ``tile_size_fwd_sm90``)."""
+GROUP_ROWS = 32
+"""Query heads on one key head that TensorRT-LLM's decode kernel takes into one block (assumption: measured times jump
+beyond that to those of heads by themselves)."""
+PARTIAL_BYTES = 8.0
+"""Of an element of a part's result [B]: float32, written and read."""
+SWAP_KERNELS = 2.0
+"""With which FlashAttention-2 brings heads of a group together and apart again (``seqlenq_ngroups_swapped``)."""
+NARROWING_BYTES = 1.5
+"""Moved for a byte of queries that are made 8-bit: one in 16 bits read, half of it written."""
+
+
+@dataclass(frozen=True)
+class _Library:
+    """Whose kernels run: columns of flags.
+
+    What SGLang calls flash attention before Hopper counts as FlashInfer (assumption: its times behave like that), and
+    PyTorch's own as FlashAttention-2.
+    """
+
+    fa2: np.ndarray
+    fa3: np.ndarray
+    flashinfer: np.ndarray
+    triton: np.ndarray
+    trtllm: np.ndarray
+    vllm: np.ndarray
+    sglang: np.ndarray
+    plain: np.ndarray
+
+    @classmethod
+    def of(cls, conditions: Conditions) -> _Library:
+        """By engine and variant; what neither tells has no flag."""
+        engine, variant = conditions.engine, conditions.variant
+        sglang, plain = engine == "sglang", (engine == "torch") | (engine == "flash-attn")
+        second = (variant == "fa2") | ((variant == "") & plain)
+        return cls(
+            fa2=second & ~sglang,
+            fa3=(variant == "fa3") | (variant == "fa4"),
+            flashinfer=(variant == "flashinfer") | (second & sglang),
+            triton=variant == "triton",
+            trtllm=variant == "trtllm",
+            vllm=engine == "vllm",
+            sglang=sglang,
+            plain=plain,
+        )
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What is computed, on what, by whose kernel; properties are columns of shape (n,)."""
+
+    batch: KernelBatch
+    device: DeviceSpec
+    conditions: Conditions
+    physics: Physics
+
+    @classmethod
+    def of(cls, batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> _Scores:
+        """Triton's prefill in SGLang masks what lies outside a window, but walks over it."""
+        ignored = (conditions.variant == "triton") & (conditions.engine == "sglang") & (batch["q_len"] > 1)
+        window = np.where(ignored, 0, batch["window"])
+        return cls(KernelBatch(batch.family, {**batch.columns, "window": window}), device, conditions, physics)
+
+    @cached_property
+    def library(self) -> _Library:
+        return _Library.of(self.conditions)
+
+    @cached_property
+    def q(self) -> np.ndarray:
+        return self.batch["q_len"].astype(float)
+
+    @cached_property
+    def decode(self) -> np.ndarray:
+        return self.batch["q_len"] == 1
+
+    @cached_property
+    def asynchronous(self) -> np.ndarray:
+        """Whether products run beside the rest of a warp's work."""
+        if not reads_shared_memory(self.device):
+            return np.zeros(len(self.batch), dtype=bool)
+        return ~(self.library.fa2 | self.library.triton)
+
+    @cached_property
+    def cache_size(self) -> np.ndarray:
+        return cache_bytes(self.batch)
+
+    @cached_property
+    def stored_size(self) -> np.ndarray:
+        return element_bytes(self.batch)
+
+    @cached_property
+    def narrowed(self) -> np.ndarray:
+        """Whether 16-bit queries are made 8-bit for an 8-bit cache: warpgroup products take one type. A latent cache
+        is widened instead.
+        """
+        mixed = (self.cache_size < 2.0) & (self.stored_size == 2.0)
+        return mixed & self.asynchronous & ~self.batch["shared_kv"] & ("float8" in self.device.matrix_flops_per_s)
+
+    @cached_property
+    def size(self) -> np.ndarray:
+        """Bytes of an element in arithmetic."""
+        return np.where(self.narrowed, self.cache_size, self.stored_size)
+
+    @cached_property
+    def flops_per_s(self) -> np.ndarray:
+        """Peak in the dtype of the arithmetic [FLOP/s]."""
+        told = by_distinct(self.batch["dtype"], self.device.gemm_flops_per_s)
+        eight = self.device.matrix_flops_per_s.get("float8", np.inf)
+        return np.where(self.narrowed, eight, told) * clock_gain(self.device, self.physics)
+
+    @cached_property
+    def clock(self) -> float:
+        return self.device.boost_clock_hz * clock_gain(self.device, self.physics)
+
+    @cached_property
+    def width(self) -> np.ndarray:
+        """Elements that lie in memory for a key and its value."""
+        head, value = self.batch["head_dim"], value_width(self.batch)
+        return np.where(self.batch["shared_kv"], np.maximum(head, value), head + value)
+
+    @cached_property
+    def flops(self) -> np.ndarray:
+        """Of a score: 2 (d + v) forward, 6 d + 4 v backward, 2 d for an indexer."""
+        head, value = self.batch["head_dim"].astype(float), value_width(self.batch)
+        return np.where(self.batch["op"] == "backward", 6.0 * head + 4.0 * value, 2.0 * (head + value))
+
+    @cached_property
+    def hot(self) -> np.ndarray:
+        return hot_share(self.device, self.conditions, self.physics)
+
+    @cached_property
+    def bytes(self) -> np.ndarray:
+        return work_of(self.batch).bytes
+
+    @cached_property
+    def query_bytes(self) -> np.ndarray:
+        return self.batch["batch"] * self.batch["heads"] * self.q * self.batch["head_dim"] * self.stored_size
+
+    @cached_property
+    def result_elements(self) -> np.ndarray:
+        return self.batch["batch"] * self.batch["heads"] * self.q * value_width(self.batch)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """How scores are cut: ``count`` blocks of ``rows`` queries, each over ``tiles`` tiles of ``keys``, the longest over
+    ``longest``; ``small`` are those of which many share an SM, ``parts`` may cut them along the keys up to ``tiles``.
+    """
+
+    rows: np.ndarray
+    keys: np.ndarray
+    count: np.ndarray
+    tiles: np.ndarray
+    longest: np.ndarray
+    small: np.ndarray
+    divisible: np.ndarray
+
+    @classmethod
+    def of(cls, s: _Scores) -> _Blocks:
+        """Tiles as libraries choose them by width of a head and by rows at hand."""
+        b, of = s.batch, s.library
+        heads, kv_heads = b["heads"].astype(float), b["kv_heads"].astype(float)
+        group, windowed = heads / kv_heads, b["window"] > 0
+        packed = ~(of.fa2 & (windowed | ~s.decode)) & ~(of.trtllm & ((group > GROUP_ROWS) | ~s.decode))
+        chosen = b["selected"] > 0
+        together = np.where(packed, group, 1.0)
+        at_hand = np.where(chosen, together, s.q * together)
+        rows, keys = _tile_rows(s, at_hand), _tile_keys(s)
+        down = np.where(chosen, s.q, 1.0) * np.ceil(at_hand / rows)
+        queries = np.where(chosen, 1.0, np.maximum(1.0, np.floor(rows / together)))
+        tiles, longest = _key_tiles(s, queries, keys)
+        light = s.narrowed | ~packed | (group == 1.0)
+        return cls(
+            rows=rows,
+            keys=keys,
+            count=b["batch"] * np.where(packed, kv_heads, heads) * down,
+            tiles=tiles,
+            longest=longest,
+            small=s.decode & (of.flashinfer | (of.trtllm & light)),
+            divisible=s.decode | of.flashinfer | ((at_hand <= 2 * ROWS_OF_WARPGROUP) & ~of.fa2),
+        )
+
+
+def _tile_rows(s: _Scores, at_hand: np.ndarray) -> np.ndarray:
+    """Rows of a block: the fewest that a kernel is compiled for and that hold what is at hand."""
+    of, head = s.library, s.batch["head_dim"]
+    most = np.where(of.fa3 & (head <= 64), 192.0, np.where(of.fa2 & ~of.plain, 64.0, 128.0))
+    least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64], [16.0, 32.0, 64.0], most)
+    rows = np.where(of.fa2 & of.plain, 128.0, np.minimum(least, most))
+    return np.where(head > 256, np.minimum(rows, 64.0), rows)
+
+
+def _tile_keys(s: _Scores) -> np.ndarray:
+    """Keys of a tile."""
+    of = s.library
+    wide = np.clip(2.0 ** np.floor(np.log2(TILE_ELEMENTS / s.batch["head_dim"])), 64.0, 256.0)
+    narrow = s.size < 2.0
+    third = np.minimum(wide, 128.0) * np.where(narrow, NARROW_TILES["fa3"], 1.0)
+    trtllm = np.minimum(wide, 128.0) * np.where(narrow, NARROW_TILES["trtllm"], 1.0)
+    long = of.trtllm & ~s.decode & s.asynchronous
+    return np.select([of.fa2 & ~of.plain, of.fa3, long], [wide, third, trtllm], 64.0)
+
+
+def _key_tiles(s: _Scores, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(tiles of keys that a block walks over, on average; of the longest). Queries of a block see, taken together, the
+    keys of their mean and of half of the block's length, or all of it where a window moves along.
+    """
+    b, touched = s.batch, attention_keys(s.batch)
+    kv, window = b["kv_len"].astype(float), b["window"]
+    seen = attention_pairs(b) / s.q
+    apart = np.where(window > 0, queries - 1.0, (queries - 1.0) / 2.0)
+    alone = s.q <= queries
+    union = np.where(alone, touched, np.minimum(seen + apart, touched))
+    tiles = np.where(alone, np.ceil(union / keys), np.minimum(union / keys + 0.5, np.ceil(kv / keys)))
+    most = np.where(window > 0, np.minimum(window, kv), kv)
+    most = np.where(b["selected"] > 0, np.minimum(b["selected"], most), most)
+    widest = np.minimum(np.where(b["selected"] > 0, most, touched), most + np.where(window > 0, queries, 0.0))
+    longest = np.where(alone, tiles, np.ceil(widest / keys))
+    return np.maximum(tiles, 1.0), np.maximum(np.maximum(longest, tiles), 1.0)
+
+
+def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+    r"""What fused attention asks of each resource.
+
+    .. math::
+        t_c = \frac{(r (K + K_0) + K_{max} - K) B_q B_k c + K_{max} l}{f},\quad
+        c = \lambda \left(\frac{F}{\eta F_{SM}} + \frac{\mu F e}{2 \cdot 128\, R} + \xi (1 / 16 + 4 / L)\right)
+
+    Rounds r of the busiest SM, K tiles of B_k keys for B_q queries, c cycles a score: products, keys and values from
+    shared memory once for R rows, and what is exposed of the softmax, exponentials and operations on L lanes. Few
+    queries are cut along their keys into 1 part or as many as fill the SMs once or twice, whichever takes the least.
+
+    Args:
+        batch: attention over keys and values of one or several heads, with windows, latent caches or selected keys.
+        device: F_SM FLOP a clock of an SM, L its lanes, f clock [Hz], ports to L2, DRAM.
+        conditions: what caches hold, how the kernel was launched, and whose kernel it is.
+        physics: η, μ, ξ, l, K_0, λ and the rest, group ``attention``.
+
+    Source: FlashAttention-2 (Dao 2023) and -3 (Shah et al. 2024), their tiles; Little's law; constants fitted.
+    Validity: forward on NVIDIA GPUs from Ampere on in 16 and 8 bit; windows, grouped and latent heads.
+    """
+    s = _Scores.of(batch, device, conditions, physics)
+    blocks = _Blocks.of(s)
+    law, score_cycles = physics.attention, _score_cycles(s, blocks)
+    parts = _pick_parts(s, blocks, score_cycles)
+    cold = s.bytes * (1.0 - s.hot)
+    compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
+    scores = blocks.count * blocks.rows * blocks.tiles * blocks.keys
+    unit = Product(s.q, s.q, s.q, s.q, s.size, s.size, s.size, s.flops_per_s)
+    return Times(
+        compute_s=compute_s,
+        dram_s=cold / sustained_dram_bytes_per_s(device, physics),
+        l2_s=l2_s,
+        serial_s=serial_s,
+        added_s=start_s(device, conditions, physics) + _chain_s(s) + _beside_s(s, parts),
+        switching_j=law.energy * s.flops * scores * flop_energy_j(unit, device, physics),
+        traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
+        overlap=law.overlap,
+    )
+
+
+def _score_cycles(s: _Scores, blocks: _Blocks) -> np.ndarray:
+    """Cycles of an SM for one score."""
+    law, of, device = s.physics.attention, s.library, s.device
+    narrow = s.size < 2.0
+    share = law.share * np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
+    if reads_shared_memory(device):
+        share = share * np.where(s.asynchronous, 1.0, law.synchronous)
+    share = np.where(narrow & of.vllm & of.fa3, share / law.promoted, share)
+    # Kernels of TensorRT-LLM are compiled for widths that are powers of two.
+    padded = np.where(of.trtllm, 2.0 ** np.ceil(np.log2(s.batch["head_dim"])) / s.batch["head_dim"], 1.0)
+    flops_per_cycle = s.flops_per_s / (device.sm_count * s.clock)
+    products = s.flops * padded / (flops_per_cycle * share)
+    readers = np.where(s.asynchronous, ROWS_OF_WARPGROUP, np.minimum(blocks.rows, ROWS_OF_WARP))
+    fetched = law.shared_memory * s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
+    library = np.select([of.trtllm, of.flashinfer, of.triton], [law.trtllm, law.flashinfer, law.triton], 1.0)
+    return library * (products + fetched + _softmax_cycles(s))
+
+
+def _softmax_cycles(s: _Scores) -> np.ndarray:
+    """Cycles of an SM for the softmax of a score, as far as nothing hides them; an indexer has no exponential."""
+    law = s.physics.attention
+    exposed = np.where(s.asynchronous, law.exposed_asynchronous, law.exposed)
+    exponential = np.where(s.batch["op"] == "indexer", 0.0, 1.0 / EXPONENTIALS_PER_CLOCK)
+    return exposed * (exponential + VECTOR_OPERATIONS / _lanes(s.device))
+
+
+def _lanes(device: DeviceSpec) -> float:
+    """Float32 operations of an SM a clock."""
+    return device.vector_flops_per_s["float32"] / (2.0 * device.sm_count * device.boost_clock_hz)
+
+
+def _shared_times(
+    s: _Scores, blocks: _Blocks, score_cycles: np.ndarray, parts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(arithmetic, L2, waiting) [s] of blocks that are cut into so many parts."""
+    law, device = s.physics.attention, s.device
+    tiles, longest, count = np.ceil(blocks.tiles / parts), np.ceil(blocks.longest / parts), blocks.count * parts
+    tiles = np.where(parts > 1.0, tiles, blocks.tiles)
+    tile_bytes = blocks.keys * s.width * s.cache_size
+    tile_cycles = blocks.rows * blocks.keys * score_cycles + _widening_cycles(s) * blocks.keys * s.width
+    prologue = np.where(s.asynchronous, law.prologue_asynchronous, law.prologue_tiles)
+    busiest = _rounds(count / device.sm_count, law.tail_share)
+    compute_s = (busiest * (tiles + prologue) + longest - tiles) * tile_cycles + law.latency_cycles * longest
+    partial = np.where(parts > 1.0, PARTIAL_BYTES * s.result_elements * parts, 0.0)
+    port = law.l2_share * L2_BYTES_PER_CLOCK_PER_SM * s.clock
+    moved = count * tiles * tile_bytes + s.query_bytes + 2.0 * s.result_elements + partial
+    turns = _rounds(count / device.sm_count / np.where(blocks.small, law.resident_small, law.resident), law.tail_share)
+    stream_s = tile_bytes / law.stream_bytes_per_s * (1.0 - (1.0 - s.physics.matrix.step_hot) * s.hot)
+    waiting_s = (turns - np.minimum(turns, 1.0)) * _chain_s(s) + turns * tiles * stream_s
+    return compute_s / s.clock, moved / (port * np.minimum(count, device.sm_count)), waiting_s
+
+
+def _rounds(share: np.ndarray, tail_share: float) -> np.ndarray:
+    """Blocks that the busiest SM works through, of ``share`` blocks an SM on average; at least one."""
+    whole = np.ceil(share)
+    return np.maximum(share + tail_share * (whole - share), np.minimum(whole, 1.0))
+
+
+def _widening_cycles(s: _Scores) -> np.ndarray:
+    """Cycles of an SM for an element of an 8-bit cache that 16-bit arithmetic works on."""
+    return np.where(s.cache_size < s.size, s.physics.attention.widening / _lanes(s.device), 0.0)
+
+
+def _chain_s(s: _Scores) -> np.ndarray:
+    """What a block waits for beside its keys [s]."""
+    law = s.physics.attention
+    return law.chain_s * np.where(s.library.plain, law.plain_chain, 1.0)
+
+
+def _pick_parts(s: _Scores, blocks: _Blocks, score_cycles: np.ndarray) -> np.ndarray:
+    """Parts of least time: 1, or as many as let all blocks run at once, one or two on an SM."""
+    best = np.ones(len(s.batch))
+    least = _unlimited_s(s, blocks, score_cycles, best)
+    for filled in (1.0, 2.0):
+        parts = np.clip(np.floor(filled * s.device.sm_count / blocks.count), 1.0, blocks.tiles)
+        parts = np.where(blocks.divisible, np.floor(parts), 1.0)
+        time_s = _unlimited_s(s, blocks, score_cycles, parts) + np.where(parts > 1.0, _kernel_s(s), 0.0)
+        better = time_s < least
+        best, least = np.where(better, parts, best), np.where(better, time_s, least)
+    return best
+
+
+def _unlimited_s(s: _Scores, blocks: _Blocks, score_cycles: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """Time at full clock [s], with the usual ``overlap`` of four: near enough to choose by."""
+    compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
+    dram_s = s.bytes * (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics)
+    fourth = sum(np.square(np.square(time_s)) for time_s in (compute_s, l2_s, serial_s, dram_s))
+    return np.sqrt(np.sqrt(fourth))
+
+
+def _kernel_s(s: _Scores) -> float:
+    """A further small kernel behind another [s]."""
+    return s.physics.start.cycles / s.device.boost_clock_hz
+
+
+def _beside_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
+    """Time [s] of what runs before and after the kernel: the write of new keys and values, queries that are made
+    8-bit, heads that are swapped, parts that are put together.
+    """
+    law, of, b = s.physics.attention, s.library, s.batch
+    new = b["batch"] * b["kv_heads"] * np.minimum(s.q, b["kv_len"]) * s.width * s.cache_size
+    context, queries = of.trtllm & ~s.decode, of.fa3 & s.narrowed
+    kernels = np.where(parts > 1.0, 1.0, 0.0) + of.vllm + np.where(context, law.context_kernels, 0.0)
+    kernels += np.where(queries, law.query_kernels, 0.0) + SWAP_KERNELS * _swapped(s)
+    moved = law.passes * (np.where(of.vllm | of.sglang | context, new, 0.0) + np.where(context, s.query_bytes, 0.0))
+    moved += np.where(queries, NARROWING_BYTES * s.query_bytes, 0.0)
+    ports = law.l2_share * L2_BYTES_PER_CLOCK_PER_SM * s.clock * s.device.sm_count
+    each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
+    return kernels * _kernel_s(s) + moved * each
+
+
+def _swapped(s: _Scores) -> np.ndarray:
+    """Whether heads of a group have to be brought together by kernels of their own."""
+    b = s.batch
+    grouped = (b["heads"] > b["kv_heads"]) & (b["kv_heads"] > 1) & (b["batch"] > 1)
+    return s.library.fa2 & s.library.vllm & s.decode & grouped & (b["window"] == 0)
+
+
+def attention_shape(
+    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics
+) -> dict[str, np.ndarray]:
+    """Dimensionless inputs of a correction: how full blocks, rounds and tiles are, how large the problem is, and what
+    was cached.
+    """
+    s = _Scores.of(batch, device, conditions, physics)
+    blocks = _Blocks.of(s)
+    parts = _pick_parts(s, blocks, _score_cycles(s, blocks))
+    share = blocks.count * parts / device.sm_count
+    scores = batch["batch"] * batch["heads"] * attention_pairs(s.batch)
+    return {
+        "log2_blocks_per_sm": np.log2(share),
+        "round_fill": share / np.ceil(share),
+        "tile_fill": scores / (blocks.count * blocks.rows * blocks.tiles * blocks.keys),
+        "log2_key_tiles": np.log2(blocks.tiles),
+        "log2_parts": np.log2(parts),
+        "log2_rows": np.log2(blocks.rows),
+        "log2_queries": np.log2(s.q),
+        "log2_keys": np.log2(batch["kv_len"]),
+        "log2_group": np.log2(batch["heads"] / batch["kv_heads"]),
+        "log2_width": np.log2(s.width),
+        "cache_size": s.cache_size,
+        "window_share": np.where(batch["window"] > 0, np.minimum(batch["window"] / batch["kv_len"], 1.0), 1.0),
+        "hot_share": s.hot,
+    }
