@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from neusight.laws.attention_constants import AttentionConstants
 from neusight.laws.constants import constant
+from neusight.laws.convolution_constants import Convolution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,22 +115,6 @@ class Lanes:
     """The same for kernels that stream through memory, whose many small blocks overlap better."""
     thread_waste: float = constant(0.15, 0.2, "magnitude seen in float32 kernels")
     """Exponent of the share of idle lanes in the last step of a block over its row."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Convolution:
-    """How convolutions in float32 run: as implicit products or by minimal filtering."""
-
-    implicit_share: float = constant(0.6, 0.3, "guess: implicit products reach less than plain ones")
-    """Share of peak that implicit products sustain with large tiles."""
-    fused_share: float = constant(0.4, 0.3, "guess: transforms and products share the pipelines")
-    """The same of fused Winograd."""
-    steps_share: float = constant(0.65, 0.3, "guess: batched products of small tiles")
-    """The same of the products of Winograd in three steps."""
-    steps_launch_s: float = constant(5e-5, 0.7, "guess: launches between the three steps")
-    """What the launches between the three steps add [s]."""
-    narrow: float = constant(2.0, 0.5, "guess, as for plain products")
-    """By how much a tile of intensity 1 is slower than one without end."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,13 +32,15 @@ if TYPE_CHECKING:
 
 FAMILIES = tuple(family for family in KERNEL_CLASSES if family not in COMPOSED)
 THROTTLED_RULE = "throttled_split"
-COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n")
+COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n", "place")
 """Of ``DeviceRows``, beside the kernels themselves."""
 
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """Clean rows of one family on one GPU. ``execution_s`` is NaN where a row was timed by single launches only."""
+    """Clean rows of one family on one GPU. ``execution_s`` is NaN where a row was timed by single launches only;
+    ``place`` is where it lies in its table.
+    """
 
     device: DeviceSpec
     batch: KernelBatch
@@ -47,6 +49,7 @@ class DeviceRows:
     split: np.ndarray
     observed_m: np.ndarray
     observed_n: np.ndarray
+    place: np.ndarray
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -179,4 +182,5 @@ def _device_rows(device: DeviceSpec, batch: KernelBatch, part: pd.DataFrame, til
     split = part["split"].to_numpy(dtype=str) if "split" in part else np.full(len(part), "train")
     execution = part["execution_ms"].to_numpy(dtype=float) if "execution_ms" in part else np.full(len(part), np.nan)
     seconds = (part["latency_ms"].to_numpy(dtype=float) * 1e-3, execution * 1e-3)
-    return DeviceRows(device, batch, *seconds, split, *(tiles[name].to_numpy(float) for name in ("tile_m", "tile_n")))
+    tile_m, tile_n = (tiles[name].to_numpy(float) for name in ("tile_m", "tile_n"))
+    return DeviceRows(device, batch, *seconds, split, tile_m, tile_n, part.index.to_numpy())

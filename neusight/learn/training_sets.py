@@ -14,7 +14,9 @@ import numpy as np
 from neusight.executors.gpu.features import FeatureContract, feature_matrix, situate
 from neusight.executors.gpu.tile_models.protocol import TrainingSet
 from neusight.executors.gpu.tiling import TileChoice
-from neusight.kernels.work import by_distinct
+from neusight.kernels.work import by_distinct, work_of
+from neusight.laws.bounds import bound_of
+from neusight.learn.drift import drifting_floor_s
 from neusight.learn.training_data import DeviceRows
 
 FLOOR_ROWS = 20
@@ -88,13 +90,18 @@ def launch_floors(rows: Sequence[DeviceRows]) -> dict[str, float]:
 def row_floors(r: DeviceRows, floors: dict[str, float]) -> np.ndarray:
     """Seconds of each row of a GPU that are launch, at most 97 % of it.
 
-    Of rows with an execution their own, of others the GPU's floor of the op, or where it has none that of ``floors``.
+    Of rows with an execution their own, of others the GPU's floor of the op as it was when the row was measured, or
+    where it has none that of ``floors``.
     """
     ops = r.batch["op"].astype(str)
-    floor_s = np.empty(len(ops))
+    floor_s, least_s = np.empty(len(ops)), bound_of(r.batch, work_of(r.batch), r.device).bound_s
     for op in np.unique(ops):
-        own, least = _floor(r, ops == op), r.latency_s[ops == op].min()
-        floor_s[ops == op] = own if own is not None else min(floors.get(op, USUAL_FLOOR_S), 0.9 * least)
+        mask = ops == op
+        own, least = _floor(r, mask), r.latency_s[mask].min()
+        floor_s[mask] = own if own is not None else min(floors.get(op, USUAL_FLOOR_S), 0.9 * least)
+        if not (r.execution_s[mask] > 0).any():
+            drifting = drifting_floor_s(r.place[mask], r.latency_s[mask], least_s[mask])
+            floor_s[mask] = floor_s[mask] if drifting is None else drifting
         timed = (ops == op) & (r.execution_s > 0)
         if timed.any():
             floor_s[timed] = _beside_work(r, timed)

@@ -37,6 +37,7 @@ def measured(batch: KernelBatch, gpu: str | DeviceSpec, latency_s: Any = None, s
         split=np.full(n, split),
         observed_m=np.full(n, tile[0]),
         observed_n=np.full(n, tile[1]),
+        place=np.arange(n),
     )
 
 

@@ -71,7 +71,9 @@ def test_features_are_dimensionless(subtests: pytest.Subtests) -> None:
             device = load_device(gpu)
             for name, batch in served(grid(family, n=60)):
                 # Which algorithm a convolution takes depends on launches between its steps, which no rate shortens.
-                features = [feature for feature in load_contract(name).features if not feature.startswith("runs_")]
+                features = [
+                    feature for feature in load_contract(name).features if not feature.startswith(("runs_", "plan_"))
+                ]
                 slow, fast = situation(batch, device), situation(batch, faster(device, 3.0))
                 assert feature_matrix(fast, features) == pytest.approx(feature_matrix(slow, features), abs=1e-9)
                 # Times themselves have a unit: a device three times as fast takes a third.

@@ -226,7 +226,8 @@ def test_an_ops_floor_is_its_launch_with_the_start_of_its_blocks(collected: Path
 def timed(latency: list[float], execution: list[float]) -> DeviceRows:
     n = len(latency)
     batch = KernelBatch.from_columns("memory", op="copy", elements=[1] * n, read_bytes=4, write_bytes=4)
-    columns = (np.array(latency), np.array(execution), np.full(n, "train"), np.full(n, np.nan), np.full(n, np.nan))
+    unknown = np.full(n, np.nan)
+    columns = (np.array(latency), np.array(execution), np.full(n, "train"), unknown, unknown, np.arange(n))
     return DeviceRows(BOARDS["board-a"], batch, *columns)
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 GROUP_WEIGHT = 60.0
 """Rows that a group counts as: more of them say little that the first did not (assumption)."""
+RESTED = ("bmm", "conv2d")
+"""Kinds whose board rested between launches, as short kernels of power-limited boards show."""
 WALL_FLOOR_S = 50e-6
 """Calls in a loop that take less tell the host's time, not the kernel's (README of the data)."""
 SKIPPED_SETS = ("matmul-rates", "microbenchmarks", "serving")
@@ -173,7 +175,7 @@ def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: in
                         device=rows.device,
                         kind=kind if rows.device.vendor == "nvidia" else f"{kind}/{rows.device.vendor}",
                         batch=rows.batch.take(mine),
-                        conditions=Conditions.of(len(mine), burst=1.0 if kind == "bmm" else np.inf),
+                        conditions=Conditions.of(len(mine), burst=1.0 if kind in RESTED else np.inf),
                         latency_s=rows.latency_s[mine],
                         floor_s=floor_s[mine],
                         weight=np.full(len(mine), GROUP_WEIGHT / len(mine)),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from neusight.errors import CoverageError, nearest
+from neusight.executors.gpu.features.convolution import FUSED, IMPLICIT, STEPS, ConvPlan
 from neusight.executors.gpu.features.situation import Situation
 from neusight.executors.gpu.tiling.decompose import WARP_SOFTMAX_COLS
 from neusight.kernels import KernelBatch
@@ -212,17 +213,71 @@ def winograd_fill(s: Situation) -> np.ndarray:
 
 
 @formula
+def log2_images(s: Situation) -> np.ndarray:
+    """Images of a convolution's batch."""
+    return _log2(s.batch["batch"].astype(float), 0, 10)
+
+
+@formula
+def plan_log2_waves(s: Situation) -> np.ndarray:
+    """Blocks an SM of a convolution's products, by the algorithm that is expected."""
+    return _log2(_plan(s).blocks / s.device.sm_count, -3, 6)
+
+
+@formula
+def plan_wave_efficiency(s: Situation) -> np.ndarray:
+    """Share of the last round of those blocks that is filled, over all rounds."""
+    waves = _plan(s).blocks / s.device.sm_count
+    return waves / np.ceil(waves)
+
+
+@formula
+def plan_behind_implicit(s: Situation) -> np.ndarray:
+    """log of the time of an implicit product over that of the fastest algorithm."""
+    return _behind(s, IMPLICIT)
+
+
+@formula
+def plan_behind_fused(s: Situation) -> np.ndarray:
+    """The same of fused Winograd."""
+    return _behind(s, FUSED)
+
+
+@formula
+def plan_behind_steps(s: Situation) -> np.ndarray:
+    """The same of Winograd in three steps."""
+    return _behind(s, STEPS)
+
+
+@formula
 def runs_in_steps(s: Situation) -> np.ndarray:
     """Winograd in three steps is expected to be the fastest algorithm."""
-    return _runs(s, 2)
+    return _runs(s, STEPS)
 
 
 @formula
 def runs_fused(s: Situation) -> np.ndarray:
     """Fused Winograd is expected to be the fastest algorithm."""
-    return _runs(s, 1)
+    return _runs(s, FUSED)
 
 
 def _runs(s: Situation, algorithm: int) -> np.ndarray:
     plan = s.conv_plan
     return np.zeros(len(s.batch), dtype=bool) if plan is None else plan.applies & (plan.algorithm == algorithm)
+
+
+def _behind(s: Situation, algorithm: int) -> np.ndarray:
+    """Beyond a factor of about five an algorithm is out of the question."""
+    each_s = _plan(s).each_s
+    return np.minimum(np.log(each_s[algorithm] / each_s.min(axis=0)), 1.5)
+
+
+def _plan(s: Situation) -> ConvPlan:
+    """Of convolutions.
+
+    Raises:
+        CoverageError: kernels of another family.
+    """
+    if s.conv_plan is None:
+        raise CoverageError(f"{s.batch.family} kernels have no plan of a convolution: leave out its features")
+    return s.conv_plan

@@ -131,12 +131,13 @@ class Situation:
     @cached_property
     def unlimited_s(self) -> np.ndarray:
         r"""Expected time at full clock [s]: :math:`(t_c^p + t_d^p + t_2^p)^{1/p}`, the resources' times in a norm
-        whose exponent is fitted (``overlap``, ``stream_overlap``).
+        whose exponent is fitted (``overlap``, ``stream_overlap``); convolutions as planned.
         """
         overlap = self.physics.lanes.overlap if self.product else self.physics.lanes.stream_overlap
         times = np.stack([self.compute_s, self.dram_s, self.l2_s])
         largest = np.maximum(times.max(axis=0), 1e-12)
-        return largest * ((times / largest) ** overlap).sum(axis=0) ** (1 / overlap)
+        joined = largest * ((times / largest) ** overlap).sum(axis=0) ** (1 / overlap)
+        return self._planned("unlimited_s", joined) if self.product else joined
 
     @cached_property
     def switching_j(self) -> np.ndarray:
@@ -335,7 +336,13 @@ def _product_compute_s(s: Situation) -> np.ndarray:
     intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
     sharpness = physics.lanes.shared_memory_sharpness
     operands = (1.0 + (physics.lanes.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
-    rate = flops_per_s(s.batch, s.device) / t.sm_count * physics.lanes.peak_share * issue_share(s.device, physics) / operands
+    rate = (
+        flops_per_s(s.batch, s.device)
+        / t.sm_count
+        * physics.lanes.peak_share
+        * issue_share(s.device, physics)
+        / operands
+    )
     per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.lanes.prologue_depth)
     if s.batch.family == "attention":
         per_tile = s.work.flops / t.tile_count
