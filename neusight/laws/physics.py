@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from neusight.laws.constants import constant
+from neusight.laws.moe_constants import MoeConstants
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +194,7 @@ class Physics:
     start: Start = field(default_factory=Start)
     residency: Residency = field(default_factory=Residency)
     matrix: Matrix = field(default_factory=Matrix)
+    moe: MoeConstants = field(default_factory=MoeConstants)
 
 
 DEFAULT = Physics()
