@@ -43,6 +43,15 @@ WIDE = 2.0
 
 
 @dataclass(frozen=True)
+class _Setting:
+    """On what, in which way and by which constants kernels run."""
+
+    device: DeviceSpec
+    conditions: Conditions
+    physics: Physics
+
+
+@dataclass(frozen=True)
 class Groups:
     """Grouped products with what their kernels are like; columns of shape (n,).
 
@@ -85,10 +94,11 @@ def moe_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, ph
     Source: vLLM's and SGLang's ``fused_moe`` and TensorRT-LLM's ``moe_kernels.cu`` for what runs; constants fitted.
     Validity: bfloat16 and 8-bit layers on NVIDIA GPUs from Ampere on.
     """
+    setting = _Setting(device, conditions, physics)
     up, down = (_experts(product, batch, conditions, device) for product in products_of(batch))
-    first, second = (_product_times(groups, device, conditions, physics) for groups in (up, down))
+    first, second = (_product_times(groups, setting) for groups in (up, down))
     joined = {f.name: getattr(first, f.name) + getattr(second, f.name) for f in fields(Times) if f.name != "overlap"}
-    beside = _beside_s(batch, up, down, device, conditions, physics)
+    beside = _beside_s(up, down, setting)
     return Times(**{**joined, "added_s": beside}, overlap=physics.matrix.overlap)
 
 
@@ -108,7 +118,7 @@ def grouped_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions
 
     Source: as for single products, see ``matrix_times``. Validity: bfloat16 and 8-bit products on NVIDIA GPUs.
     """
-    found = _product_times(_grouped(batch, conditions, device), device, conditions, physics)
+    found = _product_times(_grouped(batch, conditions, device), _Setting(device, conditions, physics))
     return replace(found, added_s=start_s(device, conditions, physics))
 
 
@@ -119,7 +129,7 @@ def moe_shape(
     moe = batch.family == "moe"
     first = products_of(batch)[0] if moe else batch
     groups = _experts(first, batch, conditions, device) if moe else _grouped(batch, conditions, device)
-    p, (tile_m, tile_n) = groups.product, _tiles(groups, device, physics)
+    p, (tile_m, tile_n) = groups.product, _tiles(groups, _Setting(device, conditions, physics))
     tiles = _row_tiles(groups, tile_m, physics) * np.ceil(p.n / tile_n)
     ridge = p.flops_per_s / sustained_dram_bytes_per_s(device, physics)
     return {
@@ -144,44 +154,49 @@ def moe_shape(
 
 def _grouped(batch: KernelBatch, conditions: Conditions, device: DeviceSpec) -> Groups:
     filled, fullest = filled_groups(batch)
-    tokens, groups = batch["tokens"].astype(float), batch["groups"].astype(float)
+    rows = batch["tokens"].astype(float)
     # A contiguous layout holds groups as they fell, a masked one is filled evenly unless it says otherwise.
     even = (batch["largest"] == 0) & (conditions.variant != "contiguous")
-    return _groups(batch, conditions, device, filled, fullest, groups, tokens, tokens, even)
+    return Groups(
+        product=_mean_product(batch, filled, device),
+        fullest=fullest,
+        groups=batch["groups"].astype(float),
+        tokens=rows,
+        offered=rows,
+        even=even,
+        **_kinds(batch, conditions),
+    )
 
 
 def _experts(product: KernelBatch, layer: KernelBatch, conditions: Conditions, device: DeviceSpec) -> Groups:
     """One of a layer's products."""
-    tokens, experts = layer["tokens"].astype(float), layer["experts"].astype(float)
-    filled, fullest = product["groups"].astype(float), product["largest"].astype(float)
-    even = layer["distribution"] == "balanced"
-    return _groups(product, conditions, device, filled, fullest, experts, tokens, tokens * layer["top_k"], even)
-
-
-def _groups(
-    product: KernelBatch, conditions: Conditions, device: DeviceSpec, filled: np.ndarray, fullest: np.ndarray,
-    groups: np.ndarray, tokens: np.ndarray, offered: np.ndarray, even: np.ndarray,
-) -> Groups:  # fmt: skip
-    size = element_bytes(product)
-    rates = by_distinct(product["dtype"], device.gemm_flops_per_s)
-    n, k = product["n"].astype(float), product["k"].astype(float)
-    means = product["tokens"] / filled
-    triton, block = conditions.variant == "triton", product["scaling"] == "block"
-    cutlass = conditions.variant == "cutlass"
-    # FlashInfer's CUTLASS kernels, as these engines call them outside of their own servers.
-    bare = ((conditions.engine == "sglang") & (size > 1.0)) | ((conditions.engine == "vllm") & (size == 1.0) & ~block)
+    tokens = layer["tokens"].astype(float)
     return Groups(
-        product=Product(means, n, k, filled, size, size, result_bytes(product), rates),
-        fullest=fullest,
-        groups=groups,
+        product=_mean_product(product, product["groups"].astype(float), device),
+        fullest=product["largest"].astype(float),
+        groups=layer["experts"].astype(float),
         tokens=tokens,
-        offered=offered,
-        even=even,
-        block=block,
-        triton=triton,
-        usual=triton & (conditions.engine == "sglang") & ~block,
-        fallback=cutlass & bare,
+        offered=tokens * layer["top_k"],
+        even=layer["distribution"] == "balanced",
+        **_kinds(product, conditions),
     )
+
+
+def _mean_product(batch: KernelBatch, filled: np.ndarray, device: DeviceSpec) -> Product:
+    """The product of the mean group, for each of those that have rows."""
+    size, rates = element_bytes(batch), by_distinct(batch["dtype"], device.gemm_flops_per_s)
+    n, k = batch["n"].astype(float), batch["k"].astype(float)
+    return Product(batch["tokens"] / filled, n, k, filled, size, size, result_bytes(batch), rates)
+
+
+def _kinds(batch: KernelBatch, conditions: Conditions) -> dict[str, np.ndarray]:
+    """Which kernels run."""
+    narrow, block, triton = element_bytes(batch) < WIDE, batch["scaling"] == "block", conditions.variant == "triton"
+    sglang, vllm = conditions.engine == "sglang", conditions.engine == "vllm"
+    # Where these engines' own benchmarks call FlashInfer's CUTLASS kernels, nothing tunes them.
+    bare = (sglang & ~narrow) | (vllm & narrow & ~block)
+    fallback = (conditions.variant == "cutlass") & bare
+    return {"block": block, "triton": triton, "usual": triton & sglang & ~block, "fallback": fallback}
 
 
 def _row_tiles(groups: Groups, tile_m: np.ndarray | float, physics: Physics) -> np.ndarray:
@@ -205,7 +220,9 @@ class _Rates:
     port: float
 
     @classmethod
-    def of(cls, groups: Groups, device: DeviceSpec, physics: Physics) -> _Rates:
+    def of(cls, groups: Groups, setting: _Setting) -> _Rates:
+        """The rates of kernels by what they are like."""
+        device, physics = setting.device, setting.physics
         moe, unit = physics.moe, MatrixUnit(device, physics)
         share = np.where(groups.triton, moe.triton_rate, moe.cutlass_rate)
         share = np.where(groups.usual, moe.usual_rate, np.where(groups.fallback, moe.fallback_rate, share))
@@ -216,15 +233,15 @@ class _Rates:
         return cls(groups.product.flops_per_s / device.sm_count * share, half, unit.port)
 
 
-def _tiles(groups: Groups, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:
+def _tiles(groups: Groups, setting: _Setting) -> tuple[np.ndarray, np.ndarray]:
     """(tile_m, tile_n) of least time, or what an engine takes without looking."""
     least = np.full(len(groups.tokens), np.inf)
     best = np.zeros(len(least), dtype=int)
-    rates = _Rates.of(groups, device, physics)
+    rates = _Rates.of(groups, setting)
     for row, tile_m in enumerate(TILE_ROWS):
-        row_tiles = _row_tiles(groups, tile_m, physics)
+        row_tiles = _row_tiles(groups, tile_m, setting.physics)
         for col, tile_n in enumerate(TILE_COLUMNS):
-            compute_s, l2_s = _clocked_s(groups, (tile_m, tile_n), row_tiles, rates, device, physics)
+            compute_s, l2_s = _clocked_s(groups, (tile_m, tile_n), row_tiles, rates, setting)
             better = compute_s + l2_s < least
             least = np.where(better, compute_s + l2_s, least)
             best[better] = row * len(TILE_COLUMNS) + col
@@ -237,11 +254,14 @@ def _tiles(groups: Groups, device: DeviceSpec, physics: Physics) -> tuple[np.nda
 
 
 def _clocked_s(
-    groups: Groups, tile: tuple[np.ndarray | float, np.ndarray | float], row_tiles: np.ndarray, rates: _Rates,
-    device: DeviceSpec, physics: Physics,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    groups: Groups,
+    tile: tuple[np.ndarray | float, np.ndarray | float],
+    row_tiles: np.ndarray,
+    rates: _Rates,
+    setting: _Setting,
+) -> tuple[np.ndarray, np.ndarray]:
     """(arithmetic, panels through the ports between L2 and SMs) of tiles [s]."""
-    p, (tile_m, tile_n) = groups.product, tile
+    p, (tile_m, tile_n), device, physics = groups.product, tile, setting.device, setting.physics
     tiles = row_tiles * np.ceil(p.n / tile_n)
     share = tiles / device.sm_count
     whole = np.ceil(share)
@@ -251,15 +271,16 @@ def _clocked_s(
     return busiest * 2.0 * work / rates.flops_per_s, panels / (rates.port * np.minimum(tiles, device.sm_count))
 
 
-def _product_times(groups: Groups, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+def _product_times(groups: Groups, setting: _Setting) -> Times:
+    device, physics = setting.device, setting.physics
     p, matrix = groups.product, physics.matrix
-    tile_m, tile_n = _tiles(groups, device, physics)
-    row_tiles, rates = _row_tiles(groups, tile_m, physics), _Rates.of(groups, device, physics)
-    compute_s, l2_s = _clocked_s(groups, (tile_m, tile_n), row_tiles, rates, device, physics)
-    hot = hot_share(device, conditions, physics)
+    tile_m, tile_n = _tiles(groups, setting)
+    row_tiles, rates = _row_tiles(groups, tile_m, physics), _Rates.of(groups, setting)
+    compute_s, l2_s = _clocked_s(groups, (tile_m, tile_n), row_tiles, rates, setting)
+    hot = hot_share(device, setting.conditions, physics)
     activations = groups.pairs * (p.k * p.a_bytes + p.n * p.c_bytes)
     cold = p.batch * p.n * p.k * p.b_bytes * (1.0 - hot)
-    cold += activations * (1.0 - _held(activations, device, conditions, physics))
+    cold += activations * (1.0 - _held(activations, setting))
     tiles = row_tiles * np.ceil(p.n / tile_n)
     chain = np.ceil(tiles / (BLOCKS_OF_SM * device.sm_count)) * p.k * p.a_bytes / WIDE
     step_s = MatrixUnit(device, physics).step_s * (1.0 - (1.0 - matrix.step_hot) * hot)
@@ -267,7 +288,7 @@ def _product_times(groups: Groups, device: DeviceSpec, conditions: Conditions, p
         compute_s=compute_s,
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2_s,
-        serial_s=chain * step_s + _empty_s(groups, tile_m, tile_n, tiles, device, physics),
+        serial_s=chain * step_s + _empty_s(groups, tile_m, tile_n, tiles, setting),
         added_s=np.zeros(len(hot)),
         switching_j=2.0 * groups.pairs * p.n * p.k * flop_energy_j(p, device, physics),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
@@ -276,23 +297,23 @@ def _product_times(groups: Groups, device: DeviceSpec, conditions: Conditions, p
 
 
 def _empty_s(
-    groups: Groups, tile_m: np.ndarray, tile_n: np.ndarray, tiles: np.ndarray, device: DeviceSpec, physics: Physics
+    groups: Groups, tile_m: np.ndarray, tile_n: np.ndarray, tiles: np.ndarray, setting: _Setting
 ) -> np.ndarray:
     """Time of blocks that find nothing to do [s]: Triton's grid has tiles for all pairs, and one more an expert."""
     grid = (groups.offered / tile_m + groups.groups) * np.ceil(groups.product.n / tile_n)
+    device = setting.device
     empty = np.where(groups.triton, np.maximum(grid - tiles, 0.0), 0.0)
-    return np.asarray(empty / device.sm_count * physics.moe.empty_cycles / device.boost_clock_hz)
+    return np.asarray(empty / device.sm_count * setting.physics.moe.empty_cycles / device.boost_clock_hz)
 
 
-def _held(touched: np.ndarray, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
+def _held(touched: np.ndarray, setting: _Setting) -> np.ndarray:
     """Share of bytes that L2 holds from the kernel that wrote them to the one that reads them."""
-    return hot_share(device, replace(conditions, cycled_bytes=touched), physics)
+    return hot_share(setting.device, replace(setting.conditions, cycled_bytes=touched), setting.physics)
 
 
-def _beside_s(
-    batch: KernelBatch, up: Groups, down: Groups, device: DeviceSpec, conditions: Conditions, physics: Physics
-) -> np.ndarray:
+def _beside_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarray:
     """Time of starts, of sorting and of passes [s]."""
+    device, physics = setting.device, setting.physics
     moe = physics.moe
     kernels = np.where(up.triton, moe.triton_kernels, moe.cutlass_kernels) + moe.scale_kernels * (
         up.product.a_bytes < WIDE
@@ -300,10 +321,10 @@ def _beside_s(
     kernels += moe.sort_kernels * up.offered / (up.offered + MANY_PAIRS)
     sort_s = up.offered * moe.pair_cycles / device.boost_clock_hz
     moved = _pass_bytes(up, down) * np.where(up.triton, moe.triton_passes, moe.cutlass_passes)
-    held = _held(moved / 2.0, device, conditions, physics)
+    held = _held(moved / 2.0, setting)
     ports = physics.memory.l2_share * L2_BYTES_PER_CLOCK_PER_SM * device.sm_count * device.boost_clock_hz
     pass_s = moved * ((1.0 - held) / sustained_dram_bytes_per_s(device, physics) + held / ports)
-    return np.asarray(kernels * start_s(device, conditions, physics) + sort_s + pass_s)
+    return np.asarray(kernels * start_s(device, setting.conditions, physics) + sort_s + pass_s)
 
 
 def _pass_bytes(up: Groups, down: Groups) -> np.ndarray:
