@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.collect.store import place_of, read_rows, write_rows
 from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.errors import UnmeasurableError
-from neusight.kernels import KERNEL_CLASSES, Kernel
+from neusight.kernels import Kernel
 from neusight.kernels.families import kernel_of
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def named(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def unnamed(folder: Path) -> Iterator[NameTask]:
     """A task for every row that has no name yet; a kernel that was measured twice runs the same both times."""
     known = {row["of"] for row in read_rows(folder, "names")}
-    for family in KERNEL_CLASSES:
+    for family in COLLECTED_TABLES:
         for row in read_rows(folder, family):
             if row["sample"] not in known and row["repeat"] == 0:
                 yield NameTask(kernel=kernel_of(family, row), of=row["sample"])

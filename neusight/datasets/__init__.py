@@ -3,6 +3,7 @@
 Read
     ``load_kernels(path=None, families=None) -> DataFrame``, ``load_models(path=None) -> DataFrame``: checked parquet;
     ``to_batches(frame) -> [(KernelBatch, positions), ...]``: the rows as kernels;
+    ``conditions_of(rows, batch, device) -> Conditions``: how rows of one family and GPU were timed;
     ``observed_tiles(frame) -> DataFrame`` (kind, tile_m, tile_n, split_k, grid, kernels);
     ``devices_beside(path) -> {id: DeviceSpec}``, ``device_of(gpu, beside) -> DeviceSpec``: what rows were measured on.
 Judge
@@ -21,6 +22,7 @@ Bring
 from neusight.datasets.batches import to_batches
 from neusight.datasets.bring import import_csv
 from neusight.datasets.clean import RULES, CleanResult, Rule, by_gpu, clean, explained, rules_named
+from neusight.datasets.conditions import conditions_of
 from neusight.datasets.load import device_of, devices_beside, load_kernels, load_models
 from neusight.datasets.manifest import (
     About,
@@ -44,6 +46,7 @@ __all__ = [
     "VerifyReport",
     "by_gpu",
     "clean",
+    "conditions_of",
     "dataset_folder",
     "describe",
     "device_of",

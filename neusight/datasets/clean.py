@@ -15,9 +15,9 @@ import numpy as np
 from neusight.datasets.columns import MAY_BE_ZERO
 from neusight.datasets.load import collected, kernel_columns
 from neusight.datasets.measured import measured
+from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.devices import DeviceSpec
 from neusight.errors import DataError, nearest
-from neusight.kernels import KERNEL_CLASSES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ SHAPE = (
     *("in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding"),
 )
 EXTENTS = tuple(
-    dict.fromkeys((*SHAPE, *(c.name for f in KERNEL_CLASSES for c in kernel_columns(f) if c.kind == "integer")))
+    dict.fromkeys((*SHAPE, *(c.name for f in COLLECTED_TABLES for c in kernel_columns(f) if c.kind == "integer")))
 )
 """Whole numbers of the shapes of all tables."""
 _LAUNCH = ("gpu", "family", "op", "dtype", "split", "kernel_name", "grid_x", "grid_y", "grid_z", "batch")

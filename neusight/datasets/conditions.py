@@ -28,6 +28,8 @@ _TIMINGS = {"profiler": "profiler", "events": "stream", "wall": "wall"}
 """Events stand around launches in a stream."""
 _OPERATORS, _REPLAYED = 6, 5
 """Operators in the graph of a product, and runs of a layer of experts in theirs, at most."""
+_REPLAYS = 6.0
+"""Replays of a graph in a burst, at least."""
 _FILLED = 0.45
 """Share of the memory that sglang's sets of operands may fill."""
 
@@ -84,7 +86,16 @@ def conditions_of(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec) ->
         columns = {name: np.where(served, found[name], column) for name, column in columns.items()}
     # vLLM's 16-bit operands are not random; they draw less power.
     equal = served & (engine == "vllm") & (batch.family == "gemm") & (batch["dtype"] == "bfloat16")
-    return Conditions.of(len(rows), **columns, engine=engine, variant=variant, random=~equal)
+    burst = _burst(batch, columns["timing"], columns["launches"])
+    return Conditions.of(len(rows), **columns, engine=engine, variant=variant, random=~equal, burst=burst)
+
+
+def _burst(batch: KernelBatch, timing: np.ndarray, launches: np.ndarray) -> np.ndarray:
+    """Kernels before a rest: those of a graph's replays, one where batched products were launched singly (short ones of
+    power-limited boards run faster than long ones, which single products do not), infinitely many elsewhere.
+    """
+    alone = (timing == "stream") & (batch["op"] == "bmm")
+    return np.select([timing == "graph", alone], [_REPLAYS * launches, 1.0], np.inf)
 
 
 def _of_collection(rows: pd.DataFrame, once: np.ndarray) -> Conditions:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from neusight.errors import DataError
 from neusight.kernels import KERNEL_CLASSES
-from neusight.kernels.families import LATER_FIELDS
+from neusight.kernels.families import COMPOSED, LATER_FIELDS
 
 Kind = Literal["string", "integer", "number", "boolean"]
 ARROW: dict[str, str] = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
@@ -282,7 +282,9 @@ def _collected(family: str, kernel: type[Any]) -> Table:
     return Table(family, (*head, *shape, *_conditions(), *_ORIGIN, *_PROFILE))
 
 
-COLLECTED_TABLES: dict[str, Table] = {family: _collected(family, kind) for family, kind in KERNEL_CLASSES.items()}
+COLLECTED_TABLES: dict[str, Table] = {
+    family: _collected(family, kind) for family, kind in KERNEL_CLASSES.items() if family not in COMPOSED
+}
 """Tables by kernel family; a file is one of these where it has the columns ``sample`` and ``family``."""
 
 TABLE_OF_OP: dict[str, Table] = {op: table for table in KERNEL_TABLES.values() for op in table.ops}

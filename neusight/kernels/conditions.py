@@ -27,7 +27,8 @@ class Conditions:
     bytes where one set of operands is used again and again, k times that where k sets take turns, ``COLD`` where
     caches hold none of it. ``engine`` is the library or serving engine that ran the kernel (torch, vllm, sglang,
     trtllm, flashinfer, deepgemm, …), ``variant`` what it ran it with (fa2, fa3, triton, cutlass, …), "" where unknown.
-    ``random`` is false where operands hold equal or few values, which draws less power.
+    ``random`` is false where operands hold equal or few values, which draws less power. ``burst`` kernels run back to
+    back before the device rests, infinitely many in the middle of work: power limits act on averages.
     """
 
     timing: np.ndarray
@@ -36,6 +37,7 @@ class Conditions:
     engine: np.ndarray
     variant: np.ndarray
     random: np.ndarray
+    burst: np.ndarray
 
     def __len__(self) -> int:
         return len(self.timing)
@@ -48,7 +50,7 @@ class Conditions:
             CoverageError: a timing that is none of ``TIMINGS``.
         """
         usual = {"timing": "stream", "launches": 1.0, "cycled_bytes": COLD, "engine": "torch", "variant": ""}
-        values = {**usual, "random": True, **columns}
+        values = {**usual, "random": True, "burst": np.inf, **columns}
         made = cls(**{name: np.broadcast_to(np.asarray(value), (n,)) for name, value in values.items()})
         if unknown := sorted({*made.timing.tolist()} - {*TIMINGS}):
             raise CoverageError(f"unknown timing '{unknown[0]}': one of {', '.join(TIMINGS)}")

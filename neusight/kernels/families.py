@@ -221,6 +221,10 @@ KERNEL_CLASSES: dict[str, type[Any]] = {
 }
 
 
+COMPOSED = frozenset({"moe"})
+"""Families whose kernels are several of other families, see ``neusight.kernels.moe``: they have no tiles and no tile
+model of their own, and none is collected."""
+
 HOMES: dict[str, str] = {name: c.home for name, c in KERNEL_CLASSES.items() if hasattr(c, "home")}
 """The family whose blocks and tile model stand for a family's own where it has none: ``gemm`` for what multiplies in
 tiles, ``elementwise`` for what streams ``elements``."""
@@ -286,13 +290,13 @@ class KernelBatch:
 
 
 def kernel_of(family: str, row: Mapping[str, Any]) -> Kernel:
-    """The kernel whose fields a row carries, beside whatever else; ``LATER_FIELDS`` may be missing.
+    """The kernel whose fields a row carries, beside whatever else; ``LATER_FIELDS`` may be missing or empty.
 
     Raises:
         KeyError: an unknown family, or a field that is missing.
     """
     kind = KERNEL_CLASSES[family]
-    stated = [f.name for f in fields(kind) if f.name in row or f.name not in LATER_FIELDS]
+    stated = [f.name for f in fields(kind) if f.name not in LATER_FIELDS or row.get(f.name) is not None]
     return kind(**{name: row[name] for name in stated})
 
 

@@ -62,8 +62,10 @@ class Cache:
 class Power:
     """Energies, and what a board does about them."""
 
-    flop_energy_scale: float = constant(0.92, 0.2, "magnitude seen in float32 kernels")
-    """Against the table of energies by process node."""
+    lane_pj: float = constant(16.0, 0.3, "boards of 70 to 75 W hold 3 to 4.5 TFLOP/s of float32 on 12 to 16 nm")
+    """Energy of a float32 FLOP of an FMA [pJ] at 7 nm, all of the SM included."""
+    lane_node_exponent: float = constant(0.35, 0.2, "guess: energy falls slower than the node's name", scale="linear")
+    """By which it grows with the process node."""
     voltage_exponent: float = constant(1.0, 0.2, "magnitude seen in float32 kernels")
     """Of the boost clock over the node's usual one: boards that run below it need less voltage."""
     speed_exponent: float = constant(0.5, 0.2, "P ~ f V^2: between 1/3 (V ~ f) and 1 (V constant)")
@@ -78,15 +80,24 @@ class Power:
     """Energy of a byte from HBM [pJ/B], memory, interface and controller; O'Connor et al. 2017 give 4 pJ/bit for HBM2's memory alone."""
     gddr_pj_per_byte: float = constant(150.0, 0.2, "magnitude seen in float32 kernels")
     """The same from GDDR [pJ/B]."""
-    rest_s: float = constant(0.003, 0.2, "magnitude seen in float32 kernels")
-    """How long a rested board may draw twice its limit before the limiter acts [s]."""
+    burst_s: float = constant(3e-3, 0.7, "limiters average over milliseconds")
+    """Length of a burst [s] after a rest at which half of the limit's slow-down is felt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lanes:
     """Products and streams on the ordinary pipelines of an SM."""
 
-    peak_share: float = constant(0.97, 0.2, "magnitude seen in float32 kernels")
+    issue_shared: float = constant(0.8, 0.15, "CUDA C++ Programming Guide: of 8.6 on, half of an SM's 128 lanes serves integers as well")
+    """Share of peak that an SM of 128 lanes behind four single-issue schedulers can issue as FMAs, where half of the
+    lanes serves integers."""
+    issue_whole: float = constant(0.9, 0.15, "the same without integers on those lanes: Hopper and datacentre Blackwell")
+    """The same of Hopper and datacentre Blackwell."""
+    issue_dual: float = constant(0.6, 0.3, "RDNA 3 ISA guide: few pairs of instructions issue together")
+    """The same where the peak counts two instructions a lane that seldom pair (RDNA 3)."""
+    vector_share: float = constant(0.5, 0.3, "pointwise arithmetic is not all FMA")
+    """Share of the pipelines' peak that pointwise arithmetic sustains."""
+    peak_share: float = constant(0.96, 0.05, "sgemm on Volta and Pascal: 0.9 to 1.0 of peak")
     """Share of peak FLOP/s that an SM sustains when nothing else limits it."""
     shared_memory_half: float = constant(14.0, 0.2, "magnitude seen in float32 kernels")
     """Tile intensity below which operands from shared memory take as long as the arithmetic."""
@@ -106,6 +117,22 @@ class Lanes:
     """The same for kernels that stream through memory, whose many small blocks overlap better."""
     thread_waste: float = constant(0.15, 0.2, "magnitude seen in float32 kernels")
     """Exponent of the share of idle lanes in the last step of a block over its row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """How convolutions in float32 run: as implicit products or by minimal filtering."""
+
+    implicit_share: float = constant(0.6, 0.3, "guess: implicit products reach less than plain ones")
+    """Share of peak that implicit products sustain with large tiles."""
+    fused_share: float = constant(0.4, 0.3, "guess: transforms and products share the pipelines")
+    """The same of fused Winograd."""
+    steps_share: float = constant(0.65, 0.3, "guess: batched products of small tiles")
+    """The same of the products of Winograd in three steps."""
+    steps_launch_s: float = constant(5e-5, 0.7, "guess: launches between the three steps")
+    """What the launches between the three steps add [s]."""
+    narrow: float = constant(2.0, 0.5, "guess, as for plain products")
+    """By how much a tile of intensity 1 is slower than one without end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,8 +207,6 @@ class Matrix:
     """Energy of an 8-bit FLOP over that of a 16-bit one."""
     quiet_energy: float = constant(0.85, 0.2, "12 to 28 % faster where operands are not random")
     """Energy with operands that are not random, over that with random ones."""
-    burst_s: float = constant(3e-3, 0.7, "limiters average over milliseconds")
-    """Length of a burst [s] at which half of the power limit's slow-down is felt."""
     boost_gain: float = constant(1.08, 0.05, "GeForce boards run above their datasheet's boost clock by some percent")
     """By which consumer boards exceed the boost clock of their datasheet while no power limit acts."""
 
@@ -194,6 +219,7 @@ class Physics:
     cache: Cache = field(default_factory=Cache)
     power: Power = field(default_factory=Power)
     lanes: Lanes = field(default_factory=Lanes)
+    convolution: Convolution = field(default_factory=Convolution)
     start: Start = field(default_factory=Start)
     residency: Residency = field(default_factory=Residency)
     matrix: Matrix = field(default_factory=Matrix)

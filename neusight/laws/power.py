@@ -20,40 +20,31 @@ LEAST_CLOCK = 0.1
 """Share of the boost clock below which no limiter goes (assumption: idle clocks of about 200 MHz)."""
 SHARPNESS = 32.0
 """Of the smooth maximum(1, x) with which the limit sets in: at the limit itself it costs 2 % (assumption)."""
-_NODES_NM = np.array([3.0, 4.0, 5.0, 7.0, 12.0, 16.0])
-"""Process nodes [nm] of the two tables below, as manufacturers name them."""
-_PJ_PER_FLOP = np.array([10.0, 11.5, 12.3, 14.2, 15.5, 17.7])
-"""Energy [pJ] of a float32 FLOP, all of the SM included, on each node (fitted by eye to power-limited GPUs of
-neusight-fp32 on nodes that it has, between them an assumption; as a whole scaled by ``flop_energy_scale``)."""
-_USUAL_HZ = np.array([2.6e9, 2.52e9, 2.5e9, 1.8e9, 1.71e9, 1.73e9])
-"""Boost clocks [Hz] of desktop boards of the node (datasheets of RTX 4090, RTX 2080, GTX 1080; 3, 5 and 7 nm are
-assumptions)."""
-_SERVER_CLOCK = 0.77
-"""Share of them at which server boards of the node run, and for which the energies hold (assumption)."""
-
-MATRIX_ENERGY = {"float16": 0.07, "bfloat16": 0.07, "tf32": 0.13, "float8": 0.04, "int8": 0.04, "float64": 1.5}
-"""Energy a FLOP on matrix units against a float32 FMA (assumption: H100 SXM draws 700 W at about 700 dense bf16
-TFLOP/s, half of it for arithmetic)."""
-
+_NODES_NM = np.array([4.0, 5.0, 8.0, 12.0, 16.0, 28.0])
+_USUAL_HZ = np.array([2.52e9, 2.5e9, 1.8e9, 1.71e9, 1.73e9, 1.1e9])
+"""Boost clocks [Hz] of desktop boards of these process nodes [nm] (datasheets of RTX 4090, RX 7900 XTX, RTX 3080, RTX
+2080, GTX 1080, GTX TITAN X)."""
+REFERENCE_NM = 7.0
+"""Process node on which energies are stated."""
 
 def flop_energy_j(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     r"""Energy [J] of one float32 FLOP of an FMA at boost clock, all of the SM included.
 
-    .. math:: E = s\, E_{node} \left(\frac{f}{f_{usual}}\right)^v
+    .. math:: E = E_7 \left(\frac{l}{7}\right)^a \left(\frac{f}{f_{usual}}\right)^v
 
-    Energy goes with the square of the voltage, which a board that runs below the node's usual clock needs less of.
+    Energy goes with the square of the voltage, which a board that runs below its node's usual clock needs less of.
 
     Args:
-        device: process node [nm] and boost clock f [Hz].
-        physics: s ``flop_energy_scale`` and v ``voltage_exponent`` [-].
+        device: l, process node [nm], and f, boost clock [Hz].
+        physics: E_7 ``lane_pj`` [pJ], a ``lane_node_exponent`` and v ``voltage_exponent`` [-].
 
-    Source: fitted (table and constants) to the clocks that power-limited GPUs hold in large float32 products.
-    Validity: boards of 3 to 16 nm; other nodes count as the nearest. Without voltages held-out GPUs come out 2.1
-    points worse (linear).
+    Source: form of CMOS switching energy; constants fitted. Validity: boards of 4 to 28 nm. Without voltages held-out
+    GPUs come out 2.1 points worse (linear).
     """
-    usual_hz = _SERVER_CLOCK * float(np.interp(device.process_nm, _NODES_NM, _USUAL_HZ))
-    node_j = 1e-12 * float(np.interp(device.process_nm, _NODES_NM, _PJ_PER_FLOP))
-    return physics.power.flop_energy_scale * node_j * (device.boost_clock_hz / usual_hz) ** physics.power.voltage_exponent
+    power = physics.power
+    usual_hz = float(np.interp(device.process_nm, _NODES_NM, _USUAL_HZ))
+    node = (device.process_nm / REFERENCE_NM) ** power.lane_node_exponent
+    return 1e-12 * power.lane_pj * node * (device.boost_clock_hz / usual_hz) ** power.voltage_exponent
 
 
 def budget_w(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
@@ -72,29 +63,31 @@ def budget_w(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
 
 
 def slow_down(
-    device: DeviceSpec, time_s: np.ndarray, energy_j: np.ndarray, rest_s: np.ndarray | float = 0.0,
+    device: DeviceSpec, time_s: np.ndarray, energy_j: np.ndarray, burst: np.ndarray | float = np.inf,
     physics: Physics = DEFAULT,
 ) -> np.ndarray:  # fmt: skip
-    r"""Factor of at least 1 by which the power limit stretches a kernel that would take ``time_s`` at full clock.
+    r"""Factor of at least 1 by which the power limit stretches kernels that would take ``time_s`` at full clock.
 
-    .. math:: k = \max\left(1, \left(\frac{E / t}{P_{left} (1 + \min(r / t, 1))}\right)^x\right)
+    .. math:: k = 1 + (k_\infty - 1) \frac{n t}{n t + b},\quad
+              k_\infty = \max\left(1, \left(\frac{E / t}{P_{left}}\right)^x\right)
 
-    Power goes with clock times voltage squared, so that speed falls slower than the power that is saved.
+    Power goes with clock times voltage squared, so that speed falls slower than the power that is saved. The limiter
+    averages over milliseconds, so that a burst of n kernels after a rest does not feel all of it.
 
     Args:
         device: gives what its limit leaves, see ``budget_w`` [W].
         time_s: t, duration at boost clock [s].
         energy_j: E, spent at boost clock [J].
-        rest_s: r, time for which the board may draw twice its limit, but no more; 0 in the middle of work [s].
-        physics: x ``speed_exponent`` [-], and what the board draws on its own.
+        burst: n, kernels that run back to back before the board rests; infinite in the middle of work.
+        physics: x ``power.speed_exponent`` [-], b ``power.burst_s`` [s], and what the board draws on its own.
 
-    Source: dynamic power of CMOS, P ~ f V²; exponent fitted.
-    Validity: float32 products on boards of 70 to 300 W; without the law held-out GPUs come out 15 points worse
-    (linear).
+    Source: dynamic power of CMOS, P ~ f V²; constants fitted.
+    Validity: products on boards of 70 to 1400 W; without the law held-out GPUs come out 15 points worse (linear).
     """
-    allowed = budget_w(device, physics) * (1.0 + np.minimum(rest_s / time_s, 1.0))
-    excess = physics.power.speed_exponent * np.log(np.maximum(energy_j / time_s / allowed, 1e-9))
-    return np.exp(np.logaddexp(0.0, SHARPNESS * excess) / SHARPNESS)
+    excess = physics.power.speed_exponent * np.log(np.maximum(energy_j / time_s / budget_w(device, physics), 1e-9))
+    whole = np.exp(np.logaddexp(0.0, SHARPNESS * excess) / SHARPNESS)
+    length_s = np.minimum(burst, 1e12) * time_s
+    return np.asarray(1.0 + (whole - 1.0) * length_s / (length_s + physics.power.burst_s))
 
 
 def traffic_energy_j(
@@ -124,8 +117,7 @@ class PowerDemand:
     """What kernels need at full clock; columns of shape (n,).
 
     ``clocked_s`` is the time of what runs at the core clock (arithmetic and L2) [s], ``dram_s`` of what does not [s];
-    ``switching_j`` the energy of arithmetic at boost clock [J], ``traffic_j`` that of moving bytes [J], ``rest_s`` the
-    time for which the kernel, measured alone, was allowed twice the limit [s]. ``budget_w`` [W] and ``speed_exponent``
+    ``switching_j`` the energy of arithmetic at boost clock [J], ``traffic_j`` that of moving bytes [J]. ``budget_w`` [W] and ``speed_exponent``
     [-] are the device's, the same for all kernels.
     """
 
@@ -133,7 +125,6 @@ class PowerDemand:
     dram_s: np.ndarray
     switching_j: np.ndarray
     traffic_j: np.ndarray
-    rest_s: np.ndarray
     budget_w: float
     speed_exponent: float
 
@@ -158,7 +149,7 @@ class PowerDemand:
         return replace(parts[0], **columns)
 
 
-_COLUMNS = ("clocked_s", "dram_s", "switching_j", "traffic_j", "rest_s")
+_COLUMNS = ("clocked_s", "dram_s", "switching_j", "traffic_j")
 
 
 def sustained_clock(demand: PowerDemand, counts: np.ndarray | None = None) -> np.ndarray:
@@ -179,10 +170,8 @@ def sustained_clock(demand: PowerDemand, counts: np.ndarray | None = None) -> np
     window of some ten milliseconds.
     """
 
-    relief = 1.0 + np.minimum(demand.rest_s / demand.time_s(1.0), 1.0) if counts is None else 1.0
-
     def over(clock: np.ndarray) -> np.ndarray:
-        excess = demand.energy_j(clock) - demand.budget_w * relief * demand.time_s(clock)
+        excess = demand.energy_j(clock) - demand.budget_w * demand.time_s(clock)
         return excess if counts is None else (counts * excess).sum()
 
     low = np.full(demand.dram_s.shape if counts is None else (), LEAST_CLOCK)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from neusight.laws.physics import DEFAULT
+from neusight.devices.spec import DeviceSpec
+from neusight.laws.physics import DEFAULT, Physics
 
 FULL_TILE = 128 * 128
 """Accumulators that keep an SM's pipelines busy: two 64x128 blocks or one of 128x128 (assumption: the largest tiles
@@ -44,3 +45,31 @@ def idle_factor(tile_elements: np.ndarray, resident: np.ndarray, idle_cost: floa
     Source: fitted, form and constant. Validity: float32 tiles of 32x32 to 256x128.
     """
     return 1.0 + idle_cost * np.maximum(0.0, 1.0 - resident * tile_elements / FULL_TILE)
+
+
+DUAL = 100
+"""Lanes of a compute unit of AMD from which its peak counts two operations a lane, dual-issued or packed."""
+INTEGERS_TOO, HOPPER, CONSUMER_BLACKWELL = 8.6, 9.0, 12.0
+"""Compute capabilities from which SMs have 128 lanes again, of which half serves integers; of Hopper and datacentre
+Blackwell none does."""
+
+
+def issue_share(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
+    """Share [-] of the peak of FMAs that an SM's schedulers can issue beside everything else that a loop holds.
+
+    Args:
+        device: lanes of its SMs, as its peak rate and clock tell, and its compute capability.
+        physics: ``lanes.issue_shared``, ``lanes.issue_whole`` and ``lanes.issue_dual`` [-].
+
+    Source: CUDA C++ Programming Guide, Arithmetic Instructions: from 8.6 on an SM has 128 float32 lanes and four
+    schedulers of one instruction a clock, so that whatever is no FMA takes a slot from FMAs; SMs of 64 lanes have slots
+    to spare, and Pascal issues two. Validity: float32 products; the shares are fitted.
+    """
+    lanes = device.vector_flops_per_s["float32"] / (2.0 * device.sm_count * device.boost_clock_hz)
+    if device.vendor != "nvidia":
+        return physics.lanes.issue_dual if lanes >= DUAL else 1.0
+    capability = device.capability or INTEGERS_TOO
+    if capability < INTEGERS_TOO:
+        return 1.0
+    whole = HOPPER <= capability < CONSUMER_BLACKWELL
+    return physics.lanes.issue_whole if whole else physics.lanes.issue_shared

@@ -24,12 +24,13 @@ from neusight.devices import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import level_name
 from neusight.kernels import KERNEL_CLASSES, KernelBatch
+from neusight.kernels.families import COMPOSED
 from neusight.kernels.work import winograd_gain
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FAMILIES = tuple(KERNEL_CLASSES)
+FAMILIES = tuple(family for family in KERNEL_CLASSES if family not in COMPOSED)
 THROTTLED_RULE = "throttled_split"
 COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n")
 """Of ``DeviceRows``, beside the kernels themselves."""

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.datasets import device_of, load_kernels, to_batches
-from neusight.datasets.conditions import conditions_of
+from neusight.datasets import conditions_of, device_of, load_kernels, to_batches
 from neusight.errors import DataError
 from neusight.kernels import Attention, Elementwise, Gemm, GroupedGemm, Kernel, KernelBatch, Memory, Moe, work_of
 

@@ -26,7 +26,7 @@ from neusight.kernels import KERNEL_CLASSES, KernelBatch
 from neusight.kernels.work import winograd_gain
 from neusight.learn.intervals import interval, seen_interval, unseen_interval
 from neusight.learn.training import Options, train
-from neusight.learn.training_data import COLUMNS, DeviceRows, load_corpus
+from neusight.learn.training_data import COLUMNS, FAMILIES, DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors, training_set
 from neusight.paths import tile_models_dir
 
@@ -36,7 +36,7 @@ START_S = 2e-6
 DTYPES = {"gemm": ("float32", "tf32", "bfloat16", "float16"), "grouped_gemm": ("bfloat16",), "attention": ("float16",)}
 PARAMETERS = {"mlp": (("epochs", 2), ("members", 1), ("hidden", 4), ("batch_rows", 64)), "gbm": (("rounds", 10),)}
 # The least costly backend learns all families; to the others they are all alike.
-LEARNED = {"linear": tuple(KERNEL_CLASSES), "gbm": ("gemm", "attention"), "mlp": ("attention", "memory")}
+LEARNED = {"linear": FAMILIES, "gbm": ("gemm", "attention"), "mlp": ("attention", "memory")}
 
 
 def board(name: str, like: str) -> DeviceSpec:
@@ -76,7 +76,7 @@ def write(folder: Path, boards: dict[str, DeviceSpec], families: tuple[str, ...]
         (folder / part).mkdir(parents=True)
     for name, device in boards.items():
         (folder / "devices" / f"{name}.toml").write_text(to_toml(device))
-    for family in families or KERNEL_CLASSES:
+    for family in families or FAMILIES:
         made = [
             rows(batch, device, seed, graphs)
             for seed, device in enumerate(boards.values())
@@ -99,7 +99,7 @@ def trained(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
     def run(backend: str) -> Path:
         if backend not in made:
             made[backend] = tmp_path_factory.mktemp(backend)
-            families = () if LEARNED[backend] == tuple(KERNEL_CLASSES) else LEARNED[backend]
+            families = () if LEARNED[backend] == FAMILIES else LEARNED[backend]
             said = {"families": families, "backend": backend, "parameters": PARAMETERS.get(backend, ())}
             train(Options(source=collected, out=made[backend], gpus=(), **said))
         return made[backend]
@@ -348,10 +348,10 @@ def test_a_device_that_nobody_describes_is_named(tmp_path: Path) -> None:
 
 
 def test_features_of_every_family_are_declared() -> None:
-    for family, kernel in KERNEL_CLASSES.items():
+    for family in FAMILIES:
         assert load_contract(family).family == family
         batch = grid(family, 100)
         if family == "conv2d":
             batch = batch.take(winograd_gain(batch) > 1)
-        assert set(answering_model(batch, KERNEL_CLASSES)) == {family}
-        assert "op" in {f.name for f in fields(kernel)}
+        assert set(answering_model(batch, FAMILIES)) == {family}
+        assert "op" in {f.name for f in fields(KERNEL_CLASSES[family])}

@@ -19,8 +19,11 @@ NOISE = 0.12
 STEP = 1e-3
 """Of a constant on its scale, for its derivative."""
 LONGEST_STEP = 0.5
-LEAST_SPREAD = 0.02
-"""Of random effects: two boards of one kind differ by a few percent."""
+USUAL_SPREAD, USUAL_COUNT = 0.1, 4.0
+"""Of random effects, before any is seen, and the number of devices that this counts as (assumption: datasheets tell a
+device's speed within some ten percent, two boards of one kind differ by a few)."""
+UNBIASED = 0.1
+"""How far the mean effect of a kind may be from none: what all devices have in common is the constants' to explain."""
 
 Evaluate = Callable[[np.ndarray], np.ndarray]
 """Predicted log times of all rows from the constants on their scales, all choices remade."""
@@ -70,17 +73,20 @@ def solve(
     centre, width = prior["centre"], prior["spread"]
     count = len(rows.kind_of_effect)
     place, effects = centre.copy(), np.zeros(count)
-    spread = np.full(int(rows.kind_of_effect.max()) + 1, 0.1)
+    spread = np.full(int(rows.kind_of_effect.max()) + 1, USUAL_SPREAD)
+    means = _mean_precision(rows.kind_of_effect)
     predicted = evaluate(place)
     damping, inverse = 1e-2, np.eye(len(place) + count)
     for step in range(steps):
         slopes = jacobian(place)
         residual = rows.target - predicted - effects[rows.effect]
-        loss = _loss(residual, rows.weight, place, centre, width, effects, spread[rows.kind_of_effect])
+        loss = _loss(residual, rows.weight, place, centre, width, effects, spread[rows.kind_of_effect], means)
         normal, gradient = _normal(rows, slopes, residual)
         precision = np.concatenate([width**-2.0, spread[rows.kind_of_effect] ** -2.0])
         gradient -= precision * np.concatenate([place - centre, effects])
+        gradient[len(place) :] -= means @ effects
         normal[np.diag_indices_from(normal)] += precision
+        normal[len(place) :, len(place) :] += means
         for _ in range(8):
             damped = normal.copy()
             damped[np.diag_indices_from(damped)] *= 1.0 + damping
@@ -88,7 +94,7 @@ def solve(
             tried, tried_effects = place + move[: len(place)], effects + move[len(place) :]
             found = evaluate(tried)
             new = rows.target - found - tried_effects[rows.effect]
-            new_loss = _loss(new, rows.weight, tried, centre, width, tried_effects, spread[rows.kind_of_effect])
+            new_loss = _loss(new, rows.weight, tried, centre, width, tried_effects, spread[rows.kind_of_effect], means)
             if new_loss < loss:
                 break
             damping *= 5.0
@@ -116,9 +122,10 @@ def _loss(
     width: np.ndarray,
     effects: np.ndarray,
     spread: np.ndarray,
+    means: np.ndarray,
 ) -> float:
     huber = 2.0 * (np.sqrt(1.0 + (residual / NOISE) ** 2) - 1.0)
-    known = (((place - centre) / width) ** 2).sum() + ((effects / spread) ** 2).sum()
+    known = (((place - centre) / width) ** 2).sum() + ((effects / spread) ** 2).sum() + effects @ means @ effects
     return float((weight * huber).sum() + known)
 
 
@@ -142,7 +149,13 @@ def _spreads(rows: Rows, effects: np.ndarray, variance: np.ndarray, kinds: int) 
     """Standard deviation of the effects of each kind: root of the mean of squares and posterior variances."""
     second = effects**2 + variance
     sums, counts = (np.bincount(rows.kind_of_effect, v, kinds) for v in (second, np.ones_like(second)))
-    return np.maximum(np.sqrt(sums / np.maximum(counts, 1.0)), LEAST_SPREAD)
+    return np.sqrt((sums + USUAL_COUNT * USUAL_SPREAD**2) / (counts + USUAL_COUNT))
+
+
+def _mean_precision(kinds: np.ndarray) -> np.ndarray:
+    """What holds the mean effect of each kind near none, as a matrix over effects."""
+    same = kinds[:, None] == kinds[None, :]
+    return same / same.sum(axis=1)[:, None] ** 2 / UNBIASED**2
 
 
 def _error(residual: np.ndarray, weight: np.ndarray) -> float:

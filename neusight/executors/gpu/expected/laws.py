@@ -32,7 +32,7 @@ LAWS: dict[str, Law] = {
 
 def law_names(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
     """Name of the law of each kernel, shape (n,); "" for those of the ordinary pipelines, which have their families'."""
-    if batch.family == "gemm":
+    if batch.family in ("gemm", "conv2d"):
         units = {name for name in device.matrix_flops_per_s if name != "float64"}
         return np.where(np.isin(batch["dtype"], list(units)), "matrix", "")
     return np.full(len(batch), "")

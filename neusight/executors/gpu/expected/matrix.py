@@ -15,8 +15,7 @@ from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.precision import stored_bytes
-from neusight.kernels.work import by_distinct, element_bytes, result_bytes, weight_bytes, work_of
+from neusight.kernels.work import by_distinct, conv_gemm, element_bytes, result_bytes, weight_bytes, work_of
 from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
@@ -29,6 +28,8 @@ TILES: tuple[tuple[int, int], ...] = (
 """(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for."""
 SPLITS = (1, 2, 4, 8, 16)
 """Parts into which the inner extent may be cut."""
+ALIGNED = 8
+"""Elements of 16 bits that make up a load of 16 bytes."""
 LEAST_DEPTH = 64.0
 """Inner extent [elements] that is left to a part, at least: one step of a main loop."""
 PARTIAL_BYTES = 4.0
@@ -59,10 +60,13 @@ class Product:
 
     @classmethod
     def of(cls, batch: KernelBatch, device: DeviceSpec) -> Product:
-        """Those of a batch of the family ``gemm``."""
+        """Those of a batch of the family ``gemm``, or the implicit ones of ``conv2d``."""
+        rates, size = by_distinct(batch["dtype"], device.gemm_flops_per_s), element_bytes(batch)
+        if batch.family == "conv2d":
+            groups, m, n, k = conv_gemm(batch)
+            return cls(m, n, k, groups, size, size, result_bytes(batch), rates)
         extents = (batch[name].astype(float) for name in ("m", "n", "k", "batch"))
-        rates = by_distinct(batch["dtype"], device.gemm_flops_per_s)
-        return cls(*extents, element_bytes(batch), weight_bytes(batch), result_bytes(batch), rates)
+        return cls(*extents, size, weight_bytes(batch), result_bytes(batch), rates)
 
 
 @dataclass(frozen=True)
@@ -180,19 +184,18 @@ def matrix_times(
     busiest = np.maximum(share + matrix.tail_share * (np.ceil(share) - share), np.minimum(np.ceil(share), 1.0))
     work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + matrix.prologue_depth)
     compute_s = busiest * 2.0 * work * device.sm_count / (p.flops_per_s * matrix.share * clock_gain(device, physics))
-    odd = (batch["k"] % 8 != 0) | (batch["n"] % 8 != 0)
+    odd = (p.k % ALIGNED != 0) | (p.n % ALIGNED != 0)
     hot = hot_share(device, conditions, physics)
     dram, l2 = _traffic(p, t, device, physics)
     cold = work_of(batch).bytes * (1.0 - hot) + dram
     active = np.minimum(tiles, device.sm_count)
-    flops = 2.0 * p.batch * p.m * p.n * p.k
     return Times(
         compute_s=compute_s * (1.0 + matrix.misaligned_cost * odd),
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2 / (law.port * active),
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
         added_s=start_s(device, conditions, physics) + np.where(t.parts > 1.0, matrix.split_s, 0.0),
-        switching_j=flops * flop_energy_j(p, device, physics) * np.where(conditions.random, 1.0, matrix.quiet_energy),
+        switching_j=2.0 * p.batch * p.m * p.n * p.k * flop_energy_j(p, device, physics) * np.where(conditions.random, 1.0, matrix.quiet_energy),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=matrix.overlap,
     )

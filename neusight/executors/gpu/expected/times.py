@@ -10,13 +10,6 @@ from neusight.devices.spec import DeviceSpec
 from neusight.kernels.conditions import Conditions
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.physics import Physics
-from neusight.laws.power import budget_w
-
-SHARPNESS = 16.0
-"""Of the smooth maximum(1, x) with which a power limit sets in: at the limit itself it costs 4 % (assumption)."""
-REPLAYS = 6.0
-"""Times that a graph is replayed in a burst (aiconfigurator's collector replays it six times or more)."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
@@ -75,33 +68,3 @@ def launch_s(conditions: Conditions, physics: Physics) -> np.ndarray:
     """
     graph = np.where(conditions.timing == "graph", physics.start.graph_s / conditions.launches, 0.0)
     return np.where(conditions.timing == "stream", physics.start.stream_s, graph)
-
-
-def limited(
-    device: DeviceSpec, unlimited_s: np.ndarray, energy_j: np.ndarray, burst: np.ndarray, physics: Physics
-) -> np.ndarray:
-    r"""Factor [-], at least 1, by which the power limit stretches kernels that run in bursts.
-
-    .. math:: k = 1 + (k_\infty - 1) \frac{n t}{n t + b},\quad
-              k_\infty = \max\left(1, \left(\frac{E / t}{P_{left}}\right)^x\right)
-
-    Args:
-        device: gives what its limit leaves, see ``budget_w`` [W].
-        unlimited_s: t [s].
-        energy_j: E [J].
-        burst: n, kernels that run back to back before the board rests; infinite in a long run.
-        physics: b ``matrix.burst_s`` [s], x ``power.speed_exponent`` [-], and what the board draws on its own.
-
-    Source: dynamic power of CMOS, P ~ f V^2; constants fitted. Validity: products on matrix units.
-    """
-    excess = np.log(np.maximum(energy_j / unlimited_s / budget_w(device, physics), 1e-9))
-    whole = np.exp(np.logaddexp(0.0, SHARPNESS * physics.power.speed_exponent * excess) / SHARPNESS)
-    length_s = np.minimum(burst, 1e12) * unlimited_s
-    return np.asarray(1.0 + (whole - 1.0) * length_s / (length_s + physics.matrix.burst_s))
-
-
-def burst_of(conditions: Conditions) -> np.ndarray:
-    """Kernels that run back to back before the board rests [-]: those of a graph's replays; infinite elsewhere, since
-    models and profiled loops run on.
-    """
-    return np.where(conditions.timing == "graph", REPLAYS * conditions.launches, np.inf)

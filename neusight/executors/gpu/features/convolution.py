@@ -13,22 +13,12 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.tiling.library import TILES, Products
 from neusight.kernels import KernelBatch
-from neusight.kernels.work import Work, by_distinct, conv_gemm, conv_output, element_bytes, winograd_gain
-from neusight.laws.bounds import flops_per_s, peak_flops_per_s
-from neusight.laws.waves import rounds
+from neusight.kernels.work import Work, conv_gemm, conv_output, element_bytes, winograd_gain
+from neusight.laws.bounds import flops_per_s
+from neusight.laws.dram import sustained_dram_bytes_per_s
+from neusight.laws.physics import Physics
+from neusight.laws.waves import issue_share, rounds
 
-IMPLICIT_SHARE = 0.6
-"""Share of peak that implicit products sustain with large tiles; fitted to p4, p100, v100 and t4 together."""
-FUSED_SHARE = 0.35
-"""The same of fused Winograd."""
-STEPS_SHARE = 0.65
-"""The same of the products of Winograd in three steps."""
-STEPS_LAUNCH_S = 1e-4
-"""What the launches between the three steps add [s]; fitted likewise."""
-PROLOGUE_DEPTH = 8.0
-"""Inner extent whose time a tile spends on its beginning and end (assumption: as ``Physics.prologue_depth``)."""
-NARROW = 1.4
-"""By how much a tile of intensity 1 is slower than one without end; fitted likewise."""
 _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
 _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
 _INTENSITY = _TILE_M * _TILE_N / (_TILE_M + _TILE_N)
@@ -49,31 +39,30 @@ class ConvPlan:
     flops: np.ndarray
 
 
-def plan_convolutions(batch: KernelBatch, work: Work, device: DeviceSpec, dram_bytes_per_s: float) -> ConvPlan:
+def plan_convolutions(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> ConvPlan:
     r"""Compare the three algorithms at typical sustained rates and take the fastest.
 
     .. math::
-        t_{implicit} = \frac{t(g, m, n, k)}{0.6},\quad t_{fused} = \frac{t_v((2+r-1)^2, \ldots)}{0.35},\quad
-        t_{steps} = \frac{t((4+r-1)^2, \ldots)}{0.65} + 10^{-4} + \frac{D}{W}
+        t_{implicit} = \frac{t(g, m, n, k)}{\eta_i},\quad t_{fused} = \frac{t((2+r-1)^2, \ldots)}{\eta_f},\quad
+        t_{steps} = \frac{t((4+r-1)^2, \ldots)}{\eta_s} + t_0 + \frac{D}{W}
 
-    with t the time of products at peak rate, t_v at that of the vector pipelines, which fused transforms keep to.
+    with t the time of products at the rate that an SM's schedulers can issue.
 
     Args:
         batch: convolutions, any direction.
         work: of the batch [FLOP, B].
         device: gives rates [FLOP/s] and number of SMs.
-        dram_bytes_per_s: W, sustained bandwidth [B/s].
+        physics: W, sustained bandwidth [B/s], and the group ``convolution``.
 
     Source: Lavin and Gray 2016 (algorithms); shares and launches fitted. Validity: square filters of 3 to 7, unit
     stride, float32 on Pascal to Ampere; held-out GPUs come out within 20 to 24 %.
     """
     groups, m, n, k = conv_gemm(batch)
-    rate = flops_per_s(batch, device)
-    implicit_s = _product_s(Products(m, n, k, groups), rate, device) / IMPLICIT_SHARE
-    # Fused, the transforms keep the products in the vector pipelines.
-    vector = np.minimum(rate, by_distinct(batch["dtype"], lambda d: peak_flops_per_s(device, d, product=False)))
-    fused_s = _winograd_s(batch, 2, vector, device) / FUSED_SHARE
-    steps_s = _winograd_s(batch, 4, rate, device) / STEPS_SHARE + STEPS_LAUNCH_S
+    rate = flops_per_s(batch, device) * issue_share(device, physics)
+    law, dram_bytes_per_s = physics.convolution, sustained_dram_bytes_per_s(device, physics)
+    implicit_s = _product_s(Products(m, n, k, groups), rate, device, physics) / law.implicit_share
+    fused_s = _winograd_s(batch, 2, rate, device, physics) / law.fused_share
+    steps_s = _winograd_s(batch, 4, rate, device, physics) / law.steps_share + law.steps_launch_s
     moved = work.bytes + _transformed_bytes(batch, 4)
     compute_s = np.stack([implicit_s, fused_s, steps_s])
     dram_bytes = np.stack([work.bytes, work.bytes, moved])
@@ -98,7 +87,9 @@ def _tiles_of(batch: KernelBatch, edge: int) -> np.ndarray:
     return batch["batch"] * np.ceil(height / edge) * np.ceil(width / edge)
 
 
-def _winograd_s(batch: KernelBatch, edge: int, rate: np.ndarray, device: DeviceSpec) -> np.ndarray:
+def _winograd_s(
+    batch: KernelBatch, edge: int, rate: np.ndarray, device: DeviceSpec, physics: Physics
+) -> np.ndarray:
     """Time [s], at full rate, of the (e + r - 1)² products that minimal filtering leaves (Lavin and Gray 2016)."""
     tiles = _tiles_of(batch, edge)
     inputs, outputs = batch["in_channels"].astype(float), batch["out_channels"].astype(float)
@@ -106,7 +97,7 @@ def _winograd_s(batch: KernelBatch, edge: int, rate: np.ndarray, device: DeviceS
     m = np.where(to_weight, outputs, tiles)
     n = np.where(to_input | to_weight, inputs, outputs)
     k = np.where(to_weight, tiles, np.where(to_input, outputs, inputs))
-    return _product_s(Products(m, n, k, _points(batch, edge)), rate, device)
+    return _product_s(Products(m, n, k, _points(batch, edge)), rate, device, physics)
 
 
 def _points(batch: KernelBatch, edge: int) -> np.ndarray:
@@ -120,9 +111,10 @@ def _transformed_bytes(batch: KernelBatch, edge: int) -> np.ndarray:
     return _points(batch, edge) * values * element_bytes(batch)
 
 
-def _product_s(products: Products, rate: np.ndarray, device: DeviceSpec) -> np.ndarray:
+def _product_s(products: Products, rate: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
     """Time [s] of products with the best tile of the library, at a rate [FLOP/s] that grows with its intensity."""
     m, n, k, b = products
     tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
-    each = 2.0 * _TILE_M * _TILE_N * (k + PROLOGUE_DEPTH) * device.sm_count / rate * (1 + NARROW / _INTENSITY)
-    return (rounds(tiles, device.sm_count) * each).min(axis=0)
+    depth = k + physics.lanes.prologue_depth
+    each = 2.0 * _TILE_M * _TILE_N * depth * device.sm_count / rate * (1 + physics.convolution.narrow / _INTENSITY)
+    return (rounds(tiles, device.sm_count, physics.lanes.tail_share) * each).min(axis=0)

@@ -7,43 +7,35 @@ transfers; the tile models learn what remains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.laws import LAWS, law_names
-from neusight.executors.gpu.expected.times import Times, burst_of, hot_share, limited
+from neusight.executors.gpu.expected.times import Times, hot_share
 from neusight.executors.gpu.features.convolution import ConvPlan, plan_convolutions
 from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
 from neusight.executors.gpu.tiling.decompose import WARP_SOFTMAX_COLS
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import Work, by_distinct, conv_gemm, element_bytes, filled_groups, work_of
+from neusight.kernels.work import Work, conv_gemm, element_bytes, filled_groups, work_of
 from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
 from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.power import (
-    MATRIX_ENERGY,
     PowerDemand,
     budget_w,
     flop_energy_j,
     slow_down,
     traffic_energy_j,
 )
-from neusight.laws.waves import idle_factor, rounds
+from neusight.laws.waves import idle_factor, issue_share, rounds
 
-VECTOR_SHARE = 0.5
-"""Share of the vector pipelines' peak that pointwise arithmetic sustains (assumption)."""
 LEAST_GAP = 1.02
 """Expected time over bound, at least (assumption: no kernel was seen closer), so that its logit stays finite."""
-RESTED_OPS = ("bmm",)
-"""Operators that were measured on a board that had rested; the others were timed back to back (seen in the data: short
-``bmm`` of power-limited boards run faster than long ones, ``linear`` do not)."""
-
-
 ONE_PASS = ("sum", "mean", "max", "argmax", "amax", "cumsum", "prod", "any", "all", "norm", "var")
 """Row-wise operators that read their input once (PyTorch, ``Reduce.cuh``)."""
 
@@ -57,6 +49,7 @@ class Situation:
     work: Work
     bound: Bound
     tiling: Tiling
+    conditions: Conditions
     physics: Physics = DEFAULT
 
     @cached_property
@@ -84,7 +77,7 @@ class Situation:
         """Algorithms of convolutions; None for other families."""
         if self.batch.family != "conv2d":
             return None
-        return plan_convolutions(self.batch, self.work, self.device, self.dram_bytes_per_s)
+        return plan_convolutions(self.batch, self.work, self.device, self.physics)
 
     @cached_property
     def dram_bytes_per_s(self) -> float:
@@ -148,8 +141,7 @@ class Situation:
     @cached_property
     def switching_j(self) -> np.ndarray:
         """Energy of the arithmetic at boost clock [J]."""
-        weight = by_distinct(self.batch["dtype"], self._energy_weight)
-        return flop_energy_j(self.device, self.physics) * self.flops * weight
+        return flop_energy_j(self.device, self.physics) * self.flops
 
     @cached_property
     def traffic_j(self) -> np.ndarray:
@@ -157,15 +149,10 @@ class Situation:
         return traffic_energy_j(self.device, self.dram_bytes, self.l2_bytes, self.physics)
 
     @cached_property
-    def rest_s(self) -> np.ndarray:
-        """For how long a kernel that runs alone may draw twice the limit [s]."""
-        return self.physics.power.rest_s * np.isin(self.batch["op"], RESTED_OPS)
-
-    @cached_property
     def throttle(self) -> np.ndarray:
         """Factor, at least 1, that the power limit adds."""
         energy_j = self.switching_j + self.traffic_j
-        return slow_down(self.device, self.unlimited_s, energy_j, self.rest_s, self.physics)
+        return slow_down(self.device, self.unlimited_s, energy_j, self.conditions.burst, self.physics)
 
     def power_demand(self) -> PowerDemand:
         """Times and energies at full clock, for kernels that share a power budget."""
@@ -174,7 +161,6 @@ class Situation:
             dram_s=self.dram_s,
             switching_j=self.switching_j,
             traffic_j=self.traffic_j,
-            rest_s=self.rest_s,
             budget_w=budget_w(self.device, self.physics),
             speed_exponent=self.physics.power.speed_exponent,
         )
@@ -195,15 +181,11 @@ class Situation:
         plan = self.conv_plan
         return otherwise if plan is None else np.where(plan.applies, getattr(plan, name), otherwise)
 
-    def _energy_weight(self, dtype: str) -> float:
-        on_matrix_units = self.product and dtype in self.device.matrix_flops_per_s
-        return MATRIX_ENERGY.get(dtype, 1.0) if on_matrix_units else 1.0
-
     def _vector_compute_s(self) -> np.ndarray:
         even = rounds(self.tiling.tile_count, self.tiling.sm_count, self.physics.lanes.tail_share) / np.maximum(
             self.tiling.waves, 1e-9
         )
-        return self.work.flops / (flops_per_s(self.batch, self.device) * VECTOR_SHARE) * even
+        return self.work.flops / (flops_per_s(self.batch, self.device) * self.physics.lanes.vector_share) * even
 
 
 @dataclass(frozen=True)
@@ -211,7 +193,6 @@ class LawfulSituation(Situation):
     """Kernels whose family has a law of its own, under the conditions in which they run."""
 
     law: str = ""
-    conditions: Conditions = field(kw_only=True)
 
     @cached_property
     def times(self) -> Times:
@@ -243,15 +224,6 @@ class LawfulSituation(Situation):
         return self.times.traffic_j
 
     @cached_property
-    def rest_s(self) -> np.ndarray:
-        return np.zeros(len(self.batch))
-
-    @cached_property
-    def throttle(self) -> np.ndarray:
-        energy_j = self.switching_j + self.traffic_j
-        return limited(self.device, self.unlimited_s, energy_j, burst_of(self.conditions), self.physics)
-
-    @cached_property
     def added_s(self) -> np.ndarray:
         return self.times.added_s
 
@@ -278,11 +250,11 @@ def situate(
     """
     work = work_of(batch)
     bound, law = bound_of(batch, work, device), str(law_names(batch, device)[0])
-    if not law:
-        return Situation(batch, device, work, bound, tiling or tile(batch, device, choice), physics)
-    found = tiling or LAWS[law].tile(batch, device, physics)
     known = Conditions.asked(len(batch)) if conditions is None else conditions
-    return LawfulSituation(batch, device, work, bound, found, physics, law, conditions=known)
+    if not law:
+        return Situation(batch, device, work, bound, tiling or tile(batch, device, choice, physics), known, physics)
+    found = tiling or LAWS[law].tile(batch, device, physics)
+    return LawfulSituation(batch, device, work, bound, found, known, physics, law)
 
 
 def lane_waste(s: Situation) -> np.ndarray:
@@ -363,7 +335,7 @@ def _product_compute_s(s: Situation) -> np.ndarray:
     intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
     sharpness = physics.lanes.shared_memory_sharpness
     operands = (1.0 + (physics.lanes.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
-    rate = flops_per_s(s.batch, s.device) / t.sm_count * physics.lanes.peak_share / operands
+    rate = flops_per_s(s.batch, s.device) / t.sm_count * physics.lanes.peak_share * issue_share(s.device, physics) / operands
     per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.lanes.prologue_depth)
     if s.batch.family == "attention":
         per_tile = s.work.flops / t.tile_count

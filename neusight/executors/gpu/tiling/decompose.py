@@ -15,6 +15,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.families import HOMES
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
+from neusight.laws.physics import DEFAULT, Physics
 
 REGISTERS_PER_ACCUMULATOR = 1.9
 """Registers a block uses for each element of its tile, operands and addresses included (observed in float32 kernels of
@@ -62,7 +63,7 @@ class Tiling:
 LEARNED_DTYPES = ("float32",)
 """Dtypes whose kernels' names were observed; the tiles of others follow from cost."""
 
-Decomposer = Callable[[KernelBatch, DeviceSpec, TileChoice], Tiling]
+Decomposer = Callable[[KernelBatch, DeviceSpec, TileChoice, Physics], Tiling]
 _DECOMPOSERS: dict[str, Decomposer] = {}
 """By family."""
 
@@ -83,7 +84,7 @@ def decomposer(family: str) -> Callable[[Decomposer], Decomposer]:
     return register
 
 
-def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics = DEFAULT) -> Tiling:
     """Cut every kernel of the batch into blocks, those of its family or of the family's home.
 
     Raises:
@@ -92,7 +93,7 @@ def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
     found = _DECOMPOSERS.get(batch.family) or _DECOMPOSERS.get(HOMES.get(batch.family, ""))
     if found is None:
         raise CoverageError(f"no tiling for kernel family '{batch.family}': one of {', '.join(_DECOMPOSERS)}")
-    return found(batch, device, choice)
+    return found(batch, device, choice, physics)
 
 
 def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, device: DeviceSpec) -> Tiling:
@@ -123,7 +124,7 @@ def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, d
 
 
 @decomposer("gemm")
-def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Tiles as observed or by cost; single products are cut along k where too few tiles would fill the device."""
     products = Products(*(batch[name].astype(float) for name in ("m", "n", "k", "batch")))
     tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
@@ -131,7 +132,7 @@ def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
         rows = np.flatnonzero((batch["op"] == "bmm") == (op == "bmm"))
         if len(rows):
             own = products.take(rows)
-            tile_m[rows], tile_n[rows] = _library_tiles(own, batch["dtype"][rows], op, device, choice)
+            tile_m[rows], tile_n[rows] = _library_tiles(own, batch["dtype"][rows], op, device, choice, physics)
     whole = product_tiling(products, tile_m, tile_n, device)
     parts = split_depth(
         whole.tile_count,
@@ -140,13 +141,19 @@ def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
         result_elements=products.m * products.n,
         flops_per_s=by_distinct(batch["dtype"], device.gemm_flops_per_s),
         device=device,
+        physics=physics,
     )
     parts = np.where(batch["op"] == "bmm", 1.0, parts)
     return replace(whole, batch=products.b * parts, depth=products.k / parts, parts=parts)
 
 
 def _library_tiles(
-    products: Products, dtypes: np.ndarray, op: str, device: DeviceSpec, choice: TileChoice | None
+    products: Products,
+    dtypes: np.ndarray,
+    op: str,
+    device: DeviceSpec,
+    choice: TileChoice | None,
+    physics: Physics,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(tile_m, tile_n) that a library runs products with: as observed in ``LEARNED_DTYPES``, else, and without a
     choice, by cost.
@@ -156,23 +163,23 @@ def _library_tiles(
         rows = np.flatnonzero(dtypes == dtype)
         own = products.take(rows)
         if dtype in LEARNED_DTYPES and choice is not None:
-            tile_m[rows], tile_n[rows] = choice.pick(op, own, device)
+            tile_m[rows], tile_n[rows] = choice.pick(op, own, device, physics)
         else:
             size = np.full(len(rows), float(stored_bytes(str(dtype))))
-            tile_m[rows], tile_n[rows] = least_cost_tile(own, size, str(dtype), device)
+            tile_m[rows], tile_n[rows] = least_cost_tile(own, size, str(dtype), device, physics)
     return tile_m, tile_n
 
 
 @decomposer("conv2d")
-def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """The implicit product's tiles: those of ``linear``."""
     groups, m, n, k = conv_gemm(batch)
     products = Products(m, n, k, groups)
-    return product_tiling(products, *_library_tiles(products, batch["dtype"], "linear", device, choice), device)
+    return product_tiling(products, *_library_tiles(products, batch["dtype"], "linear", device, choice, physics), device)
 
 
 @decomposer("attention")
-def _attention(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+def _attention(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Blocks of 128 queries (64 with heads wider than 64) that walk over the keys: FlashAttention-2's outer loop over
     queries (Dao 2023, section 3.2); the sizes are an assumption.
     """
@@ -183,7 +190,7 @@ def _attention(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Ti
 
 
 @decomposer("grouped_gemm")
-def _grouped_gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+def _grouped_gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Whole tiles for each group: ``ceil(largest / tile_m)`` down the fullest, and the rest of the tokens spread
     evenly over the other groups that have rows. Exact where tokens are spread evenly, else an approximation, since
     only the fullest group is known. One tile shape for all groups, the cheapest for their average height.
@@ -191,7 +198,7 @@ def _grouped_gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) ->
     tokens, n, k = (batch[name].astype(float) for name in ("tokens", "n", "k"))
     filled, fullest = filled_groups(batch)
     products = Products(tokens / filled, n, k, filled)
-    tile_m, tile_n = _library_tiles(products, batch["dtype"], "linear", device, None)
+    tile_m, tile_n = _library_tiles(products, batch["dtype"], "linear", device, None, physics)
     down = np.ceil(fullest / tile_m) + _even_tiles(tokens - fullest, filled - 1.0, tile_m)
     return replace(product_tiling(products, tile_m, tile_n, device), down=down / filled)
 
@@ -207,7 +214,7 @@ POINTWISE_THREADS = 128
 
 
 @decomposer("elementwise")
-def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Blocks of ``POINTWISE_THREADS`` with four elements each."""
     elements = np.maximum(batch["elements"].astype(float), 1.0)
     ones = np.ones(len(batch))
@@ -234,7 +241,7 @@ is shared out over blocks (PyTorch, ``Reduce.cuh``)."""
 
 
 @decomposer("row_reduction")
-def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice) -> Tiling:
+def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """PyTorch's kernels: softmax of up to 1024 columns has a warp for one or two rows and four warps a block; longer
     rows a block of up to 1024 threads; normalisations a block of 128 threads a row; sums and their like share a long
     row out over as many blocks as fill the device.

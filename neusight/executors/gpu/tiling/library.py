@@ -21,7 +21,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
 from neusight.laws.bounds import l2_bytes_per_s
 from neusight.laws.dram import VOLTA
-from neusight.laws.physics import DEFAULT
+from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.waves import rounds
 from neusight.paths import read_json, tile_models_dir
 
@@ -114,7 +114,9 @@ def choice_features(products: Products, device: DeviceSpec) -> tuple[np.ndarray,
     return log_cost, log_whole, padding, idle, depth, streaming, full
 
 
-def tile_costs(products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec) -> np.ndarray:
+def tile_costs(
+    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec, physics: Physics = DEFAULT
+) -> np.ndarray:
     r"""Time of each tile by physics alone [s, up to a factor], shape (tiles, n).
 
     .. math::
@@ -130,27 +132,28 @@ def tile_costs(products: Products, element_bytes: np.ndarray, dtype: str, device
         element_bytes: e [B].
         dtype: of the operands: R follows from it.
         device: R [FLOP/s], N its SMs, W_2 its L2 bandwidth [B/s].
+        physics: the constants.
 
     Source: the laws of ``waves`` and the constants of ``Physics`` (p, k_0, h, s, η).
     Validity: no kernel name needed. Held-out compute capabilities: of float32 ``linear`` it does better than another
     capability's preferences, see ``SLACK``.
     """
-    m, n, k, b = products
+    (m, n, k, b), lanes = products, physics.lanes
     tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
     rate = device.gemm_flops_per_s(dtype) / device.sm_count
-    narrow = (DEFAULT.lanes.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** DEFAULT.lanes.shared_memory_sharpness
-    operands = (1.0 + narrow) ** (1.0 / DEFAULT.lanes.shared_memory_sharpness)
-    depth = k + DEFAULT.lanes.prologue_depth
-    arithmetic_s = rounds(tiles, device.sm_count) * 2.0 * _TILE_M * _TILE_N * depth / rate * operands
-    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (l2_bytes_per_s(device) * DEFAULT.memory.l2_share)
-    return (arithmetic_s**DEFAULT.lanes.overlap + l2_s**DEFAULT.lanes.overlap) ** (1.0 / DEFAULT.lanes.overlap)
+    narrow = (lanes.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** lanes.shared_memory_sharpness
+    operands = (1.0 + narrow) ** (1.0 / lanes.shared_memory_sharpness)
+    depth = k + lanes.prologue_depth
+    arithmetic_s = rounds(tiles, device.sm_count, lanes.tail_share) * 2.0 * _TILE_M * _TILE_N * depth / rate * operands
+    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (l2_bytes_per_s(device) * physics.memory.l2_share)
+    return (arithmetic_s**lanes.overlap + l2_s**lanes.overlap) ** (1.0 / lanes.overlap)
 
 
 def least_cost_tile(
-    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec
+    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec, physics: Physics = DEFAULT
 ) -> tuple[np.ndarray, np.ndarray]:
     """The (tile_m, tile_n) [elements] of least ``tile_costs``, where no kernel name was ever observed; shape (n,)."""
-    best = np.argmin(tile_costs(products, element_bytes, dtype, device), axis=0)
+    best = np.argmin(tile_costs(products, element_bytes, dtype, device, physics), axis=0)
     return _TILE_M[best, 0], _TILE_N[best, 0]
 
 
@@ -179,18 +182,20 @@ class TileChoice:
             score += weight * feature
         return score
 
-    def pick(self, op: str, products: Products, device: DeviceSpec) -> tuple[np.ndarray, np.ndarray]:
+    def pick(
+        self, op: str, products: Products, device: DeviceSpec, physics: Physics = DEFAULT
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The likeliest (tile_m, tile_n) [elements] of each float32 product, each of shape (n,)."""
         if self.seen(op, device):
             score = self.scores(op, device, choice_features(products, device))
         else:
-            score = self._cheap_and_preferred(op, products, device)
+            score = self._cheap_and_preferred(op, products, device, physics)
         best = np.argmax(score, axis=0)
         return _TILE_M[best, 0], _TILE_N[best, 0]
 
-    def _cheap_and_preferred(self, op: str, products: Products, device: DeviceSpec) -> np.ndarray:
+    def _cheap_and_preferred(self, op: str, products: Products, device: DeviceSpec, physics: Physics) -> np.ndarray:
         """Scores where the table was not seen: preferences among the tiles within ``SLACK`` of the least cost."""
-        costs = tile_costs(products, np.full(len(products.m), 4.0), "float32", device)
+        costs = tile_costs(products, np.full(len(products.m), 4.0), "float32", device, physics)
         if SLACK[op] == 0.0:
             return -costs
         score = self.scores(op, device, choice_features(products, device))

@@ -10,7 +10,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.laws.bounds import l2_bytes_per_s
-from neusight.laws.physics import DEFAULT
+from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.waves import rounds
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -31,6 +31,7 @@ def split_depth(
     result_elements: np.ndarray,
     flops_per_s: np.ndarray | float,
     device: DeviceSpec,
+    physics: Physics = DEFAULT,
 ) -> np.ndarray:
     r"""Into how many parts [-] the inner extent is cut: the number of least time, shape (n,).
 
@@ -45,15 +46,16 @@ def split_depth(
         result_elements: C, of the whole result; each part writes it once, and all are read again to be summed.
         flops_per_s: R, peak of the device for these products [FLOP/s].
         device: N its SMs, and W_2 its L2 bandwidth [B/s], through which the partial results go.
+        physics: k_0 ``lanes.prologue_depth`` and η ``memory.l2_share``.
 
     Source: split-K as in NVIDIA's CUTLASS; which cut a library makes is fitted (``WORTH_IT``).
     Validity: single products; batched ones are not cut.
     """
     parts = np.array(SPLITS, dtype=float)[:, None]
     rate = flops_per_s / device.sm_count
-    work = 2.0 * tile_elements * (depth / parts + DEFAULT.lanes.prologue_depth)
-    summed_s = 2.0 * PARTIAL_BYTES * parts * result_elements / (l2_bytes_per_s(device) * DEFAULT.memory.l2_share)
-    time_s = rounds(tiles * parts, device.sm_count) * work / rate
+    work = 2.0 * tile_elements * (depth / parts + physics.lanes.prologue_depth)
+    summed_s = 2.0 * PARTIAL_BYTES * parts * result_elements / (l2_bytes_per_s(device) * physics.memory.l2_share)
+    time_s = rounds(tiles * parts, device.sm_count, physics.lanes.tail_share) * work / rate
     time_s = np.where(parts > 1, WORTH_IT * (time_s + summed_s), time_s)
     possible = (parts == 1) | (depth / parts >= LEAST_DEPTH)
     return parts[np.argmin(np.where(possible, time_s, np.inf), axis=0), 0]

@@ -1,0 +1,187 @@
+"""What the fit of physics reads: a balanced sample of every table of measured kernels, with its conditions.
+
+Rows weigh by groups: a device, kind of kernel and way of measuring counts the same however many rows it has, since
+what its rows have in common is one observation of the device and not thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neusight.datasets import device_of, devices_beside, load_kernels, to_batches
+from neusight.datasets.batches import single_kernels
+from neusight.datasets.conditions import conditions_of
+from neusight.datasets.load import parquet_files
+from neusight.datasets.measured import unable
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import DataError
+from neusight.executors.gpu.expected.laws import law_names
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.learn.physics.problem import Part
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GROUP_WEIGHT = 60.0
+"""Rows that a group counts as: more of them say little that the first did not (assumption)."""
+WALL_FLOOR_S = 50e-6
+"""Calls in a loop that take less tell the host's time, not the kernel's (README of the data)."""
+SKIPPED_SETS = ("matmul-rates", "microbenchmarks", "serving")
+"""Data sets that hold no single kernels in a kernel table."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Kernels of one device, law and way of measuring; columns of shape (n,)."""
+
+    data: str
+    law: str
+    device: DeviceSpec
+    batch: KernelBatch
+    conditions: Conditions
+    latency_s: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def take(self, index: np.ndarray) -> Observed:
+        """The rows that ``index`` selects."""
+        return replace(
+            self,
+            batch=self.batch.take(index),
+            conditions=self.conditions.take(index),
+            latency_s=self.latency_s[index],
+        )
+
+
+def observe(
+    data: Path,
+    each: int,
+    seed: int = 0,
+    hold_out: Collection[str] = (),
+    report: Callable[[str], None] | None = None,
+) -> list[Observed]:
+    """A sample of the rows that have a law of their own, from every data set in a folder.
+
+    Args:
+        data: folder of data sets, each with its tables in ``kernels``.
+        each: rows, at most, of each device, table, operator, dtype, engine and kernel.
+        seed: of the sample.
+        hold_out: devices to leave out.
+        report: called with the name of each file.
+
+    Raises:
+        DataError: no row is left.
+    """
+    found: list[Observed] = []
+    for path in kernel_files(data):
+        if report:
+            report(f"{path.parent.parent.name}/{path.stem}")
+        found.extend(_of_file(path, each, seed, hold_out))
+    if not found:
+        raise DataError(f"{data} has no kernels that have a law of their own: give the folder of the data sets")
+    return found
+
+
+def kernel_files(data: Path) -> list[Path]:
+    """Tables of kernels of every data set in a folder, in order of their names."""
+    sets = sorted(path for path in data.iterdir() if (path / "kernels").is_dir() and path.name not in SKIPPED_SETS)
+    return [file for folder in sets for file in parquet_files(folder / "kernels")]
+
+
+def _of_file(path: Path, each: int, seed: int, hold_out: Collection[str]) -> Iterator[Observed]:
+    frame = load_kernels(path)
+    keep = single_kernels(frame) & ~frame["gpu"].isin(list(hold_out)).to_numpy()
+    if "eager" in frame:
+        keep &= ~frame["eager"].fillna(False).to_numpy(dtype=bool)
+    if "timing" in frame:
+        keep &= ~((frame["timing"] == "wall") & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S)).to_numpy()
+    frame = frame[keep]
+    names = [name for name in ("gpu", "family", "op", "dtype", "framework", "kernel", "phase") if name in frame]
+    frame = frame.iloc[_sample(frame, names, each, seed)].reset_index(drop=True)
+    beside = devices_beside(path)
+    for rows in frame.groupby(names, dropna=False, sort=True).indices.values():
+        yield from _observed(path.parent.parent.name, frame.iloc[rows].reset_index(drop=True), beside)
+
+
+def _sample(frame: pd.DataFrame, names: Sequence[str], each: int, seed: int) -> np.ndarray:
+    kept = [np.zeros(0, dtype=int)]
+    for rows in frame.groupby(list(names), dropna=False, sort=True).indices.values():
+        drawn = np.random.default_rng(seed).permutation(len(rows))[:each]
+        kept.append(np.sort(rows[drawn]))
+    return np.concatenate(kept)
+
+
+def _observed(data: str, rows: pd.DataFrame, beside: Any) -> Iterator[Observed]:
+    device = device_of(str(rows["gpu"].iloc[0]), beside)
+    if unable(device, str(rows["family"].iloc[0]), str(rows["dtype"].iloc[0])):
+        return
+    latency_s = rows["latency_ms"].to_numpy(dtype=float) * 1e-3
+    for batch, where in to_batches(rows):
+        laws = law_names(batch, device)
+        for law in sorted({str(name) for name in laws} - {""}):
+            chosen = np.flatnonzero(laws == law)
+            part = rows.iloc[where[chosen]]
+            own = batch.take(chosen)
+            yield Observed(data, law, device, own, conditions_of(part, own, device), latency_s[where[chosen]])
+
+
+def parts_of(observed: Sequence[Observed], kind: Callable[[Observed], str] | None = None) -> list[Part]:
+    """Parts of the fit, each with the same weight however many rows it has."""
+    return [
+        Part(
+            device=o.device,
+            kind=(kind or kind_of)(o),
+            batch=o.batch,
+            conditions=o.conditions,
+            latency_s=o.latency_s,
+            floor_s=np.full(len(o), np.nan),
+            weight=np.full(len(o), GROUP_WEIGHT / len(o)),
+        )
+        for o in observed
+    ]
+
+
+def kind_of(o: Observed) -> str:
+    """Kind of kernels that share what a device has of its own: law, bits of the operands and how they are scaled."""
+    dtype = str(o.batch["dtype"][0])
+    scaling = str(o.batch["scaling"][0]) if "scaling" in o.batch.columns else ""
+    return "/".join(part for part in (o.law, dtype.replace("bfloat16", "float16"), scaling) if part)
+
+
+def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: int = 0) -> list[Part]:
+    """Kernels without a law of their own, cleaned, each with what its launch took on that GPU and operator."""
+    from neusight.learn.training_data import load_corpus
+    from neusight.learn.training_sets import launch_floors, row_floors
+
+    corpus, parts = load_corpus(source, hold_out=hold_out), []
+    for family, devices in corpus.rows.items():
+        floors = launch_floors(devices)
+        for rows in devices:
+            floor_s, ops = row_floors(rows, floors), rows.batch["op"].astype(str)
+            for kind in sorted(set(_kinds(family, ops))):
+                mine = np.flatnonzero(_kinds(family, ops) == kind)
+                mine = np.sort(mine[np.random.default_rng(seed).permutation(len(mine))[:each]])
+                parts.append(
+                    Part(
+                        device=rows.device,
+                        kind=kind if rows.device.vendor == "nvidia" else f"{kind}/{rows.device.vendor}",
+                        batch=rows.batch.take(mine),
+                        conditions=Conditions.of(len(mine), burst=1.0 if kind == "bmm" else np.inf),
+                        latency_s=rows.latency_s[mine],
+                        floor_s=floor_s[mine],
+                        weight=np.full(len(mine), GROUP_WEIGHT / len(mine)),
+                    )
+                )
+    return parts
+
+
+def _kinds(family: str, ops: np.ndarray) -> np.ndarray:
+    """Operators that are programs of their own; those of other families differ in their arithmetic alone."""
+    return ops if family in ("gemm", "row_reduction") else np.full(len(ops), family)
