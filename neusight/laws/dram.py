@@ -8,6 +8,8 @@ from neusight.laws.physics import DEFAULT, Physics
 VOLTA = 7.0
 """Compute capability from which NVIDIA's memory controller is a new one, and global loads pass through an L1 that is
 one with shared memory (NVIDIA Tesla V100 GPU Architecture whitepaper, 2017)."""
+ECC_LEAVES = 1.015
+"""Usable bytes over decimal GB of the datasheet: 15/16 of GiB are 1.007 of GB, all of them 1.07."""
 
 
 def dram_family(device: DeviceSpec) -> str:
@@ -18,6 +20,16 @@ def dram_family(device: DeviceSpec) -> str:
     """
     kind = device.dram_kind.upper()
     return next((name for name in ("LPDDR", "HBM") if name in kind), "GDDR")
+
+
+def inline_ecc(device: DeviceSpec) -> bool:
+    """Whether check bits lie in the same memory as data: GDDR of which a driver offers no more than the datasheet's
+    figure read as decimal GB, since of the GiB that are there one in sixteen holds check bits.
+
+    Args:
+        device: its kind of memory, capacity and usable capacity.
+    """
+    return dram_family(device) == "GDDR" and device.usable_bytes < ECC_LEAVES * device.dram_capacity_bytes
 
 
 def before_volta(device: DeviceSpec) -> bool:
@@ -32,17 +44,20 @@ def before_volta(device: DeviceSpec) -> bool:
 def sustained_dram_bytes_per_s(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     r"""Bandwidth [B/s] of long streams.
 
-    .. math:: W = \eta\, W_{peak},\quad \eta = \eta_{HBM}\ \text{(over } g \text{ before Volta)}\ \text{or}\ \eta_{GDDR}
+    .. math:: W = \eta\, W_{peak},\quad \eta = \eta_{HBM}\ \text{(over } g \text{ before Volta)}\
+              \text{or}\ \eta_{GDDR}\ \text{(times } e \text{ without ECC)}
 
     Args:
         device: peak bandwidth [B/s] and kind of memory.
-        physics: the sustained shares and g, ``hbm_share``, ``gddr_share`` and ``controller_gain`` [-].
+        physics: the sustained shares, g and e, ``hbm_share``, ``gddr_share``, ``controller_gain`` and
+            ``plain_gddr_gain`` [-].
 
     Source: g from NVIDIA's V100 whitepaper (2017); the shares fitted by eye to pointwise kernels of neusight-fp32.
     Validity: streams far beyond L2; pointwise kernels of seven NVIDIA GPUs come out within 0.8 to 3.5 %.
     """
     if dram_family(device) != "HBM":
-        return device.dram_bandwidth_bytes_per_s * physics.memory.gddr_share
+        gain = 1.0 if inline_ecc(device) else physics.memory.plain_gddr_gain
+        return device.dram_bandwidth_bytes_per_s * physics.memory.gddr_share * gain
     share = physics.memory.hbm_share / (physics.memory.controller_gain if before_volta(device) else 1.0)
     return device.dram_bandwidth_bytes_per_s * share
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from neusight.laws.attention_constants import AttentionConstants
 from neusight.laws.constants import constant
 from neusight.laws.convolution_constants import Convolution
+from neusight.laws.moe_constants import MoeConstants
+from neusight.laws.stream_constants import StreamConstants
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,8 @@ class Memory:
     """Sustained share of DRAM bandwidth of HBM."""
     gddr_share: float = constant(0.76, 0.2, "magnitude seen in float32 kernels")
     """That of GDDR, whose boards with ECC keep their check bits in the same memory."""
+    plain_gddr_gain: float = constant(1.1, 0.07, "check bits are one byte in sixteen; narrow writes under ECC read first")
+    """By which GDDR without ECC sustains more of its peak than with ECC in the same memory."""
     controller_gain: float = constant(1.2, 0.2, "magnitude seen in float32 kernels")
     """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5 times the delivered bandwidth, of which the peak is 1.25."""
     l2_share: float = constant(0.35, 0.2, "magnitude seen in float32 kernels")
@@ -218,6 +222,8 @@ class Physics:
     residency: Residency = field(default_factory=Residency)
     matrix: Matrix = field(default_factory=Matrix)
     attention: AttentionConstants = field(default_factory=AttentionConstants)
+    moe: MoeConstants = field(default_factory=MoeConstants)
+    stream: StreamConstants = field(default_factory=StreamConstants)
 
 
 DEFAULT = Physics()

@@ -2,37 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.attention import attention_shape, attention_times
 from neusight.executors.gpu.expected.matrix import Product, matrix_times, product_tiling
+from neusight.executors.gpu.expected.moe import grouped_times, moe_shape, moe_times
+from neusight.executors.gpu.expected.streams import stream_shape, stream_times
 from neusight.executors.gpu.expected.times import Times
-from neusight.executors.gpu.tiling.decompose import Tiling
+from neusight.executors.gpu.tiling.decompose import Tiling, tile
+from neusight.executors.gpu.tiling.library import TileChoice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.kernels.moe import products_of
 from neusight.laws.physics import Physics
 
+Shape = Mapping[str, np.ndarray]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Law:
-    """``tile`` cuts kernels into blocks, ``times`` says how long those keep the resources of a device busy."""
+    """``tile`` cuts kernels into blocks, ``times`` says how long they keep the resources of a device busy, ``shape``
+    how they lie on it, for what is learned beside the law.
+    """
 
-    tile: Callable[[KernelBatch, DeviceSpec, Physics], Tiling]
+    tile: Callable[[KernelBatch, DeviceSpec, TileChoice, Physics], Tiling]
     times: Callable[[KernelBatch, DeviceSpec, Conditions, Physics, Tiling], Times]
+    shape: Callable[[KernelBatch, DeviceSpec, Conditions, Physics], Shape]
+
+
+def _untiled(
+    times: Callable[[KernelBatch, DeviceSpec, Conditions, Physics], Times],
+    batch: KernelBatch,
+    device: DeviceSpec,
+    conditions: Conditions,
+    physics: Physics,
+    tiling: Tiling,
+) -> Times:
+    """Times of a law that chooses its blocks by itself."""
+    return times(batch, device, conditions, physics)
+
+
+def _product_tiles(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+    return product_tiling(Product.of(batch, device), device, physics)
+
+
+def _expert_tiles(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+    """Blocks of a layer's first product."""
+    return tile(products_of(batch)[0] if batch.family == "moe" else batch, device, choice, physics)
+
+
+def _expert_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+    return (moe_times if batch.family == "moe" else grouped_times)(batch, device, conditions, physics)
+
+
+def _no_shape(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Shape:
+    return {}
 
 
 LAWS: dict[str, Law] = {
-    "matrix": Law(lambda batch, device, physics: product_tiling(Product.of(batch, device), device, physics), matrix_times),
+    "matrix": Law(tile=_product_tiles, times=matrix_times, shape=_no_shape),
+    "attention": Law(tile=tile, times=partial(_untiled, attention_times), shape=attention_shape),
+    "moe": Law(tile=_expert_tiles, times=partial(_untiled, _expert_times), shape=moe_shape),
+    "stream": Law(tile=tile, times=partial(_untiled, stream_times), shape=stream_shape),
 }
 """Laws by name, which is also the name of the tile model that corrects them."""
+_ON_MATRIX_UNITS = {
+    **dict.fromkeys(("gemm", "conv2d"), "matrix"),
+    "attention": "attention",
+    **dict.fromkeys(("moe", "grouped_gemm"), "moe"),
+}
+_STREAMS = ("elementwise", "row_reduction", "memory", "optimizer")
 
 
 def law_names(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
-    """Name of the law of each kernel, shape (n,); "" for those of the ordinary pipelines, which have their families'."""
-    if batch.family in ("gemm", "conv2d"):
-        units = set(device.matrix_flops_per_s) - {"float64", "float32"}
-        return np.where(np.isin(batch["dtype"], list(units)), "matrix", "")
-    return np.full(len(batch), "")
+    """Name of the law of each kernel, shape (n,); "" for products on the ordinary pipelines, which have their
+    families'.
+    """
+    if batch.family in _STREAMS:
+        return np.full(len(batch), "stream")
+    units = set(device.matrix_flops_per_s) - {"float64", "float32"}
+    return np.where(np.isin(batch["dtype"], list(units)), _ON_MATRIX_UNITS[batch.family], "")

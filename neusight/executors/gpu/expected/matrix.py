@@ -72,7 +72,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class _Law:
+class MatrixUnit:
     """What a device and the constants make of any tile."""
 
     device: DeviceSpec
@@ -119,7 +119,7 @@ def clock_gain(device: DeviceSpec, physics: Physics) -> float:
 
 def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(tile_m, tile_n, parts) of least time, each of shape (n,): arithmetic, L2 and latency of every candidate."""
-    law = _Law(device, physics)
+    law = MatrixUnit(device, physics)
     best = np.zeros(len(p.m), dtype=int)
     least = np.full(len(p.m), np.inf)
     half = law.half(p)
@@ -182,7 +182,7 @@ def matrix_times(
     Source: CUTLASS, Efficient GEMM in CUDA (tiles, split-K); Little's law; constants fitted. Validity: 16-bit and
     8-bit products on NVIDIA GPUs from Volta on; others by the same law.
     """
-    p, t, matrix, law = Product.of(batch, device), tiling, physics.matrix, _Law(device, physics)
+    p, t, matrix, law = Product.of(batch, device), tiling, physics.matrix, MatrixUnit(device, physics)
     tiles, depth = t.tile_count, t.depth
     share = tiles / device.sm_count
     busiest = np.maximum(share + matrix.tail_share * (np.ceil(share) - share), np.minimum(np.ceil(share), 1.0))
@@ -253,7 +253,7 @@ def flop_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarra
     Validity: NVIDIA GPUs of 4 to 12 nm.
     """
     matrix = physics.matrix
-    ratio = _Law(device, physics).rate_ratio(p) * p.a_bytes / 2.0
+    ratio = MatrixUnit(device, physics).rate_ratio(p) * p.a_bytes / 2.0
     node = (device.process_nm / REFERENCE_NM) ** matrix.node_exponent
     pj = matrix.pj_per_flop * node * ratio**-matrix.unit_exponent
     return np.asarray(1e-12 * pj * matrix.narrow_energy ** np.log2(2.0 / p.a_bytes))

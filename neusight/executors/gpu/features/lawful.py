@@ -189,3 +189,35 @@ def quantises(s: Situation) -> np.ndarray:
 def narrow_weights(s: Situation) -> np.ndarray:
     """Weights in fewer bits than the arithmetic."""
     return s.batch["weight_dtype"] != "" if "weight_dtype" in s.batch.columns else np.zeros(len(s.batch), dtype=bool)
+
+
+def _of_shape(law: str, name: str) -> None:
+    """Register an input that a law itself describes, as ``<law>_<name>``."""
+
+    def shaped(s: Situation) -> np.ndarray:
+        if not isinstance(s, LawfulSituation) or s.law != law:
+            raise CoverageError(f"{s.batch.family} kernels on {s.device.id} are not of the law '{law}'")
+        return np.asarray(s.shape[name], dtype=float)
+
+    shaped.__name__ = f"{law}_{name}"
+    shaped.__doc__ = f"``{name}`` of ``{law}_shape``."
+    formula(shaped)
+
+
+SHAPES = {
+    "attention": (
+        *("log2_blocks_per_sm", "round_fill", "tile_fill", "log2_key_tiles", "log2_parts", "log2_rows", "log2_queries"),
+        *("log2_keys", "log2_group", "log2_width", "cache_size", "window_share"),
+    ),
+    "moe": (
+        *("rows", "row_fill", "intensity", "groups", "idle_groups", "skew", "waves", "wave_fill", "elsewhere"),
+        *("width", "depth", "block", "narrow", "triton", "usual"),
+    ),
+    "stream": (
+        *("hot", "l2_fill", "waves", "cols", "flops", "bytes", "passes", "aligned"),
+    ),
+}
+"""Inputs that laws describe, see ``attention_shape``, ``moe_shape`` and ``stream_shape``."""
+for _law, _names in SHAPES.items():
+    for _name in _names:
+        _of_shape(_law, _name)

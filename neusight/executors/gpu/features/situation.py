@@ -7,6 +7,7 @@ transfers; the tile models learn what remains.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -229,6 +230,11 @@ class LawfulSituation(Situation):
         return self.times.added_s
 
     @cached_property
+    def shape(self) -> Mapping[str, np.ndarray]:
+        """How they lie on the device, as the law describes it."""
+        return LAWS[self.law].shape(self.batch, self.device, self.conditions, self.physics)
+
+    @cached_property
     def hot(self) -> np.ndarray:
         """Share of operands that an earlier use left in L2 [-]."""
         return hot_share(self.device, self.conditions, self.physics)
@@ -254,7 +260,7 @@ def situate(
     known = Conditions.asked(len(batch)) if conditions is None else conditions
     if not law:
         return Situation(batch, device, work, bound, tiling or tile(batch, device, choice, physics), known, physics)
-    found = tiling or LAWS[law].tile(batch, device, physics)
+    found = tiling or LAWS[law].tile(batch, device, choice, physics)
     return LawfulSituation(batch, device, work, bound, found, known, physics, law)
 
 

@@ -1,0 +1,224 @@
+"""Kernels that stream through memory: pointwise arithmetic, reductions over rows, copies, optimizers.
+
+Most wait for memory, so that bytes over bandwidth is most of their law. What is left: tensors that their producer left
+in L2, kernels that handle one element a thread and are held up by instructions, rows that a block takes one by one,
+and the time in which a small kernel does next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.matrix import dram_pj_per_byte
+from neusight.executors.gpu.expected.times import Times
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import by_distinct, element_bytes, work_of
+from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
+from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
+from neusight.laws.dram import before_volta, sustained_dram_bytes_per_s
+from neusight.laws.physics import Physics
+from neusight.laws.power import flop_energy_j
+
+WARP_COLUMNS = 1024.0
+"""Columns up to which a softmax keeps its row in registers of a warp (PyTorch, ``PersistentSoftmax.cuh``)."""
+NORM_THREADS, BLOCK_THREADS, GATHER_THREADS = 128.0, 1024.0, 1024.0
+"""Threads that PyTorch's layer_norm has for a row (``layer_norm_kernel.cu``), other blocks at most, and its gathers on
+an SM (``Indexing.cu``: eight blocks of 128)."""
+VECTOR = 4.0
+"""Elements of a thread's step along a row in PyTorch's kernels."""
+BY_HAND = ("silu_and_mul", "gelu", "rms_norm", "rope")
+"""Operators that serving engines wrote by hand, with one element a thread at a time (vLLM, ``activation_kernels.cu``,
+``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``)."""
+FLOAT_BYTES = 4.0
+SCHEDULED = 128.0
+"""Threads of the warps that four schedulers issue in a clock."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Streams as an SM sees them; columns of shape (n,). Bytes and elements are those of all ``passes``.
+
+    ``again_bytes`` are read a second time and more by row-wise kernels, ``flops`` the arithmetic; ``rows`` is 0 where
+    there are none to keep apart, ``threads`` those that share a row, ``vector`` the elements of their step.
+    ``by_hand`` marks kernels of serving engines that were written with one element a thread at a time.
+    """
+
+    elements: np.ndarray
+    bytes: np.ndarray
+    again_bytes: np.ndarray
+    flops: np.ndarray
+    passes: np.ndarray
+    rows: np.ndarray
+    cols: np.ndarray
+    threads: np.ndarray
+    vector: np.ndarray
+    by_hand: np.ndarray
+
+    @classmethod
+    def of(cls, batch: KernelBatch) -> Stream:
+        """Those of a batch of ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer`` kernels."""
+        work, none = work_of(batch), np.zeros(len(batch))
+        by_row = batch.family == "row_reduction"
+        by_hand = np.isin(batch["op"], BY_HAND) & (element_bytes(batch) < FLOAT_BYTES)
+        rows, cols = (batch[name].astype(float) if by_row else none for name in ("rows", "cols"))
+        return cls(
+            elements=rows * cols if by_row else batch["elements"].astype(float),
+            bytes=work.bytes,
+            again_bytes=_times_again(batch["op"], cols) * work.read_bytes if by_row else none,
+            flops=work.flops,
+            passes=batch["passes"].astype(float) if "passes" in batch.columns else np.ones(len(batch)),
+            rows=rows,
+            cols=cols,
+            threads=_threads(batch["op"], cols, by_hand),
+            vector=np.where(by_hand, 1.0, np.where(batch["op"] == "add_rms_norm", 2.0 * VECTOR, VECTOR)),
+            by_hand=by_hand,
+        )
+
+
+def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+    r"""What streams ask of each resource.
+
+    .. math::
+        t_D = \frac{B (1 - h) + B' m}{W},\quad t_2 = \frac{B + B'}{s W_2},\quad
+        t_c = \frac{E i / l + F j / l_{32}}{N f},\quad t_l = \max\left(\frac{R}{N b} t_R, \frac{B \tau}{N Q}\right)
+
+    B bytes of which the share h lies in L2, since the kernel before has just written them or an earlier use left them;
+    B' bytes that a row is read again, of which m miss; instructions of E elements in l issue slots of an SM and of F
+    operations on its l_32 float32 lanes; R rows, b blocks an SM at a time, each t_R; and Little's law, with Q bytes
+    under way in an SM for a latency τ.
+
+    Args:
+        batch: of the families ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer``.
+        device: W bandwidth and W_2 ports between SMs and L2 [B/s], N SMs, f clock [Hz].
+        conditions: bytes touched between two uses of operands; never more than since they were written.
+        physics: i, j, t_R, Q, τ, group ``stream``; s ``memory.l2_share``.
+
+    Source: Little's law; PyTorch's and vLLM's kernels for what a thread does; constants fitted.
+    Validity: contiguous tensors; instructions an element are those of the engines' versions that were measured.
+    """
+    s, stream = Stream.of(batch), physics.stream
+    moved = s.bytes + s.again_bytes
+    hot = _hot(s, device, conditions, physics)
+    cold = s.bytes * (1.0 - hot) + s.again_bytes * _missed(s, batch, device, physics)
+    clocked = device.sm_count * device.boost_clock_hz
+    steps_s = np.maximum(_rows_s(s, device, physics), _steps_s(batch, conditions, s, device, physics))
+    under_way = device.sm_count * stream.flight_bytes / stream.latency_s
+    start_s = s.passes * stream.start_cycles / device.boost_clock_hz
+    return Times(
+        compute_s=_issue_s(batch, s, device, physics),
+        dram_s=cold / sustained_dram_bytes_per_s(device, physics),
+        l2_s=moved / (clocked * L2_BYTES_PER_CLOCK_PER_SM * physics.memory.l2_share),
+        serial_s=np.maximum(steps_s, moved / under_way),
+        added_s=start_s * np.where(conditions.timing == "profiler", physics.start.profiled, 1.0),
+        switching_j=s.flops * flop_energy_j(device, physics),
+        traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
+        overlap=stream.overlap,
+    )
+
+
+def stream_shape(
+    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics
+) -> dict[str, np.ndarray]:
+    """Dimensionless inputs of a learned correction; columns of shape (n,)."""
+    s, t = Stream.of(batch), stream_times(batch, device, conditions, physics)
+    total = t.unlimited_s + t.added_s
+    blocks = np.where(s.rows > 0, s.rows * s.threads, s.elements / VECTOR) / BLOCK_THREADS
+    return {
+        "dram": t.dram_s / total,
+        "l2": t.l2_s / total,
+        "issue": t.compute_s / total,
+        "serial": t.serial_s / total,
+        "start": t.added_s / total,
+        "hot": _hot(s, device, conditions, physics),
+        "l2_fill": np.clip(np.log2(s.bytes / s.passes / device.l2_capacity_bytes), -12.0, 8.0),
+        "waves": np.clip(np.log2(blocks / (device.sm_count * _blocks_of_sm(s, device))), -8.0, 8.0),
+        "cols": np.log2(np.maximum(s.cols, 1.0)),
+        "flops": np.log2(1.0 + s.flops / s.elements),
+        "bytes": np.log2(np.maximum(s.bytes / s.elements, 0.125)),
+        "passes": np.log2(s.passes),
+        "aligned": (s.cols * element_bytes(batch) % 16 == 0).astype(float),
+    }
+
+
+def lanes(device: DeviceSpec) -> float:
+    """Float32 lanes of an SM: FMA a clock."""
+    return device.vector_flops_per_s["float32"] / (2.0 * device.sm_count * device.boost_clock_hz)
+
+
+def issue_slots(device: DeviceSpec) -> float:
+    """Instructions of threads that an SM issues a clock: one for each of its lanes, and on NVIDIA GPUs from Volta on,
+    whose four schedulers issue a warp a clock beside arithmetic of half as many lanes, at least 128 (NVIDIA Tesla V100
+    GPU Architecture whitepaper, 2017).
+    """
+    volta = device.vendor == "nvidia" and not before_volta(device)
+    return max(lanes(device), SCHEDULED) if volta else lanes(device)
+
+
+def _times_again(op: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    """How often rows are read again: a block's softmax passes three times over its row, a normalisation twice."""
+
+    def again(name: str) -> float:
+        return 2.0 if name == "softmax" else 1.0 if "softmax" in name or "norm" in name else 0.0
+
+    times = by_distinct(op, again)
+    in_registers = by_distinct(op, lambda name: float("softmax" in name)) * (cols <= WARP_COLUMNS)
+    return np.asarray(times * (1.0 - in_registers))
+
+
+def _threads(op: np.ndarray, cols: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
+    """Threads that share a row."""
+    wide = np.clip(cols / VECTOR, 32.0, BLOCK_THREADS)
+    torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_COLUMNS, 32.0, wide))
+    return np.where(by_hand, np.clip(cols, 32.0, BLOCK_THREADS), torch)
+
+
+def _blocks_of_sm(s: Stream, device: DeviceSpec) -> np.ndarray:
+    """Rows that an SM has under way."""
+    return np.clip(np.floor(device.max_threads_per_sm / s.threads), 1.0, device.max_blocks_per_sm)
+
+
+def _rows_s(s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    """Time for which SMs take rows, as many at a time as they hold [s]."""
+    stream = physics.stream
+    steps = np.ceil(s.cols / (s.threads * s.vector))
+    row_s = (stream.row_cycles + stream.step_cycles * steps) / device.boost_clock_hz
+    waves = np.maximum(s.rows / (device.sm_count * _blocks_of_sm(s, device)), 1.0)
+    return np.where(s.rows > 0, waves * row_s, 0.0)
+
+
+def _steps_s(batch: KernelBatch, conditions: Conditions, s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    """Time for which threads take elements one at a time [s]: those of an SM wait, each for its own."""
+    stream, op = physics.stream, batch["op"]
+    gated = np.where(op == "silu_and_mul", stream.gate_steps, np.where(op == "rope", stream.rope_steps, 1.0))
+    threads = np.maximum(np.floor(device.max_threads_per_sm / BLOCK_THREADS), 1.0) * BLOCK_THREADS
+    own = np.where(s.by_hand & (s.rows == 0), gated / threads, 0.0)
+    gathered = (op == "embedding") & (conditions.engine == "torch")
+    each = np.where(gathered, stream.gather_steps / GATHER_THREADS, own)
+    return np.asarray(s.elements * each * stream.step_cycles / (device.sm_count * device.boost_clock_hz))
+
+
+def _hot(s: Stream, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
+    """Share of bytes that L2 holds: a pass touches little between its operands being written and read."""
+    since = np.minimum(conditions.cycled_bytes, physics.stream.follow * s.bytes / s.passes)
+    ratio = np.log2(np.maximum(since, 1.0) / device.l2_capacity_bytes) - physics.stream.hot_centre
+    return np.asarray(1.0 / (1.0 + np.exp(np.clip(physics.residency.slope * ratio, -50.0, 50.0))))
+
+
+def _missed(s: Stream, batch: KernelBatch, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    """Share of what rows read again that comes from DRAM."""
+    running = np.minimum(s.rows, device.sm_count * _blocks_of_sm(s, device))
+    flight = np.maximum(running * s.cols * element_bytes(batch), 1.0)
+    return reread_missed_share(flight, reusable_l2_bytes(device), physics)
+
+
+def _issue_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    """Time for which instructions are issued [s]: arithmetic on float32 lanes, what else there is in any slot."""
+    stream = physics.stream
+    arithmetic = s.flops * stream.flop_instructions
+    arithmetic += np.where(batch["op"] == "layer_norm", s.elements * stream.norm_instructions, 0.0)
+    cycles = s.elements * s.passes * stream.plain_instructions / issue_slots(device) + arithmetic / lanes(device)
+    return np.asarray(cycles / (device.sm_count * device.boost_clock_hz))

@@ -1,0 +1,99 @@
+"""Mixtures of experts: invariants of the law over shapes, engines and devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from neusight.devices import load_device
+from neusight.executors.gpu.expected.moe import grouped_times, moe_shape, moe_times
+from neusight.executors.gpu.expected.times import Times
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import work_of
+from neusight.laws.constants import priors
+from neusight.laws.physics import DEFAULT
+
+TOKENS = np.array([1, 4, 16, 64, 256, 1024, 4096, 16384])
+KINDS = [("sglang", "triton"), ("sglang", "cutlass"), ("vllm", "triton"), ("vllm", "cutlass"), ("torch", "")]
+GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s")
+
+
+def layers(dtype: str = "bfloat16", distribution: str = "balanced", scaling: str = "") -> KernelBatch:
+    return KernelBatch.from_columns(
+        "moe", tokens=TOKENS, hidden=4096, ffn=1536, experts=64, all_experts=128, top_k=8, dtype=dtype,
+        distribution=distribution, scaling=scaling,
+    )  # fmt: skip
+
+
+def taken(kind: tuple[str, str], n: int = len(TOKENS), **columns: object) -> Conditions:
+    return Conditions.of(n, timing="graph", engine=kind[0], variant=kind[1], **columns)
+
+
+def total_s(times: Times) -> np.ndarray:
+    return times.unlimited_s + times.added_s
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_more_tokens_are_never_faster(gpu: str, kind: tuple[str, str]) -> None:
+    for distribution in ("balanced", "uniform"):
+        found = total_s(moe_times(layers(distribution=distribution), load_device(gpu), taken(kind), DEFAULT))
+        # Between two tiles a fuller last one may win back a little.
+        assert (np.diff(found) > -0.02 * found[:-1]).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_bandwidth_is_never_slower_and_hot_weights_never_later(kind: tuple[str, str]) -> None:
+    device = load_device("h100-sxm-80gb")
+    faster = device.model_copy(update={"dram_bandwidth_bytes_per_s": 2 * device.dram_bandwidth_bytes_per_s})
+    cold, hot = (taken(kind, cycled_bytes=b) for b in (np.inf, 1e6))
+    usual = total_s(moe_times(layers(), device, cold, DEFAULT))
+    assert (total_s(moe_times(layers(), faster, cold, DEFAULT)) <= usual).all()
+    assert (total_s(moe_times(layers(), device, hot, DEFAULT)) <= usual).all()
+
+
+def test_cold_layers_take_no_less_than_their_weights_and_their_arithmetic() -> None:
+    for gpu in GPUS:
+        device, batch = load_device(gpu), layers()
+        found = moe_times(batch, device, taken(("trtllm", "cutlass")), DEFAULT)
+        assert (found.compute_s >= work_of(batch).flops / device.gemm_flops_per_s("bfloat16")).all()
+        weights = 3 * 4096 * 1536 * 2 * np.minimum(64, TOKENS * 8 / 2)
+        assert (found.dram_s >= weights / device.dram_bandwidth_bytes_per_s).all()
+
+
+def test_one_group_is_one_product() -> None:
+    """A single group costs as many tiles as the product has: the same arithmetic, whole tiles of 256x128."""
+    batch = KernelBatch.from_columns("grouped_gemm", groups=1, tokens=2048, n=4096, k=8192, dtype="bfloat16")
+    device = load_device("a100-sxm-80gb")
+    physics = replace(
+        DEFAULT,
+        moe=replace(DEFAULT.moe, cutlass_rate=1.0, tail_share=0.0),
+        matrix=replace(DEFAULT.matrix, half=1e-9, prologue_depth=1e-9, share=1.0),
+    )
+    found = grouped_times(batch, device, taken(("deepgemm", "masked"), 1), physics)
+    tiles_a_sm = 2048 * 4096 / (256 * 128) / 108
+    assert tiles_a_sm > 1
+    assert found.compute_s[0] == pytest.approx(2 * 2048 * 4096 * 8192 / device.gemm_flops_per_s("bfloat16"), rel=1e-6)
+
+
+def test_scattered_groups_fill_more_tiles_than_even_ones() -> None:
+    device, kind = load_device("h100-sxm-80gb"), taken(("trtllm", "cutlass"))
+    even, drawn = (moe_shape(layers(distribution=d), device, kind, DEFAULT) for d in ("balanced", "uniform"))
+    assert (even["row_fill"][-2:] > drawn["row_fill"][-2:]).all()
+    assert (even["row_fill"] <= 1.0 + 1e-9).all()
+
+
+def test_shape_is_finite_for_every_kind() -> None:
+    for kind in KINDS:
+        for batch in (layers(), layers("float8", "power_law_1.2", "block")):
+            found = moe_shape(batch, load_device("l40s"), taken(kind), DEFAULT)
+            assert all(np.isfinite(column).all() and column.shape == TOKENS.shape for column in found.values())
+
+
+def test_constants_say_where_their_prior_comes_from() -> None:
+    stated = {name: prior for name, prior in priors(DEFAULT).items() if name.startswith("moe.")}
+    assert len(stated) == 15
+    assert all(prior.why and prior.spread > 0 for prior in stated.values())

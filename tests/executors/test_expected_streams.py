@@ -1,0 +1,134 @@
+"""Kernels that stream through memory: formulas at both ends, invariants between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from neusight.devices import load_device
+from neusight.executors.gpu.expected.streams import issue_slots, stream_shape, stream_times
+from neusight.executors.gpu.expected.times import Times
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.laws.constants import priors
+from neusight.laws.dram import inline_ecc, sustained_dram_bytes_per_s
+from neusight.laws.physics import DEFAULT
+
+ROWS = np.array([1, 8, 64, 512, 4096, 32768, 262144])
+GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "rtx-3090", "l40s", "t4", "p100-pcie-16gb", "mi100")
+POINTWISE = ("add", "gelu", "silu_and_mul", "rope")
+REDUCTIONS = ("layer_norm", "rms_norm", "add_rms_norm", "softmax")
+
+
+def pointwise(op: str = "add", dtype: str = "float16", size: int = 2) -> KernelBatch:
+    elements = ROWS * 4096
+    return KernelBatch.from_columns(
+        "elementwise", op=op, elements=elements, read_bytes=2 * size * elements, write_bytes=size * elements,
+        flops=elements, dtype=dtype,
+    )  # fmt: skip
+
+
+def reduction(op: str) -> KernelBatch:
+    moved = ROWS * 4096 * 2
+    return KernelBatch.from_columns(
+        "row_reduction",
+        op=op,
+        rows=ROWS,
+        cols=4096,
+        read_bytes=moved,
+        write_bytes=moved,
+        flops=4 * moved,
+        dtype="float16",
+    )
+
+
+BATCHES = [pointwise(op) for op in POINTWISE] + [reduction(op) for op in REDUCTIONS]
+
+
+def cold() -> Conditions:
+    return Conditions.asked(len(ROWS))
+
+
+def hot() -> Conditions:
+    return Conditions.of(len(ROWS), cycled_bytes=1.0)
+
+
+def total_s(times: Times) -> np.ndarray:
+    return times.unlimited_s + times.added_s
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_more_is_never_faster_nor_hot_slower(gpu: str) -> None:
+    device = load_device(gpu)
+    faster = device.model_copy(update={"dram_bandwidth_bytes_per_s": 2 * device.dram_bandwidth_bytes_per_s})
+    for batch in BATCHES:
+        usual = total_s(stream_times(batch, device, cold(), DEFAULT))
+        assert (np.diff(usual) >= 0).all()
+        assert (total_s(stream_times(batch, device, hot(), DEFAULT)) <= usual).all()
+        assert (total_s(stream_times(batch, faster, cold(), DEFAULT)) <= usual).all()
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_long_stream_takes_its_bytes_over_the_bandwidth(gpu: str) -> None:
+    device, batch = load_device(gpu), pointwise(dtype="float32", size=4)
+    found = stream_times(batch, device, cold(), DEFAULT)
+    long_s = 12 * ROWS[-1] * 4096 / sustained_dram_bytes_per_s(device, DEFAULT)
+    assert found.dram_s[-1] == pytest.approx(long_s, rel=0.01)
+    assert long_s <= found.unlimited_s[-1] * 1.01 <= 1.2 * long_s
+
+
+def test_a_tensor_just_written_is_found_in_l2_while_it_fits() -> None:
+    device = load_device("l40s")
+    found = stream_times(pointwise(), device, cold(), DEFAULT)
+    share = found.dram_s * sustained_dram_bytes_per_s(device, DEFAULT) / (6.0 * ROWS * 4096)
+    assert share[3] < 0.1
+    assert share[-1] > 0.99
+
+
+def test_passes_start_one_by_one() -> None:
+    device, one = load_device("a100-sxm-80gb"), pointwise()
+    twelve = KernelBatch(one.family, {**one.columns, "passes": np.full(len(ROWS), 12)})
+    started = [stream_times(batch, device, cold(), DEFAULT).added_s for batch in (one, twelve)]
+    assert started[1] == pytest.approx(12 * started[0])
+
+
+def test_kernels_of_one_element_a_thread_go_by_threads_and_clock() -> None:
+    """Twice the clock, half the time that threads wait for each other's elements."""
+    device, batch = load_device("a100-sxm-80gb"), pointwise("silu_and_mul")
+    doubled = device.model_copy(update={"boost_clock_hz": 2 * device.boost_clock_hz})
+    slow, fast = (stream_times(batch, d, hot(), DEFAULT).serial_s for d in (device, doubled))
+    assert fast[-1] == pytest.approx(slow[-1] / 2)
+
+
+def test_schedulers_issue_four_warps_a_clock() -> None:
+    assert issue_slots(load_device("a100-sxm-80gb")) == pytest.approx(128)
+    assert issue_slots(load_device("h100-sxm-80gb")) == pytest.approx(128, rel=0.02)
+    assert issue_slots(load_device("p100-pcie-16gb")) == pytest.approx(64, rel=0.05)
+
+
+def test_ecc_within_gddr_is_told_by_the_capacity_that_it_leaves() -> None:
+    assert [inline_ecc(load_device(gpu)) for gpu in ("t4", "a40", "l4", "l40s")] == [True] * 4
+    assert [inline_ecc(load_device(gpu)) for gpu in ("rtx-3090", "rtx-a6000", "rtx-4090", "a100-sxm-80gb")] == [
+        False
+    ] * 4
+
+
+def test_shape_is_finite() -> None:
+    for gpu in GPUS:
+        for batch in BATCHES:
+            found = stream_shape(batch, load_device(gpu), cold(), DEFAULT)
+            assert all(np.isfinite(column).all() and column.shape == ROWS.shape for column in found.values())
+
+
+def test_other_families_that_stream_have_times() -> None:
+    moved = {"read_bytes": ROWS * 8192, "write_bytes": ROWS * 8192}
+    memory = KernelBatch.from_columns("memory", op="embedding", elements=ROWS * 4096, dtype="float16", **moved)
+    step = KernelBatch.from_columns("optimizer", op="adamw_fused", elements=ROWS, tensors=1, flops=ROWS, **moved)
+    for batch in (memory, step):
+        assert (total_s(stream_times(batch, load_device("a100-sxm-80gb"), cold(), DEFAULT)) > 0).all()
+
+
+def test_constants_say_where_their_prior_comes_from() -> None:
+    stated = [prior for name, prior in priors(DEFAULT).items() if name.startswith("stream.")]
+    assert len(stated) == 14
+    assert all(prior.why and prior.spread > 0 for prior in stated)
