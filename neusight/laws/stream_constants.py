@@ -32,6 +32,10 @@ class StreamConstants:
     """Instructions an element of PyTorch's layer_norm beside the arithmetic."""
     step_cycles: float = constant(1000.0, 0.5, "a trip to memory of some 600 cycles, and as much in the pipelines")
     """Core cycles of a thread's step along its row, or of one element where a thread has one at a time."""
+    crowding: float = constant(
+        0.3, 0.3, "guess: a queue grows with those in it, less than in proportion", scale="linear"
+    )
+    """Exponent by which a step lengthens with the threads of the SM, over 2,048."""
     gather_steps: float = constant(2.0, 0.5, "guess: an index, then what it points to")
     """Steps an element of PyTorch's gathers by an index."""
     gate_steps: float = constant(1.5, 0.5, "guess: two operands and an exponential")

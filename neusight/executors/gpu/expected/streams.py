@@ -28,6 +28,8 @@ WARP_COLUMNS = 1024.0
 NORM_THREADS, BLOCK_THREADS, GATHER_THREADS = 128.0, 1024.0, 1024.0
 """Threads that PyTorch's layer_norm has for a row (``layer_norm_kernel.cu``), other blocks at most, and its gathers on
 an SM (``Indexing.cu``: eight blocks of 128)."""
+FULL_THREADS = 2048.0
+"""Threads of an SM on which the length of a step is stated."""
 VECTOR = 4.0
 """Elements of a thread's step along a row in PyTorch's kernels."""
 BY_HAND = ("silu_and_mul", "gelu", "rms_norm", "rope")
@@ -185,8 +187,9 @@ def _rows_s(s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
     """Time for which SMs take rows, as many at a time as they hold [s]."""
     stream = physics.stream
     steps = np.ceil(s.cols / (s.threads * s.vector))
-    row_s = (stream.row_cycles + stream.step_cycles * steps) / device.boost_clock_hz
-    waves = np.maximum(s.rows / (device.sm_count * _blocks_of_sm(s, device)), 1.0)
+    blocks = _blocks_of_sm(s, device)
+    row_s = (stream.row_cycles + _step_cycles(blocks * s.threads, physics) * steps) / device.boost_clock_hz
+    waves = np.maximum(s.rows / (device.sm_count * blocks), 1.0)
     return np.where(s.rows > 0, waves * row_s, 0.0)
 
 
@@ -195,10 +198,16 @@ def _steps_s(batch: KernelBatch, conditions: Conditions, s: Stream, device: Devi
     stream, op = physics.stream, batch["op"]
     gated = np.where(op == "silu_and_mul", stream.gate_steps, np.where(op == "rope", stream.rope_steps, 1.0))
     threads = np.maximum(np.floor(device.max_threads_per_sm / BLOCK_THREADS), 1.0) * BLOCK_THREADS
-    own = np.where(s.by_hand & (s.rows == 0), gated / threads, 0.0)
+    own = np.where(s.by_hand & (s.rows == 0), gated * _step_cycles(threads, physics) / threads, 0.0)
     gathered = (op == "embedding") & (conditions.engine == "torch")
-    each = np.where(gathered, stream.gather_steps / GATHER_THREADS, own)
-    return np.asarray(s.elements * each * stream.step_cycles / (device.sm_count * device.boost_clock_hz))
+    gather = stream.gather_steps * _step_cycles(GATHER_THREADS, physics) / GATHER_THREADS
+    each = np.where(gathered, gather, own)
+    return np.asarray(s.elements * each / (device.sm_count * device.boost_clock_hz))
+
+
+def _step_cycles(threads: np.ndarray | float, physics: Physics) -> np.ndarray:
+    """Core cycles of a step where so many threads share an SM."""
+    return np.asarray(physics.stream.step_cycles * (threads / FULL_THREADS) ** physics.stream.crowding)
 
 
 def _hot(s: Stream, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
