@@ -131,6 +131,8 @@ class Start:
     """The same as profilers see it, over that of a graph."""
     graph_s: float = constant(1.5e-6, 0.7, "guess: of the magnitude of a launch from the host")
     """Launch of a whole graph [s], shared by the kernels in it."""
+    hidden: float = constant(0.3, 0.4, "guess: the second event is recorded while the kernel runs")
+    """Share of a lone launch's time that a long kernel hides."""
     stream_s: float = constant(4e-6, 0.7, "guess: of the magnitude of a launch from the host")
     """What a lone launch of a stream adds between two CUDA events [s]."""
 

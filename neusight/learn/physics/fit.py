@@ -14,13 +14,11 @@ from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
 from neusight.laws.constants import priors, values
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import DEFAULT
-from neusight.learn.physics.observations import Observed, kernel_files, lane_parts, observe, parts_of
+from neusight.learn.physics.observations import FLOAT32, kernel_files, lane_parts, observe, parts_of
 from neusight.learn.physics.problem import Part, Problem, fit
 from neusight.learn.physics.rates import rate_parts
 from neusight.learn.physics.solve import Solution
 
-FLOAT32 = "neusight-fp32"
-"""Data set whose kernels run on ordinary pipelines."""
 Report = Callable[[str, int, int, float], None]
 """Called with (task, done, of, error)."""
 

@@ -28,14 +28,14 @@ from neusight.learn.physics.problem import Part
 if TYPE_CHECKING:
     import pandas as pd
 
-GROUP_WEIGHT = 60.0
+GROUP_WEIGHT = 10.0
 """Rows that a group counts as: more of them say little that the first did not (assumption)."""
 RESTED = ("bmm", "conv2d")
 """Kinds whose board rested between launches, as short kernels of power-limited boards show."""
 WALL_FLOOR_S = 50e-6
 """Calls in a loop that take less tell the host's time, not the kernel's (README of the data)."""
-SKIPPED_SETS = ("matmul-rates", "microbenchmarks", "serving")
-"""Data sets that hold no single kernels in a kernel table."""
+FLOAT32 = "neusight-fp32"
+"""Data set of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ def observe(
     """
     found: list[Observed] = []
     for path in kernel_files(data):
+        if path.parent.parent.name == FLOAT32:
+            continue
         if report:
             report(f"{path.parent.parent.name}/{path.stem}")
         found.extend(_of_file(path, each, seed, hold_out))
@@ -93,7 +95,7 @@ def observe(
 
 def kernel_files(data: Path) -> list[Path]:
     """Tables of kernels of every data set in a folder, in order of their names."""
-    sets = sorted(path for path in data.iterdir() if (path / "kernels").is_dir() and path.name not in SKIPPED_SETS)
+    sets = sorted(path for path in data.iterdir() if (path / "kernels").is_dir())
     return [file for folder in sets for file in parquet_files(folder / "kernels")]
 
 
@@ -158,7 +160,7 @@ def kind_of(o: Observed) -> str:
 
 
 def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: int = 0) -> list[Part]:
-    """Kernels without a law of their own, cleaned, each with what its launch took on that GPU and operator."""
+    """Float32 kernels in lone launches, cleaned, each with what its launch took on that GPU and operator."""
     from neusight.learn.training_data import load_corpus
     from neusight.learn.training_sets import launch_floors, row_floors
 

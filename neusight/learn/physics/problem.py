@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.expected.times import launch_s
-from neusight.executors.gpu.features.situation import LawfulSituation, situate
+from neusight.executors.gpu.expected.times import launch_s, lone_s
+from neusight.executors.gpu.features.situation import situate
 from neusight.executors.gpu.tiling import TileChoice, Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -39,8 +39,9 @@ class Part:
     def expected_s(self, physics: Physics, choice: TileChoice, tiling: Tiling | None) -> tuple[np.ndarray, Tiling]:
         """Time with launch [s], and the tiles it was computed with."""
         s = situate(self.batch, self.device, choice, tiling, physics, self.conditions)
-        launch = launch_s(self.conditions, physics) if isinstance(s, LawfulSituation) else self.floor_s
-        return s.expected_s + launch, s.tiling
+        if np.isnan(self.floor_s[0]):
+            return s.expected_s + launch_s(self.conditions, physics), s.tiling
+        return lone_s(self.floor_s, s.expected_s, s.added_s, physics), s.tiling
 
 
 @dataclass

@@ -68,3 +68,24 @@ def launch_s(conditions: Conditions, physics: Physics) -> np.ndarray:
     """
     graph = np.where(conditions.timing == "graph", physics.start.graph_s / conditions.launches, 0.0)
     return np.where(conditions.timing == "stream", physics.start.stream_s, graph)
+
+
+def lone_s(floor_s: np.ndarray, execution_s: np.ndarray, added_s: np.ndarray, physics: Physics) -> np.ndarray:
+    r"""Time [s] between two CUDA events around a lone launch.
+
+    .. math:: t = (1 - s) F + \left((E - a)^4 + (s F)^4\right)^{1/4}
+
+    The device waits for the launch, and then the kernel runs while the host records the second event: a kernel that
+    takes longer than that hides it.
+
+    Args:
+        floor_s: F, of a kernel that does next to nothing, its start included [s].
+        execution_s: E [s].
+        added_s: a, start and end of it [s], which F holds already.
+        physics: s ``start.hidden`` [-].
+
+    Source: order of events in a stream; s fitted. Validity: PyTorch, launches one by one with a synchronisation.
+    """
+    hidden = physics.start.hidden
+    work_s = np.maximum(execution_s - added_s, 0.0)
+    return np.asarray((1.0 - hidden) * floor_s + (work_s**4 + (hidden * floor_s) ** 4) ** 0.25)
