@@ -17,7 +17,9 @@ from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs, Executor, Options, load_executor
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, KernelBatch
+from neusight.kernels.conditions import COLD, Conditions
 from neusight.kernels.named import requested
+from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.plans import Program, single
 from neusight.requests import Request
@@ -97,7 +99,7 @@ class Predictor:
         gpu: Gpu,
         /,
         overrides: Sequence[str] = (),
-        operands: str = "resident",
+        operands: str = "cold",
         **fields: Any,
     ) -> KernelEstimate:
         """One kernel launched alone, launch overhead included.
@@ -106,8 +108,8 @@ class Predictor:
             kernel: a kernel, or the name of a family or operator, whose shape ``fields`` give.
             gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
             overrides: ``key=value`` changes of the device.
-            operands: ``resident`` in L2 as far as they fit, as when the same launch is repeated, or ``cold``, all of
-                them in device memory. Bound and latency hold for what is asked.
+            operands: ``cold``, all of them in device memory, or ``resident`` in L2 as far as they fit, as when the
+                same launch is repeated. Bound and latency hold for what is asked.
             fields: of the kernel.
 
         Raises:
@@ -119,15 +121,26 @@ class Predictor:
         batch = requested(kernel, fields) if isinstance(kernel, str) else KernelBatch.of([kernel])
         device = as_device(gpu, overrides)
         device.gemm_flops_per_s(str(batch["dtype"][0]))
-        costs = self.kernels(batch, device)
+        once = work_of(batch).bytes
+        conditions = Conditions.of(len(batch), cycled_bytes=once if operands == "resident" else COLD)
+        costs = self.kernels(batch, device, conditions=conditions)
         if operands == "cold":
             costs = costs.slower(cold_s(batch, device))
         return lone_kernels(batch, costs)[0]
 
-    def kernels(self, batch: KernelBatch, gpu: Gpu, options: Options | None = None) -> Costs:
-        """A batch of kernels of one family, each launched alone: arrays of shape (n,)."""
+    def kernels(
+        self, batch: KernelBatch, gpu: Gpu, options: Options | None = None, conditions: Conditions | None = None
+    ) -> Costs:
+        """A batch of kernels of one family: arrays of shape (n,).
+
+        Args:
+            batch: the kernels.
+            gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
+            options: of the device's executor.
+            conditions: under which they run; default each launched alone, its operands in device memory.
+        """
         device = as_device(gpu)
-        return self._executor(device).cost(batch, device, options or Options())
+        return self._executor(device).cost(batch, device, options or Options(), conditions)
 
     def estimate(
         self,

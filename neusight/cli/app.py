@@ -67,7 +67,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
-for command in (predict.predict, predict.kernel, predict.sweep, learn.train, evaluate.bench):
+for command in (predict.predict, predict.kernel, predict.sweep, learn.fit, learn.train, evaluate.bench):
     app.command()(command)
 app.add_typer(learn.calibrate, name="calibrate")
 app.add_typer(collect.app, name="collect")

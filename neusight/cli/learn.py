@@ -22,10 +22,15 @@ _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 def train(
     data: Annotated[
         Path | None,
-        typer.Option(help="Kernel measurements, a folder or file; default: $NEUSIGHT_DATA/neusight-fp32/kernels."),
+        typer.Option(help="A table of kernels, a data set, or a folder of several; default: $NEUSIGHT_DATA."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder to write, one sub-folder a family.")] = Path("trained"),
-    families: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="Default: all that have rows.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder to write, one sub-folder a model.")] = Path("trained"),
+    models: Annotated[
+        str, typer.Option(metavar="NAME[,NAME…]", help="gemm, conv2d, matrix, …; default: all that have rows.")
+    ] = "",
+    physics: Annotated[
+        Path | None, typer.Option(help="Constants that neusight fit wrote; default: those that ship.")
+    ] = None,
     backend: Annotated[Literal["mlp", "gbm", "linear", "roofline"], typer.Option(help="What learns.")] = "mlp",
     gpus: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Train on these; default: all in --data.")] = "",
     hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
@@ -51,24 +56,27 @@ def train(
     """
     from neusight.cli.output import Output, line, note, tasks
     from neusight.datasets import devices_beside
+    from neusight.laws.fitted import FittedPhysics
     from neusight.learn.training import Options
     from neusight.learn.training import train as run
+    from neusight.learn.training_data import sets_in
     from neusight.paths import data_dir
 
     if epochs is not None and backend not in _EPOCHS:
         raise typer.BadParameter(f"{backend} has no passes: leave it out", param_hint="--epochs")
-    source = data if data is not None else data_dir() / "neusight-fp32" / "kernels"
-    brought = devices_beside(source)
+    source = data if data is not None else data_dir()
+    brought = {gpu: device for path in sets_in(source) for gpu, device in devices_beside(path).items()}
     options = Options(
         source=source,
         out=out,
-        families=tuple(listed(families, "--families")) if families else (),
+        models=tuple(listed(models, "--models")) if models else (),
         backend=backend,
         gpus=_ids(gpus, "--gpus", brought),
         hold_out=_ids(hold_out, "--hold-out", brought),
         seed=seed,
         parameters=((_EPOCHS[backend], epochs),) if epochs is not None else (),
         resume=resume,
+        physics=FittedPhysics.load(physics) if physics else None,
     )
     try:
         with tasks() as report:
@@ -85,6 +93,40 @@ def train(
     Output(form).data(rows, rows, human)
 
 
+def fit(
+    data: Annotated[Path | None, typer.Option(help="Folder of data sets; default: $NEUSIGHT_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("physics.json"),
+    hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
+    rows: Annotated[int, typer.Option(min=10, max=100_000, help="Of each device and kind of kernel, at most.")] = 100,
+    seed: Seed = 0,
+    form: Format = "human",
+) -> None:
+    """Fit the constants of physics to measured kernels of all devices at once.
+
+    Examples:
+
+    - `neusight fit --out tile_models/physics.json`, then `neusight train --physics tile_models/physics.json`
+
+    - `neusight fit --hold-out h100-sxm-80gb,h200-sxm-141gb --out without-hopper.json`
+    """
+    from neusight.cli.output import Output, line, tasks
+    from neusight.devices import load_device
+    from neusight.learn.physics.fit import Options, fit_physics
+    from neusight.paths import data_dir
+
+    held = tuple(load_device(named_gpu(name)).id for name in listed(hold_out, "--hold-out")) if hold_out else ()
+    source = data if data is not None else data_dir()
+    with tasks() as report:
+        fitted = fit_physics(Options(data=source, hold_out=held, each=rows, seed=seed), report=report)
+    fitted.save(out)
+
+    def human() -> None:
+        line(f"{out}: {len(fitted.values)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices, ")
+        line(f"mean error {fitted.error:.1%} with what each device has of its own")
+
+    Output(form).data(fitted.values, [{"constant": n, "value": v} for n, v in fitted.values.items()], human)
+
+
 def _ids(text: str, option: str, brought: Mapping[str, DeviceSpec]) -> tuple[str, ...]:
     """Ids of devices, those that the data bring along among them."""
     return tuple(_measured_gpu(name, brought).id for name in listed(text, option)) if text else ()
@@ -97,7 +139,7 @@ def _measured_gpu(name: str, brought: Mapping[str, DeviceSpec]) -> DeviceSpec:
 
 
 def _row(folder: Path, manifest: Any) -> dict[str, Any]:
-    folds = manifest.metrics["leave_one_gpu_out_mape"]
+    folds = manifest.metrics["as_shipped"]
     errors = [error for by_op in folds.values() for error in by_op.values()]
     return {
         "name": manifest.name,

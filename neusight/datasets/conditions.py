@@ -26,6 +26,8 @@ SERVING = ("sglang", "vllm", "trtllm")
 """Frameworks of aiconfigurator's tables."""
 _TIMINGS = {"profiler": "profiler", "events": "stream", "wall": "wall"}
 """Events stand around launches in a stream."""
+WALL_FLOOR_S = 50e-6
+"""Calls in a loop that take less tell the host's time, not the kernel's (README of the data)."""
 _OPERATORS, _REPLAYED = 6, 5
 """Operators in the graph of a product, and runs of a layer of experts in theirs, at most."""
 _REPLAYS = 6.0
@@ -91,10 +93,11 @@ def conditions_of(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec) ->
 
 
 def _burst(batch: KernelBatch, timing: np.ndarray, launches: np.ndarray) -> np.ndarray:
-    """Kernels before a rest: those of a graph's replays, one where batched products were launched singly (short ones of
-    power-limited boards run faster than long ones, which single products do not), infinitely many elsewhere.
+    """Kernels before a rest: those of a graph's replays, one where batched products and convolutions were launched
+    singly (short ones of power-limited boards run faster than long ones, which single products do not), infinitely
+    many elsewhere.
     """
-    alone = (timing == "stream") & (batch["op"] == "bmm")
+    alone = (timing == "stream") & ((batch["op"] == "bmm") | (batch.family == "conv2d"))
     return np.select([timing == "graph", alone], [_REPLAYS * launches, 1.0], np.inf)
 
 

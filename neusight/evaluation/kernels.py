@@ -113,12 +113,15 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
     without the launch ``executed`` (measured; NaN where it was not) and ``execution`` (predicted).
     """
     from neusight.datasets import to_batches
+    from neusight.datasets.conditions import conditions_of
+    from neusight.devices import load_device
 
     out = frame[["gpu", "family", "op", "dtype"]].assign(measured=frame["latency_ms"].to_numpy(float))
     out["executed"] = frame["execution_ms"].to_numpy(float) if "execution_ms" in frame else np.nan
     columns = {name: np.empty(len(frame)) for name in ("predicted", "bound", "low", "high", "execution")}
+    device = load_device(gpu) if isinstance(gpu, str) else gpu
     for batch, positions in to_batches(frame):
-        found = predictor.kernels(batch, gpu)
+        found = predictor.kernels(batch, device, conditions=conditions_of(frame.iloc[positions], batch, device))
         parts = (found.latency_s, found.bound_s, found.low_s, found.high_s, found.execution_s)
         for name, part in zip(columns, parts, strict=True):
             columns[name][positions] = part * 1e3

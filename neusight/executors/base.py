@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError
 from neusight.executors.costs import Costs
+from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
 
 _HOMES = {"gpu": "neusight.executors.gpu.predictor", "tensordash": "neusight.executors.tensordash.device"}
@@ -38,8 +39,11 @@ class Executor(Protocol):
     takes: ClassVar[frozenset[str]]
     """Options that mean something to it, and ``sparsity`` where zeros do."""
 
-    def cost(self, batch: KernelBatch, device: DeviceSpec, options: Options) -> Costs:
-        """Costs of every kernel of a batch of one family, each launched alone.
+    def cost(
+        self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
+    ) -> Costs:
+        """Costs of every kernel of a batch of one family, by default each launched alone, operands cold. Conditions
+        mean nothing to a machine that is simulated.
 
         Raises:
             CoverageError: no rule for such kernels. DeviceError: a dtype that the device lacks.

@@ -24,7 +24,9 @@ class Memory:
     """Sustained share of DRAM bandwidth of HBM."""
     gddr_share: float = constant(0.76, 0.2, "magnitude seen in float32 kernels")
     """That of GDDR, whose boards with ECC keep their check bits in the same memory."""
-    plain_gddr_gain: float = constant(1.1, 0.07, "check bits are one byte in sixteen; narrow writes under ECC read first")
+    plain_gddr_gain: float = constant(
+        1.1, 0.07, "check bits are one byte in sixteen; narrow writes under ECC read first"
+    )
     """By which GDDR without ECC sustains more of its peak than with ECC in the same memory."""
     controller_gain: float = constant(1.2, 0.2, "magnitude seen in float32 kernels")
     """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5 times the delivered bandwidth, of which the peak is 1.25."""
@@ -66,7 +68,9 @@ class Power:
 
     lane_pj: float = constant(12.0, 0.4, "boards of 70 to 75 W hold 3 to 4.5 TFLOP/s of float32 on 12 to 16 nm")
     """Energy of a float32 FLOP of an FMA [pJ] at 7 nm, all of the SM included."""
-    lane_node_exponent: float = constant(0.8, 0.4, "guess: energy falls with the node's name, or slower", scale="linear")
+    lane_node_exponent: float = constant(
+        0.8, 0.4, "guess: energy falls with the node's name, or slower", scale="linear"
+    )
     """By which it grows with the process node."""
     voltage_exponent: float = constant(1.0, 0.4, "P ~ f V^2 with V between constant and proportional to f: 0 to 2")
     """Of the boost clock over the node's usual one: boards that run below it need less voltage."""
@@ -90,10 +94,14 @@ class Power:
 class Lanes:
     """Products and streams on the ordinary pipelines of an SM."""
 
-    issue_shared: float = constant(0.8, 0.15, "CUDA C++ Programming Guide: of 8.6 on, half of an SM's 128 lanes serves integers as well")
+    issue_shared: float = constant(
+        0.8, 0.15, "CUDA C++ Programming Guide: of 8.6 on, half of an SM's 128 lanes serves integers as well"
+    )
     """Share of peak that an SM of 128 lanes behind four single-issue schedulers can issue as FMAs, where half of the
     lanes serves integers."""
-    issue_whole: float = constant(0.9, 0.15, "the same without integers on those lanes: Hopper and datacentre Blackwell")
+    issue_whole: float = constant(
+        0.9, 0.15, "the same without integers on those lanes: Hopper and datacentre Blackwell"
+    )
     """The same of Hopper and datacentre Blackwell."""
     issue_dual: float = constant(0.6, 0.3, "RDNA 3 ISA guide: few pairs of instructions issue together")
     """The same where the peak counts two instructions a lane that seldom pair (RDNA 3)."""
@@ -125,7 +133,9 @@ class Lanes:
 class Start:
     """What a kernel takes before and after its work, by how it was launched."""
 
-    cycles: float = constant(4500.0, 0.3, "gpu-benches, small kernels in a graph: 1.7 to 3.3 us on GPUs of 1.4 to 2.5 GHz")
+    cycles: float = constant(
+        4500.0, 0.3, "gpu-benches, small kernels in a graph: 1.7 to 3.3 us on GPUs of 1.4 to 2.5 GHz"
+    )
     """Core cycles of a kernel that does next to nothing, inside of a CUDA graph."""
     profiled: float = constant(1.0, 0.5, "guess: a profiler brackets what a graph overlaps")
     """The same as profilers see it, over that of a graph."""
@@ -158,7 +168,9 @@ class Matrix:
     clock."""
     half_rate: float = constant(0.4, 0.2, "guess: faster matrix units need more operands a clock", scale="linear")
     """Exponent by which that grows with an SM's FLOP a clock."""
-    asynchronous: float = constant(0.5, 0.3, "guess: warpgroup instructions read operands from shared memory themselves")
+    asynchronous: float = constant(
+        0.5, 0.3, "guess: warpgroup instructions read operands from shared memory themselves"
+    )
     """Factor on it for Hopper and datacentre Blackwell, whose matrix units read shared memory."""
     prologue_depth: float = constant(64.0, 0.7, "guess: one to two steps of a main loop")
     """Inner extent whose time a tile spends filling its pipeline and writing its result."""
@@ -166,7 +178,9 @@ class Matrix:
     """Share of the quantisation to whole rounds of blocks that remains."""
     overlap: float = constant(3.0, 0.4, "guess: resources overlap well, not perfectly")
     """Exponent of the norm that joins the times of resources."""
-    l2_share: float = constant(0.7, 0.4, "gpu-benches, L2 bandwidth: 0.4 to 0.6 of the ports; blocks of a cluster share")
+    l2_share: float = constant(
+        0.7, 0.4, "gpu-benches, L2 bandwidth: 0.4 to 0.6 of the ports; blocks of a cluster share"
+    )
     """Sustained share of the ports between SMs and L2, for panels that neighbouring blocks share."""
     cluster: float = constant(0.6, 0.3, "CUTLASS: clusters of two blocks fetch the panel that they share once")
     """Panels that cross the ports of an SM where blocks of a cluster share them, over those without."""
@@ -185,7 +199,9 @@ class Matrix:
     """What summing the parts of a product that was cut along its depth adds [s]."""
     misaligned_cost: float = constant(0.05, 0.7, "guess")
     """Share that products of extents that are no multiples of eight take longer."""
-    block_cost: float = constant(0.2, 0.7, "DeepSeek-V3 report: partial sums are promoted and scaled every 128 elements")
+    block_cost: float = constant(
+        0.2, 0.7, "DeepSeek-V3 report: partial sums are promoted and scaled every 128 elements"
+    )
     """Share that products whose 8-bit operands carry a scale for each block take longer."""
     unpack_cost: float = constant(0.3, 0.7, "guess: weights of 8 or 4 bits are widened before they are multiplied")
     """Share that products with narrow weights take longer."""

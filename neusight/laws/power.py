@@ -27,6 +27,7 @@ _USUAL_HZ = np.array([2.52e9, 2.5e9, 1.8e9, 1.71e9, 1.73e9, 1.1e9])
 REFERENCE_NM = 7.0
 """Process node on which energies are stated."""
 
+
 def flop_energy_j(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     r"""Energy [J] of one float32 FLOP of an FMA at boost clock, all of the SM included.
 
@@ -108,7 +109,8 @@ def traffic_energy_j(
     """
     hbm = dram_family(device) == "HBM"
     return 1e-12 * (
-        (physics.power.hbm_pj_per_byte if hbm else physics.power.gddr_pj_per_byte) * dram_bytes + physics.power.l2_pj_per_byte * l2_bytes
+        (physics.power.hbm_pj_per_byte if hbm else physics.power.gddr_pj_per_byte) * dram_bytes
+        + physics.power.l2_pj_per_byte * l2_bytes
     )
 
 

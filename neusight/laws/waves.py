@@ -32,7 +32,9 @@ def rounds(tiles: np.ndarray, sm_count: int, tail_share: float = DEFAULT.lanes.t
     return np.maximum(share + tail_share * (whole - share), np.minimum(whole, 1.0))
 
 
-def idle_factor(tile_elements: np.ndarray, resident: np.ndarray, idle_cost: float = DEFAULT.lanes.idle_cost) -> np.ndarray:
+def idle_factor(
+    tile_elements: np.ndarray, resident: np.ndarray, idle_cost: float = DEFAULT.lanes.idle_cost
+) -> np.ndarray:
     r"""Slow-down [-], at least 1, of an SM whose resident blocks hold too little work to hide latencies.
 
     .. math:: f = 1 + c \max(0, 1 - n E / E_{full})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from neusight.executors.gpu.tile_models.artifact import SIZES, Manifest
 
 
@@ -28,8 +30,9 @@ def render_card(manifest: Manifest) -> str:
         _bullets(manifest.data["sha256"]),
         f"## Features (contract version {manifest.contract.version})",
         _ranges(manifest),
-        "## Error on a GPU that was left out",
+        "## Error on GPUs whose kind of SM was left out",
         _errors(manifest),
+        _worth(manifest),
         _intervals(manifest),
         "## Gaps",
         "Only the operators and dtypes above were measured; other kernels that this model answers are marked as "
@@ -54,7 +57,7 @@ def _ranges(manifest: Manifest) -> str:
 
 
 def _errors(manifest: Manifest) -> str:
-    table = manifest.metrics.get("leave_one_gpu_out_mape", {})
+    table = manifest.metrics.get("as_shipped", {})
     if not table:
         return "Not measured: the model was trained on one GPU, so that none was left out."
     ops = sorted({op for errors in table.values() for op in errors})
@@ -66,9 +69,26 @@ def _errors(manifest: Manifest) -> str:
     return "\n".join(lines)
 
 
+def _worth(manifest: Manifest) -> str:
+    """What of the learning ships for whom, and what it is worth there."""
+    means = {name: _mean(table) for name, table in manifest.metrics.items() if table}
+    if not means:
+        return ""
+    return (
+        f"Mean of these: {means['as_shipped']:.1f} % as it ships; {means['physics']:.1f} % by physics alone, "
+        f"{means['learned']:.1f} % with all that was learned. On kinds of SM that were not in training "
+        f"{manifest.trust:.0%} of what was learned counts, on {', '.join(manifest.kinds)} all of it."
+    )
+
+
+def _mean(table: Mapping[str, Mapping[str, float]]) -> float:
+    errors = [error for by_op in table.values() for error in by_op.values()]
+    return sum(errors) / len(errors)
+
+
 def _intervals(manifest: Manifest) -> str:
     (low, high), (low_seen, high_seen) = manifest.interval, manifest.interval_seen
-    if not manifest.metrics.get("leave_one_gpu_out_mape"):
+    if not manifest.metrics.get("as_shipped"):
         return (
             f"Interval: execution time x {low_seen:g} to x {high_seen:g} encloses 90 % of the training GPU's own rows, "
             f"predicted with its level; for any other GPU x {low:g} to x {high:g} is assumed, those rows widened and "

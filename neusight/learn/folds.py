@@ -1,4 +1,4 @@
-"""Leave-one-GPU-out folds: each trained without one GPU and measured on it; they choose when to stop.
+"""Folds that leave out a kind of SM: each trained without it and measured on its GPUs; they choose what to trust.
 
 Folds are kept on disk as they finish so that an interrupted training can resume.
 """
@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from neusight.executors.gpu.features import FeatureContract
-from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, new_model, utilisation
-from neusight.learn.intervals import log_ratios, quantiles
+from neusight.executors.gpu.tile_models.artifact import sm_kind
+from neusight.executors.gpu.tile_models.protocol import TileModel, new_model, utilisation
+from neusight.laws.physics import Physics
+from neusight.learn.intervals import quantiles
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training_data import Corpus, DeviceRows
-from neusight.learn.training_sets import launch_floors, training_set
+from neusight.learn.training_sets import Knowledge, launch_floors, training_set
 from neusight.paths import read_json
 
 LEAST_REAL = 40
@@ -29,14 +31,20 @@ Report = Callable[[str, int, int, float], None]
 """Called with (task, done, of, held-out error)."""
 
 
+TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of what was learned that are tried on devices of kinds that were left out."""
+
+
 @dataclass(frozen=True)
 class Fold:
-    """One held-out GPU: its error after each epoch, and by op quantiles of the log ratio measured / predicted."""
+    """One GPU that was left out with all others of its kind: by share of what was learned (as text) the mean error of
+    log times, and by op quantiles of the log ratio measured / predicted and mean errors in percent.
+    """
 
     gpu: str
-    history: list[float]
-    ratios: dict[str, list[float]]
-    mape: dict[str, float]
+    error: dict[str, float]
+    ratios: dict[str, dict[str, list[float]]]
+    mape: dict[str, dict[str, float]]
 
 
 class FoldStore:
@@ -83,42 +91,75 @@ class FoldStore:
 
 @dataclass(frozen=True)
 class FoldRun:
-    """Leave-one-GPU-out folds of one family, learning from ``corpus``, measured on all rows of what is left out."""
+    """Folds of one tile model, each without one kind of SM, learning from ``corpus``, measured on all rows of the GPUs
+    that are left out.
+    """
 
-    family: str
+    model: str
     contract: FeatureContract
     corpus: Corpus
     whole: Corpus
-    choices: Choices
+    without: Without
     backend: str
     state: FoldStore
     report: Report | None
 
-    def all(self, parameters: dict[str, Any], stage: str) -> list[Fold]:
-        """One fold a GPU, or none when there is only one GPU; ``stage`` names them in the store."""
-        known = self.corpus.gpus(self.family)
-        rows = [r for r in self.whole.rows[self.family] if r.device.id in known]
-        return [self._stored(held, parameters, stage) for held in rows] if len(rows) > 1 else []
+    def all(self, parameters: dict[str, Any]) -> list[Fold]:
+        """One fold a GPU, or none when there is only one kind."""
+        known = set(self.corpus.gpus(self.model))
+        held: dict[str, list[DeviceRows]] = {}
+        for rows in self.whole.rows[self.model]:
+            if rows.device.id in known:
+                held.setdefault(sm_kind(rows.device), []).append(rows)
+        if len(held) < 2:
+            return []
+        return [fold for kind, rows in held.items() for fold in self._stored(kind, rows, parameters)]
 
-    def _stored(self, held: DeviceRows, parameters: dict[str, Any], stage: str) -> Fold:
-        name = f"{self.family}-{stage}"
-        if (done := self.state.load(name, held.device.id)) is not None:
-            return done
-        fold = self._fitted(held, parameters, stage)
-        self.state.save(name, fold)
-        return fold
+    def _stored(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[Fold]:
+        gpus = sorted({r.device.id for r in held})
+        done = [self.state.load(self.model, gpu) for gpu in gpus]
+        if all(done):
+            return [fold for fold in done if fold is not None]
+        folds = self._fitted(kind, held, parameters)
+        for fold in folds:
+            self.state.save(self.model, fold)
+        return folds
 
-    def _fitted(self, held: DeviceRows, parameters: dict[str, Any], stage: str) -> Fold:
-        """Train without one GPU and measure on it; tile choice and launch floors are learned without it as well."""
-        gpu = held.device.id
-        others = [r for r in self.corpus.rows[self.family] if r.device.id != gpu]
-        choice, floors = self.choices.without(gpu), launch_floors(others)
-        target = training_set([held], self.contract, choice, floors)
-        task = f"{self.family}: without {gpu}" + (", stopped" if stage == "stopped" else "")
+    def _fitted(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[Fold]:
+        """Train without one kind and measure on it; constants, tile choice and launches are learned without it too."""
+        others = [r for r in self.corpus.rows[self.model] if sm_kind(r.device) != kind]
+        known = self.without.kind(kind, {r.device.id for r in held}, others)
         model = new_model(self.backend, **parameters)
-        data = training_set(others, self.contract, choice, floors)
-        model.fit(data, _validation(target, held), progress(self.report, task))
-        return _measured(model, target, held)
+        data = training_set(others, self.contract, known)
+        model.fit(data, None, progress(self.report, f"{self.model}: without {kind}"))
+        by_gpu: dict[str, list[DeviceRows]] = {}
+        for rows in held:
+            by_gpu.setdefault(rows.device.id, []).append(rows)
+        return [_measured(gpu, model, rows, self.contract, known) for gpu, rows in by_gpu.items()]
+
+
+class Without:
+    """What a tile model stands on, learned without one kind of SM; constants and tile choices are found once each.
+
+    Args:
+        choices: tiles of float32 libraries.
+        physics: called with the GPUs to leave out.
+    """
+
+    def __init__(self, choices: Choices, physics: Callable[[Collection[str]], Physics]) -> None:
+        self.choices = choices
+        self.physics = physics
+        self.found: dict[str, Physics] = {}
+
+    def kind(self, kind: str, gpus: Collection[str], others: Sequence[DeviceRows]) -> Knowledge:
+        """Without the GPUs of a kind; ``others`` tell what launches take."""
+        if kind not in self.found:
+            self.found[kind] = self.physics(gpus)
+        return Knowledge(self.found[kind], self.choices.without(kind), launch_floors(others))
+
+    def none(self, rows: Sequence[DeviceRows]) -> Knowledge:
+        """With all GPUs."""
+        return self.kind("", (), rows)
 
 
 def real_shapes(held: DeviceRows) -> np.ndarray:
@@ -130,28 +171,24 @@ def real_shapes(held: DeviceRows) -> np.ndarray:
     return np.where(np.isin(ops, marked[counts >= LEAST_REAL]), test, True)
 
 
-def _validation(target: TrainingSet, held: DeviceRows) -> TrainingSet:
-    """The rows that choose when to stop."""
-    return _by_bound(target.take(real_shapes(held)))
-
-
-def _by_bound(rows: TrainingSet) -> TrainingSet:
-    """Rows weighing by the root of their bound as well: long kernels carry the time of models."""
-    return replace(rows, weight=rows.weight * np.sqrt(rows.bound_s))
-
-
-def _measured(model: TileModel, target: TrainingSet, held: DeviceRows) -> Fold:
-    execution_s = target.bound_s / utilisation(model.logits(target.features, target.prior))
-    error = np.abs((target.floor_s + execution_s) / target.latency_s - 1.0)
-    ops = held.batch["op"].astype(str)
-    ratios = log_ratios(model, target)
-    real = real_shapes(held)
-    return Fold(
-        gpu=held.device.id,
-        history=[float(e) for e in getattr(model, "history_", [])],
-        ratios={str(op): _quantiles_of(ratios, target.weight, real & (ops == op)) for op in np.unique(ops[real])},
-        mape={str(op): round(100 * float(error[ops == op].mean()), 2) for op in np.unique(ops)},
-    )
+def _measured(
+    gpu: str, model: TileModel, rows: Sequence[DeviceRows], contract: FeatureContract, known: Knowledge
+) -> Fold:
+    """Errors on one GPU for every share of what was learned."""
+    data = training_set(rows, contract, known)
+    ops = np.concatenate([r.batch["op"].astype(str) for r in rows])
+    real = np.concatenate([real_shapes(r) for r in rows])
+    learned = model.logits(data.features, data.prior).mean(axis=0) - data.prior
+    error, ratios, mape = {}, {}, {}
+    for trust in TRUSTS:
+        execution_s = data.bound_s / utilisation((data.prior + trust * learned)[None])
+        off = np.log((data.floor_s + execution_s) / data.latency_s)
+        ratio = np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / execution_s)
+        name, weight = str(trust), data.weight * real
+        error[name] = float((np.abs(off) * weight).sum() / weight.sum())
+        ratios[name] = {str(op): _quantiles_of(ratio, data.weight, real & (ops == op)) for op in np.unique(ops[real])}
+        mape[name] = {str(op): round(100 * float(np.abs(np.expm1(off[ops == op])).mean()), 2) for op in np.unique(ops)}
+    return Fold(gpu=gpu, error=error, ratios=ratios, mape=mape)
 
 
 def _quantiles_of(ratios: np.ndarray, weight: np.ndarray, mask: np.ndarray) -> list[float]:
@@ -159,31 +196,34 @@ def _quantiles_of(ratios: np.ndarray, weight: np.ndarray, mask: np.ndarray) -> l
 
 
 def with_kin(folds: Sequence[Fold], rows: Sequence[DeviceRows]) -> Sequence[Fold]:
-    """The folds that left out a device while another one of its vendor stayed; all where there is no such fold.
+    """The folds that left out a kind while another one of its vendor stayed; all where there is no such fold.
 
     The others tell how wrong a model is across vendors; devices of vendors with fewer than two in training count as
     outside of it.
     """
-    vendor = {r.device.id: r.device.vendor for r in rows}
-    several = {name for name, count in Counter(vendor.values()).items() if count > 1}
-    return [f for f in folds if vendor[f.gpu] in several] or folds
+    kin = kin_of(rows)
+    return [f for f in folds if f.gpu in kin] or folds
 
 
-def best_stop(backend: str, folds: Sequence[Fold]) -> dict[str, int]:
-    """The first epoch (or ten rounds) whose error on the held-out devices is not clearly above the best one's; epoch 0
-    is the prior alone.
+def kin_of(rows: Sequence[DeviceRows]) -> set[str]:
+    """Devices whose vendor has several kinds."""
+    kinds = {(r.device.vendor, sm_kind(r.device)) for r in rows}
+    several = {vendor for vendor, n in Counter(vendor for vendor, _ in kinds).items() if n > 1}
+    return {r.device.id for r in rows if r.device.vendor in several}
+
+
+def best_trust(folds: Sequence[Fold]) -> float:
+    """The least share of what was learned whose error on devices left out is not clearly above the best one's.
 
     Clearly: by more than one standard error of the differences, fold by fold (Hastie et al. 2009, section 7.10). A few
-    devices cannot tell neighbouring epochs apart, and the less was learned, the more the physical prior holds.
+    devices cannot tell neighbouring shares apart, and the less of it counts, the more physics holds.
     """
-    lengths = {len(f.history) for f in folds}
-    if backend not in ("mlp", "gbm") or len(lengths) != 1 or len(folds) < 2:
-        return {}
-    errors = np.array([f.history for f in folds])
+    if len(folds) < 2:
+        return 1.0
+    errors = np.array([[fold.error[str(trust)] for trust in TRUSTS] for fold in folds])
     above = errors - errors[:, [int(np.argmin(errors.mean(axis=0)))]]
     doubt = above.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    stop = int(np.argmax(above.mean(axis=0) <= doubt))
-    return {"stop": stop} if backend == "mlp" else {"rounds": 10 * (stop + 1)}
+    return TRUSTS[int(np.argmax(above.mean(axis=0) <= doubt))]
 
 
 def progress(report: Report | None, task: str) -> Callable[[int, int, float], None]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
+from neusight.executors.gpu.tile_models.artifact import sm_kind
 from neusight.executors.gpu.tile_models.protocol import one_thread
 from neusight.executors.gpu.tiling.decompose import LEARNED_DTYPES
 from neusight.executors.gpu.tiling.library import (
@@ -167,7 +168,7 @@ def _array(values: torch.Tensor) -> np.ndarray:
 
 
 class Choices:
-    """Tile choices learned without one GPU, each fitted once.
+    """Tile choices learned without one kind of SM, each fitted once.
 
     Args:
         rows: products, one entry a GPU; may be empty.
@@ -179,12 +180,12 @@ class Choices:
         self.seed = seed
         self.fitted: dict[str, TileChoice] = {}
 
-    def without(self, gpu: str) -> TileChoice:
-        """The choice learned from every other GPU; "" leaves none out."""
-        if gpu not in self.fitted:
-            others = [r for r in self.rows if r.device.id != gpu]
-            self.fitted[gpu] = _learned(others or self.rows, self.seed)
-        return self.fitted[gpu]
+    def without(self, kind: str) -> TileChoice:
+        """The choice learned from GPUs of every other kind; "" leaves none out."""
+        if kind not in self.fitted:
+            others = [r for r in self.rows if sm_kind(r.device) != kind]
+            self.fitted[kind] = _learned(others or self.rows, self.seed)
+        return self.fitted[kind]
 
 
 def _learned(rows: Sequence[DeviceRows], seed: int) -> TileChoice:

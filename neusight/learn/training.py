@@ -1,4 +1,4 @@
-"""Train the tile models: leave-one-GPU-out folds choose when to stop and how wide the interval is, then all GPUs.
+"""Train the tile models: folds that leave out a kind of SM choose what to trust and how wide the interval is.
 
 With a single GPU there is nothing to leave out: the model is trained to the end, no error is measured, and the
 interval is an assumption that the card states.
@@ -7,8 +7,9 @@ interval is an assumption that the card states.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.datasets.load import root_of
+from neusight.datasets.load import root_of, tables_in
 from neusight.errors import DataError
 from neusight.executors.gpu.features import FeatureContract, load_contract
 from neusight.executors.gpu.tile_models.artifact import (
@@ -27,31 +28,53 @@ from neusight.executors.gpu.tile_models.artifact import (
     load_artifact,
     save_artifact,
     sizes,
+    sm_kind,
 )
 from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, device_levels, new_model
-from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels.work import work_of
+from neusight.laws.fitted import FILE as PHYSICS_FILE
+from neusight.laws.fitted import FittedPhysics, shipped_physics
+from neusight.laws.physics import Physics
 from neusight.learn.card import render_card
-from neusight.learn.folds import Fold, FoldRun, FoldStore, Report, best_stop, progress, real_shapes, with_kin
+from neusight.learn.folds import (
+    Fold,
+    FoldRun,
+    FoldStore,
+    Report,
+    Without,
+    best_trust,
+    kin_of,
+    progress,
+    real_shapes,
+    with_kin,
+)
 from neusight.learn.intervals import interval, op_intervals, op_spreads, seen_interval, seen_ratios, unseen_interval
+from neusight.learn.physics.fit import Options as PhysicsOptions
+from neusight.learn.physics.fit import all_parts, fit_parts
+from neusight.learn.physics.fit import without as physics_without
+from neusight.learn.physics.problem import Part
 from neusight.learn.tile_choice import Choices
-from neusight.learn.training_data import FAMILIES, Corpus, DeviceRows, load_corpus
-from neusight.learn.training_sets import group_names, launch_floors, training_set
+from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_in
+from neusight.learn.training_sets import Knowledge, group_names, training_set
 
 STATE = ".training"
+FOLD_ROWS, FOLD_STEPS = 60, 8
+"""Rows of a group, and steps, with which constants are fitted again without a kind of GPU: fewer than for those that
+ship, since there are many folds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What to train: kernels in ``source``, models into ``out``.
 
-    No ``families`` means all that have rows, no ``gpus`` all that have; ``hold_out`` are left out in either case.
+    No ``models`` means all that have rows, no ``gpus`` all that have; ``hold_out`` are left out in either case. With
+    ``physics`` they stand on those constants, else on those that ship.
     With ``split`` nothing is learned from other rows; folds are measured on the shapes of real models all the same.
     """
 
     source: Path
     out: Path
-    families: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     backend: str = "mlp"
     gpus: tuple[str, ...] = ()
     hold_out: tuple[str, ...] = ()
@@ -59,6 +82,7 @@ class Options:
     seed: int = 0
     parameters: tuple[tuple[str, Any], ...] = ()
     resume: bool = False
+    physics: FittedPhysics | None = None
 
     def model_parameters(self) -> dict[str, Any]:
         """Arguments of the backend's constructor."""
@@ -78,85 +102,109 @@ def train(options: Options, report: Report | None = None) -> dict[str, Artifact]
     Raises:
         DataError: no rows, or an unusable file. ArtifactError: an unknown backend or contract.
     """
-    for family in options.families:
-        load_contract(family)
-    whole = load_corpus(options.source, options.gpus, _wanted(options), options.hold_out)
+    for model in options.models:
+        load_contract(model)
+    whole = load_corpus(options.source, options.gpus, options.hold_out)
     corpus = whole.of_split(options.split)
-    contracts = {family: load_contract(family) for family in _families(options, corpus)}
+    contracts = {model: load_contract(model) for model in _models(options, corpus)}
     options.out.mkdir(parents=True, exist_ok=True)
     state = FoldStore(options.out / STATE, _key(options, corpus, contracts), options.resume)
-    choices = Choices(corpus.rows["gemm"], options.seed)
+    fitted = options.physics or shipped_physics()
+    without = Without(Choices(corpus.rows["gemm"], options.seed), _refits(options, fitted, report))
     trained = {}
-    for family, contract in contracts.items():
-        run = FoldRun(family, contract, corpus, whole, choices, options.backend, state, report)
-        trained[family] = _train_family(run, options)
-    choices.without("").save(options.out / "tile_choice.json")
+    for model, contract in contracts.items():
+        run = FoldRun(model, contract, corpus, whole, without, options.backend, state, report)
+        trained[model] = _train_model(run, options)
+    without.choices.without("").save(options.out / "tile_choice.json")
+    fitted.save(options.out / PHYSICS_FILE)
     state.clear()
     return trained
 
 
-def _wanted(options: Options) -> tuple[str, ...]:
-    """Families to read: matrix products also teach the tile choice."""
-    return tuple(dict.fromkeys((*options.families, "gemm"))) if options.families else FAMILIES
+def _refits(options: Options, fitted: FittedPhysics, report: Report | None) -> Callable[[Collection[str]], Physics]:
+    """Constants without some GPUs: fitted again where the source is a folder of data sets, else as they are."""
+    if len(sets_in(options.source)) == 1:
+        return lambda gpus: fitted.physics
+    whole = PhysicsOptions(data=options.source, hold_out=options.hold_out, each=FOLD_ROWS, steps=FOLD_STEPS)
+    parts: list[Part] = []
+
+    def refit(gpus: Collection[str]) -> Physics:
+        if not gpus:
+            return fitted.physics
+        if not parts:
+            parts.extend(all_parts(whole, report))
+        return fit_parts(parts, physics_without(whole, gpus), report=report).physics
+
+    return refit
 
 
-def _families(options: Options, corpus: Corpus) -> tuple[str, ...]:
-    """The families asked for, or those with rows.
+def _models(options: Options, corpus: Corpus) -> tuple[str, ...]:
+    """The models asked for, or those with rows.
 
     Raises:
         DataError: one that was asked for has none, or none has any.
     """
-    families = options.families or tuple(family for family in FAMILIES if corpus.rows[family])
-    if empty := [family for family in families if not corpus.rows[family]]:
+    models = options.models or tuple(model for model in MODELS if corpus.rows[model])
+    if empty := [model for model in models if not corpus.rows[model]]:
         gpus = ", ".join(options.gpus) or "any GPU"
-        raise DataError(f"{options.source} has no {empty[0]} rows on {gpus}: leave the family out")
-    if not families:
+        raise DataError(f"{options.source} has no kernels of '{empty[0]}' on {gpus}: leave the model out")
+    if not models:
         raise DataError(f"{options.source}: cleaning left no rows: neusight datasets verify says which rules took them")
-    return families
+    return models
 
 
-def _train_family(run: FoldRun, options: Options) -> Artifact:
-    rows, choice = run.corpus.rows[run.family], run.choices.without("")
-    folds, parameters = _judged(run, options)
-    floors = launch_floors(rows)
-    data = training_set(rows, run.contract, choice, floors)
-    model = new_model(options.backend, **parameters).fit(data, None, progress(run.report, f"{run.family}: all GPUs"))
-    levels = _levels(model, run, choice, floors)
+def _train_model(run: FoldRun, options: Options) -> Artifact:
+    rows, parameters = run.corpus.rows[run.model], options.model_parameters()
+    folds = run.all(parameters)
+    trust, known = best_trust(with_kin(folds, rows)), run.without.none(rows)
+    data = training_set(rows, run.contract, known)
+    model = new_model(options.backend, **parameters).fit(data, None, progress(run.report, f"{run.model}: all GPUs"))
+    levels = _levels(model, run, known)
     manifest = Manifest(
-        name=run.family,
+        name=run.model,
         backend=options.backend,
         parameters=parameters,
         contract=run.contract,
-        data=_data_record(run.corpus, run.family, len(data)),
-        training_gpus=run.corpus.gpus(run.family),
+        data=_data_record(run.corpus, run.model, len(data)),
+        training_gpus=run.corpus.gpus(run.model),
         seed=options.seed,
-        **_intervals(model, data, rows, folds, levels),
+        **_intervals(model, data, rows, [(f.gpu, f.ratios[str(trust)]) for f in folds], levels),
         levels=levels,
         domain=_domain(data, rows),
-        launch_floors_s={op: round(s, 9) for op, s in floors.items()},
-        metrics={"leave_one_gpu_out_mape": {f.gpu: f.mape for f in folds}},
+        launch_floors_s={op: round(s, 9) for op, s in known.floors.items()},
+        metrics=_metrics(folds, trust),
         versions=_versions(options.backend),
-        cleaning=_cleaning(run.corpus, run.family),
-        vendors=dict(sorted(Counter(r.device.vendor for r in rows).items())),
+        cleaning=_cleaning(run.corpus, run.model),
+        vendors=_vendors(rows),
+        kinds=sorted({sm_kind(r.device) for r in rows}),
+        trust=trust,
         protocol=PROTOCOL,
     )
-    folder = save_artifact(Artifact(manifest, model), options.out / run.family, render_card(manifest))
+    folder = save_artifact(Artifact(manifest, model), options.out / run.model, render_card(manifest))
     return load_artifact(folder)
 
 
-def _judged(run: FoldRun, options: Options) -> tuple[list[Fold], dict[str, Any]]:
-    """Folds of the model as it ships, which is stopped and not trained to the end, and its parameters."""
-    whole = options.model_parameters()
-    folds = run.all(whole, "whole")
-    parameters = whole | best_stop(options.backend, with_kin(folds, run.corpus.rows[run.family]))
-    return run.all(parameters, "stopped") if parameters != whole else folds, parameters
+def _metrics(folds: Sequence[Fold], trust: float) -> dict[str, Any]:
+    """Errors in percent on GPUs whose kind was left out: as it ships, physics alone, and all that was learned."""
+    shares = {"as_shipped": str(trust), "physics": str(0.0), "learned": str(1.0)}
+    return {name: {f.gpu: f.mape[share] for f in folds} for name, share in shares.items()}
+
+
+def _vendors(rows: Sequence[DeviceRows]) -> dict[str, int]:
+    return dict(sorted(Counter(vendor for _, vendor in {(r.device.id, r.device.vendor) for r in rows}).items()))
 
 
 def _intervals(
-    model: TileModel, data: TrainingSet, rows: Sequence[DeviceRows], folds: Sequence[Fold], levels: dict[str, float]
+    model: TileModel,
+    data: TrainingSet,
+    rows: Sequence[DeviceRows],
+    folds: Sequence[tuple[str, Mapping[str, list[float]]]],
+    levels: dict[str, float],
 ) -> dict[str, Any]:
     """Factors for GPUs that were left out, of all ops and by op, and for those that were learned from."""
-    names, left_out = group_names(rows), [f.ratios for f in with_kin(folds, rows)]
+    names = group_names(rows)
+    kin = kin_of(rows)
+    left_out = [ratios for gpu, ratios in folds if gpu in kin] or [ratios for _, ratios in folds]
     everything = [ratios for by_op in left_out for ratios in by_op.values()]
     return {
         "interval": interval(everything) if folds else unseen_interval(seen_ratios(model, data, names, {})),
@@ -166,15 +214,15 @@ def _intervals(
     }
 
 
-def _levels(model: TileModel, run: FoldRun, choice: TileChoice, floors: dict[str, float]) -> dict[str, float]:
+def _levels(model: TileModel, run: FoldRun, known: Knowledge) -> dict[str, float]:
     """The level of each training GPU, op and dtype, on the shapes of real models. One that was measured in two states,
     throttled and not, will be met in either: its level is the middle of both.
     """
-    real = [r.take(real_shapes(r)) for r in run.corpus.rows[run.family]]
-    data = training_set(real, run.contract, choice, floors)
+    real = [r.take(real_shapes(r)) for r in run.corpus.rows[run.model]]
+    data = training_set(real, run.contract, known)
     levels = device_levels(model, data, group_names(real))
-    if slow := run.corpus.throttled[run.family]:
-        throttled = device_levels(model, training_set(slow, run.contract, choice, floors), group_names(slow))
+    if slow := run.corpus.throttled[run.model]:
+        throttled = device_levels(model, training_set(slow, run.contract, known), group_names(slow))
         levels |= {name: round((levels.get(name, v) + v) / 2, 4) for name, v in throttled.items()}
     return levels
 
@@ -191,15 +239,19 @@ def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:
     }
 
 
-def _data_record(corpus: Corpus, family: str, rows: int) -> dict[str, Any]:
-    files = sorted(corpus.source.glob("**/*.parquet")) if corpus.source.is_dir() else [corpus.source]
-    used = [f for f in files if f.stem.partition("-part-")[0] == family or len(files) == 1]
-    described = [root_of(corpus.source) / "devices" / f"{gpu}.toml" for gpu in corpus.gpus(family)]
-    return {"rows": rows, "sha256": {f.name: file_sha256(f) for f in (*used, *filter(Path.is_file, described))}}
+def _data_record(corpus: Corpus, model: str, rows: int) -> dict[str, Any]:
+    """Rows, and every file that was read, by its place in the source."""
+    sets = sets_in(corpus.source)
+    files = [file for path in sets for file in tables_in(path)]
+    described = [root_of(path) / "devices" / f"{gpu}.toml" for path in sets for gpu in corpus.gpus(model)]
+    used = (*files, *filter(Path.is_file, described))
+    top = corpus.source if corpus.source.is_dir() else corpus.source.parent
+    return {"rows": rows, "sha256": {os.path.relpath(f, top): file_sha256(f) for f in used}}
 
 
-def _cleaning(corpus: Corpus, family: str) -> dict[str, int]:
-    report = corpus.report[corpus.report["family"] == family]
+def _cleaning(corpus: Corpus, model: str) -> dict[str, int]:
+    families = {r.batch.family for r in corpus.rows[model]}
+    report = corpus.report[corpus.report["family"].isin(families)]
     return {str(rule): int(n) for rule, n in report.groupby("rule", sort=False)["removed"].sum().items() if n}
 
 
@@ -216,9 +268,10 @@ def _versions(backend: str) -> dict[str, str]:
 
 def _key(options: Options, corpus: Corpus, contracts: Mapping[str, FeatureContract]) -> str:
     """What a fold depends on: a run with another key starts afresh."""
-    counts = {family: sum(len(r.latency_s) for r in parts) for family, parts in corpus.rows.items()}
-    data = {family: _data_record(corpus, family, rows) for family, rows in counts.items()}
+    counts = {model: sum(len(r.latency_s) for r in parts) for model, parts in corpus.rows.items()}
+    data = {model: _data_record(corpus, model, rows) for model, rows in counts.items()}
     features = [list(contract.features) for contract in contracts.values()]
-    gpus = [corpus.gpus(family) for family in corpus.rows]
-    settings = [options.backend, options.seed, options.split, gpus, options.model_parameters()]
+    gpus = [corpus.gpus(model) for model in corpus.rows]
+    constants = (options.physics or shipped_physics()).values
+    settings = [options.backend, options.seed, options.split, gpus, options.model_parameters(), constants]
     return json.dumps([*settings, data, features], sort_keys=True)

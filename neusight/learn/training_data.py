@@ -1,8 +1,8 @@
-"""Measured rows to learn from: read, cleaned, by family and GPU."""
+"""Measured rows to learn from: read, cleaned, by the tile model that answers them and GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,17 +20,27 @@ from neusight.datasets import (
     observed_tiles,
     to_batches,
 )
+from neusight.datasets.batches import single_kernels
+from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
+from neusight.datasets.measured import unable
 from neusight.devices import DeviceSpec
 from neusight.errors import DataError
+from neusight.executors.gpu.expected.laws import LAWS
+from neusight.executors.gpu.predictor import answering_model
 from neusight.executors.gpu.tile_models.artifact import level_name
-from neusight.kernels import KERNEL_CLASSES, KernelBatch
-from neusight.kernels.families import COMPOSED
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import winograd_gain
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FAMILIES = tuple(family for family in KERNEL_CLASSES if family not in COMPOSED)
+MODELS = ("gemm", "conv2d", *LAWS)
+"""Tile models, by the kernels that they answer; see ``answering_model``."""
+EACH = 2500
+"""Rows of a table of serving engines, at most, of each GPU, operator, dtype, engine and kernel: more of them take time
+and tell no more (the tables have up to a million)."""
+_ALIKE = ("gpu", "family", "op", "dtype", "framework", "kernel", "phase")
 THROTTLED_RULE = "throttled_split"
 COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n", "place")
 """Of ``DeviceRows``, beside the kernels themselves."""
@@ -38,8 +48,8 @@ COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n", "pla
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """Clean rows of one family on one GPU. ``execution_s`` is NaN where a row was timed by single launches only;
-    ``place`` is where it lies in its table.
+    """Clean rows of one family and tile model on one GPU. ``execution_s`` is NaN where a row was timed by single
+    launches only; ``place`` is where it lies in its table.
     """
 
     device: DeviceSpec
@@ -50,6 +60,7 @@ class DeviceRows:
     observed_m: np.ndarray
     observed_n: np.ndarray
     place: np.ndarray
+    conditions: Conditions
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -66,12 +77,13 @@ class DeviceRows:
 
     def take(self, index: np.ndarray) -> DeviceRows:
         """The rows that ``index`` (integers or a mask) selects."""
-        return DeviceRows(self.device, self.batch.take(index), *(getattr(self, name)[index] for name in COLUMNS))
+        columns = (getattr(self, name)[index] for name in COLUMNS)
+        return DeviceRows(self.device, self.batch.take(index), *columns, self.conditions.take(index))
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """All clean rows, by family, with the cleaning report and the files' place.
+    """All clean rows, by tile model, with the cleaning report and the files' place.
 
     ``throttled`` are rows that cleaning set aside because the same GPU ran the same op much faster at another time:
     useless for learning shapes, but evidence of the states in which the GPU may be met. ``brought`` are the devices
@@ -84,9 +96,9 @@ class Corpus:
     source: Path
     brought: Mapping[str, DeviceSpec]
 
-    def gpus(self, family: str) -> list[str]:
-        """Devices that have rows of the family."""
-        return [r.device.id for r in self.rows.get(family, [])]
+    def gpus(self, model: str) -> list[str]:
+        """Devices that have rows which the model answers."""
+        return sorted({r.device.id for r in self.rows.get(model, [])})
 
     def of_split(self, split: str) -> Corpus:
         """The rows of a split, "" for all. Cleaning has seen all of them: what is wrong with a row may only show beside
@@ -106,37 +118,72 @@ def _of_split(rows: Mapping[str, list[DeviceRows]], split: str) -> dict[str, lis
 def load_corpus(
     source: Path,
     gpus: Sequence[str] = (),
-    families: Sequence[str] = FAMILIES,
     hold_out: Sequence[str] = (),
 ) -> Corpus:
     """Read, clean and sort measurements. What was measured once more to know the noise is left out.
 
     Args:
-        source: parquet file, folder of parquet files in the kernel schema, or the folder of a collected data set.
+        source: parquet file, folder of parquet files in the kernel schema, folder of a data set, or of several; tables
+            of serving engines are sampled, see ``EACH``.
         gpus: devices to keep; an empty sequence keeps all.
-        families: kernel families to keep.
         hold_out: devices to leave out of those.
 
     Raises:
         DataError: no row is left. DeviceError: a GPU that neither the catalogue nor the data describe.
     """
+    import pandas as pd
+
+    found = [_read(path, gpus, hold_out) for path in sets_in(source)]
+    read = [one for one in found if one is not None]
+    if not read:
+        named = ", ".join(gpu for gpu in gpus if gpu not in hold_out)
+        raise DataError(f"{source} has no kernels on {named or 'any GPU that is not held out'}")
+    rows, throttled = ({m: [r for one in read for r in getattr(one, name)[m]] for m in MODELS} for name in _ROWS)
+    brought = {gpu: device for one in read for gpu, device in one.brought.items()}
+    return Corpus(rows, throttled, pd.concat([one.report for one in read], ignore_index=True), source, brought)
+
+
+_ROWS = ("rows", "throttled")
+
+
+def sets_in(source: Path) -> list[Path]:
+    """The data sets that a path means: those in it where it is a folder of several, else itself."""
+    several = source.is_dir() and not (source / "kernels").is_dir() and not list(source.glob("*.parquet"))
+    found = sorted(path.parent for path in source.glob("*/kernels")) if several else []
+    return found or [source]
+
+
+def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus | None:
+    """One data set; None without a row that is wanted."""
     frame = load_kernels(source)
-    keep = frame["family"].isin(families) & ~frame["gpu"].isin(list(hold_out))
+    keep = single_kernels(frame) & ~frame["gpu"].isin(list(hold_out))
     if len(gpus):
         keep &= frame["gpu"].isin(list(gpus))
-    if "repeat" in frame:
-        keep &= ~(frame["repeat"] > 0)
-    frame = frame[keep].reset_index(drop=True)
+    for name, unwanted in (("repeat", lambda c: c > 0), ("eager", lambda c: c.fillna(False).astype(bool))):
+        if name in frame:
+            keep &= ~unwanted(frame[name])
+    if "timing" in frame:
+        keep &= ~((frame["timing"] == "wall") & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S))
+    frame = _sampled(frame[keep].reset_index(drop=True))
     if not len(frame):
-        named = ", ".join(gpu for gpu in gpus if gpu not in hold_out)
-        raise DataError(f"{source} has no rows of {', '.join(families)} on {named or 'any GPU that is not held out'}")
+        return None
     brought = devices_beside(source)
     rules = (*RULES, PRODUCTS)
     result = clean(frame, brought, rules)
     others = clean(frame, brought, [rule for rule in rules if rule.name != THROTTLED_RULE]).frame
     slow = others.loc[others.index.difference(result.frame.index)]
-    rows, throttled = (_by_family(kept, families, brought) for kept in (result.frame, slow))
+    rows, throttled = (_by_model(kept, brought) for kept in (result.frame, slow))
     return Corpus(rows, throttled, result.report, source, brought)
+
+
+def _sampled(frame: pd.DataFrame) -> pd.DataFrame:
+    """``EACH`` rows at most of what is alike in a table of serving engines; other tables whole."""
+    if "kernel" not in frame and "timing" not in frame:
+        return frame
+    kept = []
+    for rows in frame.groupby([name for name in _ALIKE if name in frame], dropna=False, sort=True).indices.values():
+        kept.append(np.sort(rows[np.random.default_rng(len(rows)).permutation(len(rows))[:EACH]]))
+    return frame.iloc[np.concatenate(kept)].reset_index(drop=True) if kept else frame
 
 
 def _slow_convolutions(frame: pd.DataFrame) -> np.ndarray:
@@ -155,27 +202,44 @@ PRODUCTS = Rule(
 )
 
 
-def _by_family(
-    frame: pd.DataFrame, families: Sequence[str], brought: Mapping[str, DeviceSpec]
-) -> dict[str, list[DeviceRows]]:
-    rows: dict[str, list[DeviceRows]] = {family: [] for family in families}
+def _by_model(frame: pd.DataFrame, brought: Mapping[str, DeviceSpec]) -> dict[str, list[DeviceRows]]:
+    rows: dict[str, list[DeviceRows]] = {model: [] for model in MODELS}
     for gpu, part in frame.groupby("gpu", sort=True):
         device, tiles = device_of(str(gpu), brought), observed_tiles(part)
-        found: dict[str, list[DeviceRows]] = {}
+        able = ~by_pair(part, lambda family, dtype, device=device: bool(unable(device, family, dtype)))
+        part, tiles = part[able], tiles[able]
+        if not len(part):
+            continue
         for batch, where in to_batches(part):
             own = _device_rows(device, batch, part.iloc[where], tiles.iloc[where])
-            found.setdefault(batch.family, []).append(own)
-        for family, parts in found.items():
-            rows[family].append(_joined(parts))
-    return rows
+            names = answering_model(batch, device)
+            for model in np.unique(names):
+                rows[str(model)].append(own.take(np.flatnonzero(names == model)))
+    return {model: _joined(parts) for model, parts in rows.items()}
 
 
-def _joined(parts: Sequence[DeviceRows]) -> DeviceRows:
-    """Rows of one GPU and family that came from tables of several kinds."""
+def by_pair(frame: pd.DataFrame, value: Callable[[str, str], bool]) -> np.ndarray:
+    """``value`` of the family and dtype of each row, called once a distinct pair."""
+    out = np.zeros(len(frame), dtype=bool)
+    for (family, dtype), rows in frame.groupby(["family", "dtype"]).indices.items():
+        out[rows] = value(str(family), str(dtype))
+    return out
+
+
+def _joined(parts: Sequence[DeviceRows]) -> list[DeviceRows]:
+    """Rows of one GPU and family that came from tables of several kinds, as one."""
+    alike: dict[tuple[str, str], list[DeviceRows]] = {}
+    for part in parts:
+        alike.setdefault((part.device.id, part.batch.family), []).append(part)
+    return [_one(several) for several in alike.values()]
+
+
+def _one(parts: Sequence[DeviceRows]) -> DeviceRows:
     first = parts[0]
     kernels = {name: np.concatenate([p.batch[name] for p in parts]) for name in first.batch.columns}
-    columns = ([getattr(p, name) for p in parts] for name in COLUMNS)
-    return DeviceRows(first.device, KernelBatch(first.batch.family, kernels), *map(np.concatenate, columns))
+    columns = (np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS)
+    conditions = Conditions.joined([p.conditions for p in parts])
+    return DeviceRows(first.device, KernelBatch(first.batch.family, kernels), *columns, conditions)
 
 
 def _device_rows(device: DeviceSpec, batch: KernelBatch, part: pd.DataFrame, tiles: pd.DataFrame) -> DeviceRows:
@@ -183,4 +247,5 @@ def _device_rows(device: DeviceSpec, batch: KernelBatch, part: pd.DataFrame, til
     execution = part["execution_ms"].to_numpy(dtype=float) if "execution_ms" in part else np.full(len(part), np.nan)
     seconds = (part["latency_ms"].to_numpy(dtype=float) * 1e-3, execution * 1e-3)
     tile_m, tile_n = (tiles[name].to_numpy(float) for name in ("tile_m", "tile_n"))
-    return DeviceRows(device, batch, *seconds, split, tile_m, tile_n, part.index.to_numpy())
+    conditions = conditions_of(part, batch, device)
+    return DeviceRows(device, batch, *seconds, split, tile_m, tile_n, part.index.to_numpy(), conditions)

@@ -7,15 +7,18 @@ first is measured row by row and the second is the shortest execution; else both
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.executors.gpu.features import FeatureContract, feature_matrix, situate
+from neusight.executors.gpu.expected.times import launch_s, lone_s
+from neusight.executors.gpu.features import FeatureContract, Situation, feature_matrix, situate
 from neusight.executors.gpu.tile_models.protocol import TrainingSet
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels.work import by_distinct, work_of
 from neusight.laws.bounds import bound_of
+from neusight.laws.physics import Physics
 from neusight.learn.drift import drifting_floor_s
 from neusight.learn.training_data import DeviceRows
 
@@ -29,17 +32,24 @@ SHORTEST_SHARE = 0.1
 """Rows whose launch stands for the op's: in longer ones the noise of the execution is as large as a launch."""
 
 
-def training_set(
-    rows: Sequence[DeviceRows], contract: FeatureContract, choice: TileChoice, floors: dict[str, float]
-) -> TrainingSet:
-    """Features, prior and weights of rows of one family, for one or more GPUs.
+@dataclass(frozen=True)
+class Knowledge:
+    """What a tile model stands on: fitted constants, the tiles of float32 libraries, and lone launches by op."""
+
+    physics: Physics
+    choice: TileChoice
+    floors: Mapping[str, float]
+
+
+def training_set(rows: Sequence[DeviceRows], contract: FeatureContract, known: Knowledge) -> TrainingSet:
+    """Features, prior and weights of rows of one tile model, for one or more GPUs.
 
     A row weighs by the share of its time that is work, squared where that share was measured row by row: the noise of
     launch and start blurs what is left for the work in proportion. Each (GPU, op, dtype, split) counts with the root
     of its number of rows, so that the many small random shapes do not drown the large ones that models are made of.
     """
     numbers = {name: number for number, name in enumerate(group_names(rows))}
-    parts = [_one_device(r, contract, choice, floors, numbers) for r in rows]
+    parts = [_one_device(r, contract, known, numbers) for r in rows]
     return TrainingSet(**{name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
 
 
@@ -49,10 +59,10 @@ def group_names(rows: Sequence[DeviceRows]) -> list[str]:
 
 
 def _one_device(
-    r: DeviceRows, contract: FeatureContract, choice: TileChoice, floors: dict[str, float], numbers: dict[str, int]
+    r: DeviceRows, contract: FeatureContract, known: Knowledge, numbers: dict[str, int]
 ) -> dict[str, np.ndarray]:
-    situation = situate(r.batch, r.device, choice)
-    floor_s = row_floors(r, floors)
+    situation = situate(r.batch, r.device, known.choice, physics=known.physics, conditions=r.conditions)
+    floor_s = added_floors(r, situation, known)
     share = 1.0 - floor_s / r.latency_s
     weight = np.where(r.execution_s > 0, share**2, share)
     return {
@@ -64,6 +74,16 @@ def _one_device(
         "weight": _balanced(weight, r.groups, r.split),
         "group": by_distinct(r.groups, lambda name: numbers[name]).astype(int),
     }
+
+
+def added_floors(r: DeviceRows, s: Situation, known: Knowledge) -> np.ndarray:
+    """What the launch adds to each row [s], as far as the expected execution does not hide it; at most 97 % of it."""
+    floor_s = launch_s(r.conditions, known.physics)
+    alone = r.conditions.timing == "stream"
+    if alone.any():
+        lone = lone_s(row_floors(r, known.floors), s.expected_s, s.added_s, known.physics) - s.expected_s
+        floor_s = np.where(alone, lone, floor_s)
+    return np.clip(floor_s, 1e-9, 0.97 * r.latency_s)
 
 
 def _balanced(weight: np.ndarray, groups: np.ndarray, split: np.ndarray) -> np.ndarray:
@@ -80,14 +100,15 @@ def launch_floors(rows: Sequence[DeviceRows]) -> dict[str, float]:
     """Seconds that a lone launch of each op takes beyond its work: the median over GPUs of their floors."""
     floors: dict[str, list[float]] = {}
     for r in rows:
-        for op in np.unique(r.batch["op"]):
-            floor = _floor(r, r.batch["op"] == op)
+        alone = r.conditions.timing == "stream"
+        for op in np.unique(r.batch["op"][alone]):
+            floor = _floor(r, alone & (r.batch["op"] == op))
             if floor is not None:
                 floors.setdefault(str(op), []).append(floor)
     return {op: float(np.median(values)) for op, values in sorted(floors.items())}
 
 
-def row_floors(r: DeviceRows, floors: dict[str, float]) -> np.ndarray:
+def row_floors(r: DeviceRows, floors: Mapping[str, float]) -> np.ndarray:
     """Seconds of each row of a GPU that are launch, at most 97 % of it.
 
     Of rows with an execution their own, of others the GPU's floor of the op as it was when the row was measured, or

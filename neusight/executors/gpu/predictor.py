@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,14 +15,17 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
 from neusight.executors.base import Options
 from neusight.executors.costs import Costs
+from neusight.executors.gpu.expected.laws import law_names
+from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features import Situation, feature_matrix, situate
 from neusight.executors.gpu.tile_models.artifact import Artifact, Manifest, load_artifacts
 from neusight.executors.gpu.tile_models.protocol import utilisation
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
-from neusight.kernels.families import HOMES
+from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct, winograd_gain
+from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import DEFAULT, Physics
 
 THROTTLED = 1.15
@@ -40,22 +43,19 @@ SEEN_SHARE = 0.5
 """Of the spread that a device keeps whose level was measured: the same board is met in other states (assumption)."""
 
 
-def answering_model(batch: KernelBatch, trained: Container[str] = ()) -> np.ndarray:
-    """Name of the tile model that answers each kernel, shape (n,).
-
-    Convolutions without a fast algorithm are matrix products and go to ``gemm``. Families that are not among those
-    ``trained`` go to their home in ``HOMES``. Such answers are marked as transferred.
+def answering_model(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """Name of the tile model that answers each kernel, shape (n,): that of its law, see ``law_names``; on the ordinary
+    pipelines ``conv2d`` for convolutions that have a fast algorithm, and ``gemm`` for all other products.
     """
-    if batch.family == "conv2d":
-        return np.where(winograd_gain(batch) > 1, "conv2d", "gemm")
-    own = batch.family in trained
-    return np.full(len(batch), batch.family if own else HOMES.get(batch.family, batch.family))
+    laws = law_names(batch, device)
+    if (laws != "").all():
+        return laws
+    fast = winograd_gain(batch) > 1 if batch.family == "conv2d" else np.zeros(len(batch), dtype=bool)
+    return np.where(laws != "", laws, np.where(fast, "conv2d", "gemm"))
 
 
 def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:
     """Whether the op and dtype of each kernel occurred in the model's training rows, shape (n,)."""
-    if artifact.manifest.contract.family != batch.family:
-        return np.zeros(len(batch), dtype=bool)
     domain = artifact.manifest.domain
     known = by_distinct(batch["op"], lambda op: op in domain["ops"]).astype(bool)
     return known & by_distinct(batch["dtype"], lambda dtype: dtype in domain["dtypes"]).astype(bool)
@@ -72,8 +72,6 @@ def _outside(artifact: Artifact, s: Situation, native: np.ndarray, inputs: np.nd
     beyond = artifact.beyond(inputs, s.work)
     if native.all():
         return beyond
-    if artifact.manifest.contract.family != batch.family:
-        return np.full(len(batch), f"{batch.family} kernels")
     ops, dtypes = (batch[name].astype(str) for name in ("op", "dtype"))
     known = np.isin(ops, artifact.manifest.domain["ops"])
     return np.where(native, beyond, np.where(known, np.char.add("dtype ", dtypes), np.char.add("operator ", ops)))
@@ -109,13 +107,15 @@ class KernelPredictor:
         Raises:
             ArtifactError: none there, or one does not load.
         """
-        return cls(load_artifacts(path), shipped_choice(path))
+        return cls(load_artifacts(path), shipped_choice(path), physics=shipped_physics(path).physics)
 
     takes: ClassVar[frozenset[str]] = frozenset()
 
-    def cost(self, batch: KernelBatch, device: DeviceSpec, options: Options) -> Costs:
+    def cost(
+        self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
+    ) -> Costs:
         """As ``predict``: no option means anything to a GPU."""
-        return self.predict(batch, device)
+        return self.predict(batch, device, conditions)
 
     def provenance(self, device: DeviceSpec) -> dict[str, Any]:
         """Tile models, what they learned from, and the calibration of a device."""
@@ -131,55 +131,59 @@ class KernelPredictor:
         """Zeros mean nothing to a GPU."""
         return (f"zeros of tensors change nothing on {device.id}, which multiplies them",) if has_zeros else ()
 
-    def predict(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
-        """Estimate every kernel of a batch, each as a single launch.
+    def predict(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions | None = None) -> Costs:
+        """Estimate every kernel of a batch, under its conditions: by default each as a single launch, operands cold.
 
         Raises:
             CoverageError: no tile model answers the family. DeviceError: a dtype the device lacks.
         """
+        known = Conditions.asked(len(batch)) if conditions is None else conditions
         if len(batch) > CHUNK:
             rows = [np.arange(i, min(i + CHUNK, len(batch))) for i in range(0, len(batch), CHUNK)]
             with ThreadPoolExecutor(min(THREADS, len(rows))) as pool:
-                parts = list(pool.map(lambda r: (r, self.predict(batch.take(r), device)), rows))
+                parts = list(pool.map(lambda r: (r, self.predict(batch.take(r), device, known.take(r))), rows))
             return Costs.joined(parts, len(batch))
-        names = answering_model(batch, self.artifacts)
+        names = answering_model(batch, device)
         first = str(names[0])
         if (names == first).all():
-            return self._answer(batch, device, first)
-        homes = {name: np.flatnonzero(names == name) for name in np.unique(names)}
+            return self._answer(batch, device, first, known)
+        homes = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
         return Costs.joined(
-            [(rows, self._answer(batch.take(rows), device, str(n))) for n, rows in homes.items()], len(batch)
+            [(r, self._answer(batch.take(r), device, name, known.take(r))) for name, r in homes.items()], len(batch)
         )
 
-    def situate(self, batch: KernelBatch, device: DeviceSpec) -> Situation:
+    def situate(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions | None = None) -> Situation:
         """The kernels on a device as the tile models see them."""
-        return situate(batch, device, self.choice, physics=self.physics)
+        return situate(batch, device, self.choice, physics=self.physics, conditions=conditions)
 
     def correction(self, device: DeviceSpec) -> Correction | None:
         """What corrects the estimates for a device."""
         return None if device.hypothetical else self.corrections.get(device.id)
 
-    def _answer(self, batch: KernelBatch, device: DeviceSpec, name: str) -> Costs:
+    def _answer(self, batch: KernelBatch, device: DeviceSpec, name: str, conditions: Conditions) -> Costs:
         if name not in self.artifacts:
             raise CoverageError(
                 f"no tile model '{name}' for {batch.family} kernels among {', '.join(self.artifacts)}: "
                 "train it with neusight train"
             )
         artifact = self.artifacts[name]
-        situation = self.situate(batch, device)
+        situation = self.situate(batch, device, conditions)
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
         levels = _by_op_and_dtype(batch, lambda op, dtype: _level(artifact, device, op, dtype) or 0.0)
-        share = utilisation(artifact.model.logits(inputs, situation.prior), levels)
+        share = utilisation(artifact.logits(inputs, situation.prior, device), levels)
         native = trained_on(artifact, batch)
-        found = _estimates(situation, share, artifact, native, _outside(artifact, situation, native, inputs))
+        outside = _outside(artifact, situation, native, inputs)
+        found = _estimates(situation, share, artifact, native, outside, self.physics)
         correction = self.correction(device)
         return found if correction is None else correction.apply(situation, found)
 
 
-def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray) -> Costs:
+def _estimates(
+    s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray, physics: Physics
+) -> Costs:
     manifest = artifact.manifest
-    overhead_s = by_distinct(s.batch["op"], lambda op: _lone_launch_s(manifest, op, s.device))
     execution_s = s.bound_s / share
+    overhead_s = _overhead_s(s, execution_s, manifest, physics)
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     ops = s.batch["op"].astype(str)
     low = by_distinct(ops, lambda op: _factors(artifact, s.device, op)[0])
@@ -205,15 +209,19 @@ def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.n
     )
 
 
-def _lone_launch_s(manifest: Manifest, op: str, device: DeviceSpec) -> float:
-    """What a lone launch takes beside its work: the op's floor on the hosts that were measured, or the usual one, moved
-    by as much as the user moved the device's launches. From host to host the floors do not follow those.
+def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physics: Physics) -> np.ndarray:
+    """What a launch adds to the executions [s]: its share of a graph's, nothing as a profiler sees it, and where it
+    stands alone what the op's floor on the hosts that were measured leaves of it.
     """
-    floors = manifest.launch_floors_s
-    if not floors:
-        return device.launch_overhead_s
-    floor_s = floors.get(op, float(np.median(list(floors.values()))))
-    return max(floor_s + device.launch_change_s, min(floor_s, device.launch_overhead_s))
+    conditions, device, floors = s.conditions, s.device, manifest.launch_floors_s
+    within = launch_s(conditions, physics)
+    if not (conditions.timing == "stream").any():
+        return within
+    known = by_distinct(s.batch["op"], lambda op: floors.get(op, np.nan))
+    floor_s = np.maximum(known + device.launch_change_s, np.minimum(known, device.launch_overhead_s))
+    lone = lone_s(floor_s, execution_s, s.added_s, physics) - execution_s
+    alone = np.where(np.isnan(known), device.launch_overhead_s, np.maximum(lone, 0.0))
+    return np.where(conditions.timing == "stream", alone, within)
 
 
 def _level(artifact: Artifact, device: DeviceSpec, op: str, dtype: str = "float32") -> float | None:

@@ -28,6 +28,7 @@ from neusight.executors.tensordash.operands import operand_bytes
 from neusight.executors.tensordash.passes import modelled, passes_interval
 from neusight.executors.tensordash.tile_model import load_tile_model
 from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.kernels.sparsity import has_zeros, with_zeros
 from neusight.kernels.work import by_distinct, element_bytes, work_of
 from neusight.laws.bounds import flops_per_s
@@ -156,7 +157,9 @@ class TensorDash:
 
     takes: ClassVar[frozenset[str]] = frozenset({"sparsity", "simulate", "compression"})
 
-    def cost(self, batch: KernelBatch, device: DeviceSpec, options: Options) -> Costs:
+    def cost(
+        self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
+    ) -> Costs:
         """Costs of a batch with the zeros that it tells, dense where it tells none.
 
         Raises:

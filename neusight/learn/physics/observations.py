@@ -15,7 +15,7 @@ import numpy as np
 
 from neusight.datasets import device_of, devices_beside, load_kernels, to_batches
 from neusight.datasets.batches import single_kernels
-from neusight.datasets.conditions import conditions_of
+from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
 from neusight.datasets.load import parquet_files
 from neusight.datasets.measured import unable
 from neusight.devices.spec import DeviceSpec
@@ -24,6 +24,8 @@ from neusight.executors.gpu.expected.laws import law_names
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.learn.physics.problem import Part
+from neusight.learn.training_data import DeviceRows, load_corpus
+from neusight.learn.training_sets import launch_floors, row_floors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +34,6 @@ GROUP_WEIGHT = 10.0
 """Rows that a group counts as: more of them say little that the first did not (assumption)."""
 RESTED = ("bmm", "conv2d")
 """Kinds whose board rested between launches, as short kernels of power-limited boards show."""
-WALL_FLOOR_S = 50e-6
-"""Calls in a loop that take less tell the host's time, not the kernel's (README of the data)."""
 FLOAT32 = "neusight-fp32"
 """Data set of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
 
@@ -161,23 +161,20 @@ def kind_of(o: Observed) -> str:
 
 def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: int = 0) -> list[Part]:
     """Float32 kernels in lone launches, cleaned, each with what its launch took on that GPU and operator."""
-    from neusight.learn.training_data import load_corpus
-    from neusight.learn.training_sets import launch_floors, row_floors
-
-    corpus, parts = load_corpus(source, hold_out=hold_out), []
-    for family, devices in corpus.rows.items():
+    corpus, parts = load_corpus(source, hold_out=tuple(hold_out)), []
+    for devices in corpus.rows.values():
         floors = launch_floors(devices)
         for rows in devices:
-            floor_s, ops = row_floors(rows, floors), rows.batch["op"].astype(str)
-            for kind in sorted(set(_kinds(family, ops))):
-                mine = np.flatnonzero(_kinds(family, ops) == kind)
+            floor_s, kinds = row_floors(rows, floors), _kinds(rows)
+            for kind in sorted(set(kinds)):
+                mine = np.flatnonzero(kinds == kind)
                 mine = np.sort(mine[np.random.default_rng(seed).permutation(len(mine))[:each]])
                 parts.append(
                     Part(
                         device=rows.device,
-                        kind=kind if rows.device.vendor == "nvidia" else f"{kind}/{rows.device.vendor}",
+                        kind=kind,
                         batch=rows.batch.take(mine),
-                        conditions=Conditions.of(len(mine), burst=1.0 if kind in RESTED else np.inf),
+                        conditions=rows.conditions.take(mine),
                         latency_s=rows.latency_s[mine],
                         floor_s=floor_s[mine],
                         weight=np.full(len(mine), GROUP_WEIGHT / len(mine)),
@@ -186,6 +183,8 @@ def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: in
     return parts
 
 
-def _kinds(family: str, ops: np.ndarray) -> np.ndarray:
+def _kinds(rows: DeviceRows) -> np.ndarray:
     """Operators that are programs of their own; those of other families differ in their arithmetic alone."""
-    return ops if family in ("gemm", "row_reduction") else np.full(len(ops), family)
+    family, ops = rows.batch.family, rows.batch["op"].astype(str)
+    kinds = ops if family in ("gemm", "row_reduction") else np.full(len(ops), family)
+    return kinds if rows.device.vendor == "nvidia" else np.char.add(kinds, f"/{rows.device.vendor}")

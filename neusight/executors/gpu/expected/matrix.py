@@ -44,7 +44,9 @@ REFERENCE_NM = 7.0
 """Process node on which the energy is stated."""
 BLOCKS_OF_SM = 2.0
 """Blocks of small tiles that share an SM (assumption: two of 128x128 fit its registers)."""
-_M, _N, _S = (np.array(v, dtype=float)[:, None] for v in zip(*[(m, n, s) for m, n in TILES for s in SPLITS], strict=True))
+_M, _N, _S = (
+    np.array(v, dtype=float)[:, None] for v in zip(*[(m, n, s) for m, n in TILES for s in SPLITS], strict=True)
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def reads_shared_memory(device: DeviceSpec) -> bool:
     """Whether matrix units read operands from shared memory by themselves: Hopper (``wgmma``) and datacentre Blackwell
     (``tcgen05``), CUDA C++ Programming Guide; not consumer Blackwell (12.0).
     """
-    return device.capability is not None and 9.0 <= device.capability < 12.0  # noqa: PLR2004
+    return device.capability is not None and 9.0 <= device.capability < 12.0
 
 
 def clock_gain(device: DeviceSpec, physics: Physics) -> float:
@@ -201,7 +203,13 @@ def matrix_times(
         added_s=start_s(device, conditions, physics)
         + np.where(t.parts > 1.0, matrix.split_s, 0.0)
         + _quantisation_s(batch, device, conditions, physics),
-        switching_j=2.0 * p.batch * p.m * p.n * p.k * flop_energy_j(p, device, physics) * np.where(conditions.random, 1.0, matrix.quiet_energy),
+        switching_j=2.0
+        * p.batch
+        * p.m
+        * p.n
+        * p.k
+        * flop_energy_j(p, device, physics)
+        * np.where(conditions.random, 1.0, matrix.quiet_energy),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=matrix.overlap,
     )
@@ -215,9 +223,7 @@ def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:
     return np.asarray(1.0 + blocks + np.where(batch["weight_dtype"] != "", physics.matrix.unpack_cost, 0.0))
 
 
-def _quantisation_s(
-    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics
-) -> np.ndarray:
+def _quantisation_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
     """Time [s] of what makes 16-bit activations 8-bit: three bytes an element, and a pass before that which looks for
     the largest of all where one scale holds for a whole tensor.
     """

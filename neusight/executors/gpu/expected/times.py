@@ -11,6 +11,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.physics import Physics
 
+
 @dataclass(frozen=True, kw_only=True)
 class Times:
     """Times [s] for which kernels keep each resource busy at full clock; columns of shape (n,).

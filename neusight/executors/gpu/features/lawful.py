@@ -213,9 +213,7 @@ SHAPES = {
         *("rows", "row_fill", "intensity", "groups", "idle_groups", "skew", "waves", "wave_fill", "elsewhere"),
         *("width", "depth", "block", "narrow", "triton", "usual"),
     ),
-    "stream": (
-        *("hot", "l2_fill", "waves", "cols", "flops", "bytes", "passes", "aligned"),
-    ),
+    "stream": (*("hot", "l2_fill", "waves", "cols", "flops", "bytes", "passes", "aligned"),),
 }
 """Inputs that laws describe, see ``attention_shape``, ``moe_shape`` and ``stream_shape``."""
 for _law, _names in SHAPES.items():

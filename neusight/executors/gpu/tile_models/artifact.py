@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
 from neusight.executors.gpu.features import FORMULAS, FeatureContract
 from neusight.executors.gpu.tile_models.protocol import TileModel, backend_class
 from neusight.kernels.work import Work
 from neusight.paths import read_json, tile_models_dir
 
-PROTOCOL = 2
+PROTOCOL = 3
 MANIFEST = "manifest.json"
 
 
@@ -32,7 +33,8 @@ class Manifest:
     each op, and ``interval_seen`` those for the training devices; ``spread`` is the standard deviation of the log error
     that all rows of an op share on a device that was not seen; ``levels`` the logit by which each training device and
     op departs from the model, by ``level_name``; ``domain`` the range of each feature and of the kernels' sizes, the
-    ops and the dtypes in training; ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of
+    ops and the dtypes in training; ``kinds`` the kinds of SM of the training devices, and ``trust`` the share of what was
+    learned that holds on devices of other kinds (chosen by leaving kinds out); ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of
     the training devices each vendor made; ``simulator`` what stands for the devices where they are no GPUs: such a
     model answers the simulator's own package alone, which has the formulas of its features.
     """
@@ -56,6 +58,8 @@ class Manifest:
     cleaning: dict[str, int] = field(default_factory=dict)
     vendors: dict[str, int] = field(default_factory=dict)
     simulator: str = ""
+    kinds: list[str] = field(default_factory=list)
+    trust: float = 1.0
     weights_sha256: str = ""
     protocol: int = PROTOCOL
 
@@ -67,6 +71,15 @@ class Artifact:
     manifest: Manifest
     model: TileModel
     folder: Path | None = None
+
+    def trust(self, device: DeviceSpec) -> float:
+        """Share of what was learned that counts on a device."""
+        return 1.0 if sm_kind(device) in self.manifest.kinds else self.manifest.trust
+
+    def logits(self, features: np.ndarray, prior: np.ndarray, device: DeviceSpec) -> np.ndarray:
+        """logit(u) of each ensemble member on a device, shape (members, n)."""
+        trust = self.trust(device)
+        return prior[None] + trust * (self.model.logits(features, prior) - prior) if trust else prior[None]
 
     def level(self, gpu: str, op: str, dtype: str = "float32") -> float | None:
         """A training device's own logit for an op in a dtype; the mean of its other dtypes where it did not run that,
@@ -113,6 +126,11 @@ SIZES = ("log2_flops", "log2_bytes")
 def sizes(work: Work) -> list[np.ndarray]:
     """``SIZES`` of kernels, each of shape (n,)."""
     return [np.log2(np.maximum(amount, 1.0)) for amount in (work.flops, work.bytes)]
+
+
+def sm_kind(device: DeviceSpec) -> str:
+    """What devices with SMs of one kind have in common: vendor and compute capability, or the architecture's name."""
+    return f"{device.vendor} {device.compute_capability or device.architecture}"
 
 
 def level_name(gpu: str, op: str, dtype: str) -> str:

@@ -175,7 +175,9 @@ def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics:
     """The implicit product's tiles: those of ``linear``."""
     groups, m, n, k = conv_gemm(batch)
     products = Products(m, n, k, groups)
-    return product_tiling(products, *_library_tiles(products, batch["dtype"], "linear", device, choice, physics), device)
+    return product_tiling(
+        products, *_library_tiles(products, batch["dtype"], "linear", device, choice, physics), device
+    )
 
 
 @decomposer("attention")
