@@ -52,6 +52,10 @@ def coded(values: Any) -> tuple[np.ndarray, list[str]]:
     """For each row which of the distinct strings it has: a table is then applied to a handful of values."""
     import pandas as pd
 
+    if isinstance(values.dtype, pd.CategoricalDtype) and not values.hasnans:
+        codes = values.cat.codes.to_numpy()
+        there = np.bincount(codes, minlength=len(values.cat.categories)) > 0
+        return (np.cumsum(there) - 1)[codes], [str(n) for n in values.cat.categories[there]]
     codes, names = pd.factorize(values, use_na_sentinel=False)
     return codes, [str(n) for n in names]
 

@@ -33,7 +33,8 @@ def evaluate_kernels(
     Returns:
         ``rows``: gpu, family, op, dtype, count, mape, median_ape, bias (mean signed error), roofline_mape (the bound
         alone as prediction), inside (share of rows within the 90 % interval) and execution_mape (of the prediction
-        without the launch, against what was measured without it; None where that was not). ``by_family`` the same by
+        without the launch, against what was measured without it, or what is left of launches that grew along the table;
+        None where neither is known). ``by_family`` the same by
         family and dtype, ``total`` over all rows. Repetitions of a measurement count once. ``skipped``: gpu, family,
         dtype, count and reason of rows that are no single kernel, or in a dtype that is none or that the GPU lacks.
 
@@ -54,7 +55,7 @@ def comparable_kernels(
     """Rows that can be compared, their devices by id, and what was left out; see ``evaluate_kernels``."""
     from neusight.datasets import device_of, devices_beside, load_kernels
 
-    frame = load_kernels(path)
+    frame = _coded(load_kernels(path))
     if "repeat" in frame:
         frame = frame[frame["repeat"] != 1]
     if split is not None:
@@ -84,13 +85,23 @@ def _computable(
     frame = frame if "dtype" in frame else frame.assign(dtype="")
     keep = np.ones(len(frame), dtype=bool)
     single, skipped = single_kernels(frame), []
-    for (gpu, family, dtype), rows in frame.groupby(["gpu", "family", "dtype"], dropna=False).indices.items():
+    for (gpu, family, dtype), rows in frame.groupby(
+        ["gpu", "family", "dtype"], dropna=False, observed=True
+    ).indices.items():
         if reason := unable(devices[gpu], family, dtype) if single[rows].all() else f"{family} is no single kernel":
             keep[rows] = False
             skipped.append({"gpu": gpu, "family": family, "dtype": dtype, "count": len(rows), "reason": reason})
     if not keep.any():
         raise DataError(f"no row of {path} can be compared: {skipped[0]['reason']}")
     return frame[keep], skipped
+
+
+def _coded(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows with columns of words as categories: selecting and comparing those moves numbers, not words."""
+    import pandas as pd
+
+    words = [name for name in frame if pd.api.types.is_string_dtype(frame[name]) and frame[name].notna().all()]
+    return frame.astype(dict.fromkeys(words, "category"))
 
 
 def compared_by_gpu(
@@ -111,26 +122,52 @@ def compared_by_gpu(
 def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predictor) -> pd.DataFrame:
     """One GPU's rows of ``load_kernels``: gpu, family, op, dtype, and in ms measured, predicted, bound, low and high;
     without the launch ``executed`` (measured; NaN where it was not) and ``execution`` (predicted).
+
+    Where launches grew along the table, ``executed`` is what is left of the latency without them.
     """
     from neusight.datasets import to_batches
     from neusight.datasets.conditions import conditions_of
     from neusight.devices import load_device
 
     out = frame[["gpu", "family", "op", "dtype"]].assign(measured=frame["latency_ms"].to_numpy(float))
-    out["executed"] = frame["execution_ms"].to_numpy(float) if "execution_ms" in frame else np.nan
-    columns = {name: np.empty(len(frame)) for name in ("predicted", "bound", "low", "high", "execution")}
+    told = frame["execution_ms"].to_numpy(float) if "execution_ms" in frame else np.full(len(frame), np.nan)
+    columns = {name: np.empty(len(frame)) for name in ("predicted", "bound", "low", "high", "execution", "executed")}
     device = load_device(gpu) if isinstance(gpu, str) else gpu
     for batch, positions in to_batches(frame):
-        found = predictor.kernels(batch, device, conditions=conditions_of(frame.iloc[positions], batch, device))
-        parts = (found.latency_s, found.bound_s, found.low_s, found.high_s, found.execution_s)
+        conditions = conditions_of(frame.iloc[positions], batch, device)
+        found = predictor.kernels(batch, device, conditions=conditions)
+        alone = np.where(conditions.timing == "stream", out["measured"].to_numpy()[positions], np.nan)
+        left = _without_drift(batch["op"], positions, alone, 1e3 * found.bound_s)
+        executed = np.where(np.isnan(told[positions]), left, told[positions])
+        parts = (found.latency_s, found.bound_s, found.low_s, found.high_s, found.execution_s, 1e-3 * executed)
         for name, part in zip(columns, parts, strict=True):
             columns[name][positions] = part * 1e3
     return out.assign(**columns)
 
 
+def _without_drift(ops: np.ndarray, place: np.ndarray, alone_ms: np.ndarray, bound_ms: np.ndarray) -> np.ndarray:
+    """Lone launches less what drifted along the table, at least the bound [ms]; NaN where nothing did, or where
+    ``alone_ms`` is. See ``neusight.learn.drift``.
+    """
+    from neusight.learn.drift import drifting_floor_s
+
+    left = np.full(len(place), np.nan)
+    if np.isnan(alone_ms).all():
+        return left
+    for op in np.unique(ops):
+        rows = np.flatnonzero((ops == op) & ~np.isnan(alone_ms))
+        floor_s = drifting_floor_s(place[rows], 1e-3 * alone_ms[rows], 1e-3 * bound_ms[rows]) if len(rows) else None
+        if floor_s is not None:
+            left[rows] = np.maximum(alone_ms[rows] - 1e3 * floor_s, bound_ms[rows])
+    return left
+
+
 def grouped_errors(rows: pd.DataFrame, keys: list[str]) -> list[dict[str, Any]]:
     """Errors of each group of ``compare_kernels``' rows, in order of the keys."""
-    return [{**dict(zip(keys, names, strict=True)), **_errors(part)} for names, part in rows.groupby(keys, sort=True)]
+    return [
+        {**dict(zip(keys, map(str, names), strict=True)), **_errors(part)}
+        for names, part in rows.groupby(keys, sort=True, observed=True)
+    ]
 
 
 def _errors(rows: pd.DataFrame) -> dict[str, Any]:

@@ -42,13 +42,24 @@ class Work:
     __rmul__ = __mul__
 
 
+COMPARED = 16
+"""Distinct names that are compared with one by one, before the rest is sorted."""
+
+
 def by_distinct(column: np.ndarray, value: Callable[[str], float]) -> np.ndarray:
     """``value`` of every entry of a column of names, called once a distinct name."""
-    first = str(column[0])
-    if len(column) == 1 or (column == first).all():
-        return np.full(len(column), float(value(first)))
-    names, where = np.unique(column, return_inverse=True)
-    return np.array([value(str(name)) for name in names], dtype=float)[where]
+    out = np.full(len(column), float(value(str(column[0]))))
+    # Names are few: to compare with each takes a tenth of the time of sorting them.
+    left = np.flatnonzero(column != column[0])
+    for _ in range(COMPARED):
+        if not len(left):
+            return out
+        same = column[left] == column[left[0]]
+        out[left[same]] = value(str(column[left[0]]))
+        left = left[~same]
+    names, where = np.unique(column[left], return_inverse=True)
+    out[left] = np.array([value(str(name)) for name in names], dtype=float)[where]
+    return out
 
 
 def element_bytes(batch: KernelBatch) -> np.ndarray:

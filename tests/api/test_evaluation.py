@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from neusight import Predictor
 from neusight.errors import DataError, DeviceError
 from neusight.evaluation import evaluate_kernels, evaluate_models
+from neusight.evaluation.kernels import _without_drift
 
 GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 50257}
 
@@ -117,3 +119,16 @@ def test_nothing_to_compare_says_why(predictor: Predictor, tmp_path: Path) -> No
         evaluate_models(file, tmp_path, predictor, gpus=["t4"])
     with pytest.raises(DataError, match="not a folder"):
         evaluate_models(file, tmp_path / "nowhere", predictor)
+
+
+def test_launches_that_grew_along_the_table_are_no_execution() -> None:
+    n = 2000
+    rng = np.random.default_rng(1)
+    work_ms, place = rng.uniform(0.01, 1.0, n), np.arange(n)
+    launch_ms = 0.05 + 0.3 * (place / n) ** 2
+    left = _without_drift(np.full(n, "forward"), place, work_ms + launch_ms, work_ms)
+    assert np.abs(left / work_ms - 1).mean() < 0.05
+    steady = _without_drift(np.full(n, "forward"), place, work_ms + 0.05, work_ms)
+    replayed = _without_drift(np.full(n, "forward"), place, np.full(n, np.nan), work_ms)
+    assert np.isnan(steady).all()
+    assert np.isnan(replayed).all()
