@@ -114,7 +114,7 @@ def train(options: Options, report: Report | None = None) -> dict[str, Artifact]
     trained = {}
     for model, contract in contracts.items():
         run = FoldRun(model, contract, corpus, whole, without, options.backend, state, report)
-        trained[model] = _train_model(run, options)
+        trained[model] = train_model(run, options)
     without.choices.without("").save(options.out / "tile_choice.json")
     fitted.save(options.out / PHYSICS_FILE)
     state.clear()
@@ -153,7 +153,8 @@ def _models(options: Options, corpus: Corpus) -> tuple[str, ...]:
     return models
 
 
-def _train_model(run: FoldRun, options: Options) -> Artifact:
+def train_model(run: FoldRun, options: Options) -> Artifact:
+    """Train one tile model on what a run describes and write it to ``options.out``."""
     rows, parameters = run.corpus.rows[run.model], options.model_parameters()
     folds = run.all(parameters)
     trust, known = best_trust(with_kin(folds, rows)), run.without.none(rows)

@@ -23,6 +23,8 @@ class Part:
     """Kernels of one device and kind that were taken in one way; columns of shape (n,).
 
     ``floor_s`` is what the launch of each took, where it is known from the data [s]; NaN where the conditions tell it.
+    ``idle`` are constants that were found to change none of these times: later derivatives leave them out, those of
+    further fits to the same part, too.
     """
 
     device: DeviceSpec
@@ -32,6 +34,7 @@ class Part:
     latency_s: np.ndarray
     floor_s: np.ndarray
     weight: np.ndarray
+    idle: set[str] = field(default_factory=set, compare=False)
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -52,7 +55,6 @@ class Problem:
     choice: TileChoice
     names: tuple[str, ...]
     _tilings: list[Tiling] = field(default_factory=list)
-    _idle: set[tuple[str, int]] = field(default_factory=set)
 
     def physics(self, place: np.ndarray) -> Physics:
         """The constants at a place."""
@@ -87,11 +89,11 @@ class Problem:
             moved[column] += STEP
             physics, start = self.physics(moved), 0
             for number, part in enumerate(self.parts):
-                if (name, number) not in self._idle:
+                if name not in part.idle:
                     slope = (self._log_times(number, physics) - at[number]) / STEP
                     slopes[start : start + len(part), column] = slope
                     if not slope.any():
-                        self._idle.add((name, number))
+                        part.idle.add(name)
                 start += len(part)
         return slopes
 
