@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -77,8 +77,8 @@ class DeviceRows:
 
     def take(self, index: np.ndarray) -> DeviceRows:
         """The rows that ``index`` (integers or a mask) selects."""
-        columns = (getattr(self, name)[index] for name in COLUMNS)
-        return DeviceRows(self.device, self.batch.take(index), *columns, self.conditions.take(index))
+        columns: dict[str, Any] = {name: getattr(self, name)[index] for name in COLUMNS}
+        return replace(self, batch=self.batch.take(index), conditions=self.conditions.take(index), **columns)
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _by_model(frame: pd.DataFrame, brought: Mapping[str, DeviceSpec]) -> dict[st
     rows: dict[str, list[DeviceRows]] = {model: [] for model in MODELS}
     for gpu, part in frame.groupby("gpu", sort=True):
         device, tiles = device_of(str(gpu), brought), observed_tiles(part)
-        able = ~by_pair(part, lambda family, dtype, device=device: bool(unable(device, family, dtype)))
+        able = ~by_pair(part, partial(_unable, device))
         part, tiles = part[able], tiles[able]
         if not len(part):
             continue
@@ -216,6 +216,10 @@ def _by_model(frame: pd.DataFrame, brought: Mapping[str, DeviceSpec]) -> dict[st
             for model in np.unique(names):
                 rows[str(model)].append(own.take(np.flatnonzero(names == model)))
     return {model: _joined(parts) for model, parts in rows.items()}
+
+
+def _unable(device: DeviceSpec, family: str, dtype: str) -> bool:
+    return bool(unable(device, family, dtype))
 
 
 def by_pair(frame: pd.DataFrame, value: Callable[[str, str], bool]) -> np.ndarray:
@@ -237,9 +241,9 @@ def _joined(parts: Sequence[DeviceRows]) -> list[DeviceRows]:
 def _one(parts: Sequence[DeviceRows]) -> DeviceRows:
     first = parts[0]
     kernels = {name: np.concatenate([p.batch[name] for p in parts]) for name in first.batch.columns}
-    columns = (np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS)
+    columns: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS}
     conditions = Conditions.joined([p.conditions for p in parts])
-    return DeviceRows(first.device, KernelBatch(first.batch.family, kernels), *columns, conditions)
+    return replace(first, batch=KernelBatch(first.batch.family, kernels), conditions=conditions, **columns)
 
 
 def _device_rows(device: DeviceSpec, batch: KernelBatch, part: pd.DataFrame, tiles: pd.DataFrame) -> DeviceRows:

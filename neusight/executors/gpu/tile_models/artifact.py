@@ -33,10 +33,11 @@ class Manifest:
     each op, and ``interval_seen`` those for the training devices; ``spread`` is the standard deviation of the log error
     that all rows of an op share on a device that was not seen; ``levels`` the logit by which each training device and
     op departs from the model, by ``level_name``; ``domain`` the range of each feature and of the kernels' sizes, the
-    ops and the dtypes in training; ``kinds`` the kinds of SM of the training devices, and ``trust`` the share of what was
-    learned that holds on devices of other kinds (chosen by leaving kinds out); ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of
-    the training devices each vendor made; ``simulator`` what stands for the devices where they are no GPUs: such a
-    model answers the simulator's own package alone, which has the formulas of its features.
+    ops and the dtypes in training; ``kinds`` the kinds of SM of the training devices, and ``trust`` the share of what
+    was learned that holds on devices of other kinds (chosen by leaving kinds out); ``launch_floors_s`` the lone launch
+    of each op in seconds; ``vendors`` how many of the training devices each vendor made; ``simulator`` what stands for
+    the devices where they are no GPUs: such a model answers the simulator's own package alone, which has the formulas
+    of its features.
     """
 
     name: str
