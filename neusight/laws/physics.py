@@ -29,8 +29,8 @@ class Memory:
     )
     """By which GDDR without ECC sustains more of its peak than with ECC in the same memory."""
     controller_gain: float = constant(1.2, 0.2, "magnitude seen in float32 kernels")
-    """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5 times
-    the delivered bandwidth, of which the peak is 1.25."""
+    """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5
+    times the delivered bandwidth, of which the peak is 1.25."""
     l2_share: float = constant(0.35, 0.2, "magnitude seen in float32 kernels")
     """Sustained share of the ports between SMs and L2 (Jia et al. 2019 measure about a third on P100, V100 and T4)."""
 
@@ -96,7 +96,7 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class Lanes:
-    """Products and streams on the ordinary pipelines of an SM."""
+    """Products on the ordinary pipelines of an SM."""
 
     issue_shared: float = constant(
         0.8, 0.15, "CUDA C++ Programming Guide: of 8.6 on, half of an SM's 128 lanes serves integers as well"
@@ -109,8 +109,6 @@ class Lanes:
     """The same of Hopper and datacentre Blackwell."""
     issue_dual: float = constant(0.6, 0.3, "RDNA 3 ISA guide: few pairs of instructions issue together")
     """The same where the peak counts two instructions a lane that seldom pair (RDNA 3)."""
-    vector_share: float = constant(0.5, 0.3, "pointwise arithmetic is not all FMA")
-    """Share of the pipelines' peak that pointwise arithmetic sustains."""
     peak_share: float = constant(0.96, 0.05, "sgemm on Volta and Pascal: 0.9 to 1.0 of peak")
     """Share of peak FLOP/s that an SM sustains when nothing else limits it."""
     shared_memory_half: float = constant(14.0, 0.2, "magnitude seen in float32 kernels")
@@ -127,10 +125,6 @@ class Lanes:
     """Slow-down of an SM whose resident blocks hold next to no accumulators."""
     overlap: float = constant(4.0, 0.2, "magnitude seen in float32 kernels")
     """Exponent of the norm that joins resource times of products: infinity would be perfect overlap, 1 none."""
-    stream_overlap: float = constant(6.0, 0.2, "magnitude seen in float32 kernels")
-    """The same for kernels that stream through memory, whose many small blocks overlap better."""
-    thread_waste: float = constant(0.15, 0.2, "magnitude seen in float32 kernels")
-    """Exponent of the share of idle lanes in the last step of a block over its row."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ from neusight.errors import CoverageError
 from neusight.executors.gpu.tiling.library import Products, TileChoice, least_cost_tile
 from neusight.executors.gpu.tiling.split import split_depth
 from neusight.kernels import KernelBatch
-from neusight.kernels.families import HOMES
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
 from neusight.laws.physics import DEFAULT, Physics
@@ -68,32 +67,32 @@ _DECOMPOSERS: dict[str, Decomposer] = {}
 """By family."""
 
 
-def decomposer(family: str) -> Callable[[Decomposer], Decomposer]:
-    """Register the decomposer of a family.
+def decomposer(*families: str) -> Callable[[Decomposer], Decomposer]:
+    """Register the decomposer of families.
 
     Raises:
-        CoverageError: the family has one already.
+        CoverageError: one of them has a decomposer already.
     """
 
     def register(function: Decomposer) -> Decomposer:
-        if family in _DECOMPOSERS:
-            raise CoverageError(f"kernel family '{family}' has a decomposer already: remove one of the two")
-        _DECOMPOSERS[family] = function
+        for family in families:
+            if family in _DECOMPOSERS:
+                raise CoverageError(f"kernel family '{family}' has a decomposer already: remove one of the two")
+        _DECOMPOSERS.update(dict.fromkeys(families, function))
         return function
 
     return register
 
 
 def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics = DEFAULT) -> Tiling:
-    """Cut every kernel of the batch into blocks, those of its family or of the family's home.
+    """Cut every kernel of the batch into blocks.
 
     Raises:
         CoverageError: a family without a decomposer.
     """
-    found = _DECOMPOSERS.get(batch.family) or _DECOMPOSERS.get(HOMES.get(batch.family, ""))
-    if found is None:
+    if batch.family not in _DECOMPOSERS:
         raise CoverageError(f"no tiling for kernel family '{batch.family}': one of {', '.join(_DECOMPOSERS)}")
-    return found(batch, device, choice, physics)
+    return _DECOMPOSERS[batch.family](batch, device, choice, physics)
 
 
 def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, device: DeviceSpec) -> Tiling:
@@ -215,7 +214,7 @@ POINTWISE_THREADS = 128
 """Threads of a block of PyTorch's vectorised kernel, each of which takes four elements (``CUDALoops.cuh``)."""
 
 
-@decomposer("elementwise")
+@decomposer("elementwise", "memory", "optimizer")
 def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Blocks of ``POINTWISE_THREADS`` with four elements each."""
     elements = np.maximum(batch["elements"].astype(float), 1.0)
