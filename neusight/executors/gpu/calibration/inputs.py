@@ -26,8 +26,8 @@ _LANES = {
 }
 _LIMITS = {"log2_duration": 4.0, "compute_share": 1.0, "dram_share": 1.0, "added_share": 1.0, "log2_throttle": 0.25}
 """What limits a kernel with a law of its own."""
-_RUN = {"hot": 0.5, **dict.fromkeys(("in_graph", "by_vllm", "by_sglang", "by_trtllm", "by_triton"), 1.0)}
-"""How it is launched, and by whom."""
+_RUN = {"hot": 0.5, "in_graph": 1.0}
+"""What is in caches, and how it is launched."""
 
 LENGTHS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -36,10 +36,10 @@ LENGTHS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "matrix": {
             **(_LIMITS | _RUN),
             **{"log2_products_waves": 2.0, "wave_efficiency": 0.25, "padding_efficiency": 0.5, "log2_depth": 2.0},
-            **{"log2_rows": 2.0, "log2_parts": 2.0, "by_deepgemm": 1.0, "equal_values": 1.0},
+            **{"log2_rows": 2.0, "log2_parts": 2.0, "equal_values": 1.0},
         },
         "attention": {
-            **(_LIMITS | _RUN | {"serial_share": 1.0, "by_flashinfer": 1.0}),
+            **(_LIMITS | _RUN | {"serial_share": 1.0}),
             **{"attention_log2_blocks_per_sm": 2.0, "attention_round_fill": 0.25, "attention_log2_parts": 2.0},
             **{"attention_log2_queries": 4.0, "attention_log2_keys": 2.0, "attention_log2_group": 2.0},
             **{"attention_log2_width": 1.0, "attention_cache_size": 1.0, "attention_window_share": 0.5},
@@ -73,7 +73,7 @@ class Points:
     """Kernels as points of the correction; every column has n rows.
 
     ``model`` is the tile model that answers them, ``kind`` what errors are told by, ``dtype`` has with it how narrow
-    operands are scaled. ``inputs`` has shape (n, width): a model's inputs over their lengths, in the order of
+    operands are scaled, ``run`` is who runs them with what: programs of their own for the same work. ``inputs`` has shape (n, width): a model's inputs over their lengths, in the order of
     ``LENGTHS``, and zeros after them. They mean something between kernels of one model only.
     """
 
@@ -81,6 +81,7 @@ class Points:
     kind: np.ndarray
     op: np.ndarray
     dtype: np.ndarray
+    run: np.ndarray
     inputs: np.ndarray
 
     def __len__(self) -> int:
@@ -117,6 +118,7 @@ def points_of(s: Situation) -> Points:
         kind=kinds_of(batch),
         op=batch["op"].astype(str),
         dtype=_dtypes(batch),
+        run=np.char.add(np.char.add(s.conditions.engine.astype(str), "/"), s.conditions.variant.astype(str)),
         inputs=inputs,
     )
 
