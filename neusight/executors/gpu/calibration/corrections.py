@@ -2,7 +2,8 @@
 alike), what was observed, and what that leaves: mean and variance of the corrections of any kernel.
 
 The logarithm of measured over predicted execution time is a Gaussian process (Rasmussen and Williams 2006): a level of
-the device, one of each tile model, op, dtype and run, a smooth effect of every input alone, and one of all inputs together.
+the device, one of each tile model, op, dtype and run, a smooth effect of every input alone, and one of all inputs
+together.
 The logarithm of the launch's measured over its expected time has a level of the device and one of each op.
 """
 
@@ -23,9 +24,9 @@ from neusight.executors.gpu.calibration.inputs import LENGTHS, Points
 class ModelPrior:
     """Standard deviations of log execution time among the kernels of one tile model.
 
-    ``model``, ``op``, ``dtype`` and ``run`` are of levels; ``alone`` is of the effect of each input by itself and ``joint`` of
-    all together, ``reach`` how far both extend in units of the inputs' lengths, and ``alike`` their correlation between
-    two programs, of another op or run by others; ``noise`` is of a single measurement.
+    ``model``, ``op``, ``dtype`` and ``run`` are of levels; ``alone`` is of the effect of each input by itself and
+    ``joint`` of all together, ``reach`` how far both extend in units of the inputs' lengths, and ``alike`` their
+    correlation between two programs, of another op or run by others; ``noise`` is of a single measurement.
     """
 
     model: float

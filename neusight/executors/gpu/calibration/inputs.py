@@ -73,8 +73,9 @@ class Points:
     """Kernels as points of the correction; every column has n rows.
 
     ``model`` is the tile model that answers them, ``kind`` what errors are told by, ``dtype`` has with it how narrow
-    operands are scaled, ``run`` is who runs them with what: programs of their own for the same work. ``inputs`` has shape (n, width): a model's inputs over their lengths, in the order of
-    ``LENGTHS``, and zeros after them. They mean something between kernels of one model only.
+    operands are scaled, ``run`` is who runs them with what: programs of their own for the same work. ``inputs`` has
+    shape (n, width): a model's inputs over their lengths, in the order of ``LENGTHS``, and zeros after them. They mean
+    something between kernels of one model only.
     """
 
     model: np.ndarray

@@ -252,7 +252,7 @@ def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: P
     softmax = np.char.find(ops, "softmax") >= 0
     warp = softmax & (cols <= WARP_SOFTMAX_COLS)
     per_block = np.where(warp, np.where(cols <= 128, 8.0, 4.0), 1.0)
-    parts = np.where(by_distinct(ops, _keeps_rows_whole) > 0, 1.0, _row_parts(rows, cols, device))
+    parts = row_parts(batch, device)
     threads = np.where(softmax & ~warp, np.clip(2 ** np.floor(np.log2(cols / 4)), 128, 1024), POINTWISE_THREADS)
     threads = np.where(parts > 1.0, REDUCING_THREADS, threads)
     resident = np.minimum(device.max_threads_per_sm / threads, device.max_blocks_per_sm)
@@ -269,14 +269,17 @@ def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: P
     )
 
 
-def _keeps_rows_whole(op: str) -> bool:
-    return any(part in op for part in WHOLE_ROWS)
-
-
-def _row_parts(rows: np.ndarray, cols: np.ndarray, device: DeviceSpec) -> np.ndarray:
-    """Blocks that share a row: enough to fill the device, of threads with ``LEAST_VALUES`` to ``MOST_VALUES`` each."""
+def row_parts(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """Blocks that share a row: 1 where the operator needs it whole, else enough to fill the device, of threads with
+    ``LEAST_VALUES`` to ``MOST_VALUES`` each.
+    """
+    rows, cols = batch["rows"].astype(float), np.maximum(batch["cols"].astype(float), 1.0)
     values = np.ceil(cols / REDUCING_THREADS)
     filling = device.sm_count * (device.max_threads_per_sm // REDUCING_THREADS)
     parts = np.minimum(np.ceil(filling / rows), np.ceil(values / LEAST_VALUES))
-    shared = (values >= MOST_VALUES) & (rows <= filling)
+    shared = (values >= MOST_VALUES) & (rows <= filling) & (by_distinct(batch["op"], _keeps_rows_whole) == 0)
     return np.where(shared, np.maximum(parts, np.ceil(values / MOST_VALUES)), 1.0)
+
+
+def _keeps_rows_whole(op: str) -> bool:
+    return any(part in op for part in WHOLE_ROWS)
