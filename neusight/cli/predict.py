@@ -108,9 +108,7 @@ def kernel(
         Literal["stream", "graph", "profiler"],
         typer.Option(help="Launched alone, as one of many in a CUDA graph, or as a profiler sees it, without launch."),
     ] = "stream",
-    engine: Annotated[
-        Literal["torch", "vllm", "sglang", "trtllm"], typer.Option(help="Whose kernel runs.")
-    ] = "torch",
+    engine: Annotated[Literal["torch", "vllm", "sglang", "trtllm"], typer.Option(help="Whose kernel runs.")] = "torch",
     overrides: Overrides = [],  # noqa: B006
     tile_models: TileModels = None,
     calibration: Calibrations = "",
