@@ -18,7 +18,6 @@ from neusight.laws.constants import decode, encode, priors, with_values
 from neusight.laws.physics import DEFAULT, Physics
 from neusight.learn.physics.solve import STEP, Rows, Solution, solve
 
-
 OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d"}
 """Groups of constants that only the kernels of one tile model know: the others' derivatives are zero."""
 
