@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from neusight.executors.gpu.features import FeatureContract
-from neusight.executors.gpu.tile_models.artifact import sm_kind
+from neusight.executors.gpu.tile_models.artifact import kernel_kinds, sm_kind
 from neusight.executors.gpu.tile_models.protocol import TileModel, new_model, utilisation
 from neusight.laws.physics import Physics
 from neusight.learn.intervals import quantiles
@@ -38,7 +38,7 @@ TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 @dataclass(frozen=True)
 class Fold:
     """One GPU that was left out with all others of its kind: by share of what was learned (as text) the mean error of
-    log times, and by op quantiles of the log ratio measured / predicted and mean errors in percent.
+    log times, and by kind of kernel quantiles of the log ratio measured / predicted and mean errors in percent.
     """
 
     gpu: str
@@ -176,7 +176,7 @@ def _measured(
 ) -> Fold:
     """Errors on one GPU for every share of what was learned."""
     data = training_set(rows, contract, known)
-    ops = np.concatenate([r.batch["op"].astype(str) for r in rows])
+    kinds = np.concatenate([kernel_kinds(r.batch) for r in rows])
     real = np.concatenate([real_shapes(r) for r in rows])
     learned = model.logits(data.features, data.prior).mean(axis=0) - data.prior
     error, ratios, mape = {}, {}, {}
@@ -186,8 +186,12 @@ def _measured(
         ratio = np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / execution_s)
         name, weight = str(trust), data.weight * real
         error[name] = float((np.abs(off) * weight).sum() / weight.sum())
-        ratios[name] = {str(op): _quantiles_of(ratio, data.weight, real & (ops == op)) for op in np.unique(ops[real])}
-        mape[name] = {str(op): round(100 * float(np.abs(np.expm1(off[ops == op])).mean()), 2) for op in np.unique(ops)}
+        ratios[name] = {
+            str(kind): _quantiles_of(ratio, data.weight, real & (kinds == kind)) for kind in np.unique(kinds[real])
+        }
+        mape[name] = {
+            str(kind): round(100 * float(np.abs(np.expm1(off[kinds == kind])).mean()), 2) for kind in np.unique(kinds)
+        }
     return Fold(gpu=gpu, error=error, ratios=ratios, mape=mape)
 
 

@@ -205,12 +205,25 @@ def _intervals(
     names = group_names(rows)
     kin = kin_of(rows)
     left_out = [ratios for gpu, ratios in folds if gpu in kin] or [ratios for _, ratios in folds]
+    within = seen_ratios(model, data, names, levels)
     everything = [ratios for by_op in left_out for ratios in by_op.values()]
     return {
         "interval": interval(everything) if folds else unseen_interval(seen_ratios(model, data, names, {})),
         "intervals": op_intervals(left_out),
         "spread": op_spreads(left_out),
-        "interval_seen": seen_interval(seen_ratios(model, data, names, levels), len(data)),
+        "interval_seen": seen_interval(within, len(data)),
+        "intervals_seen": _by_kind(names, within, data),
+    }
+
+
+def _by_kind(names: Sequence[str], ratios: Sequence[list[float]], data: TrainingSet) -> dict[str, list[float]]:
+    """Factors for the training GPUs, of each kind of kernel."""
+    kinds: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        kinds.setdefault(name.split("/", 1)[1], []).append(number)
+    rows = np.bincount(data.group, minlength=len(names))
+    return {
+        kind: seen_interval([ratios[n] for n in numbers], int(rows[numbers].sum())) for kind, numbers in kinds.items()
     }
 
 

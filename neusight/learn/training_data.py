@@ -27,7 +27,7 @@ from neusight.devices import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS
 from neusight.executors.gpu.predictor import answering_model
-from neusight.executors.gpu.tile_models.artifact import level_name
+from neusight.executors.gpu.tile_models.artifact import kernel_kinds, level_name
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import winograd_gain
@@ -67,13 +67,8 @@ class DeviceRows:
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """Name of each row's level: its GPU, op and dtype."""
-        ops, dtypes = (self.batch[name].astype(str) for name in ("op", "dtype"))
-        named = np.empty(len(ops), dtype=object)
-        for dtype in np.unique(dtypes):
-            for op in np.unique(ops[dtypes == dtype]):
-                named[(ops == op) & (dtypes == dtype)] = level_name(self.device.id, str(op), str(dtype))
-        return named.astype(str)
+        """Name of each row's level: its GPU and kind of kernel."""
+        return np.char.add(level_name(self.device.id, ""), kernel_kinds(self.batch))
 
     def take(self, index: np.ndarray) -> DeviceRows:
         """The rows that ``index`` (integers or a mask) selects."""
@@ -138,7 +133,9 @@ def load_corpus(
     if not read:
         named = ", ".join(gpu for gpu in gpus if gpu not in hold_out)
         raise DataError(f"{source} has no kernels on {named or 'any GPU that is not held out'}")
-    rows, throttled = ({m: [r for one in read for r in getattr(one, name)[m]] for m in MODELS} for name in _ROWS)
+    rows, throttled = (
+        {m: _joined([r for one in read for r in getattr(one, name)[m]]) for m in MODELS} for name in _ROWS
+    )
     brought = {gpu: device for one in read for gpu, device in one.brought.items()}
     return Corpus(rows, throttled, pd.concat([one.report for one in read], ignore_index=True), source, brought)
 

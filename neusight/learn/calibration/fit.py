@@ -36,8 +36,8 @@ STEPS = (0.5, 0.7, 1.4, 2.0)
 ROUNDS = 4
 ROWS = 50
 """Of each kind on each GPU."""
-LEARNED = ("model", "op", "run", "alone", "joint", "reach", "alike", "noise")
-"""Figures that rows of one dtype can tell."""
+LEARNED = ("model", "op", "kind", "run", "alone", "joint", "reach", "alike", "noise")
+"""Figures that errors on other GPUs can tell."""
 LIMITS = dict.fromkeys(LEARNED, (1e-3, 10.0)) | {"alike": (0.05, 1.0), "noise": (0.01, 1.0)}
 """No measurement is believed to better than one percent."""
 DIGITS = 4
@@ -141,7 +141,7 @@ def joined_timings(parts: Sequence[Timings]) -> Timings:
 
 _NONE, _NAMELESS = np.zeros(0), np.zeros(0, dtype=str)
 _NOTHING: tuple[Observations, dict[str, float]] = (
-    Observations(Points(*[_NAMELESS] * 5, inputs=np.zeros((0, WIDTH))), _NONE, _NONE, _NONE, _NONE),
+    Observations(Points(*[_NAMELESS] * 4, inputs=np.zeros((0, WIDTH))), _NONE, _NONE, _NONE, _NONE),
     {},
 )
 

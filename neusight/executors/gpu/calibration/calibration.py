@@ -35,7 +35,7 @@ _FIGURES = {
     *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "warp_size"),
     *("tdp_w", "launch_overhead_s"),
 }
-_TEXTS = ("model", "kind", "op", "dtype", "run")
+_TEXTS = ("model", "kind", "op", "run")
 _NUMBERS = ("on_execution", "on_launch", "log_ratio", "noise")
 
 

@@ -2,7 +2,7 @@
 alike), what was observed, and what that leaves: mean and variance of the corrections of any kernel.
 
 The logarithm of measured over predicted execution time is a Gaussian process (Rasmussen and Williams 2006): a level of
-the device, one of each tile model, op, dtype and run, a smooth effect of every input alone, and one of all inputs
+the device, one of each tile model, op, kind and run, a smooth effect of every input alone, and one of all inputs
 together.
 The logarithm of the launch's measured over its expected time has a level of the device and one of each op.
 """
@@ -24,14 +24,14 @@ from neusight.executors.gpu.calibration.inputs import LENGTHS, Points
 class ModelPrior:
     """Standard deviations of log execution time among the kernels of one tile model.
 
-    ``model``, ``op``, ``dtype`` and ``run`` are of levels; ``alone`` is of the effect of each input by itself and
+    ``model``, ``op``, ``kind`` and ``run`` are of levels; ``alone`` is of the effect of each input by itself and
     ``joint`` of all together, ``reach`` how far both extend in units of the inputs' lengths, and ``alike`` their
-    correlation between two programs, of another op or run by others; ``noise`` is of a single measurement.
+    correlation between two programs, of another op or kind or run by others; ``noise`` is of a single measurement.
     """
 
     model: float
     op: float
-    dtype: float
+    kind: float
     run: float
     alone: float
     joint: float
@@ -40,24 +40,22 @@ class ModelPrior:
     noise: float
 
 
-_LANES = ModelPrior(model=0.035, op=0.06, dtype=0.06, run=0.06, alone=0.11, joint=0.1, reach=1.0, alike=0.5, noise=0.03)
-_LAWFUL = ModelPrior(
-    model=0.05, op=0.06, dtype=0.06, run=0.06, alone=0.08, joint=0.33, reach=2.0, alike=0.3, noise=0.03
-)
+_LANES = ModelPrior(model=0.035, op=0.06, kind=0.06, run=0.06, alone=0.11, joint=0.1, reach=1.0, alike=0.5, noise=0.03)
+_LAWFUL = ModelPrior(model=0.05, op=0.06, kind=0.06, run=0.06, alone=0.08, joint=0.33, reach=2.0, alike=0.3, noise=0.03)
 
 MODELS: Mapping[str, ModelPrior] = MappingProxyType(
     {
         "gemm": _LANES,
         "conv2d": ModelPrior(
-            model=0.1, op=0.1, dtype=0.1, run=0.06, alone=0.27, joint=0.2, reach=2.5, alike=0.7, noise=0.2
+            model=0.1, op=0.1, kind=0.1, run=0.06, alone=0.27, joint=0.2, reach=2.5, alike=0.7, noise=0.2
         ),
         "matrix": ModelPrior(
-            model=0.05, op=0.06, dtype=0.06, run=0.06, alone=0.15, joint=0.25, reach=2.5, alike=0.3, noise=0.05
+            model=0.05, op=0.06, kind=0.06, run=0.06, alone=0.15, joint=0.25, reach=2.5, alike=0.3, noise=0.05
         ),
         "attention": _LAWFUL,
         "moe": _LAWFUL,
         "stream": ModelPrior(
-            model=0.035, op=0.03, dtype=0.03, run=0.03, alone=0.03, joint=0.05, reach=2.0, alike=0.7, noise=0.02
+            model=0.035, op=0.03, kind=0.03, run=0.03, alone=0.03, joint=0.05, reach=2.0, alike=0.7, noise=0.02
         ),
     }
 )
@@ -109,20 +107,20 @@ class Prior:
 
 def _within(a: Points, b: Points, model: str, p: ModelPrior) -> np.ndarray:
     """Covariance beyond the device's level, between kernels of one tile model."""
-    op, run = _same(a.op, b.op), _same(a.run, b.run)
-    same = op * run
+    op, kind, run = (_same(getattr(a, name), getattr(b, name)) for name in ("op", "kind", "run"))
+    same = op * kind * run
     effects, distance = np.zeros_like(same), np.zeros_like(same)
     for place in range(len(LENGTHS[model])):
         apart = np.square((a.inputs[:, place, None] - b.inputs[None, :, place]) / p.reach)
         effects += p.alone**2 * np.exp(-0.5 * apart)
         distance += apart
     effects += p.joint**2 * np.exp(-0.5 * distance)
-    levels = p.model**2 + p.op**2 * op + p.run**2 * run + p.dtype**2 * _same(a.dtype, b.dtype)
+    levels = p.model**2 + p.op**2 * op + p.run**2 * run + p.kind**2 * kind
     return levels + effects * (p.alike + (1.0 - p.alike) * same)
 
 
 def _total(model: str, p: ModelPrior) -> float:
-    return p.model**2 + p.op**2 + p.dtype**2 + p.run**2 + len(LENGTHS[model]) * p.alone**2 + p.joint**2
+    return p.model**2 + p.op**2 + p.kind**2 + p.run**2 + len(LENGTHS[model]) * p.alone**2 + p.joint**2
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 from neusight.executors.gpu.features import Situation, feature_matrix
 from neusight.executors.gpu.features.formulas import FORMULAS
 from neusight.executors.gpu.predictor import answering_model
+from neusight.executors.gpu.tile_models.artifact import kernel_kinds
 from neusight.kernels import KernelBatch
 
 _LANES = {
@@ -72,16 +73,15 @@ _OWN: Mapping[str, Callable[[Situation], np.ndarray]] = MappingProxyType({"log2_
 class Points:
     """Kernels as points of the correction; every column has n rows.
 
-    ``model`` is the tile model that answers them, ``kind`` what errors are told by, ``dtype`` has with it how narrow
-    operands are scaled, ``run`` is who runs them with what: programs of their own for the same work. ``inputs`` has
-    shape (n, width): a model's inputs over their lengths, in the order of ``LENGTHS``, and zeros after them. They mean
-    something between kernels of one model only.
+    ``model`` is the tile model that answers them, ``kind`` what errors are told by, see ``kinds_of``, ``run`` who runs
+    them with what: programs of their own for the same work. ``inputs`` has shape (n, width): a model's inputs over
+    their lengths, in the order of ``LENGTHS``, and zeros after them. They mean something between kernels of one model
+    only.
     """
 
     model: np.ndarray
     kind: np.ndarray
     op: np.ndarray
-    dtype: np.ndarray
     run: np.ndarray
     inputs: np.ndarray
 
@@ -97,10 +97,10 @@ WIDTH = max(len(lengths) for lengths in LENGTHS.values())
 
 
 def kinds_of(batch: KernelBatch) -> np.ndarray:
-    """Op of products and of row-wise kernels, family of others, with the dtype where it is not float32, shape (n,)."""
-    by_op = batch.family in ("gemm", "row_reduction")
-    names, dtypes = batch["op"].astype(str) if by_op else np.full(len(batch), batch.family), _dtypes(batch)
-    return np.where(dtypes == "float32", names, np.char.add(np.char.add(names, "/"), dtypes))
+    """``kernel_kinds`` of products and of row-wise kernels, shape (n,); others have their family for an operator."""
+    if batch.family in ("gemm", "row_reduction"):
+        return kernel_kinds(batch)
+    return kernel_kinds(KernelBatch(batch.family, {**batch.columns, "op": np.full(len(batch), batch.family)}))
 
 
 def points_of(s: Situation) -> Points:
@@ -118,20 +118,9 @@ def points_of(s: Situation) -> Points:
         model=np.full(len(batch), model),
         kind=kinds_of(batch),
         op=batch["op"].astype(str),
-        dtype=_dtypes(batch),
         run=np.char.add(np.char.add(s.conditions.engine.astype(str), "/"), s.conditions.variant.astype(str)),
         inputs=inputs,
     )
-
-
-def _dtypes(batch: KernelBatch) -> np.ndarray:
-    """``float8``, and ``float8/block`` where operands are scaled in that way; ``/int4`` for narrower weights."""
-    out = batch["dtype"].astype(str)
-    for name in ("scaling", "weight_dtype"):
-        if name in batch.columns:
-            more = batch[name].astype(str)
-            out = np.where(more == "", out, np.char.add(np.char.add(out, "/"), more))
-    return out
 
 
 def joined(parts: Sequence[Points]) -> Points:
