@@ -27,7 +27,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "operators": ("latency", "configs", "operators"),
     "few-shot": ("kernels",),
 }
-_OWN = ("source", "out", "families", "gpus", "hold_out", "split", "seed", "resume")
+_OWN = ("source", "out", "models", "gpus", "hold_out", "split", "seed", "resume", "physics")
 """Options of a training that follow from the rest of the declaration."""
 
 
@@ -41,7 +41,10 @@ class Data(_Closed):
     """A data set below ``NEUSIGHT_DATA``, the parts of it that are read, relative to its folder, and which rows.
 
     Attributes:
-        families: kernel families that are trained and tested; none given: all that have rows.
+        families: kernel families that baselines learn from and that are tested; none given: all that have rows.
+        models: tile models that are trained; none given: all that have rows.
+        constants: what constants of physics are fitted to in each fold: ``own`` are the rows of the training GPUs that
+            tile models learn from, too; ``all`` are all data sets but for rows of held-out GPUs.
         training_split: rows to train on, by their split; "" is all.
         tested_split: rows to test on, alike; families that have none of it are tested on all their rows.
     """
@@ -53,6 +56,8 @@ class Data(_Closed):
     published: str | None = None
     operators: str | None = None
     families: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    constants: Literal["own", "all"] = "own"
     training_split: str = ""
     tested_split: str = ""
 
@@ -83,8 +88,8 @@ class Contestant(_Closed):
         title: stands in tables and figures; default the name.
         seeds: one training a seed.
         options: further options of ``neusight.learn.training.Options``, for what is trained here.
-        physics: constants of ``neusight.laws.physics.Physics`` that differ when its tile models predict; they are
-            trained as ever.
+        physics: constants of ``neusight.laws.physics.Physics``, by name (``group.constant``), that differ when its tile
+            models predict; they are trained as ever.
     """
 
     name: str
@@ -314,11 +319,12 @@ def _mistakes(declared: Declaration) -> Iterator[str]:
 
 def _wrong_keys(contestant: Contestant) -> Iterator[str]:
     """Options and physics that a predictor's kind has not, or that nobody has."""
-    from neusight.laws.physics import Physics
+    from neusight.laws.constants import values
+    from neusight.laws.physics import DEFAULT
     from neusight.learn.training import Options
 
     options = [field.name for field in fields(Options) if field.name not in _OWN]
-    physics = [field.name for field in fields(Physics)]
+    physics = list(values(DEFAULT))
     for what, keys, kinds, known in (
         ("options", contestant.options, ("ours",), options),
         ("physics", contestant.physics, ("ours", "shipped"), physics),

@@ -5,7 +5,7 @@ Baselines learn from the same rows as tile models, and take a whole model for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 
 from neusight.devices import DeviceSpec, load_device
 from neusight.experiments.baselines import Baseline, new_baseline, rows_of, whole_model_s
-from neusight.learn.training_data import FAMILIES, Corpus, load_corpus
+from neusight.learn.training_data import Corpus, load_corpus
 from neusight.plans import Program, single
 from neusight.workloads import load_workload
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.experiments.declare import Contestant, Data
     from neusight.kernels import KernelBatch
+    from neusight.kernels.conditions import Conditions
 
 REMEMBERED = 128
 """Steps whose kernels are kept: every baseline and GPU asks for the same ones."""
@@ -61,8 +62,8 @@ class Entrant(Protocol):
     def label(self) -> str:
         """Name, with the seed where there are several."""
 
-    def kernels(self, batch: KernelBatch, device: DeviceSpec) -> Forecast:
-        """What it says of kernels."""
+    def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
+        """What it says of kernels that were measured under these conditions."""
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
         """What it says of a row of ``load_models`` whose model that configuration describes."""
@@ -80,9 +81,9 @@ class TileModelEntrant:
     label: str
     predictor: Predictor
 
-    def kernels(self, batch: KernelBatch, device: DeviceSpec) -> Forecast:
+    def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
         """With the 90 % interval."""
-        said = self.predictor.kernels(batch, device)
+        said = self.predictor.kernels(batch, device, conditions=conditions)
         return Forecast(said.latency_s, said.low_s, said.high_s)
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
@@ -108,8 +109,8 @@ class BaselineEntrant:
     baseline: Baseline
     training: tuple[str, ...]
 
-    def kernels(self, batch: KernelBatch, device: DeviceSpec) -> Forecast:
-        """Without an interval."""
+    def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
+        """Without an interval; published predictors know no conditions."""
         return Forecast(self.baseline.predict_s(batch, device))
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
@@ -133,16 +134,17 @@ def asked(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def corpus_of(data: Data, source: Path, gpus: tuple[str, ...]) -> Callable[[], Corpus]:
     """The rows that a fold's baselines learn from, read when the first one asks."""
-    return lru_cache(maxsize=1)(
-        lambda: load_corpus(source, gpus, data.families or FAMILIES).of_split(data.training_split)
-    )
+    return lru_cache(maxsize=1)(lambda: load_corpus(source, gpus).of_split(data.training_split))
 
 
 def fitted_baseline(
-    contestant: Contestant, seed: int, corpus: Callable[[], Corpus], gpus: tuple[str, ...]
+    contestant: Contestant, seed: int, corpus: Callable[[], Corpus], gpus: tuple[str, ...], families: Sequence[str] = ()
 ) -> BaselineEntrant:
-    """A baseline trained on a corpus, with the rows that were set aside as throttled: published ones had them, too."""
-    baseline = new_baseline(contestant.kind, seed).fit(rows_of(corpus(), split=""))
+    """A baseline trained on a corpus (on these families, none given means all), with the rows that were set aside as
+    throttled: published ones had them, too.
+    """
+    rows = [r for r in rows_of(corpus(), split="") if not families or r.batch.family in families]
+    baseline = new_baseline(contestant.kind, seed).fit(rows)
     return BaselineEntrant(contestant.name, seed, contestant.label(seed), baseline, gpus)
 
 

@@ -22,13 +22,15 @@ from neusight.datasets.load import parquet_files
 from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.experiments.constants import Constants
 from neusight.experiments.entrants import Entrant, TileModelEntrant, corpus_of, fitted_baseline
-from neusight.laws.physics import DEFAULT
+from neusight.laws.constants import with_values
 from neusight.learn.training import Options, train
 from neusight.paths import cache_dir, checkout_dir
 
 if TYPE_CHECKING:
     from neusight.experiments.declare import Contestant, Declaration, Fold
+    from neusight.laws.fitted import FittedPhysics
     from neusight.learn.training import Report
 
 QUICK_ROWS = 60
@@ -78,28 +80,40 @@ class Trainings:
     source: Path
     quick: bool = False
 
-    def wanted(self) -> dict[tuple[str, str], Options]:
-        """Tile models by the names of fold and training."""
+    def wanted(self, report: Report | None = None) -> dict[tuple[str, str], Options]:
+        """Tile models by the names of fold and training; what they stand on is fitted first."""
+        trained = any(contestant.kind == "ours" for contestant in self.declared.predictors)
+        physics = self.constants(report) if trained else {}
         return {
-            (fold.name, contestant.label(seed)): self.options(fold, contestant, seed)
+            (fold.name, contestant.label(seed)): self.options(fold, contestant, seed, physics[fold.name])
             for fold in self.declared.folds
             for contestant in self.declared.predictors
             for seed in contestant.seeds
             if contestant.kind == "ours"
         }
 
-    def options(self, fold: Fold, contestant: Contestant, seed: int) -> Options:
+    def constants(self, report: Report | None = None) -> dict[str, FittedPhysics]:
+        """Constants of physics for each fold, fitted without what it holds out."""
+        data, code = self.declared.data, code_sha256()
+        if data.constants == "all":
+            several = Constants(data.folder.parent, code, self.quick)
+            return {fold.name: several.without(fold.held_out, report) for fold in self.declared.folds}
+        own = Constants(self.source, code, self.quick, data.training_split)
+        return {fold.name: own.of(self.declared.training(fold), report) for fold in self.declared.folds}
+
+    def options(self, fold: Fold, contestant: Contestant, seed: int, physics: FittedPhysics) -> Options:
         """What to train for a fold; ``out`` is the folder in the cache."""
         further = self._short(contestant.options) if self.quick else dict(contestant.options)
         further["parameters"] = tuple(sorted(further.get("parameters", {}).items()))
         options = Options(
             source=self.source,
             out=Path(),
-            families=self.declared.data.families,
+            models=self.declared.data.models,
             gpus=self.declared.training(fold),
             split=self.declared.data.training_split,
             seed=seed,
             resume=True,
+            physics=physics,
             **further,
         )
         return replace(options, out=cache_dir() / "experiments" / _key(options))
@@ -122,14 +136,16 @@ def rounds_of(trainings: Trainings, jobs: int = 1, report: Report | None = None)
     Raises:
         DataError: data are missing, or tile models that ship learned from a held-out GPU.
     """
-    wanted = trainings.wanted()
+    began = monotonic()
+    wanted = trainings.wanted(report)
+    fitting = monotonic() - began
     train_all(wanted.values(), jobs, report)
     began = monotonic()
     rounds = []
     for fold in trainings.declared.folds:
         folders = {label: options.out for (name, label), options in wanted.items() if name == fold.name}
         rounds.append(_round(trainings, fold, folders, report))
-    return rounds, training_seconds({options.out for options in wanted.values()}) + monotonic() - began
+    return rounds, fitting + training_seconds({options.out for options in wanted.values()}) + monotonic() - began
 
 
 def _round(trainings: Trainings, fold: Fold, folders: Mapping[str, Path], report: Report | None) -> Round:
@@ -142,7 +158,7 @@ def _round(trainings: Trainings, fold: Fold, folders: Mapping[str, Path], report
             if contestant.kind in ("ours", "shipped"):
                 entrants.append(_tile_models(fold, contestant, seed, folders.get(contestant.label(seed))))
                 continue
-            entrants.append(fitted_baseline(contestant, seed, corpus, training))
+            entrants.append(fitted_baseline(contestant, seed, corpus, training, declared.data.families))
             if report:
                 report(f"{fold.name}: {contestant.label(seed)}", 1, 1, nan)
     return Round(fold, training, groups, tuple(entrants))
@@ -158,7 +174,8 @@ def _tile_models(fold: Fold, contestant: Contestant, seed: int, folder: Path | N
 
     predictor, label = Predictor.load(folder), contestant.label(seed)
     if contestant.physics:
-        predictor = Predictor(replace(predictor.kernel_predictor, physics=replace(DEFAULT, **contestant.physics)))
+        kernels = predictor.kernel_predictor
+        predictor = Predictor(replace(kernels, physics=with_values(kernels.physics, contestant.physics)))
     entrant = TileModelEntrant(contestant.name, seed, label, predictor)
     if seen := set(entrant.provenance()["training_gpus"]) & set(fold.held_out):
         raise DataError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.datasets import to_batches
+from neusight.datasets.conditions import conditions_of
 from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.experiments.baselines import roofline_s
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from neusight.experiments.declare import Declaration, FewShot
     from neusight.experiments.folds import Round
     from neusight.kernels import KernelBatch
+    from neusight.kernels.conditions import Conditions
 
 BY_OP = ("gemm", "row_reduction")
 """Families whose operators are different programs; the operators of others differ in their arithmetic alone."""
@@ -42,14 +44,15 @@ Cells = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Tested:
-    """Measured rows of one GPU as kernels: ``facts`` has a row a measurement, ``batches`` with their positions in it.
+    """Measured rows of one GPU as kernels: ``facts`` has a row a measurement, ``batches`` with their positions in it
+    and the conditions under which they were measured.
 
     Columns of ``facts``: gpu, family, op, kind, id (of the kernel), flops, bytes, roofline and measured (both ms).
     """
 
     device: DeviceSpec
     facts: pd.DataFrame
-    batches: Sequence[tuple[KernelBatch, np.ndarray]]
+    batches: Sequence[tuple[KernelBatch, np.ndarray, Conditions]]
 
 
 def tested_rows(frame: pd.DataFrame, gpu: str, split: str, families: Sequence[str]) -> Tested:
@@ -70,10 +73,11 @@ def tested_rows(frame: pd.DataFrame, gpu: str, split: str, families: Sequence[st
     rows = rows_of_split(frame[keep], split)
     if rows.empty:
         raise DataError(f"no row of {gpu} in split '{split or 'any'}': hold out GPUs that the data have")
-    device, batches = load_device(gpu), to_batches(rows)
+    device = load_device(gpu)
+    batches = [(b, where, conditions_of(rows.iloc[where], b, device)) for b, where in to_batches(rows)]
     facts = rows[["gpu", "family", "op"]].assign(measured=rows["latency_ms"].to_numpy(float))
     facts["kind"] = np.where(facts["family"].isin(BY_OP), facts["op"], facts["family"])
-    for batch, positions in batches:
+    for batch, positions, _ in batches:
         for name, values in _facts(batch, device).items():
             facts.loc[positions, name] = values
     facts["id"] = _unique(facts["id"])
@@ -111,8 +115,8 @@ def _unique(ids: pd.Series) -> pd.Series:
 def predicted_rows(tested: Tested, entrant: Entrant) -> pd.DataFrame:
     """The facts with what a predictor says: predictor, seed, and in ms predicted, low, high (NaN without interval)."""
     out = tested.facts.assign(predictor=entrant.name, seed=entrant.seed, predicted=np.nan, low=np.nan, high=np.nan)
-    for batch, positions in tested.batches:
-        said = entrant.kernels(batch, tested.device)
+    for batch, positions, conditions in tested.batches:
+        said = entrant.kernels(batch, tested.device, conditions)
         out.loc[positions, "predicted"] = 1e3 * said.latency_s
         if said.low_s is not None and said.high_s is not None:
             out.loc[positions, "low"], out.loc[positions, "high"] = 1e3 * said.low_s, 1e3 * said.high_s

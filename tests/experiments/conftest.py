@@ -62,7 +62,7 @@ DECLARED = Declaration(
     folds=(Fold(name="mine", held_out=("l4", "mi100")),),
     predictors=(
         Contestant(name="ours", title="this project", options={"backend": "linear"}),
-        Contestant(name="bound", options={"backend": "roofline"}),
+        Contestant(name="bound", kind="roofline"),
     ),
     targets=Targets(model_mean=10, model_worst=40, all_model_mean=10, kernel_gpu=20, kernel_mean={"linear": 1e-3}),
 )

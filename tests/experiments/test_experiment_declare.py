@@ -90,10 +90,15 @@ MISTAKES = [
     (
         MEASURED,
         OURS,
-        f"{OURS}\nphysics = {{ overlp = 1.0 }}",
-        "'physics.overlp' of predictor 'ours'; did you mean over",
+        f'{OURS}\nphysics = {{ "lanes.overlp" = 1.0 }}',
+        "'physics.lanes.overlp' of predictor 'ours'; did you mean lanes.overlap",
     ),
-    (MEASURED, OURS, 'name = "li"\nkind = "li"\nphysics = { overlap = 1.0 }', "has no physics: drop 'overlap'"),
+    (
+        MEASURED,
+        OURS,
+        'name = "li"\nkind = "li"\nphysics = { "lanes.overlap" = 1.0 }',
+        "has no physics: drop 'lanes.overlap'",
+    ),
     (MEASURED, "model_mean = 10", 'model_mean = "x"', "targets.model_mean = 'x'"),
     (MEASURED, "model_mean = 10", f'model_mean = "{"x" * 9999}"', "targets.model_mean = 'xxx"),
     (MEASURED, "[data]", "[data", "not TOML"),

@@ -70,7 +70,7 @@ def test_what_was_held_out_taught_nothing_and_verdicts_name_what_falls_short(res
 
 def test_a_law_that_is_left_out_changes_what_is_predicted_and_nothing_that_is_trained(experiment: Experiment) -> None:
     first = DECLARED.predictors[0]
-    without = first.model_copy(update={"name": "without", "physics": {"gddr_share": 0.38}})
+    without = first.model_copy(update={"name": "without", "physics": {"memory.gddr_share": 0.38}})
     found = run(changed(experiment, predictors=(first, without), report=("kernels",)))
     trained = found["trained"]["mine"]
     assert trained["without"] == trained[first.name]
@@ -107,7 +107,7 @@ def test_other_rows_or_data_are_trained_anew(experiment: Experiment, results: di
 
 
 def test_a_quick_run_says_so_wherever_its_figures_stand(experiment: Experiment) -> None:
-    predictors = (Contestant(name="ours", options={"backend": "roofline"}),)
+    predictors = (Contestant(name="ours", options={"backend": "linear"}),)
     found = run(changed(experiment, predictors=predictors), quick=True)
     assert "no results" in found["quick"]
     assert f"**{found['quick']}**" in render(found, []).replace("\n> ", " ")

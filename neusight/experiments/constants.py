@@ -1,0 +1,99 @@
+"""Constants of physics for the folds of an experiment: fitted without what a fold holds out, kept in the cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from neusight.datasets.load import parquet_files
+from neusight.datasets.schema import read_parquet
+from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.laws.fitted import FittedPhysics
+from neusight.learn.folds import Report
+from neusight.learn.physics.fit import Options, all_parts, fit_parts
+from neusight.learn.physics.observations import lane_parts
+from neusight.learn.physics.problem import Part
+from neusight.learn.physics.rates import FILE as RATES
+from neusight.learn.training import FOLD_ROWS, FOLD_STEPS
+from neusight.paths import cache_dir
+
+QUICK_EACH, QUICK_STEPS = 10, 1
+"""Of a quick run, which learns next to nothing."""
+
+
+@dataclass
+class Constants:
+    """Fits of an experiment.
+
+    Args:
+        data: a folder of data sets, all of which count; or with ``training`` one data set's folder of kernels.
+        code: hash of the code that decides what is fitted.
+        quick: fit to next to nothing.
+        split: of one data set: rows to fit to, "" for all.
+    """
+
+    data: Path
+    code: str
+    quick: bool = False
+    split: str = ""
+    _read: dict[tuple[str, ...], list[Part]] = field(default_factory=dict)
+
+    def without(self, held_out: Collection[str], report: Report | None = None) -> FittedPhysics:
+        """Fitted to all data sets but for devices that are held out."""
+        options = self._options(held_out)
+
+        def parts() -> list[Part]:
+            if () not in self._read:
+                self._read[()] = all_parts(self._options(()), report)
+            return self._read[()]
+
+        return self._kept({"held_out": sorted(held_out)}, options, parts, report)
+
+    def of(self, training: Collection[str], report: Report | None = None) -> FittedPhysics:
+        """Fitted to the kernels of one data set on these devices alone."""
+        others = set(_gpus(self.data)) - set(training)
+        options = self._options(others)
+        asked = {"training": sorted(training), "split": self.split}
+        return self._kept(asked, options, lambda: _own_parts(options, self.split), report)
+
+    def _options(self, held_out: Collection[str]) -> Options:
+        each, steps = (QUICK_EACH, QUICK_STEPS) if self.quick else (FOLD_ROWS, FOLD_STEPS)
+        return Options(data=self.data, hold_out=tuple(sorted(held_out)), each=each, steps=steps)
+
+    def _kept(
+        self, asked: Mapping[str, Any], options: Options, parts: Callable[[], list[Part]], report: Report | None
+    ) -> FittedPhysics:
+        """From the cache, or fitted and put there."""
+        key = json.dumps([dict(asked), options.each, options.steps, self._data(), self.code], sort_keys=True)
+        path = cache_dir() / "experiments" / f"physics-{sha256(key.encode()).hexdigest()[:24]}.json"
+        if not path.is_file():
+            fit_parts(parts(), options, report=report).save(path)
+        # Read back even when it was just fitted: the same digits in every run.
+        return FittedPhysics.load(path)
+
+    def _data(self) -> list[tuple[str, str]]:
+        """Hash of every table that may be read."""
+        files = sorted({*self.data.glob("*.parquet"), *self.data.glob("*/kernels/*.parquet"), self.data / RATES})
+        return [(file.relative_to(self.data).as_posix(), file_sha256(file)) for file in files if file.is_file()]
+
+
+def _gpus(source: Path) -> set[str]:
+    return {gpu for file in parquet_files(source) for gpu in read_parquet(file)["gpu"].unique().to_pylist()}
+
+
+def _own_parts(options: Options, split: str) -> list[Part]:
+    """Parts of one data set, of its rows of a split where one is given."""
+    if not split:
+        return lane_parts(options.data, options.each, options.hold_out, options.seed)
+    import pandas as pd
+
+    with TemporaryDirectory(prefix="neusight-") as scratch:
+        for file in parquet_files(options.data):
+            rows = pd.read_parquet(file)
+            rows[rows["split"] == split].to_parquet(Path(scratch) / file.name)
+        return lane_parts(Path(scratch), options.each, options.hold_out, options.seed)
