@@ -20,7 +20,7 @@ from neusight.executors.gpu.tile_models.protocol import TileModel, new_model, ut
 from neusight.laws.physics import Physics
 from neusight.learn.intervals import quantiles
 from neusight.learn.tile_choice import Choices
-from neusight.learn.training_data import Corpus, DeviceRows
+from neusight.learn.training_data import Corpus, DeviceRows, thinned
 from neusight.learn.training_sets import Knowledge, launch_floors, training_set
 from neusight.paths import read_json
 
@@ -31,6 +31,8 @@ Report = Callable[[str, int, int, float], None]
 """Called with (task, done, of, held-out error)."""
 
 
+FOLD_ROWS = 4000
+"""Of each GPU and family that a fold learns from and is measured on: there are many folds."""
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of what was learned that are tried on devices of kinds that were left out."""
 
@@ -130,11 +132,11 @@ class FoldRun:
         others = [r for r in self.corpus.rows[self.model] if sm_kind(r.device) != kind]
         known = self.without.kind(kind, {r.device.id for r in held}, others)
         model = new_model(self.backend, **parameters)
-        data = training_set(others, self.contract, known)
+        data = training_set(thinned(others, FOLD_ROWS), self.contract, known)
         model.fit(data, None, progress(self.report, f"{self.model}: without {kind}"))
         by_gpu: dict[str, list[DeviceRows]] = {}
         for rows in held:
-            by_gpu.setdefault(rows.device.id, []).append(rows)
+            by_gpu.setdefault(rows.device.id, []).extend(thinned([rows], FOLD_ROWS))
         return [_measured(gpu, model, rows, self.contract, known) for gpu, rows in by_gpu.items()]
 
 

@@ -54,11 +54,13 @@ from neusight.learn.physics.fit import all_parts, fit_parts
 from neusight.learn.physics.fit import without as physics_without
 from neusight.learn.physics.problem import Part
 from neusight.learn.tile_choice import Choices
-from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_in
+from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_in, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set
 
 STATE = ".training"
-FOLD_ROWS, FOLD_STEPS = 60, 8
+MOST_ROWS = 12000
+"""Of each GPU and family that a model learns from."""
+FOLD_ROWS, FOLD_STEPS = 40, 6
 """Rows of a group, and steps, with which constants are fitted again without a kind of GPU: fewer than for those that
 ship, since there are many folds."""
 
@@ -154,7 +156,7 @@ def _models(options: Options, corpus: Corpus) -> tuple[str, ...]:
 
 
 def _train_model(run: FoldRun, options: Options) -> Artifact:
-    rows, parameters = run.corpus.rows[run.model], options.model_parameters()
+    rows, parameters = thinned(run.corpus.rows[run.model], MOST_ROWS), options.model_parameters()
     folds = run.all(parameters)
     trust, known = best_trust(with_kin(folds, rows)), run.without.none(rows)
     data = training_set(rows, run.contract, known)

@@ -76,6 +76,13 @@ class DeviceRows:
         return replace(self, batch=self.batch.take(index), conditions=self.conditions.take(index), **columns)
 
 
+def thinned(rows: Sequence[DeviceRows], most: int) -> list[DeviceRows]:
+    """At most so many rows of each GPU and family, drawn by a fixed seed."""
+    return [
+        r.take(np.sort(np.random.default_rng(0).permutation(len(r))[:most])) if len(r) > most else r for r in rows
+    ]
+
+
 @dataclass(frozen=True)
 class Corpus:
     """All clean rows, by tile model, with the cleaning report and the files' place.
