@@ -17,7 +17,7 @@ from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs, Executor, Options, load_executor
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, KernelBatch
-from neusight.kernels.conditions import COLD, Conditions
+from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
 from neusight.kernels.named import requested
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
@@ -100,9 +100,11 @@ class Predictor:
         /,
         overrides: Sequence[str] = (),
         operands: str = "cold",
+        timing: str = "stream",
+        engine: str = "torch",
         **fields: Any,
     ) -> KernelEstimate:
-        """One kernel launched alone, launch overhead included.
+        """One kernel by itself, its launch included.
 
         Args:
             kernel: a kernel, or the name of a family or operator, whose shape ``fields`` give.
@@ -110,6 +112,8 @@ class Predictor:
             overrides: ``key=value`` changes of the device.
             operands: ``cold``, all of them in device memory, or ``resident`` in L2 as far as they fit, as when the
                 same launch is repeated. Bound and latency hold for what is asked.
+            timing: ``stream``, launched alone; ``graph``, one of many in a CUDA graph; ``profiler``, without launch.
+            engine: whose kernel runs: ``torch``, ``vllm``, ``sglang``, ``trtllm``.
             fields: of the kernel.
 
         Raises:
@@ -121,8 +125,9 @@ class Predictor:
         batch = requested(kernel, fields) if isinstance(kernel, str) else KernelBatch.of([kernel])
         device = as_device(gpu, overrides)
         device.gemm_flops_per_s(str(batch["dtype"][0]))
-        once = work_of(batch).bytes
-        conditions = Conditions.of(len(batch), cycled_bytes=once if operands == "resident" else COLD)
+        cycled = work_of(batch).bytes if operands == "resident" else COLD
+        launches = MANY_LAUNCHES if timing == "graph" else 1.0
+        conditions = Conditions.of(1, timing=timing, launches=launches, cycled_bytes=cycled, engine=engine)
         costs = self.kernels(batch, device, conditions=conditions)
         if operands == "cold":
             costs = costs.slower(cold_s(batch, device))

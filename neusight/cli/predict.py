@@ -103,13 +103,18 @@ def kernel(
     operands: Annotated[
         Literal["resident", "cold"],
         typer.Option(help="Whether operands may lie in L2, as when a launch is repeated, or all in device memory."),
-    ] = "resident",
+    ] = "cold",
+    timing: Annotated[
+        Literal["stream", "graph", "profiler"],
+        typer.Option(help="Launched alone, as one of many in a CUDA graph, or as a profiler sees it, without launch."),
+    ] = "stream",
+    engine: Annotated[Literal["torch", "vllm", "sglang", "trtllm"], typer.Option(help="Whose kernel runs.")] = "torch",
     overrides: Overrides = [],  # noqa: B006
     tile_models: TileModels = None,
     calibration: Calibrations = "",
     form: Format = "human",
 ) -> None:
-    """Predict the latency of a single kernel, launched alone.
+    """Predict the latency of a single kernel.
 
     JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
 
@@ -121,6 +126,10 @@ def kernel(
 
     - `neusight kernel grouped_gemm groups=8 tokens=4096 n=14336 k=4096 dtype=bf16 --gpu h100`
 
+    - `neusight kernel attention batch=64 heads=32 kv_heads=8 q_len=1 kv_len=4096 head_dim=128 dtype=bf16 --gpu h100`
+
+    - `neusight kernel gemm m=16 n=14336 k=4096 dtype=bf16 --timing graph --engine vllm --gpu h200`
+
     - `neusight kernel softmax rows=8192 cols=1024 --gpu l4`
 
     - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`
@@ -131,7 +140,8 @@ def kernel(
     fields = _fields(shape or [])
     gpus = named_gpus(gpu)
     predictor = loaded(tile_models, calibration)
-    found = [(as_device(each).id, predictor.kernel(name, each, overrides, operands, **fields)) for each in gpus]
+    how = {"operands": operands, "timing": timing, "engine": engine}
+    found = [(as_device(each).id, predictor.kernel(name, each, overrides, **how, **fields)) for each in gpus]
     note_corrections(predictor, [] if overrides else [device for device, _ in found])
     show_kernels(found, form, is_list(gpu))
 

@@ -16,6 +16,8 @@ is shared by the operators in it; ``profiler``: the kernel's own time; ``wall``:
 what the host needs for one."""
 COLD = np.inf
 """Bytes touched between two uses of an operand that no cache still holds."""
+MANY_LAUNCHES = 1e3
+"""Kernels in the graph of a model's step, of the magnitude: each has next to nothing of the graph's launch."""
 
 
 @dataclass(frozen=True, kw_only=True)

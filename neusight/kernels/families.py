@@ -121,7 +121,6 @@ class Attention:
     """
 
     family: ClassVar[str] = "attention"
-    home: ClassVar[str] = "gemm"
     op: str = "forward"
     batch: int
     heads: int
@@ -147,7 +146,6 @@ class GroupedGemm:
     """
 
     family: ClassVar[str] = "grouped_gemm"
-    home: ClassVar[str] = "gemm"
     op: str = "forward"
     groups: int
     tokens: int
@@ -188,7 +186,6 @@ class Memory:
     """Data movement without arithmetic: copy, fill, cat, transpose, embedding, embedding_backward, gather, scatter."""
 
     family: ClassVar[str] = "memory"
-    home: ClassVar[str] = "elementwise"
     op: str
     elements: int
     read_bytes: int
@@ -205,7 +202,6 @@ class Optimizer:
     """
 
     family: ClassVar[str] = "optimizer"
-    home: ClassVar[str] = "elementwise"
     op: str
     elements: int
     tensors: int
@@ -222,13 +218,8 @@ KERNEL_CLASSES: dict[str, type[Any]] = {
 
 
 COMPOSED = frozenset({"moe"})
-"""Families whose kernels are several of other families, see ``neusight.kernels.moe``: they have no tiles and no tile
-model of their own, and none is collected."""
-
-HOMES: dict[str, str] = {name: c.home for name, c in KERNEL_CLASSES.items() if hasattr(c, "home")}
-"""The family whose blocks and tile model stand for a family's own where it has none: ``gemm`` for what multiplies in
-tiles, ``elementwise`` for what streams ``elements``."""
-
+"""Families whose kernels are several of other families, see ``neusight.kernels.moe``: they have no tiles of their own,
+and none is collected."""
 
 LATER_FIELDS = frozenset({"weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected"})
 """Fields that families got after kernels of theirs had been measured and written down: where they are missing, they

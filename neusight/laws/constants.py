@@ -57,7 +57,8 @@ def with_values(physics: T, new: Mapping[str, float]) -> T:
     groups: dict[str, dict[str, float]] = {}
     for name, value in new.items():
         group, _, constant_name = name.partition(".")
-        if constant_name not in {f.name for f in fields(getattr(physics, group, ()) or ())}:
+        content = getattr(physics, group, None)
+        if not is_dataclass(content) or constant_name not in {f.name for f in fields(content)}:
             raise KeyError(name)
         groups.setdefault(group, {})[constant_name] = float(value)
     changed: Any = {group: replace(getattr(physics, group), **found) for group, found in groups.items()}

@@ -24,8 +24,8 @@ class FittedPhysics:
     ``values`` by name (``group.constant``), ``deviations`` their standard deviations on the scale on which each is
     estimated (of the logarithm, but for exponents and centres), ``covariance`` of those on the same scales in the order
     of ``values``. ``spread`` is the standard deviation, in log time, of what a device has of its own in each kind of
-    kernel: of one that nobody measured, whose effect is 0, that is how wrong physics alone may be. ``effects`` are those
-    of measured devices, by kind. ``data`` are the files by name with their sha256, ``gpus`` the devices in them.
+    kernel: of one that nobody measured, whose effect is 0, that is how wrong physics alone may be. ``effects`` are
+    those of measured devices, by kind. ``data`` are the files by name with their sha256, ``gpus`` the devices in them.
     """
 
     values: dict[str, float]

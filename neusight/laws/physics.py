@@ -29,7 +29,8 @@ class Memory:
     )
     """By which GDDR without ECC sustains more of its peak than with ECC in the same memory."""
     controller_gain: float = constant(1.2, 0.2, "magnitude seen in float32 kernels")
-    """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5 times the delivered bandwidth, of which the peak is 1.25."""
+    """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5
+    times the delivered bandwidth, of which the peak is 1.25."""
     l2_share: float = constant(0.35, 0.2, "magnitude seen in float32 kernels")
     """Sustained share of the ports between SMs and L2 (Jia et al. 2019 measure about a third on P100, V100 and T4)."""
 
@@ -51,11 +52,13 @@ class Cache:
     drift_rounds: float = constant(0.25, 0.2, "magnitude seen in float32 kernels")
     """By how much of that each doubling of the rounds brings the point nearer: lost step is not made good."""
     drift_hbm: float = constant(3.5, 0.2, "magnitude seen in float32 kernels")
-    """Bytes fetched from HBM for a byte used by a block that has lost step: its slice of a row is less than a DRAM access."""
+    """Bytes fetched from HBM for a byte used by a block that has lost step: its slice of a row is less than a DRAM
+    access."""
     drift_gddr: float = constant(2.5, 0.2, "magnitude seen in float32 kernels")
     """The same from GDDR."""
     drift_unified: float = constant(0.5, 0.2, "magnitude seen in float32 kernels")
-    """The same on NVIDIA GPUs from Volta on, whose kernels lose hardly any: the unified L1 holds what a slice leaves."""
+    """The same on NVIDIA GPUs from Volta on, whose kernels lose hardly any: the unified L1 holds what a slice
+    leaves."""
     row_miss_slope: float = constant(2.5, 0.2, "magnitude seen in float32 kernels")
     """Steepness with which second passes over rows miss L2, an octave of bytes in flight."""
     row_miss_centre: float = constant(-0.8, 0.2, "magnitude seen in float32 kernels", scale="linear")
@@ -83,7 +86,8 @@ class Power:
     l2_pj_per_byte: float = constant(3.0, 0.2, "magnitude seen in float32 kernels")
     """Energy of a byte between L2 and an SM [pJ/B]."""
     hbm_pj_per_byte: float = constant(45.0, 0.2, "magnitude seen in float32 kernels")
-    """Energy of a byte from HBM [pJ/B], memory, interface and controller; O'Connor et al. 2017 give 4 pJ/bit for HBM2's memory alone."""
+    """Energy of a byte from HBM [pJ/B], memory, interface and controller; O'Connor et al. 2017 give 4 pJ/bit for HBM2's
+    memory alone."""
     gddr_pj_per_byte: float = constant(150.0, 0.2, "magnitude seen in float32 kernels")
     """The same from GDDR [pJ/B]."""
     burst_s: float = constant(3e-3, 0.7, "limiters average over milliseconds")
@@ -92,7 +96,7 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class Lanes:
-    """Products and streams on the ordinary pipelines of an SM."""
+    """Products on the ordinary pipelines of an SM."""
 
     issue_shared: float = constant(
         0.8, 0.15, "CUDA C++ Programming Guide: of 8.6 on, half of an SM's 128 lanes serves integers as well"
@@ -105,8 +109,6 @@ class Lanes:
     """The same of Hopper and datacentre Blackwell."""
     issue_dual: float = constant(0.6, 0.3, "RDNA 3 ISA guide: few pairs of instructions issue together")
     """The same where the peak counts two instructions a lane that seldom pair (RDNA 3)."""
-    vector_share: float = constant(0.5, 0.3, "pointwise arithmetic is not all FMA")
-    """Share of the pipelines' peak that pointwise arithmetic sustains."""
     peak_share: float = constant(0.96, 0.05, "sgemm on Volta and Pascal: 0.9 to 1.0 of peak")
     """Share of peak FLOP/s that an SM sustains when nothing else limits it."""
     shared_memory_half: float = constant(14.0, 0.2, "magnitude seen in float32 kernels")
@@ -123,10 +125,6 @@ class Lanes:
     """Slow-down of an SM whose resident blocks hold next to no accumulators."""
     overlap: float = constant(4.0, 0.2, "magnitude seen in float32 kernels")
     """Exponent of the norm that joins resource times of products: infinity would be perfect overlap, 1 none."""
-    stream_overlap: float = constant(6.0, 0.2, "magnitude seen in float32 kernels")
-    """The same for kernels that stream through memory, whose many small blocks overlap better."""
-    thread_waste: float = constant(0.15, 0.2, "magnitude seen in float32 kernels")
-    """Exponent of the share of idle lanes in the last step of a block over its row."""
 
 
 @dataclass(frozen=True, kw_only=True)

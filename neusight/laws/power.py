@@ -119,8 +119,8 @@ class PowerDemand:
     """What kernels need at full clock; columns of shape (n,).
 
     ``clocked_s`` is the time of what runs at the core clock (arithmetic and L2) [s], ``dram_s`` of what does not [s];
-    ``switching_j`` the energy of arithmetic at boost clock [J], ``traffic_j`` that of moving bytes [J]. ``budget_w`` [W] and ``speed_exponent``
-    [-] are the device's, the same for all kernels.
+    ``switching_j`` the energy of arithmetic at boost clock [J], ``traffic_j`` that of moving bytes [J]. ``budget_w``
+    [W] and ``speed_exponent`` [-] are the device's, the same for all kernels.
     """
 
     clocked_s: np.ndarray

@@ -68,6 +68,9 @@ def issue_share(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     to spare, and Pascal issues two. Validity: float32 products; the shares are fitted.
     """
     lanes = device.vector_flops_per_s["float32"] / (2.0 * device.sm_count * device.boost_clock_hz)
+    if "float32" in device.matrix_flops_per_s:
+        # CDNA multiplies float32 on matrix units, whose rate is not the lanes'.
+        return 1.0
     if device.vendor != "nvidia":
         return physics.lanes.issue_dual if lanes >= DUAL else 1.0
     capability = device.capability or INTEGERS_TOO

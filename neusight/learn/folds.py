@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from neusight.executors.gpu.features import FeatureContract
-from neusight.executors.gpu.tile_models.artifact import sm_kind
+from neusight.executors.gpu.tile_models.artifact import kernel_kinds, sm_kind
 from neusight.executors.gpu.tile_models.protocol import TileModel, new_model, utilisation
 from neusight.laws.physics import Physics
 from neusight.learn.intervals import quantiles
 from neusight.learn.tile_choice import Choices
-from neusight.learn.training_data import Corpus, DeviceRows
+from neusight.learn.training_data import Corpus, DeviceRows, thinned
 from neusight.learn.training_sets import Knowledge, launch_floors, training_set
 from neusight.paths import read_json
 
@@ -31,6 +31,8 @@ Report = Callable[[str, int, int, float], None]
 """Called with (task, done, of, held-out error)."""
 
 
+FOLD_ROWS = 4000
+"""Of each GPU and family that a fold learns from and is measured on: there are many folds."""
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of what was learned that are tried on devices of kinds that were left out."""
 
@@ -38,7 +40,7 @@ TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 @dataclass(frozen=True)
 class Fold:
     """One GPU that was left out with all others of its kind: by share of what was learned (as text) the mean error of
-    log times, and by op quantiles of the log ratio measured / predicted and mean errors in percent.
+    log times, and by kind of kernel quantiles of the log ratio measured / predicted and mean errors in percent.
     """
 
     gpu: str
@@ -130,11 +132,11 @@ class FoldRun:
         others = [r for r in self.corpus.rows[self.model] if sm_kind(r.device) != kind]
         known = self.without.kind(kind, {r.device.id for r in held}, others)
         model = new_model(self.backend, **parameters)
-        data = training_set(others, self.contract, known)
+        data = training_set(thinned(others, FOLD_ROWS), self.contract, known)
         model.fit(data, None, progress(self.report, f"{self.model}: without {kind}"))
         by_gpu: dict[str, list[DeviceRows]] = {}
         for rows in held:
-            by_gpu.setdefault(rows.device.id, []).append(rows)
+            by_gpu.setdefault(rows.device.id, []).extend(thinned([rows], FOLD_ROWS))
         return [_measured(gpu, model, rows, self.contract, known) for gpu, rows in by_gpu.items()]
 
 
@@ -176,7 +178,7 @@ def _measured(
 ) -> Fold:
     """Errors on one GPU for every share of what was learned."""
     data = training_set(rows, contract, known)
-    ops = np.concatenate([r.batch["op"].astype(str) for r in rows])
+    kinds = np.concatenate([kernel_kinds(r.batch) for r in rows])
     real = np.concatenate([real_shapes(r) for r in rows])
     learned = model.logits(data.features, data.prior).mean(axis=0) - data.prior
     error, ratios, mape = {}, {}, {}
@@ -186,8 +188,12 @@ def _measured(
         ratio = np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / execution_s)
         name, weight = str(trust), data.weight * real
         error[name] = float((np.abs(off) * weight).sum() / weight.sum())
-        ratios[name] = {str(op): _quantiles_of(ratio, data.weight, real & (ops == op)) for op in np.unique(ops[real])}
-        mape[name] = {str(op): round(100 * float(np.abs(np.expm1(off[ops == op])).mean()), 2) for op in np.unique(ops)}
+        ratios[name] = {
+            str(kind): _quantiles_of(ratio, data.weight, real & (kinds == kind)) for kind in np.unique(kinds[real])
+        }
+        mape[name] = {
+            str(kind): round(100 * float(np.abs(np.expm1(off[kinds == kind])).mean()), 2) for kind in np.unique(kinds)
+        }
     return Fold(gpu=gpu, error=error, ratios=ratios, mape=mape)
 
 

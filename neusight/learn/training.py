@@ -54,11 +54,13 @@ from neusight.learn.physics.fit import all_parts, fit_parts
 from neusight.learn.physics.fit import without as physics_without
 from neusight.learn.physics.problem import Part
 from neusight.learn.tile_choice import Choices
-from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_in
+from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_in, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set
 
 STATE = ".training"
-FOLD_ROWS, FOLD_STEPS = 60, 8
+MOST_ROWS = 12000
+"""Of each GPU and family that a model learns from."""
+FOLD_ROWS, FOLD_STEPS = 40, 6
 """Rows of a group, and steps, with which constants are fitted again without a kind of GPU: fewer than for those that
 ship, since there are many folds."""
 
@@ -155,7 +157,7 @@ def _models(options: Options, corpus: Corpus) -> tuple[str, ...]:
 
 def train_model(run: FoldRun, options: Options) -> Artifact:
     """Train one tile model on what a run describes and write it to ``options.out``."""
-    rows, parameters = run.corpus.rows[run.model], options.model_parameters()
+    rows, parameters = thinned(run.corpus.rows[run.model], MOST_ROWS), options.model_parameters()
     folds = run.all(parameters)
     trust, known = best_trust(with_kin(folds, rows)), run.without.none(rows)
     data = training_set(rows, run.contract, known)
@@ -206,12 +208,25 @@ def _intervals(
     names = group_names(rows)
     kin = kin_of(rows)
     left_out = [ratios for gpu, ratios in folds if gpu in kin] or [ratios for _, ratios in folds]
+    within = seen_ratios(model, data, names, levels)
     everything = [ratios for by_op in left_out for ratios in by_op.values()]
     return {
         "interval": interval(everything) if folds else unseen_interval(seen_ratios(model, data, names, {})),
         "intervals": op_intervals(left_out),
         "spread": op_spreads(left_out),
-        "interval_seen": seen_interval(seen_ratios(model, data, names, levels), len(data)),
+        "interval_seen": seen_interval(within, len(data)),
+        "intervals_seen": _by_kind(names, within, data),
+    }
+
+
+def _by_kind(names: Sequence[str], ratios: Sequence[list[float]], data: TrainingSet) -> dict[str, list[float]]:
+    """Factors for the training GPUs, of each kind of kernel."""
+    kinds: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        kinds.setdefault(name.split("/", 1)[1], []).append(number)
+    rows = np.bincount(data.group, minlength=len(names))
+    return {
+        kind: seen_interval([ratios[n] for n in numbers], int(rows[numbers].sum())) for kind, numbers in kinds.items()
     }
 
 

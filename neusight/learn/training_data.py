@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from neusight.devices import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS
 from neusight.executors.gpu.predictor import answering_model
-from neusight.executors.gpu.tile_models.artifact import level_name
+from neusight.executors.gpu.tile_models.artifact import kernel_kinds, level_name
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import winograd_gain
@@ -67,18 +67,20 @@ class DeviceRows:
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """Name of each row's level: its GPU, op and dtype."""
-        ops, dtypes = (self.batch[name].astype(str) for name in ("op", "dtype"))
-        named = np.empty(len(ops), dtype=object)
-        for dtype in np.unique(dtypes):
-            for op in np.unique(ops[dtypes == dtype]):
-                named[(ops == op) & (dtypes == dtype)] = level_name(self.device.id, str(op), str(dtype))
-        return named.astype(str)
+        """Name of each row's level: its GPU and kind of kernel."""
+        return np.char.add(level_name(self.device.id, ""), kernel_kinds(self.batch))
 
     def take(self, index: np.ndarray) -> DeviceRows:
         """The rows that ``index`` (integers or a mask) selects."""
-        columns = (getattr(self, name)[index] for name in COLUMNS)
-        return DeviceRows(self.device, self.batch.take(index), *columns, self.conditions.take(index))
+        columns: dict[str, Any] = {name: getattr(self, name)[index] for name in COLUMNS}
+        return replace(self, batch=self.batch.take(index), conditions=self.conditions.take(index), **columns)
+
+
+def thinned(rows: Sequence[DeviceRows], most: int) -> list[DeviceRows]:
+    """At most so many rows of each GPU and family, drawn by a fixed seed."""
+    return [
+        r.take(np.sort(np.random.default_rng(0).permutation(len(r))[:most])) if len(r) > most else r for r in rows
+    ]
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,9 @@ def load_corpus(
     if not read:
         named = ", ".join(gpu for gpu in gpus if gpu not in hold_out)
         raise DataError(f"{source} has no kernels on {named or 'any GPU that is not held out'}")
-    rows, throttled = ({m: [r for one in read for r in getattr(one, name)[m]] for m in MODELS} for name in _ROWS)
+    rows, throttled = (
+        {m: _joined([r for one in read for r in getattr(one, name)[m]]) for m in MODELS} for name in _ROWS
+    )
     brought = {gpu: device for one in read for gpu, device in one.brought.items()}
     return Corpus(rows, throttled, pd.concat([one.report for one in read], ignore_index=True), source, brought)
 
@@ -206,7 +210,7 @@ def _by_model(frame: pd.DataFrame, brought: Mapping[str, DeviceSpec]) -> dict[st
     rows: dict[str, list[DeviceRows]] = {model: [] for model in MODELS}
     for gpu, part in frame.groupby("gpu", sort=True):
         device, tiles = device_of(str(gpu), brought), observed_tiles(part)
-        able = ~by_pair(part, lambda family, dtype, device=device: bool(unable(device, family, dtype)))
+        able = ~by_pair(part, partial(_unable, device))
         part, tiles = part[able], tiles[able]
         if not len(part):
             continue
@@ -216,6 +220,10 @@ def _by_model(frame: pd.DataFrame, brought: Mapping[str, DeviceSpec]) -> dict[st
             for model in np.unique(names):
                 rows[str(model)].append(own.take(np.flatnonzero(names == model)))
     return {model: _joined(parts) for model, parts in rows.items()}
+
+
+def _unable(device: DeviceSpec, family: str, dtype: str) -> bool:
+    return bool(unable(device, family, dtype))
 
 
 def by_pair(frame: pd.DataFrame, value: Callable[[str, str], bool]) -> np.ndarray:
@@ -237,9 +245,9 @@ def _joined(parts: Sequence[DeviceRows]) -> list[DeviceRows]:
 def _one(parts: Sequence[DeviceRows]) -> DeviceRows:
     first = parts[0]
     kernels = {name: np.concatenate([p.batch[name] for p in parts]) for name in first.batch.columns}
-    columns = (np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS)
+    columns: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS}
     conditions = Conditions.joined([p.conditions for p in parts])
-    return DeviceRows(first.device, KernelBatch(first.batch.family, kernels), *columns, conditions)
+    return replace(first, batch=KernelBatch(first.batch.family, kernels), conditions=conditions, **columns)
 
 
 def _device_rows(device: DeviceSpec, batch: KernelBatch, part: pd.DataFrame, tiles: pd.DataFrame) -> DeviceRows:

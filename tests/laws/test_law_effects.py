@@ -134,7 +134,9 @@ def test_far_above_the_limit_speed_goes_with_power_to_the_exponent() -> None:
 
 def test_a_rested_board_stretches_short_kernels_less() -> None:
     device = load_device("l4")
-    short, long = (slow_down(device, seconds * ONE, 1e3 * seconds * ONE, DEFAULT.power.rest_s) for seconds in (1e-3, 1.0))
+    short, long = (
+        slow_down(device, seconds * ONE, 1e3 * seconds * ONE, DEFAULT.power.rest_s) for seconds in (1e-3, 1.0)
+    )
     assert short < 0.7 * long
     assert long == pytest.approx(slow_down(device, ONE, 1e3 * ONE), rel=0.01)
 

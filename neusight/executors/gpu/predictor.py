@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from neusight.executors.costs import Costs
 from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features import Situation, feature_matrix, situate
-from neusight.executors.gpu.tile_models.artifact import Artifact, Manifest, load_artifacts
+from neusight.executors.gpu.tile_models.artifact import Artifact, Manifest, kernel_kinds, load_artifacts
 from neusight.executors.gpu.tile_models.protocol import utilisation
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import shipped_choice
@@ -169,7 +169,7 @@ class KernelPredictor:
         artifact = self.artifacts[name]
         situation = self.situate(batch, device, conditions)
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
-        levels = _by_op_and_dtype(batch, lambda op, dtype: _level(artifact, device, op, dtype) or 0.0)
+        levels = by_distinct(kernel_kinds(batch), lambda kind: _level(artifact, device, kind) or 0.0)
         share = utilisation(artifact.logits(inputs, situation.prior, device), levels)
         native = trained_on(artifact, batch)
         outside = _outside(artifact, situation, native, inputs)
@@ -185,11 +185,11 @@ def _estimates(
     execution_s = s.bound_s / share
     overhead_s = _overhead_s(s, execution_s, manifest, physics)
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
-    ops = s.batch["op"].astype(str)
-    low = by_distinct(ops, lambda op: _factors(artifact, s.device, op)[0])
-    high = by_distinct(ops, lambda op: _factors(artifact, s.device, op)[1])
-    # A device that has a level for one op and dtype has one for all.
-    seen = _level(artifact, s.device, str(ops[0])) is not None
+    kinds = kernel_kinds(s.batch)
+    low = by_distinct(kinds, lambda kind: _factors(artifact, s.device, kind)[0])
+    high = by_distinct(kinds, lambda kind: _factors(artifact, s.device, kind)[1])
+    # A device that has a level for one kind has one for all.
+    seen = _level(artifact, s.device, str(kinds[0])) is not None
     limiter = _limiter(s)
     return Costs(
         latency_s=overhead_s + execution_s,
@@ -204,7 +204,7 @@ def _estimates(
         waves=s.tiling.waves,
         outside=outside,
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
-        spread=by_distinct(ops, lambda op: _spread(manifest, op, seen)) * power,
+        spread=by_distinct(kinds, lambda kind: _spread(manifest, kind, seen)) * power,
         demand=s.power_demand(),
     )
 
@@ -224,37 +224,26 @@ def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physi
     return np.where(conditions.timing == "stream", alone, within)
 
 
-def _level(artifact: Artifact, device: DeviceSpec, op: str, dtype: str = "float32") -> float | None:
+def _level(artifact: Artifact, device: DeviceSpec, kind: str) -> float | None:
     """A training device's own level; a variant that the user made of one was never measured."""
-    return None if device.hypothetical else artifact.level(device.id, op, dtype)
+    return None if device.hypothetical else artifact.level(device.id, kind)
 
 
-def _factors(artifact: Artifact, device: DeviceSpec, op: str) -> tuple[float, float]:
-    """Of the interval: a training device's own; of others those of the op or of all ops. A variant of a training device
+def _factors(artifact: Artifact, device: DeviceSpec, kind: str) -> tuple[float, float]:
+    """Of the interval: a training device's own; of others those of the kind or of all. A variant of a training device
     is no better known than that device itself.
     """
     manifest = artifact.manifest
-    unseen, seen = manifest.intervals.get(op, manifest.interval), manifest.interval_seen
-    chosen = [unseen] if artifact.level(device.id, op) is None else [seen, unseen] if device.hypothetical else [seen]
+    unseen = manifest.intervals.get(kind, manifest.interval)
+    seen = manifest.intervals_seen.get(kind, manifest.interval_seen)
+    chosen = [unseen] if artifact.level(device.id, kind) is None else [seen, unseen] if device.hypothetical else [seen]
     return min(1.0, *(low for low, _ in chosen)), max(1.0, *(high for _, high in chosen))
 
 
-def _spread(manifest: Manifest, op: str, seen: bool) -> float:
-    """Of an op that held-out devices did not have, the widest of the others; half of it where the level is known."""
-    spread = manifest.spread.get(op, max(manifest.spread.values(), default=UNKNOWN_SPREAD))
+def _spread(manifest: Manifest, kind: str, seen: bool) -> float:
+    """Of a kind that held-out devices did not have, the widest of the others; half of it where the level is known."""
+    spread = manifest.spread.get(kind, max(manifest.spread.values(), default=UNKNOWN_SPREAD))
     return spread * (SEEN_SHARE if seen else 1.0)
-
-
-def _by_op_and_dtype(batch: KernelBatch, value: Callable[[str, str], float]) -> np.ndarray:
-    """``value`` of every kernel's op and dtype, called once a distinct pair."""
-    first = str(batch["dtype"][0])
-    same = batch["dtype"] == first
-    if same.all():
-        return by_distinct(batch["op"], lambda op: value(op, first))
-    out = np.empty(len(batch))
-    for rows in (np.flatnonzero(same), np.flatnonzero(~same)):
-        out[rows] = _by_op_and_dtype(batch.take(rows), value)
-    return out
 
 
 def _limiter(s: Situation) -> np.ndarray:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.datasets import to_batches
+from neusight.datasets.conditions import conditions_of
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.calibration.corrections import Prior
-from neusight.executors.gpu.calibration.inputs import points_of
+from neusight.executors.gpu.calibration.inputs import kinds_of
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, group_by_family
+from neusight.kernels.conditions import Conditions
 from neusight.learn.calibration.fit import fit_calibration, joined_timings, predicted, timings_of, usable
 from neusight.learn.calibration.observe import Timings, linearised
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEW = 3
-"""Rows of each family with which a design begins where they are no more than half of it, so that one outlier among
+"""Rows of each tile model with which a design begins where they are no more than half of it, so that one outlier among
 them is seen as one."""
 COUNTS = (0, 10, 20, 50, 100, 200)
 POOL = 150
@@ -47,7 +49,7 @@ def calibration_plan(
     """
     parts = []
     for batch, rows in group_by_family(kernels):
-        parts.append(predicted(predictor, device, batch, np.ones(len(batch)), rows))
+        parts.append(predicted(predictor, device, batch, np.ones(len(batch)), rows, Conditions.asked(len(batch))))
     timings = joined_timings(parts)
     return timings.kernel[informative(timings, count, prior or Prior())].tolist()
 
@@ -55,9 +57,9 @@ def calibration_plan(
 def informative(timings: Timings, count: int, prior: Prior, weight: np.ndarray | None = None) -> list[int]:
     """Rows in the order in which measuring them lowers the expected errors most.
 
-    The expected error of a kind of kernels (``Points.kind``, in one dtype) is the root mean square, over its rows, of
+    The expected error of a kind of kernels (``Points.kind``) is the root mean square, over its rows, of
     what is not known of the correction and of the noise; each choice lowers the weighted sum over kinds most, given
-    those before. Every family comes once before any comes twice, up to ``FEW``.
+    those before. Every tile model comes once before any comes twice, up to ``FEW``.
 
     Args:
         timings: the rows; what was measured does not matter.
@@ -66,20 +68,20 @@ def informative(timings: Timings, count: int, prior: Prior, weight: np.ndarray |
         weight: of each row, and by their sum of its kind; default all alike.
     """
     weight = np.ones(len(timings)) if weight is None else weight
-    kind = np.unique(np.char.add(timings.points.kind, timings.points.dtype), return_inverse=True)[1]
-    family = np.unique(timings.points.family, return_inverse=True)[1]
-    few = min(FEW, max(1, count // (2 * (int(family.max()) + 1))))
+    kind = np.unique(timings.points.kind, return_inverse=True)[1]
+    model = np.unique(timings.points.model, return_inverse=True)[1]
+    few = min(FEW, max(1, count // (2 * (int(model.max()) + 1))))
     observations = linearised(timings, prior)
     left, noise = observations.covariance(prior), observations.noise**2
     chosen: list[int] = []
-    free, taken = np.ones(len(timings), dtype=bool), np.zeros(int(family.max()) + 1, dtype=int)
+    free, taken = np.ones(len(timings), dtype=bool), np.zeros(int(model.max()) + 1, dtype=int)
     while len(chosen) < min(count, len(timings)):
         gain = _weights(kind, weight, np.diag(left) + noise) @ np.square(left) / (np.diag(left) + noise)
-        behind = free & (taken[family] <= min(few - 1, taken[family[free]].min()))
+        behind = free & (taken[model] <= min(few - 1, taken[model[free]].min()))
         best = int(np.argmax(np.where(behind if behind.any() else free, gain, -1.0)))
         chosen.append(best)
         free[best] = False
-        taken[family[best]] += 1
+        taken[model[best]] += 1
         left = left - np.outer(left[:, best], left[best]) / (left[best, best] + noise[best])
     return chosen
 
@@ -113,8 +115,8 @@ def few_shot_curve(
         prior: of the corrections, chosen without the GPU; default the one that ships.
 
     Returns:
-        A row for each design (``plan``, ``random``), count and kind: gpu, design, count, family (the op of products and
-        row-wise kernels), drawn (of that kind), rows (evaluated), mape, and inside (share within the 90 % interval) and
+        A row for each design (``plan``, ``random``), count and kind: gpu, design, count, family (the kind, see
+        ``kinds_of``), drawn (of that kind), rows (evaluated), mape, and inside (share within the 90 % interval) and
         width (median of high / low) of the intervals; figures in percent but for the width.
     """
     pool, test = usable(pool, device), test[(test["gpu"] == device.id).to_numpy()]
@@ -147,7 +149,8 @@ def _errors(predictor: KernelPredictor, device: DeviceSpec, frame: pd.DataFrame)
     measured_s = frame["latency_ms"].to_numpy(dtype=float) * 1e-3
     by_kind: dict[str, list[np.ndarray]] = {}
     for batch, rows in to_batches(frame):
-        found, kind = predictor.predict(batch, device), points_of(predictor.situate(batch, device)).kind
+        found = predictor.predict(batch, device, conditions_of(frame.iloc[rows], batch, device))
+        kind = kinds_of(batch)
         error = np.abs(found.latency_s / measured_s[rows] - 1.0)
         inside = (found.low_s <= measured_s[rows]) & (measured_s[rows] <= found.high_s)
         columns = np.stack([error, inside, found.high_s / found.low_s])

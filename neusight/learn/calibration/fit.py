@@ -14,14 +14,16 @@ import numpy as np
 import neusight
 from neusight.datasets import clean, to_batches
 from neusight.datasets.batches import single_kernels
+from neusight.datasets.conditions import conditions_of
 from neusight.datasets.measured import unable
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.calibration.calibration import Calibration, figures, fingerprint, rounded
-from neusight.executors.gpu.calibration.corrections import FamilyPrior, Observations, Prior
+from neusight.executors.gpu.calibration.corrections import ModelPrior, Observations, Prior
 from neusight.executors.gpu.calibration.inputs import WIDTH, Points, joined, points_of
-from neusight.executors.gpu.predictor import KernelPredictor
+from neusight.executors.gpu.predictor import KernelPredictor, answering_model
 from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.learn.calibration.observe import Timings, linearised, noise_scales, observe
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ STEPS = (0.5, 0.7, 1.4, 2.0)
 ROUNDS = 4
 ROWS = 50
 """Of each kind on each GPU."""
-LEARNED = ("family", "op", "alone", "joint", "reach", "alike", "noise")
-"""Figures that rows of one dtype can tell."""
+LEARNED = ("model", "op", "kind", "run", "alone", "joint", "reach", "alike", "noise")
+"""Figures that errors on other GPUs can tell."""
 LIMITS = dict.fromkeys(LEARNED, (1e-3, 10.0)) | {"alike": (0.05, 1.0), "noise": (0.01, 1.0)}
 """No measurement is believed to better than one percent."""
 DIGITS = 4
@@ -89,19 +91,33 @@ def usable(frame: pd.DataFrame, device: DeviceSpec) -> pd.DataFrame:
 
 
 def timings_of(predictor: KernelPredictor, device: DeviceSpec, frame: pd.DataFrame) -> Timings:
-    """Single launches of a frame beside what the tile models alone say; ``kernel`` is a row's position in the frame."""
-    latency_s = frame["latency_ms"].to_numpy(dtype=float) * 1e-3
-    batches = to_batches(frame)
-    return joined_timings([predicted(predictor, device, batch, latency_s[rows], rows) for batch, rows in batches])
+    """Rows of a frame beside what the tile models alone say of them, under the conditions in which they were timed;
+    ``kernel`` is a row's position in the frame.
+    """
+    latency_s, parts = frame["latency_ms"].to_numpy(dtype=float) * 1e-3, []
+    for batch, rows in to_batches(frame):
+        conditions = conditions_of(frame.iloc[rows], batch, device)
+        parts.append(predicted(predictor, device, batch, latency_s[rows], rows, conditions))
+    return joined_timings(parts)
 
 
 def predicted(
-    predictor: KernelPredictor, device: DeviceSpec, batch: KernelBatch, measured_s: np.ndarray, kernel: np.ndarray
+    predictor: KernelPredictor,
+    device: DeviceSpec,
+    batch: KernelBatch,
+    measured_s: np.ndarray,
+    kernel: np.ndarray,
+    conditions: Conditions,
 ) -> Timings:
     """Kernels of one family with the launch and the execution that the tile models alone predict."""
-    found = replace(predictor, corrections={}).predict(batch, device)
-    points = points_of(predictor.situate(batch, device))
-    return Timings(points, kernel, found.latency_s - found.overhead_s, found.overhead_s, measured_s)
+    plain, names, parts = replace(predictor, corrections={}), answering_model(batch, device), []
+    for name in np.unique(names):
+        rows = np.flatnonzero(names == name)
+        own, known = batch.take(rows), conditions.take(rows)
+        found, points = plain.predict(own, device, known), points_of(plain.situate(own, device, known))
+        execution_s = found.latency_s - found.overhead_s
+        parts.append(Timings(points, kernel[rows], execution_s, found.overhead_s, measured_s[rows]))
+    return joined_timings(parts)
 
 
 def _apart(whole: Timings, frame: pd.DataFrame) -> Timings:
@@ -125,7 +141,7 @@ def joined_timings(parts: Sequence[Timings]) -> Timings:
 
 _NONE, _NAMELESS = np.zeros(0), np.zeros(0, dtype=str)
 _NOTHING: tuple[Observations, dict[str, float]] = (
-    Observations(Points(_NAMELESS, _NAMELESS, _NAMELESS, np.zeros((0, WIDTH))), _NONE, _NONE, _NONE, _NONE),
+    Observations(Points(*[_NAMELESS] * 4, inputs=np.zeros((0, WIDTH))), _NONE, _NONE, _NONE, _NONE),
     {},
 )
 
@@ -136,14 +152,14 @@ def learned_prior(gpus: Sequence[Timings], start: Prior | None = None, seed: int
     Args:
         gpus: rows of one GPU each (``timings_of``), predicted by tile models that were trained without it; for a test
             on a GPU, those of others.
-        start: where the search begins, and what families without rows keep.
+        start: where the search begins, and what tile models without rows keep.
         seed: of the sample of the rows.
     """
     start = start or Prior()
     samples = [_sample(timings, seed) for timings in gpus]
-    families = {name for timings in samples for name in timings.points.family.tolist()}
-    found = {name: _learned(name, samples, start) if name in families else p for name, p in start.families.items()}
-    return replace(start, families=found)
+    measured = {name for timings in samples for name in timings.points.model.tolist()}
+    found = {name: _learned(name, samples, start) if name in measured else p for name, p in start.models.items()}
+    return replace(start, models=found)
 
 
 def _sample(timings: Timings, seed: int) -> Timings:
@@ -152,17 +168,17 @@ def _sample(timings: Timings, seed: int) -> Timings:
     return timings.take(np.sort(np.concatenate([shuffled[kind == name][:ROWS] for name in np.unique(kind)])))
 
 
-def _learned(family: str, samples: Sequence[Timings], start: Prior) -> FamilyPrior:
-    own = [sample.take(sample.points.family == family) for sample in samples]
+def _learned(model: str, samples: Sequence[Timings], start: Prior) -> ModelPrior:
+    own = [sample.take(sample.points.model == model) for sample in samples]
     own = [sample for sample in own if len(sample)]
-    best, evidence = start.families[family], _evidence(own, start, family, start.families[family])
+    best, evidence = start.models[model], _evidence(own, start, model, start.models[model])
     for _ in range(ROUNDS):
         before = best
         for figure in LEARNED:
             for step in STEPS:
                 value = float(np.clip(getattr(best, figure) * step, *LIMITS[figure]))
                 tried = replace(best, **{figure: round(value, DIGITS)})
-                reached = _evidence(own, start, family, tried)
+                reached = _evidence(own, start, model, tried)
                 if reached > evidence:
                     best, evidence = tried, reached
         if best == before:
@@ -170,9 +186,9 @@ def _learned(family: str, samples: Sequence[Timings], start: Prior) -> FamilyPri
     return best
 
 
-def _evidence(samples: Sequence[Timings], start: Prior, family: str, p: FamilyPrior) -> float:
+def _evidence(samples: Sequence[Timings], start: Prior, model: str, p: ModelPrior) -> float:
     """Log probability of the errors of all GPUs; a figure four times off the start counts as a standard deviation."""
-    prior = replace(start, families={**start.families, family: p})
+    prior = replace(start, models={**start.models, model: p})
     known = sum(noise_scales(linearised(sample, prior), prior)[1] for sample in samples)
-    off = [np.log2(getattr(p, figure) / getattr(start.families[family], figure)) / 2.0 for figure in LEARNED]
+    off = [np.log2(getattr(p, figure) / getattr(start.models[model], figure)) / 2.0 for figure in LEARNED]
     return known - 0.5 * float(np.square(off).sum())

@@ -10,12 +10,16 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features.situation import situate
+from neusight.executors.gpu.predictor import answering_model
 from neusight.executors.gpu.tiling import TileChoice, Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import decode, encode, priors, with_values
 from neusight.laws.physics import DEFAULT, Physics
 from neusight.learn.physics.solve import STEP, Rows, Solution, solve
+
+OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d"}
+"""Groups of constants that only the kernels of one tile model know: the others' derivatives are zero."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,12 @@ class Problem:
     choice: TileChoice
     names: tuple[str, ...]
     _tilings: list[Tiling] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for number, part in enumerate(self.parts):
+            model = str(answering_model(part.batch, part.device)[0])
+            idle = {name for name in self.names if OWN.get(name.partition(".")[0], model) != model}
+            self._idle.update((name, number) for name in idle)
 
     def physics(self, place: np.ndarray) -> Physics:
         """The constants at a place."""

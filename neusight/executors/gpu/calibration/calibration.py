@@ -26,7 +26,7 @@ from neusight.paths import calibrations_dir, read_json
 if TYPE_CHECKING:
     from neusight.executors.gpu.predictor import KernelPredictor
 
-PROTOCOL = 1
+PROTOCOL = 2
 DIGITS = 6
 _REMEDY = "measure again or fit again with neusight calibrate"
 _FIGURES = {
@@ -35,7 +35,7 @@ _FIGURES = {
     *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "warp_size"),
     *("tdp_w", "launch_overhead_s"),
 }
-_TEXTS = ("family", "op", "dtype")
+_TEXTS = ("model", "kind", "op", "run")
 _NUMBERS = ("on_execution", "on_launch", "log_ratio", "noise")
 
 
@@ -65,7 +65,7 @@ class Calibration:
         """The estimates of a situation's kernels, corrected. ``latency_s >= bound_s`` holds; of nothing measured
         nothing is changed.
 
-        Of families that were measured the interval is that of the correction and of a single measurement, and the
+        Of tile models that were measured the interval is that of the correction and of a single measurement, and the
         spread that of the correction; others keep theirs around the corrected time.
 
         Raises:
@@ -91,14 +91,14 @@ class Calibration:
         )
 
     def _doubt(self, points: Points, variance: np.ndarray, e: Costs) -> tuple[np.ndarray, ...]:
-        """Factors on execution time that enclose the interval, and the spread; of one family."""
+        """Factors on execution time that enclose the interval, and the spread; of one tile model."""
         known = self.observations.points
-        measured = {str(kind) for kind in known.kind[known.family == points.family[0]]}
+        measured = {str(kind) for kind in known.kind[known.model == points.model[0]]}
         before_s = e.latency_s - e.overhead_s
         before = (e.low_s - e.overhead_s) / before_s, (e.high_s - e.overhead_s) / before_s
         if not measured:
             return *before, e.spread
-        # Of a kind that was not measured, the noisiest of its family is assumed.
+        # Of a kind that was not measured, the noisiest of its tile model is assumed.
         largest = max(self.noise[kind] for kind in measured)
         noise = by_distinct(points.kind, lambda kind: self.noise.get(kind, largest))
         width = NORMAL_90 * np.sqrt(variance + noise**2)
@@ -158,7 +158,7 @@ class Calibration:
             "protocol": PROTOCOL,
             **{name: getattr(self, name) for name in ("gpu", "neusight", "device", "tile_models", "data", "noise")},
             "prior": self.prior.to_dict(),
-            "inputs": {name: dict(LENGTHS[name]) for name in sorted({*self.observations.points.family.tolist()})},
+            "inputs": {name: dict(LENGTHS[name]) for name in sorted({*self.observations.points.model.tolist()})},
             "observations": _to_rows(self.observations),
         }
         partial = path.with_name(f".{path.name}.partial")
@@ -210,7 +210,7 @@ def rounded(observations: Observations) -> Observations:
 
 def _to_rows(o: Observations) -> list[dict[str, Any]]:
     columns = {name: getattr(o.points, name).tolist() for name in _TEXTS}
-    widths = [len(LENGTHS[family]) for family in columns["family"]]
+    widths = [len(LENGTHS[model]) for model in columns["model"]]
     columns["inputs"] = [row[:width] for row, width in zip(o.points.inputs.tolist(), widths, strict=True)]
     columns |= {name: getattr(o, name).tolist() for name in _NUMBERS}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -218,12 +218,12 @@ def _to_rows(o: Observations) -> list[dict[str, Any]]:
 
 def _read(content: dict[str, Any]) -> Calibration:
     rows = content["observations"]
-    for family, lengths in content["inputs"].items():
-        if lengths != LENGTHS[family]:
-            raise ValueError(f"{family} has other inputs")
+    for model, lengths in content["inputs"].items():
+        if lengths != LENGTHS[model]:
+            raise ValueError(f"{model} has other inputs")
     inputs = np.zeros((len(rows), WIDTH))
     for place, row in enumerate(rows):
-        inputs[place, : len(LENGTHS[row["family"]])] = row["inputs"]
+        inputs[place, : len(LENGTHS[row["model"]])] = row["inputs"]
     texts = {name: np.array([row[name] for row in rows], dtype=str) for name in _TEXTS}
     numbers = {name: np.array([row[name] for row in rows], dtype=float) for name in _NUMBERS}
     names = {f.name for f in fields(Calibration)} - {"prior", "observations"}

@@ -2,7 +2,8 @@
 alike), what was observed, and what that leaves: mean and variance of the corrections of any kernel.
 
 The logarithm of measured over predicted execution time is a Gaussian process (Rasmussen and Williams 2006): a level of
-the device, one of each family, op and dtype, a smooth effect of every input alone, and one of all inputs together.
+the device, one of each tile model, op, kind and run, a smooth effect of every input alone, and one of all inputs
+together.
 The logarithm of the launch's measured over its expected time has a level of the device and one of each op.
 """
 
@@ -20,17 +21,18 @@ from neusight.executors.gpu.calibration.inputs import LENGTHS, Points
 
 
 @dataclass(frozen=True, kw_only=True)
-class FamilyPrior:
-    """Standard deviations of log execution time within one family.
+class ModelPrior:
+    """Standard deviations of log execution time among the kernels of one tile model.
 
-    ``family``, ``op`` and ``dtype`` are of levels; ``alone`` is of the effect of each input by itself and ``joint`` of
-    all together, ``reach`` how far both extend in units of the inputs' lengths, and ``alike`` their correlation between
-    two ops; ``noise`` is of a single measurement.
+    ``model``, ``op``, ``kind`` and ``run`` are of levels; ``alone`` is of the effect of each input by itself and
+    ``joint`` of all together, ``reach`` how far both extend in units of the inputs' lengths, and ``alike`` their
+    correlation between two programs, of another op or kind or run by others; ``noise`` is of a single measurement.
     """
 
-    family: float
+    model: float
     op: float
-    dtype: float
+    kind: float
+    run: float
     alone: float
     joint: float
     reach: float
@@ -38,27 +40,26 @@ class FamilyPrior:
     noise: float
 
 
-_PRODUCT = FamilyPrior(family=0.035, op=0.06, dtype=0.06, alone=0.11, joint=0.1, reach=1.0, alike=0.5, noise=0.03)
-_STREAM = FamilyPrior(family=0.035, op=0.015, dtype=0.03, alone=0.03, joint=0.01, reach=2.0, alike=0.9, noise=0.015)
+_LANES = ModelPrior(model=0.035, op=0.06, kind=0.06, run=0.06, alone=0.11, joint=0.1, reach=1.0, alike=0.5, noise=0.03)
+_LAWFUL = ModelPrior(model=0.05, op=0.06, kind=0.06, run=0.06, alone=0.08, joint=0.33, reach=2.0, alike=0.3, noise=0.03)
 
-FAMILIES: Mapping[str, FamilyPrior] = MappingProxyType(
+MODELS: Mapping[str, ModelPrior] = MappingProxyType(
     {
-        "gemm": _PRODUCT,
-        "grouped_gemm": _PRODUCT,
-        "attention": _PRODUCT,
-        "conv2d": FamilyPrior(family=0.1, op=0.1, dtype=0.1, alone=0.27, joint=0.2, reach=2.5, alike=0.7, noise=0.2),
-        "elementwise": _STREAM,
-        "memory": _STREAM,
-        "optimizer": _STREAM,
-        "row_reduction": FamilyPrior(
-            family=0.035, op=0.025, dtype=0.03, alone=0.08, joint=0.012, reach=0.7, alike=0.1, noise=0.012
+        "gemm": _LANES,
+        "conv2d": ModelPrior(
+            model=0.1, op=0.1, kind=0.1, run=0.06, alone=0.27, joint=0.2, reach=2.5, alike=0.7, noise=0.2
+        ),
+        "matrix": ModelPrior(
+            model=0.05, op=0.06, kind=0.06, run=0.06, alone=0.15, joint=0.25, reach=2.5, alike=0.3, noise=0.05
+        ),
+        "attention": _LAWFUL,
+        "moe": _LAWFUL,
+        "stream": ModelPrior(
+            model=0.035, op=0.03, kind=0.03, run=0.03, alone=0.03, joint=0.05, reach=2.0, alike=0.7, noise=0.02
         ),
     }
 )
-"""Rounded from ``learned_prior`` of the float32 rows of seven NVIDIA GPUs, each predicted by tile models trained
-without it, under an earlier state of the laws. Learned again they differ (a spread of pointwise kernels half as wide),
-which moves mean errors after 100 rows by less than half a point in any kind, up or down. What rows of one dtype cannot
-tell (``dtype``), and families without rows there, are assumed to be like their kin.
+"""TODO
 """
 
 
@@ -69,14 +70,14 @@ class Prior:
     device: float = 0.08
     launch: float = 0.2
     launch_op: float = 0.1
-    families: Mapping[str, FamilyPrior] = field(default_factory=lambda: FAMILIES)
+    models: Mapping[str, ModelPrior] = field(default_factory=lambda: MODELS)
 
     def of_execution(self, a: Points, b: Points) -> np.ndarray:
         """Covariance of the corrections of executions, shape (len(a), len(b))."""
         out = np.full((len(a), len(b)), self.device**2)
-        for family in np.intersect1d(a.family, b.family):
-            rows, columns = np.flatnonzero(a.family == family), np.flatnonzero(b.family == family)
-            own = _within(a.take(rows), b.take(columns), str(family), self.families[str(family)])
+        for model in np.intersect1d(a.model, b.model):
+            rows, columns = np.flatnonzero(a.model == model), np.flatnonzero(b.model == model)
+            own = _within(a.take(rows), b.take(columns), str(model), self.models[str(model)])
             out[np.ix_(rows, columns)] += own
         return out
 
@@ -86,39 +87,40 @@ class Prior:
 
     def variance(self, points: Points) -> np.ndarray:
         """Of the correction of each execution, shape (n,)."""
-        return self.device**2 + _by_family(points, {name: _total(name, p) for name, p in self.families.items()})
+        return self.device**2 + _by_model(points, {name: _total(name, p) for name, p in self.models.items()})
 
     def noise(self, points: Points) -> np.ndarray:
         """Standard deviation of one measurement of each, shape (n,)."""
-        return _by_family(points, {name: p.noise for name, p in self.families.items()})
+        return _by_model(points, {name: p.noise for name, p in self.models.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that ``from_dict`` reads back."""
-        families = {name: asdict(p) for name, p in self.families.items()}
-        return {"device": self.device, "launch": self.launch, "launch_op": self.launch_op, "families": families}
+        models = {name: asdict(p) for name, p in self.models.items()}
+        return {"device": self.device, "launch": self.launch, "launch_op": self.launch_op, "models": models}
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Prior:
         """Read what ``to_dict`` wrote; KeyError or TypeError where it is something else."""
-        families = {name: FamilyPrior(**p) for name, p in content["families"].items()}
-        return Prior(**{**content, "families": families})
+        models = {name: ModelPrior(**p) for name, p in content["models"].items()}
+        return Prior(**{**content, "models": models})
 
 
-def _within(a: Points, b: Points, family: str, p: FamilyPrior) -> np.ndarray:
-    """Covariance beyond the device's level, between kernels of one family."""
-    same = _same(a.op, b.op)
+def _within(a: Points, b: Points, model: str, p: ModelPrior) -> np.ndarray:
+    """Covariance beyond the device's level, between kernels of one tile model."""
+    op, kind, run = (_same(getattr(a, name), getattr(b, name)) for name in ("op", "kind", "run"))
+    same = op * kind * run
     effects, distance = np.zeros_like(same), np.zeros_like(same)
-    for place in range(len(LENGTHS[family])):
+    for place in range(len(LENGTHS[model])):
         apart = np.square((a.inputs[:, place, None] - b.inputs[None, :, place]) / p.reach)
         effects += p.alone**2 * np.exp(-0.5 * apart)
         distance += apart
     effects += p.joint**2 * np.exp(-0.5 * distance)
-    levels = p.family**2 + p.op**2 * same + p.dtype**2 * _same(a.dtype, b.dtype)
+    levels = p.model**2 + p.op**2 * op + p.run**2 * run + p.kind**2 * kind
     return levels + effects * (p.alike + (1.0 - p.alike) * same)
 
 
-def _total(family: str, p: FamilyPrior) -> float:
-    return p.family**2 + p.op**2 + p.dtype**2 + len(LENGTHS[family]) * p.alone**2 + p.joint**2
+def _total(model: str, p: ModelPrior) -> float:
+    return p.model**2 + p.op**2 + p.kind**2 + p.run**2 + len(LENGTHS[model]) * p.alone**2 + p.joint**2
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -126,11 +128,11 @@ def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _names(points: Points) -> np.ndarray:
-    return np.char.add(np.char.add(points.family.astype(str), "/"), points.op.astype(str))
+    return np.char.add(np.char.add(points.model.astype(str), "/"), points.op.astype(str))
 
 
-def _by_family(points: Points, values: Mapping[str, float]) -> np.ndarray:
-    names, codes = np.unique(points.family, return_inverse=True)
+def _by_model(points: Points, values: Mapping[str, float]) -> np.ndarray:
+    names, codes = np.unique(points.model, return_inverse=True)
     return np.array([values[str(name)] for name in names])[codes]
 
 

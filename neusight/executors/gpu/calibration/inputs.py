@@ -1,4 +1,4 @@
-"""What a correction may depend on: points in a space of dimensionless inputs, a few for each family of kernels."""
+"""What a correction may depend on: points in a space of dimensionless inputs, a few for each tile model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 
 from neusight.executors.gpu.features import Situation, feature_matrix
 from neusight.executors.gpu.features.formulas import FORMULAS
+from neusight.executors.gpu.predictor import answering_model
+from neusight.executors.gpu.tile_models.artifact import kernel_kinds
+from neusight.kernels import KernelBatch
 
-_PRODUCT = {
+_LANES = {
     "log2_duration": 4.0,
     "log2_waves": 4.0,
     "wave_efficiency": 0.25,
@@ -22,26 +25,38 @@ _PRODUCT = {
     "compute_over_dram": 1.0,
     "log2_throttle": 0.25,
 }
-_STREAM = {"log2_duration": 4.0, "log2_bytes_over_l2": 4.0, "compute_over_dram": 4.0, "write_share": 1.0}
+_LIMITS = {"log2_duration": 4.0, "compute_share": 1.0, "dram_share": 1.0, "added_share": 1.0, "log2_throttle": 0.25}
+"""What limits a kernel with a law of its own."""
+_RUN = {"hot": 0.5, "in_graph": 1.0}
+"""What is in caches, and how it is launched."""
 
 LENGTHS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
-        "gemm": _PRODUCT,
-        "grouped_gemm": _PRODUCT,
-        "attention": {name: _PRODUCT[name] for name in _PRODUCT if name != "padding_efficiency"},
-        "conv2d": _PRODUCT | {"log2_in_channels": 2.0, "log2_out_channels": 2.0, "log2_image": 2.0},
-        "elementwise": _STREAM,
-        "memory": _STREAM,
-        "optimizer": _STREAM,
-        "row_reduction": {
-            "log2_cols": 0.4,
-            "log2_bytes_over_l2": 2.0,
-            "log2_flight_over_l2": 2.0,
-            "keeps_row_in_registers": 1.0,
+        "gemm": _LANES,
+        "conv2d": _LANES | {"log2_in_channels": 2.0, "log2_out_channels": 2.0, "log2_image": 2.0},
+        "matrix": {
+            **(_LIMITS | _RUN),
+            **{"log2_products_waves": 2.0, "wave_efficiency": 0.25, "padding_efficiency": 0.5, "log2_depth": 2.0},
+            **{"log2_rows": 2.0, "log2_parts": 2.0, "equal_values": 1.0},
+        },
+        "attention": {
+            **(_LIMITS | _RUN | {"serial_share": 1.0}),
+            **{"attention_log2_blocks_per_sm": 2.0, "attention_round_fill": 0.25, "attention_log2_parts": 2.0},
+            **{"attention_log2_queries": 4.0, "attention_log2_keys": 2.0, "attention_log2_group": 2.0},
+            **{"attention_log2_width": 1.0, "attention_cache_size": 1.0, "attention_window_share": 0.5},
+        },
+        "moe": {
+            **(_LIMITS | _RUN),
+            **{"moe_rows": 2.0, "moe_waves": 2.0, "moe_wave_fill": 0.25, "moe_groups": 2.0, "moe_skew": 1.0},
+            **{"moe_intensity": 2.0, "moe_width": 2.0, "moe_depth": 2.0},
+        },
+        "stream": {
+            **{"log2_duration": 4.0, "dram_share": 1.0, "added_share": 1.0, "serial_share": 1.0, "in_graph": 1.0},
+            **{"stream_hot": 0.5, "stream_l2_fill": 2.0, "stream_cols": 1.0, "stream_flops": 2.0, "stream_bytes": 2.0},
         },
     }
 )
-"""Inputs of each family with the distance at which kernels begin to say little of each other: a factor of four in
+"""Inputs of each tile model with the distance at which kernels begin to say little of each other: a factor of four in
 extents and times of products, a step in what is yes or no. In units of the formulas of
 ``neusight.executors.gpu.features``."""
 
@@ -51,59 +66,59 @@ def _log2_duration(s: Situation) -> np.ndarray:
     return np.log2(s.expected_s / s.device.launch_overhead_s)
 
 
-def _log2_throttle(s: Situation) -> np.ndarray:
-    """How much the power limit is expected to stretch the kernel."""
-    return np.log2(s.throttle)
-
-
-_OWN: Mapping[str, Callable[[Situation], np.ndarray]] = MappingProxyType(
-    {"log2_duration": _log2_duration, "log2_throttle": _log2_throttle}
-)
+_OWN: Mapping[str, Callable[[Situation], np.ndarray]] = MappingProxyType({"log2_duration": _log2_duration})
 
 
 @dataclass(frozen=True)
 class Points:
     """Kernels as points of the correction; every column has n rows.
 
-    ``inputs`` has shape (n, width): a family's inputs over their lengths, in the order of ``LENGTHS``, and zeros after
-    them. They mean something between kernels of one family only.
+    ``model`` is the tile model that answers them, ``kind`` what errors are told by, see ``kinds_of``, ``run`` who runs
+    them with what: programs of their own for the same work. ``inputs`` has shape (n, width): a model's inputs over
+    their lengths, in the order of ``LENGTHS``, and zeros after them. They mean something between kernels of one model
+    only.
     """
 
-    family: np.ndarray
+    model: np.ndarray
+    kind: np.ndarray
     op: np.ndarray
-    dtype: np.ndarray
+    run: np.ndarray
     inputs: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.family)
+        return len(self.model)
 
     def take(self, index: np.ndarray) -> Points:
         """The points that ``index`` (integers or a mask) selects."""
         return Points(*(getattr(self, f.name)[index] for f in fields(Points)))
 
-    @property
-    def kind(self) -> np.ndarray:
-        """Op of products and of row-wise kernels, family of others: what errors are told by."""
-        by_op = np.isin(self.family, ["gemm", "row_reduction"])
-        return np.where(by_op, self.op, self.family)
-
 
 WIDTH = max(len(lengths) for lengths in LENGTHS.values())
 
 
+def kinds_of(batch: KernelBatch) -> np.ndarray:
+    """``kernel_kinds`` of products and of row-wise kernels, shape (n,); others have their family for an operator."""
+    if batch.family in ("gemm", "row_reduction"):
+        return kernel_kinds(batch)
+    return kernel_kinds(KernelBatch(batch.family, {**batch.columns, "op": np.full(len(batch), batch.family)}))
+
+
 def points_of(s: Situation) -> Points:
-    """The kernels of a situation."""
-    lengths = LENGTHS[s.batch.family]
+    """The kernels of a situation, which one tile model answers."""
+    batch = s.batch
+    model = str(answering_model(batch, s.device)[0])
+    lengths = LENGTHS[model]
     shared = [name for name in lengths if name in FORMULAS]
     columns = dict(zip(shared, feature_matrix(s, shared).T, strict=True))
     columns |= {name: _OWN[name](s) for name in lengths if name in _OWN}
-    inputs = np.zeros((len(s.batch), WIDTH))
+    inputs = np.zeros((len(batch), WIDTH))
     for place, (name, length) in enumerate(lengths.items()):
         inputs[:, place] = columns[name] / length
     return Points(
-        family=np.full(len(s.batch), s.batch.family),
-        op=s.batch["op"].astype(str),
-        dtype=s.batch["dtype"].astype(str),
+        model=np.full(len(batch), model),
+        kind=kinds_of(batch),
+        op=batch["op"].astype(str),
+        run=np.char.add(np.char.add(s.conditions.engine.astype(str), "/"), s.conditions.variant.astype(str)),
         inputs=inputs,
     )
 

@@ -16,7 +16,7 @@ from neusight.executors.gpu.expected.matrix import (
     Product,
     clock_gain,
     dram_pj_per_byte,
-    flop_energy_j,
+    product_energy_j,
     reads_shared_memory,
 )
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
@@ -285,7 +285,8 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
         physics: η, μ, ξ, l, K_0, λ and the rest, group ``attention``.
 
     Source: FlashAttention-2 (Dao 2023) and -3 (Shah et al. 2024), their tiles; Little's law; constants fitted.
-    Validity: forward on NVIDIA GPUs from Ampere on in 16 and 8 bit; windows, grouped and latent heads.
+    Validity: forward on NVIDIA GPUs from Ampere on in 16 and 8 bit; windows, grouped and latent heads. Other dtypes
+    and older GPUs by the same law at their own peak rates, on the ordinary pipelines where there are no matrix units.
     """
     s = _Scores.of(batch, device, conditions, physics)
     blocks = _Blocks.of(s)
@@ -301,7 +302,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
         l2_s=l2_s,
         serial_s=serial_s,
         added_s=start_s(device, conditions, physics) + _chain_s(s) + _beside_s(s, parts),
-        switching_j=law.energy * s.flops * scores * flop_energy_j(unit, device, physics),
+        switching_j=law.energy * s.flops * scores * product_energy_j(unit, batch["dtype"], device, physics),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=law.overlap,
     )

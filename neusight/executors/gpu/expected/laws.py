@@ -71,19 +71,17 @@ LAWS: dict[str, Law] = {
     "stream": Law(tile=tile, times=partial(_untiled, stream_times), shape=stream_shape),
 }
 """Laws by name, which is also the name of the tile model that corrects them."""
-_ON_MATRIX_UNITS = {
-    **dict.fromkeys(("gemm", "conv2d"), "matrix"),
-    "attention": "attention",
+BY_FAMILY = {
     **dict.fromkeys(("moe", "grouped_gemm"), "moe"),
+    **dict.fromkeys(("elementwise", "row_reduction", "memory", "optimizer"), "stream"),
+    "attention": "attention",
 }
-_STREAMS = ("elementwise", "row_reduction", "memory", "optimizer")
+"""Laws that hold for a family in every dtype."""
 
 
 def law_names(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
-    """Name of the law of each kernel, shape (n,); "" for products on the ordinary pipelines, which have their
-    families'.
-    """
-    if batch.family in _STREAMS:
-        return np.full(len(batch), "stream")
+    """Name of the law of each kernel, shape (n,); "" for products and convolutions on the ordinary pipelines."""
+    if batch.family in BY_FAMILY:
+        return np.full(len(batch), BY_FAMILY[batch.family])
     units = set(device.matrix_flops_per_s) - {"float64", "float32"}
-    return np.where(np.isin(batch["dtype"], list(units)), _ON_MATRIX_UNITS[batch.family], "")
+    return np.where(np.isin(batch["dtype"], list(units)), "matrix", "")

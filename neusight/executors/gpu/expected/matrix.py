@@ -20,6 +20,7 @@ from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
+from neusight.laws.power import flop_energy_j
 
 TILES: tuple[tuple[int, int], ...] = (
     *((256, 128), (128, 256), (192, 128), (128, 192), (128, 128), (256, 64), (64, 256)),
@@ -69,8 +70,8 @@ class Product:
         if batch.family == "conv2d":
             groups, m, n, k = conv_gemm(batch)
             return cls(m, n, k, groups, size, size, result_bytes(batch), rates)
-        extents = (batch[name].astype(float) for name in ("m", "n", "k", "batch"))
-        return cls(*extents, size, weight_bytes(batch), result_bytes(batch), rates)
+        m, n, k, products = (batch[name].astype(float) for name in ("m", "n", "k", "batch"))
+        return cls(m, n, k, products, size, weight_bytes(batch), result_bytes(batch), rates)
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def matrix_times(
         * p.m
         * p.n
         * p.k
-        * flop_energy_j(p, device, physics)
+        * _unit_energy_j(p, device, physics)
         * np.where(conditions.random, 1.0, matrix.quiet_energy),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=matrix.overlap,
@@ -245,7 +246,15 @@ def compulsory(p: Product) -> np.ndarray:
     return p.batch * (p.m * p.k * p.a_bytes + p.k * p.n * p.b_bytes + p.m * p.n * p.c_bytes)
 
 
-def flop_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def product_energy_j(p: Product, dtype: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    """Energy [J] of a FLOP of products in these dtypes: on matrix units, or on the ordinary pipelines where the device
+    has no such units for a dtype.
+    """
+    on_units = np.isin(dtype, list(device.matrix_flops_per_s))
+    return np.where(on_units, _unit_energy_j(p, device, physics), flop_energy_j(device, physics))
+
+
+def _unit_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarray:
     r"""Energy [J] of a FLOP on matrix units, all of the SM included.
 
     .. math:: E = E_0 \left(\frac{l}{7}\right)^a \left(\frac{F}{2048}\right)^{-b}
@@ -253,7 +262,8 @@ def flop_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarra
     Args:
         p: dtype's rate gives F, 16-bit FLOP a clock of an SM.
         device: l, process node [nm].
-        physics: E_0 ``pj_per_flop`` [pJ], a ``node_exponent``, b ``unit_exponent``; half the bits cost ``narrow_energy``.
+        physics: E_0 ``pj_per_flop`` [pJ], a ``node_exponent``, b ``unit_exponent``; half the bits cost
+            ``narrow_energy``.
 
     Source: form from what boards sustain under their limits: the kind of unit matters more than the node; fitted.
     Validity: NVIDIA GPUs of 4 to 12 nm.

@@ -17,7 +17,7 @@ from neusight.executors.gpu.expected.matrix import (
     Product,
     clock_gain,
     dram_pj_per_byte,
-    flop_energy_j,
+    product_energy_j,
     reads_shared_memory,
 )
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
@@ -66,6 +66,7 @@ class Groups:
     tokens: np.ndarray
     offered: np.ndarray
     even: np.ndarray
+    dtype: np.ndarray
     block: np.ndarray
     triton: np.ndarray
     usual: np.ndarray
@@ -92,7 +93,7 @@ def moe_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, ph
         physics: n_k, c and the rest, group ``moe``; shared laws of matrix units and L2.
 
     Source: vLLM's and SGLang's ``fused_moe`` and TensorRT-LLM's ``moe_kernels.cu`` for what runs; constants fitted.
-    Validity: bfloat16 and 8-bit layers on NVIDIA GPUs from Ampere on.
+    Validity: bfloat16 and 8-bit layers on NVIDIA GPUs from Ampere on; other dtypes by the same law at their peak rates.
     """
     setting = _Setting(device, conditions, physics)
     up, down = (_experts(product, batch, conditions, device) for product in products_of(batch))
@@ -116,7 +117,8 @@ def grouped_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions
         conditions: what caches hold of the weights, h_w; of the activations it is what fits, h_a.
         physics: shares of the rate, group ``moe``; the law of tiles, group ``matrix``.
 
-    Source: as for single products, see ``matrix_times``. Validity: bfloat16 and 8-bit products on NVIDIA GPUs.
+    Source: as for single products, see ``matrix_times``. Validity: bfloat16 and 8-bit products on NVIDIA GPUs;
+    other dtypes by the same law at their peak rates.
     """
     found = _product_times(_grouped(batch, conditions, device), _Setting(device, conditions, physics))
     return replace(found, added_s=start_s(device, conditions, physics))
@@ -196,7 +198,13 @@ def _kinds(batch: KernelBatch, conditions: Conditions) -> dict[str, np.ndarray]:
     # Where these engines' own benchmarks call FlashInfer's CUTLASS kernels, nothing tunes them.
     bare = (sglang & ~narrow) | (vllm & narrow & ~block)
     fallback = (conditions.variant == "cutlass") & bare
-    return {"block": block, "triton": triton, "usual": triton & sglang & ~block, "fallback": fallback}
+    return {
+        "dtype": batch["dtype"],
+        "block": block,
+        "triton": triton,
+        "usual": triton & sglang & ~block,
+        "fallback": fallback,
+    }
 
 
 def _row_tiles(groups: Groups, tile_m: np.ndarray | float, physics: Physics) -> np.ndarray:
@@ -290,7 +298,7 @@ def _product_times(groups: Groups, setting: _Setting) -> Times:
         l2_s=l2_s,
         serial_s=chain * step_s + _empty_s(groups, tile_m, tile_n, tiles, setting),
         added_s=np.zeros(len(hot)),
-        switching_j=2.0 * groups.pairs * p.n * p.k * flop_energy_j(p, device, physics),
+        switching_j=2.0 * groups.pairs * p.n * p.k * product_energy_j(p, groups.dtype, device, physics),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=matrix.overlap,
     )

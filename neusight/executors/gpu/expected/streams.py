@@ -14,6 +14,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.matrix import dram_pj_per_byte
 from neusight.executors.gpu.expected.times import Times
+from neusight.executors.gpu.tiling.decompose import row_parts
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct, element_bytes, work_of
@@ -107,7 +108,7 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     hot = _hot(s, device, conditions, physics)
     cold = s.bytes * (1.0 - hot) + s.again_bytes * _missed(s, batch, device, physics)
     clocked = device.sm_count * device.boost_clock_hz
-    steps_s = np.maximum(_rows_s(s, device, physics), _steps_s(batch, conditions, s, device, physics))
+    steps_s = np.maximum(_rows_s(batch, s, device, physics), _steps_s(batch, conditions, s, device, physics))
     under_way = device.sm_count * stream.flight_bytes / stream.latency_s
     start_s = s.passes * stream.start_cycles / device.boost_clock_hz
     return Times(
@@ -183,13 +184,14 @@ def _blocks_of_sm(s: Stream, device: DeviceSpec) -> np.ndarray:
     return np.clip(np.floor(device.max_threads_per_sm / s.threads), 1.0, device.max_blocks_per_sm)
 
 
-def _rows_s(s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
-    """Time for which SMs take rows, as many at a time as they hold [s]."""
+def _rows_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    """Time for which SMs take rows, or parts of long ones, as many at a time as they hold [s]."""
     stream = physics.stream
-    steps = np.ceil(s.cols / (s.threads * s.vector))
+    parts = row_parts(batch, device) if batch.family == "row_reduction" else 1.0
+    steps = np.ceil(s.cols / parts / (s.threads * s.vector))
     blocks = _blocks_of_sm(s, device)
     row_s = (stream.row_cycles + _step_cycles(blocks * s.threads, physics) * steps) / device.boost_clock_hz
-    waves = np.maximum(s.rows / (device.sm_count * blocks), 1.0)
+    waves = np.maximum(s.rows * parts / (device.sm_count * blocks), 1.0)
     return np.where(s.rows > 0, waves * row_s, 0.0)
 
 

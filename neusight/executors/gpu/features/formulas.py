@@ -9,9 +9,7 @@ import numpy as np
 from neusight.errors import CoverageError, nearest
 from neusight.executors.gpu.features.convolution import FUSED, IMPLICIT, STEPS, ConvPlan
 from neusight.executors.gpu.features.situation import Situation
-from neusight.executors.gpu.tiling.decompose import WARP_SOFTMAX_COLS
 from neusight.kernels import KernelBatch
-from neusight.kernels.work import attention_pairs
 
 Formula = Callable[[Situation], np.ndarray]
 FORMULAS: dict[str, Formula] = {}
@@ -115,76 +113,9 @@ def aligned_k_32(s: Situation) -> np.ndarray:
 
 
 @formula
-def is_single_product(s: Situation) -> np.ndarray:
-    """One product (linear, a convolution) rather than many small ones (bmm, attention)."""
-    return s.tiling.batch == 1
-
-
-@formula
-def log2_panel_over_l2(s: Situation) -> np.ndarray:
-    """Bytes a wave of blocks reads together, over L2."""
-    return _log2(s.panels.panel / s.device.l2_capacity_bytes, -6, 6)
-
-
-@formula
-def log2_bytes_over_l2(s: Situation) -> np.ndarray:
-    """Compulsory bytes over L2."""
-    return _log2(s.work.bytes / s.device.l2_capacity_bytes, -6, 6)
-
-
-@formula
-def log2_flight_over_l2(s: Situation) -> np.ndarray:
-    """Bytes of the rows in flight over L2: whether a second pass over a row finds it there."""
-    return _log2(s.in_flight_bytes / s.device.l2_capacity_bytes, -6, 6)
-
-
-@formula
-def log2_cols(s: Situation) -> np.ndarray:
-    """Length of a row."""
-    return _log2(s.batch["cols"].astype(float), 0, 18)
-
-
-@formula
-def is_softmax(s: Situation) -> np.ndarray:
-    """A softmax or log-softmax rather than a normalisation or a sum."""
-    return np.char.find(s.batch["op"].astype(str), "softmax") >= 0
-
-
-@formula
-def keeps_row_in_registers(s: Situation) -> np.ndarray:
-    """Warp softmax, up to ``WARP_SOFTMAX_COLS``: one pass."""
-    return is_softmax(s) & (s.batch["cols"] <= WARP_SOFTMAX_COLS)
-
-
-@formula
-def vector_loads(s: Situation) -> np.ndarray:
-    """Rows are a multiple of four elements."""
-    return s.batch["cols"] % 4 == 0
-
-
-@formula
-def write_share(s: Situation) -> np.ndarray:
-    """Written bytes over all bytes."""
-    return s.work.write_bytes / np.maximum(s.work.bytes, 1.0)
-
-
-@formula
 def compute_over_dram(s: Situation) -> np.ndarray:
     """log2 of expected arithmetic time over expected DRAM time."""
     return _log2(s.compute_s / np.maximum(s.dram_s, 1e-30), -8, 4)
-
-
-@formula
-def unmasked_share(s: Situation) -> np.ndarray:
-    """Share of an attention's query-key pairs that mask and window leave."""
-    b = s.batch
-    return attention_pairs(b) / (b["q_len"].astype(float) * b["kv_len"])
-
-
-@formula
-def is_backward(s: Situation) -> np.ndarray:
-    """A gradient rather than a forward pass."""
-    return np.char.endswith(s.batch["op"].astype(str), "backward")
 
 
 @formula
@@ -247,23 +178,6 @@ def plan_behind_fused(s: Situation) -> np.ndarray:
 def plan_behind_steps(s: Situation) -> np.ndarray:
     """The same of Winograd in three steps."""
     return _behind(s, STEPS)
-
-
-@formula
-def runs_in_steps(s: Situation) -> np.ndarray:
-    """Winograd in three steps is expected to be the fastest algorithm."""
-    return _runs(s, STEPS)
-
-
-@formula
-def runs_fused(s: Situation) -> np.ndarray:
-    """Fused Winograd is expected to be the fastest algorithm."""
-    return _runs(s, FUSED)
-
-
-def _runs(s: Situation, algorithm: int) -> np.ndarray:
-    plan = s.conv_plan
-    return np.zeros(len(s.batch), dtype=bool) if plan is None else plan.applies & (plan.algorithm == algorithm)
 
 
 def _behind(s: Situation, algorithm: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Features of kernels whose family has a law of its own: what limits them, how they lie on the device, who runs them."""
+"""Features of kernels with a law of their own: what limits them, how they lie on the device, who runs them."""
 
 from __future__ import annotations
 

@@ -18,12 +18,11 @@ from neusight.executors.gpu.expected.laws import LAWS, law_names
 from neusight.executors.gpu.expected.times import Times, hot_share
 from neusight.executors.gpu.features.convolution import ConvPlan, plan_convolutions
 from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
-from neusight.executors.gpu.tiling.decompose import WARP_SOFTMAX_COLS
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import Work, conv_gemm, element_bytes, filled_groups, work_of
-from neusight.laws.bounds import GEMM_FAMILIES, Bound, bound_of, flops_per_s, l2_bytes_per_s
-from neusight.laws.cache import Panels, gemm_dram_bytes, reread_missed_share, reusable_l2_bytes
+from neusight.kernels.work import Work, conv_gemm, element_bytes, work_of
+from neusight.laws.bounds import Bound, bound_of, flops_per_s, l2_bytes_per_s
+from neusight.laws.cache import Panels, gemm_dram_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.power import (
@@ -37,13 +36,14 @@ from neusight.laws.waves import idle_factor, issue_share, rounds
 
 LEAST_GAP = 1.02
 """Expected time over bound, at least (assumption: no kernel was seen closer), so that its logit stays finite."""
-ONE_PASS = ("sum", "mean", "max", "argmax", "amax", "cumsum", "prod", "any", "all", "norm", "var")
-"""Row-wise operators that read their input once (PyTorch, ``Reduce.cuh``)."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Kernels of one family on one device. All columns have shape (n,)."""
+    """Kernels of one family on one device. All columns have shape (n,).
+
+    As it stands, products and convolutions on the ordinary pipelines of an SM.
+    """
 
     batch: KernelBatch
     device: DeviceSpec
@@ -64,13 +64,8 @@ class Situation:
         return self.bound.bound_s
 
     @cached_property
-    def product(self) -> bool:
-        """Whether the family multiplies matrices in tiles."""
-        return self.batch.family in GEMM_FAMILIES
-
-    @cached_property
     def panels(self) -> Panels:
-        """What a wave of blocks reads together, for products."""
+        """What a wave of blocks reads together."""
         return _panels(self)
 
     @cached_property
@@ -88,36 +83,23 @@ class Situation:
     @cached_property
     def dram_bytes(self) -> np.ndarray:
         """Expected DRAM traffic [B]."""
-        if self.product:
-            tiled = gemm_dram_bytes(self.work.bytes, self.panels, self.tiling.waves, self.device, self.physics)
-            return self._planned("dram_bytes", tiled)
-        extra = reread_bytes(self)
-        missed = reread_missed_share(self.in_flight_bytes, reusable_l2_bytes(self.device), self.physics)
-        return self.work.bytes + extra * missed
+        tiled = gemm_dram_bytes(self.work.bytes, self.panels, self.tiling.waves, self.device, self.physics)
+        return self._planned("dram_bytes", tiled)
 
     @cached_property
     def l2_bytes(self) -> np.ndarray:
         """Expected traffic between L2 and the SMs [B]."""
-        if self.product:
-            return self._planned("dram_bytes", self.panels.unshared)
-        return self.work.bytes + reread_bytes(self)
-
-    @cached_property
-    def in_flight_bytes(self) -> np.ndarray:
-        """Bytes of the rows that resident blocks work on at one time [B]."""
-        t = self.tiling
-        running = np.minimum(t.tile_count, t.resident * t.sm_count)
-        return running * t.tile_m * t.tile_n * element_bytes(self.batch)
+        return self._planned("dram_bytes", self.panels.unshared)
 
     @cached_property
     def compute_s(self) -> np.ndarray:
         """Expected time of the arithmetic [s]."""
-        return self._planned("compute_s", _product_compute_s(self)) if self.product else self._vector_compute_s()
+        return self._planned("compute_s", _product_compute_s(self))
 
     @cached_property
     def dram_s(self) -> np.ndarray:
-        """Expected time of the DRAM traffic [s]: ``bytes · lane_waste^x / sustained bandwidth``."""
-        return self.dram_bytes * lane_waste(self) ** self.physics.lanes.thread_waste / self.dram_bytes_per_s
+        """Expected time of the DRAM traffic [s]: ``bytes / sustained bandwidth``."""
+        return self.dram_bytes / self.dram_bytes_per_s
 
     @cached_property
     def l2_s(self) -> np.ndarray:
@@ -132,13 +114,12 @@ class Situation:
     @cached_property
     def unlimited_s(self) -> np.ndarray:
         r"""Expected time at full clock [s]: :math:`(t_c^p + t_d^p + t_2^p)^{1/p}`, the resources' times in a norm
-        whose exponent is fitted (``overlap``, ``stream_overlap``); convolutions as planned.
+        whose exponent is fitted (``lanes.overlap``); convolutions as planned.
         """
-        overlap = self.physics.lanes.overlap if self.product else self.physics.lanes.stream_overlap
+        overlap = self.physics.lanes.overlap
         times = np.stack([self.compute_s, self.dram_s, self.l2_s])
         largest = np.maximum(times.max(axis=0), 1e-12)
-        joined = largest * ((times / largest) ** overlap).sum(axis=0) ** (1 / overlap)
-        return self._planned("unlimited_s", joined) if self.product else joined
+        return self._planned("unlimited_s", largest * ((times / largest) ** overlap).sum(axis=0) ** (1 / overlap))
 
     @cached_property
     def switching_j(self) -> np.ndarray:
@@ -183,16 +164,10 @@ class Situation:
         plan = self.conv_plan
         return otherwise if plan is None else np.where(plan.applies, getattr(plan, name), otherwise)
 
-    def _vector_compute_s(self) -> np.ndarray:
-        even = rounds(self.tiling.tile_count, self.tiling.sm_count, self.physics.lanes.tail_share) / np.maximum(
-            self.tiling.waves, 1e-9
-        )
-        return self.work.flops / (flops_per_s(self.batch, self.device) * self.physics.lanes.vector_share) * even
-
 
 @dataclass(frozen=True)
 class LawfulSituation(Situation):
-    """Kernels whose family has a law of its own, under the conditions in which they run."""
+    """Kernels with a law of their own, under the conditions in which they run."""
 
     law: str = ""
 
@@ -203,30 +178,37 @@ class LawfulSituation(Situation):
 
     @cached_property
     def compute_s(self) -> np.ndarray:
+        """Time of the arithmetic [s]."""
         return self.times.compute_s
 
     @cached_property
     def dram_s(self) -> np.ndarray:
+        """Time of the DRAM traffic [s]."""
         return self.times.dram_s
 
     @cached_property
     def l2_s(self) -> np.ndarray:
+        """Time of the L2 traffic [s]."""
         return self.times.l2_s
 
     @cached_property
     def unlimited_s(self) -> np.ndarray:
+        """Time at full clock without what comes before and after [s]."""
         return self.times.unlimited_s
 
     @cached_property
     def switching_j(self) -> np.ndarray:
+        """Energy of the arithmetic at boost clock [J]."""
         return self.times.switching_j
 
     @cached_property
     def traffic_j(self) -> np.ndarray:
+        """Energy of moving bytes [J]."""
         return self.times.traffic_j
 
     @cached_property
     def added_s(self) -> np.ndarray:
+        """What comes before and after the work [s]: start, end, further small kernels."""
         return self.times.added_s
 
     @cached_property
@@ -264,56 +246,9 @@ def situate(
     return LawfulSituation(batch, device, work, bound, found, known, physics, law)
 
 
-def lane_waste(s: Situation) -> np.ndarray:
-    r"""Lanes over elements [-] in the steps of a block softmax over its row, at least 1: the last step is partly idle.
-
-    .. math:: w = \lceil c / s \rceil s / c,\quad s = 4 \min(\max(2^{\lceil \log_2 (c / 8) \rceil}, 32), 1024)
-
-    Source: PyTorch, ``SoftMax.cu``: a block has the largest power of two of threads that is at most half of what a
-    step of four elements a thread would need, doubled once, and at most 1024.
-    Validity: float32 softmax of more than ``WARP_SOFTMAX_COLS`` columns c; 1 elsewhere.
-    """
-    waste = np.ones(len(s.batch))
-    if s.batch.family != "row_reduction":
-        return waste
-    cols = s.batch["cols"].astype(float)
-    block = (np.char.find(s.batch["op"].astype(str), "softmax") >= 0) & (cols > WARP_SOFTMAX_COLS)
-    step = 4.0 * np.clip(2.0 ** np.ceil(np.log2(np.maximum(cols, 1.0) / 8.0)), 32.0, 1024.0)
-    return np.where(block, np.ceil(cols / step) * step / np.maximum(cols, 1.0), waste)
-
-
-def reread_bytes(s: Situation) -> np.ndarray:
-    """Bytes [B] that row-wise kernels read again: a block softmax passes three times over its row, a normalisation or a
-    gradient twice. Warp softmax keeps its row in registers; sums and pointwise kernels read once.
-
-    Source: PyTorch's kernels (``SoftMax.cu``, ``layer_norm_kernel.cu``). Validity: eager PyTorch, not fused kernels.
-    """
-    if s.batch.family != "row_reduction":
-        return np.zeros(len(s.batch))
-    ops = s.batch["op"].astype(str)
-    softmax = np.char.find(ops, "softmax") >= 0
-    once = (softmax & (s.batch["cols"] <= WARP_SOFTMAX_COLS)) | np.isin(ops, ONE_PASS)
-    passes = np.where(once, 0.0, np.where(ops == "softmax", 2.0, 1.0))
-    return passes * s.work.read_bytes
-
-
-def _product_extents(s: Situation) -> tuple[np.ndarray, np.ndarray]:
-    """(m, n) of the product a kernel computes."""
-    if s.batch.family == "gemm":
-        return s.batch["m"].astype(float), s.batch["n"].astype(float)
-    if s.batch.family == "conv2d":
-        return conv_gemm(s.batch)[1:3]
-    if s.batch.family == "grouped_gemm":
-        return s.batch["tokens"] / filled_groups(s.batch)[0], s.batch["n"].astype(float)
-    return s.batch["q_len"].astype(float), s.batch["head_dim"].astype(float)
-
-
 def _panels(s: Situation) -> Panels:
     """Blocks that run together cover a nearly square patch of C and share the rows of A and columns of B under it."""
     t, size = s.tiling, element_bytes(s.batch)
-    if s.batch.family == "attention":
-        # Keys and values stay in L2 for all blocks of a head; the compulsory bytes are the traffic.
-        return Panels(np.full(len(size), 1.0), s.work.bytes, s.work.bytes)
     running = np.minimum(t.tile_count, t.resident * t.sm_count)
     patch = np.minimum(running, t.down * t.across)
     rows = np.minimum(t.down, np.ceil(np.sqrt(patch)))
@@ -322,7 +257,7 @@ def _panels(s: Situation) -> Panels:
     products = np.maximum(1.0, running / (t.down * t.across))
     panel = products * (rows * t.tile_m + cols * t.tile_n) * t.depth * size
     waves = np.ceil(t.tile_count / running)
-    m, n = _product_extents(s)
+    m, n = conv_gemm(s.batch)[1:3] if s.batch.family == "conv2d" else (s.batch[name].astype(float) for name in "mn")
     # Partial results are read again to be summed.
     written = t.batch * m * n * size * np.where(t.parts > 1.0, 2.0, 1.0)
     every = t.tile_count * (t.tile_m + t.tile_n) * t.depth * size
@@ -336,7 +271,7 @@ def _product_compute_s(s: Situation) -> np.ndarray:
 
     Arithmetic and operands from shared memory overlap, and a narrow tile needs more operands an operation.
 
-    Source: fitted form and constants, see ``Physics``. Validity: tiles of ``TILES``; attention by its own operations.
+    Source: fitted form and constants, see ``Physics``. Validity: tiles of ``TILES``.
     """
     t, physics = s.tiling, s.physics
     intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
@@ -350,19 +285,14 @@ def _product_compute_s(s: Situation) -> np.ndarray:
         / operands
     )
     per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.lanes.prologue_depth)
-    if s.batch.family == "attention":
-        per_tile = s.work.flops / t.tile_count
     busiest = rounds(t.tile_count, t.sm_count, physics.lanes.tail_share)
     resident = np.minimum(t.resident, np.maximum(busiest, 1.0))
     time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident, physics.lanes.idle_cost)
-    return time_s * (1.0 + physics.lanes.misaligned_cost * ~aligned(s))
+    return time_s * (1.0 + physics.lanes.misaligned_cost * ~aligned(s.batch))
 
 
-def aligned(s: Situation) -> np.ndarray:
-    """Whether m, n and k are all multiples of four: rows start on 16-byte boundaries in float32. The rows of a group
-    are whatever the tokens make them.
-    """
-    if s.batch.family not in ("gemm", "grouped_gemm"):
-        return np.ones(len(s.batch), dtype=bool)
-    extents = [s.batch[name] for name in ("m", "n", "k") if name in s.batch.columns]
-    return (np.stack(extents) % 4 == 0).all(axis=0)
+def aligned(batch: KernelBatch) -> np.ndarray:
+    """Whether m, n and k of a product are all multiples of four: rows start on 16-byte boundaries in float32."""
+    if batch.family != "gemm":
+        return np.ones(len(batch), dtype=bool)
+    return (np.stack([batch[name] for name in ("m", "n", "k")]) % 4 == 0).all(axis=0)

@@ -18,6 +18,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
 from neusight.executors.gpu.features import FORMULAS, FeatureContract
 from neusight.executors.gpu.tile_models.protocol import TileModel, backend_class
+from neusight.kernels import KernelBatch
 from neusight.kernels.work import Work
 from neusight.paths import read_json, tile_models_dir
 
@@ -30,13 +31,14 @@ class Manifest:
     """What a tile model is, what it learned from, and how wrong it was on devices it had not seen.
 
     ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, ``intervals`` those of
-    each op, and ``interval_seen`` those for the training devices; ``spread`` is the standard deviation of the log error
-    that all rows of an op share on a device that was not seen; ``levels`` the logit by which each training device and
-    op departs from the model, by ``level_name``; ``domain`` the range of each feature and of the kernels' sizes, the
-    ops and the dtypes in training; ``kinds`` the kinds of SM of the training devices, and ``trust`` the share of what was
-    learned that holds on devices of other kinds (chosen by leaving kinds out); ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of
-    the training devices each vendor made; ``simulator`` what stands for the devices where they are no GPUs: such a
-    model answers the simulator's own package alone, which has the formulas of its features.
+    each kind of kernel, ``interval_seen`` and ``intervals_seen`` those for the training devices; ``spread`` is the
+    standard deviation of the log error that all rows of a kind share on a device that was not seen; ``levels`` the
+    logit by which each training device and kind departs from the model, by ``level_name``; ``domain`` the range of each
+    feature and of the kernels' sizes, the ops and the dtypes in training; ``kinds`` the kinds of SM of the training
+    devices, and ``trust`` the share of what was learned that holds on devices of other kinds (chosen by leaving kinds
+    out); ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of the training devices each
+    vendor made; ``simulator`` what stands for the devices where they are no GPUs: such a model answers the simulator's
+    own package alone, which has the formulas of its features.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Manifest:
     metrics: dict[str, Any]
     versions: dict[str, str]
     intervals: dict[str, list[float]] = field(default_factory=dict)
+    intervals_seen: dict[str, list[float]] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
     cleaning: dict[str, int] = field(default_factory=dict)
     vendors: dict[str, int] = field(default_factory=dict)
@@ -81,15 +84,16 @@ class Artifact:
         trust = self.trust(device)
         return prior[None] + trust * (self.model.logits(features, prior) - prior) if trust else prior[None]
 
-    def level(self, gpu: str, op: str, dtype: str = "float32") -> float | None:
-        """A training device's own logit for an op in a dtype; the mean of its other dtypes where it did not run that,
-        of its other ops where it did not run the op; None for other devices.
+    def level(self, gpu: str, kind: str) -> float | None:
+        """A training device's own logit for a kind of kernel, see ``kernel_kinds``; the mean of its other kinds of the
+        operator where it did not run that, of all its kinds where it did not run the operator; None for other devices.
         """
         own = self._levels_by_gpu.get(gpu)
         if own is None:
             return None
-        alike = [v for name, v in own.items() if name.split("/")[1] == op] or list(own.values())
-        return own.get(level_name(gpu, op, dtype), sum(alike) / len(alike))
+        op = kind.split(" ")[0]
+        alike = [v for name, v in own.items() if name.split("/")[1].split(" ")[0] == op] or list(own.values())
+        return own.get(level_name(gpu, kind), sum(alike) / len(alike))
 
     @cached_property
     def _levels_by_gpu(self) -> dict[str, dict[str, float]]:
@@ -133,9 +137,38 @@ def sm_kind(device: DeviceSpec) -> str:
     return f"{device.vendor} {device.compute_capability or device.architecture}"
 
 
-def level_name(gpu: str, op: str, dtype: str) -> str:
-    """Key of a device's level: ``t4/linear`` in float32, ``t4/linear/float16`` in other dtypes."""
-    return f"{gpu}/{op}" if dtype == "float32" else f"{gpu}/{op}/{dtype}"
+HALVES = {"bfloat16": "float16"}
+"""Dtypes that kernels compute in alike."""
+
+
+def kernel_kinds(batch: KernelBatch) -> np.ndarray:
+    """Kind of each kernel, shape (n,): what is known of errors and of devices is known by kind.
+
+    The operator, in other dtypes than float32 with that (both 16-bit ones count as one), with how 8-bit operands are
+    scaled and what narrow weights lie in memory as, and for attention whether it is a decode: ``linear``, ``linear
+    float16``, ``linear float8 block``, ``forward float16 decode``.
+    """
+    columns = [batch[name] for name in ("op", "dtype", "scaling", "weight_dtype") if name in batch.columns]
+    if batch.family == "attention":
+        columns.append(np.where(batch["q_len"] == 1, "decode", ""))
+    if all((column == column[0]).all() for column in columns):
+        return np.full(len(batch), _kind(*(str(column[0]) for column in columns)))
+    codes = np.zeros(len(batch), dtype=np.int64)
+    for column in columns:
+        distinct, where = np.unique(column, return_inverse=True)
+        codes = codes * len(distinct) + where
+    _, first, where = np.unique(codes, return_index=True, return_inverse=True)
+    return np.array([_kind(*(str(column[row]) for column in columns)) for row in first])[where]
+
+
+def _kind(op: str, dtype: str, *more: str) -> str:
+    words = (op, "" if dtype == "float32" else HALVES.get(dtype, dtype), *more)
+    return " ".join(word for word in words if word)
+
+
+def level_name(gpu: str, kind: str) -> str:
+    """Key of a device's level: ``t4/linear``, ``h100-sxm-80gb/linear float16``."""
+    return f"{gpu}/{kind}"
 
 
 def file_sha256(path: Path) -> str:

@@ -42,7 +42,7 @@ class MlpModel:
     def __init__(
         self,
         *,
-        epochs: int = 40,
+        epochs: int = 25,
         stop: int | None = None,
         hidden: int = 48,
         members: int = 2,

@@ -12,7 +12,6 @@ from neusight.errors import CoverageError
 from neusight.executors.gpu.tiling.library import Products, TileChoice, least_cost_tile
 from neusight.executors.gpu.tiling.split import split_depth
 from neusight.kernels import KernelBatch
-from neusight.kernels.families import HOMES
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
 from neusight.laws.physics import DEFAULT, Physics
@@ -68,32 +67,32 @@ _DECOMPOSERS: dict[str, Decomposer] = {}
 """By family."""
 
 
-def decomposer(family: str) -> Callable[[Decomposer], Decomposer]:
-    """Register the decomposer of a family.
+def decomposer(*families: str) -> Callable[[Decomposer], Decomposer]:
+    """Register the decomposer of families.
 
     Raises:
-        CoverageError: the family has one already.
+        CoverageError: one of them has a decomposer already.
     """
 
     def register(function: Decomposer) -> Decomposer:
-        if family in _DECOMPOSERS:
-            raise CoverageError(f"kernel family '{family}' has a decomposer already: remove one of the two")
-        _DECOMPOSERS[family] = function
+        for family in families:
+            if family in _DECOMPOSERS:
+                raise CoverageError(f"kernel family '{family}' has a decomposer already: remove one of the two")
+        _DECOMPOSERS.update(dict.fromkeys(families, function))
         return function
 
     return register
 
 
 def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics = DEFAULT) -> Tiling:
-    """Cut every kernel of the batch into blocks, those of its family or of the family's home.
+    """Cut every kernel of the batch into blocks.
 
     Raises:
         CoverageError: a family without a decomposer.
     """
-    found = _DECOMPOSERS.get(batch.family) or _DECOMPOSERS.get(HOMES.get(batch.family, ""))
-    if found is None:
+    if batch.family not in _DECOMPOSERS:
         raise CoverageError(f"no tiling for kernel family '{batch.family}': one of {', '.join(_DECOMPOSERS)}")
-    return found(batch, device, choice, physics)
+    return _DECOMPOSERS[batch.family](batch, device, choice, physics)
 
 
 def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, device: DeviceSpec) -> Tiling:
@@ -215,7 +214,7 @@ POINTWISE_THREADS = 128
 """Threads of a block of PyTorch's vectorised kernel, each of which takes four elements (``CUDALoops.cuh``)."""
 
 
-@decomposer("elementwise")
+@decomposer("elementwise", "memory", "optimizer")
 def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Blocks of ``POINTWISE_THREADS`` with four elements each."""
     elements = np.maximum(batch["elements"].astype(float), 1.0)
@@ -253,7 +252,7 @@ def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: P
     softmax = np.char.find(ops, "softmax") >= 0
     warp = softmax & (cols <= WARP_SOFTMAX_COLS)
     per_block = np.where(warp, np.where(cols <= 128, 8.0, 4.0), 1.0)
-    parts = np.where(by_distinct(ops, _keeps_rows_whole) > 0, 1.0, _row_parts(rows, cols, device))
+    parts = row_parts(batch, device)
     threads = np.where(softmax & ~warp, np.clip(2 ** np.floor(np.log2(cols / 4)), 128, 1024), POINTWISE_THREADS)
     threads = np.where(parts > 1.0, REDUCING_THREADS, threads)
     resident = np.minimum(device.max_threads_per_sm / threads, device.max_blocks_per_sm)
@@ -270,14 +269,17 @@ def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: P
     )
 
 
-def _keeps_rows_whole(op: str) -> bool:
-    return any(part in op for part in WHOLE_ROWS)
-
-
-def _row_parts(rows: np.ndarray, cols: np.ndarray, device: DeviceSpec) -> np.ndarray:
-    """Blocks that share a row: enough to fill the device, of threads with ``LEAST_VALUES`` to ``MOST_VALUES`` each."""
+def row_parts(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """Blocks that share a row: 1 where the operator needs it whole, else enough to fill the device, of threads with
+    ``LEAST_VALUES`` to ``MOST_VALUES`` each.
+    """
+    rows, cols = batch["rows"].astype(float), np.maximum(batch["cols"].astype(float), 1.0)
     values = np.ceil(cols / REDUCING_THREADS)
     filling = device.sm_count * (device.max_threads_per_sm // REDUCING_THREADS)
     parts = np.minimum(np.ceil(filling / rows), np.ceil(values / LEAST_VALUES))
-    shared = (values >= MOST_VALUES) & (rows <= filling)
+    shared = (values >= MOST_VALUES) & (rows <= filling) & (by_distinct(batch["op"], _keeps_rows_whole) == 0)
     return np.where(shared, np.maximum(parts, np.ceil(values / MOST_VALUES)), 1.0)
+
+
+def _keeps_rows_whole(op: str) -> bool:
+    return any(part in op for part in WHOLE_ROWS)
