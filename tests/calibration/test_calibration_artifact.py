@@ -61,7 +61,7 @@ def test_another_tile_model_is_refused(calibration: Calibration, predictor: Kern
     with pytest.raises(ArtifactError, match=r"l40s\.json was fitted on another 'gemm' tile model.*neusight calibrate"):
         load_calibrations(path, other)
     without = replace(predictor, artifacts={"gemm": gemm})
-    with pytest.raises(ArtifactError, match="another 'conv2d' tile model"):
+    with pytest.raises(ArtifactError, match="another 'attention' tile model"):
         load_calibrations(path, without)
     assert list(load_calibrations(path, predictor)) == ["l40s"]
 
@@ -91,17 +91,17 @@ def other_inputs(content: dict[str, Any]) -> None:
     content["inputs"]["gemm"]["log2_waves"] *= 2
 
 
-def another_family(content: dict[str, Any]) -> None:
-    content["observations"][0]["family"] = "poetry"
+def another_model(content: dict[str, Any]) -> None:
+    content["observations"][0]["model"] = "poetry"
 
 
 DAMAGES: tuple[tuple[Callable[[dict[str, Any]], Any], str], ...] = (
-    (lambda content: content.update(protocol=99), "protocol 99 is not 1"),
+    (lambda content: content.update(protocol=99), "protocol 99 is not 2"),
     (lambda content: content.pop("noise"), "no calibration of this version"),
     (lambda content: content["prior"].update(mood=1.0), "no calibration of this version"),
     (lambda content: content["observations"][0].pop("log_ratio"), "no calibration of this version"),
     (other_inputs, "gemm has other inputs"),
-    (another_family, "poetry"),
+    (another_model, "poetry"),
 )
 
 

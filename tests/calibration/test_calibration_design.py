@@ -73,11 +73,9 @@ def test_each_choice_is_the_best_at_its_place(predictor: KernelPredictor, device
 
 def test_rows_of_more_weight_are_chosen_for(predictor: KernelPredictor, device: DeviceSpec) -> None:
     rows = timings(predictor, device, 60)
-    pointwise_rows = rows.points.family == "elementwise"
+    pointwise_rows = rows.points.model == "stream"
     counts = [
-        Counter(rows.points.family[informative(rows, 30, Prior(), np.where(pointwise_rows, weight, 1.0))])[
-            "elementwise"
-        ]
+        Counter(rows.points.model[informative(rows, 30, Prior(), np.where(pointwise_rows, weight, 1.0))])["stream"]
         for weight in (0.1, 10.0)
     ]
     assert counts[0] < counts[1]

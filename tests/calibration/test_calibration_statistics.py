@@ -7,21 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from neusight.executors.gpu.calibration.corrections import FAMILIES, Observations, Posterior, Prior
+from neusight.executors.gpu.calibration.corrections import MODELS, Observations, Posterior, Prior
 from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, joined
 from neusight.learn.calibration.fit import learned_prior
 from neusight.learn.calibration.observe import Timings, linearised, observe
+from neusight.learn.training_data import MODELS as TRAINED
 
 
-def points(count: int, family: str = "gemm", ops: tuple[str, ...] = ("linear", "bmm"), seed: int = 0) -> Points:
+def points(count: int, model: str = "gemm", ops: tuple[str, ...] = ("linear", "bmm"), seed: int = 0) -> Points:
     rng = np.random.default_rng(seed)
     inputs = np.zeros((count, WIDTH))
-    inputs[:, : len(LENGTHS[family])] = rng.uniform(-2, 2, (count, len(LENGTHS[family])))
-    return Points(np.full(count, family), rng.choice(ops, count), rng.choice(["float32", "tf32"], count), inputs)
+    inputs[:, : len(LENGTHS[model])] = rng.uniform(-2, 2, (count, len(LENGTHS[model])))
+    op, run = rng.choice(ops, count), rng.choice(["torch/", "vllm/triton"], count)
+    return Points(np.full(count, model), op, op, run, inputs)
 
 
 def mixed(count: int) -> Points:
-    return joined([points(count), points(count, "elementwise", ("add", "gelu"), seed=1)])
+    return joined([points(count), points(count, "stream", ("add", "gelu"), seed=1)])
 
 
 def observations(where: Points, seed: int = 0) -> Observations:
@@ -40,8 +42,8 @@ def test_covariances_are_covariances() -> None:
     np.testing.assert_allclose(between, prior.device**2)
 
 
-def test_every_family_has_inputs_and_a_prior() -> None:
-    assert set(LENGTHS) == set(FAMILIES)
+def test_every_tile_model_has_inputs_and_a_prior() -> None:
+    assert set(LENGTHS) == set(MODELS) == set(TRAINED)
 
 
 def test_mean_and_variance_are_those_of_the_joint_distribution() -> None:
@@ -91,7 +93,7 @@ def near(count: int, seed: int) -> Points:
 
 
 def changed(**figures: float) -> Prior:
-    return Prior(families={**FAMILIES, "gemm": replace(FAMILIES["gemm"], **figures)})
+    return Prior(models={**MODELS, "gemm": replace(MODELS["gemm"], **figures)})
 
 
 def test_noise_is_measured_not_believed() -> None:
@@ -120,7 +122,7 @@ def test_outliers_weigh_little() -> None:
     robust = [Posterior(prior, observe(rows, prior)[0]).execution(where)[0] for rows in (clean, dirty)]
     gaussian = [Posterior(prior, linearised(rows, prior)).execution(where)[0] for rows in (clean, dirty)]
     assert np.abs(np.subtract(*robust)).mean() < 0.5 * np.abs(np.subtract(*gaussian)).mean()
-    assert (observe(dirty, prior)[0].noise[:3] > 3 * prior.families["gemm"].noise).all()
+    assert (observe(dirty, prior)[0].noise[:3] > 3 * prior.models["gemm"].noise).all()
 
 
 def test_a_prior_is_learned_from_other_gpus() -> None:
@@ -128,6 +130,6 @@ def test_a_prior_is_learned_from_other_gpus() -> None:
     gpus = [planted(truth, 60, seed) for seed in range(4)]
     start = changed(noise=0.08, alone=0.16, op=0.02, joint=0.02)
     found = learned_prior(gpus, start)
-    assert found.families["gemm"].noise == pytest.approx(0.02, rel=0.5)
-    assert 0.02 <= found.families["gemm"].alone <= 0.08
-    assert found.families["conv2d"] == start.families["conv2d"]
+    assert found.models["gemm"].noise == pytest.approx(0.02, rel=0.5)
+    assert 0.02 <= found.models["gemm"].alone <= 0.12
+    assert found.models["conv2d"] == start.models["conv2d"]

@@ -1,4 +1,4 @@
-"""The network: devices' levels are no law; it stops where it is told, as early as folds cannot tell from the best."""
+"""The network: devices' levels are no law; it stops where it is told."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from tile_models_toys import SMALL, correction, planted
 
 from neusight.executors.gpu.tile_models import TrainingSet
 from neusight.executors.gpu.tile_models.mlp import MlpModel
-from neusight.learn.folds import Fold, best_stop
 
 OPTIONS: dict[str, Any] = {**SMALL["mlp"], "epochs": 10}
 
@@ -81,21 +80,3 @@ def test_weights_count() -> None:
     truth = correction(planted(300, seed=3).features)
     assert np.abs(learned(silent) - truth).mean() == pytest.approx(0.0, abs=0.1)
     assert np.abs(learned(loud) - truth).mean() > 0.3
-
-
-def folds(*histories: list[float]) -> list[Fold]:
-    return [Fold(gpu=f"gpu{i}", history=h, ratios=[], mape={}) for i, h in enumerate(histories)]
-
-
-def test_the_stop_is_the_earliest_that_folds_cannot_tell_from_the_best() -> None:
-    # Level differences between devices are ten times the gain; differences fold by fold still show it.
-    found = best_stop("mlp", folds([0.30, 0.25, 0.251], [0.80, 0.75, 0.752], [1.30, 1.25, 1.249]))
-    assert found == {"stop": 1}
-    # A gain on one device and a loss on another is no reason to learn on.
-    found = best_stop("mlp", folds([0.30, 0.20, 0.19], [0.30, 0.38, 0.38], [0.30, 0.30, 0.31]))
-    assert found == {"stop": 0}
-    # Boosting counts tens of rounds; other backends have no epochs.
-    history = folds([0.5, 0.3], [0.6, 0.4])
-    assert best_stop("gbm", history) == {"rounds": 20}
-    assert best_stop("linear", history) == {}
-    assert best_stop("mlp", history[:1]) == {}

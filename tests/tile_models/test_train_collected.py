@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from kernel_grids import grid
+from kernel_grids import MAKERS, grid
 
 from neusight.api import Predictor
 from neusight.datasets import load_kernels
@@ -22,12 +21,14 @@ from neusight.executors.gpu.features import load_contract, situate
 from neusight.executors.gpu.predictor import KernelPredictor, answering_model
 from neusight.executors.gpu.tile_models import Artifact
 from neusight.executors.gpu.tiling.library import shipped_choice
-from neusight.kernels import KERNEL_CLASSES, KernelBatch
-from neusight.kernels.work import winograd_gain
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import winograd_gain, work_of
+from neusight.laws.fitted import shipped_physics
 from neusight.learn.intervals import interval, seen_interval, unseen_interval
 from neusight.learn.training import Options, train
-from neusight.learn.training_data import COLUMNS, FAMILIES, DeviceRows, load_corpus
-from neusight.learn.training_sets import launch_floors, row_floors, training_set
+from neusight.learn.training_data import COLUMNS, MODELS, DeviceRows, load_corpus
+from neusight.learn.training_sets import Knowledge, launch_floors, row_floors, training_set
 from neusight.paths import tile_models_dir
 
 ROWS = 60
@@ -35,8 +36,8 @@ LAUNCH_S = 6e-6
 START_S = 2e-6
 DTYPES = {"gemm": ("float32", "tf32", "bfloat16", "float16"), "grouped_gemm": ("bfloat16",), "attention": ("float16",)}
 PARAMETERS = {"mlp": (("epochs", 2), ("members", 1), ("hidden", 4), ("batch_rows", 64)), "gbm": (("rounds", 10),)}
-# The least costly backend learns all families; to the others they are all alike.
-LEARNED = {"linear": FAMILIES, "gbm": ("gemm", "attention"), "mlp": ("attention", "memory")}
+# The least costly backend learns all models; to the others they are all alike.
+LEARNED = {"linear": MODELS, "gbm": ("matrix", "attention"), "mlp": ("attention", "stream")}
 
 
 def board(name: str, like: str) -> DeviceSpec:
@@ -53,10 +54,26 @@ def batches(family: str, seed: int) -> list[KernelBatch]:
     return [grid(family, ROWS, dtype, seed + i) for i, dtype in enumerate(DTYPES.get(family, ("float32",)))]
 
 
+def conditions(batch: KernelBatch) -> Conditions:
+    """As rows are collected: one set of operands, launched again and again."""
+    return Conditions.of(len(batch), cycled_bytes=work_of(batch).bytes, engine="")
+
+
+def expected_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    names, found = answering_model(batch, device), np.empty(len(batch))
+    for name in np.unique(names):
+        own = np.flatnonzero(names == name)
+        part, known = batch.take(own), conditions(batch).take(own)
+        s = situate(part, device, shipped_choice(), physics=shipped_physics().physics, conditions=known)
+        # Kernels with a law of their own have their start in it.
+        found[own] = s.expected_s + np.where(s.added_s > 0, 0.0, START_S)
+    return found
+
+
 def rows(batch: KernelBatch, device: DeviceSpec, seed: int, graphs: bool = True) -> pd.DataFrame:
     """Rows of a collected table: the law's time at the board's level, start and launch, and three per cent of noise."""
     rng = np.random.default_rng(seed)
-    execution_s = START_S + situate(batch, device, shipped_choice()).expected_s * LEVELS[device.id]
+    execution_s = expected_s(batch, device) * LEVELS[device.id]
     noise = np.exp(rng.normal(0, 0.03, (2, len(batch))))
     dtype = str(batch["dtype"][0])
     head = {
@@ -76,7 +93,7 @@ def write(folder: Path, boards: dict[str, DeviceSpec], families: tuple[str, ...]
         (folder / part).mkdir(parents=True)
     for name, device in boards.items():
         (folder / "devices" / f"{name}.toml").write_text(to_toml(device))
-    for family in families or FAMILIES:
+    for family in families or tuple(MAKERS):
         made = [
             rows(batch, device, seed, graphs)
             for seed, device in enumerate(boards.values())
@@ -99,8 +116,8 @@ def trained(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
     def run(backend: str) -> Path:
         if backend not in made:
             made[backend] = tmp_path_factory.mktemp(backend)
-            families = () if LEARNED[backend] == FAMILIES else LEARNED[backend]
-            said = {"families": families, "backend": backend, "parameters": PARAMETERS.get(backend, ())}
+            models = () if LEARNED[backend] == MODELS else LEARNED[backend]
+            said = {"models": models, "backend": backend, "parameters": PARAMETERS.get(backend, ())}
             train(Options(source=collected, out=made[backend], gpus=(), **said))
         return made[backend]
 
@@ -113,27 +130,30 @@ def manifest_of(folder: Path, family: str) -> dict[str, Any]:
 
 
 def test_every_family_has_a_model_that_answers_for_it(trained: Callable[[str], Path]) -> None:
-    for backend, families in LEARNED.items():
+    for backend, models in LEARNED.items():
         folder = trained(backend)
-        assert sorted(p.name for p in folder.iterdir()) == sorted([*families, "tile_choice.json"])
+        assert sorted(p.name for p in folder.iterdir()) == sorted([*models, "physics.json", "tile_choice.json"])
         predictor = KernelPredictor.load(folder)
-        for batch in (batch for family in families for batch in batches(family, 500)):
-            found = predictor.predict(batch, BOARDS["board-b"])
+        for batch in (batch for family in MAKERS for batch in batches(family, 500)):
+            names = answering_model(batch, BOARDS["board-b"])
+            own = batch.take(np.flatnonzero(np.isin(names, models)))
+            if not len(own):
+                continue
+            found = predictor.predict(own, BOARDS["board-b"], conditions(own))
             assert np.isfinite(found.latency_s).all()
             assert (found.latency_s >= found.bound_s).all()
-            own = np.ones(len(batch), bool) if batch.family != "conv2d" else winograd_gain(batch) > 1
-            assert set(found.source[own]) == {batch.family}
-            assert set(found.source[~own]) <= {"gemm (transferred)"}
-            assert found.in_domain[own].mean() > 0.3
+            assert {source.split(" ")[0] for source in found.source} == {*names} & {*models}
+            if set(names) != {"gemm", "conv2d"}:  # convolutions that are products were not learned from
+                assert set(found.source) <= {*models}
+                assert found.in_domain.mean() > 0.3
 
 
 def test_predictions_of_a_training_board_are_near_what_was_measured(
     trained: Callable[[str], Path], collected: Path
 ) -> None:
-    families = ("attention", "grouped_gemm", "memory", "optimizer", "gemm")
-    corpus, predictor = load_corpus(collected, families=families), KernelPredictor.load(trained("linear"))
-    for r in (r for family in families for r in corpus.rows[family]):
-        found = predictor.predict(r.batch, r.device)
+    corpus, predictor = load_corpus(collected), KernelPredictor.load(trained("linear"))
+    for r in (r for model in ("attention", "moe", "stream", "matrix", "gemm") for r in corpus.rows[model]):
+        found = predictor.predict(r.batch, r.device, r.conditions)
         error = np.abs(found.latency_s / r.latency_s - 1)
         assert np.median(error) < 0.08, (r.batch.family, r.device.id)
         # The interval is of the execution: it says nothing of rows that are mostly launch.
@@ -147,31 +167,32 @@ def test_the_public_predictor_takes_the_folder_and_the_device_file(
     predictor = Predictor.load(trained("linear"))
     device = collected / "devices" / "board-a.toml"
     row = predictor.kernel("copy", str(device), elements=2**20)
-    assert row.source == "memory"
+    assert row.source == "stream"
     said = predictor.kernel_predictor.provenance(load_device(str(device)))
     assert said["training_gpus"] == ("board-a", "board-b")
 
 
 def test_manifests_know_rows_devices_and_dtypes(trained: Callable[[str], Path]) -> None:
-    manifest = manifest_of(trained("linear"), "gemm")
-    assert manifest["domain"]["dtypes"] == sorted(DTYPES["gemm"])
+    manifest = manifest_of(trained("linear"), "matrix")
+    assert manifest["domain"]["dtypes"] == ["bfloat16", "float16", "tf32"]
     assert manifest["training_gpus"] == ["board-a", "board-b"]
-    assert manifest["data"]["sha256"].keys() == {"gemm.parquet", "board-a.toml", "board-b.toml"}
-    assert manifest["metrics"]["leave_one_gpu_out_mape"].keys() == {"board-a", "board-b"}
-    # A level of its own for every dtype: matrix units and vector pipelines are different hardware.
-    assert {"board-a/linear", "board-a/linear/bfloat16", "board-b/bmm/tf32"} <= manifest["levels"].keys()
-    assert len(manifest["levels"]) == 2 * 2 * len(DTYPES["gemm"])
-    card = (trained("linear") / "gemm" / "card.md").read_text()
+    assert manifest["data"]["sha256"].keys() >= {"kernels/gemm.parquet", "devices/board-a.toml", "devices/board-b.toml"}
+    assert manifest["metrics"]["as_shipped"].keys() == {"board-a", "board-b"}
+    # A level of its own for every kind of kernel; both 16-bit dtypes are one.
+    products = {f"{gpu}/{op} {dtype}" for gpu in BOARDS for op in ("linear", "bmm") for dtype in ("float16", "tf32")}
+    assert products <= manifest["levels"].keys()
+    assert {"board-a/linear", "board-b/bmm"} <= manifest_of(trained("linear"), "gemm")["levels"].keys()
+    card = (trained("linear") / "matrix" / "card.md").read_text()
     assert "bfloat16" in card
     assert "board-a" in card
 
 
-def test_a_level_goes_by_op_and_dtype_and_then_by_what_is_nearest() -> None:
-    levels = {"b/linear": 0.25, "b/linear/float16": 0.75, "b/bmm/float16": -0.5}
+def test_a_level_goes_by_kind_and_then_by_what_is_nearest() -> None:
+    levels = {"b/linear": 0.25, "b/linear float16": 0.75, "b/bmm float16": -0.5}
     artifact = Artifact(type("Said", (), {"levels": levels})(), None)  # type: ignore[arg-type]
     assert artifact.level("b", "linear") == 0.25
-    assert artifact.level("b", "linear", "float16") == 0.75
-    assert artifact.level("b", "linear", "tf32") == 0.5  # the mean of the op's dtypes
+    assert artifact.level("b", "linear float16") == 0.75
+    assert artifact.level("b", "linear tf32") == 0.5  # the mean of the op's kinds
     assert artifact.level("b", "bmm") == -0.5
     assert artifact.level("b", "addmm") == pytest.approx(0.5 / 3)
     assert artifact.level("c", "linear") is None
@@ -210,12 +231,12 @@ def test_tiles_are_learned_from_float32_names_alone(tmp_path: Path) -> None:
 def test_data_without_products_train_with_the_shipped_tile_choice(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", BOARDS, ("memory", "row_reduction"))
     found = train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
-    assert list(found) == ["row_reduction", "memory"]
+    assert list(found) == ["stream"]
     assert KernelPredictor.load(tmp_path / "out").choice.weights.keys() == {"linear", "bmm"}
 
 
 def corpus_rows(folder: Path, family: str) -> list[DeviceRows]:
-    return load_corpus(folder, families=[family]).rows[family]
+    return [r for parts in load_corpus(folder).rows.values() for r in parts if r.batch.family == family]
 
 
 def test_an_ops_floor_is_its_launch_with_the_start_of_its_blocks(collected: Path) -> None:
@@ -228,7 +249,7 @@ def timed(latency: list[float], execution: list[float]) -> DeviceRows:
     batch = KernelBatch.from_columns("memory", op="copy", elements=[1] * n, read_bytes=4, write_bytes=4)
     unknown = np.full(n, np.nan)
     columns = (np.array(latency), np.array(execution), np.full(n, "train"), unknown, unknown, np.arange(n))
-    return DeviceRows(BOARDS["board-a"], batch, *columns)
+    return DeviceRows(BOARDS["board-a"], batch, *columns, conditions(batch))
 
 
 def test_floors_by_hand() -> None:
@@ -252,7 +273,8 @@ def test_floors_by_hand() -> None:
 def test_rows_weigh_by_the_share_that_is_work_and_measured_shares_by_their_square() -> None:
     def weight(execution: list[float]) -> np.ndarray:
         r = timed([10e-6, 20e-6], execution)
-        return training_set([r], load_contract("memory"), shipped_choice(), {"copy": 5e-6}).weight
+        known = Knowledge(shipped_physics().physics, shipped_choice(), {"copy": 5e-6})
+        return training_set([r], load_contract("stream"), known).weight
 
     # A launch of 5 and 15 us leaves a half and a quarter; the floor of the op, 5 us, a half and three quarters.
     assert weight([5e-6, 5e-6]) == pytest.approx([4 / 5, 1 / 5])
@@ -263,7 +285,7 @@ def test_ops_with_few_rows_take_the_start_of_their_family() -> None:
     many, few = timed([6e-6] * 20, [2e-6] * 20), timed([30e-6], [25e-6])
     batch = KernelBatch.from_columns("memory", op=["copy"] * 20 + ["fill"], elements=1, read_bytes=4, write_bytes=4)
     columns = (np.concatenate([getattr(r, name) for r in (many, few)]) for name in COLUMNS)
-    both = DeviceRows(BOARDS["board-a"], batch, *columns)
+    both = DeviceRows(BOARDS["board-a"], batch, *columns, conditions(batch))
     assert launch_floors([both])["fill"] == pytest.approx(5e-6 + 1.94e-6)
 
 
@@ -285,7 +307,7 @@ def test_one_gpu_has_an_interval_that_says_how_little_is_known(tmp_path: Path) -
     made = train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
     for artifact in made.values():
         manifest = artifact.manifest
-        assert manifest.metrics["leave_one_gpu_out_mape"] == {}
+        assert manifest.metrics["as_shipped"] == {}
         (low, high), (low_seen, high_seen) = manifest.interval, manifest.interval_seen
         assert low <= min(0.5, low_seen)
         assert high >= max(2.0, high_seen)
@@ -316,9 +338,9 @@ def test_what_was_measured_once_more_is_not_trained_on(tmp_path: Path) -> None:
     pd.concat([frame, again], ignore_index=True).to_parquet(file)
     assert len(load_kernels(folder)) == 2 * ROWS + 20
     kept = load_corpus(folder)
-    assert sum(len(r) for r in kept.rows["memory"]) == 2 * ROWS
+    assert sum(len(r) for r in kept.rows["stream"]) == 2 * ROWS
     # Sampled and taken from workloads alike.
-    assert {str(s) for r in kept.rows["memory"] for s in r.split} == {"train", "test"}
+    assert {str(s) for r in kept.rows["stream"] for s in r.split} == {"train", "test"}
 
 
 def test_convolutions_that_are_products_are_left_out_and_counted(
@@ -332,11 +354,11 @@ def test_convolutions_that_are_products_are_left_out_and_counted(
 
 
 def test_gpus_and_families_can_be_left_out(collected: Path, tmp_path: Path) -> None:
-    options = {"source": collected, "backend": "linear", "families": ("memory",), "gpus": ()}
+    options = {"source": collected, "backend": "linear", "models": ("stream",), "gpus": ()}
     made = train(Options(out=tmp_path / "out", hold_out=("board-b",), **options))
-    assert made["memory"].manifest.training_gpus == ["board-a"]
-    assert list(made) == ["memory"]
-    with pytest.raises(DataError, match="has no rows of memory, gemm on any GPU that is not held out"):
+    assert made["stream"].manifest.training_gpus == ["board-a"]
+    assert list(made) == ["stream"]
+    with pytest.raises(DataError, match="has no kernels on any GPU that is not held out"):
         train(Options(out=tmp_path / "none", hold_out=("board-a", "board-b"), **options))
     assert not (tmp_path / "none").exists()
 
@@ -348,11 +370,10 @@ def test_a_device_that_nobody_describes_is_named(tmp_path: Path) -> None:
         train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
 
 
-def test_features_of_every_family_are_declared() -> None:
-    for family in FAMILIES:
-        assert load_contract(family).family == family
-        batch = grid(family, 100)
-        if family == "conv2d":
-            batch = batch.take(winograd_gain(batch) > 1)
-        assert set(answering_model(batch, FAMILIES)) == {family}
-        assert "op" in {f.name for f in fields(KERNEL_CLASSES[family])}
+def test_rows_are_of_the_model_that_answers_them(collected: Path) -> None:
+    corpus = load_corpus(collected)
+    assert {*corpus.rows} == {*MODELS}
+    for model, parts in corpus.rows.items():
+        assert parts
+        for r in parts:
+            assert set(answering_model(r.batch, r.device)) == {model}

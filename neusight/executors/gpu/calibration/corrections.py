@@ -40,26 +40,27 @@ class ModelPrior:
     noise: float
 
 
-_LANES = ModelPrior(model=0.035, op=0.06, kind=0.06, run=0.06, alone=0.11, joint=0.1, reach=1.0, alike=0.5, noise=0.03)
-_LAWFUL = ModelPrior(model=0.05, op=0.06, kind=0.06, run=0.06, alone=0.08, joint=0.33, reach=2.0, alike=0.3, noise=0.03)
+_LANES = ModelPrior(model=0.035, op=0.06, kind=0.06, run=0.06, alone=0.11, joint=0.1, reach=1.0, alike=0.5, noise=0.05)
+_FUSED = ModelPrior(model=0.05, op=0.05, kind=0.06, run=0.12, alone=0.16, joint=0.2, reach=2.0, alike=0.6, noise=0.04)
 
 MODELS: Mapping[str, ModelPrior] = MappingProxyType(
     {
         "gemm": _LANES,
         "conv2d": ModelPrior(
-            model=0.1, op=0.1, kind=0.1, run=0.06, alone=0.27, joint=0.2, reach=2.5, alike=0.7, noise=0.2
+            model=0.1, op=0.1, kind=0.1, run=0.06, alone=0.4, joint=0.3, reach=2.5, alike=0.7, noise=0.12
         ),
         "matrix": ModelPrior(
-            model=0.05, op=0.06, kind=0.06, run=0.06, alone=0.15, joint=0.25, reach=2.5, alike=0.3, noise=0.05
+            model=0.03, op=0.04, kind=0.04, run=0.03, alone=0.02, joint=0.22, reach=2.5, alike=0.4, noise=0.05
         ),
-        "attention": _LAWFUL,
-        "moe": _LAWFUL,
+        "attention": _FUSED,
+        "moe": _FUSED,
         "stream": ModelPrior(
-            model=0.035, op=0.03, kind=0.03, run=0.03, alone=0.03, joint=0.05, reach=2.0, alike=0.7, noise=0.02
+            model=0.035, op=0.03, kind=0.15, run=0.05, alone=0.1, joint=0.1, reach=2.0, alike=0.7, noise=0.02
         ),
     }
 )
-"""TODO
+"""Rounded from ``learned_prior`` against physics alone: ``gemm``, ``conv2d`` and ``stream`` of the rows of seven to
+twelve GPUs, ``matrix`` and ``attention`` of six to nine; ``moe`` is assumed to be like attention.
 """
 
 

@@ -15,17 +15,22 @@ from neusight.executors.gpu.tile_models.artifact import kernel_kinds
 from neusight.kernels import KernelBatch
 
 _LANES = {
-    "log2_duration": 4.0,
+    "log2_duration": 16.0,
     "log2_waves": 4.0,
-    "wave_efficiency": 0.25,
-    "padding_efficiency": 0.5,
-    "log2_depth": 2.0,
+    "wave_efficiency": 0.1,
+    "padding_efficiency": 1.0,
+    "log2_depth": 4.0,
     "log2_tile_m": 0.7,
-    "log2_tile_n": 0.7,
+    "log2_tile_n": 1.5,
     "compute_over_dram": 1.0,
     "log2_throttle": 0.25,
 }
-_LIMITS = {"log2_duration": 4.0, "compute_share": 1.0, "dram_share": 1.0, "added_share": 1.0, "log2_throttle": 0.25}
+_CONVOLUTIONS = {
+    **{"log2_duration": 1.5, "compute_over_dram": 4.0, "log2_throttle": 0.5, "log2_images": 2.0, "log2_image": 8.0},
+    **{"log2_in_channels": 10.0, "log2_out_channels": 10.0, "winograd_fill": 1.0, "plan_log2_waves": 8.0},
+    **{"plan_wave_efficiency": 0.5, "plan_behind_implicit": 2.0, "plan_behind_fused": 1.0, "plan_behind_steps": 2.0},
+}
+_LIMITS = {"log2_duration": 4.0, "compute_share": 1.0, "dram_share": 2.5, "added_share": 2.5, "log2_throttle": 0.25}
 """What limits a kernel with a law of its own."""
 _RUN = {"hot": 0.5, "in_graph": 1.0}
 """What is in caches, and how it is launched."""
@@ -33,17 +38,17 @@ _RUN = {"hot": 0.5, "in_graph": 1.0}
 LENGTHS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "gemm": _LANES,
-        "conv2d": _LANES | {"log2_in_channels": 2.0, "log2_out_channels": 2.0, "log2_image": 2.0},
+        "conv2d": _CONVOLUTIONS,
         "matrix": {
             **(_LIMITS | _RUN),
             **{"log2_products_waves": 2.0, "wave_efficiency": 0.25, "padding_efficiency": 0.5, "log2_depth": 2.0},
-            **{"log2_rows": 2.0, "log2_parts": 2.0, "equal_values": 1.0},
+            **{"log2_rows": 2.0, "log2_parts": 1.0, "equal_values": 1.0},
         },
         "attention": {
-            **(_LIMITS | _RUN | {"serial_share": 1.0}),
-            **{"attention_log2_blocks_per_sm": 2.0, "attention_round_fill": 0.25, "attention_log2_parts": 2.0},
-            **{"attention_log2_queries": 4.0, "attention_log2_keys": 2.0, "attention_log2_group": 2.0},
-            **{"attention_log2_width": 1.0, "attention_cache_size": 1.0, "attention_window_share": 0.5},
+            **(_LIMITS | _RUN | {"log2_duration": 8.0, "serial_share": 2.5}),
+            **{"attention_log2_blocks_per_sm": 4.0, "attention_round_fill": 0.5, "attention_log2_parts": 1.0},
+            **{"attention_log2_queries": 8.0, "attention_log2_keys": 4.0, "attention_log2_group": 2.0},
+            **{"attention_log2_width": 0.25, "attention_cache_size": 1.0, "attention_window_share": 0.25},
         },
         "moe": {
             **(_LIMITS | _RUN),
@@ -51,14 +56,14 @@ LENGTHS: Mapping[str, Mapping[str, float]] = MappingProxyType(
             **{"moe_intensity": 2.0, "moe_width": 2.0, "moe_depth": 2.0},
         },
         "stream": {
-            **{"log2_duration": 4.0, "dram_share": 1.0, "added_share": 1.0, "serial_share": 1.0, "in_graph": 1.0},
-            **{"stream_hot": 0.5, "stream_l2_fill": 2.0, "stream_cols": 1.0, "stream_flops": 2.0, "stream_bytes": 2.0},
+            **{"log2_duration": 16.0, "dram_share": 1.0, "added_share": 1.0, "serial_share": 0.5, "in_graph": 1.0},
+            **{"stream_hot": 0.25, "stream_l2_fill": 8.0, "stream_cols": 0.2, "stream_flops": 8.0, "stream_bytes": 2.0},
         },
     }
 )
-"""Inputs of each tile model with the distance at which kernels begin to say little of each other: a factor of four in
-extents and times of products, a step in what is yes or no. In units of the formulas of
-``neusight.executors.gpu.features``."""
+"""Inputs of each tile model with the distance at which kernels begin to say little of each other, in units of the
+formulas of ``neusight.executors.gpu.features``: those under which the errors of physics alone on measured GPUs are most
+probable, by a coarse search."""
 
 
 def _log2_duration(s: Situation) -> np.ndarray:

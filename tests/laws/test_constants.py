@@ -1,0 +1,59 @@
+"""Constants: each with a prior that says where it comes from, found and changed by name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neusight.laws.constants import Prior, constant, decode, encode, priors, values, with_values
+from neusight.laws.physics import DEFAULT
+
+
+@dataclass(frozen=True)
+class Group:
+    rate: float = constant(2.0, 0.5, "a datasheet")
+    shift: float = constant(-1.0, 0.2, "guess", scale="linear")
+
+
+@dataclass(frozen=True)
+class Constants:
+    one: Group = field(default_factory=Group)
+    other: Group = field(default_factory=Group)
+
+
+def test_names_values_and_priors_go_together() -> None:
+    assert values(Constants()) == {"one.rate": 2.0, "one.shift": -1.0, "other.rate": 2.0, "other.shift": -1.0}
+    assert priors(Constants())["other.shift"] == Prior(-1.0, 0.2, "guess", "linear")
+    changed = with_values(Constants(), {"one.rate": 3.0})
+    assert values(changed) == values(Constants()) | {"one.rate": 3.0}
+    # A prior is what was known before, whatever the value became.
+    assert priors(changed) == priors(Constants())
+
+
+@pytest.mark.parametrize("name", ["one.speed", "third.rate", "one", "rate", ""])
+def test_a_name_that_no_constant_has_is_refused(name: str) -> None:
+    with pytest.raises(KeyError, match=name or "''"):
+        with_values(Constants(), {name: 1.0})
+
+
+@given(value=st.floats(1e-12, 1e12))
+def test_encoding_is_undone_on_either_scale(value: float) -> None:
+    log, linear = (Prior(1.0, 1.0, "", scale) for scale in ("log", "linear"))
+    assert decode(log, encode(log, value)) == pytest.approx(value)
+    assert decode(linear, encode(linear, -value)) == -value
+    assert encode(log, value) == pytest.approx(math.log(value))
+
+
+def test_every_constant_of_physics_says_where_it_comes_from(subtests: pytest.Subtests) -> None:
+    for name, prior in priors(DEFAULT).items():
+        with subtests.test(name=name):
+            assert values(DEFAULT)[name] == prior.value
+            assert prior.why
+            assert prior.spread > 0
+            assert prior.scale == "linear" or prior.value > 0
+            # What is no more than a guess is none of a few percent.
+            assert not prior.why.startswith("guess") or prior.spread >= 0.1

@@ -1,0 +1,64 @@
+"""The fitted constants on disk: what is read is what was written, and what does not fit is refused in a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.errors import ArtifactError
+from neusight.laws.constants import priors, values
+from neusight.laws.fitted import FILE, FittedPhysics, shipped_physics
+from neusight.laws.physics import DEFAULT
+
+FITTED = FittedPhysics(
+    values={"memory.hbm_share": 0.875, "matrix.miss_centre": -0.5},
+    deviations={"memory.hbm_share": 0.01, "matrix.miss_centre": 0.2},
+    covariance=[[1e-4, 0.0], [0.0, 0.04]],
+    spread={"matrix/float16": 0.07},
+    effects={"matrix/float16": {"l4": -0.02}},
+    gpus=["l4"],
+    data={"some/kernels/gemm.parquet": "ab" * 32},
+    rows=7,
+    error=0.09,
+)
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    FITTED.save(tmp_path / "deep" / FILE)
+    assert FittedPhysics.load(tmp_path / "deep" / FILE) == FITTED
+    assert shipped_physics(tmp_path / "deep") == FITTED
+
+
+def test_constants_that_were_not_fitted_keep_their_priors() -> None:
+    assert values(FITTED.physics) == values(DEFAULT) | FITTED.values
+
+
+def test_a_constant_that_no_law_has_is_named() -> None:
+    with pytest.raises(ArtifactError, match=r"constant 'matrix\.colour'.*neusight fit"):
+        _ = replace(FITTED, values={"matrix.colour": 1.0}).physics
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"protocol": 99}, "another protocol"), ({"mood": 1}, "not as expected"), (None, "cannot read"), ([], "protocol")],
+)
+def test_a_file_that_does_not_fit_is_refused_in_a_line(tmp_path: Path, change: Any, said: str) -> None:
+    path = tmp_path / FILE
+    FITTED.save(path)
+    content = {**json.loads(path.read_text()), **change} if isinstance(change, dict) else change
+    path.write_text("{" if content is None else json.dumps(content))
+    with pytest.raises(ArtifactError, match=said) as caught:
+        FittedPhysics.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_ships_has_every_constant() -> None:
+    shipped = shipped_physics()
+    assert shipped.values.keys() == shipped.deviations.keys() == priors(DEFAULT).keys()
+    assert len(shipped.covariance) == len(shipped.values)
+    assert all(len(row) == len(shipped.values) for row in shipped.covariance)
+    assert values(shipped.physics) == shipped.values

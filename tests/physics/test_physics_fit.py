@@ -1,0 +1,79 @@
+"""``neusight fit`` on a few kernels whose constants are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from neusight.cli.app import app
+from neusight.datasets import to_batches
+from neusight.datasets.conditions import conditions_of
+from neusight.devices import load_device
+from neusight.errors import DataError
+from neusight.executors.gpu.expected.times import launch_s
+from neusight.executors.gpu.features import situate
+from neusight.executors.gpu.tiling.library import shipped_choice
+from neusight.laws.constants import priors, values, with_values
+from neusight.laws.fitted import FittedPhysics
+from neusight.laws.physics import DEFAULT
+from neusight.learn.physics.fit import Options, fit_physics
+
+GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s")
+TRUTH = {"matrix.share": 0.85}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of one data set: large 16-bit products under other constants than the priors' centres."""
+    folder = tmp_path_factory.mktemp("sets") / "toy" / "kernels"
+    folder.mkdir(parents=True)
+    rng, physics, parts = np.random.default_rng(0), with_values(DEFAULT, TRUTH), []
+    for gpu in GPUS:
+        extents = {name: 128 * rng.integers(8, 64, 40) for name in ("m", "n", "k")}
+        told = {"family": "gemm", "op": "linear", "dtype": "bfloat16", "batch": 1, "gpu": gpu, "timing": "profiler"}
+        rows = pd.DataFrame({**told, **extents, "operands": "flushed", "framework": "PyTorch 2.3"})
+        ((batch, _),) = to_batches(rows)
+        conditions = conditions_of(rows, batch, load_device(gpu))
+        s = situate(batch, load_device(gpu), shipped_choice(), physics=physics, conditions=conditions)
+        seconds = (s.expected_s + launch_s(conditions, physics)) * np.exp(rng.normal(0, 0.01, len(rows)))
+        parts.append(rows.assign(latency_ms=1e3 * seconds))
+    pd.concat(parts, ignore_index=True).to_parquet(folder / "gemm.parquet")
+    return folder.parent.parent
+
+
+def test_constants_move_to_what_the_kernels_say(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "physics.json"
+    told = CliRunner().invoke(app, ["fit", "--data", str(data), "--out", str(out), "--rows", "40", "--format", "json"])
+    assert told.exit_code == 0, told.output
+    found = FittedPhysics.load(out)
+    assert json.loads(told.stdout) == found.values
+    assert found.gpus == sorted(GPUS)
+    assert found.rows == 120
+    assert list(found.data) == ["toy/kernels/gemm.parquet"]
+    assert found.values.keys() == priors(DEFAULT).keys()
+    assert found.error < 0.03
+    for name, truth in TRUTH.items():
+        before, after = (abs(np.log(known[name] / truth)) for known in (values(DEFAULT), found.values))
+        assert after < 0.8 * before, name
+    # Of what no kernel tells, nothing is learned.
+    assert found.values["stream.follow"] == pytest.approx(DEFAULT.stream.follow, rel=1e-4)
+    assert found.deviations["stream.follow"] == pytest.approx(priors(DEFAULT)["stream.follow"].spread, rel=1e-2)
+
+
+def test_devices_that_are_held_out_say_nothing(data: Path) -> None:
+    found = fit_physics(Options(data=data, hold_out=("l40s",), each=10, steps=1))
+    assert found.gpus == ["a100-sxm-80gb", "h100-sxm-80gb"]
+    assert found.held_out == ["l40s"]
+    assert found.rows == 20
+
+
+def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="give the folder of the data sets"):
+        fit_physics(Options(data=tmp_path))
+    with pytest.raises(DataError, match="is no folder"):
+        fit_physics(Options(data=tmp_path / "nowhere"))
