@@ -137,8 +137,11 @@ MAKERS = {
     "memory": moves,
     "optimizer": optimizers,
 }
+"""Families of single kernels."""
+EVERY = {**MAKERS, "moe": moes}
+"""With layers of several kernels."""
 
 
 def grid(family: str, n: int = 40, dtype: str = "float32", seed: int = 0) -> KernelBatch:
     """``n`` kernels of a family, the same ones for the same seed."""
-    return MAKERS[family](np.random.default_rng(seed), n, dtype)
+    return EVERY[family](np.random.default_rng(seed), n, dtype)

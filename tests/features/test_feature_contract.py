@@ -8,7 +8,8 @@ import pytest
 from neusight.errors import ArtifactError
 from neusight.executors.gpu.features import FORMULAS, FeatureContract, load_contract
 from neusight.executors.gpu.tile_models import load_artifacts
-from neusight.learn.training_data import FAMILIES
+from neusight.learn.training_data import MODELS
+from neusight.paths import checkout_dir
 
 GOOD: dict[str, Any] = {
     "family": "gemm",
@@ -18,18 +19,22 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_every_family_has_a_contract(subtests: pytest.Subtests) -> None:
-    for family in FAMILIES:
-        with subtests.test(family=family):
-            contract = load_contract(family)
-            assert (contract.family, contract.target) == (family, "logit_utilisation")
+def test_every_tile_model_has_a_contract_and_there_are_no_others(subtests: pytest.Subtests) -> None:
+    for model in MODELS:
+        with subtests.test(model=model):
+            contract = load_contract(model)
+            assert (contract.family, contract.target) == (model, "logit_utilisation")
             assert len(set(contract.features)) == len(contract.features) > 0
             assert set(contract.features) <= FORMULAS.keys()
+    declared = {path.stem for path in checkout_dir("features").glob("*.toml")}
+    assert declared == {*MODELS, "tensordash"}
 
 
 def test_declared_contracts_are_what_shipped_models_were_trained_on() -> None:
-    for family, artifact in load_artifacts().items():
-        assert artifact.manifest.contract == load_contract(family)
+    artifacts = load_artifacts()
+    assert {*artifacts} == {*MODELS}
+    for model, artifact in artifacts.items():
+        assert artifact.manifest.contract == load_contract(model)
 
 
 def test_round_trip() -> None:

@@ -45,9 +45,9 @@ REFERENCE_NM = 7.0
 """Process node on which the energy is stated."""
 BLOCKS_OF_SM = 2.0
 """Blocks of small tiles that share an SM (assumption: two of 128x128 fit its registers)."""
-_M, _N, _S = (
-    np.array(v, dtype=float)[:, None] for v in zip(*[(m, n, s) for m, n in TILES for s in SPLITS], strict=True)
-)
+_M, _N = (np.array(v, dtype=float) for v in zip(*TILES, strict=True))
+IDLE_ROUNDS = 1.5
+"""Blocks an SM from which no cut along the depth pays."""
 
 
 @dataclass(frozen=True)
@@ -121,29 +121,61 @@ def clock_gain(device: DeviceSpec, physics: Physics) -> float:
 
 
 def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(tile_m, tile_n, parts) of least time, each of shape (n,): arithmetic, L2 and latency of every candidate."""
-    law = MatrixUnit(device, physics)
-    best = np.zeros(len(p.m), dtype=int)
+    """(tile_m, tile_n, parts) of least time, each of shape (n,): arithmetic, L2 and latency of every candidate.
+
+    Libraries cut 16-bit products alone, one at a time (kernels for 8-bit operands come without split-K), and a cut
+    pays only where the tiles leave SMs idle.
+    """
+    cost = _TileCost.of(p, device, physics)
+    able = np.flatnonzero((p.batch == 1) & (p.a_bytes >= CUT_BYTES))
+    best, parts = np.zeros(len(p.m), dtype=int), np.ones(len(p.m))
     least = np.full(len(p.m), np.inf)
-    half = law.half(p)
-    # Libraries cut 16-bit products alone, one at a time: kernels for 8-bit operands come without split-K.
-    whole = (p.batch > 1) | (p.a_bytes < CUT_BYTES)
-    each = 2.0 * device.sm_count / (p.flops_per_s * physics.matrix.share * clock_gain(device, physics))
-    for number, (tile_m, tile_n, parts) in enumerate(zip(_M[:, 0], _N[:, 0], _S[:, 0], strict=True)):
-        depth = p.k / parts
-        tiles = np.ceil(p.m / tile_m) * np.ceil(p.n / tile_n) * (p.batch * parts)
-        share = tiles / device.sm_count
-        busiest = np.maximum(share + physics.matrix.tail_share * (np.ceil(share) - share), 1.0)
-        work = (tile_m * tile_n + half * (tile_m + tile_n)) * (depth + physics.matrix.prologue_depth)
-        time_s = busiest * (work * each)
-        time_s += busiest * (tile_m + tile_n) * depth * (p.b_bytes / law.port)
-        time_s += np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s
-        if parts > 1:
-            time_s += physics.matrix.split_s + np.where(whole | (depth < LEAST_DEPTH), np.inf, 0.0)
+    for number, shape in enumerate(TILES):
+        tiles = np.ceil(p.m / shape[0]) * np.ceil(p.n / shape[1]) * p.batch
+        time_s = cost.seconds(shape, tiles, p.k, slice(None))
         better = time_s < least
         least = np.where(better, time_s, least)
-        best[better] = number
-    return _M[best, 0], _N[best, 0], _S[best, 0]
+        best[better], parts[better] = number, 1.0
+        idle = able[tiles[able] < IDLE_ROUNDS * device.sm_count]
+        for cut in SPLITS[1:]:
+            rows = idle[p.k[idle] >= cut * LEAST_DEPTH]
+            time_s = cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + physics.matrix.split_s
+            better = time_s < least[rows]
+            won = rows[better]
+            least[won], best[won], parts[won] = time_s[better], number, cut
+    return _M[best], _N[best], parts
+
+
+@dataclass(frozen=True)
+class _TileCost:
+    """What any tile costs; columns of shape (n,) and the device's figures."""
+
+    half: np.ndarray
+    each: np.ndarray
+    through: np.ndarray
+    step_s: float
+    sm_count: int
+    physics: Physics
+
+    @classmethod
+    def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
+        unit = MatrixUnit(device, physics)
+        rate = p.flops_per_s * physics.matrix.share * clock_gain(device, physics)
+        each, through = 2.0 * device.sm_count / rate, p.b_bytes / unit.port
+        return cls(unit.half(p), each, through, unit.step_s, device.sm_count, physics)
+
+    def seconds(
+        self, shape: tuple[int, int], tiles: np.ndarray, depth: np.ndarray, rows: np.ndarray | slice
+    ) -> np.ndarray:
+        """Time [s] of a tile and a depth, for some rows."""
+        (tile_m, tile_n), matrix = shape, self.physics.matrix
+        share = tiles / self.sm_count
+        whole = np.ceil(share)
+        busiest = np.maximum(share + matrix.tail_share * (whole - share), 1.0)
+        work = (tile_m * tile_n + self.half[rows] * (tile_m + tile_n)) * (depth + matrix.prologue_depth)
+        panels = (tile_m + tile_n) * depth * self.through[rows]
+        waiting = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s
+        return np.asarray(busiest * (work * self.each[rows] + panels) + waiting)
 
 
 def product_tiling(p: Product, device: DeviceSpec, physics: Physics) -> Tiling:

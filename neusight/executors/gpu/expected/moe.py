@@ -175,7 +175,7 @@ def _experts(product: KernelBatch, layer: KernelBatch, conditions: Conditions, d
     tokens = layer["tokens"].astype(float)
     return Groups(
         product=_mean_product(product, product["groups"].astype(float), device),
-        fullest=product["largest"].astype(float),
+        fullest=filled_groups(product)[1],
         groups=layer["experts"].astype(float),
         tokens=tokens,
         offered=tokens * layer["top_k"],

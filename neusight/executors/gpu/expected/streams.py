@@ -69,7 +69,8 @@ class Stream:
         by_hand = np.isin(batch["op"], BY_HAND) & (element_bytes(batch) < FLOAT_BYTES)
         rows, cols = (batch[name].astype(float) if by_row else none for name in ("rows", "cols"))
         return cls(
-            elements=rows * cols if by_row else batch["elements"].astype(float),
+            # A kernel over nothing still is one thread.
+            elements=np.maximum(rows * cols if by_row else batch["elements"].astype(float), 1.0),
             bytes=work.bytes,
             again_bytes=_times_again(batch["op"], cols) * work.read_bytes if by_row else none,
             flops=work.flops,
@@ -137,7 +138,7 @@ def stream_shape(
         "serial": t.serial_s / total,
         "start": t.added_s / total,
         "hot": _hot(s, device, conditions, physics),
-        "l2_fill": np.clip(np.log2(s.bytes / s.passes / device.l2_capacity_bytes), -12.0, 8.0),
+        "l2_fill": np.clip(np.log2(np.maximum(s.bytes, 1.0) / s.passes / device.l2_capacity_bytes), -12.0, 8.0),
         "waves": np.clip(np.log2(blocks / (device.sm_count * _blocks_of_sm(s, device))), -8.0, 8.0),
         "cols": np.log2(np.maximum(s.cols, 1.0)),
         "flops": np.log2(1.0 + s.flops / s.elements),

@@ -8,6 +8,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels.conditions import Conditions
+from neusight.laws.bounds import TINY_S
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.physics import Physics
 
@@ -34,8 +35,9 @@ class Times:
     def unlimited_s(self) -> np.ndarray:
         r"""Time at full clock without ``added_s`` [s]: :math:`(\sum_i t_i^p)^{1/p}`, p ``overlap``."""
         parts = np.stack([self.compute_s, self.dram_s, self.l2_s, self.serial_s])
-        largest = np.maximum(parts.max(axis=0), 1e-12)
-        return np.asarray(largest * ((parts / largest) ** self.overlap).sum(axis=0) ** (1 / self.overlap))
+        largest = np.maximum(parts.max(axis=0), TINY_S)
+        joined = largest * ((parts / largest) ** self.overlap).sum(axis=0) ** (1 / self.overlap)
+        return np.maximum(joined, TINY_S)
 
 
 def hot_share(device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
