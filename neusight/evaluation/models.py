@@ -35,6 +35,7 @@ def evaluate_models(
 
     A training row is forward to the logits, backward from the gradient of the loss, and the step of the optimizer
     where it names one; the loss itself is left out. Devices come from the data set of the file where it has them.
+    Where a table of measured operators lies beside it, steps of attention are those that were measured.
 
     Args:
         path: parquet with gpu, model, mode, batch, seq_len, option, e2e_ms; attention and optimizer where it has them.
@@ -58,7 +59,9 @@ def evaluate_models(
     rows, skipped = [], []
     for done, record in enumerate(records, start=1):
         try:
-            rows.append(_compared(record, _predicted(record, Path(configs), devices, predictor)))
+            estimate = _predicted(record, Path(configs), devices, predictor)
+            added_s = _as_measured(Path(path).parent, record, Path(configs), devices, predictor)
+            rows.append(_compared(record, estimate, added_s))
         except NeusightError as error:
             skipped.append({**_asked(record), "reason": str(error)})
         if progress:
@@ -110,9 +113,33 @@ def _predicted(
     )
 
 
-def _compared(record: Mapping[Any, Any], estimate: Estimate) -> dict[str, Any]:
-    low, high = (1e3 * value for value in estimate.interval)
-    measured, predicted = float(record["e2e_ms"]), 1e3 * estimate.latency_s
+def _as_measured(
+    folder: Path,
+    record: Mapping[Any, Any],
+    configs: Path,
+    devices: Mapping[str, DeviceSpec],
+    predictor: Predictor,
+) -> dict[str, float]:
+    """Seconds by phase of steps that the measured model took otherwise, see ``neusight.evaluation.as_measured``."""
+    from neusight.evaluation.as_measured import OPERATORS, changed_s, changes
+    from neusight.workloads import load_workload
+
+    operators, device = folder / OPERATORS, devices[record["gpu"]]
+    if not operators.is_file() or record["attention"] != "eager" or record["dtype"] != "float32":
+        return {}
+    asked = {key: record[key] for key in ("mode", "dtype", "optimizer", "attention")}
+    length = None if record["seq_len"] is None else int(record["seq_len"])
+    config = str(configs / f"{record['model']}.json")
+    workload = load_workload(config, batch=int(record["batch"]), seq_len=length, allow_fallback=True, **asked)
+    found = changes(operators, record, workload.launches)
+    # Launches are hidden behind the kernels before.
+    return changed_s(found, lambda batch: predictor.kernels(batch, device).execution_s)
+
+
+def _compared(record: Mapping[Any, Any], estimate: Estimate, added_s: Mapping[str, float]) -> dict[str, Any]:
+    added_ms = 1e3 * sum(added_s.values())
+    low, high = (1e3 * value + added_ms for value in estimate.interval)
+    measured, predicted = float(record["e2e_ms"]), 1e3 * estimate.latency_s + added_ms
     row = {
         **_asked(record),
         "predicted_ms": predicted,
@@ -124,7 +151,8 @@ def _compared(record: Mapping[Any, Any], estimate: Estimate) -> dict[str, Any]:
         "inside": low <= measured <= high,
     }
     for phase in ("forward", "backward"):
-        row |= _phase(phase, 1e3 * estimate.by_phase.get(phase, 0.0), float(record[f"{phase}_ms"]))
+        phase_s = estimate.by_phase.get(phase, 0.0) + added_s.get(phase, 0.0)
+        row |= _phase(phase, 1e3 * phase_s, float(record[f"{phase}_ms"]))
     return row
 
 

@@ -35,12 +35,16 @@ class Constants:
         code: hash of the code that decides what is fitted.
         quick: fit to next to nothing.
         split: of one data set: rows to fit to, "" for all.
+        each: rows of a group.
+        steps: of the fit.
     """
 
     data: Path
     code: str
     quick: bool = False
     split: str = ""
+    each: int = FOLD_ROWS
+    steps: int = FOLD_STEPS
     _read: dict[tuple[str, ...], list[Part]] = field(default_factory=dict)
 
     def without(self, held_out: Collection[str], report: Report | None = None) -> FittedPhysics:
@@ -62,7 +66,7 @@ class Constants:
         return self._kept(asked, options, lambda: _own_parts(options, self.split), report)
 
     def _options(self, held_out: Collection[str]) -> Options:
-        each, steps = (QUICK_EACH, QUICK_STEPS) if self.quick else (FOLD_ROWS, FOLD_STEPS)
+        each, steps = (QUICK_EACH, QUICK_STEPS) if self.quick else (self.each, self.steps)
         return Options(data=self.data, hold_out=tuple(sorted(held_out)), each=each, steps=steps)
 
     def _kept(

@@ -1,7 +1,7 @@
 """What an experiment is: ``experiments/<id>/experiment.toml`` declares data, folds, predictors, parts and targets.
 
-Two kinds: ``measured`` trains predictors on some GPUs and tests them on others, ``sparse`` compares a simulated machine
-with its dense twin.
+Three kinds: ``measured`` trains predictors on some GPUs and tests them on others, ``left-out-dies`` does so for kernels
+of today, all boards of a die at a time, ``sparse`` compares a simulated machine with its dense twin.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from neusight.errors import DataError, nearest
+from neusight.experiments.declare_dies import DiesDeclaration
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
@@ -229,13 +230,20 @@ class SparseDeclaration(_Closed):
         return "simulator"
 
 
+KINDS: dict[str, type[Declaration | SparseDeclaration | DiesDeclaration]] = {
+    "sparse": SparseDeclaration,
+    "left-out-dies": DiesDeclaration,
+}
+"""Declarations of other kinds than ``measured``."""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A declaration with its id and its folder, where the results go."""
 
     id: str
     folder: Path
-    declared: Declaration | SparseDeclaration
+    declared: Declaration | SparseDeclaration | DiesDeclaration
 
 
 def list_experiments(root: Path | None = None) -> list[Experiment]:
@@ -263,7 +271,7 @@ def _load(path: Path) -> Experiment:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not TOML: {error}") from None
-    kind = SparseDeclaration if content.get("kind") == "sparse" else Declaration
+    kind = KINDS.get(content.get("kind", ""), Declaration)
     try:
         declared = kind(**content)
     except ValidationError as error:

@@ -115,7 +115,7 @@ class BaselineEntrant:
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
         """The sum of all phases."""
-        program = _program(config, tuple(asked(record).items()))
+        program = program_of(record, config)
         return StepForecast(1e3 * sum(whole_model_s(self.baseline, program, load_device(record["gpu"])).values()))
 
     def provenance(self) -> dict[str, Any]:
@@ -146,6 +146,11 @@ def fitted_baseline(
     rows = [r for r in rows_of(corpus(), split="") if not families or r.batch.family in families]
     baseline = new_baseline(contestant.kind, seed).fit(rows)
     return BaselineEntrant(contestant.name, seed, contestant.label(seed), baseline, gpus)
+
+
+def program_of(record: Mapping[str, Any], config: Path) -> Program:
+    """The kernels of a row of ``load_models`` whose model that configuration describes."""
+    return _program(config, tuple(asked(record).items()))
 
 
 @lru_cache(maxsize=REMEMBERED)

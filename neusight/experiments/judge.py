@@ -10,7 +10,7 @@ import numpy as np
 
 from neusight.errors import DataError
 from neusight.experiments.declare import Targets
-from neusight.experiments.results import PLANNED, has_rows, judged
+from neusight.experiments.results import OURS, PLANNED, has_rows, judged
 
 WHOLE = "whole models"
 """What whole models are called beside kinds of kernels."""
@@ -230,6 +230,7 @@ def _predictions(results: Found) -> Iterator[tuple[tuple[str, str], float]]:
         group = f"{row['gpu']} {WHOLE}"
         name = f"{row['fold']} {group} {row['model']} {row['mode']} {row['batch']} × {row['seq_len']}"
         yield (group, name), next(iter(row["errors"].values()))
+    yield from _of_boards(results)
     for row in results.get("products", ()):
         yield (row["network"], f"{row['network']} {row['layer']} {row['product']}"), row["model_error"]
 
@@ -240,7 +241,16 @@ def _means(results: Found) -> Iterator[tuple[tuple[str, str], float]]:
         if cell["predictor"] == judged(results):
             group = f"{cell['gpu']} {cell['kind']}"
             yield (group, f"{cell['fold']} {group}, mean"), cell["mape"]
+    yield from _of_boards(results)
     for gpu, found in results.get("models", {}).get("by_gpu", {}).items():
         yield (f"{gpu} {WHOLE}", f"{gpu} {WHOLE}, mean"), found["predictors"][judged(results)]["mean"]
     for row in results.get("tile_model", ()):
         yield (row["network"], f"{row['network']}, mean"), row["mean"]
+
+
+def _of_boards(results: Found) -> Iterator[tuple[tuple[str, str], float]]:
+    """The same of boards that were left out, alone or with their die."""
+    for cell in results.get("cells", ()):
+        if cell["contestant"] == OURS:
+            group = f"{cell['gpu']} {cell['family']}"
+            yield (group, f"{cell['fold']} {group}, mean"), cell["mape"]

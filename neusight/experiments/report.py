@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from neusight.errors import DataError
-from neusight.experiments import figures, sparse_report
+from neusight.experiments import dies_report, figures, sparse_report
 from neusight.experiments.kernels import main_group
 from neusight.experiments.page import Drawing, number, save, table, wrapped
 from neusight.experiments.results import (
@@ -19,6 +20,7 @@ from neusight.experiments.results import (
     as_text,
     gpus_in,
     has_rows,
+    is_dies,
     is_sparse,
     judged,
     kinds_in,
@@ -51,10 +53,16 @@ def write_results(folder: Path, results: Results) -> list[Path]:
 
 def drawings(results: Results) -> dict[str, Drawing]:
     """The figures that results of their kind may have, by file name, in the order of the report."""
-    found = dict(sparse_report.FIGURES if is_sparse(results) else figures.FIGURES)
-    if not is_sparse(results) and len(results["declared"]["predictors"]) == 1:
+    other = _other_kind(results)
+    found = dict(other.FIGURES if other else figures.FIGURES)
+    if not other and len(results["declared"]["predictors"]) == 1:
         del found["predictors.png"]
     return found
+
+
+def _other_kind(results: Results) -> ModuleType | None:
+    """The module that reports results of another kind than measured ones."""
+    return sparse_report if is_sparse(results) else dies_report if is_dies(results) else None
 
 
 def draw(results: Results, folder: Path) -> list[str]:
@@ -66,7 +74,8 @@ def draw(results: Results, folder: Path) -> list[str]:
     drawable = [name for name, drawing in known.items() if drawing.drawable(results)]
     for name in drawable:
         save(known[name].draw(results), folder / name)
-    for name in {*figures.FIGURES, *sparse_report.FIGURES} - set(known if not has_rows(results) else drawable):
+    every = {*figures.FIGURES, *sparse_report.FIGURES, *dies_report.FIGURES}
+    for name in every - set(known if not has_rows(results) else drawable):
         (folder / name).unlink(missing_ok=True)
     return drawable
 
@@ -77,11 +86,11 @@ def render(results: Results, drawn: Sequence[str]) -> str:
     parts = [f"# {declared['title']}", wrapped(declared["question"])]
     if results["quick"]:
         parts.append("> " + wrapped(f"**{results['quick']}**", 78).replace("\n", "\n> "))
-    sparse = is_sparse(results)
-    parts.append("\n".join(map(_item, sparse_report.setup(results) if sparse else _setup(results))))
-    parts += _verdicts(results["verdicts"], sparse_report.TARGETS_SAID if sparse else "")
+    other = _other_kind(results)
+    parts.append("\n".join(map(_item, other.setup(results) if other else _setup(results))))
+    parts += _verdicts(results["verdicts"], other.TARGETS_SAID if other else "")
     known = drawings(results)
-    for part, words in (sparse_report.sections(results) if sparse else _sections(results)).items():
+    for part, words in (other.sections(results) if other else _sections(results)).items():
         parts += words
         shown = {name: known[name] for name in drawn if known[name].part == part}
         parts += [f"![{name.removesuffix('.png')}]({name})\n\n{wrapped(d.caption)}" for name, d in shown.items()]

@@ -24,6 +24,8 @@ DIGITS = 5
 """Significant digits in results: more would differ between machines."""
 ROW_DECIMALS = 1
 """Decimals of a single row's errors in percent: a report on measurements, not a copy of them."""
+OURS = "ours"
+"""What this project's predictor is called where dies are left out."""
 PLANNED = "plan"
 """The few-shot design that is judged: kernels chosen before anything of the GPU is measured."""
 KINDS = ("linear", "bmm", "conv2d", "elementwise", "softmax", "layer_norm")
@@ -78,6 +80,8 @@ def summary_of(results: Results) -> dict[str, Any]:
     if kernels := results.get("kernels"):
         cells = [cell for cell in kernels["cells"] if cell["predictor"] == judged(results)]
         found["kernels"] = {**_without(kernels, "sample"), "cells": cells}
+    if is_dies(results):
+        found["cells"] = [cell for cell in results["cells"] if cell["contestant"] == OURS]
     if models := results.get("models"):
         found["models"] = _without(models, "rows")
     if curve := results.get("few_shot_curve"):
@@ -92,7 +96,14 @@ def _without(table: Results, *keys: str) -> dict[str, Any]:
 
 def has_rows(results: Results) -> bool:
     """Whether they are a run's own, with single predictions, and no summary."""
+    if is_dies(results):
+        return any(cell["contestant"] != OURS for cell in results["cells"])
     return "products" in results or "sample" in results.get("kernels", {}) or "rows" in results.get("models", {})
+
+
+def is_dies(results: Results) -> bool:
+    """Whether they are those of dies that were left out."""
+    return bool(results["declared"]["kind"] == "left-out-dies")
 
 
 def is_sparse(results: Results) -> bool:

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration
+from neusight.experiments.declare_dies import DiesDeclaration
 from neusight.experiments.folds import QUICK_ROWS, Round, Trainings, code_sha256, kernels_of, rounds_of
 from neusight.experiments.judge import verdicts
 from neusight.experiments.kernels import (
@@ -70,6 +71,12 @@ def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Repo
 
         with clock.timing("simulation"):
             found, said = sparse.run(declared, experiment.folder, quick, report), sparse.QUICK_SAID
+    elif isinstance(declared, DiesDeclaration):
+        from neusight.experiments import dies
+
+        with clock.timing("folds"):
+            found, said = dies.run(declared, quick, report), dies.QUICK_SAID
+        found |= {"code_sha256": code_sha256()}
     else:
         found, said = _measured(declared, quick, jobs, report, clock), QUICK_SAID
     head = {"experiment": experiment.id, "declared": declared.model_dump(mode="json"), "quick": said if quick else None}

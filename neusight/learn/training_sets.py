@@ -54,8 +54,8 @@ def training_set(rows: Sequence[DeviceRows], contract: FeatureContract, known: K
 
 
 def group_names(rows: Sequence[DeviceRows]) -> list[str]:
-    """Name of each group of a training set, in the order of its numbers."""
-    return [str(name) for r in rows for name in np.unique(r.groups)]
+    """Name of each group of a training set, in the order of its numbers; data sets share those of a GPU."""
+    return list(dict.fromkeys(str(name) for r in rows for name in np.unique(r.groups)))
 
 
 def _one_device(

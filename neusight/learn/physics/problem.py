@@ -61,10 +61,9 @@ class Problem:
     _tilings: list[Tiling] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for number, part in enumerate(self.parts):
+        for part in self.parts:
             model = str(answering_model(part.batch, part.device)[0])
-            idle = {name for name in self.names if OWN.get(name.partition(".")[0], model) != model}
-            self._idle.update((name, number) for name in idle)
+            part.idle.update(name for name in self.names if OWN.get(name.partition(".")[0], model) != model)
 
     def physics(self, place: np.ndarray) -> Physics:
         """The constants at a place."""

@@ -1,0 +1,134 @@
+"""Steps of attention as they were when whole models were measured, where today's libraries take others.
+
+Libraries rewrite eager attention: OPT's of 2023 scaled the queries before the product and held the masked scores above
+the least float32 with a ``max`` over all of them; today's scales the scores and has no ``max``. A table of the measured
+operators beside the measurements says which steps over the scores there were; those that the workload lacks are added
+to its estimate, and those that only it has are taken from it.
+"""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.kernels import KernelBatch
+from neusight.kernels.operators import operator, operator_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from neusight.workloads.workload import Launch
+
+OPERATORS = "operators.parquet"
+STEPS = {
+    **dict.fromkeys(("truediv", "mul", "mul_scalar", "div_scalar"), "scale"),
+    **dict.fromkeys(("add", "where", "masked_fill"), "mask"),
+    **dict.fromkeys(("max", "clamp_min"), "floor"),
+}
+"""What a step over scores is for, by name: those of torch, and those of kernels."""
+FORWARD = {"scale": ("mul_scalar",), "mask": ("add",), "floor": ("clamp_min",)}
+BACKWARD = {"scale": ("mul_scalar",), "mask": (), "floor": ("eq", "div_scalar", "where", "lt", "masked_fill")}
+"""Kernels of a step. The gradient of ``max`` is halved where both are equal and nothing where the other is larger
+(PyTorch, ``derivatives.yaml``): five kernels."""
+_FUNCTION = re.compile(r"(?:function|method) (\w+)")
+WIDTH = 4
+"""Bytes of float32, in which these models were measured."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """``count`` more, or fewer, kernels of an operator over ``elements``, in a phase."""
+
+    op: str
+    phase: str
+    elements: int
+    count: int
+
+
+@lru_cache(maxsize=4)
+def _table(path: Path) -> dict[tuple[str, str, int, int], list[dict[str, Any]]]:
+    """Measured operators of each (model, mode, batch, seq_len); every GPU ran the same."""
+    from neusight.datasets.schema import read_parquet
+
+    if not path.is_file():
+        return {}
+    found: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
+    first: dict[tuple[str, str, int, int], str] = {}
+    for row in read_parquet(path).to_pylist():
+        key = (row["model"], row["mode"], row["batch"], row["seq_len"])
+        if first.setdefault(key, row["gpu"]) == row["gpu"]:
+            found.setdefault(key, []).append(row)
+    return found
+
+
+def changes(operators: Path, record: Mapping[Any, Any], launches: Sequence[Launch]) -> list[Change]:
+    """What differs between a step as measured and its workload, in steps over the scores of attention.
+
+    Args:
+        operators: the table of measured operators; where there is none, nothing differs.
+        record: of ``load_models``.
+        launches: of the workload.
+    """
+    key = (record["model"], record["mode"], record["batch"], record["seq_len"])
+    rows = _table(operators).get(key, [])
+    scores = next((_elements(row) for row in rows if _function(row) == "softmax"), 0)
+    layers = sum(launch.count for launch in launches if launch.kernel.op == "softmax" and _size(launch) == scores)
+    if not scores or not layers:
+        return []
+    measured = Counter(STEPS[name] for row in rows if (name := _function(row)) in STEPS and _elements(row) == scores)
+    mine: Counter[str] = Counter()
+    for launch in launches:
+        if launch.phase == "forward" and _size(launch) == scores and launch.kernel.op in STEPS:
+            mine[STEPS[launch.kernel.op]] += launch.count
+    more = {step: measured[step] * layers - mine[step] for step in FORWARD}
+    return [change for step, count in more.items() if count for change in _of_step(step, scores, count, record["mode"])]
+
+
+def _of_step(step: str, elements: int, count: int, mode: str) -> Iterator[Change]:
+    yield from (Change(op, "forward", elements, count) for op in FORWARD[step])
+    if mode == "training":
+        yield from (Change(op, "backward", elements, count) for op in BACKWARD[step])
+
+
+def _function(row: Mapping[str, Any]) -> str:
+    found = _FUNCTION.search(row["target"]) if row["kind"] == "call_function" else None
+    return found.group(1) if found else ""
+
+
+def _elements(row: Mapping[str, Any]) -> int:
+    return prod(literal_eval(row["output_shape"]))
+
+
+def _size(launch: Launch) -> int:
+    kernel: Any = launch.kernel
+    return int(getattr(kernel, "elements", 0) or getattr(kernel, "rows", 0) * getattr(kernel, "cols", 0))
+
+
+def changed_s(found: Sequence[Change], seconds: Callable[[KernelBatch], np.ndarray]) -> dict[str, float]:
+    """Seconds that changes add to each phase.
+
+    Args:
+        found: the changes.
+        seconds: what kernels take [s], shape (n,).
+    """
+    added: dict[str, float] = {}
+    for change in found:
+        added[change.phase] = added.get(change.phase, 0.0) + change.count * float(seconds(kernel_of(change))[0])
+    return added
+
+
+def kernel_of(change: Change) -> KernelBatch:
+    """The kernel of a change, alone in a batch."""
+    known, elements = operator("elementwise", change.op), change.elements
+    read, written = operator_bytes(known, (elements, 1, elements), WIDTH)
+    # A comparison with a scalar reads one tensor.
+    read = elements * WIDTH if change.op in ("eq", "lt") else read
+    stated = {"read_bytes": read, "write_bytes": written, "flops": known.flops * elements, "passes": known.passes}
+    return KernelBatch.from_columns("elementwise", op=[change.op], dtype=["float32"], elements=[elements], **stated)
