@@ -92,7 +92,7 @@ def test_malformed_manifests(saved: Saved, tmp_path: Path) -> None:
 
 NO_CONTRACT = ("manifest.json", "a feature contract has the keys family, features, target, version")
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
-    (lambda m: m.update(protocol=99), ("protocol 99 is not 2", "neusight train")),
+    (lambda m: m.update(protocol=99), ("protocol 99 is not 3", "neusight train")),
     (lambda m: m.update(colour="blue"), ("colour",)),
     (lambda m: m.update(parameters={"depth": 7}), ("depth", "neusight train")),
     (lambda m: m["contract"].update(target="latency"), ("target 'latency'",)),
@@ -204,7 +204,7 @@ def test_the_card_of_one_gpu_says_that_nothing_was_held_out() -> None:
 
 def test_shipped_cards_are_those_of_their_manifests() -> None:
     shipped = load_artifacts()
-    assert shipped.keys() == {"conv2d", "elementwise", "gemm", "row_reduction"}
+    assert shipped.keys() == {"attention", "conv2d", "gemm", "matrix", "moe", "stream"}
     for artifact in shipped.values():
         assert artifact.folder is not None
         assert (artifact.folder / "card.md").read_text() == render_card(artifact.manifest)

@@ -212,7 +212,8 @@ def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., Options
 def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., Options]) -> None:
     """The tiles' share of the limit is the same on all boards, so that what is learned of it holds on others."""
     manifest = train(options(backend="gbm", parameters=(("rounds", 60),)))["gemm"].manifest
-    mean = {name: np.mean([[*by_op.values()] for by_op in manifest.metrics[name].values()]) for name in manifest.metrics}
+    found = manifest.metrics.items()
+    mean = {name: np.mean([[*by_kind.values()] for by_kind in by_gpu.values()]) for name, by_gpu in found}
     assert manifest.trust in TRUSTS
     assert mean["as_shipped"] <= max(mean["physics"], mean["learned"])
 
@@ -222,7 +223,7 @@ def fold(gpu: str, *errors: float) -> Fold:
 
 
 def test_the_least_share_that_is_not_clearly_worse_is_trusted() -> None:
-    better = [fold(str(n), 0.3 + n / 100, 0.25 + n / 100, 0.2 + n / 100, 0.1 + n / 100, 0.1 + n / 100) for n in range(4)]
+    better = [fold(str(n), *(error + n / 100 for error in (0.3, 0.25, 0.2, 0.1, 0.1))) for n in range(4)]
     assert best_trust(better) == 0.75
     worse = [fold(str(n), 0.1, 0.12, 0.14, 0.16, 0.18) for n in range(4)]
     assert best_trust(worse) == 0.0
