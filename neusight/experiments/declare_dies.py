@@ -48,7 +48,7 @@ class Aim(_Closed):
 class DiesTargets(_Closed):
     """What was aimed at, in percent; ``coverage`` is of 90 % intervals in each family, ``rates`` by kind of product."""
 
-    errors: tuple[Aim, ...] = ()
+    families: tuple[Aim, ...] = ()
     coverage: tuple[float, float] | None = None
     rates: dict[str, float] = {}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +25,7 @@ from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.experiments.constants import Constants
 from neusight.experiments.dies_contestants import Said, contestants
-from neusight.experiments.folds import DONE, code_sha256
+from neusight.experiments.folds import DONE, code_sha256, training_seconds
 from neusight.experiments.judge import at_most, between
 from neusight.kernels import KernelBatch
 from neusight.laws.fitted import FILE as PHYSICS_FILE
@@ -97,6 +97,7 @@ class Learning:
         tested: rows that are tested, at most, of each data set, GPU and family.
         quick: next to nothing.
         report: called with progress.
+        cached: folders of what an earlier run trained.
     """
 
     data: Path
@@ -106,6 +107,7 @@ class Learning:
     tested: int
     quick: bool
     report: Report | None
+    cached: list[Path] = field(default_factory=list)
 
     @cached_property
     def corpora(self) -> dict[str, Corpus]:
@@ -141,7 +143,9 @@ class Learning:
     def predictor(self, left_out: tuple[str, ...], without: tuple[str, ...]) -> KernelPredictor:
         """Tile models without some GPUs, from the cache or trained; see ``DieFold``."""
         folder = cache_dir() / "experiments" / f"dies-{self._key(left_out)}"
-        if not (folder / DONE).is_file():
+        if (folder / DONE).is_file():
+            self.cached.append(folder)
+        else:
             began = monotonic()
             self._train(folder, left_out, without)
             (folder / DONE).write_text(json.dumps({"seconds": monotonic() - began}) + "\n", encoding="utf-8")
@@ -193,7 +197,7 @@ def run(declared: DiesDeclaration, quick: bool, report: Report | None = None) ->
         ``cells``: fold, kind (die or sibling), gpu, family, contestant, count, mape, bias, and where an interval
         is stated inside and width; ``by_fold`` their means over boards;
         ``rates``: architecture, kind (rates/float32, …), devices, count, mape, bias of rates that were left out;
-        ``data``: rows of each data set; ``verdicts``.
+        ``data``: rows of each data set; ``cached_s``: what earlier runs took to train; ``verdicts``.
     """
     training = declared.training
     if quick:
@@ -216,6 +220,7 @@ def run(declared: DiesDeclaration, quick: bool, report: Report | None = None) ->
     }
     if declared.rates:
         found["rates"] = _rates(learning, quick)
+    found["cached_s"] = training_seconds(set(learning.cached))
     return found | {"verdicts": list(verdicts(found, declared.targets))}
 
 
@@ -308,7 +313,7 @@ def _of_rates(parts: Sequence[Part], physics: Physics) -> dict[str, Any]:
 def verdicts(found: Mapping[str, Any], targets: DiesTargets) -> Iterator[dict[str, Any]]:
     """Every target of what was found, of ``ours``."""
     ours = [row for row in found["by_fold"] if row["contestant"] == "ours"]
-    for aim in targets.errors:
+    for aim in targets.families:
         for row in (row for row in ours if row["family"] == aim.family):
             limit = aim.dies.get(row["fold"], aim.die) if row["kind"] == "die" else aim.sibling
             if limit is not None:

@@ -32,7 +32,8 @@ def setup(results: Results) -> list[str]:
     """How it was done, an item each."""
     declared, seconds = results["declared"], results["seconds"]
     rows = ", ".join(f"{name} {count:,}" for name, count in results["data"].items())
-    dies = "; ".join(f"{die['name']} ({', '.join(_measured(results, die))})" for die in declared["dies"])
+    boards = {die["name"]: ", ".join(_measured(results, die)) for die in declared["dies"]}
+    dies = "; ".join(f"{name} ({measured})" for name, measured in boards.items() if measured)
     return [
         f"Rows: {rows}; of each GPU, table, operator, dtype, engine and kernel at most 2,500, drawn by a fixed "
         "seed. What no datasheet allows is left out.",
@@ -43,7 +44,7 @@ def setup(results: Results) -> list[str]:
         "Others: gradient-boosted trees on the logarithm of time over shapes, engines and datasheets; the nearest "
         "measured shape on the most similar GPU in training, scaled by the ratio of rooflines; this project with the "
         "board in training, which no prediction of an unknown GPU will beat by much.",
-        f"Took {sum(seconds.values()) / 60:.0f} min on one core; what was trained before is taken from the cache. "
+        f"Took {sum(seconds.values()) / 60:.0f} min on one core. "
         f"Again with `neusight experiments run {results['experiment']}`.",
     ]
 

@@ -76,6 +76,7 @@ def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Repo
 
         with clock.timing("folds"):
             found, said = dies.run(declared, quick, report), dies.QUICK_SAID
+        clock.seconds["earlier trainings"] = found.pop("cached_s")
         found |= {"code_sha256": code_sha256()}
     else:
         found, said = _measured(declared, quick, jobs, report, clock), QUICK_SAID
