@@ -14,9 +14,10 @@ from cli_runs import invoke, run
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
 from neusight.learn.training import Options
+from neusight.paths import data_dir
 
 needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
-SMALL = ("train", "--backend", "linear", "--families", "row_reduction,gemm", "--gpus", "t4,p4")
+SMALL = ("train", "--backend", "linear", "--models", "stream,gemm", "--gpus", "t4,p4")
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Options:
@@ -33,20 +34,20 @@ def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Options:
 
 
 def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NEUSIGHT_DATA", str(Path.cwd()))
+    monkeypatch.setenv("NEUSIGHT_DATA", str(tmp_path))
     options = asked(monkeypatch)
-    assert options.source == Path.cwd() / "neusight-fp32" / "kernels"
-    assert (options.families, options.gpus, options.backend) == ((), (), "mlp")
+    assert options.source == tmp_path
+    assert (options.models, options.gpus, options.backend) == ((), (), "mlp")
     assert (options.resume, options.parameters, options.hold_out) == (False, (), ())
     options = asked(
         monkeypatch,
-        *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--families", "gemm", "--backend", "gbm"),
+        *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--models", "gemm", "--backend", "gbm"),
         *("--gpus", "NVIDIA L4,t4", "--hold-out", "t4", "--seed", "3", "--epochs", "7", "--resume"),
     )
     assert options == Options(
         source=tmp_path,
         out=tmp_path / "o",
-        families=("gemm",),
+        models=("gemm",),
         backend="gbm",
         gpus=("l4", "t4"),
         hold_out=("t4",),
@@ -71,7 +72,7 @@ def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     out = tmp_path / "out"
     for arguments, code, said in (
         (["--gpus", "l44"], 1, "unknown device 'l44'"),
-        (["--families", "gem"], 1, "gem"),
+        (["--models", "gem"], 1, "gem"),
         (["--data", "nowhere.parquet"], 1, "nowhere.parquet"),
         (["--backend", "linear", "--epochs", "3"], 2, "linear has no passes"),
         (["--backend", "forest"], 2, "forest"),
@@ -88,22 +89,22 @@ def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 @needs_data
 def test_ctrl_c_keeps_finished_folds_and_resume_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "neusight", *SMALL, "--out", str(out)]
+    command = [sys.executable, "-m", "neusight", *SMALL, "--data", str(data_dir() / "neusight-fp32"), "--out", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         # The second fold is done, so that the first is kept; matrix products are still to come.
         first, second = running.stderr.readline(), running.stderr.readline()
         running.send_signal(signal.SIGINT)
         stdout, stderr = running.communicate()
-    assert first.startswith("row_reduction: without p4")
-    assert second.startswith("row_reduction: without t4")
+    assert first.startswith("stream: without nvidia 6.1")
+    assert second.startswith("stream: without nvidia 7.5")
     assert (running.returncode, stdout) == (130, "")
     assert stderr.splitlines()[-1].startswith("interrupted: ")
     assert "Traceback" not in stderr
-    assert {p.name for p in out.iterdir()} <= {".training", "row_reduction"}
+    assert {p.name for p in out.iterdir()} <= {".training", "stream"}
     done = subprocess.run([*command, "--resume", "--format", "json"], capture_output=True, text=True, check=True)
     assert first not in done.stderr.splitlines(keepends=True)
     rows = json.loads(done.stdout)
-    assert [row["name"] for row in rows] == ["row_reduction", "gemm"]
-    assert sorted(p.name for p in out.iterdir()) == ["gemm", "row_reduction", "tile_choice.json"]
+    assert [row["name"] for row in rows] == ["stream", "gemm"]
+    assert sorted(p.name for p in out.iterdir()) == ["gemm", "physics.json", "stream", "tile_choice.json"]
     assert all(row["training_gpus"] == ["p4", "t4"] for row in rows)

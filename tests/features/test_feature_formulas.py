@@ -104,7 +104,7 @@ def test_laws_have_no_unit_but_in_what_they_call_seconds() -> None:
         features = [f for f in load_contract(name).features if f != "log2_throttle"]
         cool, hot = (one.model_copy(update={"tdp_w": 1e9}) for one in (device, faster(device, 3.0)))
         slow, fast = (situate(batch, one, shipped_choice(), physics=physics) for one in (cool, hot))
-        assert 3.0 * fast.expected_s == pytest.approx(slow.expected_s, rel=1e-6)
+        assert 3.0 * fast.expected_s == pytest.approx(slow.expected_s, rel=1e-6, abs=1e-11)
         assert feature_matrix(fast, features) == pytest.approx(feature_matrix(slow, features), abs=1e-5)
 
 

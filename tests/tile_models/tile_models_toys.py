@@ -63,9 +63,10 @@ def manifest(backend: str, **changes: Any) -> Manifest:
             **{"ops": ["linear", "bmm"], "dtypes": ["float32"]},
         },
         "launch_floors_s": {"linear": FLOOR_S},
-        "metrics": dict.fromkeys(
-            ("as_shipped", "physics", "learned"), {"p4": {"linear": 12.34}, "t4": {"linear": 5.0, "bmm": 6.0}}
-        ),
+        "metrics": {
+            name: {"p4": {"linear": 12.34}, "t4": {"linear": 5.0, "bmm": 6.0}}
+            for name in ("as_shipped", "physics", "learned")
+        },
         "versions": {"neusight": "0"},
     }
     return Manifest(**content | changes)

@@ -141,7 +141,7 @@ def joined_timings(parts: Sequence[Timings]) -> Timings:
 
 _NONE, _NAMELESS = np.zeros(0), np.zeros(0, dtype=str)
 _NOTHING: tuple[Observations, dict[str, float]] = (
-    Observations(Points(*[_NAMELESS] * 4, inputs=np.zeros((0, WIDTH))), _NONE, _NONE, _NONE, _NONE),
+    Observations(Points(_NAMELESS, _NAMELESS, _NAMELESS, _NAMELESS, np.zeros((0, WIDTH))), _NONE, _NONE, _NONE, _NONE),
     {},
 )
 

@@ -13,6 +13,7 @@ from neusight.executors.gpu.features.formulas import FORMULAS
 from neusight.executors.gpu.predictor import answering_model
 from neusight.executors.gpu.tile_models.artifact import kernel_kinds
 from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 
 _LANES = {
     "log2_duration": 16.0,
@@ -123,9 +124,15 @@ def points_of(s: Situation) -> Points:
         model=np.full(len(batch), model),
         kind=kinds_of(batch),
         op=batch["op"].astype(str),
-        run=np.char.add(np.char.add(s.conditions.engine.astype(str), "/"), s.conditions.variant.astype(str)),
+        run=_runs(s.conditions),
         inputs=inputs,
     )
+
+
+def _runs(conditions: Conditions) -> np.ndarray:
+    """Engine and variant; rows that name no engine count as what is asked for without one, PyTorch's."""
+    engine = conditions.engine.astype(str)
+    return np.char.add(np.where(engine == "", "torch/", np.char.add(engine, "/")), conditions.variant.astype(str))
 
 
 def joined(parts: Sequence[Points]) -> Points:
