@@ -78,9 +78,7 @@ class DeviceRows:
 
 def thinned(rows: Sequence[DeviceRows], most: int) -> list[DeviceRows]:
     """At most so many rows of each GPU and family, drawn by a fixed seed."""
-    return [
-        r.take(np.sort(np.random.default_rng(0).permutation(len(r))[:most])) if len(r) > most else r for r in rows
-    ]
+    return [r.take(np.sort(np.random.default_rng(0).permutation(len(r))[:most])) if len(r) > most else r for r in rows]
 
 
 @dataclass(frozen=True)
