@@ -14,6 +14,7 @@ import numpy as np
 
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features import FeatureContract, Situation, feature_matrix, situate
+from neusight.executors.gpu.tile_models.artifact import kernel_kinds
 from neusight.executors.gpu.tile_models.protocol import TrainingSet
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels.work import by_distinct, work_of
@@ -97,33 +98,33 @@ def _balanced(weight: np.ndarray, groups: np.ndarray, split: np.ndarray) -> np.n
 
 
 def launch_floors(rows: Sequence[DeviceRows]) -> dict[str, float]:
-    """Seconds that a lone launch of each op takes beyond its work: the median over GPUs of their floors."""
+    """Seconds that a lone launch of each kind of kernel takes beyond its work: the median over GPUs of their floors."""
     floors: dict[str, list[float]] = {}
     for r in rows:
-        alone = r.conditions.timing == "stream"
-        for op in np.unique(r.batch["op"][alone]):
-            floor = _floor(r, alone & (r.batch["op"] == op))
+        alone, kinds = r.conditions.timing == "stream", kernel_kinds(r.batch)
+        for kind in np.unique(kinds[alone]):
+            floor = _floor(r, alone & (kinds == kind))
             if floor is not None:
-                floors.setdefault(str(op), []).append(floor)
-    return {op: float(np.median(values)) for op, values in sorted(floors.items())}
+                floors.setdefault(str(kind), []).append(floor)
+    return {kind: float(np.median(values)) for kind, values in sorted(floors.items())}
 
 
 def row_floors(r: DeviceRows, floors: Mapping[str, float]) -> np.ndarray:
     """Seconds of each row of a GPU that are launch, at most 97 % of it.
 
-    Of rows with an execution their own, of others the GPU's floor of the op as it was when the row was measured, or
+    Of rows with an execution their own, of others the GPU's floor of the kind as it was when the row was measured, or
     where it has none that of ``floors``.
     """
-    ops = r.batch["op"].astype(str)
-    floor_s, least_s = np.empty(len(ops)), bound_of(r.batch, work_of(r.batch), r.device).bound_s
-    for op in np.unique(ops):
-        mask = ops == op
+    kinds = kernel_kinds(r.batch)
+    floor_s, least_s = np.empty(len(kinds)), bound_of(r.batch, work_of(r.batch), r.device).bound_s
+    for kind in np.unique(kinds):
+        mask = kinds == kind
         own, least = _floor(r, mask), r.latency_s[mask].min()
-        floor_s[mask] = own if own is not None else min(floors.get(op, USUAL_FLOOR_S), 0.9 * least)
+        floor_s[mask] = own if own is not None else min(floors.get(str(kind), USUAL_FLOOR_S), 0.9 * least)
         if not (r.execution_s[mask] > 0).any():
             drifting = drifting_floor_s(r.place[mask], r.latency_s[mask], least_s[mask])
             floor_s[mask] = floor_s[mask] if drifting is None else drifting
-        timed = (ops == op) & (r.execution_s > 0)
+        timed = mask & (r.execution_s > 0)
         if timed.any():
             floor_s[timed] = _beside_work(r, timed)
     return np.minimum(floor_s, 0.97 * r.latency_s)

@@ -211,13 +211,13 @@ def _estimates(
 
 def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physics: Physics) -> np.ndarray:
     """What a launch adds to the executions [s]: its share of a graph's, nothing as a profiler sees it, and where it
-    stands alone what the op's floor on the hosts that were measured leaves of it.
+    stands alone what the kind's floor on the hosts that were measured leaves of it.
     """
     conditions, device, floors = s.conditions, s.device, manifest.launch_floors_s
     within = launch_s(conditions, physics)
     if not (conditions.timing == "stream").any():
         return within
-    known = by_distinct(s.batch["op"], lambda op: floors.get(op, np.nan))
+    known = by_distinct(kernel_kinds(s.batch), lambda kind: floors.get(kind, np.nan))
     floor_s = np.maximum(known + device.launch_change_s, np.minimum(known, device.launch_overhead_s))
     lone = lone_s(floor_s, execution_s, s.added_s, physics) - execution_s
     alone = np.where(np.isnan(known), device.launch_overhead_s, np.maximum(lone, 0.0))
