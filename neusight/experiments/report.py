@@ -86,6 +86,8 @@ def render(results: Results, drawn: Sequence[str]) -> str:
     parts = [f"# {declared['title']}", wrapped(declared["question"])]
     if results["quick"]:
         parts.append("> " + wrapped(f"**{results['quick']}**", 78).replace("\n", "\n> "))
+    if outdated := results.get("outdated"):
+        parts.append("> " + wrapped(outdated, 78).replace("\n", "\n> "))
     other = _other_kind(results)
     parts.append("\n".join(map(_item, other.setup(results) if other else _setup(results))))
     parts += _verdicts(results["verdicts"], other.TARGETS_SAID if other else "")

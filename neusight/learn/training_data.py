@@ -25,8 +25,7 @@ from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
 from neusight.datasets.measured import unable
 from neusight.devices import DeviceSpec
 from neusight.errors import DataError
-from neusight.executors.gpu.expected.laws import LAWS
-from neusight.executors.gpu.predictor import answering_model
+from neusight.executors.gpu.expected.laws import LAWS, answering_model
 from neusight.executors.gpu.tile_models.artifact import kernel_kinds, level_name
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions

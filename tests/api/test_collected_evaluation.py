@@ -15,7 +15,7 @@ from neusight.cli.app import app
 from neusight.devices import DeviceSpec, load_device, to_toml
 from neusight.errors import DataError, DeviceError
 from neusight.evaluation import evaluate_kernels
-from neusight.kernels import KernelBatch
+from neusight.kernels import Conditions, KernelBatch, work_of
 
 ROWS = 12
 
@@ -28,8 +28,10 @@ def predictor() -> Predictor:
 def predicted_rows(
     predictor: Predictor, batch: KernelBatch, factor: float, alone: float, name: str, device: DeviceSpec = STAND_IN
 ) -> pd.DataFrame:
-    """Rows that took ``factor`` times what is predicted, and without the launch ``alone`` times."""
-    found = predictor.kernels(batch, device)
+    """Rows that took ``factor`` times what is predicted, and without the launch ``alone`` times; as a collection runs
+    them, launched alone, on one set of operands again and again.
+    """
+    found = predictor.kernels(batch, device, conditions=Conditions.of(len(batch), cycled_bytes=work_of(batch).bytes))
     times = {"latency_ms": 1e3 * factor * found.latency_s}
     return rows_of(batch, name, device).assign(**times, execution_ms=1e3 * alone * (found.latency_s - found.overhead_s))
 

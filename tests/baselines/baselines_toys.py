@@ -12,6 +12,7 @@ from neusight.experiments.baselines.habitat import Habitat
 from neusight.experiments.baselines.networks import Network, Recipe
 from neusight.experiments.baselines.neusight_paper import RECIPES, NeusightPaper
 from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.learn.training_data import DeviceRows
 
 SHORT = Recipe(learning_rate=1e-2, steps=30, batch_rows=32, width=16, layers=3)
@@ -38,6 +39,7 @@ def measured(batch: KernelBatch, gpu: str | DeviceSpec, latency_s: Any = None, s
         observed_m=np.full(n, tile[0]),
         observed_n=np.full(n, tile[1]),
         place=np.arange(n),
+        conditions=Conditions.of(n),
     )
 
 

@@ -120,7 +120,7 @@ def test_a_model_is_the_sum_of_its_kernels_by_phase(fitted: dict[str, Baseline])
 def test_rows_of_a_split_with_those_that_were_set_aside() -> None:
     train, test = measured(pointwise([10, 20]), "t4"), measured(pointwise([30]), "t4", split="test")
     slow = measured(pointwise([40]), "p4")
-    made = SimpleNamespace(rows={"elementwise": [train, test]}, throttled={"elementwise": [slow]}, source=Path("here"))
+    made = SimpleNamespace(rows={"stream": [train, test]}, throttled={"stream": [slow]}, source=Path("here"))
     data = cast(Corpus, made)
     assert [len(r) for r in rows_of(data)] == [2, 1]
     assert [len(r) for r in rows_of(data, throttled=False)] == [2]

@@ -12,10 +12,10 @@ from kernel_grids import EVERY, grid
 from neusight.devices import DeviceSpec, device_ids, load_device
 from neusight.errors import CoverageError, DeviceError
 from neusight.executors.gpu.calibration.inputs import LENGTHS
+from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.features import FORMULAS, feature_matrix, load_contract, situate
 from neusight.executors.gpu.features.formulas import formula
 from neusight.executors.gpu.features.situation import LawfulSituation, Situation
-from neusight.executors.gpu.predictor import answering_model
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.laws.constants import values, with_values

@@ -17,8 +17,9 @@ from neusight.datasets import load_kernels
 from neusight.devices import DeviceSpec, load_device
 from neusight.devices.write import to_toml
 from neusight.errors import DataError, DeviceError
+from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.features import load_contract, situate
-from neusight.executors.gpu.predictor import KernelPredictor, answering_model
+from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models import Artifact
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch

@@ -15,7 +15,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
 from neusight.executors.base import Options
 from neusight.executors.costs import Costs
-from neusight.executors.gpu.expected.laws import law_names
+from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features import Situation, feature_matrix, situate
 from neusight.executors.gpu.tile_models.artifact import Artifact, Manifest, kernel_kinds, load_artifacts
@@ -24,7 +24,7 @@ from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import by_distinct, winograd_gain
+from neusight.kernels.work import by_distinct
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import DEFAULT, Physics
 
@@ -41,17 +41,6 @@ UNKNOWN_SPREAD = 0.3
 """Where no device was left out in training (assumption)."""
 SEEN_SHARE = 0.5
 """Of the spread that a device keeps whose level was measured: the same board is met in other states (assumption)."""
-
-
-def answering_model(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
-    """Name of the tile model that answers each kernel, shape (n,): that of its law, see ``law_names``; on the ordinary
-    pipelines ``conv2d`` for convolutions that have a fast algorithm, and ``gemm`` for all other products.
-    """
-    laws = law_names(batch, device)
-    if (laws != "").all():
-        return laws
-    fast = winograd_gain(batch) > 1 if batch.family == "conv2d" else np.zeros(len(batch), dtype=bool)
-    return np.where(laws != "", laws, np.where(fast, "conv2d", "gemm"))
 
 
 def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:
@@ -173,17 +162,15 @@ class KernelPredictor:
         share = utilisation(artifact.logits(inputs, situation.prior, device), levels)
         native = trained_on(artifact, batch)
         outside = _outside(artifact, situation, native, inputs)
-        found = _estimates(situation, share, artifact, native, outside, self.physics)
+        found = _estimates(situation, share, artifact, native, outside)
         correction = self.correction(device)
         return found if correction is None else correction.apply(situation, found)
 
 
-def _estimates(
-    s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray, physics: Physics
-) -> Costs:
+def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray) -> Costs:
     manifest = artifact.manifest
     execution_s = s.bound_s / share
-    overhead_s = _overhead_s(s, execution_s, manifest, physics)
+    overhead_s = _overhead_s(s, execution_s, manifest, s.physics)
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     kinds = kernel_kinds(s.batch)
     low = by_distinct(kinds, lambda kind: _factors(artifact, s.device, kind)[0])
@@ -220,7 +207,9 @@ def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physi
     known = by_distinct(kernel_kinds(s.batch), lambda kind: floors.get(kind, np.nan))
     floor_s = np.maximum(known + device.launch_change_s, np.minimum(known, device.launch_overhead_s))
     lone = lone_s(floor_s, execution_s, s.added_s, physics) - execution_s
-    alone = np.where(np.isnan(known), device.launch_overhead_s, np.maximum(lone, 0.0))
+    # A floor no longer than the kernel's own start was no lone launch.
+    least = (1.0 - physics.start.hidden) * (floor_s - s.added_s)
+    alone = np.where(floor_s > s.added_s, np.maximum(lone, least), device.launch_overhead_s)
     return np.where(conditions.timing == "stream", alone, within)
 
 

@@ -75,8 +75,8 @@ def rows_of(corpus: Corpus, split: str = "train", throttled: bool = True) -> lis
     Raises:
         DataError: no row is left.
     """
-    families = [*corpus.rows.values(), *(corpus.throttled.values() if throttled else ())]
-    kept = [r.take(r.split == split) if split else r for parts in families for r in parts]
+    by_model = [*corpus.rows.values(), *(corpus.throttled.values() if throttled else ())]
+    kept = [r.take(r.split == split) if split else r for parts in by_model for r in parts]
     if not any(len(r) for r in kept):
         raise DataError(f"{corpus.source} has no rows of split '{split}': give the split that its rows name")
     return [r for r in kept if len(r)]

@@ -49,7 +49,9 @@ def calibration_plan(
     """
     parts = []
     for batch, rows in group_by_family(kernels):
-        parts.append(predicted(predictor, device, batch, np.ones(len(batch)), rows, Conditions.asked(len(batch))))
+        parts.append(
+            predicted(predictor, device, batch, np.ones(len(batch)), rows, conditions=Conditions.asked(len(batch)))
+        )
     timings = joined_timings(parts)
     return timings.kernel[informative(timings, count, prior or Prior())].tolist()
 

@@ -21,7 +21,8 @@ from neusight.errors import DataError
 from neusight.executors.gpu.calibration.calibration import Calibration, figures, fingerprint, rounded
 from neusight.executors.gpu.calibration.corrections import ModelPrior, Observations, Prior
 from neusight.executors.gpu.calibration.inputs import WIDTH, Points, joined, points_of
-from neusight.executors.gpu.predictor import KernelPredictor, answering_model
+from neusight.executors.gpu.expected.laws import answering_model
+from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.learn.calibration.observe import Timings, linearised, noise_scales, observe
@@ -97,7 +98,7 @@ def timings_of(predictor: KernelPredictor, device: DeviceSpec, frame: pd.DataFra
     latency_s, parts = frame["latency_ms"].to_numpy(dtype=float) * 1e-3, []
     for batch, rows in to_batches(frame):
         conditions = conditions_of(frame.iloc[rows], batch, device)
-        parts.append(predicted(predictor, device, batch, latency_s[rows], rows, conditions))
+        parts.append(predicted(predictor, device, batch, latency_s[rows], rows, conditions=conditions))
     return joined_timings(parts)
 
 
@@ -107,6 +108,7 @@ def predicted(
     batch: KernelBatch,
     measured_s: np.ndarray,
     kernel: np.ndarray,
+    *,
     conditions: Conditions,
 ) -> Timings:
     """Kernels of one family with the launch and the execution that the tile models alone predict."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features.situation import situate
-from neusight.executors.gpu.predictor import answering_model
 from neusight.executors.gpu.tiling import TileChoice, Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -45,7 +45,7 @@ class Part:
 
     def expected_s(self, physics: Physics, choice: TileChoice, tiling: Tiling | None) -> tuple[np.ndarray, Tiling]:
         """Time with launch [s], and the tiles it was computed with."""
-        s = situate(self.batch, self.device, choice, tiling, physics, self.conditions)
+        s = situate(self.batch, self.device, choice, tiling, physics=physics, conditions=self.conditions)
         if np.isnan(self.floor_s[0]):
             return s.expected_s + launch_s(self.conditions, physics), s.tiling
         return lone_s(self.floor_s, s.expected_s, s.added_s, physics), s.tiling
@@ -117,5 +117,10 @@ def fit(problem: Problem, steps: int = 12, report: Callable[[int, float], None] 
     spread = np.array([known[name].spread for name in problem.names])
     # The first evaluation sets the tiles that the derivatives hold.
     return solve(
-        problem.rows(), problem.evaluate, problem.jacobian, {"centre": centre, "spread": spread}, steps, report
+        problem.rows(),
+        problem.evaluate,
+        problem.jacobian,
+        {"centre": centre, "spread": spread},
+        steps=steps,
+        report=report,
     )

@@ -52,11 +52,26 @@ class Solution:
     """Weighted mean of |predicted / measured - 1| with the effects."""
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What is known before any row: ``centre`` and ``width`` of constants, ``means`` as of ``_mean_precision``."""
+
+    centre: np.ndarray
+    width: np.ndarray
+    means: np.ndarray
+
+    def loss(self, place: np.ndarray, effects: np.ndarray, spread: np.ndarray) -> float:
+        """Of constants at a place, and of effects that have these spreads."""
+        constants = (((place - self.centre) / self.width) ** 2).sum()
+        return float(constants + ((effects / spread) ** 2).sum() + effects @ self.means @ effects)
+
+
 def solve(
     rows: Rows,
     evaluate: Evaluate,
     jacobian: Callable[[np.ndarray], np.ndarray],
     prior: Mapping[str, np.ndarray],
+    *,
     steps: int = 12,
     report: Callable[[int, float], None] | None = None,
 ) -> Solution:
@@ -75,12 +90,13 @@ def solve(
     place, effects = centre.copy(), np.zeros(count)
     spread = np.full(int(rows.kind_of_effect.max()) + 1, USUAL_SPREAD)
     means = _mean_precision(rows.kind_of_effect)
+    known = _Known(centre, width, means)
     predicted = evaluate(place)
     damping, inverse = 1e-2, np.eye(len(place) + count)
     for step in range(steps):
         slopes = jacobian(place)
         residual = rows.target - predicted - effects[rows.effect]
-        loss = _loss(residual, rows.weight, place, centre, width, effects, spread[rows.kind_of_effect], means)
+        loss = _misfit(residual, rows.weight) + known.loss(place, effects, spread[rows.kind_of_effect])
         normal, gradient = _normal(rows, slopes, residual)
         precision = np.concatenate([width**-2.0, spread[rows.kind_of_effect] ** -2.0])
         gradient -= precision * np.concatenate([place - centre, effects])
@@ -94,7 +110,7 @@ def solve(
             tried, tried_effects = place + move[: len(place)], effects + move[len(place) :]
             found = evaluate(tried)
             new = rows.target - found - tried_effects[rows.effect]
-            new_loss = _loss(new, rows.weight, tried, centre, width, tried_effects, spread[rows.kind_of_effect], means)
+            new_loss = _misfit(new, rows.weight) + known.loss(tried, tried_effects, spread[rows.kind_of_effect])
             if new_loss < loss:
                 break
             damping *= 5.0
@@ -114,19 +130,9 @@ def solve(
     return Solution(place, covariance, effects, deviation, spread, _error(residual, rows.weight))
 
 
-def _loss(
-    residual: np.ndarray,
-    weight: np.ndarray,
-    place: np.ndarray,
-    centre: np.ndarray,
-    width: np.ndarray,
-    effects: np.ndarray,
-    spread: np.ndarray,
-    means: np.ndarray,
-) -> float:
-    huber = 2.0 * (np.sqrt(1.0 + (residual / NOISE) ** 2) - 1.0)
-    known = (((place - centre) / width) ** 2).sum() + ((effects / spread) ** 2).sum() + effects @ means @ effects
-    return float((weight * huber).sum() + known)
+def _misfit(residual: np.ndarray, weight: np.ndarray) -> float:
+    """Pseudo-Huber loss of the rows."""
+    return float((weight * 2.0 * (np.sqrt(1.0 + (residual / NOISE) ** 2) - 1.0)).sum())
 
 
 def _normal(rows: Rows, slopes: np.ndarray, residual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

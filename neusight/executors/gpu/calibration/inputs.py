@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.features import Situation, feature_matrix
 from neusight.executors.gpu.features.formulas import FORMULAS
-from neusight.executors.gpu.predictor import answering_model
 from neusight.executors.gpu.tile_models.artifact import kernel_kinds
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions

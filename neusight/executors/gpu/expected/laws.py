@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from neusight.executors.gpu.tiling.library import TileChoice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.moe import products_of
+from neusight.kernels.work import winograd_gain
 from neusight.laws.physics import Physics
 
 Shape = Mapping[str, np.ndarray]
@@ -37,14 +37,13 @@ class Law:
 
 def _untiled(
     times: Callable[[KernelBatch, DeviceSpec, Conditions, Physics], Times],
-    batch: KernelBatch,
-    device: DeviceSpec,
-    conditions: Conditions,
-    physics: Physics,
-    tiling: Tiling,
-) -> Times:
+) -> Callable[[KernelBatch, DeviceSpec, Conditions, Physics, Tiling], Times]:
     """Times of a law that chooses its blocks by itself."""
-    return times(batch, device, conditions, physics)
+
+    def told(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics, _: Tiling) -> Times:
+        return times(batch, device, conditions, physics)
+
+    return told
 
 
 def _product_tiles(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
@@ -66,9 +65,9 @@ def _no_shape(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, ph
 
 LAWS: dict[str, Law] = {
     "matrix": Law(tile=_product_tiles, times=matrix_times, shape=_no_shape),
-    "attention": Law(tile=tile, times=partial(_untiled, attention_times), shape=attention_shape),
-    "moe": Law(tile=_expert_tiles, times=partial(_untiled, _expert_times), shape=moe_shape),
-    "stream": Law(tile=tile, times=partial(_untiled, stream_times), shape=stream_shape),
+    "attention": Law(tile=tile, times=_untiled(attention_times), shape=attention_shape),
+    "moe": Law(tile=_expert_tiles, times=_untiled(_expert_times), shape=moe_shape),
+    "stream": Law(tile=tile, times=_untiled(stream_times), shape=stream_shape),
 }
 """Laws by name, which is also the name of the tile model that corrects them."""
 BY_FAMILY = {
@@ -85,3 +84,14 @@ def law_names(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
         return np.full(len(batch), BY_FAMILY[batch.family])
     units = set(device.matrix_flops_per_s) - {"float64", "float32"}
     return np.where(np.isin(batch["dtype"], list(units)), "matrix", "")
+
+
+def answering_model(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """Name of the tile model that answers each kernel, shape (n,): that of its law, see ``law_names``; on the ordinary
+    pipelines ``conv2d`` for convolutions that have a fast algorithm, and ``gemm`` for all other products.
+    """
+    laws = law_names(batch, device)
+    if (laws != "").all():
+        return laws
+    fast = winograd_gain(batch) > 1 if batch.family == "conv2d" else np.zeros(len(batch), dtype=bool)
+    return np.where(laws != "", laws, np.where(fast, "conv2d", "gemm"))

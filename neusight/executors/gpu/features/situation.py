@@ -227,6 +227,7 @@ def situate(
     device: DeviceSpec,
     choice: TileChoice,
     tiling: Tiling | None = None,
+    *,
     physics: Physics = DEFAULT,
     conditions: Conditions | None = None,
 ) -> Situation:

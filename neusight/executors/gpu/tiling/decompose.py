@@ -131,7 +131,7 @@ def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: P
         rows = np.flatnonzero((batch["op"] == "bmm") == (op == "bmm"))
         if len(rows):
             own = products.take(rows)
-            tile_m[rows], tile_n[rows] = _library_tiles(own, batch["dtype"][rows], op, device, choice, physics)
+            tile_m[rows], tile_n[rows] = _library_tiles(own, batch["dtype"][rows], op, device, choice, physics=physics)
     whole = product_tiling(products, tile_m, tile_n, device)
     parts = split_depth(
         whole.tile_count,
@@ -152,6 +152,7 @@ def _library_tiles(
     op: str,
     device: DeviceSpec,
     choice: TileChoice | None,
+    *,
     physics: Physics,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(tile_m, tile_n) that a library runs products with: as observed in ``LEARNED_DTYPES``, else, and without a
@@ -175,7 +176,7 @@ def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics:
     groups, m, n, k = conv_gemm(batch)
     products = Products(m, n, k, groups)
     return product_tiling(
-        products, *_library_tiles(products, batch["dtype"], "linear", device, choice, physics), device
+        products, *_library_tiles(products, batch["dtype"], "linear", device, choice, physics=physics), device
     )
 
 
@@ -199,7 +200,7 @@ def _grouped_gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, ph
     tokens, n, k = (batch[name].astype(float) for name in ("tokens", "n", "k"))
     filled, fullest = filled_groups(batch)
     products = Products(tokens / filled, n, k, filled)
-    tile_m, tile_n = _library_tiles(products, batch["dtype"], "linear", device, None, physics)
+    tile_m, tile_n = _library_tiles(products, batch["dtype"], "linear", device, None, physics=physics)
     down = np.ceil(fullest / tile_m) + _even_tiles(tokens - fullest, filled - 1.0, tile_m)
     return replace(product_tiling(products, tile_m, tile_n, device), down=down / filled)
 
