@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.datasets.clean import invalid
-from neusight.datasets.load import SKIPPED, collected, devices_beside, doubled, every_row, is_kernel_table, tables_in
+from neusight.datasets.load import (
+    SKIPPED,
+    collected,
+    devices_beside,
+    doubled,
+    every_row,
+    is_kernel_table,
+    parquet_files,
+    tables_in,
+)
 from neusight.datasets.manifest import (
     About,
     FileRecord,
@@ -96,6 +105,8 @@ def verify(name_or_path: str | Path) -> VerifyReport:
             tables["sessions"] = session_agreement(frame, operators)
     if beside := sorted(folder.glob(SKIPPED)):
         tables["skipped"] = skipped(beside)
+    elif manifest is None:
+        parquet_files(folder)
     name = manifest.name if manifest else folder.name
     return VerifyReport(name, folder, hashes, tuple(problems), tables)
 
