@@ -84,7 +84,7 @@ def test_a_planted_shape_is_found(predictor: KernelPredictor, device: DeviceSpec
     found = factors(predictor.predict(batch, device), corrected(predictor, calibration, batch, device))
     truth = deep_is_slow(batch)
     level_alone = np.abs(np.log(np.median(truth) / truth)).mean()
-    assert np.abs(np.log(found / truth)).mean() < 0.5 * level_alone
+    assert np.abs(np.log(found / truth)).mean() < 0.42 * level_alone
 
 
 def test_what_is_measured_moves_other_families_less(predictor: KernelPredictor, device: DeviceSpec) -> None:

@@ -131,5 +131,5 @@ def test_a_prior_is_learned_from_other_gpus() -> None:
     start = changed(noise=0.08, alone=0.16, op=0.02, joint=0.02)
     found = learned_prior(gpus, start)
     assert found.models["gemm"].noise == pytest.approx(0.02, rel=0.5)
-    assert 0.02 <= found.models["gemm"].alone <= 0.12
+    assert 0.02 <= found.models["gemm"].alone <= 0.11
     assert found.models["conv2d"] == start.models["conv2d"]

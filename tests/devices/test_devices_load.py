@@ -155,11 +155,11 @@ def test_each_mistake_is_one_line_with_file_field_and_remedy(mine) -> None:
 
 
 def test_figures_that_are_possible_if_unusual_pass(mine) -> None:
-    for old, new in (
-        ('l2_capacity = "48 MiB"', 'l2_capacity = "9 GB"'),
-        ('dram_capacity = "24 GB"', 'dram_capacity = "80 GB"'),
+    for old, new, field, size in (
+        ('l2_capacity = "48 MiB"', 'l2_capacity = "9 GB"', "l2_capacity_bytes", 9e9),
+        ('dram_capacity = "24 GB"', 'dram_capacity = "80 GB"', "dram_capacity_bytes", 80e9),
     ):
-        load_device(mine(old, new))
+        assert getattr(load_device(mine(old, new)), field) == size
 
 
 def test_a_variant_changes_what_was_said_and_says_so() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,8 @@ NOISE = 0.12
 18 %)."""
 STEP = 1e-3
 """Of a constant on its scale, for its derivative."""
-LONGEST_STEP = 0.5
+LONGEST_STEP, TRIES = 0.5, 8
+"""Of a constant on its scale, and dampings that are tried for one."""
 USUAL_SPREAD, USUAL_COUNT = 0.1, 4.0
 """Of random effects, before any is seen, and the number of devices that this counts as (assumption: datasheets tell a
 device's speed within some ten percent, two boards of one kind differ by a few)."""
@@ -85,49 +87,80 @@ def solve(
         steps: of Levenberg-Marquardt, at most.
         report: called with (step, error).
     """
-    centre, width = prior["centre"], prior["spread"]
-    count = len(rows.kind_of_effect)
-    place, effects = centre.copy(), np.zeros(count)
+    known = _Known(prior["centre"], prior["spread"], _mean_precision(rows.kind_of_effect))
+    at = _Place(known.centre.copy(), np.zeros(len(rows.kind_of_effect)), evaluate(known.centre))
     spread = np.full(int(rows.kind_of_effect.max()) + 1, USUAL_SPREAD)
-    means = _mean_precision(rows.kind_of_effect)
-    known = _Known(centre, width, means)
-    predicted = evaluate(place)
-    damping, inverse = 1e-2, np.eye(len(place) + count)
+    damping, inverse = 1e-2, np.eye(len(at.constants) + len(at.effects))
     for step in range(steps):
-        slopes = jacobian(place)
-        residual = rows.target - predicted - effects[rows.effect]
-        loss = _misfit(residual, rows.weight) + known.loss(place, effects, spread[rows.kind_of_effect])
-        normal, gradient = _normal(rows, slopes, residual)
-        precision = np.concatenate([width**-2.0, spread[rows.kind_of_effect] ** -2.0])
-        gradient -= precision * np.concatenate([place - centre, effects])
-        gradient[len(place) :] -= means @ effects
-        normal[np.diag_indices_from(normal)] += precision
-        normal[len(place) :, len(place) :] += means
-        for _ in range(8):
-            damped = normal.copy()
-            damped[np.diag_indices_from(damped)] *= 1.0 + damping
-            move = np.clip(np.linalg.solve(damped, gradient), -LONGEST_STEP, LONGEST_STEP)
-            tried, tried_effects = place + move[: len(place)], effects + move[len(place) :]
-            found = evaluate(tried)
-            new = rows.target - found - tried_effects[rows.effect]
-            new_loss = _misfit(new, rows.weight) + known.loss(tried, tried_effects, spread[rows.kind_of_effect])
-            if new_loss < loss:
-                break
-            damping *= 5.0
-        else:
+        own = spread[rows.kind_of_effect]
+        loss = at.loss(rows, known, own)
+        normal, gradient = _system(rows, jacobian(at.constants), at, known, own)
+        loss_of = partial(_Place.loss, rows=rows, known=known, spread=own)
+        tried, damping = _improved(evaluate, at, (normal, gradient, damping), loss_of)
+        if tried is None:
             break
-        place, effects, predicted = tried, tried_effects, found
-        damping = max(damping / 5.0, 1e-7)
+        at, damping = tried, max(damping / 5.0, 1e-7)
         inverse = np.linalg.inv(normal)
-        spread = _spreads(rows, effects, np.diag(inverse)[len(place) :], len(spread))
+        new_loss = at.loss(rows, known, own)
+        spread = _spreads(rows, at.effects, np.diag(inverse)[len(at.constants) :], len(spread))
         if report:
-            report(step + 1, _error(new, rows.weight))
+            report(step + 1, _error(at.residual(rows), rows.weight))
         if loss - new_loss < 1e-4 * loss:
             break
-    residual = rows.target - predicted - effects[rows.effect]
-    deviation = np.sqrt(np.diag(inverse)[len(place) :])
-    covariance = inverse[: len(place), : len(place)]
-    return Solution(place, covariance, effects, deviation, spread, _error(residual, rows.weight))
+    count = len(at.constants)
+    deviation = np.sqrt(np.diag(inverse)[count:])
+    error = _error(at.residual(rows), rows.weight)
+    return Solution(at.constants, inverse[:count, :count], at.effects, deviation, spread, error)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Constants on their scales, effects, and the log times predicted with those constants."""
+
+    constants: np.ndarray
+    effects: np.ndarray
+    predicted: np.ndarray
+
+    def residual(self, rows: Rows) -> np.ndarray:
+        return np.asarray(rows.target - self.predicted - self.effects[rows.effect])
+
+    def loss(self, rows: Rows, known: _Known, spread: np.ndarray) -> float:
+        return _misfit(self.residual(rows), rows.weight) + known.loss(self.constants, self.effects, spread)
+
+
+def _system(
+    rows: Rows, slopes: np.ndarray, at: _Place, known: _Known, spread: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Normal matrix and gradient of rows and priors at a place."""
+    count = len(at.constants)
+    normal, gradient = _normal(rows, slopes, at.residual(rows))
+    precision = np.concatenate([known.width**-2.0, spread**-2.0])
+    gradient -= precision * np.concatenate([at.constants - known.centre, at.effects])
+    gradient[count:] -= known.means @ at.effects
+    normal[np.diag_indices_from(normal)] += precision
+    normal[count:, count:] += known.means
+    return normal, gradient
+
+
+def _improved(
+    evaluate: Evaluate,
+    at: _Place,
+    system: tuple[np.ndarray, np.ndarray, float],
+    loss_of: Callable[[_Place], float],
+) -> tuple[_Place | None, float]:
+    """A place of less loss and the damping that led there; None where no damping does."""
+    normal, gradient, damping = system
+    loss, count = loss_of(at), len(at.constants)
+    for _ in range(TRIES):
+        damped = normal.copy()
+        damped[np.diag_indices_from(damped)] *= 1.0 + damping
+        move = np.clip(np.linalg.solve(damped, gradient), -LONGEST_STEP, LONGEST_STEP)
+        constants = at.constants + move[:count]
+        tried = _Place(constants, at.effects + move[count:], evaluate(constants))
+        if loss_of(tried) < loss:
+            return tried, damping
+        damping *= 5.0
+    return None, damping
 
 
 def _misfit(residual: np.ndarray, weight: np.ndarray) -> float:
