@@ -60,7 +60,7 @@ from neusight.learn.training_sets import Knowledge, group_names, training_set
 STATE = ".training"
 MOST_ROWS = 12000
 """Of each GPU and family that a model learns from."""
-FOLD_ROWS, FOLD_STEPS = 40, 6
+FOLD_ROWS, FOLD_STEPS = 60, 8
 """Rows of a group, and steps, with which constants are fitted again without a kind of GPU: fewer than for those that
 ship, since there are many folds."""
 

@@ -160,9 +160,8 @@ def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus 
     keep = single_kernels(frame) & ~frame["gpu"].isin(list(hold_out))
     if len(gpus):
         keep &= frame["gpu"].isin(list(gpus))
-    for name, unwanted in (("repeat", lambda c: c > 0), ("eager", lambda c: c.fillna(False).astype(bool))):
-        if name in frame:
-            keep &= ~unwanted(frame[name])
+    if "repeat" in frame:
+        keep &= ~(frame["repeat"] > 0)
     if "timing" in frame:
         keep &= ~((frame["timing"] == "wall") & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S))
     frame = _sampled(frame[keep].reset_index(drop=True))

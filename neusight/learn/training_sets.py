@@ -14,7 +14,7 @@ import numpy as np
 
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features import FeatureContract, Situation, feature_matrix, situate
-from neusight.executors.gpu.tile_models.artifact import kernel_kinds
+from neusight.executors.gpu.tile_models.artifact import launch_floor_s, launch_kinds
 from neusight.executors.gpu.tile_models.protocol import TrainingSet
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels.work import by_distinct, work_of
@@ -26,6 +26,9 @@ from neusight.learn.training_data import DeviceRows
 FLOOR_ROWS = 20
 FLOOR_LIMIT_S = 70e-6
 """A GPU whose fastest rows of an op take longer than this never measured an empty launch of it."""
+PLANNED_SHARE, PLANNED_LIMIT_S = 0.25, 400e-6
+"""Where an engine plans on the host, in Python, a quarter of the rows takes no longer than that does, which varies;
+the limit is as above (assumption)."""
 START_LIMIT_S = 10e-6
 """The same for executions: blocks start within a few microseconds (assumption)."""
 USUAL_FLOOR_S = 3e-5
@@ -101,11 +104,12 @@ def launch_floors(rows: Sequence[DeviceRows]) -> dict[str, float]:
     """Seconds that a lone launch of each kind of kernel takes beyond its work: the median over GPUs of their floors."""
     floors: dict[str, list[float]] = {}
     for r in rows:
-        alone, kinds = r.conditions.timing == "stream", kernel_kinds(r.batch)
+        alone, kinds = r.conditions.timing == "stream", launch_kinds(r.batch, r.conditions)
         for kind in np.unique(kinds[alone]):
-            floor = _floor(r, alone & (kinds == kind))
+            floor = _floor(r, alone & (kinds == kind), str(kind))
             if floor is not None:
-                floors.setdefault(str(kind), []).append(floor)
+                for name in {str(kind), str(kind).partition(",")[0]}:
+                    floors.setdefault(name, []).append(floor)
     return {kind: float(np.median(values)) for kind, values in sorted(floors.items())}
 
 
@@ -115,12 +119,13 @@ def row_floors(r: DeviceRows, floors: Mapping[str, float]) -> np.ndarray:
     Of rows with an execution their own, of others the GPU's floor of the kind as it was when the row was measured, or
     where it has none that of ``floors``.
     """
-    kinds = kernel_kinds(r.batch)
+    kinds = launch_kinds(r.batch, r.conditions)
     floor_s, least_s = np.empty(len(kinds)), bound_of(r.batch, work_of(r.batch), r.device).bound_s
     for kind in np.unique(kinds):
         mask = kinds == kind
-        own, least = _floor(r, mask), r.latency_s[mask].min()
-        floor_s[mask] = own if own is not None else min(floors.get(str(kind), USUAL_FLOOR_S), 0.9 * least)
+        own, least = _floor(r, mask, str(kind)), r.latency_s[mask].min()
+        usual_s = launch_floor_s(floors, str(kind), USUAL_FLOOR_S)
+        floor_s[mask] = own if own is not None else min(usual_s, 0.9 * least)
         if not (r.execution_s[mask] > 0).any():
             drifting = drifting_floor_s(r.place[mask], r.latency_s[mask], least_s[mask])
             floor_s[mask] = floor_s[mask] if drifting is None else drifting
@@ -130,14 +135,17 @@ def row_floors(r: DeviceRows, floors: Mapping[str, float]) -> np.ndarray:
     return np.minimum(floor_s, 0.97 * r.latency_s)
 
 
-def _floor(r: DeviceRows, mask: np.ndarray) -> float | None:
-    """Of an op's shortest rows, where executions were timed; else a GPU's fastest rows of an op are all launch, when
+def _floor(r: DeviceRows, mask: np.ndarray, kind: str) -> float | None:
+    """Of a kind's shortest rows, where executions were timed; else a GPU's fastest rows of a kind are all launch, when
     there are enough of them and they are fast.
     """
     timed = mask & (r.execution_s > 0)
     if timed.any():
         shortest = np.argsort(r.latency_s[timed])[: int(np.ceil(SHORTEST_SHARE * timed.sum()))]
         return float(np.median(_beside_work(r, timed)[shortest]))
+    if "," in kind:
+        planned_s = float(np.quantile(r.latency_s[mask], PLANNED_SHARE))
+        return planned_s if planned_s < PLANNED_LIMIT_S else None
     return _fastest(r.latency_s[mask], FLOOR_LIMIT_S)
 
 

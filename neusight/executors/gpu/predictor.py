@@ -18,7 +18,14 @@ from neusight.executors.costs import Costs
 from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features import Situation, feature_matrix, situate
-from neusight.executors.gpu.tile_models.artifact import Artifact, Manifest, kernel_kinds, load_artifacts
+from neusight.executors.gpu.tile_models.artifact import (
+    Artifact,
+    Manifest,
+    kernel_kinds,
+    launch_floor_s,
+    launch_kinds,
+    load_artifacts,
+)
 from neusight.executors.gpu.tile_models.protocol import utilisation
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import shipped_choice
@@ -204,7 +211,8 @@ def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physi
     within = launch_s(conditions, physics)
     if not (conditions.timing == "stream").any():
         return within
-    known = by_distinct(kernel_kinds(s.batch), lambda kind: floors.get(kind, np.nan))
+    kinds = launch_kinds(s.batch, conditions)
+    known = by_distinct(kinds, lambda kind: launch_floor_s(floors, kind, np.nan))
     floor_s = np.maximum(known + device.launch_change_s, np.minimum(known, device.launch_overhead_s))
     lone = lone_s(floor_s, execution_s, s.added_s, physics) - execution_s
     # A floor no longer than the kernel's own start was no lone launch.

@@ -30,9 +30,9 @@ from neusight.learn.training_sets import launch_floors, row_floors
 if TYPE_CHECKING:
     import pandas as pd
 
-GROUP_WEIGHT = 10.0
-"""Rows that a group counts as against the priors: more of them say little that the first did not (50 is worse with
-GH100 left out)."""
+GROUP_WEIGHT = 4.0
+"""Rows that a group counts as against the priors: more of them say little that the first did not (10 and 50 are worse
+with GH100 and GA100 left out)."""
 FLOAT32 = "neusight-fp32"
 """Data set of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
 

@@ -24,7 +24,7 @@ USUAL_EXTENT = 3072
 """Middle of the sizes 1024 to 10240 of which one best figure is told, as powers go."""
 BURST = 3.0
 """Products that run before a rest (assumption)."""
-WEIGHT = 4.0
+WEIGHT = 2.0
 """Rows that a device and dtype counts as: one figure, whose submitters differ by up to 18 %."""
 SHARED_POWER = ("jetson", "laptop")
 """Parts of names of boards whose power limit is not the GPU's alone, or not told."""

@@ -19,6 +19,7 @@ from neusight.errors import ArtifactError
 from neusight.executors.gpu.features import FORMULAS, FeatureContract
 from neusight.executors.gpu.tile_models.protocol import TileModel, backend_class
 from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work
 from neusight.paths import read_json, tile_models_dir
 
@@ -159,6 +160,25 @@ def kernel_kinds(batch: KernelBatch) -> np.ndarray:
         codes = codes * len(distinct) + where
     _, first, where = np.unique(codes, return_index=True, return_inverse=True)
     return np.array([_kind(*(str(column[row]) for column in columns)) for row in first])[where]
+
+
+def launch_kinds(batch: KernelBatch, conditions: Conditions) -> np.ndarray:
+    """Kind of each kernel as its lone launch goes, shape (n,): that of ``kernel_kinds``, and for products scaled by
+    blocks what an engine runs them with, since each plans them on the host in a time of its own: ``linear float8
+    block, cutlass``.
+    """
+    kinds = kernel_kinds(batch)
+    if "scaling" not in batch.columns:
+        return kinds
+    planned = (batch["scaling"] == "block") & (conditions.timing == "stream") & (conditions.variant != "")
+    if not planned.any():
+        return kinds
+    return np.where(planned, np.char.add(np.char.add(kinds.astype(str), ", "), conditions.variant.astype(str)), kinds)
+
+
+def launch_floor_s(floors: Mapping[str, float], kind: str, otherwise: float) -> float:
+    """Floor [s] of a kind by ``launch_kinds``; that of the plain kind where what ran it was never met."""
+    return floors.get(kind, floors.get(kind.partition(",")[0], otherwise))
 
 
 def _kind(op: str, dtype: str, *more: str) -> str:
