@@ -211,9 +211,27 @@ class Optimizer:
     dtype: str = "float32"
 
 
-Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | Moe | Memory | Optimizer
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """What ``ranks`` devices exchange, one process each.
+
+    ``op`` is all_reduce, all_gather, reduce_scatter, all_to_all or send_recv. ``bytes`` are counted as nccl-tests does:
+    the larger of what a rank puts in and what it gets out, so that for an all-gather it is the gathered whole.
+    ``per_node`` ranks share a node, 0 where all do.
+    """
+
+    family: ClassVar[str] = "collective"
+    op: str = "all_reduce"
+    ranks: int
+    per_node: int = 0
+    bytes: int
+    dtype: str = "bfloat16"
+
+
+Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | Moe | Memory | Optimizer | Collective
 KERNEL_CLASSES: dict[str, type[Any]] = {
-    c.family: c for c in (Gemm, Conv2d, Elementwise, RowReduction, Attention, GroupedGemm, Moe, Memory, Optimizer)
+    c.family: c
+    for c in (Gemm, Conv2d, Elementwise, RowReduction, Attention, GroupedGemm, Moe, Memory, Optimizer, Collective)
 }
 
 
