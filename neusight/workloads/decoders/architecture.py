@@ -1,0 +1,134 @@
+"""``decoder_of``: from a Hugging Face configuration to a ``Decoder``, without building a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from neusight.errors import ModelError, nearest, shown
+from neusight.workloads.config_file import check_config, dtype_of
+from neusight.workloads.decoders import variants
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.families import FAMILIES, Family, plain_layers, says
+from neusight.workloads.decoders.layers import Layer, counted
+from neusight.workloads.decoders.quantisation import quantisation_of
+from neusight.workloads.decoders.reading import Keys
+
+OTHERS = (*variants.LATENT, *variants.COMPRESSED, *variants.HYBRID, *variants.STATE_SPACE)
+_NESTED = ("text_config", "language_config", "llm_config")
+_PLAIN_NAMES = {
+    "deepseek_v3.2": "deepseek_v32", "deepseek_v3_2": "deepseek_v32", "kimi_k25": "kimi_k2", "kimi_k2_5": "kimi_k2",
+    "gemma3_text": "gemma3", "llama4": "llama4_text", "qwen3_5_moe": "qwen3_5_moe_text", "qwen3_5": "qwen3_5_text",
+    "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "mistral3": "mistral",
+}  # fmt: skip
+"""Spellings of configurations that mean the same text model."""
+_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
+
+
+def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
+    """The causal language model that a configuration describes; of a composed model its text part.
+
+    Args:
+        config: contents of a ``config.json``, or the keys of it that tell the architecture. Keys that begin with an
+            underscore are left alone.
+        name: what the model is called, in messages and results.
+
+    Raises:
+        ModelError: an unknown family without Llama's keys; values that are missing or contradict each other.
+    """
+    outer = {key: value for key, value in config.items() if not key.startswith("_")}
+    text = _text_part(outer)
+    kind = str(text.get("model_type", ""))
+    kind = _PLAIN_NAMES.get(kind, kind)
+    where = name or kind or "the configuration"
+    check_config(text, where)
+    keys = Keys({**text, "model_type": kind}, where, _family(kind).usual)
+    found = _built(keys, kind)
+    return Decoder(
+        name=name or kind,
+        family=kind,
+        hidden=keys.size("hidden_size"),
+        vocab=keys.size("vocab_size"),
+        max_len=keys.size("max_position_embeddings", 0),
+        layers=(layers := counted(found.layers)),
+        order=tuple([layer for layer, _ in layers].index(layer) for layer in found.layers),
+        dtype=dtype_of(text, where) or dtype_of(outer, where) or "bfloat16",
+        quantisation=quantisation_of({**outer, **text}, where),
+        notes=found.notes,
+        extra=found.extra,
+        **_outside(keys, _family(kind), outer),
+    )
+
+
+def _text_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested configuration of a composed model's language model, or the whole."""
+    inner = next((config[key] for key in _NESTED if isinstance(config.get(key), Mapping)), None)
+    if inner is None:
+        return dict(config)
+    # What a text part leaves out, its model has: Kimi and Gemma state their type outside alone.
+    return {"model_type": config.get("model_type", ""), **inner}
+
+
+@dataclass(frozen=True)
+class _Built:
+    layers: list[Layer]
+    extra: int = 0
+    notes: tuple[str, ...] = ()
+
+
+_V4 = (
+    "DeepSeek-V4 from its configuration alone: compressed keys count as selected ones behind the window, and its "
+    "hyper-connections as parameters without kernels"
+)
+
+
+def _built(keys: Keys, kind: str) -> _Built:
+    if kind in variants.LATENT:
+        return _Built(variants.latent_layers(keys))
+    if kind in variants.COMPRESSED:
+        return _Built(variants.compressed_layers(keys), variants.compressed_extra(keys), (_V4,))
+    if kind in variants.HYBRID:
+        return _Built(variants.hybrid_layers(keys))
+    if kind in variants.STATE_SPACE:
+        return _Built(variants.state_space_layers(keys))
+    if kind not in FAMILIES:
+        return _Built(_as_llama(keys, kind), notes=(f"model_type '{kind}' is not known: built as Llama's",))
+    return _Built(plain_layers(keys, FAMILIES[kind]), notes=_of_family(keys, kind))
+
+
+def _as_llama(keys: Keys, kind: str) -> list[Layer]:
+    if missing := [key for key in _NEEDED if keys.get(key) is None]:
+        known = (*FAMILIES, *OTHERS)
+        raise ModelError(
+            f"unknown model_type '{shown(kind)}' without {', '.join(missing)}{nearest(kind, known)}: families are "
+            f"{', '.join(known)}"
+        )
+    return plain_layers(keys, FAMILIES["llama"])
+
+
+def _of_family(keys: Keys, kind: str) -> tuple[str, ...]:
+    if kind == "llama4_text":
+        return ("chunks of Llama 4's attention count as windows of the same length",)
+    if kind == "deci" and not keys.get("num_key_value_heads_per_layer"):
+        return ("DeciLM's key heads differ by layer, which the configuration does not list: all have the most",)
+    return ()
+
+
+def _family(kind: str) -> Family:
+    return FAMILIES.get(kind, Family())
+
+
+def _outside(keys: Keys, family: Family, outer: Mapping[str, Any]) -> dict[str, Any]:
+    """What a decoder has beside its layers. Whether embeddings are tied, a composed model may say outside alone."""
+    wide = keys.size("word_embed_proj_dim", 0)
+    last = None if keys.get("do_layer_norm_before") is False else family.norm
+    tied = keys.config.get("tie_word_embeddings", outer.get("tie_word_embeddings"))
+    return {
+        "norm": last,
+        "tied": family.usual.get("tie_word_embeddings", False) if tied is None else bool(tied),
+        "positions": keys.size("max_position_embeddings") + family.positions if family.positions >= 0 else 0,
+        "embedding": wide if wide and wide != keys.size("hidden_size") else 0,
+        "embedding_norm": family.embedding_norm,
+        "head_bias": says(keys, family.head_bias),
+    }

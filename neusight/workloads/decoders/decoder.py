@@ -1,0 +1,90 @@
+"""``Decoder``: a causal language model as its layers, with what it weighs and what it keeps of a sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from neusight.kernels.precision import stored_bytes
+from neusight.workloads.decoders.layers import Cache, Experts, Layer, Norm
+from neusight.workloads.decoders.quantisation import Quantisation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """``layers`` are kinds of equal layers with how many of each; ``order`` tells the kind of every layer from the
+    input on. ``max_len`` is the longest sequence in tokens, 0 where the configuration states none.
+
+    ``positions`` learned positions are added to the embedding; ``embedding`` is its width where that is not hidden
+    (OPT-350m); ``extra`` parameters belong to no layer. ``notes`` say what was assumed or approximated.
+    """
+
+    name: str
+    family: str
+    hidden: int
+    vocab: int
+    tied: bool
+    max_len: int
+    layers: tuple[tuple[Layer, int], ...]
+    order: tuple[int, ...]
+    norm: Norm | None = field(default_factory=Norm)
+    positions: int = 0
+    embedding: int = 0
+    embedding_norm: bool = False
+    head_bias: bool = False
+    extra: int = 0
+    dtype: str = "bfloat16"
+    quantisation: Quantisation = field(default_factory=Quantisation)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.order)
+
+    @property
+    def parameters(self) -> int:
+        """All of them; a tied embedding once."""
+        return self._outside + sum(count * layer.parameters(self.hidden) for layer, count in self.layers)
+
+    @property
+    def active_parameters(self) -> int:
+        """Those of which a token makes use: without the experts that it does not take."""
+        return self._outside + sum(count * layer.active_parameters(self.hidden) for layer, count in self.layers)
+
+    @property
+    def _outside(self) -> int:
+        wide = self.embedding or self.hidden
+        embedding = self.vocab * wide * (1 if self.tied else 2) + self.positions * self.hidden
+        embedding += 2 * wide * self.hidden if wide != self.hidden else 0
+        norms = (self.norm.weights if self.norm else 0) + (2 if self.embedding_norm else 0)
+        return embedding + norms * self.hidden + (self.vocab if self.head_bias else 0) + self.extra
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer is a mixture."""
+        return any(isinstance(layer.feed_forward, Experts) for layer, _ in self.layers)
+
+    def caches(self, kv_dtype: str, tp: int = 1) -> tuple[Cache, ...]:
+        """What layers keep of a sequence on one rank, kind by kind."""
+        size = stored_bytes(kv_dtype)
+        kept = [(cache, n) for layer, n in self.layers if layer.attention for cache in layer.attention.caches(size, tp)]
+        return tuple(replace(cache, layers=count) for cache, count in kept)
+
+    def kv_bytes_per_token(self, kv_dtype: str, tp: int = 1) -> float:
+        """Bytes that a token adds to the cache of a rank while no window is full."""
+        return sum(cache.layers * cache.bytes_per_token for cache in self.caches(kv_dtype, tp))
+
+    def kv_bytes(self, tokens: np.ndarray | int, kv_dtype: str, tp: int = 1) -> np.ndarray:
+        """Bytes of the cache of a sequence of so many tokens on a rank, windows full or not; as ``tokens`` in shape."""
+        held = np.asarray(tokens, dtype=float)
+        total = np.zeros_like(held)
+        for cache in self.caches(kv_dtype, tp):
+            kept = np.minimum(held, cache.window) if cache.window else held
+            total = total + cache.layers * cache.bytes_per_token * kept
+        return total
+
+    def state_bytes_per_sequence(self, tp: int = 1) -> float:
+        """Bytes that layers with a recurrent state keep of a sequence on a rank, whatever its length."""
+        return sum(count * layer.attention.state_bytes(tp) for layer, count in self.layers if layer.attention)

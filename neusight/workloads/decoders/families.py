@@ -1,0 +1,340 @@
+"""Families of decoders that are built of attention and feed-forwards: what each does its own way, as one table.
+
+A family's modelling code in transformers is the source of its row; the tests hold every row against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from neusight.errors import ModelError
+from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Norm, SelfAttention
+from neusight.workloads.decoders.reading import Keys
+
+LAYER_NORM = Norm(op="layer_norm", weights=2)
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What tells a family from Llama.
+
+    A bias is True, False or the key that says so. ``qk_norm`` and its key; ``every``: with a ``sliding_window``, each
+    layer whose number (from 1) it divides sees everything, 0: none does. ``expert_bias`` goes with routers and experts.
+    ``usual`` are values that configurations may leave out.
+    """
+
+    norm: Norm = field(default_factory=Norm)
+    norms: int = 2
+    placement: str = "before"
+    gated: bool = True
+    activation: str = "silu"
+    qkv_bias: bool | str = False
+    out_bias: bool | str = False
+    ffn_bias: bool | str = False
+    qk_norm: str = ""
+    qk_norm_key: str = ""
+    qk_norm_weights: int = 1
+    every: int = 0
+    sinks: bool = False
+    gated_attention: bool = False
+    rotary: bool = True
+    positions: int = -1
+    embedding_norm: bool = False
+    head_bias: bool | str = False
+    expert_bias: bool = False
+    shared_gate: bool = False
+    usual: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+
+def _usual(**values: Any) -> Mapping[str, Any]:
+    return MappingProxyType(values)
+
+
+_TIED = _usual(tie_word_embeddings=True)
+_LLAMA = Family(qkv_bias="attention_bias", out_bias="attention_bias", ffn_bias="mlp_bias")
+_PLAIN = Family()
+_QWEN2 = Family(qkv_bias=True)
+_QWEN3 = Family(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="head", usual=_usual(head_dim=128))
+_GEMMA = Family(
+    activation="gelu", qkv_bias="attention_bias", out_bias="attention_bias",
+    usual=_usual(tie_word_embeddings=True, head_dim=256),
+)  # fmt: skip
+_GEMMA2 = replace(
+    _GEMMA, norms=4, placement="around", every=2,
+    usual=_usual(tie_word_embeddings=True, head_dim=256, sliding_window=4096),
+)  # fmt: skip
+_GEMMA3 = replace(
+    _GEMMA2, qk_norm="head", every=6,
+    usual=_usual(
+        tie_word_embeddings=True, head_dim=256, sliding_window=4096, vocab_size=262208, num_attention_heads=8,
+        num_key_value_heads=4, max_position_embeddings=131072,
+    ),
+)  # fmt: skip
+_CLASSIC = Family(
+    norm=LAYER_NORM, gated=False, activation="gelu", qkv_bias=True, out_bias=True, ffn_bias=True, rotary=False,
+    usual=_TIED,
+)  # fmt: skip
+_OLMO2 = Family(norms=2, placement="after", qk_norm="all", qkv_bias="attention_bias", out_bias="attention_bias")
+_COHERE = Family(
+    norm=Norm(op="layer_norm", weights=1), norms=1, placement="parallel", qkv_bias="attention_bias",
+    out_bias="attention_bias", qk_norm_key="use_qk_norm", usual=_TIED,
+)  # fmt: skip
+_GRANITE = _LLAMA
+_GLM4_MOE = Family(qkv_bias="attention_bias", qk_norm_key="use_qk_norm")
+
+FAMILIES: dict[str, Family] = {
+    **dict.fromkeys(("llama", "aquila", "baichuan", "code_llama", "cwm"), _LLAMA),
+    **dict.fromkeys(("mistral", "ministral", "mixtral", "yi", "phi3"), _PLAIN),
+    "deci": _LLAMA,
+    "qwen2": _QWEN2,
+    "qwen2_vl_text": _QWEN2,
+    "qwen2_5_vl_text": _QWEN2,
+    "qwen2_moe": replace(_QWEN2, qkv_bias="qkv_bias", shared_gate=True, usual=_usual(qkv_bias=True)),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text"), _QWEN3),
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA2,
+    **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA3),
+    "phi": replace(_CLASSIC, norms=1, placement="parallel", rotary=True, head_bias=True, usual=_NOTHING),
+    "phimoe": replace(
+        _PLAIN, norm=LAYER_NORM, qkv_bias="attention_bias", out_bias="attention_bias", head_bias="lm_head_bias"
+    ),
+    "falcon": replace(
+        _CLASSIC, norms=1, placement="parallel", rotary=True, qkv_bias="bias", out_bias="bias", ffn_bias="bias"
+    ),
+    "gptj": replace(
+        _CLASSIC, norms=1, placement="parallel", rotary=True, qkv_bias=False, out_bias=False, head_bias=True,
+        usual=_NOTHING,
+    ),
+    "gpt2": replace(_CLASSIC, positions=0),
+    "gpt_bigcode": replace(_CLASSIC, positions=0),
+    "gpt_neox": replace(
+        _CLASSIC, placement="parallel", rotary=True, qkv_bias="attention_bias", out_bias="attention_bias",
+        usual=_usual(attention_bias=True),
+    ),
+    "opt": replace(
+        _CLASSIC, activation="relu", positions=2, qkv_bias="enable_bias", out_bias="enable_bias",
+        ffn_bias="enable_bias", usual=_usual(tie_word_embeddings=True, enable_bias=True, max_position_embeddings=2048),
+    ),
+    "bloom": replace(_CLASSIC, embedding_norm=True),
+    "gpt_oss": Family(
+        qkv_bias="attention_bias", out_bias="attention_bias", every=2, sinks=True, expert_bias=True,
+        usual=_usual(attention_bias=True, head_dim=64, sliding_window=128),
+    ),
+    "llama4_text": replace(_LLAMA, usual=_usual(head_dim=128)),
+    "glm": replace(_GLM4_MOE, usual=_usual(attention_bias=True)),
+    "glm4": replace(_GLM4_MOE, norms=4, placement="around", usual=_usual(attention_bias=True)),
+    "glm4_moe": _GLM4_MOE,
+    "minimax_m2": Family(qk_norm="all"),
+    "nemotron": replace(_LLAMA, norm=LAYER_NORM, gated=False, activation="relu"),
+    "olmo": Family(norm=Norm(op="layer_norm", weights=0), qkv_bias="attention_bias", out_bias="attention_bias"),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, every=4, usual=_usual(sliding_window=4096)),
+    "exaone4": Family(placement="after", qk_norm="head", every=4),
+    "starcoder2": replace(
+        _CLASSIC, rotary=True, qkv_bias="use_bias", out_bias="use_bias", ffn_bias="use_bias",
+        usual=_usual(tie_word_embeddings=True, use_bias=True),
+    ),
+    "cohere": _COHERE,
+    "cohere2": replace(_COHERE, every=4, usual=_usual(tie_word_embeddings=True, sliding_window=4096)),
+    **dict.fromkeys(("granite", "granitemoe"), _GRANITE),
+    **dict.fromkeys(("internlm2", "internlm3"), Family(qkv_bias="bias", out_bias="bias")),
+    "stablelm": Family(norm=LAYER_NORM, qkv_bias="use_qkv_bias"),
+    "seed_oss": replace(
+        _LLAMA, out_bias="attention_out_bias", usual=_usual(attention_bias=True, head_dim=128)
+    ),
+    "smollm3": replace(_LLAMA, usual=_TIED),
+    "ernie4_5": Family(
+        qkv_bias="use_bias", out_bias="use_bias", ffn_bias="use_bias",
+        usual=_usual(tie_word_embeddings=True, head_dim=128),
+    ),
+}  # fmt: skip
+"""By ``model_type``. Learned positions: that many more than ``max_position_embeddings``, -1 for none."""
+
+
+def plain_layers(keys: Keys, family: Family) -> list[Layer]:
+    """Layers of attention and feed-forward, from the first to the last.
+
+    Raises:
+        ModelError: values that are missing or contradict each other.
+    """
+    depth = keys.size("num_hidden_layers")
+    windows, kv_heads = _windows(keys, family, depth), _kv_heads(keys, depth)
+    sparse = sparse_layers(keys, depth)
+    attention = [_attention(keys, family, kv_heads[i], windows[i]) for i in range(depth)]
+    dense = feed_forward(keys, family) if not all(sparse) else None
+    mixture = experts(keys, family) if any(sparse) else None
+    how = _placed(keys, family)
+    return [Layer(attention=attention[i], feed_forward=mixture if sparse[i] else dense, **how) for i in range(depth)]
+
+
+def says(keys: Keys, bias: bool | str) -> bool:
+    """A trait that is fixed, or that a key decides."""
+    return keys.flag(bias) if isinstance(bias, str) else bias
+
+
+def _placed(keys: Keys, family: Family) -> dict[str, Any]:
+    """Norms of layers: of Falcon, GPT-NeoX and StableLM as their own flags say."""
+    kind = keys.get("model_type")
+    norms, placement = family.norms, family.placement
+    if kind == "falcon":
+        new = keys.flag("new_decoder_architecture", 1 < keys.size("num_key_value_heads", 1) < _heads(keys))
+        if new or not keys.flag("parallel_attn", True):
+            norms = keys.size("num_ln_in_parallel_attn", 2)
+        placement = "parallel" if new or keys.flag("parallel_attn", True) else "before"
+    if kind == "gpt_neox" and not keys.flag("use_parallel_residual", True):
+        placement = "before"
+    if kind == "stablelm" and keys.flag("use_parallel_residual"):
+        norms, placement = 1, "parallel"
+    return {"norm": family.norm, "norms": norms, "placement": placement}
+
+
+def _heads(keys: Keys) -> int:
+    return keys.size("num_attention_heads")
+
+
+def _kv_heads(keys: Keys, depth: int) -> list[int]:
+    """Heads of keys in each layer: DeciLM lists them, others share a number."""
+    if listed := keys.each("num_key_value_heads_per_layer", depth):
+        return [int(count) for count in listed]
+    shared = keys.get("num_key_value_heads")
+    if keys.flag("multi_query", keys.get("model_type") in ("falcon", "gpt_bigcode")) and shared is None:
+        shared = 1
+    if keys.get("model_type") == "falcon" and keys.flag("multi_query", shared == 1):
+        shared = shared if keys.flag("new_decoder_architecture", (shared or 1) > 1) else 1
+    return [_heads(keys) if shared is None else int(shared)] * depth
+
+
+def _attention(keys: Keys, family: Family, kv_heads: int, window: int) -> SelfAttention:
+    heads = _heads(keys)
+    if not kv_heads or heads % kv_heads:
+        raise ModelError(
+            f"{keys.where}: num_attention_heads = {heads} is not a multiple of num_key_value_heads = {kv_heads}: "
+            "change one"
+        )
+    head_dim = keys.head_dim(heads)
+    normed = family.qk_norm or ("head" if family.qk_norm_key and keys.flag(family.qk_norm_key) else "")
+    # Cohere's norms have weights of their own for every head, so that they count as one row's.
+    own = "all" if normed and family.norm.op == "layer_norm" else normed
+    return SelfAttention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        window=window,
+        rotary=rotated(keys, head_dim) if family.rotary else 0,
+        qkv_bias=says(keys, family.qkv_bias),
+        out_bias=says(keys, family.out_bias),
+        qk_norm=own,
+        qk_norm_op=family.norm.op if normed else "rms_norm",
+        qk_norm_weights=family.qk_norm_weights,
+        gated=family.gated_attention,
+        sinks=family.sinks,
+    )
+
+
+def rotated(keys: Keys, head_dim: int) -> int:
+    """Values of a head that positions rotate."""
+    stated = keys.size("rotary_dim", 0)
+    return stated or int(head_dim * float(keys.get("rotary_factor") or 1.0))
+
+
+_FULL, _CHUNKED = "full_attention", "chunked_attention"
+
+
+def _windows(keys: Keys, family: Family, depth: int) -> list[int]:
+    """What each layer's attention sees, 0 for everything.
+
+    A chunk of Llama 4 (all tokens of the same 8,192) counts as a window of that length: at most what a chunk holds.
+    """
+    if keys.get("model_type") == "llama4_text":
+        return _chunks(keys, depth)
+    window = keys.size("sliding_window", 0)
+    if keys.get("use_sliding_window") is False or not window:
+        return [0] * depth
+    if kinds := keys.each("layer_types", depth):
+        return [0 if kind == _FULL else window for kind in kinds]
+    if keys.get("use_sliding_window"):
+        return [window if i >= keys.size("max_window_layers", 0) else 0 for i in range(depth)]
+    every = keys.size("sliding_window_pattern", family.every) if family.every else 0
+    return [0 if every and (i + 1) % every == 0 else window for i in range(depth)]
+
+
+def _chunks(keys: Keys, depth: int) -> list[int]:
+    chunk = keys.size("attention_chunk_size", 8192)
+    if kinds := keys.each("layer_types", depth):
+        return [chunk if kind == _CHUNKED else 0 for kind in kinds]
+    rotating = keys.each("no_rope_layers", depth) if keys.get("no_rope_layers") else None
+    every = keys.size("no_rope_layer_interval", 4)
+    return [chunk if (rotating[i] if rotating else (i + 1) % every) else 0 for i in range(depth)]
+
+
+def sparse_layers(keys: Keys, depth: int) -> list[bool]:
+    """Which layers have experts.
+
+    Raises:
+        ModelError: experts of which a token takes none or more than there are.
+    """
+    many = keys.size("num_experts", 0)
+    if not many:
+        return [False] * depth
+    if listed := keys.each("mlp_layer_types", depth):
+        return [kind in ("sparse", "moe", "hash_moe") for kind in listed]
+    dense = {int(i) for i in keys.get("mlp_only_layers") or ()}
+    if isinstance(moe := keys.get("moe_layers"), list) and moe:
+        return [i in moe for i in range(depth)]
+    first = keys.size("first_k_dense_replace", 0)
+    step = keys.size("decoder_sparse_step", keys.size("interleave_moe_layer_step", 1)) or 1
+    every = keys.get("moe_layer_freq", 1)
+    if isinstance(every, list):
+        return [bool(entry) for entry in every[:depth]]
+    return [i >= first and i not in dense and (i + 1) % step == 0 and (i - first) % every == 0 for i in range(depth)]
+
+
+def feed_forward(keys: Keys, family: Family) -> FeedForward:
+    """The dense one; four times as wide as the model where older families state nothing, Llama 4's by its own key."""
+    older = 4 * keys.size("hidden_size") if not family.gated else None
+    width = "intermediate_size_mlp" if keys.get("model_type") == "llama4_text" else "intermediate_size"
+    return FeedForward(
+        ffn=keys.size(width, older),
+        gated=family.gated and keys.get("hidden_act") not in ("relu2",),
+        bias=says(keys, family.ffn_bias),
+        activation=activation(keys, family),
+    )
+
+
+def activation(keys: Keys, family: Family) -> str:
+    """silu, gelu or relu, whatever variant."""
+    said = str(keys.get("hidden_act", family.activation)).lower()
+    return next((name for name in ("silu", "gelu", "relu") if name in said), "silu" if "swi" in said else "gelu")
+
+
+def experts(keys: Keys, family: Family) -> Experts:
+    """The mixture of sparse layers.
+
+    Raises:
+        ModelError: experts of which a token takes none or more than there are.
+    """
+    many, top_k = keys.size("num_experts"), keys.size("top_k")
+    if not 0 < top_k <= many:
+        raise ModelError(f"{keys.where}: num_experts_per_tok = {top_k} of {many} experts: correct one of them")
+    own = keys.size("moe_intermediate_size" if keys.get("moe_intermediate_size") else "intermediate_size")
+    expert = FeedForward(ffn=own, gated=family.gated, bias=family.expert_bias, activation=activation(keys, family))
+    return Experts(
+        expert=expert,
+        experts=many,
+        top_k=top_k,
+        shared=_shared(keys, expert),
+        shared_gate=family.shared_gate,
+        router_bias=family.expert_bias,
+    )
+
+
+def _shared(keys: Keys, expert: FeedForward) -> FeedForward | None:
+    """Experts of all tokens, as one: so many of the routed ones' width, or as wide as stated. Llama 4 has one."""
+    count = 1 if keys.get("model_type") == "llama4_text" else keys.size("n_shared_experts", 0)
+    stated = keys.size("shared_expert_intermediate_size", keys.size("shared_intermediate_size", 0))
+    width = keys.size("moe_shared_expert_intermediate_size", stated) or count * expert.ffn
+    return replace(expert, ffn=width, bias=False) if width and (count or stated) else None

@@ -1,0 +1,474 @@
+"""What a layer of a decoder is made of: mixers of tokens, feed-forwards, and the matrices of weights in them.
+
+One table of ``Projection`` a part answers for parameters, for products and for how ranks share them. Widths of the
+residual stream are not repeated in every part: they are given as ``hidden``. Methods that take ``tp`` tell what one of
+so many tensor-parallel ranks holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from neusight.errors import ModelError
+
+KINDS = ("attention", "feed_forward", "experts", "router", "head")
+"""Of projections: what schemes of quantisation tell apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """Weights W[n, k], y = x Wᵀ + bias: ``parts`` that engines keep in one matrix make up n."""
+
+    what: str
+    k: int
+    parts: tuple[int, ...]
+    bias: bool = False
+    kind: str = "attention"
+
+    @property
+    def n(self) -> int:
+        """Columns of the product."""
+        return sum(self.parts)
+
+    @property
+    def weights(self) -> int:
+        """Elements of the matrix."""
+        return self.n * self.k
+
+    @property
+    def parameters(self) -> int:
+        """Elements with those of the bias."""
+        return self.weights + (self.n if self.bias else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cache:
+    """What ``layers`` equal layers keep of a sequence: bytes a token, of the last ``window`` tokens (0: of all)."""
+
+    layers: int
+    bytes_per_token: float
+    window: int = 0
+
+
+def shared_evenly(count: int, ranks: int, what: str) -> int:
+    """What each of ``ranks`` gets.
+
+    Raises:
+        ModelError: they cannot share it evenly, which engines refuse.
+    """
+    if count % ranks:
+        raise ModelError(f"{what} = {count} cannot be shared by {ranks} ranks: choose a tp or ep that divides it")
+    return count // ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """A norm of rows: ``rms_norm`` or ``layer_norm``, with ``weights`` values a column (2: scale and shift)."""
+
+    op: str = "rms_norm"
+    weights: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfAttention:
+    """Multi-head, grouped or multi-query attention over a cache of keys and values.
+
+    ``window`` tokens are seen, 0 for all before. ``rotary`` values of a head are rotated. ``qk_norm`` is "" (none),
+    ``head`` (each head by itself) or ``all`` (all heads as one row), of queries and of keys, with ``qk_norm_weights``
+    values a column. ``gated``: the query projection makes a gate of the output too. ``sinks``: a learned score a head.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+    rotary: int = 0
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: str = ""
+    qk_norm_op: str = "rms_norm"
+    qk_norm_weights: int = 1
+    gated: bool = False
+    sinks: bool = False
+
+    def local_heads(self, tp: int) -> tuple[int, int]:
+        """Heads of queries and of keys of a rank; ranks beyond the number of key heads keep copies."""
+        heads = shared_evenly(self.heads, tp, "num_attention_heads")
+        if tp > self.kv_heads:
+            shared_evenly(tp, self.kv_heads, "tp")
+            return heads, 1
+        return heads, shared_evenly(self.kv_heads, tp, "num_key_value_heads")
+
+    def projections(self, hidden: int, tp: int = 1) -> tuple[Projection, ...]:
+        """Query, key and value as one, and the output's."""
+        heads, kv_heads = self.local_heads(tp)
+        queries = heads * self.head_dim * (2 if self.gated else 1)
+        parts = (queries, kv_heads * self.head_dim, kv_heads * self.head_dim)
+        return (
+            Projection(what="qkv", k=hidden, parts=parts, bias=self.qkv_bias),
+            Projection(what="output", k=heads * self.head_dim, parts=(hidden,), bias=self.out_bias),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """Parameters in no matrix."""
+        normed = {"": 0, "head": 2, "all": self.heads + self.kv_heads}[self.qk_norm]
+        return normed * self.head_dim * self.qk_norm_weights + (self.heads if self.sinks else 0)
+
+    def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
+        """Keys and values, of ``size`` bytes each."""
+        width = 2 * self.local_heads(tp)[1] * self.head_dim
+        return (Cache(layers=1, bytes_per_token=width * size, window=self.window),)
+
+    def state_bytes(self, tp: int = 1) -> float:
+        """None beside the cache."""
+        return 0.0
+
+
+INDEX_BYTES = 132
+"""Of a token in an indexer's cache: 128 values in float8 and a float32 scale (DeepSeek-V3.2, FlashMLA's layout)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indexer:
+    """Scores by which sparse attention selects keys (DeepSeek-V3.2): every rank has all of it."""
+
+    heads: int
+    head_dim: int
+    selected: int
+
+    def projections(self, hidden: int, q_rank: int) -> tuple[Projection, ...]:
+        """Queries from the compressed ones of the attention, one key, a weight a head."""
+        return (
+            Projection(what="indexer query", k=q_rank, parts=(self.heads * self.head_dim,)),
+            Projection(what="indexer key", k=hidden, parts=(self.head_dim,)),
+            Projection(what="indexer weight", k=hidden, parts=(self.heads,), kind="router"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2): the cache holds ``kv_rank`` values and ``rope_dim`` rotated ones.
+
+    Decodes work in the latent space (absorbed form), prompts with keys and values of each head (expanded). With an
+    ``indexer`` both are absorbed.
+    """
+
+    heads: int
+    q_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    bias: bool = False
+    indexer: Indexer | None = None
+
+    @property
+    def latent_dim(self) -> int:
+        """Width of a cached key, whose first ``kv_rank`` are the value."""
+        return self.kv_rank + self.rope_dim
+
+    def local_heads(self, tp: int) -> int:
+        """Heads of a rank."""
+        return shared_evenly(self.heads, tp, "num_attention_heads")
+
+    def projections(self, hidden: int, tp: int = 1) -> tuple[Projection, ...]:
+        """Down and up for queries, down and up for keys and values, and the output's; those down on every rank."""
+        heads, wide = self.local_heads(tp), self.nope_dim + self.rope_dim
+        queries = heads * wide
+        down: tuple[Projection, ...] = (
+            Projection(what="latent", k=hidden, parts=(self.q_rank, self.latent_dim), bias=self.bias),
+            Projection(what="query up", k=self.q_rank, parts=(queries,)),
+        )
+        if not self.q_rank:
+            down = (
+                Projection(what="query", k=hidden, parts=(queries,)),
+                Projection(what="latent", k=hidden, parts=(self.latent_dim,), bias=self.bias),
+            )
+        index = self.indexer.projections(hidden, self.q_rank) if self.indexer else ()
+        return (
+            *down,
+            *index,
+            Projection(what="key value up", k=self.kv_rank, parts=(heads * (self.nope_dim + self.value_dim),)),
+            Projection(what="output", k=heads * self.value_dim, parts=(hidden,), bias=self.bias),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """Parameters in no matrix: two norms, and scale and shift of the indexer's."""
+        return self.q_rank + self.kv_rank + (2 * self.indexer.head_dim if self.indexer else 0)
+
+    def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
+        """One latent key for all heads, on every rank."""
+        index = INDEX_BYTES / 128 * self.indexer.head_dim if self.indexer else 0.0
+        return (Cache(layers=1, bytes_per_token=self.latent_dim * size + index),)
+
+    def state_bytes(self, tp: int = 1) -> float:
+        """None beside the cache."""
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressedAttention:
+    """Attention over a window and keys that each stand for ``ratio`` tokens (DeepSeek-V4); ratio 0: the window alone.
+
+    One key, which is its own value, serves all heads. Of compressed keys, the ``indexer``'s choice is seen, or all.
+    The output goes through ``groups`` matrices of rank ``out_rank``. An approximation: see ``families.compressed``.
+    """
+
+    heads: int
+    head_dim: int
+    q_rank: int
+    window: int
+    ratio: int
+    rope_dim: int
+    groups: int
+    out_rank: int
+    indexer: Indexer | None = None
+
+    def local_heads(self, tp: int) -> int:
+        """Heads of a rank."""
+        return shared_evenly(self.heads, tp, "num_attention_heads")
+
+    def projections(self, hidden: int, tp: int = 1) -> tuple[Projection, ...]:
+        """Latent queries with the key, queries up, the compressor's, both of the output."""
+        heads, groups = self.local_heads(tp), shared_evenly(self.groups, tp, "o_groups")
+        # Each of overlapping compressed keys draws on two blocks, which takes twice the width.
+        wide = self.head_dim * (2 if self.indexer else 1)
+        inner = (Projection(what="compressor", k=hidden, parts=(wide, wide)),) if self.ratio else ()
+        return (
+            Projection(what="latent", k=hidden, parts=(self.q_rank, self.head_dim)),
+            Projection(what="query up", k=self.q_rank, parts=(heads * self.head_dim,)),
+            *inner,
+            *self._index(hidden),
+            Projection(what="output down", k=heads * self.head_dim // groups, parts=(groups * self.out_rank,)),
+            Projection(what="output", k=groups * self.out_rank, parts=(hidden,)),
+        )
+
+    def _index(self, hidden: int) -> tuple[Projection, ...]:
+        if not self.indexer:
+            return ()
+        query, _, weight = self.indexer.projections(hidden, self.q_rank)
+        wide = 2 * self.indexer.head_dim
+        return (query, Projection(what="indexer key", k=hidden, parts=(wide, wide)), weight)
+
+    @property
+    def vectors(self) -> int:
+        """Norms of queries, keys and compressed keys, positions within a compressed key, sinks."""
+        own = self.q_rank + self.head_dim + self.heads
+        if not self.ratio:
+            return own
+        widths = [self.head_dim, *([self.indexer.head_dim] if self.indexer else [])]
+        overlap = 2 if self.indexer else 1
+        return own + sum(width + self.ratio * overlap * width for width in widths)
+
+    def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
+        """Of the window all keys, beyond it one for ``ratio``, on every rank."""
+        near = Cache(layers=1, bytes_per_token=self.head_dim * size, window=self.window)
+        if not self.ratio:
+            return (near,)
+        index = INDEX_BYTES / 128 * self.indexer.head_dim if self.indexer else 0.0
+        return (near, Cache(layers=1, bytes_per_token=(self.head_dim * size + index) / self.ratio))
+
+    def state_bytes(self, tp: int = 1) -> float:
+        """None beside the cache."""
+        return 0.0
+
+
+STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
+"""Of an element of a recurrent state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearAttention:
+    """Gated DeltaNet (Yang et al. 2025): a state of key_dim x value_dim a value head, and a convolution before it."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv: int = 4
+    state_dtype: str = "float32"
+
+    def widths(self, tp: int = 1) -> tuple[int, int, int]:
+        """Keys, values and value heads of a rank."""
+        keys = shared_evenly(self.key_heads, tp, "linear_num_key_heads")
+        values = shared_evenly(self.value_heads, tp, "linear_num_value_heads")
+        return keys * self.key_dim, values * self.value_dim, values
+
+    def projections(self, hidden: int, tp: int = 1) -> tuple[Projection, ...]:
+        """Query, key, value and gate as one; decay and step as one; the output's."""
+        keys, values, heads = self.widths(tp)
+        return (
+            Projection(what="qkvz", k=hidden, parts=(keys, keys, values, values)),
+            Projection(what="decay", k=hidden, parts=(heads, heads), kind="router"),
+            Projection(what="output", k=values, parts=(hidden,)),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """Filters of the convolution, step and decay of each head, one norm for all heads."""
+        keys, values, heads = self.widths()
+        return (2 * keys + values) * self.conv + 2 * heads + self.value_dim
+
+    def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
+        """Nothing grows."""
+        return ()
+
+    def state_elements(self, tp: int = 1) -> int:
+        """Of the recurrent state of a sequence."""
+        return self.widths(tp)[1] * self.key_dim
+
+    def conv_elements(self, tp: int = 1) -> int:
+        """Of the last inputs of the convolution."""
+        keys, values, _ = self.widths(tp)
+        return (2 * keys + values) * (self.conv - 1)
+
+    def state_bytes(self, tp: int = 1) -> float:
+        """What a sequence keeps, whatever its length; inputs of the convolution in 16 bits."""
+        return self.state_elements(tp) * STATE_BYTES[self.state_dtype] + 2.0 * self.conv_elements(tp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpace:
+    """Mamba-2 (Dao and Gu 2024): a state of head_dim x state a head; ``groups`` share input and output matrices."""
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    conv: int = 4
+    bias: bool = False
+    conv_bias: bool = True
+    state_dtype: str = "float32"
+
+    def widths(self, tp: int = 1) -> tuple[int, int, int]:
+        """Inner width, width of all groups' B (and C), and heads of a rank."""
+        heads = shared_evenly(self.heads, tp, "mamba_num_heads")
+        groups = max(1, self.groups // tp)
+        return heads * self.head_dim, groups * self.state, heads
+
+    def projections(self, hidden: int, tp: int = 1) -> tuple[Projection, ...]:
+        """Gate, input, B, C and step as one; the output's."""
+        inner, grouped, heads = self.widths(tp)
+        return (
+            Projection(what="input", k=hidden, parts=(inner, inner, grouped, grouped, heads), bias=self.bias),
+            Projection(what="output", k=inner, parts=(hidden,), bias=self.bias),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """Filters, step, decay and skip of each head, the gated norm."""
+        inner, grouped, heads = self.widths()
+        return (inner + 2 * grouped) * (self.conv + self.conv_bias) + 3 * heads + inner
+
+    def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
+        """Nothing grows."""
+        return ()
+
+    def state_elements(self, tp: int = 1) -> int:
+        """Of the recurrent state of a sequence."""
+        return self.widths(tp)[0] * self.state
+
+    def conv_elements(self, tp: int = 1) -> int:
+        """Of the last inputs of the convolution."""
+        inner, grouped, _ = self.widths(tp)
+        return (inner + 2 * grouped) * (self.conv - 1)
+
+    def state_bytes(self, tp: int = 1) -> float:
+        """What a sequence keeps, whatever its length; inputs of the convolution in 16 bits."""
+        return self.state_elements(tp) * STATE_BYTES[self.state_dtype] + 2.0 * self.conv_elements(tp)
+
+
+Mixer = SelfAttention | LatentAttention | CompressedAttention | LinearAttention | StateSpace
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForward:
+    """Up (with a gate beside it), activation, down."""
+
+    ffn: int
+    gated: bool = True
+    bias: bool = False
+    activation: str = "silu"
+
+    def projections(self, hidden: int, tp: int = 1, kind: str = "feed_forward") -> tuple[Projection, ...]:
+        """Gate and up as one, and down."""
+        ffn = shared_evenly(self.ffn, tp, "intermediate_size")
+        up = (ffn, ffn) if self.gated else (ffn,)
+        return (
+            Projection(what="gate up" if self.gated else "up", k=hidden, parts=up, bias=self.bias, kind=kind),
+            Projection(what="down", k=ffn, parts=(hidden,), bias=self.bias, kind=kind),
+        )
+
+    def parameters(self, hidden: int) -> int:
+        """All of them."""
+        return sum(p.parameters for p in self.projections(hidden))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A mixture: each token takes ``top_k`` of ``experts`` feed-forwards, and ``shared`` ones beside them.
+
+    ``shared_gate``: one value a token weights the shared ones (Qwen2-MoE).
+    """
+
+    expert: FeedForward
+    experts: int
+    top_k: int
+    shared: FeedForward | None = None
+    shared_gate: bool = False
+    router_bias: bool = False
+
+    def router(self, hidden: int) -> Projection:
+        """Scores of all experts, on every rank."""
+        return Projection(what="router", k=hidden, parts=(self.experts,), bias=self.router_bias, kind="router")
+
+    def parameters(self, hidden: int, experts: int | None = None) -> int:
+        """Those of the router, of so many experts (all unless given) and of the shared ones."""
+        routed = (self.experts if experts is None else experts) * self.expert.parameters(hidden)
+        shared = self.shared.parameters(hidden) if self.shared else 0
+        return routed + shared + (hidden if self.shared_gate else 0) + self.router(hidden).parameters
+
+
+PLACEMENTS = ("before", "around", "after", "parallel")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer: a mixer, a feed-forward, either of which may be missing, and norms of the residual stream.
+
+    ``placement`` of norms: ``before`` each of both, ``around`` each (Gemma 2), ``after`` each (OLMo 2), or
+    ``parallel``: before, and both branches start from the same input; ``norms`` counts them.
+    """
+
+    attention: Mixer | None = None
+    feed_forward: FeedForward | Experts | None = None
+    norm: Norm = field(default_factory=Norm)
+    norms: int = 2
+    placement: str = "before"
+
+    def parameters(self, hidden: int) -> int:
+        """All parameters of the layer."""
+        return self._beside(hidden) + (self.feed_forward.parameters(hidden) if self.feed_forward else 0)
+
+    def active_parameters(self, hidden: int) -> int:
+        """Those without the experts that a token does not take."""
+        if isinstance(self.feed_forward, Experts):
+            return self._beside(hidden) + self.feed_forward.parameters(hidden, self.feed_forward.top_k)
+        return self.parameters(hidden)
+
+    def _beside(self, hidden: int) -> int:
+        """Of mixer and norms."""
+        mixer = self.attention
+        own = sum(p.parameters for p in mixer.projections(hidden)) + mixer.vectors if mixer else 0
+        return own + self.norms * self.norm.weights * hidden
+
+
+def counted(layers: Sequence[Layer]) -> tuple[tuple[Layer, int], ...]:
+    """Equal layers once, with how many there are, in the order in which they first come."""
+    counts: dict[Layer, int] = {}
+    for layer in layers:
+        counts[layer] = counts.get(layer, 0) + 1
+    return tuple(counts.items())

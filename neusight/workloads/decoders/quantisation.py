@@ -1,0 +1,209 @@
+"""In what a served model's weights, activations and cache are: what a configuration says, and what a user asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from neusight.errors import ModelError, nearest, shown
+from neusight.kernels.precision import Precision, dtype_named, stored_bytes
+
+EVERYWHERE = frozenset({"attention", "feed_forward", "experts"})
+"""Kinds of projections that schemes quantise unless told otherwise: routers and heads stay as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantisation:
+    """How projections are kept and computed.
+
+    ``weights`` is the dtype in which they lie, "" for the model's own; ``activations`` that of the arithmetic, "" for
+    the model's own (weight-only). ``scaling`` is as in ``Gemm``. ``dynamic``: activations are scaled as they come.
+    ``group`` weights share a scale in weight-only schemes, 0 where that is part of the dtype or there is one a column.
+    ``kinds`` of projections are quantised (``layers.KINDS``), others are not. ``method`` is what the scheme is called.
+    """
+
+    method: str = ""
+    weights: str = ""
+    activations: str = ""
+    scaling: str = ""
+    dynamic: bool = True
+    group: int = 0
+    kinds: frozenset[str] = EVERYWHERE
+
+    def __bool__(self) -> bool:
+        return bool(self.weights)
+
+    def of(self, kind: str) -> Quantisation:
+        """What holds for a kind of projections."""
+        return self if kind in self.kinds else Quantisation()
+
+    def weight_bytes(self, dtype: str) -> float:
+        """Bytes of a weight with its share of scales, of a model in ``dtype``.
+
+        16-bit scales of groups; float32 ones of blocks of 128x128; those of columns or tensors are not worth counting.
+        """
+        size = stored_bytes(self.weights or dtype)
+        return size + (2.0 / self.group if self.group else 0.0) + (4.0 / 128**2 if self.scaling == "block" else 0.0)
+
+
+NONE = Quantisation()
+SCHEMES: dict[str, Quantisation] = {
+    "none": NONE,
+    "fp8": Quantisation(method="fp8", weights="float8", activations="float8", scaling="tensor"),
+    "fp8_row": Quantisation(method="fp8_row", weights="float8", activations="float8", scaling="row"),
+    "fp8_block": Quantisation(method="fp8_block", weights="float8", activations="float8", scaling="block"),
+    "w8a8": Quantisation(method="w8a8", weights="int8", activations="int8", scaling="row"),
+    "w8a16": Quantisation(method="w8a16", weights="int8"),
+    "w4a16": Quantisation(method="w4a16", weights="int4", group=128),
+    "mxfp4": Quantisation(method="mxfp4", weights="mxfp4"),
+    "nvfp4": Quantisation(method="nvfp4", weights="nvfp4"),
+}
+"""By the names that people use. 4-bit floats are kept narrow and computed in 16 bits, as engines do on GPUs without
+4-bit matrix units (Marlin, Triton)."""
+_ALIASES = {
+    **{"bf16": "none", "bfloat16": "none", "fp16": "none", "float16": "none", "half": "none", "float8": "fp8"},
+    **{"awq": "w4a16", "gptq": "w4a16", "int4": "w4a16", "int8": "w8a8", "fp4": "nvfp4", "block": "fp8_block"},
+}
+_UNQUANTISED_BY_NAME = {
+    "attention": ("self_attn", "attention", "q_proj", "qkv_proj", "q_a_proj", "o_proj"),
+    "experts": ("experts", "block_sparse_moe"),
+    "feed_forward": ("mlp", "gate_proj", "feed_forward", "gate_up_proj"),
+}
+"""Words in the names of modules that are left out of a scheme, by kind of projection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingPrecision:
+    """In what a model is served: ``dtype`` of activations and of what is not quantised, ``kv_cache`` that of cached
+    keys and values, and the scheme of its projections.
+    """
+
+    dtype: str = "bfloat16"
+    kv_cache: str = "bfloat16"
+    quantisation: Quantisation = field(default_factory=Quantisation)
+
+    @classmethod
+    def of(cls, precision: ServingPrecision | Precision) -> ServingPrecision:
+        """The same of a ``Precision``: 8-bit activations mean 8-bit products, narrower weights alone weight-only ones.
+
+        Raises:
+            ModelError: weights in a dtype that no scheme has.
+        """
+        if isinstance(precision, ServingPrecision):
+            return precision
+        narrow = stored_bytes(precision.activations) < 2
+        dtype = "bfloat16" if narrow else precision.activations
+        scheme = NONE
+        if precision.weights != dtype:
+            activations = precision.activations if narrow else ""
+            found = (s for s in SCHEMES.values() if (s.weights, s.activations) == (precision.weights, activations))
+            scheme = next(found, NONE)
+            if not scheme:
+                known = "float8, int8, int4, mxfp4, nvfp4"
+                raise ModelError(f"weights in {precision.weights} under {dtype} are not served: one of {known}")
+        return cls(dtype=dtype, kv_cache=precision.kv_cache, quantisation=scheme)
+
+    @classmethod
+    def named(cls, name: str, *, own: Quantisation = NONE, dtype: str = "bfloat16", kv: str = "") -> ServingPrecision:
+        """By the name of a scheme; "" is as the configuration has it.
+
+        Args:
+            name: of ``SCHEMES``, a usual alias (awq, bf16, …) or "".
+            own: what the configuration says.
+            dtype: that of the model.
+            kv: of the cache; "" for that of the model.
+
+        Raises:
+            ModelError: no such scheme. CoverageError: no such dtype.
+        """
+        plain = name.strip().lower()
+        scheme = _ALIASES.get(plain, plain)
+        if plain in ("fp16", "float16", "half", "bf16", "bfloat16"):
+            dtype = dtype_named(plain)
+        if plain and scheme not in SCHEMES:
+            known = (*SCHEMES, *_ALIASES)
+            raise ModelError(f"unknown precision '{shown(name)}'{nearest(plain, known)}: one of {', '.join(SCHEMES)}")
+        chosen = own if not plain else SCHEMES[scheme]
+        return cls(dtype=dtype, kv_cache=dtype_named(kv) if kv else dtype, quantisation=chosen)
+
+
+def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
+    """What ``quantization_config`` says, nothing where there is none.
+
+    Raises:
+        ModelError: a method that is not read.
+    """
+    said = config.get("quantization_config")
+    if not said:
+        return NONE
+    method = str(said.get("quant_method") or said.get("quant_algo") or "").lower()
+    readers = {
+        "fp8": _fp8, "fbgemm_fp8": lambda _: SCHEMES["fp8_row"], "awq": _weight_only, "gptq": _weight_only,
+        "compressed-tensors": _compressed, "mxfp4": lambda _: SCHEMES["mxfp4"], "modelopt": _modelopt,
+        "nvfp4": lambda _: SCHEMES["nvfp4"], "quark": lambda _: SCHEMES["mxfp4"],
+    }  # fmt: skip
+    if method not in readers:
+        raise ModelError(
+            f"{where}: quant_method '{shown(method)}' is not read: one of {', '.join(readers)}, or leave "
+            "quantization_config out and name a precision"
+        )
+    scheme = readers[method](said)
+    return replace(scheme, kinds=_kinds(said, method)) if scheme else scheme
+
+
+def _kinds(said: Mapping[str, Any], method: str) -> frozenset[str]:
+    """Kinds of projections that are quantised: all but those whose modules the configuration leaves out.
+
+    Lists name modules of single layers too (``model.layers.0.self_attn``): a kind counts as left out where it stands
+    for half of the names at least, since few exempt layers change little.
+    """
+    names = said.get("modules_to_not_convert") or said.get("ignore") or said.get("ignored_layers") or []
+    if method == "mxfp4":  # gpt-oss keeps all but its experts in 16 bits, whatever the list says of them
+        return frozenset({"experts"})
+    generic = [name for name in names if not any(part.isdigit() for part in str(name).split("."))]
+    out = {kind for kind, words in _UNQUANTISED_BY_NAME.items() for name in generic if _means(str(name), words)}
+    return frozenset(EVERYWHERE - out)
+
+
+def _means(name: str, words: tuple[str, ...]) -> bool:
+    """Whether a pattern ends in one of the words: ``re:.*self_attn.*`` does, ``mlp.gate`` (a router) does not."""
+    last = name.replace("re:", "").replace("\\", "").strip(".*$^").split(".")[-1].strip("*")
+    return last in words
+
+
+def _fp8(said: Mapping[str, Any]) -> Quantisation:
+    scheme = SCHEMES["fp8_block" if said.get("weight_block_size") else "fp8"]
+    return replace(scheme, dynamic=said.get("activation_scheme", "dynamic") == "dynamic")
+
+
+def _weight_only(said: Mapping[str, Any]) -> Quantisation:
+    bits = said.get("bits") or said.get("w_bit") or 4
+    scheme = SCHEMES["w8a16" if bits == 8 else "w4a16"]
+    return replace(scheme, group=max(0, int(said.get("group_size") or said.get("q_group_size") or 128)))
+
+
+def _compressed(said: Mapping[str, Any]) -> Quantisation:
+    """The first group of compressed-tensors: bits and kind of weights and of activations."""
+    groups = said.get("config_groups") or {}
+    first: Mapping[str, Any] = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
+    weights, inputs = first.get("weights") or {}, first.get("input_activations")
+    bits, kind = weights.get("num_bits", 8), weights.get("type", "int")
+    if bits == 4 and kind == "float":
+        return SCHEMES["nvfp4" if weights.get("group_size") == 16 else "mxfp4"]
+    if not inputs:
+        name = {(4, "int"): "w4a16", (8, "int"): "w8a16"}.get((bits, kind))
+        scheme = SCHEMES[name] if name else Quantisation(method="fp8 weights", weights="float8")
+        return replace(scheme, group=int(weights.get("group_size") or 0))
+    if kind == "float":
+        strategy = weights.get("strategy", "tensor")
+        scheme = SCHEMES[{"block": "fp8_block", "channel": "fp8_row"}.get(strategy, "fp8")]
+        return replace(scheme, dynamic=bool(inputs.get("dynamic", True)))
+    return SCHEMES["w8a8"]
+
+
+def _modelopt(said: Mapping[str, Any]) -> Quantisation:
+    """NVIDIA's: FP8 with static scales of tensors, or NVFP4."""
+    if "FP4" in str(said.get("quant_algo", "")).upper():
+        return SCHEMES["nvfp4"]
+    return replace(SCHEMES["fp8"], dynamic=False)

@@ -1,0 +1,201 @@
+"""Families whose layers mix tokens in other ways: latent and compressed attention, linear attention, state spaces."""
+
+from __future__ import annotations
+
+from neusight.errors import ModelError
+from neusight.workloads.decoders.families import Family, experts, feed_forward, rotated, sparse_layers
+from neusight.workloads.decoders.layers import (
+    STATE_BYTES,
+    CompressedAttention,
+    FeedForward,
+    Indexer,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Mixer,
+    SelfAttention,
+    StateSpace,
+)
+from neusight.workloads.decoders.reading import Keys
+
+LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "mistral4")
+COMPRESSED = ("deepseek_v4",)
+HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+STATE_SPACE = ("nemotron_h",)
+
+
+def latent_layers(keys: Keys) -> list[Layer]:
+    """DeepSeek's: latent attention, dense layers first, then experts with shared ones.
+
+    Raises:
+        ModelError: values that are missing or contradict each other.
+    """
+    depth = keys.size("num_hidden_layers")
+    rank = keys.size("q_lora_rank", 0)
+    attention = LatentAttention(
+        heads=keys.size("num_attention_heads"),
+        q_rank=rank,
+        kv_rank=keys.size("kv_lora_rank"),
+        nope_dim=keys.size("qk_nope_head_dim"),
+        rope_dim=keys.size("qk_rope_head_dim"),
+        value_dim=keys.size("v_head_dim"),
+        bias=keys.flag("attention_bias"),
+        indexer=_indexer(keys),
+    )
+    sparse = sparse_layers(keys, depth)
+    dense = feed_forward(keys, Family()) if not all(sparse) else None
+    mixture = experts(keys, Family()) if any(sparse) else None
+    return [Layer(attention=attention, feed_forward=mixture if own else dense) for own in sparse]
+
+
+def _indexer(keys: Keys) -> Indexer | None:
+    if not keys.get("index_topk"):
+        return None
+    return Indexer(
+        heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"), selected=keys.size("index_topk")
+    )
+
+
+_OVERLAPPING = 4
+"""Ratio of DeepSeek-V4's compressed sparse attention, whose keys overlap and are selected; 128 is its dense one."""
+
+
+def compressed_layers(keys: Keys) -> list[Layer]:
+    """DeepSeek-V4's, as its configuration tells: a window, and keys compressed 4 (selected) or 128 times (all seen).
+
+    Raises:
+        ModelError: values that are missing or contradict each other.
+    """
+    depth = keys.size("num_hidden_layers")
+    ratios = keys.each("compress_ratios", depth)
+    if ratios is None:
+        raise ModelError(f"{keys.where}: the configuration states no compress_ratios: add them to its config.json")
+    mixture = experts(keys, Family())
+    return [Layer(attention=_compressed(keys, int(ratio)), feed_forward=mixture) for ratio in ratios]
+
+
+def _compressed(keys: Keys, ratio: int) -> CompressedAttention:
+    return CompressedAttention(
+        heads=keys.size("num_attention_heads"),
+        head_dim=keys.size("head_dim"),
+        q_rank=keys.size("q_lora_rank"),
+        window=keys.size("sliding_window"),
+        ratio=ratio,
+        rope_dim=keys.size("qk_rope_head_dim"),
+        groups=keys.size("o_groups"),
+        out_rank=keys.size("o_lora_rank"),
+        indexer=_indexer(keys) if ratio == _OVERLAPPING else None,
+    )
+
+
+def compressed_extra(keys: Keys) -> int:
+    """Parameters of DeepSeek-V4's hyper-connections: two mixings of hc_mult streams a layer, one before the head."""
+    streams, hidden = keys.size("hc_mult", 4), keys.size("hidden_size")
+    mixed = (2 + streams) * streams
+    layer = mixed * (streams * hidden + 1) + 3
+    return 2 * keys.size("num_hidden_layers") * layer + streams * (streams * hidden + 1) + 1
+
+
+def hybrid_layers(keys: Keys) -> list[Layer]:
+    """Qwen3-Next's and Qwen3.5's: gated DeltaNet, and gated attention in every fourth layer.
+
+    Raises:
+        ModelError: values that are missing or contradict each other.
+    """
+    depth = keys.size("num_hidden_layers")
+    every = keys.size("full_attention_interval", 4)
+    kinds = keys.each("layer_types", depth)
+    full = [kind == "full_attention" for kind in kinds] if kinds else [(i + 1) % every == 0 for i in range(depth)]
+    sparse = sparse_layers(keys, depth)
+    own = Family(shared_gate=True)
+    dense = feed_forward(keys, own) if not all(sparse) else None
+    mixture = experts(keys, own) if any(sparse) else None
+    mixers: dict[bool, Mixer] = {True: _gated(keys), False: _linear(keys)}
+    return [
+        Layer(attention=mixers[wide], feed_forward=mixture if many else dense)
+        for wide, many in zip(full, sparse, strict=True)
+    ]
+
+
+def _gated(keys: Keys) -> SelfAttention:
+    head_dim = keys.size("head_dim", 256)
+    bias = keys.flag("attention_bias")
+    return SelfAttention(
+        heads=keys.size("num_attention_heads"),
+        kv_heads=keys.size("num_key_value_heads"),
+        head_dim=head_dim,
+        rotary=rotated(keys, head_dim),
+        qkv_bias=bias,
+        out_bias=bias,
+        qk_norm="head",
+        gated=True,
+    )
+
+
+def _linear(keys: Keys) -> LinearAttention:
+    return LinearAttention(
+        key_heads=keys.size("linear_num_key_heads"),
+        value_heads=keys.size("linear_num_value_heads"),
+        key_dim=keys.size("linear_key_head_dim"),
+        value_dim=keys.size("linear_value_head_dim"),
+        conv=keys.size("linear_conv_kernel_dim", 4),
+        state_dtype=_state_dtype(keys, "mamba_ssm_dtype"),
+    )
+
+
+def _state_dtype(keys: Keys, key: str) -> str:
+    """That of recurrent states: as stated, else float32, in which their kernels accumulate."""
+    said = str(keys.get(key, "float32")).removeprefix("torch.")
+    return said if said in STATE_BYTES else "float32"
+
+
+_BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""Letters of ``hybrid_override_pattern``."""
+_NAMES = {"linear_attention": "mamba", "full_attention": "attention"}
+
+
+def state_space_layers(keys: Keys) -> list[Layer]:
+    """Nemotron-H's: each layer is one of Mamba-2, attention, feed-forward or experts, behind a norm of its own.
+
+    Raises:
+        ModelError: values that are missing or contradict each other.
+    """
+    pattern = keys.get("hybrid_override_pattern")
+    said = [_BLOCKS.get(letter, letter) for letter in pattern] if pattern else keys.get("layers_block_type")
+    if not said:
+        raise ModelError(
+            f"{keys.where}: the configuration states no hybrid_override_pattern: add it to its config.json"
+        )
+    made = {kind: _block(keys, kind) for kind in {_NAMES.get(str(kind), str(kind)) for kind in said}}
+    return [made[_NAMES.get(str(kind), str(kind))] for kind in said]
+
+
+def _block(keys: Keys, kind: str) -> Layer:
+    plain = Family(gated=False, activation="relu", ffn_bias="mlp_bias")
+    if kind == "mamba":
+        return Layer(attention=_mamba(keys), norms=1)
+    if kind == "attention":
+        heads = keys.size("num_attention_heads")
+        own = SelfAttention(heads=heads, kv_heads=keys.size("num_key_value_heads"), head_dim=keys.head_dim(heads))
+        return Layer(attention=own, norms=1)
+    if kind == "mlp":
+        wide = FeedForward(
+            ffn=keys.size("intermediate_size"), gated=False, bias=keys.flag("mlp_bias"), activation="relu"
+        )
+        return Layer(feed_forward=wide, norms=1)
+    if kind == "moe" and not keys.get("moe_latent_size"):
+        return Layer(feed_forward=experts(keys, plain), norms=1)
+    raise ModelError(f"{keys.where}: layers of kind '{kind}' are not built (with moe_latent_size or unknown): trace it")
+
+
+def _mamba(keys: Keys) -> StateSpace:
+    return StateSpace(
+        heads=keys.size("mamba_num_heads"),
+        head_dim=keys.size("mamba_head_dim"),
+        state=keys.size("ssm_state_size"),
+        groups=keys.size("n_groups"),
+        conv=keys.size("conv_kernel", 4),
+        bias=keys.flag("use_bias"),
+        conv_bias=keys.flag("use_conv_bias", True),
+        state_dtype=_state_dtype(keys, "mamba_ssm_cache_dtype"),
+    )
