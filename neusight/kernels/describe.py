@@ -15,14 +15,15 @@ def describe(kernel: Kernel) -> str:
 
 def _gemm(k: Any) -> str:
     batch = f"{k.batch}x" if k.batch > 1 else ""
-    weights = f" weights {k.weight_dtype}" if k.weight_dtype else ""
     quantised = " quantised" if k.quantised else ""
     bias = " +bias" if k.bias else ""
-    return f"{k.op} {batch}{k.m}x{k.n}x{k.k} {k.layout}{bias}{weights}{_scaled(k)}{quantised}"
+    return f"{k.op} {batch}{k.m}x{k.n}x{k.k} {k.layout}{bias}{_scaled(k)}{quantised}"
 
 
 def _scaled(k: Any) -> str:
-    return f" scaled by {k.scaling}" if k.scaling else ""
+    """How operands are narrow: weights, scales."""
+    weights = f" weights {k.weight_dtype}" if k.weight_dtype else ""
+    return weights + (f" scaled by {k.scaling}" if k.scaling else "")
 
 
 def _conv2d(k: Any) -> str:

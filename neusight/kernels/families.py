@@ -142,7 +142,7 @@ class GroupedGemm:
     """C_g[m_g,n] = A_g[m_g,k] B_g[k,n] for each of ``groups`` experts, in one kernel.
 
     ``tokens`` is the sum of all m_g, ``largest`` the rows of the fullest group: 0 stands for the least there can be,
-    ceil(tokens / groups), with the tokens spread evenly. Results and ``scaling`` are as in ``Gemm``.
+    ceil(tokens / groups), with the tokens spread evenly. Results, ``weight_dtype`` and ``scaling`` are as in ``Gemm``.
     """
 
     family: ClassVar[str] = "grouped_gemm"
@@ -153,6 +153,7 @@ class GroupedGemm:
     n: int
     k: int
     dtype: str = "float32"
+    weight_dtype: str = ""
     scaling: str = ""
 
 
@@ -164,7 +165,8 @@ class Moe:
     ``tokens`` are all that the layer gets; the device has ``experts`` of ``all_experts``, of which each token takes
     ``top_k``, and ``ffn`` of their inner width, after tensor parallelism. ``distribution`` is how tokens fall on
     experts: ``balanced``, ``uniform`` (each choice at random) or ``power_law_<exponent>``, see
-    ``neusight.kernels.moe``. ``dtype`` is that of both products, activations have 16 bits; ``scaling`` as in ``Gemm``.
+    ``neusight.kernels.moe``. ``dtype`` is that of both products, activations have 16 bits; ``weight_dtype`` and
+    ``scaling`` are as in ``Gemm``.
     """
 
     family: ClassVar[str] = "moe"
@@ -178,6 +180,7 @@ class Moe:
     gated: bool = True
     distribution: str = "balanced"
     dtype: str = "float32"
+    weight_dtype: str = ""
     scaling: str = ""
 
 

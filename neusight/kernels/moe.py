@@ -68,7 +68,8 @@ def products_of(batch: KernelBatch) -> tuple[KernelBatch, KernelBatch]:
     """
     pairs, active, fullest = (np.rint(column).astype(np.int64) for column in _routings(batch).T)
     gates = np.where(batch["gated"], 2, 1)
-    same = {"groups": active, "tokens": pairs, "largest": fullest, "dtype": batch["dtype"], "scaling": batch["scaling"]}
+    same = {"groups": active, "tokens": pairs, "largest": fullest}
+    same |= {name: batch[name] for name in ("dtype", "weight_dtype", "scaling")}
     up = KernelBatch.from_columns("grouped_gemm", n=gates * batch["ffn"], k=batch["hidden"], **same)
     down = KernelBatch.from_columns("grouped_gemm", n=batch["hidden"], k=batch["ffn"], **same)
     return up, down

@@ -195,7 +195,7 @@ _OPS: dict[str, tuple[str, ...]] = {
 }
 _CHOICES = {
     "layout": ("tn", "nn", "nt", "tt"),
-    "weight_dtype": ("", "float8", "int8", "int4"),
+    "weight_dtype": ("", "float8", "int8", "int4", "mxfp4", "nvfp4"),
     "scaling": ("", "tensor", "row", "block"),
 }
 _CHECKED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {

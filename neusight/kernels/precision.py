@@ -24,11 +24,13 @@ DTYPE_BYTES: dict[str, int] = {
 STORED_BYTES: dict[str, float] = {
     **DTYPE_BYTES,
     "int4": 0.5,
+    "mxfp4": 0.5 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
     **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
     **{"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16},
 }
 """The same, with those that tensors have beside: a kernel moves them, none computes products in them. Two int4 values
-lie in a byte."""
+lie in a byte; of 4-bit floats 32 values (mxfp4, OCP Microscaling Formats 1.0) or 16 (nvfp4) share one more byte."""
 
 ALIASES: dict[str, str] = {
     "fp64": "float64",

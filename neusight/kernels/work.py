@@ -77,7 +77,7 @@ def result_bytes(batch: KernelBatch) -> np.ndarray:
 
 
 def weight_bytes(batch: KernelBatch) -> np.ndarray:
-    """Bytes of one element of the B of a ``gemm`` as it lies in memory."""
+    """Bytes of one element of the B of a ``gemm`` or ``grouped_gemm`` as it lies in memory."""
     return _stored_as(batch, "weight_dtype")
 
 
@@ -246,7 +246,8 @@ def _grouped_gemm(batch: KernelBatch) -> Work:
     """2·tokens·n·k however the tokens fall; reads A and the B of each group that has rows, writes C."""
     tokens, n, k = (batch[name].astype(float) for name in ("tokens", "n", "k"))
     filled, flops = filled_groups(batch)[0], 2 * tokens * n * k
-    read = element_bytes(batch) * (tokens * k + filled * k * n) + sum(scale_bytes(batch, tokens, filled))
+    operands = tokens * k * element_bytes(batch) + filled * k * n * weight_bytes(batch)
+    read = operands + sum(scale_bytes(batch, tokens, filled))
     return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=result_bytes(batch) * tokens * n)
 
 

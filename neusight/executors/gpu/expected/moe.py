@@ -24,7 +24,7 @@ from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.moe import products_of
-from neusight.kernels.work import by_distinct, element_bytes, filled_groups, result_bytes
+from neusight.kernels.work import by_distinct, element_bytes, filled_groups, result_bytes, weight_bytes
 from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -188,7 +188,7 @@ def _mean_product(batch: KernelBatch, filled: np.ndarray, device: DeviceSpec) ->
     """The product of the mean group, for each of those that have rows."""
     size, rates = element_bytes(batch), by_distinct(batch["dtype"], device.gemm_flops_per_s)
     n, k = batch["n"].astype(float), batch["k"].astype(float)
-    return Product(batch["tokens"] / filled, n, k, filled, size, size, result_bytes(batch), rates)
+    return Product(batch["tokens"] / filled, n, k, filled, size, weight_bytes(batch), result_bytes(batch), rates)
 
 
 def _kinds(batch: KernelBatch, conditions: Conditions) -> dict[str, np.ndarray]:
@@ -275,7 +275,8 @@ def _clocked_s(
     whole = np.ceil(share)
     busiest = np.maximum(share + physics.moe.tail_share * (whole - share), np.minimum(whole, 1.0))
     work = (tile_m * tile_n + rates.half * (tile_m + tile_n)) * (p.k + physics.matrix.prologue_depth)
-    panels = tiles * (np.minimum(tile_m, p.m) + tile_n) * (p.k * p.a_bytes) + groups.pairs * p.n * p.c_bytes
+    panels = tiles * p.k * (np.minimum(tile_m, p.m) * p.a_bytes + tile_n * p.b_bytes)
+    panels += groups.pairs * p.n * p.c_bytes
     return busiest * 2.0 * work / rates.flops_per_s, panels / (rates.port * np.minimum(tiles, device.sm_count))
 
 
