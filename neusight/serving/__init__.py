@@ -5,6 +5,7 @@ from neusight.serving.load import Closed, Lengths, Load, Offline, Open, Requests
 from neusight.serving.replicate import Replicas, replicate
 from neusight.serving.run import Passes, Run, Spread
 from neusight.serving.simulate import StepTimes, simulate
+from neusight.serving.tables import TabulatedSteps, tabulate
 from neusight.serving.traces import read_trace
 
 __all__ = [
@@ -27,8 +28,10 @@ __all__ = [
     "Spread",
     "Static",
     "StepTimes",
+    "TabulatedSteps",
     "Trace",
     "read_trace",
     "replicate",
     "simulate",
+    "tabulate",
 ]
