@@ -43,6 +43,10 @@ class DataError(NeusightError):
     """A data set or file that is missing, truncated or not what its schema says."""
 
 
+class LoadError(NeusightError):
+    """Requests, or limits of a serving engine, that no engine can serve or run with."""
+
+
 class ArtifactError(NeusightError):
     """A trained tile model that does not load: protocol, features or hashes differ."""
 

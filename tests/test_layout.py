@@ -31,6 +31,7 @@ ROOMS = [
     "executors",
     "schedule",
     "estimates",
+    "serving",
     "api",
     "learn",
     "evaluation",

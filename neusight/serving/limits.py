@@ -1,0 +1,126 @@
+"""``Limits`` of an engine and its ``Scheduler``: what may run together, and who waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neusight.errors import LoadError
+from neusight.serving.load import Requests
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduler:
+    """What an engine decides before each pass, as facts.
+
+    All take requests in the order of arrival, and start one when the KV cache has room for its whole prompt. Where the
+    cache runs out, the request that was started last gives its place up and is computed anew: recomputation, which goes
+    before everything that waits.
+
+    Attributes:
+        name: of the engine, and of the policy where it has several.
+        prompts_apart: prompts run in passes of their own, ahead of all decodes; else they share passes with decodes,
+            which are served first.
+        reserved_output: the share of the output still to come, of running requests and of the next one, for which the
+            cache must have room when one starts: 1 never runs out, 0 does not look ahead.
+    """
+
+    name: str
+    prompts_apart: bool = False
+    reserved_output: float = 0.0
+
+
+VLLM = Scheduler(name="vllm")
+"""V1 schedules running requests first, prompts with the tokens that are left, preempts the last by recomputation (vLLM
+documentation, Optimization and Tuning: Preemption, Chunked Prefill; ``vllm/v1/core/sched/scheduler.py``), and starts a
+request when its whole prompt fits (``scheduler_reserve_full_isl``)."""
+TRTLLM = Scheduler(name="trtllm", reserved_output=1.0)
+"""In-flight batching with GUARANTEED_NO_EVICT, the default: what has started is never paused (TensorRT-LLM
+documentation, Useful Runtime Options: Capacity Scheduler Policy)."""
+TRTLLM_MAX_UTILIZATION = Scheduler(name="trtllm-max-utilization")
+"""In-flight batching with MAX_UTILIZATION: as many as fit now, at the risk of pausing some (the same page)."""
+SGLANG = Scheduler(name="sglang", prompts_apart=True, reserved_output=0.7 * 0.14)
+"""Prompts first unless ``--enable-mixed-chunk`` is set. The share of the output that is reserved starts from 0.7 and
+falls within 600 decodes to 0.14 of that (``SGLANG_INIT_NEW_TOKEN_RATIO``, ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``), where
+it stays unless requests are retracted; it is held there (assumption: most of a run is past the first 600)."""
+SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What an engine is started with.
+
+    Attributes:
+        max_num_seqs: requests that run together.
+        max_num_batched_tokens: new tokens of one pass, None for any number; of SGLang its ``--chunked-prefill-size``,
+            which holds for prompts alone.
+        chunked_prefill: a prompt may be cut where a pass is full; else it waits for a pass that holds it whole.
+        prefix_cached_tokens: of the prefix that all prompts begin with, which the cache holds from the start. Whole
+            blocks of it are used; the last token of a prompt is always computed.
+        kv_tokens: tokens that the KV cache holds, None for any number.
+        block_tokens: tokens of a block, in which the cache is given out.
+        max_len: the longest sequence, prompt and output, None for any.
+        scheduler: one of ``SCHEDULERS``, or one's own.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = 8192
+    chunked_prefill: bool = True
+    prefix_cached_tokens: int = 0
+    kv_tokens: int | None = None
+    block_tokens: int = 16
+    max_len: int | None = None
+    scheduler: Scheduler = VLLM
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_tokens", "block_tokens", "max_len"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise LoadError(f"{name} = {value}: give at least 1")
+        tokens = self.max_num_batched_tokens
+        if tokens is not None and tokens < self.max_num_seqs and not self.scheduler.prompts_apart:
+            raise LoadError(
+                f"max_num_batched_tokens {tokens} is less than max_num_seqs {self.max_num_seqs}: "
+                "each running request needs a token of a pass, raise the one or lower the other"
+            )
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Of the shared prefix, those in whole blocks."""
+        return self.prefix_cached_tokens // self.block_tokens * self.block_tokens
+
+    def cached_tokens(self, prompt_tokens: np.ndarray) -> np.ndarray:
+        """Of prompts, those that the cache holds from the start: whole blocks, never all of a prompt; shape (n,)."""
+        blocks = np.minimum(self.prefix_tokens, prompt_tokens - 1) // self.block_tokens
+        return np.asarray(blocks * self.block_tokens)
+
+    def check(self, requests: Requests) -> None:
+        """Whether each request can run when it is alone.
+
+        Raises:
+            LoadError: a request that is longer than the model takes, than the cache, or than a pass where prompts are
+                not cut.
+        """
+        total = requests.prompt_tokens + requests.output_tokens
+        if self.max_len is not None:
+            _fits(requests, total, self.max_len, "max_len is {}: raise it or shorten the request")
+        if self.kv_tokens is not None:
+            # The last token is sampled and never stored. Blocks are never shared but for those of the prefix.
+            needs = -(-(total - 1) // self.block_tokens) * self.block_tokens
+            needs = needs + self.prefix_tokens - self.cached_tokens(requests.prompt_tokens)
+            held = self.kv_tokens // self.block_tokens * self.block_tokens
+            _fits(requests, needs, held, "the KV cache holds {}: more memory, devices or a narrower cache")
+        if self.max_num_batched_tokens is not None and not self.chunked_prefill:
+            # What lost its place is computed anew with all that it had generated.
+            again = 0 if self.kv_tokens is None or self.scheduler.reserved_output == 1 else requests.output_tokens - 1
+            new = requests.prompt_tokens - self.cached_tokens(requests.prompt_tokens) + again
+            _fits(requests, new, self.max_num_batched_tokens, "max_num_batched_tokens is {}: raise it or cut prompts")
+
+
+def _fits(requests: Requests, needs: np.ndarray, limit: int, what: str) -> None:
+    at = int(np.argmax(needs))
+    if needs[at] > limit:
+        prompt, output = requests.prompt_tokens[at], requests.output_tokens[at]
+        said = f"request {at + 1} with {prompt} prompt and {output} output tokens needs {needs[at]} at once"
+        raise LoadError(f"{said}, and {what.format(limit)}")

@@ -1,0 +1,245 @@
+"""``Load``: which requests a serving engine gets, and when. Drawn from a seed, so that every run can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from neusight.errors import LoadError, nearest, shown
+
+SHAPES = ("lognormal", "uniform", "exponential")
+"""Distributions of lengths, by their mean; the first two by their coefficient of variation too."""
+ARRIVALS = ("poisson", "uniform", "gamma")
+"""Intervals between arrivals: exponential, all equal, or of a gamma distribution with a coefficient of variation, which
+is 1 for Poisson's, more where requests come in bursts (``--burstiness`` of vLLM's ``bench serve`` is 1 / cv²)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """How long prompts or answers are, in tokens: all ``mean``, or of a distribution with that mean, never below 1.
+
+    ``cv`` is the standard deviation over the mean: of ``lognormal`` as told, of ``uniform`` at most 1/√3, at which it
+    starts from 0; an ``exponential`` one has 1 and takes none. ``longest`` cuts what a model or a client would cut.
+    """
+
+    mean: float
+    shape: str = ""
+    cv: float = 0.0
+    longest: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape and self.shape not in SHAPES:
+            hint = nearest(self.shape, SHAPES) or f": one of {', '.join(SHAPES)}"
+            raise LoadError(f"unknown distribution of lengths '{shown(self.shape)}'{hint}")
+        if not self.mean >= 1:
+            raise LoadError(f"lengths with a mean of {self.mean:g} tokens: every prompt and answer has at least 1")
+        widest = 3**-0.5 if self.shape == "uniform" else np.inf
+        if not 0 <= self.cv <= widest:
+            raise LoadError(f"a coefficient of variation of {self.cv:g}: from 0 to {widest:.3g} for {self.shape}")
+
+    def draw(self, n: int, random: np.random.Generator) -> np.ndarray:
+        """Lengths of n requests [tokens], integers of shape (n,)."""
+        tokens = np.rint(self._draw(n, random))
+        return np.clip(tokens, 1, self.longest or np.inf).astype(np.int64)
+
+    def _draw(self, n: int, random: np.random.Generator) -> np.ndarray:
+        if self.shape == "exponential":
+            return random.exponential(self.mean, n)
+        if self.shape == "uniform":
+            half = self.cv * 3**0.5 * self.mean
+            return random.uniform(self.mean - half, self.mean + half, n)
+        # A lognormal's mean is exp(mu + sigma²/2), and 1 + cv² is exp(sigma²); all are equal where sigma is 0.
+        sigma = np.log1p(self.cv**2) ** 0.5 if self.shape else 0.0
+        return self.mean * np.exp(sigma * random.standard_normal(n) - sigma**2 / 2)
+
+
+TokenCounts = int | Lengths | Sequence[int]
+"""One length for all, a distribution, or a list that requests take in turns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requests:
+    """What is to be served, columns of shape (n,) in the order of arrival.
+
+    ``concurrency`` is that of clients who each send a request when the last one is answered; ``arrival_s`` then holds
+    0 for the first ``concurrency`` requests, and nothing for others. None where requests arrive by themselves.
+    """
+
+    arrival_s: np.ndarray
+    prompt_tokens: np.ndarray
+    output_tokens: np.ndarray
+    concurrency: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static:
+    """``batch`` requests of equal lengths that start together and run as one batch."""
+
+    batch: int
+    isl: int
+    osl: int
+
+    def requests(self) -> Requests:
+        """All at 0 s."""
+        _positive(batch=self.batch)
+        return _drawn(np.zeros(self.batch), self.isl, self.osl, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offline:
+    """``requests`` that all wait when the engine starts."""
+
+    number: int
+    isl: TokenCounts
+    osl: TokenCounts
+    seed: int = 0
+
+    def requests(self) -> Requests:
+        """All at 0 s."""
+        _positive(number=self.number)
+        return _drawn(np.zeros(self.number), self.isl, self.osl, self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed:
+    """``concurrency`` clients: each sends its next request the moment that the last one is answered."""
+
+    concurrency: int
+    number: int
+    isl: TokenCounts
+    osl: TokenCounts
+    seed: int = 0
+
+    def requests(self) -> Requests:
+        """The first of each client at 0 s, the others when it is their turn."""
+        _positive(concurrency=self.concurrency, number=self.number)
+        drawn = _drawn(np.zeros(self.number), self.isl, self.osl, self.seed)
+        arrival_s = np.where(np.arange(self.number) < self.concurrency, 0.0, np.nan)
+        return replace(drawn, arrival_s=arrival_s, concurrency=self.concurrency)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Open:
+    """Requests that arrive at a rate [1/s], whether or not the engine keeps up: ``number`` of them, or those of
+    ``duration_s``.
+
+    ``cv`` is the coefficient of variation of the intervals, for ``gamma`` alone.
+    """
+
+    rate_per_s: float
+    isl: TokenCounts
+    osl: TokenCounts
+    number: int | None = None
+    duration_s: float | None = None
+    arrivals: str = "poisson"
+    cv: float = 1.0
+    seed: int = 0
+
+    def requests(self) -> Requests:
+        """Arrivals from the first interval on.
+
+        Raises:
+            LoadError: a rate, number or duration that is not positive, both or neither of the latter, or an unknown
+                kind of arrivals.
+        """
+        if (self.number is None) == (self.duration_s is None):
+            raise LoadError("an open load needs how many requests arrive or for how long: give one of the two")
+        _positive(rate_per_s=self.rate_per_s, number=self.number, duration_s=self.duration_s, cv=self.cv)
+        return _drawn(self._arrival_s(np.random.default_rng((self.seed, 1))), self.isl, self.osl, self.seed)
+
+    def _arrival_s(self, random: np.random.Generator) -> np.ndarray:
+        if self.duration_s is None:
+            return np.cumsum(self._intervals_s(int(self.number or 0), random))
+        mean = self.rate_per_s * self.duration_s
+        end_s, parts = 0.0, []
+        while end_s <= self.duration_s:
+            parts.append(end_s + np.cumsum(self._intervals_s(int(mean + 4 * mean**0.5) + 1, random)))
+            end_s = parts[-1][-1]
+        arrival_s = np.concatenate(parts)
+        arrival_s = arrival_s[arrival_s <= self.duration_s]
+        if not len(arrival_s):
+            raise LoadError(f"no request arrives in {self.duration_s:g} s at {self.rate_per_s:g}/s: ask for longer")
+        return arrival_s
+
+    def _intervals_s(self, n: int, random: np.random.Generator) -> np.ndarray:
+        mean_s = 1 / self.rate_per_s
+        if self.arrivals == "poisson":
+            return random.exponential(mean_s, n)
+        if self.arrivals == "uniform":
+            return np.full(n, mean_s)
+        if self.arrivals == "gamma":
+            return random.gamma(self.cv**-2, mean_s * self.cv**2, n)
+        hint = nearest(self.arrivals, ARRIVALS) or f": one of {', '.join(ARRIVALS)}"
+        raise LoadError(f"unknown arrivals '{shown(self.arrivals)}'{hint}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """Requests as they came once: columns of shape (n,), times [s] in order, lengths [tokens].
+
+    Raises:
+        LoadError: columns of unequal or no length, a time that is negative or before the one above it, or a length
+            below 1, by the number of its row.
+    """
+
+    arrival_s: np.ndarray
+    prompt_tokens: np.ndarray
+    output_tokens: np.ndarray
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.arrival_s), len(self.prompt_tokens), len(self.output_tokens)}
+        if len(lengths) > 1 or 0 in lengths:
+            raise LoadError(f"a trace with columns of {sorted(lengths)} rows: one arrival and two lengths a request")
+        times = np.asarray(self.arrival_s, np.float64)
+        _first_row(~(times >= 0) | np.isinf(times), times, "arrives at {} s", "give seconds from the start, 0 or more")
+        late = np.diff(times, prepend=times[0]) < 0
+        _first_row(late, times, "arrives at {} s, before the row above it", "sort the rows by time")
+        for name, values in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
+            wrong = ~(np.asarray(values, np.float64) >= 1)
+            _first_row(wrong, values, f"has {name} tokens of {{}}", "give at least 1, or leave the row out")
+
+    def requests(self) -> Requests:
+        """As they came."""
+        return Requests(
+            arrival_s=np.asarray(self.arrival_s, np.float64),
+            prompt_tokens=np.asarray(self.prompt_tokens).astype(np.int64),
+            output_tokens=np.asarray(self.output_tokens).astype(np.int64),
+        )
+
+
+Load = Static | Closed | Open | Offline | Trace
+
+
+def _first_row(wrong: np.ndarray, values: Any, what: str, remedy: str) -> None:
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise LoadError(f"row {at + 1} of the trace {what.format(shown(values[at], 30))}: {remedy}")
+
+
+def _positive(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not 0 < value < np.inf:
+            raise LoadError(f"a load with {name} = {value:g}: give more than 0")
+
+
+def _drawn(arrival_s: np.ndarray, isl: TokenCounts, osl: TokenCounts, seed: int) -> Requests:
+    """Prompts and answers have generators of their own: other arrivals leave the lengths as they are."""
+    n = len(arrival_s)
+    prompts = _tokens(isl, n, np.random.default_rng((seed, 2)))
+    outputs = _tokens(osl, n, np.random.default_rng((seed, 3)))
+    return Requests(arrival_s=arrival_s, prompt_tokens=prompts, output_tokens=outputs)
+
+
+def _tokens(lengths: TokenCounts, n: int, random: np.random.Generator) -> np.ndarray:
+    if isinstance(lengths, Lengths):
+        return lengths.draw(n, random)
+    given = np.atleast_1d(np.asarray(lengths)).astype(np.int64)
+    if not len(given) or given.min() < 1:
+        raise LoadError("a length below 1 token: every prompt and every answer has at least 1")
+    return np.resize(given, n)

@@ -1,0 +1,186 @@
+"""``TabulatedSteps``: times of passes looked up in tables that are priced once, some thousand passes at a time.
+
+The time of a pass is taken as a sum of what its tokens take, whoever brings them, and what the attention of those that
+generate and of those that bring prompts takes beside. Between the points of a table times are interpolated linearly, in
+each direction at a time: a floor and any product of sequences, tokens and cached tokens are exact in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from neusight.errors import LoadError
+from neusight.serving.simulate import Chunks
+from neusight.workloads.decoders.steps import Steps
+
+Price = Callable[[Steps], np.ndarray]
+"""Times [s] of passes, of shape (n,), or of a part of them."""
+
+_TOKENS = ((256, 1), (8192, 64), (65536, 512), (2**40, 4096))
+_SEQUENCES = ((256, 1), (2**40, 16))
+_CHUNK = ((16, 16), (64, 32), (512, 64), (2048, 128), (4096, 256), (8192, 512), (65536, 4096), (2**40, 65536))
+"""Up to how many tokens or sequences tables have a point at each of how many. Kernels work in tiles whose rows are
+powers of two: a point stands on a tile's last row and one on the row behind it, so that steps are met, not smoothed."""
+
+
+class TabulatedSteps:
+    """``StepTimes`` from tables; see ``tabulate``."""
+
+    def __init__(
+        self, tokens_s: np.ndarray, sequences_s: np.ndarray, decodes: _DecodeTable, chunks: _ChunkTables
+    ) -> None:
+        self.tokens_s: list[float] = tokens_s.tolist()
+        self.sequences_s: list[float] = sequences_s.tolist()
+        self.decodes, self.chunks = decodes, chunks
+
+    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
+        """Time of one pass [s]. Each of several chunks takes its share of as many that are all like it: with a floor
+        for all of them, and with work that adds up, that is exact.
+
+        Raises:
+            LoadError: a pass with more tokens, sequences or context than the tables have.
+        """
+        try:
+            time_s = self.tokens_s[new_tokens] + self.sequences_s[len(chunks) + decodes]
+        except IndexError:
+            said = f"a pass of {new_tokens} tokens and {len(chunks) + decodes} sequences"
+            most = f"{len(self.tokens_s) - 1} and {len(self.sequences_s) - 1}"
+            raise LoadError(f"{said} is beyond the tables, which end at {most}: tabulate more") from None
+        if decodes:
+            time_s += self.decodes.at(decodes, decode_cached_sum / decodes)
+        for new, cached in chunks:
+            time_s += self.chunks.at(len(chunks), new, cached) / len(chunks)
+        return time_s
+
+
+def tabulate(
+    *, tokens: Price, decodes: Price, chunks: Price, max_tokens: int, max_num_seqs: int, max_len: int
+) -> TabulatedSteps:
+    """Price tables for passes of up to ``max_tokens`` new tokens of ``max_num_seqs`` sequences of ``max_len`` tokens.
+
+    Each price is asked once, for some hundred to some thousand passes, some of prompts with more tokens than a pass
+    has.
+
+    Args:
+        tokens: of all but attention, the host included: a function of a pass's tokens plus one of its sequences (a
+            head that sees the last token of each). Asked for single prompts and for passes that only generate.
+        decodes: of the attention of sequences that generate, by ``decodes`` and ``decode_cached``.
+        chunks: of the attention of prompts, by ``prompts``, ``prompt_tokens`` and ``prompt_cached``.
+        max_tokens: of a pass.
+        max_num_seqs: of a pass.
+        max_len: tokens in the cache behind one sequence.
+    """
+    tokens_s, sequences_s = _token_tables(tokens, max_tokens, max_num_seqs)
+    return TabulatedSteps(
+        tokens_s=tokens_s,
+        sequences_s=sequences_s,
+        decodes=_decode_table(decodes, max_num_seqs, max_len),
+        chunks=_chunk_tables(chunks, max_tokens, max_num_seqs, max_len),
+    )
+
+
+def _token_tables(price: Price, max_tokens: int, max_num_seqs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times by tokens in one sequence, and what more sequences of a token each add; of 0, 1, 2, … of them."""
+    tokens, sequences = _edges(max(max_tokens, max_num_seqs), _TOKENS), _edges(max_num_seqs, _SEQUENCES)
+    apart = np.concatenate([np.zeros_like(tokens), sequences])
+    alone = np.concatenate([tokens, np.zeros_like(sequences)])
+    both_s = price(Steps.of(prompts=np.sign(alone), prompt_tokens=alone, decodes=apart))
+    alone_s, apart_s = both_s[: len(tokens)], both_s[len(tokens) :]
+    table_s = np.interp(np.arange(tokens[-1] + 1), tokens, alone_s)
+    return table_s, np.interp(np.arange(max_num_seqs + 1), sequences, apart_s - table_s[sequences])
+
+
+def _edges(top: int, tiles: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Last rows of tiles, and those behind them, from 1 to ``top``."""
+    points, begin = [np.array([1, top])], 0
+    for end, tile in tiles:
+        last = np.arange(begin, min(end, top), tile)
+        points += [last, last + 1]
+        begin = end
+    found = np.unique(np.concatenate(points))
+    return found[(found >= 1) & (found <= top)]
+
+
+def _powers(begin: int, end: int, base: int) -> np.ndarray:
+    """``begin`` times powers of ``base`` below ``end``, and that."""
+    exponents = np.arange(max(0, int(np.ceil(np.log(end / begin) / np.log(base)))))
+    return np.append(begin * base**exponents, end)
+
+
+def _decode_table(price: Price, max_num_seqs: int, max_len: int) -> _DecodeTable:
+    n, cached = _edges(max_num_seqs, _SEQUENCES), np.append(0, _powers(16, max(16, max_len), 2))
+    grid = np.broadcast_arrays(n[:, None], cached)
+    times_s = price(Steps.of(decodes=grid[0].ravel(), decode_cached=grid[1].ravel()))
+    return _DecodeTable(n, cached, times_s.reshape(len(n), len(cached)))
+
+
+def _chunk_tables(price: Price, max_tokens: int, max_num_seqs: int, max_len: int) -> _ChunkTables:
+    prompts = np.unique(np.append([1, 2], _powers(1, max_num_seqs, 4)))
+    new, cached = _edges(max(2, max_tokens), _CHUNK), np.append(0, _powers(256, max(256, max_len), 4))
+    grid = np.broadcast_arrays(prompts[:, None, None], new[:, None], cached)
+    count, tokens, behind = (axis.ravel() for axis in grid)
+    times_s = price(Steps.of(prompts=count, prompt_tokens=tokens, prompt_cached=behind))
+    return _ChunkTables(prompts, new, cached, times_s.reshape(grid[0].shape))
+
+
+class _DecodeTable:
+    """Times by sequences and mean context. What they are for each number of sequences is kept: there are few."""
+
+    def __init__(self, sequences: np.ndarray, cached: np.ndarray, times_s: np.ndarray) -> None:
+        self.sequences, self.cached, self.times_s = sequences, cached, times_s
+        self.edges: list[float] = cached.tolist()
+        self.lines: dict[int, tuple[list[float], list[float]]] = {}
+
+    def at(self, sequences: int, cached: float) -> float:
+        line = self.lines.get(sequences)
+        if line is None:
+            line = self.lines[sequences] = self._line(sequences)
+        i = _before(self.edges, cached)
+        return line[0][i] + (cached - self.edges[i]) * line[1][i]
+
+    def _line(self, sequences: int) -> tuple[list[float], list[float]]:
+        """Times at the points of context, and slopes behind each."""
+        times_s = _along(self.sequences, self.times_s, sequences)
+        return times_s.tolist(), (np.diff(times_s) / np.diff(self.cached)).tolist()
+
+
+class _ChunkTables:
+    """Times by number of prompts, their tokens and their context. What they are for each number is kept."""
+
+    def __init__(self, prompts: np.ndarray, new: np.ndarray, cached: np.ndarray, times_s: np.ndarray) -> None:
+        self.prompts, self.times_s = prompts, times_s
+        self.new: list[float] = new.tolist()
+        self.cached: list[float] = cached.tolist()
+        self.planes: dict[int, list[list[float]]] = {}
+
+    def at(self, prompts: int, new: int, cached: int) -> float:
+        plane = self.planes.get(prompts)
+        if plane is None:
+            plane = self.planes[prompts] = _along(self.prompts, self.times_s, prompts).tolist()
+        i, j = _before(self.new, new), _before(self.cached, cached)
+        down = (new - self.new[i]) / (self.new[i + 1] - self.new[i])
+        right = (cached - self.cached[j]) / (self.cached[j + 1] - self.cached[j])
+        (a, b), (c, d) = plane[i][j : j + 2], plane[i + 1][j : j + 2]
+        upper, lower = a + right * (b - a), c + right * (d - c)
+        return upper + down * (lower - upper)
+
+
+def _along(points: np.ndarray, times_s: np.ndarray, at: float) -> np.ndarray:
+    """Times at one place of the first axis."""
+    behind = int(np.searchsorted(points, at))
+    if points[behind] == at:
+        return np.asarray(times_s[behind])
+    share = (at - points[behind - 1]) / (points[behind] - points[behind - 1])
+    return np.asarray((1 - share) * times_s[behind - 1] + share * times_s[behind])
+
+
+def _before(points: list[float], at: float) -> int:
+    """The point that begins the stretch where a value lies."""
+    if at > points[-1]:
+        raise LoadError(
+            f"{at:g} tokens of a sequence are beyond the tables, which end at {points[-1]:g}: tabulate more"
+        )
+    return min(bisect_right(points, at), len(points) - 1) - 1
