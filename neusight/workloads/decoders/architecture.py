@@ -116,6 +116,8 @@ def _of_family(keys: Keys, kind: str) -> tuple[str, ...]:
 
 
 def _family(kind: str) -> Family:
+    if kind in variants.SHARED:
+        return Family(usual={"n_shared_experts": variants.SHARED[kind]})
     return FAMILIES.get(kind, Family())
 
 

@@ -100,7 +100,8 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA3),
     "phi": replace(_CLASSIC, norms=1, placement="parallel", rotary=True, head_bias=True, usual=_NOTHING),
     "phimoe": replace(
-        _PLAIN, norm=LAYER_NORM, qkv_bias="attention_bias", out_bias="attention_bias", head_bias="lm_head_bias"
+        _PLAIN, norm=LAYER_NORM, qkv_bias="attention_bias", out_bias="attention_bias", head_bias="lm_head_bias",
+        usual=_usual(num_experts_per_tok=2),
     ),
     "falcon": replace(
         _CLASSIC, norms=1, placement="parallel", rotary=True, qkv_bias="bias", out_bias="bias", ffn_bias="bias"
@@ -124,10 +125,10 @@ FAMILIES: dict[str, Family] = {
         qkv_bias="attention_bias", out_bias="attention_bias", every=2, sinks=True, expert_bias=True,
         usual=_usual(attention_bias=True, head_dim=64, sliding_window=128),
     ),
-    "llama4_text": replace(_LLAMA, usual=_usual(head_dim=128)),
+    "llama4_text": replace(_LLAMA, usual=_usual(head_dim=128, num_experts_per_tok=1)),
     "glm": replace(_GLM4_MOE, usual=_usual(attention_bias=True)),
     "glm4": replace(_GLM4_MOE, norms=4, placement="around", usual=_usual(attention_bias=True)),
-    "glm4_moe": _GLM4_MOE,
+    "glm4_moe": replace(_GLM4_MOE, usual=_usual(n_shared_experts=1)),
     "minimax_m2": Family(qk_norm="all"),
     "nemotron": replace(_LLAMA, norm=LAYER_NORM, gated=False, activation="relu"),
     "olmo": Family(norm=Norm(op="layer_norm", weights=0), qkv_bias="attention_bias", out_bias="attention_bias"),

@@ -33,10 +33,12 @@ class Keys:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of the first of a key's names that has one, else the family's, else ``default``."""
-        for name in ALIASES.get(key, (key,)):
-            if self.config.get(name) is not None:
-                return self.config[name]
-        return self.usual.get(key, default)
+        names = ALIASES.get(key, (key,))
+        for said in (self.config, self.usual):
+            for name in names:
+                if said.get(name) is not None:
+                    return said[name]
+        return default
 
     def size(self, key: str, default: int | None = None) -> int:
         """A whole number of at least 0.

@@ -22,6 +22,8 @@ LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"
 COMPRESSED = ("deepseek_v4",)
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 STATE_SPACE = ("nemotron_h",)
+SHARED = {kind: 2 if kind == "deepseek_v2" else 1 for kind in (*LATENT, *COMPRESSED)}
+"""Shared experts where a configuration does not tell."""
 
 
 def latent_layers(keys: Keys) -> list[Layer]:
