@@ -1,0 +1,140 @@
+"""``Deployment``: a model on devices with an engine and its limits, ready to be loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from neusight.errors import LoadError, ModelError
+from neusight.serving.engines import ServingEngine
+from neusight.serving.limits import Limits
+from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
+from neusight.serving.memory import ServingMemory, serving_memory
+from neusight.serving.served import Served
+from neusight.serving.tables import TabulatedSteps
+from neusight.units import gib
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What an engine is started with, where that is not its default (None).
+
+    ``max_len`` is the longest sequence, ``memory_share`` as in ``ServingEngine``, ``prefix_cached_tokens`` those that
+    all prompts begin with and the cache holds.
+    """
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    chunked_prefill: bool = True
+    prefix_cached_tokens: int = 0
+    memory_share: float | None = None
+    max_len: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """``replicas`` of a served model; requests are shared among them, and among the attention groups of each, evenly.
+
+    ``longest`` tokens are those of the longest sequence that is to be served.
+    """
+
+    served: Served
+    options: Options
+    longest: int
+    replicas: int = 1
+
+    @property
+    def engine(self) -> ServingEngine:
+        """Of each replica."""
+        return self.served.engine
+
+    @property
+    def devices(self) -> int:
+        """Of all replicas."""
+        return self.replicas * self.served.sharding.devices
+
+    @property
+    def groups(self) -> int:
+        """That have a scheduler of their own."""
+        return self.replicas * self.served.sharding.dp
+
+    @cached_property
+    def memory(self) -> ServingMemory:
+        """Of each device.
+
+        Raises:
+            ModelError: the sharding does not divide the model.
+        """
+        s = self.served
+        return serving_memory(
+            s.decoder, s.device, s.precision, s.sharding, s.engine,
+            max_tokens=self._batched_tokens, max_num_seqs=self._seqs, length=self.longest,
+            share=self.options.memory_share,
+        )  # fmt: skip
+
+    @property
+    def _seqs(self) -> int:
+        return self.options.max_num_seqs or self.engine.max_num_seqs
+
+    @property
+    def _batched_tokens(self) -> int:
+        stated = self.options.max_num_batched_tokens or self.engine.max_num_batched_tokens
+        return stated if self.options.chunked_prefill else max(stated, self.longest)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """Of each group's scheduler.
+
+        Raises:
+            ModelError: weights and activations leave no room for a cache; a sequence beyond the model's context.
+        """
+        name, memory = self.served.decoder.name, self.memory
+        most = self.served.decoder.max_len
+        if most and self.longest > most:
+            raise ModelError(f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}")
+        if not memory.fits:
+            needs, has = gib(memory.weights + memory.activations + memory.buffers), gib(memory.capacity)
+            raise ModelError(
+                f"{name} does not fit on {self.served.device.id}: {needs} for weights and activations, {has} a device; "
+                "raise tp or pp, choose a narrower precision, or a device with more memory"
+            )
+        return Limits(
+            max_num_seqs=min(self._seqs, self._batched_tokens),
+            max_num_batched_tokens=self._batched_tokens,
+            chunked_prefill=self.options.chunked_prefill,
+            prefix_cached_tokens=self.options.prefix_cached_tokens,
+            kv_tokens=memory.kv_tokens,
+            block_tokens=self.engine.block_tokens,
+            max_len=self.options.max_len,
+            scheduler=self.engine.scheduler,
+        )
+
+    @cached_property
+    def tables(self) -> TabulatedSteps:
+        """Times of passes, priced once."""
+        limits = self.limits
+        return self.served.tables(int(limits.max_num_batched_tokens or self.longest), limits.max_num_seqs, self.longest)
+
+    def share_of(self, load: Load) -> Load:
+        """What one group gets of a load.
+
+        Raises:
+            LoadError: a trace for several groups.
+        """
+        n = self.groups
+        if n == 1:
+            return load
+        if isinstance(load, Static):
+            return replace(load, batch=-(-load.batch // n))
+        if isinstance(load, Closed):
+            return replace(load, concurrency=-(-load.concurrency // n), number=-(-load.number // n))
+        if isinstance(load, Offline):
+            return replace(load, number=-(-load.number // n))
+        if isinstance(load, Open):
+            return replace(load, rate_per_s=load.rate_per_s / n, number=load.number and -(-load.number // n))
+        assert isinstance(load, Trace)
+        rows = slice(None, None, n)
+        columns = {name: getattr(load, name)[rows] for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+        if not len(columns["arrival_s"]):
+            raise LoadError("the trace has no requests")
+        return Trace(**columns)

@@ -1,0 +1,154 @@
+"""What a served model keeps on each device: weights, cache, activations, and what the engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from neusight.devices.spec import DeviceSpec
+from neusight.kernels.precision import DTYPE_BYTES
+from neusight.serving.engines import ServingEngine
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Projection, shared_evenly
+from neusight.workloads.decoders.quantisation import ServingPrecision
+from neusight.workloads.decoders.sharding import Sharding
+
+RANK_BYTES = 0.45 * 2**30
+"""Buffers of NCCL and of the engines' own all-reduce on each of several ranks. Of vLLM 0.15.1 on H100, whose logs tell
+the size of its cache: what weights and activations leave unexplained with tp 2 and 4 (0.43 to 0.47 GiB; none with tp 1;
+inference-sim/sim-to-real-accuracy-validation, design document of 2026-03-04, section 4.2)."""
+LOGITS_BYTES = 12.0
+"""A logit of a sampled row, in 16 and 32 bits and with its probability and what sorting it takes (assumption)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingMemory:
+    """Of each device of a replica, in bytes. ``kv_tokens`` are those that the cache holds, in sequences of a stated
+    length; ``state_bytes`` what a sequence keeps beside, whatever its length.
+    """
+
+    capacity: float
+    weights: float
+    activations: float
+    buffers: float
+    reserve: float
+    kv_capacity: float
+    kv_bytes_per_token: float
+    state_bytes: float
+    kv_tokens: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for any cache."""
+        return self.kv_tokens > 0
+
+
+def serving_memory(
+    decoder: Decoder,
+    device: DeviceSpec,
+    precision: ServingPrecision,
+    sharding: Sharding,
+    engine: ServingEngine,
+    *,
+    max_tokens: int,
+    max_num_seqs: int,
+    length: int,
+    share: float | None = None,
+) -> ServingMemory:
+    """What a replica keeps on each of its devices.
+
+    Args:
+        decoder: the model.
+        device: one of the replica's, all alike.
+        precision: of weights and cache.
+        sharding: who keeps what.
+        engine: what part of the memory is its own.
+        max_tokens: new tokens of the largest pass, which its activations are of.
+        max_num_seqs: whose logits a pass makes.
+        length: tokens of a sequence, of which layers with a window keep no more than that.
+        share: of the memory, instead of the engine's.
+    """
+    weights = weight_bytes(decoder, precision, sharding)
+    activations = activation_bytes(decoder, precision, sharding, max_tokens, max_num_seqs)
+    buffers = RANK_BYTES if sharding.devices > 1 else 0.0
+    used, part = weights + activations + buffers, engine.memory_share if share is None else share
+    total = device.usable_bytes
+    left = part * total - used if engine.memory_of == "total" else part * (total - used)
+    states = decoder.state_bytes_per_sequence(sharding.tp) / sharding.pp
+    per_token = float(decoder.kv_bytes(length, precision.kv_cache, sharding.tp)) / max(length, 1) / sharding.pp
+    per_token += states / max(length, 1)
+    return ServingMemory(
+        capacity=total,
+        weights=weights,
+        activations=activations,
+        buffers=buffers,
+        reserve=total - used - max(left, 0.0),
+        kv_capacity=max(left, 0.0),
+        kv_bytes_per_token=per_token,
+        state_bytes=states,
+        kv_tokens=int(max(left, 0.0) / per_token) if per_token else 2**40,
+    )
+
+
+def weight_bytes(decoder: Decoder, precision: ServingPrecision, sharding: Sharding) -> float:
+    """Weights of the fullest device of a replica [B]: its slice of each layer of a stage, and of the embeddings."""
+    size, tp = DTYPE_BYTES[precision.dtype], sharding.tp
+    layers = sum(count * _layer_bytes(layer, decoder.hidden, precision, sharding) for layer, count in decoder.layers)
+    wide = decoder.embedding or decoder.hidden
+    tables = 1 if decoder.tied and sharding.pp == 1 else 2 if sharding.pp == 1 else 1
+    outside = tables * decoder.vocab * wide / tp + decoder.positions * decoder.hidden + decoder.extra
+    return layers / sharding.pp + size * outside
+
+
+def _layer_bytes(layer: Layer, hidden: int, precision: ServingPrecision, sharding: Sharding) -> float:
+    size, tp = DTYPE_BYTES[precision.dtype], sharding.tp
+    total = size * layer.norms * layer.norm.weights * hidden
+    if layer.attention:
+        total += _projected(layer.attention.projections(hidden, tp), precision) + size * layer.attention.vectors
+    part = layer.feed_forward
+    if isinstance(part, FeedForward):
+        total += _projected(part.projections(hidden, tp), precision)
+    if isinstance(part, Experts):
+        total += _experts_bytes(part, hidden, precision, sharding)
+    return total
+
+
+def _experts_bytes(part: Experts, hidden: int, precision: ServingPrecision, sharding: Sharding) -> float:
+    whole = _projected(part.expert.projections(hidden, 1, "experts"), precision)
+    slices = sharding.tp * sharding.dp
+    held = shared_evenly(part.experts, sharding.ep, "number of experts") * whole / (slices / sharding.ep)
+    shared = _projected(part.shared.projections(hidden, sharding.tp), precision) if part.shared else 0.0
+    return held + shared + _projected([part.router(hidden)], precision)
+
+
+def _projected(projections: Iterable[Projection], precision: ServingPrecision) -> float:
+    """Bytes of matrices and biases, each in the scheme of its kind."""
+    size = DTYPE_BYTES[precision.dtype]
+    return sum(
+        p.weights * precision.quantisation.of(p.kind).weight_bytes(precision.dtype) + size * (p.parameters - p.weights)
+        for p in projections
+    )
+
+
+def activation_bytes(
+    decoder: Decoder, precision: ServingPrecision, sharding: Sharding, max_tokens: int, max_num_seqs: int
+) -> float:
+    """Most that the activations of a pass take [B]: the residual stream twice and the widest layer's inner rows, or the
+    logits of all sampled rows.
+    """
+    size = DTYPE_BYTES[precision.dtype]
+    widest = max((_inner_width(layer, decoder.hidden, sharding) for layer, _ in decoder.layers), default=0.0)
+    rows = size * max_tokens * (2.0 * decoder.hidden + widest)
+    return max(rows, LOGITS_BYTES * max_num_seqs * decoder.vocab)
+
+
+def _inner_width(layer: Layer, hidden: int, sharding: Sharding) -> float:
+    """Values a token between the products of a layer, of its wider half: what goes in, and what comes out."""
+    part, tp = layer.feed_forward, sharding.tp
+    mixed = sum(p.n + p.k for p in layer.attention.projections(hidden, tp)[-1:]) if layer.attention else 0.0
+    if isinstance(part, Experts):
+        slices = sharding.tp * sharding.dp / sharding.ep
+        return max(mixed, part.top_k * (3.0 * part.expert.ffn / slices + hidden) * min(1.0, 1.0))
+    if isinstance(part, FeedForward):
+        return max(mixed, (3.0 if part.gated else 2.0) * part.ffn / tp)
+    return float(mixed)

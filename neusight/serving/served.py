@@ -1,0 +1,201 @@
+"""What passes of a served model take: the kernels of one rank in columns, priced at once, and what the engine adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.executors.costs import NORMAL_90, Costs
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
+from neusight.laws.power import budget_w, sustained_clock
+from neusight.serving.engines import GROUPS, ServingEngine
+from neusight.serving.tables import TabulatedSteps, tabulate
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.quantisation import ServingPrecision
+from neusight.workloads.decoders.sharding import Sharding
+from neusight.workloads.decoders.step import StepPart, step_parts
+from neusight.workloads.decoders.steps import Steps
+
+Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
+"""What answers for kernels on a device, such as ``Predictor.kernels``."""
+ATTENTION = ("context", "decode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassCosts:
+    """Times of passes in seconds, columns of shape (n,).
+
+    ``low_s <= latency_s <= high_s`` enclose 90 %; ``host_s`` is the engine's own time in it; ``parts_s`` what each kind
+    of kernel takes, ``limiters`` which resource each is limited by; ``groups_s`` are times by ``GROUPS`` without the
+    engine's factors.
+    """
+
+    latency_s: np.ndarray
+    low_s: np.ndarray
+    high_s: np.ndarray
+    host_s: np.ndarray
+    parts_s: dict[str, np.ndarray]
+    limiters: dict[str, np.ndarray]
+    groups_s: dict[str, np.ndarray]
+    energy_j: np.ndarray
+    """Of each device in a pass [J], where it was asked for; else 0."""
+
+    @property
+    def spread(self) -> np.ndarray:
+        """Standard deviation of the logarithm of each time, shape (n,)."""
+        return np.asarray(np.log(self.high_s / self.low_s) / (2 * NORMAL_90))
+
+
+class Priced(NamedTuple):
+    """Of the kernels of one part, columns of shape (n,) of their ``Costs``."""
+
+    latency_s: np.ndarray
+    spread: np.ndarray
+    own_spread: np.ndarray
+    limiter: np.ndarray
+    energy_j: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A model on the devices of one replica, run by an engine: prices passes in batches.
+
+    With ``sharding.pp`` stages, as many parts of a pass are in flight, each with its share of the sequences, and each
+    takes the time of all layers.
+    """
+
+    decoder: Decoder
+    device: DeviceSpec
+    sharding: Sharding
+    precision: ServingPrecision
+    engine: ServingEngine
+    pricer: Pricer
+
+    def predict(self, steps: Steps, *, energy: bool = False) -> PassCosts:
+        """Times of passes, and energies where they are asked for.
+
+        Raises:
+            ModelError: the sharding does not divide the model. DeviceError: the device lacks a dtype.
+        """
+        steps = self._in_flight(steps)
+        parts = self._parts(steps, GROUPS)
+        return self._composed(steps, parts, priced_parts(parts, self.device, self.engine.library, self.pricer, energy))
+
+    def tables(self, max_tokens: int, max_num_seqs: int, max_len: int) -> TabulatedSteps:
+        """Times of passes for a simulation, which asks for them one by one; see ``tabulate``."""
+        return tabulate(
+            tokens=self._tokens_s,
+            decodes=lambda steps: self._groups_s(steps, ("decode",)),
+            chunks=lambda steps: self._groups_s(steps, ("context",)),
+            max_tokens=max_tokens,
+            max_num_seqs=max_num_seqs,
+            max_len=max_len,
+        )
+
+    def _tokens_s(self, steps: Steps) -> np.ndarray:
+        beside = [group for group in GROUPS if group not in ATTENTION]
+        return self._groups_s(steps, beside) + self.engine.host_s(steps, self.sharding.devices)
+
+    def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
+        """What kernels of some groups take in each pass [s]."""
+        parts = self._parts(self._in_flight(steps), groups)
+        priced = priced_parts(parts, self.device, self.engine.library, self.pricer)
+        factors = self.engine.factors
+        each = (factors[group_of(p.batch)] * p.runs * c.latency_s for p, c in zip(parts, priced, strict=True))
+        return sum(each, np.zeros(len(steps)))
+
+    def _parts(self, steps: Steps, groups: Collection[str]) -> list[StepPart]:
+        found = step_parts(self.decoder, steps, self.precision, self.sharding, self.engine.library)
+        return [part for part in found if group_of(part.batch) in groups]
+
+    def _in_flight(self, steps: Steps) -> Steps:
+        """What one of the parts of a pass has that a pipeline works on at a time."""
+        if self.sharding.pp == 1:
+            return steps
+        prompts, decodes = (np.ceil(column / self.sharding.pp) for column in (steps.prompts, steps.decodes))
+        return replace(steps, prompts=prompts.astype(np.int64), decodes=decodes.astype(np.int64))
+
+    def _composed(self, steps: Steps, parts: Sequence[StepPart], priced: Sequence[Priced]) -> PassCosts:
+        n, factors = len(steps), self.engine.factors
+        shared, own, energy_j = np.zeros(n), np.zeros(n), np.zeros(n)
+        parts_s: dict[str, np.ndarray] = {}
+        groups_s = {group: np.zeros(n) for group in GROUPS}
+        limiters: dict[str, np.ndarray] = {}
+        for part, costs in zip(parts, priced, strict=True):
+            group, plain_s = group_of(part.batch), part.runs * costs.latency_s
+            groups_s[group] += plain_s
+            total_s = factors[group] * plain_s
+            parts_s[part.what] = parts_s.get(part.what, np.zeros(n)) + total_s
+            limiters.setdefault(part.what, costs.limiter)
+            shared += total_s * costs.spread
+            own += np.square(total_s * costs.own_spread)
+            energy_j += part.runs * costs.energy_j
+        host_s = self.engine.host_s(steps, self.sharding.devices)
+        latency_s = sum(parts_s.values(), host_s)
+        error = np.sqrt((shared / latency_s) ** 2 + own / latency_s**2 + self.engine.spread**2)
+        factor = np.exp(NORMAL_90 * error)
+        return PassCosts(
+            latency_s=latency_s,
+            low_s=latency_s / factor,
+            high_s=latency_s * factor,
+            host_s=host_s,
+            parts_s=parts_s,
+            limiters=limiters,
+            groups_s=groups_s,
+            energy_j=energy_j + (self.device.tdp_w - budget_w(self.device)) * latency_s,
+        )
+
+    @cached_property
+    def resident_bytes(self) -> float:
+        """Weights on each device of the replica [B]; see ``weight_bytes``."""
+        from neusight.serving.memory import weight_bytes
+
+        return weight_bytes(self.decoder, self.precision, self.sharding)
+
+
+_GROUP_OF = {"gemm": "products", "moe": "experts", "grouped_gemm": "experts", "collective": "collectives"}
+
+
+def group_of(batch: KernelBatch) -> str:
+    """Which of an engine's factors holds for kernels of one part."""
+    if batch.family == "attention":
+        return "decode" if (batch["q_len"] == 1).all() else "context"
+    return _GROUP_OF.get(batch.family, "rest")
+
+
+def priced_parts(
+    parts: Sequence[StepPart], device: DeviceSpec, library: str, pricer: Pricer, energy: bool = False
+) -> list[Priced]:
+    """Costs of every part, each family asked once: kernels in a graph of many, their operands in device memory."""
+    families: dict[str, list[int]] = {}
+    for number, part in enumerate(parts):
+        families.setdefault(part.batch.family, []).append(number)
+    found: dict[int, Priced] = {}
+    for numbers in families.values():
+        batch = concatenated([parts[number].batch for number in numbers])
+        conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, engine=library)
+        costs = pricer(batch, device, conditions)
+        ends = np.cumsum([len(parts[number].batch) for number in numbers])[:-1]
+        energy_j = _energy_j(costs) if energy else np.zeros(len(batch))
+        columns = (costs.latency_s, costs.spread, costs.own_spread, costs.limiter, energy_j)
+        pieces = zip(*(np.split(column, ends) for column in columns), strict=True)
+        found |= {number: Priced(*piece) for number, piece in zip(numbers, pieces, strict=True)}
+    return [found[number] for number in range(len(parts))]
+
+
+def _energy_j(costs: Costs) -> np.ndarray:
+    """What arithmetic and traffic of each kernel take at the clock that the power limit leaves it [J]."""
+    demand = costs.demand
+    return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(sustained_clock(demand)))
+
+
+def concatenated(batches: Sequence[KernelBatch]) -> KernelBatch:
+    """The rows of batches of one family, one after another."""
+    first = batches[0]
+    return KernelBatch(first.family, {name: np.concatenate([b[name] for b in batches]) for name in first.columns})
