@@ -222,6 +222,11 @@ def test_what_never_fits_is_refused_by_its_number() -> None:
     ):
         simulate(load, Limits(kv_tokens=1000), TIMES)
     assert simulate(load, Limits(kv_tokens=1008), TIMES).finish_s.min() > 0
+    # Who makes use of the shared prefix needs that much less; who does not needs his blocks beside it.
+    shared = Limits(kv_tokens=1008, prefix_cached_tokens=64)
+    assert simulate(load, shared, TIMES).passes.kv_tokens.max() <= 1008
+    with pytest.raises(LoadError, match="needs 1072 at once"):
+        simulate(Offline(number=1, isl=10, osl=990), shared, TIMES)
     with pytest.raises(LoadError, match="needs 1000 at once, and max_len is 999"):
         simulate(load, Limits(max_len=999), TIMES)
     with pytest.raises(LoadError, match="needs 900 at once, and max_num_batched_tokens is 512"):
