@@ -8,6 +8,20 @@ from math import ceil
 import numpy as np
 
 from neusight.serving import Limits, Load, StepTimes
+from neusight.serving.simulate import Chunks
+
+
+class LinearTimes:
+    """A pass that takes linearly longer with its tokens, its context and its pairs of new and earlier tokens."""
+
+    def __init__(
+        self, floor_s: float = 6e-3, token_s: float = 3e-5, cached_s: float = 4e-7, pair_s: float = 1e-9
+    ) -> None:
+        self.floor_s, self.token_s, self.cached_s, self.pair_s = floor_s, token_s, cached_s, pair_s
+
+    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
+        pairs = sum(new * (cached + new / 2) for new, cached in chunks)
+        return self.floor_s + self.token_s * new_tokens + self.cached_s * decode_cached_sum + self.pair_s * pairs
 
 
 @dataclass

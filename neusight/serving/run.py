@@ -80,7 +80,8 @@ class Passes:
         firsts_s = pass_s[nexts] + self.start_s[rows[nexts]] - self.end_s[alone]
         later = (self.count[rows] - 1) * self.decodes[rows]
         old = np.maximum(self.decodes[rows] - new, 0)
-        return np.concatenate([paused_s, firsts_s, pass_s]), np.concatenate([old, self.joined[alone], later])
+        times_s, seen = np.concatenate([paused_s, firsts_s, pass_s]), np.concatenate([old, self.joined[alone], later])
+        return times_s[seen > 0], seen[seen > 0]
 
 
 @dataclass(frozen=True, kw_only=True)

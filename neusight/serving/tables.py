@@ -131,15 +131,18 @@ class _DecodeTable:
 
     def __init__(self, sequences: np.ndarray, cached: np.ndarray, times_s: np.ndarray) -> None:
         self.sequences, self.cached, self.times_s = sequences, cached, times_s
-        self.edges: list[float] = cached.tolist()
+        self.points: list[float] = cached.tolist()
         self.lines: dict[int, tuple[list[float], list[float]]] = {}
 
     def at(self, sequences: int, cached: float) -> float:
         line = self.lines.get(sequences)
         if line is None:
             line = self.lines[sequences] = self._line(sequences)
-        i = _before(self.edges, cached)
-        return line[0][i] + (cached - self.edges[i]) * line[1][i]
+        points = self.points
+        if cached > points[-1]:
+            raise _beyond(cached, points[-1])
+        i = bisect_right(points, cached, 0, len(points) - 1) - 1
+        return line[0][i] + (cached - points[i]) * line[1][i]
 
     def _line(self, sequences: int) -> tuple[list[float], list[float]]:
         """Times at the points of context, and slopes behind each."""
@@ -160,12 +163,16 @@ class _ChunkTables:
         plane = self.planes.get(prompts)
         if plane is None:
             plane = self.planes[prompts] = _along(self.prompts, self.times_s, prompts).tolist()
-        i, j = _before(self.new, new), _before(self.cached, cached)
-        down = (new - self.new[i]) / (self.new[i + 1] - self.new[i])
-        right = (cached - self.cached[j]) / (self.cached[j + 1] - self.cached[j])
-        (a, b), (c, d) = plane[i][j : j + 2], plane[i + 1][j : j + 2]
-        upper, lower = a + right * (b - a), c + right * (d - c)
-        return upper + down * (lower - upper)
+        news, points = self.new, self.cached
+        if new > news[-1] or cached > points[-1]:
+            raise _beyond(max(new, cached), points[-1])
+        i = bisect_right(news, new, 0, len(news) - 1) - 1
+        j = bisect_right(points, cached, 0, len(points) - 1) - 1
+        upper, lower = plane[i], plane[i + 1]
+        right = (cached - points[j]) / (points[j + 1] - points[j])
+        first = upper[j] + right * (upper[j + 1] - upper[j])
+        last = lower[j] + right * (lower[j + 1] - lower[j])
+        return first + (last - first) * (new - news[i]) / (news[i + 1] - news[i])
 
 
 def _along(points: np.ndarray, times_s: np.ndarray, at: float) -> np.ndarray:
@@ -177,10 +184,5 @@ def _along(points: np.ndarray, times_s: np.ndarray, at: float) -> np.ndarray:
     return np.asarray((1 - share) * times_s[behind - 1] + share * times_s[behind])
 
 
-def _before(points: list[float], at: float) -> int:
-    """The point that begins the stretch where a value lies."""
-    if at > points[-1]:
-        raise LoadError(
-            f"{at:g} tokens of a sequence are beyond the tables, which end at {points[-1]:g}: tabulate more"
-        )
-    return min(bisect_right(points, at), len(points) - 1) - 1
+def _beyond(tokens: float, most: float) -> LoadError:
+    return LoadError(f"{tokens:g} tokens of a sequence are beyond the tables, which end at {most:g}: tabulate more")

@@ -23,6 +23,11 @@ _PLAIN_NAMES = {
     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "mistral3": "mistral",
 }  # fmt: skip
 """Spellings of configurations that mean the same text model."""
+NO_DECODERS = frozenset({
+    "bert", "roberta", "distilbert", "electra", "albert", "deberta", "deberta-v2", "modernbert", "xlm-roberta", "vit",
+    "t5", "mt5", "bart", "switch_transformers", "whisper", "resnet", "clip", "mamba",
+})  # fmt: skip
+"""Types that have Llama's keys, some of them, and are something else."""
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 
 
@@ -42,6 +47,10 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
     kind = str(text.get("model_type", ""))
     kind = _PLAIN_NAMES.get(kind, kind)
     where = name or kind or "the configuration"
+    if kind in NO_DECODERS or text.get("is_encoder_decoder"):
+        raise ModelError(
+            f"{where}: model_type '{kind}' is no decoder that engines serve: estimate its step by 'predict'"
+        )
     check_config(text, where)
     keys = Keys({**text, "model_type": kind}, where, _family(kind).usual)
     found = _built(keys, kind)

@@ -20,7 +20,8 @@ class Quantisation:
     ``weights`` is the dtype in which they lie, "" for the model's own; ``activations`` that of the arithmetic, "" for
     the model's own (weight-only). ``scaling`` is as in ``Gemm``. ``dynamic``: activations are scaled as they come.
     ``group`` weights share a scale in weight-only schemes, 0 where that is part of the dtype or there is one a column.
-    ``kinds`` of projections are quantised (``layers.KINDS``), others are not. ``method`` is what the scheme is called.
+    ``kinds`` of projections are quantised (``layers.KINDS``), others are not; experts' weights lie in
+    ``expert_weights`` and are computed in the model's own dtype, unless that is "". ``method`` is what it is called.
     """
 
     method: str = ""
@@ -30,12 +31,15 @@ class Quantisation:
     dynamic: bool = True
     group: int = 0
     kinds: frozenset[str] = EVERYWHERE
+    expert_weights: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.weights)
+        return bool(self.weights or self.expert_weights)
 
     def of(self, kind: str) -> Quantisation:
         """What holds for a kind of projections."""
+        if kind == "experts" and self.expert_weights:
+            return Quantisation(method=self.method, weights=self.expert_weights)
         return self if kind in self.kinds else Quantisation()
 
     def weight_bytes(self, dtype: str) -> float:
@@ -134,9 +138,10 @@ def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
     Raises:
         ModelError: a method that is not read.
     """
+    experts = "mxfp4" if config.get("expert_dtype") == "fp4" else ""
     said = config.get("quantization_config")
     if not said:
-        return NONE
+        return Quantisation(method="fp4 experts", expert_weights=experts) if experts else NONE
     method = str(said.get("quant_method") or said.get("quant_algo") or "").lower()
     readers = {
         "fp8": _fp8, "fbgemm_fp8": lambda _: SCHEMES["fp8_row"], "awq": _weight_only, "gptq": _weight_only,
@@ -148,8 +153,7 @@ def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
             f"{where}: quant_method '{shown(method)}' is not read: one of {', '.join(readers)}, or leave "
             "quantization_config out and name a precision"
         )
-    scheme = readers[method](said)
-    return replace(scheme, kinds=_kinds(said, method)) if scheme else scheme
+    return replace(readers[method](said), kinds=_kinds(said, method), expert_weights=experts)
 
 
 def _kinds(said: Mapping[str, Any], method: str) -> frozenset[str]:

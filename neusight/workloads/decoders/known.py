@@ -1,0 +1,80 @@
+"""Decoders by the names that they have on the Hugging Face hub, without asking it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from neusight.errors import ModelError, nearest, shown
+from neusight.paths import is_there, user_path
+from neusight.workloads.catalogue import canonical_name, catalogue_config
+from neusight.workloads.config_file import read_config
+from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.decoder import Decoder
+
+
+def known_decoders() -> tuple[str, ...]:
+    """Names of the configurations that ship for serving, as the hub has them."""
+    return tuple(_entries())
+
+
+def known_decoder(name: str) -> Decoder:
+    """A decoder by its name on the hub, in any case and with or without its organisation, or from a file.
+
+    Args:
+        name: such as ``Qwen/Qwen3-32B``, a name of the catalogue of workloads, or the path of a ``config.json`` or of
+            the folder that holds it. What is written as a path is one; else names come first.
+
+    Raises:
+        ModelError: no such name or file, or a configuration that is no decoder's.
+    """
+    if name.endswith(".json") or name.startswith((".", "/", "~")):
+        return _from_file(user_path(name))
+    if full := _names().get(_plain(name)):
+        return decoder_of(_config(full), full)
+    if known := canonical_name(name):
+        return decoder_of(catalogue_config(known), known)
+    if is_there(name):
+        return _from_file(Path(name))
+    hint = _nearest(name)
+    raise ModelError(f"unknown model '{shown(name)}'{hint}: bring its config.json and give that file's path")
+
+
+def _from_file(path: Path) -> Decoder:
+    file = path / "config.json" if path.is_dir() else path
+    return decoder_of(read_config(file), file.resolve().parent.name if file.name == "config.json" else file.stem)
+
+
+def _nearest(name: str) -> str:
+    """Names that look like it, whole or behind the organisation; as the hub writes them."""
+    last = _plain(name).rsplit("/", 1)[-1]
+    return nearest(last, [full.rsplit("/", 1)[-1].lower() for full in _entries()])
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower()
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Full names by what people write: lower case, whole or without the organisation; the first of equal ones."""
+    names: dict[str, str] = {}
+    for full in _entries():
+        names.setdefault(_plain(full).rsplit("/", 1)[-1], full)
+    return {**names, **{_plain(full): full for full in _entries()}}
+
+
+def _config(full: str) -> dict[str, Any]:
+    """Keys of a configuration; one of the same architecture as another has that one's, and what differs."""
+    entry = dict(_entries()[full])
+    base = _entries()[entry.pop("same_as")] if "same_as" in entry else {}
+    return {**{key: value for key, value in base.items() if key != "quantization_config"}, **entry}
+
+
+@cache
+def _entries() -> dict[str, dict[str, Any]]:
+    text = (files("neusight.workloads.decoders") / "known.json").read_text(encoding="utf-8")
+    return json.loads(text)

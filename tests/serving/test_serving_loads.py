@@ -1,0 +1,163 @@
+"""Loads: lengths and arrivals have the moments that were asked for, repeat by seed, and files are read or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neusight.errors import DataError, LoadError
+from neusight.serving import Closed, Lengths, Offline, Open, Static, Trace, read_trace
+
+N = 40_000
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cv"),
+    [
+        (Lengths(mean=800), 0.0),
+        (Lengths(mean=800, shape="lognormal", cv=0.7), 0.7),
+        (Lengths(mean=800, shape="uniform", cv=0.3), 0.3),
+        (Lengths(mean=800, shape="exponential"), 1.0),
+    ],
+)
+def test_lengths_have_the_mean_and_the_variation_that_were_asked_for(lengths: Lengths, cv: float) -> None:
+    tokens = lengths.draw(N, np.random.default_rng(1))
+    # Five standard errors of a mean; those of a variation are larger where tails are long.
+    assert tokens.mean() == pytest.approx(800, abs=5 * cv * 800 / N**0.5 + 1e-9)
+    assert tokens.std() / tokens.mean() == pytest.approx(cv, rel=0.05)
+    assert tokens.min() >= 1
+
+
+def test_lengths_are_cut_and_lists_are_taken_in_turns() -> None:
+    drawn = Lengths(mean=100, shape="exponential", longest=150).draw(N, np.random.default_rng(0))
+    assert drawn.max() == 150
+    requests = Offline(number=5, isl=[7, 9], osl=3).requests()
+    assert requests.prompt_tokens.tolist() == [7, 9, 7, 9, 7]
+    assert requests.output_tokens.tolist() == [3] * 5
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "cv", "expected"), [("poisson", 1.0, 1.0), ("uniform", 1.0, 0.0), ("gamma", 2.0, 2.0)]
+)
+def test_intervals_have_the_rate_and_the_variation(arrivals: str, cv: float, expected: float) -> None:
+    load = Open(rate_per_s=20, number=N, isl=1, osl=1, arrivals=arrivals, cv=cv)
+    intervals_s = np.diff(load.requests().arrival_s, prepend=0)
+    assert intervals_s.mean() == pytest.approx(0.05, abs=5 * expected * 0.05 / N**0.5 + 1e-9)
+    assert intervals_s.std() / intervals_s.mean() == pytest.approx(expected, rel=0.1, abs=1e-6)
+
+
+def test_a_duration_holds_as_many_arrivals_as_its_rate_says() -> None:
+    arrival_s = Open(rate_per_s=50, duration_s=400, isl=1, osl=1).requests().arrival_s
+    assert len(arrival_s) == pytest.approx(20_000, abs=5 * 20_000**0.5)
+    assert 399 < arrival_s[-1] <= 400
+    assert len(Open(rate_per_s=2, duration_s=10, isl=1, osl=1, arrivals="uniform").requests()) == 20
+
+
+def test_a_seed_repeats_and_another_does_not() -> None:
+    def drawn(seed: int, **change: Any) -> np.ndarray:
+        shape = Lengths(mean=500, shape="lognormal", cv=1)
+        asked = {"rate_per_s": 10, "number": 100, "isl": shape, "osl": shape, "seed": seed, **change}
+        r = Open(**asked).requests()
+        return np.stack([r.arrival_s, r.prompt_tokens, r.output_tokens])
+
+    assert np.array_equal(drawn(3), drawn(3))
+    assert (drawn(3) != drawn(4)).mean() > 0.9
+    # Other arrivals leave the lengths as they were, and prompts do not go with answers.
+    assert np.array_equal(drawn(3)[1:], drawn(3, arrivals="uniform")[1:])
+    assert abs(np.corrcoef(drawn(3)[1], drawn(3)[2])[0, 1]) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Open(rate_per_s=1, isl=1, osl=1).requests(), "give one of the two"),
+        (lambda: Open(rate_per_s=1, number=3, duration_s=3, isl=1, osl=1).requests(), "give one of the two"),
+        (lambda: Open(rate_per_s=0, number=3, isl=1, osl=1).requests(), "rate_per_s = 0"),
+        (lambda: Open(rate_per_s=1, number=3, isl=1, osl=1, arrivals="posson").requests(), "did you mean poisson"),
+        (lambda: Open(rate_per_s=1e-9, duration_s=1, isl=1, osl=1).requests(), "ask for longer"),
+        (lambda: Closed(concurrency=0, number=3, isl=1, osl=1).requests(), "concurrency = 0"),
+        (lambda: Static(batch=1, isl=0, osl=1).requests(), "below 1 token"),
+        (lambda: Offline(number=2, isl=[], osl=1).requests(), "below 1 token"),
+        (lambda: Lengths(mean=0.5), "at least 1"),
+        (lambda: Lengths(mean=9, shape="lognorm"), "did you mean lognormal"),
+        (lambda: Lengths(mean=9, shape="uniform", cv=0.7), "from 0 to 0.577"),
+    ],
+)
+def test_loads_that_make_no_sense_are_refused(make: Any, said: str) -> None:
+    with pytest.raises(LoadError, match=said):
+        make()
+
+
+ROWS = pd.DataFrame({"arrival_s": [0.0, 0.5, 2.0], "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_traces_are_the_same_from_every_kind_of_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"trace{suffix}"
+    if suffix == ".csv":
+        ROWS.to_csv(path, index=False)
+    elif suffix == ".jsonl":
+        ROWS.to_json(path, orient="records", lines=True)
+    else:
+        ROWS.to_parquet(path)
+    requests = read_trace(path).requests()
+    assert requests.arrival_s.tolist() == [0.0, 0.5, 2.0]
+    assert requests.prompt_tokens.tolist() == [10, 20, 30]
+    assert requests.output_tokens.tolist() == [1, 2, 3]
+
+
+def test_other_names_and_dates_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.680,374,44\n2023-11-16 18:15:50.930,396,109\n"
+    )
+    requests = read_trace(path).requests()
+    assert requests.arrival_s == pytest.approx([0.0, 4.25])
+    assert requests.output_tokens.tolist() == [44, 109]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("arrival_s", [0.0, 2.0, 1.0], "row 3 of the trace arrives at 1.0 s, before the row above it: sort"),
+        ("arrival_s", [-1.0, 2.0, 3.0], "row 1 of the trace arrives at -1.0 s: give seconds"),
+        ("prompt_tokens", [5, 0, 3], "row 2 of the trace has prompt tokens of 0.0: give at least 1"),
+        ("output_tokens", [5, 1, -3], "row 3 of the trace has output tokens of -3.0: give at least 1"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path: Path, column: str, values: list[float], said: str) -> None:
+    ROWS.assign(**{column: values}).to_csv(tmp_path / "trace.csv", index=False)
+    with pytest.raises(LoadError, match=said):
+        read_trace(tmp_path / "trace.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "arrival_s,isl\n0,1\n", "no column output_tokens: name it so, or one of osl"),
+        ("a.csv", "arrival_s,isl,osl\n0,1,2\n1,many,2\n", "row 2: isl 'many' is no number"),
+        ("a.csv", "arrival_s,isl,osl\n0,1,2\n1,,2\n", "row 2: isl 'nan' is no number"),
+        ("a.jsonl", "{oops", "cannot read the trace"),
+        ("a.txt", "", "give a .csv, .jsonl or .parquet file"),
+        # Mooncake's times are milliseconds: not to be taken for seconds.
+        ("a.jsonl", '{"timestamp": 3000, "input_length": 4, "output_length": 5}', "no column prompt_tokens"),
+    ],
+)
+def test_files_that_hold_no_trace_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=said):
+        read_trace(tmp_path / name)
+    with pytest.raises(DataError, match="cannot read the trace"):
+        read_trace(tmp_path / "missing.csv")
+
+
+def test_a_trace_of_no_or_of_unequal_columns_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").write_text("arrival_s,isl,osl\n")
+    with pytest.raises(LoadError, match="holds no requests"):
+        read_trace(tmp_path / "empty.csv")
+    with pytest.raises(LoadError, match="columns of"):
+        Trace(arrival_s=np.zeros(2), prompt_tokens=np.ones(3), output_tokens=np.ones(2))
