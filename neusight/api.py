@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
+    from neusight.serving.answer import ServingEstimate
+    from neusight.serving.deployment import Deployment, EngineOptions
+    from neusight.serving.load import Load
+    from neusight.workloads.decoders.decoder import Decoder
+
 Gpu = str | Path | DeviceSpec
 _REMEMBERED = 256
 """Programs that a predictor keeps: a few hundred kernels each."""
@@ -230,6 +235,56 @@ class Predictor:
         if kind not in self._executors:
             self._executors[kind] = load_executor(kind, self._tile_models if kind == LINK else None)
         return self._executors[kind]
+
+    def deployment(
+        self, model: str | Path | Decoder, gpu: Gpu, longest: int, options: EngineOptions | None = None, **setup: Any
+    ) -> Deployment:
+        """A language model on devices with a serving engine, to be loaded or asked for times of passes.
+
+        >>> llama = predictor.deployment("meta-llama/Llama-3.1-70B", "h100", 8192, tp=4)
+        >>> llama.served.predict(Steps.of(decodes=[1, 16, 64], decode_cached=2048)).latency_s
+
+        Args:
+            model: a name of the hub that is known, a ``config.json``, its folder, or a ``Decoder``.
+            gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
+            longest: tokens of the longest sequence, prompt and answer.
+            options: what the engine is started with.
+            setup: fields of ``neusight.serving.Setup``: ``engine``, ``dtype``, ``kv_dtype``, ``tp``, ``pp``, ``ep``,
+                ``dp``, ``replicas``, ``engine_version``.
+
+        Raises:
+            ModelError: an unknown model, engine or precision; a sharding that does not divide it.
+            DeviceError: an unknown device, or one that lacks the dtype.
+        """
+        from neusight.serving.deployment import Setup
+        from neusight.workloads.decoders.decoder import Decoder
+        from neusight.workloads.decoders.known import known_decoder
+
+        decoder = model if isinstance(model, Decoder) else known_decoder(str(model))
+        return Setup(**setup).of(decoder, as_device(gpu), self._priced, longest=longest, options=options)
+
+    def serving(
+        self, model: str | Path | Decoder, gpu: Gpu, load: Load, options: EngineOptions | None = None, **setup: Any
+    ) -> ServingEstimate:
+        """How a served language model fares under a load: times to tokens, throughput, memory, cost.
+
+        >>> predictor.serving("Qwen/Qwen3-32B", "h200", Closed(concurrency=64, number=640, isl=4096, osl=500), tp=2)
+
+        Args:
+            model, gpu, options, setup: as ``deployment`` takes them.
+            load: ``Static``, ``Closed``, ``Open``, ``Offline`` or ``Trace`` of ``neusight.serving``.
+
+        Raises:
+            ModelError: as ``deployment``, or the model does not fit. DeviceError: as there.
+            LoadError: a load that makes no sense, or a request that cannot run.
+        """
+        from neusight.serving.answer import answer
+        from neusight.serving.load import longest_of
+
+        return answer(self.deployment(model, gpu, longest_of(load), options, **setup), load)
+
+    def _priced(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
+        return self.kernels(batch, device, conditions=conditions)
 
     def sweep(
         self,

@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from neusight.devices.spec import DeviceSpec
 from neusight.errors import LoadError, ModelError
-from neusight.serving.engines import ServingEngine
+from neusight.serving.engines import ServingEngine, engine_named
 from neusight.serving.limits import Limits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
 from neusight.serving.memory import ServingMemory, serving_memory
-from neusight.serving.served import Served
+from neusight.serving.served import Pricer, Served
 from neusight.serving.tables import TabulatedSteps
 from neusight.units import gib
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.quantisation import ServingPrecision
+from neusight.workloads.decoders.sharding import Sharding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class EngineOptions:
     """What an engine is started with, where that is not its default (None).
 
     ``max_len`` is the longest sequence, ``memory_share`` as in ``ServingEngine``, ``prefix_cached_tokens`` those that
@@ -32,6 +36,58 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What is deployed, in the words that people use.
+
+    ``dtype`` is a scheme of ``quantisation.SCHEMES`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
+    has it; ``kv_dtype`` that of the cache, "" the model's own. ``engine_version`` picks constants of older engines.
+    """
+
+    engine: str = "vllm"
+    engine_version: str = ""
+    dtype: str = ""
+    kv_dtype: str = ""
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    replicas: int = 1
+
+    def of(
+        self,
+        decoder: Decoder,
+        device: DeviceSpec,
+        pricer: Pricer,
+        *,
+        longest: int,
+        options: EngineOptions | None = None,
+    ) -> Deployment:
+        """The deployment of a model for sequences of up to ``longest`` tokens.
+
+        Raises:
+            ModelError: an unknown engine or precision, degrees below 1. DeviceError: the device lacks a dtype.
+        """
+        degrees = {name: getattr(self, name) for name in ("tp", "pp", "ep", "dp", "replicas")}
+        for name, value in degrees.items():
+            if value < 1:
+                raise ModelError(f"{name} = {value}: give at least 1")
+        if self.pp > decoder.depth:
+            raise ModelError(f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}")
+        own = decoder.quantisation
+        precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
+        device.gemm_flops_per_s(precision.quantisation.activations or precision.dtype)
+        served = Served(
+            decoder=decoder,
+            device=device,
+            sharding=Sharding(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
+            precision=precision,
+            engine=engine_named(self.engine, self.engine_version),
+            pricer=pricer,
+        )
+        return Deployment(served=served, options=options or EngineOptions(), longest=longest, replicas=self.replicas)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Deployment:
     """``replicas`` of a served model; requests are shared among them, and among the attention groups of each, evenly.
 
@@ -39,7 +95,7 @@ class Deployment:
     """
 
     served: Served
-    options: Options
+    options: EngineOptions
     longest: int
     replicas: int = 1
 

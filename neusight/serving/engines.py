@@ -103,7 +103,7 @@ def engine_named(name: str, version: str = "", artifact: Path | None = None) -> 
 
 def with_constants(engine: ServingEngine, constants: Mapping[str, float]) -> ServingEngine:
     """The same engine with other constants: those of ``HOST``, ``GROUPS`` and ``spread``."""
-    host = {name: constants[name] for name in (*HOST, "spread") if name in constants}
+    host: dict[str, Any] = {name: constants[name] for name in (*HOST, "spread") if name in constants}
     factors = {group: constants.get(group, engine.factors[group]) for group in GROUPS}
     return replace(engine, **host, factors=factors)
 

@@ -216,6 +216,12 @@ class Trace:
 Load = Static | Closed | Open | Offline | Trace
 
 
+def longest_of(load: Load) -> int:
+    """Tokens of the longest sequence of a load, prompt and answer."""
+    requests = load.requests()
+    return int((requests.prompt_tokens + requests.output_tokens).max())
+
+
 def _first_row(wrong: np.ndarray, values: Any, what: str, remedy: str) -> None:
     if wrong.any():
         at = int(np.argmax(wrong))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels.precision import DTYPE_BYTES
 from neusight.serving.engines import ServingEngine
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Projection, shared_evenly
+from neusight.workloads.decoders.layers import Experts, FeedForward, Layer
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
+from neusight.workloads.decoders.weights import outside_weight_bytes, weight_bytes
 
 RANK_BYTES = 0.45 * 2**30
 """Buffers of NCCL and of the engines' own all-reduce on each of several ranks. Of vLLM 0.15.1 on H100, whose logs tell
@@ -68,7 +68,8 @@ def serving_memory(
         length: tokens of a sequence, of which layers with a window keep no more than that.
         share: of the memory, instead of the engine's.
     """
-    weights = weight_bytes(decoder, precision, sharding)
+    outside = outside_weight_bytes(decoder, precision, sharding)
+    weights = outside + (weight_bytes(decoder, precision, sharding) - outside) / sharding.pp
     activations = activation_bytes(decoder, precision, sharding, max_tokens, max_num_seqs)
     buffers = RANK_BYTES if sharding.devices > 1 else 0.0
     used, part = weights + activations + buffers, engine.memory_share if share is None else share
@@ -90,46 +91,6 @@ def serving_memory(
     )
 
 
-def weight_bytes(decoder: Decoder, precision: ServingPrecision, sharding: Sharding) -> float:
-    """Weights of the fullest device of a replica [B]: its slice of each layer of a stage, and of the embeddings."""
-    size, tp = DTYPE_BYTES[precision.dtype], sharding.tp
-    layers = sum(count * _layer_bytes(layer, decoder.hidden, precision, sharding) for layer, count in decoder.layers)
-    wide = decoder.embedding or decoder.hidden
-    tables = 1 if decoder.tied and sharding.pp == 1 else 2 if sharding.pp == 1 else 1
-    outside = tables * decoder.vocab * wide / tp + decoder.positions * decoder.hidden + decoder.extra
-    return layers / sharding.pp + size * outside
-
-
-def _layer_bytes(layer: Layer, hidden: int, precision: ServingPrecision, sharding: Sharding) -> float:
-    size, tp = DTYPE_BYTES[precision.dtype], sharding.tp
-    total = size * layer.norms * layer.norm.weights * hidden
-    if layer.attention:
-        total += _projected(layer.attention.projections(hidden, tp), precision) + size * layer.attention.vectors
-    part = layer.feed_forward
-    if isinstance(part, FeedForward):
-        total += _projected(part.projections(hidden, tp), precision)
-    if isinstance(part, Experts):
-        total += _experts_bytes(part, hidden, precision, sharding)
-    return total
-
-
-def _experts_bytes(part: Experts, hidden: int, precision: ServingPrecision, sharding: Sharding) -> float:
-    whole = _projected(part.expert.projections(hidden, 1, "experts"), precision)
-    slices = sharding.tp * sharding.dp
-    held = shared_evenly(part.experts, sharding.ep, "number of experts") * whole / (slices / sharding.ep)
-    shared = _projected(part.shared.projections(hidden, sharding.tp), precision) if part.shared else 0.0
-    return held + shared + _projected([part.router(hidden)], precision)
-
-
-def _projected(projections: Iterable[Projection], precision: ServingPrecision) -> float:
-    """Bytes of matrices and biases, each in the scheme of its kind."""
-    size = DTYPE_BYTES[precision.dtype]
-    return sum(
-        p.weights * precision.quantisation.of(p.kind).weight_bytes(precision.dtype) + size * (p.parameters - p.weights)
-        for p in projections
-    )
-
-
 def activation_bytes(
     decoder: Decoder, precision: ServingPrecision, sharding: Sharding, max_tokens: int, max_num_seqs: int
 ) -> float:
@@ -148,7 +109,7 @@ def _inner_width(layer: Layer, hidden: int, sharding: Sharding) -> float:
     mixed = sum(p.n + p.k for p in layer.attention.projections(hidden, tp)[-1:]) if layer.attention else 0.0
     if isinstance(part, Experts):
         slices = sharding.tp * sharding.dp / sharding.ep
-        return max(mixed, part.top_k * (3.0 * part.expert.ffn / slices + hidden) * min(1.0, 1.0))
+        return max(mixed, part.top_k * (3.0 * part.expert.ffn / slices + hidden))
     if isinstance(part, FeedForward):
         return max(mixed, (3.0 if part.gated else 2.0) * part.ffn / tp)
     return float(mixed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -150,13 +149,6 @@ class Served:
             groups_s=groups_s,
             energy_j=energy_j + (self.device.tdp_w - budget_w(self.device)) * latency_s,
         )
-
-    @cached_property
-    def resident_bytes(self) -> float:
-        """Weights on each device of the replica [B]; see ``weight_bytes``."""
-        from neusight.serving.memory import weight_bytes
-
-        return weight_bytes(self.decoder, self.precision, self.sharding)
 
 
 _GROUP_OF = {"gemm": "products", "moe": "experts", "grouped_gemm": "experts", "collective": "collectives"}
