@@ -29,9 +29,10 @@ class ServingEngine:
 
     ``library`` is whose kernels it runs (``Conditions.engine``). Beside its kernels a pass takes ``pass_s``, where
     several ranks must meet ``rank_s`` more, ``sequence_s`` for each sequence in it, and ``mixture_s`` for each layer of
-    experts: scheduling, sampling, copies to and from the host, what sorts tokens by expert. ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes
-    ``memory_share`` of the device's ``total`` memory for everything, or of what is ``free`` after weights and
-    activations for the cache. ``era`` tells which versions the constants are of, ``fitted`` whether they are.
+    experts: scheduling, sampling, copies to and from the host, what sorts tokens by expert. ``factors`` by ``GROUPS``
+    are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of the device's ``total``
+    memory for everything, or of what is ``free`` after weights and activations for the cache. ``era`` tells which
+    versions the constants are of, ``spread`` is the standard deviation of the logarithm of what they leave unexplained.
     """
 
     name: str
@@ -51,7 +52,7 @@ class ServingEngine:
     spread: float = 0.2
 
     def host_s(self, steps: Steps, ranks: int, mixtures: int) -> np.ndarray:
-        """What the engine adds to each pass of a model with so many layers of experts on so many ranks [s], shape (n,)."""
+        """What the engine adds to each pass [s], shape (n,), of a model with so many layers of experts."""
         fixed_s = self.pass_s + (self.rank_s if ranks > 1 else 0.0) + self.mixture_s * mixtures
         return np.asarray(fixed_s + self.sequence_s * steps.sequences, dtype=float)
 
