@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError, NeusightError, nearest
-from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
 from neusight.paths import read_json
 from neusight.serving import Deployment, Figure, ServingEstimate, Static, TabulatedSteps, Trace, answer
+from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from neusight.learn.physics.solve import Rows, Solution, solve
+from neusight.serving.cells import Question
 from neusight.serving.deployment import Deployment
 from neusight.serving.engines import GROUPS, HOST
 from neusight.serving.run import Run
+from neusight.serving.simulate import simulate
 from neusight.workloads.decoders.steps import Steps
 
 NAMES = (*HOST, *GROUPS)
@@ -55,6 +57,45 @@ class Observation:
     alike: str
     seconds: float
     terms: np.ndarray
+
+
+def observed(question: Question, deployment: Deployment) -> Observation | None:
+    """What a cell tells of its engine, by a simulation of it: the time of a batch or of all requests, of a token where
+    clients wait for answers or arrive by themselves; None where it measured neither.
+    """
+    share = deployment.share_of(question.load)
+    run = simulate(share, deployment.limits, deployment.tables)
+    measured, passes = question.measured, run.passes
+    seconds, weight = 0.0, passes.count.astype(float)
+    if question.mode in ("closed", "rate") and "tpot_ms" in measured:
+        seconds, weight = measured["tpot_ms"] / 1e3, _of_a_token(run, question.median)
+    elif "e2e_ms" in measured and question.mode == "static":
+        seconds = measured["e2e_ms"] / 1e3
+    elif question.mode == "static" and ("prefill_ms" in measured or "ttft_ms" in measured):
+        seconds, weight = measured.get("prefill_ms", measured.get("ttft_ms", 0.0)) / 1e3, weight * (passes.prompts > 0)
+    elif question.mode != "rate" and "tokens_per_s" in measured:
+        seconds = float(run.output_tokens.sum()) * deployment.groups / measured["tokens_per_s"]
+    if not seconds:
+        return None
+    return Observation(
+        cell=question.cell,
+        era=deployment.engine.era,
+        gpu=question.gpu,
+        alike=f"{question.source} {question.model} {question.weights} {question.gpu} {question.n_gpus}",
+        seconds=seconds,
+        terms=summed(deployment, run, weight),
+    )
+
+
+def _of_a_token(run: Run, median: bool) -> np.ndarray:
+    """How often each row of passes stands between two tokens of a sequence on average, or in the middle of all."""
+    passes = run.passes
+    decoding = (passes.decodes * passes.count).astype(float)
+    if not median:
+        # Passes for prompts alone delay all that generate.
+        return np.asarray(np.where(passes.decodes > 0, decoding, passes.running * passes.count) / decoding.sum())
+    plain = np.where(passes.prompts > 0, 0.0, decoding)
+    return np.asarray((plain if plain.any() else decoding) / (plain.sum() or decoding.sum()))
 
 
 def summed(deployment: Deployment, run: Run, weight: np.ndarray) -> np.ndarray:
@@ -97,8 +138,8 @@ def terms_of(deployment: Deployment, steps: Steps, groups_s: Mapping[str, np.nda
 
 @dataclass(frozen=True, kw_only=True)
 class FittedEngine:
-    """Constants of an era with deviations of their logarithms; ``spread`` of what they leave unexplained, of the mean of
-    a model on a GPU and of a cell beside it, in one.
+    """Constants of an era with deviations of their logarithms; ``spread`` of what they leave unexplained: the mean of a
+    model on a GPU and a cell beside it, in one.
     """
 
     values: dict[str, float]
