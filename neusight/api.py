@@ -15,6 +15,7 @@ from neusight.errors import DeviceError, ModelError, NeusightError
 from neusight.estimates import Estimate, KernelEstimate, Provenance
 from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs, Executor, Options, load_executor
+from neusight.executors.base import LINK
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
@@ -70,8 +71,9 @@ class Predictor:
     One predictor answers many questions: it keeps tile models, devices and the kernels of every model that it has seen.
     """
 
-    def __init__(self, kernels: KernelPredictor) -> None:
+    def __init__(self, kernels: KernelPredictor, tile_models: Path | None = None) -> None:
         self.kernel_predictor = kernels
+        self._tile_models = tile_models
         self._programs = lru_cache(maxsize=_REMEMBERED)(_program)
         self._executors: dict[str, Executor] = {"gpu": kernels}
 
@@ -91,7 +93,7 @@ class Predictor:
         paths = [None if path is None else Path(path) for path in (tile_models, calibrations)]
         executor = load_executor("gpu", *paths)
         assert isinstance(executor, KernelPredictor)
-        return cls(executor)
+        return cls(executor, paths[0])
 
     def kernel(
         self,
@@ -119,12 +121,15 @@ class Predictor:
 
         Raises:
             CoverageError: unknown kernel or field, or a field is missing.
-            DeviceError: unknown device, or it lacks the dtype.
+            DeviceError: unknown device, or it lacks the dtype, or the links of a collective.
         """
         if operands not in OPERANDS:
             raise ModelError(f"operands '{operands}': one of {', '.join(OPERANDS)}")
         batch = requested(kernel, fields) if isinstance(kernel, str) else KernelBatch.of([kernel])
         device = as_device(gpu, overrides)
+        if batch.family == "collective":
+            conditions = Conditions.of(1, timing=timing, engine=engine)
+            return lone_kernels(batch, self.kernels(batch, device, conditions=conditions))[0]
         device.gemm_flops_per_s(str(batch["dtype"][0]))
         cycled = work_of(batch).bytes if operands == "resident" else COLD
         launches = MANY_LAUNCHES if timing == "graph" else 1.0
@@ -149,7 +154,7 @@ class Predictor:
             conditions: under which they run; default each launched alone, its operands in device memory.
         """
         device = as_device(gpu)
-        return self._executor(device).cost(batch, device, options or Options(), conditions)
+        return self._executor(device, batch.family).cost(batch, device, options or Options(), conditions)
 
     def estimate(
         self,
@@ -196,7 +201,9 @@ class Predictor:
 
     def _estimate(self, program: Program, device: DeviceSpec, asked: Request, setting: Setting) -> Estimate:
         executor = self._executor(device)
-        costs = [executor.cost(batch, device, setting.options) for batch, _ in program.batches]
+        costs = [
+            self._executor(device, batch.family).cost(batch, device, setting.options) for batch, _ in program.batches
+        ]
         timeline = one_stream(program, costs, device, asked.engine)
         zeros = as_profile(setting.sparsity).source if setting.sparsity is not None else ""
         provenance = Provenance(
@@ -218,10 +225,11 @@ class Predictor:
         key = None if zeros is None else _ByContent(zeros)
         return self._programs(str(model), _version(model), asked, setting.allow_fallback, key)
 
-    def _executor(self, device: DeviceSpec) -> Executor:
-        if device.kind not in self._executors:
-            self._executors[device.kind] = load_executor(device.kind)
-        return self._executors[device.kind]
+    def _executor(self, device: DeviceSpec, family: str = "") -> Executor:
+        kind = LINK if family == "collective" else device.kind
+        if kind not in self._executors:
+            self._executors[kind] = load_executor(kind, self._tile_models if kind == LINK else None)
+        return self._executors[kind]
 
     def sweep(
         self,

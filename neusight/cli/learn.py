@@ -95,7 +95,12 @@ def train(
 
 def fit(
     data: Annotated[Path | None, typer.Option(help="Folder of data sets; default: $NEUSIGHT_DATA.")] = None,
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("physics.json"),
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default: physics.json, or links.json with --links.")
+    ] = None,
+    links: Annotated[
+        bool, typer.Option("--links", help="The constants of collectives instead, without each architecture too.")
+    ] = False,
     hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
     rows: Annotated[int, typer.Option(min=10, max=100_000, help="Of each device and kind of kernel, at most.")] = 100,
     seed: Seed = 0,
@@ -108,7 +113,35 @@ def fit(
     - `neusight fit --out tile_models/physics.json`, then `neusight train --physics tile_models/physics.json`
 
     - `neusight fit --hold-out h100-sxm-80gb,h200-sxm-141gb --out without-hopper.json`
+
+    - `neusight fit --links --out tile_models/links.json`
     """
+    if links:
+        if hold_out:
+            raise typer.BadParameter("--links leaves out every architecture anyway: drop it", param_hint="--hold-out")
+        _fit_links(data, out or Path("links.json"), seed, form)
+        return
+    _fit_physics(data, out or Path("physics.json"), (hold_out, rows, seed), form)
+
+
+def _fit_links(data: Path | None, out: Path, seed: int, form: str) -> None:
+    from neusight.cli.output import Output, line, tasks
+    from neusight.learn.links import fit_links
+    from neusight.paths import data_dir
+
+    with tasks() as report:
+        fitted = fit_links(data if data is not None else data_dir(), seed=seed, report=report)
+    fitted.save(out)
+
+    def human() -> None:
+        line(f"{out}: {len(fitted.values)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices, ")
+        line(f"mean error {fitted.error:.1%} with what each device has of its own")
+
+    Output(form).data(fitted.values, fitted.errors, human)
+
+
+def _fit_physics(data: Path | None, out: Path, asked: tuple[str, int, int], form: str) -> None:
+    hold_out, rows, seed = asked
     from neusight.cli.output import Output, line, tasks
     from neusight.devices import load_device
     from neusight.learn.physics.fit import Options, fit_physics

@@ -130,6 +130,8 @@ def kernel(
 
     - `neusight kernel gemm m=16 n=14336 k=4096 dtype=bf16 --timing graph --engine vllm --gpu h200`
 
+    - `neusight kernel all_reduce ranks=8 bytes=67108864 --engine vllm --timing graph --gpu h100-sxm-80gb`
+
     - `neusight kernel softmax rows=8192 cols=1024 --gpu l4`
 
     - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`

@@ -31,7 +31,7 @@ def to_batches(frame: pd.DataFrame) -> list[tuple[KernelBatch, np.ndarray]]:
     batch. Kernels depend on op, shape and dtype alone, never on what was observed.
 
     Raises:
-        DataError: a family that is no single kernel (nccl, allreduce, collectives), an empty or non-positive shape.
+        DataError: an unknown family, an empty or non-positive shape.
     """
     families = frame["family"] if "family" in frame else frame["op"].map({o: t.name for o, t in TABLE_OF_OP.items()})
     own = collected(frame)
@@ -46,8 +46,8 @@ def to_batches(frame: pd.DataFrame) -> list[tuple[KernelBatch, np.ndarray]]:
 
 
 def single_kernels(frame: pd.DataFrame) -> np.ndarray:
-    """The rows that ``to_batches`` can turn into kernels, by their family, as a mask."""
-    return collected(frame) | frame["family"].isin(_MAKERS).to_numpy(dtype=bool)
+    """The rows that are kernels of one device, by their family, as a mask: all but collectives."""
+    return ~frame["family"].isin(COLLECTIVES).to_numpy(dtype=bool)
 
 
 def _as_stated(family: str, rows: pd.DataFrame) -> KernelBatch:
@@ -63,7 +63,7 @@ def _as_stated(family: str, rows: pd.DataFrame) -> KernelBatch:
 
 def _from_shape(family: str, rows: pd.DataFrame) -> KernelBatch:
     if family not in _MAKERS:
-        raise DataError(f"rows of '{family}' are no single kernels: keep families {', '.join(_MAKERS)}")
+        raise DataError(f"rows of '{family}' are no kernels: keep families {', '.join(_MAKERS)}")
     return _MAKERS[family](rows)
 
 
@@ -120,6 +120,8 @@ def _conv2d(rows: pd.DataFrame) -> KernelBatch:
     return KernelBatch.from_columns("conv2d", op="forward", dtype=dtypes(rows), **square, **shape)
 
 
+COLLECTIVES = ("nccl", "collectives", "allreduce")
+"""Tables of what several devices do together."""
 _MAKERS: dict[str, Callable[[Any], KernelBatch]] = {
     "gemm": _gemm,
     "elementwise": _elementwise,
@@ -132,4 +134,5 @@ _MAKERS: dict[str, Callable[[Any], KernelBatch]] = {
     "attention_sparse": serving.latent_attention,
     "grouped_gemm": serving.grouped_gemm,
     "moe": serving.experts,
+    **dict.fromkeys(COLLECTIVES, serving.collective),
 }

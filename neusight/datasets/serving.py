@@ -153,3 +153,21 @@ def grouped_gemm(rows: pd.DataFrame) -> KernelBatch:
         dtype=dtypes(rows),
         scaling=schemes(rows)["scaling"],
     )
+
+
+_COLLECTIVE_NAMES = {"alltoall": "all_to_all"}
+
+
+def collective(rows: pd.DataFrame) -> KernelBatch:
+    """What several devices do together; of engines' own tables an all-reduce of 16-bit activations."""
+    shape = counts(rows, "num_gpus", "bytes")
+    codes, names = coded(strings_or(rows, "collective", "all_reduce"))
+    told = "dtype" in rows and (strings_or(rows, "dtype") != "").all()
+    return KernelBatch.from_columns(
+        "collective",
+        op=np.array([_COLLECTIVE_NAMES.get(name, name) for name in names])[codes],
+        ranks=shape["num_gpus"],
+        per_node=counts_or(rows, "devices_per_node", 0),
+        bytes=shape["bytes"],
+        dtype=dtypes(rows) if told else "bfloat16",
+    )

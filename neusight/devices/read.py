@@ -17,6 +17,7 @@ from neusight.devices.schema import (
     LINK_BANDWIDTH,
     LINK_KINDS,
     RATES,
+    TOPOLOGIES,
     VENDORS,
     WORDS,
     Figure,
@@ -151,13 +152,16 @@ def _links(value: Any, where: str) -> list[Table]:
 
 def _link(link: Table, where: str) -> Table:
     for key in link:
-        known(key, ("kind", "generation", "bandwidth"), "key in links", where)
+        known(key, ("kind", "generation", "bandwidth", "topology"), "key in links", where)
     for key in ("kind", "generation", "bandwidth"):
         if not isinstance(link.get(key), str):
             raise DeviceError(f'{where}: links: {key} missing or not text: write it like {key} = "…"')
     known(link["kind"], LINK_KINDS, "kind in links", where)
     bandwidth = _quantity("links.bandwidth", link["bandwidth"], LINK_BANDWIDTH, where)
-    return {"kind": link["kind"], "generation": link["generation"], LINK_BANDWIDTH.field: bandwidth}
+    said = {"topology": link["topology"]} if "topology" in link else {}
+    for topology in said.values():
+        known(topology, TOPOLOGIES, "topology in links", where)
+    return {"kind": link["kind"], "generation": link["generation"], LINK_BANDWIDTH.field: bandwidth, **said}
 
 
 def _sources(table: Table, where: str) -> dict[str, str]:

@@ -56,6 +56,8 @@ FIGURES: dict[str, Figure] = {
 
 LINK_BANDWIDTH = Figure("bandwidth_bytes_per_s", "bytes_per_s", 1e6, 100e12)
 LINK_KINDS = ("nvlink", "pcie", "infinity-fabric", "xe-link")
+TOPOLOGIES = ("switch", "mesh", "bridge", "host")
+"""How links join devices; see ``Link``."""
 
 RATES = ("matrix_flops", "vector_flops")
 """Keys that hold a table of rates by dtype."""

@@ -18,13 +18,24 @@ HALVES = ("float16", "bfloat16")
 
 
 class Link(BaseModel):
-    """One kind of link to other devices or the host; bandwidth is one direction, all lanes of the device together."""
+    """One kind of link to other devices or the host; bandwidth is one direction, all lanes of the device together.
+
+    ``topology`` is how the devices of a node are joined: all to all by a ``switch`` that gives each pair the whole
+    bandwidth, in a ``mesh`` of lanes between pairs, two by two by a ``bridge``, or through the ``host``; "" for what is
+    usual of the kind.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["nvlink", "pcie", "infinity-fabric", "xe-link"]
     generation: str
     bandwidth_bytes_per_s: PositiveFloat
+    topology: Literal["", "switch", "mesh", "bridge", "host"] = ""
+
+    @property
+    def joins(self) -> str:
+        """The topology, where none is stated that of the kind: NVLink's switch, PCIe's host, else a mesh."""
+        return self.topology or {"nvlink": "switch", "pcie": "host"}.get(self.kind, "mesh")
 
 
 class DeviceSpec(BaseModel):

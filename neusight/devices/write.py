@@ -47,6 +47,7 @@ def _links(spec: DeviceSpec) -> list[str]:
         bandwidth = units.exact(link.bandwidth_bytes_per_s, LINK_BANDWIDTH.quantity)
         lines += ["", "[[links]]", _line("kind", link.kind), _line("generation", link.generation)]
         lines.append(_line("bandwidth", bandwidth))
+        lines += [_line("topology", link.topology)] if link.topology else []
     return lines
 
 

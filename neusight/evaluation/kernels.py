@@ -81,14 +81,14 @@ def _computable(
     from neusight.datasets.batches import single_kernels
     from neusight.datasets.measured import unable
 
-    # Collectives of serving engines have no dtype.
+    # Collectives of serving engines have no dtype, and need none: bytes tell everything.
     frame = frame if "dtype" in frame else frame.assign(dtype="")
     keep = np.ones(len(frame), dtype=bool)
     single, skipped = single_kernels(frame), []
     for (gpu, family, dtype), rows in frame.groupby(
         ["gpu", "family", "dtype"], dropna=False, observed=True
     ).indices.items():
-        if reason := unable(devices[gpu], family, dtype) if single[rows].all() else f"{family} is no single kernel":
+        if single[rows].all() and (reason := unable(devices[gpu], family, dtype)):
             keep[rows] = False
             skipped.append({"gpu": gpu, "family": family, "dtype": dtype, "count": len(rows), "reason": reason})
     if not keep.any():
@@ -120,7 +120,7 @@ def compared_by_gpu(
 
 
 def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predictor) -> pd.DataFrame:
-    """One GPU's rows of ``load_kernels``: gpu, family, op, dtype, and in ms measured, predicted, bound, low and high;
+    """One GPU's rows of ``load_kernels``: gpu, family, op (of collectives who runs what), dtype, and in ms measured, predicted, bound, low and high;
     without the launch ``executed`` (measured; NaN where it was not) and ``execution`` (predicted).
 
     Where launches grew along the table, ``executed`` is what is left of the latency without them.
@@ -128,13 +128,17 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
     from neusight.datasets import to_batches
     from neusight.datasets.conditions import conditions_of
     from neusight.devices import load_device
+    from neusight.executors.link.executor import kinds_of
 
     out = frame[["gpu", "family", "op", "dtype"]].assign(measured=frame["latency_ms"].to_numpy(float))
+    ops = out["op"].astype(object).to_numpy(copy=True)
     told = frame["execution_ms"].to_numpy(float) if "execution_ms" in frame else np.full(len(frame), np.nan)
     columns = {name: np.empty(len(frame)) for name in ("predicted", "bound", "low", "high", "execution", "executed")}
     device = load_device(gpu) if isinstance(gpu, str) else gpu
     for batch, positions in to_batches(frame):
         conditions = conditions_of(frame.iloc[positions], batch, device)
+        if batch.family == "collective":
+            ops[positions] = kinds_of(batch, conditions)
         found = predictor.kernels(batch, device, conditions=conditions)
         alone = np.where(conditions.timing == "stream", out["measured"].to_numpy()[positions], np.nan)
         left = _without_drift(batch["op"], positions, alone, 1e3 * found.bound_s)
@@ -142,7 +146,7 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
         parts = (found.latency_s, found.bound_s, found.low_s, found.high_s, found.execution_s, 1e-3 * executed)
         for name, part in zip(columns, parts, strict=True):
             columns[name][positions] = part * 1e3
-    return out.assign(**columns)
+    return out.assign(op=ops, **columns)
 
 
 def _without_drift(ops: np.ndarray, place: np.ndarray, alone_ms: np.ndarray, bound_ms: np.ndarray) -> np.ndarray:

@@ -13,7 +13,13 @@ from neusight.executors.costs import Costs
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
 
-_HOMES = {"gpu": "neusight.executors.gpu.predictor", "tensordash": "neusight.executors.tensordash.device"}
+_HOMES = {
+    "gpu": "neusight.executors.gpu.predictor",
+    "tensordash": "neusight.executors.tensordash.device",
+    "link": "neusight.executors.link.executor",
+}
+LINK = "link"
+"""What answers collectives, whatever kind of device they join."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +66,7 @@ def load_executor(kind: str, tile_models: Path | None = None, calibrations: Path
     """The executor of a kind of device.
 
     Args:
-        kind: ``DeviceSpec.kind``.
+        kind: ``DeviceSpec.kind``, or ``LINK``.
         tile_models: folder that ``neusight train`` wrote; default: those that ship.
         calibrations: a calibration or a folder of them.
 

@@ -73,6 +73,11 @@ def _optimizer(k: Any) -> str:
     return f"{k.op} {k.elements} in {k.tensors}"
 
 
+def _collective(k: Any) -> str:
+    nodes = f" of {k.per_node} a node" if 0 < k.per_node < k.ranks else ""
+    return f"{k.op} {k.bytes} B over {k.ranks}{nodes}"
+
+
 _WORDS: dict[str, Callable[[Any], str]] = {
     "gemm": _gemm,
     "conv2d": _conv2d,
@@ -83,4 +88,5 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "elementwise": _pointwise,
     "memory": _elements,
     "optimizer": _optimizer,
+    "collective": _collective,
 }

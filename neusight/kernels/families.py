@@ -235,9 +235,9 @@ KERNEL_CLASSES: dict[str, type[Any]] = {
 }
 
 
-COMPOSED = frozenset({"moe"})
-"""Families whose kernels are several of other families, see ``neusight.kernels.moe``: they have no tiles of their own,
-and none is collected."""
+COMPOSED = frozenset({"moe", "collective"})
+"""Families that have no tiles of their own, and of which no kernel is collected as such: those of several kernels of
+other families, see ``neusight.kernels.moe``, and what several devices do together, which has a table of its own."""
 
 LATER_FIELDS = frozenset({"weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected"})
 """Fields that families got after kernels of theirs had been measured and written down: where they are missing, they

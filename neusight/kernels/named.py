@@ -13,9 +13,11 @@ from neusight.kernels.moe import check_distribution, check_experts
 from neusight.kernels.operators import OPERATORS, operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES, dtype_named
 
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+"""Operators of ``Collective``."""
 _FOLLOWING = frozenset({"tensors", "read_bytes", "write_bytes", "flops"})
 _MAY_BE_ZERO = frozenset(
-    {"padding", "window", "largest", "value_dim", "selected", "flops", "read_bytes", "write_bytes"}
+    {"padding", "window", "largest", "value_dim", "selected", "per_node"} | {"flops", "read_bytes", "write_bytes"}
 )
 _LARGEST = 2**60
 """Sums of counts stay whole in 64 bits."""
@@ -25,8 +27,8 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
     """The one kernel that a name and a shape stand for, as a batch of one.
 
     Args:
-        name: a family (gemm, grouped_gemm, moe, conv2d, attention, elementwise, row_reduction, memory, optimizer) or an
-            operator of one: linear, bmm, softmax, layer_norm, gelu, add, copy, adamw_fused, …
+        name: a family (gemm, grouped_gemm, moe, conv2d, attention, elementwise, row_reduction, memory, optimizer,
+            collective) or an operator of one: linear, bmm, softmax, gelu, add, copy, adamw_fused, all_reduce, …
         given: fields of the family, as values or as text. Elementwise and memory kernels take ``rows`` and ``cols`` for
             ``elements``; square convolutions take ``size`` and ``kernel``; ``seq_len`` stands for q_len and kv_len.
             A moe has all experts on one device unless told ``all_experts``. Bytes and FLOP that are not given follow
@@ -167,6 +169,17 @@ def _attention(values: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
+def _collective(values: Mapping[str, Any]) -> dict[str, int]:
+    """All ranks share a node unless said; nodes share them evenly."""
+    if values.get("op", "all_reduce") not in COLLECTIVES:
+        raise CoverageError(f"op={values['op']}: must be one of {', '.join(COLLECTIVES)}")
+    if values.get("per_node"):
+        _dividing(values, "per_node", "ranks")
+    if values.get("op") == "send_recv" and values.get("ranks", 2) > 2:
+        raise CoverageError(f"ranks={values['ranks']}: send_recv is between two: give ranks=2")
+    return {"ranks": 2} if values.get("op") == "send_recv" else {}
+
+
 def _moe(values: Mapping[str, Any]) -> dict[str, int]:
     """One device has all experts unless said; devices share them evenly."""
     check_distribution(values.get("distribution", "balanced"))
@@ -191,6 +204,7 @@ _SHORT: dict[str, dict[str, tuple[str, ...]]] = {
 }
 _OPS: dict[str, tuple[str, ...]] = {
     "gemm": ("linear", "bmm"),
+    "collective": COLLECTIVES,
     **{family: tuple(OPERATORS[family]) for family in ("row_reduction", "memory", "optimizer", "elementwise")},
 }
 _CHOICES = {
@@ -204,4 +218,5 @@ _CHECKED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     "conv2d": _conv2d,
     "attention": _attention,
     "moe": _moe,
+    "collective": _collective,
 }

@@ -276,6 +276,17 @@ def _as_stated(batch: KernelBatch) -> Work:
     return Work(flops=flops, least_flops=flops, **moved)
 
 
+def _collective(batch: KernelBatch) -> Work:
+    """What a rank sends (read) and receives (written) over links, no arithmetic counted: ``2 (n - 1) / n`` of the bytes
+    of an all-reduce (Patarasu and Yuan 2009), ``(n - 1) / n`` of other collectives', all of a send-receive's.
+    """
+    ranks, op = np.maximum(batch["ranks"].astype(float), 1.0), batch["op"]
+    passed = np.where(op == "all_reduce", 2.0, 1.0) * (ranks - 1.0) / ranks
+    sent = batch["bytes"] * np.where(op == "send_recv", np.minimum(ranks - 1.0, 1.0), passed)
+    nothing = np.zeros(len(batch))
+    return Work(flops=nothing, least_flops=nothing, read_bytes=sent, write_bytes=sent)
+
+
 _FAMILIES: dict[str, Callable[[KernelBatch], Work]] = {
     "gemm": _gemm,
     "conv2d": _conv2d,
@@ -286,6 +297,7 @@ _FAMILIES: dict[str, Callable[[KernelBatch], Work]] = {
     "row_reduction": _as_stated,
     "memory": _as_stated,
     "optimizer": _as_stated,
+    "collective": _collective,
 }
 
 

@@ -1,0 +1,135 @@
+"""From collectives to latencies: the law of links, what measured devices have of their own, and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import CoverageError
+from neusight.executors.base import Options
+from neusight.executors.costs import Costs
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.families import KernelBatch
+from neusight.kernels.work import by_distinct, work_of
+from neusight.laws.fitted_links import FittedLinks, shipped_links
+from neusight.laws.links import OWN_ENGINES, collective_s, fastest, least_s, ranks_of, route
+
+MEASURED_LINKS = ("nvlink", "pcie")
+"""Kinds of links between devices of which collectives were measured."""
+UNKNOWN_SPREAD = 0.3
+"""Of kinds of collectives that nobody measured (assumption)."""
+SOURCE = "links"
+
+
+def kinds_of(batch: KernelBatch, conditions: Conditions) -> np.ndarray:
+    """Kind of each collective, whose error a device has in common: who runs it, what it does, and whether its launch
+    or the network is in it, as ``nccl all_gather`` or ``vllm all_reduce stream``.
+    """
+    own = np.isin(conditions.engine, OWN_ENGINES) & (batch["op"] == "all_reduce")
+    who = np.where(own, conditions.engine, "nccl")
+    ranks, within = ranks_of(batch)
+    alone = np.isin(conditions.timing, ("stream", "wall"))
+    told = np.select([within < ranks, alone], [" network", " stream"], "")
+    return np.char.add(np.char.add(np.char.add(who.astype(str), " "), batch["op"].astype(str)), told)
+
+
+def paths_of(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, fitted: FittedLinks) -> np.ndarray:
+    """Whose kernel passes what: ``nccl links``, ``own host``, ``nccl network``, …, by which intervals differ."""
+    found = route(batch, device, fitted.links)
+    own = np.isin(conditions.engine, OWN_ENGINES) & (batch["op"] == "all_reduce")
+    where = np.select([found.across, ~found.carried], [" network", " host"], " links")
+    return np.char.add(np.where(own, "own", "nccl"), where)
+
+
+@dataclass(frozen=True)
+class LinkPredictor:
+    """Fitted constants of links."""
+
+    fitted: FittedLinks
+    takes: ClassVar[frozenset[str]] = frozenset()
+
+    def cost(
+        self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
+    ) -> Costs:
+        """Costs of every collective of a batch on nodes of a device, by default each launched alone by PyTorch.
+
+        Raises:
+            CoverageError: kernels that are no collectives. DeviceError: the device states no links.
+        """
+        if batch.family != "collective":
+            raise CoverageError(f"links answer collectives, not kernels of '{batch.family}': ask the device's executor")
+        known = Conditions.asked(len(batch)) if conditions is None else conditions
+        bound_s, (alone_s, whole_s) = least_s(batch, device), collective_s(batch, device, known, self.fitted.links)
+        kinds = kinds_of(batch, known)
+        own = by_distinct(kinds, lambda kind: np.exp(self._effect(device, kind)))
+        passing = batch["ranks"] > 1
+        execution_s = np.maximum(np.where(passing, alone_s * own, 0.0), bound_s)
+        overhead_s = np.where(passing, (whole_s - alone_s) * own, 0.0)
+        low, high = self._factors(batch, device, known)
+        longest = np.where(overhead_s > execution_s, "launch", "latency")
+        return Costs(
+            latency_s=overhead_s + execution_s,
+            low_s=overhead_s + np.maximum(execution_s * low, bound_s),
+            high_s=overhead_s + execution_s * high,
+            bound_s=bound_s,
+            overhead_s=overhead_s,
+            utilisation=bound_s / execution_s,
+            limiter=np.where(2.0 * self._transfer_s(batch, device) > execution_s + overhead_s, "link", longest),
+            tile=np.full(len(batch), ""),
+            tile_count=np.ones(len(batch)),
+            waves=np.ones(len(batch)),
+            outside=np.full(len(batch), _outside(device)),
+            source=np.full(len(batch), SOURCE),
+            spread=by_distinct(kinds, lambda kind: self._spread(device, kind)),
+        )
+
+    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
+        """The constants, and the devices that they were fitted to."""
+        told = {SOURCE: f"{len(self.fitted.values)} constants, {self.fitted.rows} rows"}
+        return {"tile_models": told, "training_gpus": tuple(self.fitted.gpus), "calibration": ""}
+
+    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
+        """Nothing beside what figures say."""
+        return ()
+
+    def _transfer_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+        return np.asarray(work_of(batch).read_bytes / route(batch, device, self.fitted.links).bytes_per_s)
+
+    def _effect(self, device: DeviceSpec, kind: str) -> float:
+        """What a device has of its own; a variant that the user made of one was never measured."""
+        return 0.0 if device.hypothetical else self.fitted.effects.get(kind, {}).get(device.id, 0.0)
+
+    def _spread(self, device: DeviceSpec, kind: str) -> float:
+        """Of the error that collectives of a kind share: none that is known where the device was measured."""
+        spread = self.fitted.spread.get(kind, UNKNOWN_SPREAD)
+        return spread / 2.0 if self._effect(device, kind) else spread
+
+    def _factors(self, batch: KernelBatch, device: DeviceSpec, known: Conditions) -> tuple[np.ndarray, np.ndarray]:
+        """Of the 90 % interval, by path; the widest for one that no device left out had."""
+        seen = device.id in self.fitted.gpus and not device.hypothetical
+        table = self.fitted.intervals_seen if seen else self.fitted.intervals
+        paths = paths_of(batch, device, known, self.fitted)
+        low = by_distinct(paths, lambda path: _bounds(table, path)[0])
+        high = by_distinct(paths, lambda path: _bounds(table, path)[1])
+        return np.minimum(low, 1.0), np.maximum(high, 1.0)
+
+
+def _bounds(table: Mapping[str, list[float]], path: str) -> tuple[float, float]:
+    if path in table:
+        return table[path][0], table[path][1]
+    return min(low for low, _ in table.values()), max(high for _, high in table.values())
+
+
+def _outside(device: DeviceSpec) -> str:
+    kind = fastest(device).kind
+    return "" if kind in MEASURED_LINKS else f"links of kind {kind}"
+
+
+def load(tile_models: Path | None = None, calibrations: Path | None = None) -> LinkPredictor:
+    """The executor of collectives, with the constants beside the tile models; calibrations know none."""
+    return LinkPredictor(shipped_links(tile_models))

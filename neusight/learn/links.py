@@ -1,0 +1,284 @@
+"""``neusight fit --links``: the constants of collectives, and how wrong they are on architectures left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.datasets import conditions_of, device_of, load_kernels, to_batches
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import DataError
+from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.executors.link.executor import kinds_of, paths_of
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import by_distinct
+from neusight.laws.constants import decode, encode, priors, values, with_values
+from neusight.laws.fitted_links import FittedLinks
+from neusight.laws.link_constants import DEFAULT, LinkPhysics
+from neusight.laws.links import collective_s
+from neusight.learn.physics.solve import STEP, Rows, Solution, solve
+
+TABLES = ("llm-serving/kernels/nccl", "llm-serving/kernels/allreduce", "vidur-llm/kernels/collectives")
+GROUP_WEIGHT = 4.0
+"""Rows that a group counts as against the priors: sizes of one collective on one machine tell of few constants."""
+EACH = 8
+"""Rows of a group and octave of sizes, at most."""
+WAITING_BYTES = 2**20
+"""A profiler's times of shorter collectives within a node are of ranks that wait for each other: the same size takes 7
+or 60 us there. They are no observation of links."""
+CLASSES = (("< 64 KiB", 2**16), ("64 KiB - 4 MiB", 2**22 + 1), ("> 4 MiB", 2**63))
+"""Sizes of messages, by which errors are told."""
+NAMES = tuple(priors(DEFAULT))
+
+Report = Callable[[str, int, int, float], None]
+
+
+@dataclass(frozen=True)
+class LinkRows:
+    """Collectives of one device and table; columns of shape (n,)."""
+
+    device: DeviceSpec
+    batch: KernelBatch
+    conditions: Conditions
+    latency_s: np.ndarray
+    weight: np.ndarray
+    kind: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", kinds_of(self.batch, self.conditions))
+
+    def take(self, index: np.ndarray) -> LinkRows:
+        """The rows that ``index`` selects."""
+        columns = (self.batch.take(index), self.conditions.take(index), self.latency_s[index], self.weight[index])
+        return LinkRows(self.device, *columns)
+
+    def times_s(self, links: LinkPhysics) -> np.ndarray:
+        """Expected times [s] by the law alone."""
+        return collective_s(self.batch, self.device, self.conditions, links)[1]
+
+
+def _alone(rows: LinkRows) -> np.ndarray:
+    return np.asarray(rows.conditions.timing == "stream")
+
+
+def read_rows(data: Path, seed: int = 0) -> list[LinkRows]:
+    """Collectives of all data sets in a folder, a device and table each; groups of many rows are sampled.
+
+    Raises:
+        DataError: none there.
+    """
+    paths = [path for name in TABLES if (path := data / f"{name}.parquet").is_file()]
+    if not paths:
+        raise DataError(f"{data} has none of {', '.join(TABLES)}: give the folder of the data sets")
+    return [rows for path in paths for rows in _of_file(path, seed)]
+
+
+def _of_file(path: Path, seed: int) -> list[LinkRows]:
+    frame, found = load_kernels(path), []
+    for gpu, own in frame.groupby("gpu", sort=True):
+        device, rows = device_of(str(gpu), {}), own.reset_index(drop=True)
+        ((batch, _),) = to_batches(rows)
+        groups, octaves = _groups(rows, batch)
+        index = np.flatnonzero(_told(rows, batch) & _sampled(octaves, seed))
+        conditions = conditions_of(rows, batch, device).take(index)
+        latency_s = 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]
+        weight = _balanced(groups[index], octaves[index])
+        found.append(LinkRows(device, batch.take(index), conditions, latency_s, weight))
+    return found
+
+
+def _groups(rows: Any, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Number of the group of rows that were measured alike, and of its octave of sizes."""
+    names = ("collective", "num_gpus", "devices_per_node", "framework", "mode", "dtype")
+    present = [name for name in names if name in rows]
+    sizes = rows.assign(octave=np.log2(batch["bytes"]).astype(int))
+    numbers = (sizes.groupby(keys, dropna=False).ngroup() for keys in (present, [*present, "octave"]))
+    groups, octaves = (np.asarray(number.to_numpy()) for number in numbers)
+    return groups, octaves
+
+
+def _balanced(groups: np.ndarray, octaves: np.ndarray) -> np.ndarray:
+    """Weights by which groups count the same, and in a group its octaves."""
+    within = 1.0 / np.bincount(octaves)[octaves]
+    return np.asarray(GROUP_WEIGHT * within / np.bincount(groups, within)[groups])
+
+
+def _told(rows: Any, batch: KernelBatch) -> np.ndarray:
+    """Rows that tell of links; see ``WAITING_BYTES``."""
+    if "devices_per_node" not in rows:
+        return np.ones(len(rows), dtype=bool)
+    return np.asarray((batch["bytes"] >= WAITING_BYTES) | (batch["per_node"] < batch["ranks"]))
+
+
+def _sampled(groups: np.ndarray, seed: int) -> np.ndarray:
+    kept = np.zeros(len(groups), dtype=bool)
+    generator = np.random.default_rng(seed)
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        kept[generator.permutation(rows)[:EACH]] = True
+    return kept
+
+
+@dataclass
+class _Problem:
+    parts: Sequence[LinkRows]
+
+    def rows(self) -> tuple[Rows, list[tuple[str, str]]]:
+        named = sorted({(p.device.id, str(kind)) for p in self.parts for kind in np.unique(p.kind)})
+        kinds = sorted({kind for _, kind in named})
+        number = {pair: place for place, pair in enumerate(named)}
+        effect = [_numbers(part, number) for part in self.parts]
+        return Rows(
+            target=np.log(np.concatenate([p.latency_s for p in self.parts])),
+            weight=np.concatenate([p.weight for p in self.parts]),
+            effect=np.concatenate(effect).astype(int),
+            kind_of_effect=np.array([kinds.index(kind) for _, kind in named]),
+        ), named
+
+    def evaluate(self, place: np.ndarray) -> np.ndarray:
+        links = at(place)
+        return np.concatenate([np.log(part.times_s(links)) for part in self.parts])
+
+    def jacobian(self, place: np.ndarray) -> np.ndarray:
+        base = self.evaluate(place)
+        moved = [place + STEP * unit for unit in np.eye(len(place))]
+        return np.stack([(self.evaluate(m) - base) / STEP for m in moved], axis=1)
+
+
+def _numbers(part: LinkRows, number: Mapping[tuple[str, str], int]) -> np.ndarray:
+    return by_distinct(part.kind, lambda kind: number[part.device.id, kind])
+
+
+def at(place: np.ndarray) -> LinkPhysics:
+    """The constants at a place on their scales."""
+    known = priors(DEFAULT)
+    return with_values(DEFAULT, {n: decode(known[n], float(v)) for n, v in zip(NAMES, place, strict=True)})
+
+
+def solve_links(parts: Sequence[LinkRows], steps: int = 25) -> tuple[Solution, list[tuple[str, str]]]:
+    """Constants, and effects by (device, kind) in the order of the second."""
+    problem, known = _Problem(parts), priors(DEFAULT)
+    centre = np.array([encode(known[name], known[name].value) for name in NAMES])
+    spread = np.array([known[name].spread for name in NAMES])
+    rows, named = problem.rows()
+    prior = {"centre": centre, "spread": spread}
+    return solve(rows, problem.evaluate, problem.jacobian, prior, steps=steps), named
+
+
+def fit_links(data: Path, steps: int = 25, seed: int = 0, report: Report | None = None) -> FittedLinks:
+    """Estimate all constants, then again without each architecture, which tells errors and intervals.
+
+    Args:
+        data: folder of data sets.
+        steps: of each fit, at most.
+        seed: of the sample of rows.
+        report: called with (task, done, of, error).
+
+    Raises:
+        DataError: no collectives there.
+    """
+    parts, told = read_rows(data, seed), []
+    architectures = sorted({part.device.architecture for part in parts})
+    for done, left_out in enumerate(architectures):
+        if report:
+            report(f"links without {left_out}", done, len(architectures) + 1, float("nan"))
+        kept = [part for part in parts if part.device.architecture != left_out]
+        if kept:
+            links = at(solve_links(kept, steps)[0].place)
+            told += [Told.of(part, links, {}) for part in parts if part.device.architecture == left_out]
+    if report:
+        report("links", len(architectures), len(architectures) + 1, float("nan"))
+    found, named = solve_links(parts, steps)
+    effects = dict(zip(named, found.effects.tolist(), strict=True))
+    fitted = _described(found, effects, data, parts)
+    seen = [Told.of(part, fitted.links, effects) for part in parts]
+    return replace(
+        fitted,
+        intervals=_intervals(told, fitted),
+        intervals_seen=_intervals(seen, fitted),
+        errors=_errors(seen, told),
+    )
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a fit says of rows: ``error`` is the logarithm of predicted over measured times, shape (n,)."""
+
+    rows: LinkRows
+    error: np.ndarray
+
+    @classmethod
+    def of(cls, rows: LinkRows, links: LinkPhysics, effects: dict[tuple[str, str], float]) -> Told:
+        """With the effects of devices that are in the fit."""
+        own = by_distinct(rows.kind, lambda kind: effects.get((rows.device.id, kind), 0.0))
+        return cls(rows, np.log(rows.times_s(links) / rows.latency_s) + own)
+
+
+def _described(
+    found: Solution, effects: dict[tuple[str, str], float], data: Path, parts: Sequence[LinkRows]
+) -> FittedLinks:
+    constants, deviations = values(at(found.place)), np.sqrt(np.diag(found.covariance))
+    kinds = sorted({kind for _, kind in effects})
+    paths = [path for name in TABLES if (path := data / f"{name}.parquet").is_file()]
+    return FittedLinks(
+        values={name: float(f"{constants[name]:.5g}") for name in NAMES},
+        deviations={name: float(f"{d:.3g}") for name, d in zip(NAMES, deviations, strict=True)},
+        covariance=[[float(f"{v:.3g}") for v in row] for row in found.covariance],
+        spread={kind: round(float(s), 4) for kind, s in zip(kinds, found.spread, strict=True)},
+        effects={kind: {g: round(e, 4) for (g, k), e in effects.items() if k == kind} for kind in kinds},
+        intervals={},
+        intervals_seen={},
+        errors=[],
+        gpus=sorted({part.device.id for part in parts}),
+        data={f"{path.relative_to(data)}": file_sha256(path) for path in paths},
+        rows=sum(len(part.batch) for part in parts),
+        error=round(found.error, 4),
+    )
+
+
+def _intervals(told: Sequence[Told], fitted: FittedLinks) -> dict[str, list[float]]:
+    """Factors between which 90 % of measured over predicted times lie, rows by their weight, by path.
+
+    Launches by themselves tell of a host; what is not known of it counts beside.
+    """
+    told = [Told(t.rows.take(inside), t.error[inside]) for t in told if (inside := ~_alone(t.rows)).any()]
+    paths = np.concatenate([paths_of(t.rows.batch, t.rows.device, t.rows.conditions, fitted) for t in told])
+    error, weight = (np.concatenate(v) for v in ([-t.error for t in told], [t.rows.weight for t in told]))
+    found = {}
+    for path in sorted({str(name) for name in paths}):
+        mine = np.flatnonzero(paths == path)
+        order = mine[np.argsort(error[mine])]
+        place = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight[order].sum()
+        ends = np.interp([0.05, 0.95], place, error[order])
+        found[path] = [round(float(np.exp(end)), 4) for end in ends]
+    return found
+
+
+def _errors(seen: Sequence[Told], left_out: Sequence[Told]) -> list[dict[str, Any]]:
+    """Mean errors in percent by device, kind and size of message, rows by their weight."""
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for name, told in (("seen", seen), ("left_out", left_out)):
+        for key, (error, count) in _by_class(told).items():
+            entry = found.setdefault(key, dict(zip(("gpu", "kind", "bytes"), key, strict=True)))
+            entry |= {"rows": count, name: round(100.0 * error, 1)}
+    return [found[key] for key in sorted(found)]
+
+
+def _by_class(told: Sequence[Told]) -> dict[tuple[str, str, str], tuple[float, int]]:
+    sums: dict[tuple[str, str, str], np.ndarray] = {}
+    for each in told:
+        size = np.searchsorted([end for _, end in CLASSES], each.rows.batch["bytes"], side="right")
+        for kind in np.unique(each.rows.kind):
+            for number, (name, _) in enumerate(CLASSES):
+                mine = (each.rows.kind == kind) & (size == number)
+                if mine.any():
+                    weight, off = each.rows.weight[mine], np.abs(np.expm1(each.error[mine]))
+                    key = (each.rows.device.id, str(kind), name)
+                    own = np.array([(weight * off).sum(), weight.sum(), mine.sum()])
+                    sums[key] = own + sums.get(key, 0.0)
+    return {key: (float(s[0] / s[1]), int(s[2])) for key, s in sums.items()}
