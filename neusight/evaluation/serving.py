@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError, NeusightError, nearest
-from neusight.evaluation.serving_cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
 from neusight.paths import read_json
 from neusight.serving import Deployment, ServingEstimate, TabulatedSteps, answer
+from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
@@ -48,7 +48,7 @@ def evaluate_serving(
 
     Args:
         path: parquet of cells with gpu, model and what they measured; whatever else is empty or missing takes the
-            defaults of ``neusight.evaluation.serving_cells``.
+            defaults of ``neusight.serving.cells``.
         predictor: whose predictions.
         models: file with configurations by the model's name; default ``models.json`` beside the cells where there is
             one. Other models are those that the program knows.

@@ -19,7 +19,7 @@ from neusight.workloads.decoders.steps import Steps
 GROUPS = ("products", "experts", "context", "decode", "collectives", "rest")
 """Kinds of kernels that an engine may run slower or faster than the same kernels by themselves."""
 FILE = "engines.json"
-HOST = ("pass_s", "rank_s", "sequence_s")
+HOST = ("pass_s", "rank_s", "sequence_s", "mixture_s")
 """Constants of an engine's own time."""
 
 
@@ -28,10 +28,11 @@ class ServingEngine:
     """What runs a served model.
 
     ``library`` is whose kernels it runs (``Conditions.engine``). Beside its kernels a pass takes ``pass_s``, where
-    several ranks must meet ``rank_s`` more, and ``sequence_s`` for each sequence in it: scheduling, sampling, copies to
-    and from the host. ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes
-    ``memory_share`` of the device's ``total`` memory for everything, or of what is ``free`` after weights and
-    activations for the cache. ``era`` tells which versions the constants are of, ``fitted`` whether they are.
+    several ranks must meet ``rank_s`` more, ``sequence_s`` for each sequence in it, and ``mixture_s`` for each layer of
+    experts: scheduling, sampling, copies to and from the host, what sorts tokens by expert. ``factors`` by ``GROUPS``
+    are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of the device's ``total``
+    memory for everything, or of what is ``free`` after weights and activations for the cache. ``era`` tells which
+    versions the constants are of, ``spread`` is the standard deviation of the logarithm of what they leave unexplained.
     """
 
     name: str
@@ -46,12 +47,13 @@ class ServingEngine:
     pass_s: float = 0.0
     rank_s: float = 0.0
     sequence_s: float = 0.0
+    mixture_s: float = 0.0
     factors: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0))
     spread: float = 0.2
 
-    def host_s(self, steps: Steps, ranks: int) -> np.ndarray:
-        """What the engine adds to each pass on so many ranks [s], shape (n,)."""
-        fixed_s = self.pass_s + (self.rank_s if ranks > 1 else 0.0)
+    def host_s(self, steps: Steps, ranks: int, mixtures: int) -> np.ndarray:
+        """What the engine adds to each pass [s], shape (n,), of a model with so many layers of experts."""
+        fixed_s = self.pass_s + (self.rank_s if ranks > 1 else 0.0) + self.mixture_s * mixtures
         return np.asarray(fixed_s + self.sequence_s * steps.sequences, dtype=float)
 
 

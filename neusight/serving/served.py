@@ -16,6 +16,7 @@ from neusight.laws.power import budget_w, sustained_clock
 from neusight.serving.engines import GROUPS, ServingEngine
 from neusight.serving.tables import TabulatedSteps, tabulate
 from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
 from neusight.workloads.decoders.step import StepPart, step_parts
@@ -97,9 +98,17 @@ class Served:
             max_len=max_len,
         )
 
+    @property
+    def mixtures(self) -> int:
+        """Layers of experts."""
+        return sum(count for layer, count in self.decoder.layers if isinstance(layer.feed_forward, Experts))
+
+    def _host_s(self, steps: Steps) -> np.ndarray:
+        return self.engine.host_s(steps, self.sharding.devices, self.mixtures)
+
     def _tokens_s(self, steps: Steps) -> np.ndarray:
         beside = [group for group in GROUPS if group not in ATTENTION]
-        return self._groups_s(steps, beside) + self.engine.host_s(steps, self.sharding.devices)
+        return self._groups_s(steps, beside) + self._host_s(steps)
 
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
         """What kernels of some groups take in each pass [s]."""
@@ -135,7 +144,7 @@ class Served:
             shared += total_s * costs.spread
             own += np.square(total_s * costs.own_spread)
             energy_j += part.runs * costs.energy_j
-        host_s = self.engine.host_s(steps, self.sharding.devices)
+        host_s = self._host_s(steps)
         latency_s = sum(parts_s.values(), host_s)
         error = np.sqrt((shared / latency_s) ** 2 + own / latency_s**2 + self.engine.spread**2)
         factor = np.exp(NORMAL_90 * error)

@@ -71,7 +71,7 @@ LONG_ANSWERS = 4000
 class Question:
     """A cell as it is asked: what is deployed, on what, how it is started and loaded.
 
-    ``measured`` are its figures by ``QUANTITIES``, means but for ``medians``. ``steady``: they are of an engine's steady
+    ``measured`` are its figures by ``QUANTITIES``, means but for ``medians``. ``steady``: they are of a steady
     state, rates without ramps and times of a token over all tokens. ``assumed`` names what it does not tell.
     """
 
