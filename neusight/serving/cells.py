@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.errors import DataError, ModelError
+from neusight.errors import DataError, ModelError, shown
 from neusight.serving import Closed, EngineOptions, Lengths, Load, Offline, Open, Setup, Static, Trace
 from neusight.serving.engines import engine_named, era_of
 from neusight.workloads.decoders.decoder import Decoder
@@ -57,12 +57,13 @@ SYSTEM_TOKENS = 100
 """Of the prompt that all requests of a BLIS workload begin with: ``system_prompt_len`` of its generator."""
 NUMBERS: dict[tuple[int, int], int] = {
     (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000,
-    (1000, 2000): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500,
-    (20000, 2000): 1000,
+    (1000, 2000): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500, (20000, 2000): 1000,
 }  # fmt: skip
 """Requests of a run of trtllm-bench by lengths (TensorRT-LLM, performance overview, "Preparing a Dataset")."""
 MOST_REQUESTS = 8000
 """Of a simulated run: ramps at both ends weigh little by then."""
+MOST = 10**6
+"""Of tokens, clients, requests a second: what is larger is no measurement."""
 LONG_ANSWERS = 4000
 """Tokens of an answer beyond which four waves of requests are simulated instead of ten."""
 
@@ -164,14 +165,23 @@ class _Cell:
         value = self.record.get(column)
         if value is None or value != value:
             return None
-        return float(value)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise DataError(f"{column} '{shown(value)}' is no number") from None
+
+    def count(self, column: str) -> int | None:
+        """How many there are, at least one."""
+        found = self.number_of(column)
+        if found is not None and not 1 <= found <= MOST:
+            raise DataError(f"{column} = {found:g}: 1 to {MOST:,}")
+        return None if found is None else int(found)
 
     def degree(self, column: str, default: int = 1) -> int:
-        found = self.number_of(column)
-        return default if found is None else int(found)
+        return self.count(column) or default
 
-    def needed(self, column: str) -> float:
-        found = self.number_of(column)
+    def needed(self, column: str) -> int:
+        found = self.count(column)
         if found is None:
             raise DataError(f"{column} is not told")
         return found
@@ -194,13 +204,15 @@ class _Cell:
     @property
     def prompts(self) -> list[int]:
         """Of a batch whose prompts are told one by one."""
-        return [int(length) for length in self.text("prompt_lens", "").split()]
+        try:
+            return [int(length) for length in self.text("prompt_lens", "").split()]
+        except ValueError:
+            raise DataError(f"prompt_lens '{shown(self.text('prompt_lens'))}': numbers of tokens") from None
 
     @property
     def isl(self) -> float:
-        told = self.number_of("isl")
-        if told is not None:
-            return told
+        if self.count("isl"):
+            return float(self.record["isl"])
         workload = self.text("workload", "")
         if workload not in PROMPTS:
             raise DataError("isl is not told")
@@ -208,8 +220,16 @@ class _Cell:
         return float(PROMPTS[workload])
 
     @property
+    def rate(self) -> float | None:
+        """Requests a second, infinite where all come at once."""
+        found = self.number_of("request_rate")
+        if found is not None and not 0 < found <= MOST and found != math.inf:
+            raise DataError(f"request_rate = {found:g}: more than 0, up to {MOST:,}")
+        return found
+
+    @property
     def osl(self) -> float:
-        return self.needed("osl")
+        return float(self.record["osl"]) if self.needed("osl") else 0.0
 
 
 def _setup(cell: _Cell) -> Setup:
@@ -224,7 +244,7 @@ def _setup(cell: _Cell) -> Setup:
     ep = cell.degree("ep", 0) or cell.assume("ep")
     tp = cell.degree("tp", cell.degree("n_gpus", pp * dp * replicas) // (pp * dp * replicas))
     if cell.mode == "closed":  # Where clients are fewer than replicas, the others have nothing to do.
-        replicas = min(replicas, int(cell.needed("concurrency")))
+        replicas = min(replicas, cell.needed("concurrency"))
     return Setup(
         engine=engine.split(" (")[0], engine_version=version, kv_dtype=kv, tp=tp, pp=pp, ep=ep, dp=dp, replicas=replicas
     )
@@ -234,7 +254,7 @@ def _options(cell: _Cell, setup: Setup, load: Load) -> EngineOptions:
     """As told; a static batch runs as one, and the sessions of older engines and of one-batch runs take its prompts in
     one pass.
     """
-    seqs, tokens = cell.number_of("max_num_seqs"), cell.number_of("max_num_batched_tokens")
+    seqs, tokens = cell.count("max_num_seqs"), cell.count("max_num_batched_tokens")
     if cell.mode == "static":
         requests = load.requests()
         seqs = seqs or max(len(requests), engine_named(setup.engine, setup.engine_version).max_num_seqs)
@@ -243,8 +263,8 @@ def _options(cell: _Cell, setup: Setup, load: Load) -> EngineOptions:
     full = cell.source == "trtllm-docs" and cell.mode == "offline"
     return EngineOptions(
         memory_share=cell.assume("memory share of trtllm-docs") if full else None,
-        max_num_seqs=None if seqs is None else int(seqs),
-        max_num_batched_tokens=None if tokens is None else int(tokens),
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
         prefix_cached_tokens=SYSTEM_TOKENS if cell.text("workload", "") in STAGES else 0,
     )
 
@@ -262,11 +282,11 @@ def _static(cell: _Cell) -> Load:
     if prompts := cell.prompts:
         n = len(prompts)
         return Trace(arrival_s=np.zeros(n), prompt_tokens=np.array(prompts), output_tokens=np.full(n, int(cell.osl)))
-    return Static(batch=int(cell.needed("concurrency")), isl=round(cell.isl), osl=round(cell.osl))
+    return Static(batch=cell.needed("concurrency"), isl=round(cell.isl), osl=round(cell.osl))
 
 
 def _closed(cell: _Cell) -> Load:
-    clients = int(cell.needed("concurrency"))
+    clients = cell.needed("concurrency")
     waves = 4 if cell.osl > LONG_ANSWERS else 10
     number = max(min(waves * clients, 2000), 3 * clients)
     isl, osl = round(cell.isl), cell.osl
@@ -277,11 +297,12 @@ def _closed(cell: _Cell) -> Load:
 
 
 def _rate(cell: _Cell) -> Load:
-    isl, osl, rate = round(cell.isl), round(cell.osl), cell.number_of("request_rate")
+    isl, osl, rate = round(cell.isl), round(cell.osl), cell.rate
     stages = STAGES.get(cell.text("workload", ""))
     if stages:
         return _staged((rate,) if rate is not None else stages, isl, osl, cell.assume("stage"))
-    rate = cell.needed("request_rate")
+    if rate is None:
+        raise DataError("request_rate is not told")
     docs = cell.source == "trtllm-docs"
     number = cell.assume("number of requests of trtllm-docs" if docs else "number of requests")
     prompts, answers = _varied(cell, isl, osl) if docs and (isl, osl) == SHAREGPT else (isl, osl)
