@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.errors import DataError, NeusightError, nearest
+from neusight.errors import DataError, NeusightError, nearest, shown
 from neusight.paths import read_json
 from neusight.serving import Deployment, ServingEstimate, TabulatedSteps, answer
 from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
@@ -146,6 +146,8 @@ class _Decoders:
 
     def of(self, model: str, weights: str) -> Decoder:
         config = self.configs.get(model)
+        if config is not None and not isinstance(config, Mapping):
+            raise DataError(f"no configuration of '{model}' but {shown(config)}: give that of a config.json")
         plain = known_decoder(model) if config is None else decoder_of(config, model)
         return served_as(plain, model, weights)
 
