@@ -13,7 +13,7 @@ import numpy as np
 
 from neusight.errors import DataError, NeusightError, nearest
 from neusight.paths import read_json
-from neusight.serving import Deployment, Figure, ServingEstimate, Static, TabulatedSteps, Trace, answer
+from neusight.serving import Deployment, ServingEstimate, TabulatedSteps, answer
 from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
 
 MODELS = "models.json"
-TOLD = ("cell", "source", "gpu", "n_gpus", "engine", "model", "mode", "concurrency", "isl", "osl")
 GROUPINGS = (("source",), ("mode",), ("gpu",), ("engine",), ("quantity",), ("source", "quantity"))
 
 
@@ -186,13 +185,10 @@ def _answers(
         decoder, device = decoders.of(first.model, first.weights), devices.of(first.gpu)
     except NeusightError as error:
         return [(question, error) for question in group]
-    deployed = [(question, _deployed(question, predictor, decoder, device)) for question in group]
-    ready = [found for _, found in deployed if isinstance(found, Deployment)]
+    deployed = [_deployed(question, predictor, decoder, device) for question in group]
+    ready = [found for found in deployed if isinstance(found, Deployment)]
     tables = _tables(ready) if ready else None
-    return [
-        (question, found if isinstance(found, NeusightError) or tables is None else _asked(question, found, tables))
-        for question, found in deployed
-    ]
+    return [(question, _asked(question, found, tables)) for question, found in zip(group, deployed, strict=True)]
 
 
 def _deployed(
@@ -215,7 +211,11 @@ def _tables(deployments: Sequence[Deployment]) -> TabulatedSteps:
     return deployments[0].served.tables(max(tokens, 1), seqs, longest)
 
 
-def _asked(question: Question, found: Deployment, tables: TabulatedSteps) -> ServingEstimate | NeusightError:
+def _asked(
+    question: Question, found: Deployment | NeusightError, tables: TabulatedSteps | None
+) -> ServingEstimate | NeusightError:
+    if isinstance(found, NeusightError) or tables is None:
+        return found if isinstance(found, NeusightError) else DataError("no tables")
     given = {f.name: getattr(found, f.name) for f in fields(Deployment)}
     try:
         return answer(_Tabled(**given, shared=tables), question.load)
@@ -225,16 +225,17 @@ def _asked(question: Question, found: Deployment, tables: TabulatedSteps) -> Ser
 
 def compared(question: Question, estimate: ServingEstimate) -> list[dict[str, Any]]:
     """A row for each figure that a cell measured."""
-    engine = question.setup.engine
-    told = {name: getattr(question, name) for name in TOLD if name != "engine"} | {"engine": engine}
+    told = {name: getattr(question, name) for name in ("cell", "source", "gpu", "n_gpus")}
+    told |= {"engine": question.setup.engine}
+    told |= {name: getattr(question, name) for name in ("model", "mode", "concurrency", "isl", "osl")}
     rows = []
     for quantity, measured in question.measured.items():
         predicted, low, high = figure_of(question, estimate, quantity)
+        error = 100 * (predicted / measured - 1)
         rows.append(
-            {name: told[name] for name in TOLD}
+            told
             | {"quantity": quantity, "predicted": predicted, "low": low, "high": high, "measured": measured}
-            | {"ape": 100 * abs(predicted / measured - 1), "bias": 100 * (predicted / measured - 1)}
-            | {"inside": low <= measured <= high, "fault": question.fault}
+            | {"ape": abs(error), "bias": error, "inside": low <= measured <= high, "fault": question.fault}
         )
     return rows
 
@@ -242,26 +243,17 @@ def compared(question: Question, estimate: ServingEstimate) -> list[dict[str, An
 def figure_of(question: Question, estimate: ServingEstimate, quantity: str) -> tuple[float, float, float]:
     """A quantity of an estimate as the cell measured it, and its interval, in the quantity's unit.
 
-    Times of a batch are of all of it, to the last token of its slowest sequence.
+    A static batch is done when its slowest sequence is.
     """
     if quantity == "tokens_per_s":
         rate = estimate.steady_output_tokens_per_s if question.steady else estimate.output_tokens_per_s
         return rate.mean, rate.low, rate.high
-    if isinstance(question.load, Static | Trace) and question.mode == "static" and _of_the_whole(question, quantity):
-        tokens, rate = float(question.load.requests().output_tokens.sum()), estimate.output_tokens_per_s
-        return 1e3 * tokens / rate.mean, 1e3 * tokens / rate.high, 1e3 * tokens / rate.low
-    times: dict[str, Figure] = {
-        "prefill_ms": estimate.ttft_s, "ttft_ms": estimate.ttft_s, "e2e_ms": estimate.e2e_s,
-        "tpot_ms": estimate.itl_s if question.median else estimate.tpot_s,
-    }  # fmt: skip
-    found = times[quantity]
-    value = found.p50 if question.median and found.p50 is not None else found.mean
+    times = {"prefill_ms": estimate.ttft_s, "ttft_ms": estimate.ttft_s, "e2e_ms": estimate.e2e_s}
+    found = times.get(quantity, estimate.itl_s if question.median else estimate.tpot_s)
+    slowest = question.mode == "static" and quantity != "tpot_ms"
+    value = (found.p99 if slowest else found.p50 if quantity in question.medians else None) or found.mean
     scale = 1e3 * value / found.mean
     return 1e3 * value, scale * found.low, scale * found.high
-
-
-def _of_the_whole(question: Question, quantity: str) -> bool:
-    return quantity == "e2e_ms" or (quantity in ("prefill_ms", "ttft_ms") and question.osl == 1)
 
 
 def means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.errors import DataError, ModelError
+from neusight.errors import DataError, ModelError, shown
 from neusight.serving import Closed, EngineOptions, Lengths, Load, Offline, Open, Setup, Static, Trace
 from neusight.serving.engines import engine_named, era_of
 from neusight.workloads.decoders.decoder import Decoder
@@ -32,15 +32,21 @@ DEFAULTS: dict[str, tuple[Any, str]] = {
     "weight_dtype": ("", "as the model's configuration has it"),
     "arrivals": ("poisson", "the usual generators draw exponential intervals"),
     "number of requests": (1000, "the usual default of serving benchmarks"),
+    "number of requests of trtllm-docs": (500, "its overview: online serving was measured with 500 requests"),
+    "memory share of trtllm-docs": (0.95, "its overview: KV cache percentage of most runs of full load"),
     "spread of answers": (0.5, "coefficient of variation of answers whose mean alone is told (assumption)"),
+    "spread of ShareGPT": (1.0, "202 and 214 tokens are means of conversations that vary as much (assumption)"),
     "stage": (150.0, "seconds of each stage, of 600: how queues grow shows, and a cell takes less than a second"),
 }
 """What an empty cell takes, and why."""
+SHAREGPT = (202, 214)
+"""Mean lengths of the prompts and answers of ShareGPT in the overview of TensorRT-LLM 0.14."""
 PROMPTS: dict[str, int] = {
     "lm-arena-chat": 200, "gpqa": 250, "image-chat": 1200, "video-chat": 3000, "sourcegraph-fim": 400,
 }  # fmt: skip
-"""Tokens of a prompt of the workloads of ml-energy, which tells those of answers alone. Assumptions: a question of chat;
-a question of GPQA with its choices; an image or frames of a video in the patches of these models; code around a hole."""
+"""Tokens of a prompt of the workloads of ml-energy, which tells those of answers alone. Assumptions: a message of a
+chat; a question of GPQA with its choices; an image, or frames of a video, in patches of these models; code around a
+hole."""
 STAGES: dict[str, tuple[float, ...]] = {
     "general": (8.0, 20.0), "codegen": (5.0, 10.0), "roleplay": (6.0,), "reasoning": (4.0,),
     "general-lite": (2.5, 6.0), "reasoning-lite": (1.0,),
@@ -51,12 +57,13 @@ SYSTEM_TOKENS = 100
 """Of the prompt that all requests of a BLIS workload begin with: ``system_prompt_len`` of its generator."""
 NUMBERS: dict[tuple[int, int], int] = {
     (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000,
-    (1000, 2000): 1500, (1024, 2048): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500,
-    (20000, 2000): 1000,
+    (1000, 2000): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500, (20000, 2000): 1000,
 }  # fmt: skip
-"""Requests of a run of trtllm-bench by lengths (TensorRT-LLM, performance overview, "Variables")."""
+"""Requests of a run of trtllm-bench by lengths (TensorRT-LLM, performance overview, "Preparing a Dataset")."""
 MOST_REQUESTS = 8000
 """Of a simulated run: ramps at both ends weigh little by then."""
+MOST = 10**6
+"""Of tokens, clients, requests a second: what is larger is no measurement."""
 LONG_ANSWERS = 4000
 """Tokens of an answer beyond which four waves of requests are simulated instead of ten."""
 
@@ -65,32 +72,38 @@ LONG_ANSWERS = 4000
 class Question:
     """A cell as it is asked: what is deployed, on what, how it is started and loaded.
 
-    ``measured`` are its figures by ``QUANTITIES``; ``assumed`` names what it does not tell.
+    ``measured`` are its figures by ``QUANTITIES``, means but for ``medians``. ``steady``: they are of a steady
+    state, rates without ramps and times of a token over all tokens. ``assumed`` names what it does not tell.
     """
 
     cell: str
     source: str
     gpu: str
     model: str
+    mode: str
     weights: str
     setup: Setup
     options: EngineOptions
-    mode: str
     load: Load
     n_gpus: int
     concurrency: float | None
     isl: float
     osl: float
     measured: dict[str, float]
+    medians: frozenset[str]
     steady: bool
-    median: bool
     fault: str
     assumed: tuple[str, ...]
 
     @property
     def kernels(self) -> tuple[Any, ...]:
         """What questions whose passes take the same times have in common."""
-        return self.gpu, self.model, self.weights, self.setup
+        return self.gpu, self.model, self.weights, replace(self.setup, replicas=1)
+
+    @property
+    def median(self) -> bool:
+        """Whether its time of a token is the median over all times between tokens."""
+        return self.steady and "tpot_ms" in self.medians
 
 
 def source_of(cell: str) -> str:
@@ -106,25 +119,26 @@ def question_of(record: Mapping[str, Any], number: int) -> Question:
         DataError: it does not tell what has no default, or tells what nobody can ask.
     """
     cell = _Cell(record, number)
-    source, setup = source_of(cell.name), _setup(cell)
-    load = _load(cell)
+    setup, load = _setup(cell), _load(cell)
+    measured, medians = _measured(cell)
+    devices = setup.tp * setup.pp * setup.dp * setup.replicas
     return Question(
         cell=cell.name,
-        source=source,
+        source=cell.source,
         gpu=cell.text("gpu"),
         model=cell.text("model"),
+        mode=cell.mode,
         weights=cell.text("weight_dtype", DEFAULTS["weight_dtype"][0]),
         setup=setup,
         options=_options(cell, setup, load),
-        mode=cell.mode,
         load=load,
-        n_gpus=setup.tp * setup.pp * setup.dp * setup.replicas,
+        n_gpus=cell.degree("n_gpus", devices),
         concurrency=cell.number_of("concurrency"),
         isl=cell.isl,
         osl=cell.osl,
-        measured=_measured(cell),
-        steady=source == "mlenergy",
-        median=cell.number_of("tpot_ms") is None and cell.number_of("tpot_p50_ms") is not None,
+        measured=measured,
+        medians=medians,
+        steady=cell.source == "mlenergy",
         fault=cell.text("fault", ""),
         assumed=tuple(cell.assumed),
     )
@@ -134,7 +148,8 @@ class _Cell:
     """A row, and which defaults were taken of it."""
 
     def __init__(self, record: Mapping[str, Any], number: int) -> None:
-        self.record, self.assumed = record, dict.fromkeys(())
+        self.record = record
+        self.assumed: dict[str, None] = {}
         self.name = self.text("cell", f"row {number}")
         self.source = source_of(self.name)
 
@@ -150,14 +165,23 @@ class _Cell:
         value = self.record.get(column)
         if value is None or value != value:
             return None
-        return float(value)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise DataError(f"{column} '{shown(value)}' is no number") from None
+
+    def count(self, column: str) -> int | None:
+        """How many there are, at least one."""
+        found = self.number_of(column)
+        if found is not None and not 1 <= found <= MOST:
+            raise DataError(f"{column} = {found:g}: 1 to {MOST:,}")
+        return None if found is None else int(found)
 
     def degree(self, column: str, default: int = 1) -> int:
-        found = self.number_of(column)
-        return default if found is None else int(found)
+        return self.count(column) or default
 
-    def needed(self, column: str) -> float:
-        found = self.number_of(column)
+    def needed(self, column: str) -> int:
+        found = self.count(column)
         if found is None:
             raise DataError(f"{column} is not told")
         return found
@@ -180,13 +204,15 @@ class _Cell:
     @property
     def prompts(self) -> list[int]:
         """Of a batch whose prompts are told one by one."""
-        return [int(length) for length in self.text("prompt_lens", "").split()]
+        try:
+            return [int(length) for length in self.text("prompt_lens", "").split()]
+        except ValueError:
+            raise DataError(f"prompt_lens '{shown(self.text('prompt_lens'))}': numbers of tokens") from None
 
     @property
     def isl(self) -> float:
-        told = self.number_of("isl")
-        if told is not None:
-            return told
+        if self.count("isl"):
+            return float(self.record["isl"])
         workload = self.text("workload", "")
         if workload not in PROMPTS:
             raise DataError("isl is not told")
@@ -194,8 +220,16 @@ class _Cell:
         return float(PROMPTS[workload])
 
     @property
+    def rate(self) -> float | None:
+        """Requests a second, infinite where all come at once."""
+        found = self.number_of("request_rate")
+        if found is not None and not 0 < found <= MOST and found != math.inf:
+            raise DataError(f"request_rate = {found:g}: more than 0, up to {MOST:,}")
+        return found
+
+    @property
     def osl(self) -> float:
-        return self.needed("osl")
+        return float(self.record["osl"]) if self.needed("osl") else 0.0
 
 
 def _setup(cell: _Cell) -> Setup:
@@ -209,6 +243,8 @@ def _setup(cell: _Cell) -> Setup:
     pp, dp, replicas = (cell.degree(name) for name in ("pp", "dp", "replicas"))
     ep = cell.degree("ep", 0) or cell.assume("ep")
     tp = cell.degree("tp", cell.degree("n_gpus", pp * dp * replicas) // (pp * dp * replicas))
+    if cell.mode == "closed":  # Where clients are fewer than replicas, the others have nothing to do.
+        replicas = min(replicas, cell.needed("concurrency"))
     return Setup(
         engine=engine.split(" (")[0], engine_version=version, kv_dtype=kv, tp=tp, pp=pp, ep=ep, dp=dp, replicas=replicas
     )
@@ -218,15 +254,17 @@ def _options(cell: _Cell, setup: Setup, load: Load) -> EngineOptions:
     """As told; a static batch runs as one, and the sessions of older engines and of one-batch runs take its prompts in
     one pass.
     """
-    seqs, tokens = cell.number_of("max_num_seqs"), cell.number_of("max_num_batched_tokens")
+    seqs, tokens = cell.count("max_num_seqs"), cell.count("max_num_batched_tokens")
     if cell.mode == "static":
         requests = load.requests()
         seqs = seqs or max(len(requests), engine_named(setup.engine, setup.engine_version).max_num_seqs)
         if tokens is None and _in_one_pass(cell, setup):
             tokens = max(int(requests.prompt_tokens.sum()), len(requests))
+    full = cell.source == "trtllm-docs" and cell.mode == "offline"
     return EngineOptions(
-        max_num_seqs=None if seqs is None else int(seqs),
-        max_num_batched_tokens=None if tokens is None else int(tokens),
+        memory_share=cell.assume("memory share of trtllm-docs") if full else None,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
         prefix_cached_tokens=SYSTEM_TOKENS if cell.text("workload", "") in STAGES else 0,
     )
 
@@ -244,11 +282,11 @@ def _static(cell: _Cell) -> Load:
     if prompts := cell.prompts:
         n = len(prompts)
         return Trace(arrival_s=np.zeros(n), prompt_tokens=np.array(prompts), output_tokens=np.full(n, int(cell.osl)))
-    return Static(batch=int(cell.needed("concurrency")), isl=round(cell.isl), osl=round(cell.osl))
+    return Static(batch=cell.needed("concurrency"), isl=round(cell.isl), osl=round(cell.osl))
 
 
 def _closed(cell: _Cell) -> Load:
-    clients = int(cell.needed("concurrency"))
+    clients = cell.needed("concurrency")
     waves = 4 if cell.osl > LONG_ANSWERS else 10
     number = max(min(waves * clients, 2000), 3 * clients)
     isl, osl = round(cell.isl), cell.osl
@@ -259,15 +297,23 @@ def _closed(cell: _Cell) -> Load:
 
 
 def _rate(cell: _Cell) -> Load:
-    isl, osl, rate = round(cell.isl), round(cell.osl), cell.number_of("request_rate")
+    isl, osl, rate = round(cell.isl), round(cell.osl), cell.rate
     stages = STAGES.get(cell.text("workload", ""))
     if stages:
         return _staged((rate,) if rate is not None else stages, isl, osl, cell.assume("stage"))
-    rate = cell.needed("request_rate")
-    number = cell.assume("number of requests")
+    if rate is None:
+        raise DataError("request_rate is not told")
+    docs = cell.source == "trtllm-docs"
+    number = cell.assume("number of requests of trtllm-docs" if docs else "number of requests")
+    prompts, answers = _varied(cell, isl, osl) if docs and (isl, osl) == SHAREGPT else (isl, osl)
     if math.isinf(rate):
-        return Offline(number=number, isl=isl, osl=osl)
-    return Open(rate_per_s=rate, number=number, isl=isl, osl=osl, arrivals=cell.assume("arrivals"))
+        return Offline(number=number, isl=prompts, osl=answers)
+    return Open(rate_per_s=rate, number=number, isl=prompts, osl=answers, arrivals=cell.assume("arrivals"))
+
+
+def _varied(cell: _Cell, isl: int, osl: int) -> tuple[Lengths, Lengths]:
+    cv = cell.assume("spread of ShareGPT")
+    return Lengths(mean=isl, shape="lognormal", cv=cv), Lengths(mean=osl, shape="lognormal", cv=cv)
 
 
 def _staged(rates: tuple[float, ...], isl: int, osl: int, stage_s: float) -> Trace:
@@ -285,23 +331,25 @@ def _offline(cell: _Cell) -> Load:
     return Offline(number=min(number, MOST_REQUESTS), isl=isl, osl=osl)
 
 
-def _measured(cell: _Cell) -> dict[str, float]:
-    """Figures by quantity: means, medians where there is no mean. Of a static batch the prefill is the first token and
-    the rate is the batch's tokens over its time: what says the same twice counts once.
+def _measured(cell: _Cell) -> tuple[dict[str, float], frozenset[str]]:
+    """Figures by quantity, and which are medians because there is no mean.
+
+    Of a static batch the prefill is the first token, and the rate is the batch's tokens over its time: what says the
+    same twice counts once.
     """
-    found = {}
-    for quantity in QUANTITIES:
-        value = cell.number_of(quantity)
-        if value is None and quantity.endswith("_ms"):
-            value = cell.number_of(quantity.replace("_ms", "_p50_ms"))
-        if value is not None:
-            found[quantity] = value
-    if cell.mode == "static":
-        twice = {"prefill_ms": "ttft_ms", "e2e_ms": "tokens_per_s"}
-        found = {q: v for q, v in found.items() if not any(q == twice.get(other) for other in found)}
+    means = {quantity: cell.number_of(quantity) for quantity in QUANTITIES}
+    middle = {q: cell.number_of(q.replace("_ms", "_p50_ms")) for q in QUANTITIES if q.endswith("_ms")}
+    medians = frozenset(q for q, value in middle.items() if value is not None and means[q] is None)
+    told = {q: middle[q] if q in medians else value for q, value in means.items()}
+    found = {quantity: value for quantity, value in told.items() if value is not None}
+    for first, same in (("prefill_ms", "ttft_ms"), ("e2e_ms", "tokens_per_s")):
+        if cell.mode == "static" and first in found:
+            found.pop(same, None)
     if not found:
         raise DataError(f"nothing that is compared was measured: {', '.join(QUANTITIES)}")
-    return found
+    if wrong := [quantity for quantity, value in found.items() if not 0 < value < math.inf]:
+        raise DataError(f"{wrong[0]} = {found[wrong[0]]:g} is no measurement")
+    return found, medians
 
 
 def served_as(decoder: Decoder, model: str, weights: str) -> Decoder:
