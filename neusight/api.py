@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,13 +33,16 @@ if TYPE_CHECKING:
     import torch
 
     from neusight.serving.answer import ServingEstimate
-    from neusight.serving.deployment import Deployment, EngineOptions
+    from neusight.serving.deployment import Deployment, EngineOptions, Setup
     from neusight.serving.load import Load
+    from neusight.serving.served import Served
     from neusight.workloads.decoders.decoder import Decoder
 
 Gpu = str | Path | DeviceSpec
 _REMEMBERED = 256
 """Programs that a predictor keeps: a few hundred kernels each."""
+_DEPLOYMENTS = 64
+"""Served models that a predictor keeps with the times of their passes: about a megabyte each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,7 @@ class Predictor:
         self._tile_models = tile_models
         self._programs = lru_cache(maxsize=_REMEMBERED)(_program)
         self._executors: dict[str, Executor] = {"gpu": kernels}
+        self._served: OrderedDict[tuple[Any, ...], Served] = OrderedDict()
 
     @classmethod
     def load(cls, tile_models: str | Path | None = None, calibrations: str | Path | None = None) -> Predictor:
@@ -256,12 +261,27 @@ class Predictor:
             ModelError: an unknown model, engine or precision; a sharding that does not divide it.
             DeviceError: an unknown device, or one that lacks the dtype.
         """
-        from neusight.serving.deployment import Setup
+        from neusight.serving.deployment import Deployment, EngineOptions, Setup
+
+        found = Setup(**setup)
+        served = self._serves(model, as_device(gpu), found)
+        return Deployment(served=served, options=options or EngineOptions(), longest=longest, replicas=found.replicas)
+
+    def _serves(self, model: str | Path | Decoder, device: DeviceSpec, setup: Setup) -> Served:
+        """What was priced for a deployment stays for the next that differs in load, limits or replicas alone."""
         from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder
 
-        decoder = model if isinstance(model, Decoder) else known_decoder(str(model))
-        return Setup(**setup).of(decoder, as_device(gpu), self._priced, longest=longest, options=options)
+        brought = model if isinstance(model, Decoder) else None
+        version = _version(str(model)) if brought is None else id(brought)
+        key = (str(model) if brought is None else "", version, id(device), replace(setup, replicas=1))
+        served = self._served.get(key)
+        if served is None or served.device is not device or brought not in (None, served.decoder):
+            served = setup.served(brought or known_decoder(str(model)), device, self._priced)
+            if len(self._served) >= _DEPLOYMENTS:
+                self._served.popitem(last=False)
+            self._served[key] = served
+        return served
 
     def serving(
         self, model: str | Path | Decoder, gpu: Gpu, load: Load, options: EngineOptions | None = None, **setup: Any
