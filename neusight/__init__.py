@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["DeviceSpec", "Estimate", "Predictor", "__version__", "load_device"]
+__all__ = ["DeviceSpec", "Estimate", "Predictor", "StepTimePredictor", "__version__", "load_device"]
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec, load_device
     from neusight.estimates import Estimate
+    from neusight.serving import StepTimePredictor
 
 _HOMES = {
     "DeviceSpec": "neusight.devices",
     "Estimate": "neusight.estimates",
     "Predictor": "neusight.api",
+    "StepTimePredictor": "neusight.serving",
     "load_device": "neusight.devices",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,13 +33,17 @@ if TYPE_CHECKING:
     import torch
 
     from neusight.serving.answer import ServingEstimate
-    from neusight.serving.deployment import Deployment, EngineOptions
-    from neusight.serving.load import Load
+    from neusight.serving.deployment import Deployment, EngineOptions, Setup
+    from neusight.serving.load import Load, TokenCounts
+    from neusight.serving.served import Served
+    from neusight.serving.slo import Choice, Demand
     from neusight.workloads.decoders.decoder import Decoder
 
 Gpu = str | Path | DeviceSpec
 _REMEMBERED = 256
 """Programs that a predictor keeps: a few hundred kernels each."""
+_DEPLOYMENTS = 64
+"""Served models that a predictor keeps with the times of their passes: about a megabyte each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +86,7 @@ class Predictor:
         self._tile_models = tile_models
         self._programs = lru_cache(maxsize=_REMEMBERED)(_program)
         self._executors: dict[str, Executor] = {"gpu": kernels}
+        self._served: OrderedDict[tuple[Any, ...], Served] = OrderedDict()
 
     @classmethod
     def load(cls, tile_models: str | Path | None = None, calibrations: str | Path | None = None) -> Predictor:
@@ -256,12 +262,27 @@ class Predictor:
             ModelError: an unknown model, engine or precision; a sharding that does not divide it.
             DeviceError: an unknown device, or one that lacks the dtype.
         """
-        from neusight.serving.deployment import Setup
+        from neusight.serving.deployment import Deployment, EngineOptions, Setup
+
+        found = Setup(**setup)
+        served = self._serves(model, as_device(gpu), found)
+        return Deployment(served=served, options=options or EngineOptions(), longest=longest, replicas=found.replicas)
+
+    def _serves(self, model: str | Path | Decoder, device: DeviceSpec, setup: Setup) -> Served:
+        """What was priced for a deployment stays for the next that differs in load, limits or replicas alone."""
         from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder
 
-        decoder = model if isinstance(model, Decoder) else known_decoder(str(model))
-        return Setup(**setup).of(decoder, as_device(gpu), self._priced, longest=longest, options=options)
+        brought = model if isinstance(model, Decoder) else None
+        version = _version(str(model)) if brought is None else id(brought)
+        key = (str(model) if brought is None else "", version, id(device), replace(setup, replicas=1))
+        served = self._served.get(key)
+        if served is None or served.device is not device or brought not in (None, served.decoder):
+            served = setup.served(brought or known_decoder(str(model)), device, self._priced)
+            if len(self._served) >= _DEPLOYMENTS:
+                self._served.popitem(last=False)
+            self._served[key] = served
+        return served
 
     def serving(
         self, model: str | Path | Decoder, gpu: Gpu, load: Load, options: EngineOptions | None = None, **setup: Any
@@ -282,6 +303,75 @@ class Predictor:
         from neusight.serving.load import longest_of
 
         return answer(self.deployment(model, gpu, longest_of(load), options, **setup), load)
+
+    def frontier(
+        self,
+        model: str | Path | Decoder,
+        gpu: Gpu,
+        lengths: tuple[TokenCounts, TokenCounts],
+        options: EngineOptions | None = None,
+        *,
+        concurrencies: Sequence[int] | None = None,
+        **setup: Any,
+    ) -> list[ServingEstimate]:
+        """What throughput costs in latency: answers with 1, 2, 4, … clients until throughput stops growing.
+
+        >>> points = predictor.frontier("Qwen/Qwen3-32B", "h200", (4096, 500), tp=2)
+        >>> [(p.output_tokens_per_s_per_user, p.output_tokens_per_s_per_device) for p in points]
+
+        Args:
+            model, gpu, options, setup: as ``deployment`` takes them.
+            lengths: of prompts and of answers [tokens].
+            concurrencies: how many clients instead.
+
+        Raises:
+            As ``serving``.
+        """
+        from neusight.serving.frontier import frontier
+        from neusight.serving.load import most_tokens
+
+        longest = most_tokens(lengths[0]) + most_tokens(lengths[1])
+        deployment = self.deployment(model, gpu, longest, options, **setup)
+        return frontier(deployment, *lengths, concurrencies=concurrencies)
+
+    def cheapest(
+        self,
+        model: str | Path | Decoder,
+        gpus: Sequence[str] | None,
+        demand: Demand,
+        options: EngineOptions | None = None,
+        *,
+        tps: Sequence[int] = (1, 2, 4, 8),
+        **setup: Any,
+    ) -> list[Choice]:
+        """Deployments that hold a service level, the cheapest first, then those that do not, with the reason.
+
+        >>> demand = Demand(slo=Slo.named("ttft=500ms,tpot=30ms"), isl=4096, osl=500)
+        >>> predictor.cheapest("Qwen/Qwen3-32B", None, demand, dtype="fp8")[0].estimate.usd_per_million_output_tokens
+
+        Args:
+            model, options, setup: as ``deployment`` takes them.
+            gpus: ids; None for those of the catalogue with a price.
+            demand: what is to be served.
+            tps: degrees of tensor parallelism.
+
+        Raises:
+            ModelError: an unknown model. LoadError: lengths that make no sense.
+        """
+        from neusight.devices import list_devices
+        from neusight.serving.load import most_tokens
+        from neusight.serving.slo import cheapest
+        from neusight.workloads.decoders.known import known_decoder
+
+        longest = most_tokens(demand.isl) + most_tokens(demand.osl)
+        if isinstance(model, str | Path):
+            known_decoder(str(model))  # An unknown model is no reason why each GPU fails, but an error.
+        names = gpus if gpus is not None else [d.id for d in list_devices() if d.price_usd_per_hour]
+
+        def deploy(gpu: str, tp: int) -> Deployment:
+            return self.deployment(model, gpu, longest, options, tp=tp, **setup)
+
+        return cheapest(deploy, names, tps, demand)
 
     def _priced(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
         return self.kernels(batch, device, conditions=conditions)

@@ -7,16 +7,19 @@ simulation and fit are repeated, since faster passes run with fewer sequences.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from neusight.errors import NeusightError
 from neusight.learn.physics.solve import Rows, Solution, solve
 from neusight.serving.cells import Question
 from neusight.serving.deployment import Deployment
-from neusight.serving.engines import GROUPS, HOST
+from neusight.serving.engines import GROUPS, HOST, with_constants
 from neusight.serving.run import Run
 from neusight.serving.simulate import simulate
 from neusight.workloads.decoders.steps import Steps
@@ -28,20 +31,23 @@ PRIORS: dict[str, tuple[float, float]] = {
     "sequence_s": (2e-5, 1.5),
     "mixture_s": (5e-5, 1.5),
     "products": (1.0, 0.1),
-    "experts": (1.0, 0.3),
-    "context": (1.0, 0.3),
+    "experts": (1.0, 0.2),
+    "context": (1.0, 0.1),
     "decode": (1.0, 0.3),
     "collectives": (1.0, 0.3),
-    "rest": (1.0, 0.2),
+    "rest": (1.0, 0.1),
 }
 """Centre and spread of the logarithm. Host times: orders of magnitude of a Python loop, of a process that waits for
 others, of the bookkeeping of a request, of a few launches. Factors: kernels were timed by themselves in graphs of the
-same engines; products vary least between versions, attention and experts most."""
+same engines. Versions differ most in decode attention and in ranks that wait for each other; of prompts' attention and
+of small kernels runs tell little, so that those stay near what was measured."""
 ROWS = 48
 """Passes of a run that are priced, one after the other, for the sums over all of them."""
 GROUP_WEIGHT = 6.0
 """Cells that a model on a GPU counts as: more of them differ in their load alone."""
 MOST_STEPS = 40
+
+Report = Callable[[str, int, int, float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,69 @@ class Observation:
     alike: str
     seconds: float
     terms: np.ndarray
+
+
+Cells = Iterable[tuple[Question, Deployment]]
+
+
+def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | None = None) -> EngineFit:
+    """Constants of all engines.
+
+    Args:
+        cells: called once a round for measured cells with what they deployed.
+        rounds: of simulation and fit; the first runs with the constants that ship.
+        report: called with progress.
+    """
+    fitted: dict[str, FittedEngine] = {}
+    observations: list[Observation] = []
+    for number in range(rounds):
+        observations = observe(cells(), fitted, report, number + 1)
+        fitted = fit_eras(observations)
+    return EngineFit(engines=fitted, observations=observations)
+
+
+def observe(cells: Cells, fitted: Mapping[str, FittedEngine], report: Report | None, number: int) -> list[Observation]:
+    """What cells tell, simulated with constants that were fitted before; cells that cannot be simulated tell nothing."""
+    found = []
+    for question, deployment in cells:
+        try:
+            seen = observed(question, with_fitted(deployment, fitted))
+        except NeusightError:
+            continue
+        if seen is not None:
+            found.append(seen)
+            if report and len(found) % 100 == 0:
+                report(f"round {number}: cells", len(found), 0, float("nan"))
+    return found
+
+
+def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> Deployment:
+    """The same with constants of its engine's era, where they were fitted."""
+    found = fitted.get(deployment.engine.era)
+    if found is None:
+        return deployment
+    engine = with_constants(deployment.engine, found.values)
+    return replace(deployment, served=replace(deployment.served, engine=engine))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFit:
+    """Constants by era, and what they were fitted to."""
+
+    engines: dict[str, FittedEngine]
+    observations: list[Observation]
+
+    def without(self, gpus: Collection[str]) -> dict[str, FittedEngine]:
+        """Constants of every era that was observed, fitted without some GPUs."""
+        kept = [o for o in self.observations if o.gpu not in gpus]
+        fitted, common = fit_eras(kept), fit_era(kept)
+        eras = {o.era for o in self.observations}
+        return {era: found_for(era, fitted, common) for era in sorted(eras)}
+
+    def save(self, file: Path, data: Mapping[str, str]) -> None:
+        """Write constants by era, with the hashes of the files that they come from."""
+        engines = {era: found.to_dict() for era, found in self.engines.items()}
+        file.write_text(json.dumps({"engines": engines, "data": dict(data)}, indent=1) + "\n", encoding="utf-8")
 
 
 def observed(question: Question, deployment: Deployment) -> Observation | None:
@@ -211,13 +280,19 @@ def fit_eras(observations: Sequence[Observation]) -> dict[str, FittedEngine]:
     return {era: fit_era([o for o in observations if o.era == era], common) for era in eras}
 
 
+def found_for(era: str, fitted: Mapping[str, FittedEngine], common: FittedEngine) -> FittedEngine:
+    """Constants of an era, of another of the same engine where it was not met, else of all."""
+    kin = [found for name, found in fitted.items() if name.split(" before")[0] == era.split(" before")[0]]
+    return fitted[era] if era in fitted else kin[0] if kin else common
+
+
 def errors_without(observations: Sequence[Observation], gpus: Collection[str]) -> dict[str, np.ndarray]:
     """Signed relative errors by era on cells of some GPUs, by constants that were fitted without them."""
     kept = [o for o in observations if o.gpu not in gpus]
     fitted, common = fit_eras(kept), fit_era(kept)
     found: dict[str, list[float]] = {}
     for o in (o for o in observations if o.gpu in gpus):
-        values = fitted.get(o.era, common).values
+        values = found_for(o.era, fitted, common).values
         seconds = float(o.terms @ np.array([values[name] for name in NAMES]))
         found.setdefault(o.era, []).append(seconds / o.seconds - 1.0)
     return {era: np.array(errors) for era, errors in found.items()}

@@ -3,11 +3,14 @@
 from neusight.serving.answer import Figure, Limiter, ServingEstimate, answer
 from neusight.serving.deployment import Deployment, EngineOptions, Setup
 from neusight.serving.engines import ServingEngine, engine_named
+from neusight.serving.frontier import best_trades, closed, frontier
 from neusight.serving.limits import SCHEDULERS, SGLANG, TRTLLM, TRTLLM_MAX_UTILIZATION, VLLM, Limits, Scheduler
 from neusight.serving.load import Closed, Lengths, Load, Offline, Open, Requests, Static, Trace
 from neusight.serving.replicate import Replicas, replicate
 from neusight.serving.run import Passes, Run, Spread
 from neusight.serving.simulate import StepTimes, simulate
+from neusight.serving.slo import Choice, Demand, Slo, cheapest
+from neusight.serving.step_time import StepTimePredictor
 from neusight.serving.tables import TabulatedSteps, tabulate
 from neusight.serving.traces import read_trace
 
@@ -17,7 +20,9 @@ __all__ = [
     "TRTLLM",
     "TRTLLM_MAX_UTILIZATION",
     "VLLM",
+    "Choice",
     "Closed",
+    "Demand",
     "Deployment",
     "EngineOptions",
     "Figure",
@@ -35,13 +40,19 @@ __all__ = [
     "ServingEngine",
     "ServingEstimate",
     "Setup",
+    "Slo",
     "Spread",
     "Static",
+    "StepTimePredictor",
     "StepTimes",
     "TabulatedSteps",
     "Trace",
     "answer",
+    "best_trades",
+    "cheapest",
+    "closed",
     "engine_named",
+    "frontier",
     "read_trace",
     "replicate",
     "simulate",

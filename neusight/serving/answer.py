@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.deployment import Deployment
-from neusight.serving.load import Load, Open, Trace
+from neusight.serving.load import Load, Open, Static, Trace
 from neusight.serving.memory import ServingMemory
 from neusight.serving.run import Run, Spread
 from neusight.serving.served import PassCosts
@@ -18,7 +18,7 @@ from neusight.serving.simulate import Chunks, StepTimes, simulate
 from neusight.workloads.decoders.steps import Steps
 
 SAMPLED = 96
-"""Rows of a run that are priced again, kernel by kernel, for intervals and limiters."""
+"""Rows of a run that are looked at part by part, for intervals, limiters and energy."""
 HOUR_S, MILLION = 3600.0, 1e6
 
 
@@ -84,9 +84,21 @@ class ServingEstimate:
     diverges: str
     warnings: tuple[str, ...]
 
+    @property
+    def output_tokens_per_s_per_device(self) -> float:
+        """Output tokens a second of each device."""
+        return self.output_tokens_per_s.mean / self.devices
+
+    @property
+    def output_tokens_per_s_per_user(self) -> float | None:
+        """How fast an answer comes once it has begun; None where answers have one token."""
+        return 1.0 / self.tpot_s.mean if self.tpot_s.mean > 0 else None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self) | {"memory": asdict(self.memory) | {"fits": self.memory.fits}}
+        rates = ("output_tokens_per_s_per_device", "output_tokens_per_s_per_user")
+        memory = asdict(self.memory) | {"fits": self.memory.fits}
+        return asdict(self) | {name: getattr(self, name) for name in rates} | {"memory": memory}
 
 
 @dataclass(frozen=True)
@@ -109,11 +121,11 @@ def answer(deployment: Deployment, load: Load) -> ServingEstimate:
     """
     share, limits, times = deployment.share_of(load), deployment.limits, deployment.tables
     run = simulate(share, limits, times)
-    costs, seconds = sampled(deployment, run)
-    factor = _doubt(costs, seconds)
+    passes = sampled(deployment, run)
+    factor = passes.doubt
     opened = isinstance(share, Open | Trace)
     ends = [simulate(share, limits, Scaled(times, f)) for f in (1 / factor, factor)] if opened else None
-    return _estimate(deployment, load, run, _Ends(run, factor, ends), _Passes(costs, seconds, _prompted(costs)))
+    return _estimate(deployment, load, run, _Ends(run, factor, ends), passes)
 
 
 @dataclass(frozen=True)
@@ -142,59 +154,68 @@ class _Ends:
         return Figure(mean=found, low=min(slow, found), high=max(fast, found))
 
 
-@dataclass(frozen=True)
-class _Passes:
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """Some passes of a run part by part, with how much of its time [s] each stands for, and for how many passes."""
+
     costs: PassCosts
     seconds: np.ndarray
-    prompted: np.ndarray
+    counts: np.ndarray
+
+    @property
+    def prompted(self) -> np.ndarray:
+        """Which have prompts."""
+        return np.asarray(self.costs.groups_s["context"] > 0)
+
+    @property
+    def doubt(self) -> float:
+        """Factor of the 90 % interval of all passes together: what errors they have, they have in common."""
+        return float(np.exp(NORMAL_90 * (self.seconds @ self.costs.spread) / self.seconds.sum()))
+
+    @property
+    def watts(self) -> float:
+        """Of each device, while passes run."""
+        return float(self.counts @ self.costs.energy_j / self.seconds.sum())
 
     def limiter(self, mask: np.ndarray) -> Limiter | None:
         """Of some rows."""
-        weight = (self.seconds / self.costs.latency_s) * mask
-        total = float((weight * self.costs.latency_s).sum())
+        weight = self.counts * mask
+        total = float(weight @ self.costs.latency_s)
         if not total:
             return None
-        parts = {what: float((weight * part).sum()) / total for what, part in self.costs.parts_s.items()}
-        parts["host"] = float((weight * self.costs.host_s).sum()) / total
+        parts = {what: float(weight @ part_s) / total for what, part_s in self.costs.parts_s.items()}
+        parts["host"] = float(weight @ self.costs.host_s) / total
         parts = dict(sorted(parts.items(), key=lambda item: -item[1]))
         first = next(iter(parts))
-        resource = "host" if first == "host" else str(self.costs.limiters[first][int(np.argmax(weight))])
+        longest = int(np.argmax(self.seconds * mask))
+        resource = "host" if first == "host" else str(self.costs.limiters[first][longest])
         return Limiter(part=first, share=parts[first], resource=resource, parts=parts)
 
 
-def sampled(deployment: Deployment, run: Run) -> tuple[PassCosts, np.ndarray]:
-    """Some passes of a run kernel by kernel, and how much of the run's time each stands for [s]."""
+def sampled(deployment: Deployment, run: Run) -> Sampled:
+    """Some passes of a run, spread evenly over its time."""
     passes = run.passes
     lasts_s = passes.lasts_s
     ends = np.cumsum(lasts_s)
     picked = np.unique(np.searchsorted(ends, (np.arange(SAMPLED) + 0.5) / SAMPLED * ends[-1]))
-    counted = np.bincount(np.searchsorted(ends[picked], ends, side="left").clip(max=len(picked) - 1), lasts_s)
-    running = np.maximum(passes.running[picked], 1)
+    seconds = np.bincount(np.searchsorted(ends[picked], ends, side="left").clip(max=len(picked) - 1), lasts_s)
+    prompts, decodes = passes.prompts[picked], passes.decodes[picked]
     steps = Steps.of(
-        prompts=passes.prompts[picked],
-        prompt_tokens=-(-passes.prompt_tokens[picked] // np.maximum(passes.prompts[picked], 1)),
-        prompt_cached=np.zeros(len(picked), dtype=np.int64),
-        decodes=passes.decodes[picked],
-        decode_cached=passes.kv_tokens[picked] // running,
+        prompts=prompts,
+        # Rounded down: a token more than the pass has may begin another tile.
+        prompt_tokens=passes.prompt_tokens[picked] // np.maximum(prompts, 1),
+        decodes=decodes,
+        decode_cached=passes.kv_tokens[picked] // np.maximum(passes.running[picked], 1),
     )
-    return deployment.served.predict(steps, energy=True), counted
+    counts = seconds / lasts_s[picked] * passes.count[picked]
+    return Sampled(costs=deployment.glance(steps), seconds=seconds, counts=counts)
 
 
-def _doubt(costs: PassCosts, seconds: np.ndarray) -> float:
-    """Factor of the 90 % interval of all passes together: what errors they have, they have in common."""
-    return float(np.exp(NORMAL_90 * (seconds @ costs.spread) / seconds.sum()))
-
-
-def _prompted(costs: PassCosts) -> np.ndarray:
-    return costs.groups_s["context"] > 0
-
-
-def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes: _Passes) -> ServingEstimate:
+def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes: Sampled) -> ServingEstimate:
     served, groups = deployment.served, deployment.groups
     rate = ends.rate(lambda r: r.output_tokens_per_s, groups)
     per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
-    watts = float((passes.seconds / passes.costs.latency_s) @ passes.costs.energy_j / passes.seconds.sum())
-    busy_w = deployment.devices * watts * (1.0 - run.time_shares["idle"])
+    busy_w = deployment.devices * passes.watts * (1.0 - run.time_shares["idle"])
     price = served.device.price_usd_per_hour
     usd = None if price is None else deployment.devices * price / HOUR_S / rate.mean * MILLION
     return ServingEstimate(
@@ -226,8 +247,20 @@ def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes:
         power_w=busy_w or None,
         preempted=int(run.preempted.sum()),
         diverges=run.diverges,
-        warnings=served.decoder.notes,
+        warnings=(*served.decoder.notes, *_assumed(deployment, load)),
     )
+
+
+def _assumed(deployment: Deployment, load: Load) -> Iterator[str]:
+    """What an answer leans on."""
+    engine = deployment.engine
+    if not engine.pass_s:
+        yield f"no constants of {engine.era or engine.name} are fitted: its own time in each pass counts as none"
+    if engine.scheduler.reserved_output not in (0.0, 1.0):
+        yield f"{engine.name} is taken to reserve room for {engine.scheduler.reserved_output:.0%} of each answer"
+    if isinstance(load, Static) and deployment.groups > 1 and load.batch % deployment.groups:
+        each = -(-load.batch // deployment.groups)
+        yield f"{load.batch} requests do not divide by {deployment.groups} schedulers: each gets {each}"
 
 
 def _told(load: Load) -> dict[str, Any]:

@@ -11,12 +11,16 @@ from neusight.serving.engines import ServingEngine, engine_named
 from neusight.serving.limits import Limits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
 from neusight.serving.memory import ServingMemory, serving_memory
-from neusight.serving.served import Pricer, Served
+from neusight.serving.served import PassCosts, Pricer, Served
 from neusight.serving.tables import TabulatedSteps
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
+from neusight.workloads.decoders.steps import Steps
+
+_SHORTEST = 4095
+"""Tokens up to which everything is priced whatever the load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,12 @@ class Setup:
         longest: int,
         options: EngineOptions | None = None,
     ) -> Deployment:
-        """The deployment of a model for sequences of up to ``longest`` tokens.
+        """The deployment of a model for sequences of up to ``longest`` tokens; see ``served``."""
+        served = self.served(decoder, device, pricer)
+        return Deployment(served=served, options=options or EngineOptions(), longest=longest, replicas=self.replicas)
+
+    def served(self, decoder: Decoder, device: DeviceSpec, pricer: Pricer) -> Served:
+        """What each replica serves.
 
         Raises:
             ModelError: an unknown engine or precision, degrees below 1. DeviceError: the device lacks a dtype.
@@ -76,7 +85,7 @@ class Setup:
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
         device.gemm_flops_per_s(precision.quantisation.activations or precision.dtype)
-        served = Served(
+        return Served(
             decoder=decoder,
             device=device,
             sharding=Sharding(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
@@ -84,7 +93,6 @@ class Setup:
             engine=engine_named(self.engine, self.engine_version),
             pricer=pricer,
         )
-        return Deployment(served=served, options=options or EngineOptions(), longest=longest, replicas=self.replicas)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +175,22 @@ class Deployment:
 
     @cached_property
     def tables(self) -> TabulatedSteps:
-        """Times of passes, priced once."""
+        """Times of passes, priced once for all deployments of what is served."""
+        return self.served.tables(**self._priced_to)
+
+    def glance(self, steps: Steps) -> PassCosts:
+        """What passes take part by part, looked up: see ``Served.glance``."""
+        return self.served.glance(steps, **self._priced_to)
+
+    @cached_property
+    def _priced_to(self) -> dict[str, int]:
+        """Limits to which passes are priced: lengths to a power of two, so that loads share what was priced."""
         limits = self.limits
-        return self.served.tables(int(limits.max_num_batched_tokens or self.longest), limits.max_num_seqs, self.longest)
+        return {
+            "max_tokens": int(limits.max_num_batched_tokens or self.longest),
+            "max_num_seqs": limits.max_num_seqs,
+            "max_len": 1 << max(_SHORTEST, self.longest - 1).bit_length(),
+        }
 
     def share_of(self, load: Load) -> Load:
         """What one group gets of a load.

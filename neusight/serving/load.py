@@ -222,6 +222,21 @@ def longest_of(load: Load) -> int:
     return int((requests.prompt_tokens + requests.output_tokens).max())
 
 
+def most_tokens(lengths: TokenCounts) -> int:
+    """Tokens of the longest that may be drawn.
+
+    Raises:
+        LoadError: a distribution without an end.
+    """
+    if not isinstance(lengths, Lengths):
+        return int(_tokens(lengths, np.size(lengths), np.random.default_rng(0)).max())
+    if lengths.longest is not None:
+        return lengths.longest
+    if lengths.shape in ("lognormal", "exponential"):
+        raise LoadError(f"{lengths.shape} lengths have no end: say with longest where they are cut")
+    return int(np.rint(lengths.mean * (1 + lengths.cv * 3**0.5 * (lengths.shape == "uniform"))))
+
+
 def _first_row(wrong: np.ndarray, values: Any, what: str, remedy: str) -> None:
     if wrong.any():
         at = int(np.argmax(wrong))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from neusight.executors.costs import NORMAL_90, Costs
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.laws.power import budget_w, sustained_clock
+from neusight.serving.book import ENERGY, GROUP, OWN, PART, SHARED, Book, Key, PassSums
 from neusight.serving.engines import GROUPS, ServingEngine
 from neusight.serving.tables import TabulatedSteps, tabulate
 from neusight.workloads.decoders.decoder import Decoder
@@ -25,6 +27,7 @@ from neusight.workloads.decoders.steps import Steps
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
 """What answers for kernels on a device, such as ``Predictor.kernels``."""
 ATTENTION = ("context", "decode")
+_BESIDE = tuple(group for group in GROUPS if group not in ATTENTION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +86,38 @@ class Served:
         Raises:
             ModelError: the sharding does not divide the model. DeviceError: the device lacks a dtype.
         """
-        steps = self._in_flight(steps)
-        parts = self._parts(steps, GROUPS)
-        return self._composed(steps, parts, priced_parts(parts, self.device, self.engine.library, self.pricer, energy))
+        return self._composed(steps, self._sums(steps, GROUPS, energy=energy))
+
+    def glance(self, steps: Steps, *, max_tokens: int, max_num_seqs: int, max_len: int) -> PassCosts:
+        """As ``predict`` with energies, between passes that are priced once for these limits; see ``Book``.
+
+        Prompts have no context.
+        """
+        key = ("book", max_tokens, max_num_seqs, max_len)
+        if key not in self._kept:
+            self._kept[key] = Book(
+                self._sums, _BESIDE, max_tokens=max_tokens, max_num_seqs=max_num_seqs, max_len=max_len
+            )
+        return self._composed(steps, self._kept[key].sums(steps))
 
     def tables(self, max_tokens: int, max_num_seqs: int, max_len: int) -> TabulatedSteps:
-        """Times of passes for a simulation, which asks for them one by one; see ``tabulate``."""
-        return tabulate(
-            tokens=self._tokens_s,
-            decodes=lambda steps: self._groups_s(steps, ("decode",)),
-            chunks=lambda steps: self._groups_s(steps, ("context",)),
-            max_tokens=max_tokens,
-            max_num_seqs=max_num_seqs,
-            max_len=max_len,
-        )
+        """Times of passes for a simulation, which asks for them one by one; priced once, see ``tabulate``."""
+        key = ("tables", max_tokens, max_num_seqs, max_len)
+        if key not in self._kept:
+            self._kept[key] = tabulate(
+                tokens=self._tokens_s,
+                decodes=lambda steps: self._groups_s(steps, ("decode",)),
+                chunks=lambda steps: self._groups_s(steps, ("context",)),
+                max_tokens=max_tokens,
+                max_num_seqs=max_num_seqs,
+                max_len=max_len,
+            )
+        return self._kept[key]
+
+    @cached_property
+    def _kept(self) -> dict[tuple[Any, ...], Any]:
+        """What was priced once, by limits."""
+        return {}
 
     @property
     def mixtures(self) -> int:
@@ -107,8 +128,7 @@ class Served:
         return self.engine.host_s(steps, self.sharding.devices, self.mixtures)
 
     def _tokens_s(self, steps: Steps) -> np.ndarray:
-        beside = [group for group in GROUPS if group not in ATTENTION]
-        return self._groups_s(steps, beside) + self._host_s(steps)
+        return self._groups_s(steps, _BESIDE) + self._host_s(steps)
 
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
         """What kernels of some groups take in each pass [s]."""
@@ -129,24 +149,33 @@ class Served:
         prompts, decodes = (np.ceil(column / self.sharding.pp) for column in (steps.prompts, steps.decodes))
         return replace(steps, prompts=prompts.astype(np.int64), decodes=decodes.astype(np.int64))
 
-    def _composed(self, steps: Steps, parts: Sequence[StepPart], priced: Sequence[Priced]) -> PassCosts:
+    def _sums(self, steps: Steps, groups: Collection[str], *, energy: bool = True) -> PassSums:
+        """What adds up over the kernels of some groups."""
         n, factors = len(steps), self.engine.factors
-        shared, own, energy_j = np.zeros(n), np.zeros(n), np.zeros(n)
-        parts_s: dict[str, np.ndarray] = {}
-        groups_s = {group: np.zeros(n) for group in GROUPS}
+        parts = self._parts(self._in_flight(steps), groups)
+        columns: dict[Key, np.ndarray] = {(GROUP, group): np.zeros(n) for group in groups}
+        columns |= {(PART, part.what): np.zeros(n) for part in parts}
+        columns |= {SHARED: np.zeros(n), OWN: np.zeros(n), ENERGY: np.zeros(n)}
         limiters: dict[str, np.ndarray] = {}
+        priced = priced_parts(parts, self.device, self.engine.library, self.pricer, energy)
         for part, costs in zip(parts, priced, strict=True):
             group, plain_s = group_of(part.batch), part.runs * costs.latency_s
-            groups_s[group] += plain_s
             total_s = factors[group] * plain_s
-            parts_s[part.what] = parts_s.get(part.what, np.zeros(n)) + total_s
+            columns[GROUP, group] += plain_s
+            columns[PART, part.what] += total_s
+            columns[SHARED] += total_s * costs.spread
+            columns[OWN] += np.square(total_s * costs.own_spread)
+            columns[ENERGY] += part.runs * costs.energy_j
             limiters.setdefault(part.what, costs.limiter)
-            shared += total_s * costs.spread
-            own += np.square(total_s * costs.own_spread)
-            energy_j += part.runs * costs.energy_j
-        host_s = self._host_s(steps)
+        return PassSums(columns=columns, limiters=limiters)
+
+    def _composed(self, steps: Steps, sums: PassSums) -> PassCosts:
+        columns = sums.columns
+        parts_s = {what: column for (kind, what), column in columns.items() if kind == PART}
+        groups_s = {what: column for (kind, what), column in columns.items() if kind == GROUP}
+        host_s = self._host_s(self._in_flight(steps))
         latency_s = sum(parts_s.values(), host_s)
-        error = np.sqrt((shared / latency_s) ** 2 + own / latency_s**2 + self.engine.spread**2)
+        error = np.sqrt((columns[SHARED] / latency_s) ** 2 + columns[OWN] / latency_s**2 + self.engine.spread**2)
         factor = np.exp(NORMAL_90 * error)
         return PassCosts(
             latency_s=latency_s,
@@ -154,9 +183,9 @@ class Served:
             high_s=latency_s * factor,
             host_s=host_s,
             parts_s=parts_s,
-            limiters=limiters,
+            limiters=dict(sums.limiters),
             groups_s=groups_s,
-            energy_j=energy_j + (self.device.tdp_w - budget_w(self.device)) * latency_s,
+            energy_j=columns[ENERGY] + (self.device.tdp_w - budget_w(self.device)) * latency_s,
         )
 
 

@@ -51,6 +51,10 @@ class Cache:
     window: int = 0
 
 
+_MOST_RANKS = 64
+"""Up to which an error lists the degrees that would do."""
+
+
 def shared_evenly(count: int, ranks: int, what: str) -> int:
     """What each of ``ranks`` gets.
 
@@ -58,7 +62,8 @@ def shared_evenly(count: int, ranks: int, what: str) -> int:
         ModelError: they cannot share it evenly, which engines refuse.
     """
     if count % ranks:
-        raise ModelError(f"{what} = {count} cannot be shared by {ranks} ranks: choose a tp or ep that divides it")
+        fitting = ", ".join(str(n) for n in range(1, min(count, _MOST_RANKS) + 1) if count % n == 0)
+        raise ModelError(f"{what} = {count} cannot be shared by {ranks} ranks: choose a tp or ep of {fitting}")
     return count // ranks
 
 

@@ -1,0 +1,219 @@
+"""``Slo``: what answers may take, and the cheapest deployment that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from neusight.errors import LoadError, NeusightError, UnitError, nearest, shown
+from neusight.serving.answer import Figure, ServingEstimate, answer
+from neusight.serving.deployment import Deployment
+from neusight.serving.frontier import closed, most_clients
+from neusight.serving.load import Load, Open, TokenCounts
+from neusight.units import milliseconds, parse
+
+TIMES = ("ttft", "tpot", "itl", "e2e")
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+FINENESS = 32
+"""The largest load is found to one part in as many."""
+REPLICAS = 4096
+"""More are not looked at."""
+ARRIVALS = 512
+"""Requests that each scheduler gets of a load that comes at a rate: enough for a percentile of 99."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A statistic of a time that may not exceed a limit."""
+
+    time: str
+    statistic: str
+    limit_s: float
+
+    def missed(self, estimate: ServingEstimate, *, slow: bool = False) -> str:
+        """In words, by how much an answer misses it; "" where it does not. ``slow``: at that end of the interval."""
+        figure: Figure = getattr(estimate, f"{self.time}_s")
+        found_s = getattr(figure, self.statistic)
+        if slow and figure.mean:
+            found_s *= figure.high / figure.mean
+        return f"{self} takes {milliseconds(found_s)}" if found_s > self.limit_s else ""
+
+    def __str__(self) -> str:
+        return self.time if self.statistic == "mean" else f"{self.time}_{self.statistic}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slo:
+    """Bounds that all must hold."""
+
+    bounds: tuple[Bound, ...]
+
+    @classmethod
+    def named(cls, text: str) -> Slo:
+        """Of ``ttft=500ms,tpot=30ms,e2e_p99=20s``: means, or percentiles by their names.
+
+        Raises:
+            LoadError: an unknown time or statistic, one given twice, or a limit that is no time above 0.
+        """
+        bounds = [_bound(part.strip()) for part in text.split(",") if part.strip()]
+        if not bounds:
+            raise LoadError(f"'{shown(text)}' bounds nothing: write it like ttft=500ms,tpot=30ms")
+        if twice := {str(b) for b in bounds if [str(each) for each in bounds].count(str(b)) > 1}:
+            raise LoadError(f"{', '.join(sorted(twice))} is bounded twice: leave out one of them")
+        return cls(bounds=tuple(bounds))
+
+    def missed(self, estimate: ServingEstimate, *, slow: bool = False) -> str:
+        """In words, the bounds that an answer misses, or that its queue grows; "" where it holds all."""
+        found = [bound.missed(estimate, slow=slow) for bound in self.bounds]
+        return ", ".join(text for text in (*found, estimate.diverges) if text)
+
+
+def _bound(text: str) -> Bound:
+    name, equals, limit = (part.strip() for part in text.partition("="))
+    time, _, statistic = name.lower().partition("_")
+    if not equals or time not in TIMES or (statistic or "mean") not in STATISTICS:
+        known = [*TIMES, *(f"{t}_{s}" for t in TIMES for s in STATISTICS)]
+        hint = nearest(name, known) or f": one of {', '.join(TIMES)}, or with _p50, _p90, _p95, _p99"
+        raise LoadError(f"'{shown(text)}' is no bound such as ttft=500ms{hint}")
+    try:
+        limit_s = parse(limit, "s")
+    except UnitError as error:
+        raise LoadError(f"{name}: {error}") from None
+    if not limit_s > 0:
+        raise LoadError(f"{name} = {limit}: give more than 0")
+    return Bound(time=time, statistic=statistic or "mean", limit_s=limit_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What is to be served within an ``slo``: at a rate [requests/s] of all replicas together, or as much as holds."""
+
+    slo: Slo
+    isl: TokenCounts
+    osl: TokenCounts
+    rate_per_s: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A deployment with the largest load that it holds, or with what a rate takes; ``reason`` says why it does not.
+
+    ``holds_when_slow``: at the slow end of the interval too.
+    """
+
+    gpu: str
+    tp: int
+    estimate: ServingEstimate | None = None
+    reason: str = ""
+    holds_when_slow: bool = False
+    price_usd_per_hour: float | None = None
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all devices."""
+        if self.estimate is None or self.price_usd_per_hour is None:
+            return None
+        return self.estimate.devices * self.price_usd_per_hour
+
+
+Deploy = Callable[[str, int], Deployment]
+"""A deployment on a GPU with a degree of tensor parallelism."""
+
+
+def cheapest(deploy: Deploy, gpus: Iterable[str], tps: Iterable[int], demand: Demand) -> list[Choice]:
+    """Every GPU and degree with the largest load that holds, the cheapest first, those that do not at the end.
+
+    Cheapest are the fewest USD a million output tokens, of a rate the fewest USD an hour; where a GPU that holds has no
+    price, the fewest devices, then the most tokens of each.
+
+    Args:
+        deploy: makes a deployment with one replica.
+        gpus: ids.
+        tps: degrees of tensor parallelism.
+        demand: what is to be served.
+    """
+    degrees = sorted(set(tps))
+    found = [_choice(deploy, gpu, tp, demand) for gpu in gpus for tp in degrees]
+    held = [choice for choice in found if choice.estimate is not None]
+    priced = all(choice.price_usd_per_hour is not None for choice in held)
+    held.sort(key=lambda choice: _rank(choice, priced, demand.rate_per_s is not None))
+    return held + [choice for choice in found if choice.estimate is None]
+
+
+def _rank(choice: Choice, priced: bool, at_rate: bool) -> tuple[float, ...]:
+    e = choice.estimate
+    assert e is not None
+    if not priced:
+        return (e.devices, -e.output_tokens_per_s_per_device)
+    return ((choice.usd_per_hour if at_rate else e.usd_per_million_output_tokens) or 0.0, e.devices)
+
+
+def _choice(deploy: Deploy, gpu: str, tp: int, demand: Demand) -> Choice:
+    try:
+        deployment = deploy(gpu, tp)
+        search = _most_clients if demand.rate_per_s is None else _fewest_replicas
+        estimate, reason = search(deployment, demand)
+    except NeusightError as error:
+        return Choice(gpu=gpu, tp=tp, reason=str(error))
+    price = deployment.served.device.price_usd_per_hour
+    slow = estimate is not None and not demand.slo.missed(estimate, slow=True)
+    return Choice(gpu=gpu, tp=tp, estimate=estimate, reason=reason, holds_when_slow=slow, price_usd_per_hour=price)
+
+
+def _most_clients(deployment: Deployment, demand: Demand) -> tuple[ServingEstimate | None, str]:
+    """The answer with the most clients that hold, or why not one does."""
+
+    def at(n: int) -> ServingEstimate:
+        return answer(deployment, closed(n, demand.isl, demand.osl, seed=demand.seed))
+
+    best = at(1)
+    if missed := demand.slo.missed(best):
+        return None, f"too slow: {missed} with one client"
+    low, high, most = 1, 2, most_clients(deployment)
+    while high <= most and not demand.slo.missed(found := at(high)):
+        best, low, high = found, high, 2 * high
+    high = min(high, most + 1)
+    while high - low > max(1, low // FINENESS):
+        middle = (low + high) // 2
+        if demand.slo.missed(found := at(middle)):
+            high = middle
+        else:
+            best, low = found, middle
+    return best, ""
+
+
+def _fewest_replicas(deployment: Deployment, demand: Demand) -> tuple[ServingEstimate | None, str]:
+    """The answer with the fewest replicas that hold a rate, or why none do."""
+    assert demand.rate_per_s is not None
+    if missed := demand.slo.missed(answer(deployment, closed(1, demand.isl, demand.osl, seed=demand.seed))):
+        return None, f"too slow: {missed} with one client"
+
+    def at(n: int) -> ServingEstimate:
+        return answer(replace(deployment, replicas=n), arriving(demand, n * deployment.groups))
+
+    high = 1
+    while demand.slo.missed(found := at(high)):
+        high *= 2
+        if high > REPLICAS:
+            return None, f"too slow: {demand.slo.missed(found)} with {high // 2} replicas"
+    low, best = high // 2, found
+    while high - low > 1:
+        middle = (low + high) // 2
+        if demand.slo.missed(found := at(middle)):
+            low = middle
+        else:
+            best, high = found, middle
+    return best, ""
+
+
+def arriving(demand: Demand, schedulers: int) -> Load:
+    """A load at the demand's rate that lasts for ``ARRIVALS`` requests of each scheduler.
+
+    Raises:
+        LoadError: a demand without a rate.
+    """
+    if demand.rate_per_s is None:
+        raise LoadError("no rate is demanded: give rate_per_s")
+    number = ARRIVALS * schedulers
+    return Open(rate_per_s=demand.rate_per_s, number=number, isl=demand.isl, osl=demand.osl, seed=demand.seed)

@@ -1,0 +1,144 @@
+"""``StepTimePredictor``: times of an engine's passes for simulators, as a regressor in scikit-learn's manner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neusight.devices import DeviceSpec, load_device
+from neusight.errors import LoadError, nearest, shown
+from neusight.executors import Costs, Options, load_executor
+from neusight.executors.base import LINK
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.serving.deployment import Setup
+from neusight.serving.served import Served
+from neusight.workloads.decoders.known import known_decoder
+from neusight.workloads.decoders.steps import Steps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("prompts", "prompt_tokens", "prompt_cached", "decodes", "decode_cached")
+
+
+class StepTimePredictor:
+    """What passes of a served model take, as a regressor that needs no fit.
+
+    >>> steps = {"prompts": [1, 0], "prompt_tokens": [2048, 0], "decodes": [0, 64], "decode_cached": [0, 1500]}
+    >>> StepTimePredictor("Qwen/Qwen3-32B", "h200", tp=2, dtype="fp8").predict(steps)
+
+    Args:
+        model: a name of the hub that is known, a ``config.json``, or its folder.
+        gpu: id of the catalogue or a device file.
+        engine, engine_version, dtype, kv_dtype, tp, pp, ep, dp: fields of ``Setup``.
+        overrides: ``key=value`` changes of the device.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        gpu: str,
+        *,
+        engine: str = "vllm",
+        engine_version: str = "",
+        dtype: str = "",
+        kv_dtype: str = "",
+        tp: int = 1,
+        pp: int = 1,
+        ep: int = 1,
+        dp: int = 1,
+        overrides: Sequence[str] = (),
+    ) -> None:
+        self.model, self.gpu, self.overrides = model, gpu, overrides
+        self.engine, self.engine_version = engine, engine_version
+        self.dtype, self.kv_dtype = dtype, kv_dtype
+        self.tp, self.pp, self.ep, self.dp = tp, pp, ep, dp
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Arguments of the constructor; ``deep`` means nothing, there are none inside of others."""
+        return {name: getattr(self, name) for name in _parameters()}
+
+    def set_params(self, **params: Any) -> StepTimePredictor:
+        """Change arguments of the constructor.
+
+        Raises:
+            LoadError: an unknown one.
+        """
+        for name, value in params.items():
+            if name not in _parameters():
+                raise LoadError(f"unknown parameter '{shown(name)}'{nearest(name, _parameters())}")
+            setattr(self, name, value)
+        return self
+
+    def fit(self, X: Any = None, y: Any = None) -> StepTimePredictor:  # noqa: N803
+        """Nothing: all is known already; so that pipelines and simulators that fit their predictors can hold it."""
+        return self
+
+    def predict(self, X: Mapping[str, Any] | pd.DataFrame) -> np.ndarray:  # noqa: N803
+        """Times of passes [s], shape (n,).
+
+        Args:
+            X: columns of shape (n,) or scalars by the names of ``Steps``: ``prompts`` sequences with ``prompt_tokens``
+                new tokens each behind ``prompt_cached``, ``decodes`` sequences with ``decode_cached`` in the cache;
+                what is missing is 0.
+
+        Raises:
+            LoadError: no or unknown columns, columns of unequal lengths, or entries below 0 or that are no numbers.
+            ModelError, DeviceError: as ``Predictor.deployment``.
+        """
+        steps = Steps.of(**_columns(X))
+        return self.served().predict(steps).latency_s if len(steps) else np.zeros(0)
+
+    def served(self) -> Served:
+        """What passes are priced with, made anew for other parameters."""
+        params = self.get_params()
+        key = tuple(map(str, params.values()))
+        if getattr(self, "_made", (None,))[0] != key:
+            model, gpu, overrides = (params.pop(name) for name in ("model", "gpu", "overrides"))
+            device = load_device(str(gpu), overrides)
+            self._made = (key, Setup(**params).served(known_decoder(str(model)), device, _priced))
+        return self._made[1]
+
+
+def _columns(given: Mapping[str, Any] | pd.DataFrame) -> dict[str, np.ndarray]:
+    names = [str(name) for name in given]
+    if unknown := [name for name in names if name not in COLUMNS]:
+        raise LoadError(f"unknown column '{shown(unknown[0])}'{nearest(unknown[0], COLUMNS)}: {', '.join(COLUMNS)}")
+    if not names:
+        raise LoadError(f"passes without columns: give some of {', '.join(COLUMNS)}")
+    columns = {name: _numbers(name, given[name]) for name in names}
+    if len(lengths := {len(column) for column in columns.values() if column.ndim}) > 1:
+        raise LoadError(f"columns of {sorted(lengths)} rows: give one entry a pass")
+    return columns
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    try:
+        column = np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise LoadError(f"column {name} holds what is no number: give counts of sequences or tokens") from None
+    if column.ndim > 1 or not (np.isfinite(column) & (column >= 0)).all():
+        raise LoadError(f"column {name} holds what is no count: give one dimension of numbers from 0 on")
+    return np.rint(column).astype(np.int64)
+
+
+@cache
+def _parameters() -> tuple[str, ...]:
+    return tuple(name for name in signature(StepTimePredictor.__init__).parameters if name != "self")
+
+
+@cache
+def _executor(kind: str) -> Any:
+    return load_executor(kind)
+
+
+def _priced(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
+    """With the tile models that ship."""
+    kind = LINK if batch.family == "collective" else device.kind
+    found: Costs = _executor(kind).cost(batch, device, Options(), conditions)
+    return found
