@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,9 @@ import numpy as np
 
 from neusight.errors import DataError, NeusightError, nearest, shown
 from neusight.paths import read_json
-from neusight.serving import Deployment, ServingEstimate, TabulatedSteps, answer
+from neusight.serving import Deployment, ServingEstimate, answer
 from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
+from neusight.serving.deployment import priced_together
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
@@ -166,31 +166,21 @@ class _Devices:
         return device_of(gpu, self.beside)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tabled(Deployment):
-    """A deployment whose times of passes others have too: they run the same kernels, under other limits."""
-
-    shared: TabulatedSteps
-
-    @cached_property
-    def tables(self) -> TabulatedSteps:
-        """Those that are shared."""
-        return self.shared
-
-
 def _answers(
     group: Sequence[Question], predictor: Predictor, decoders: _Decoders, devices: _Devices
 ) -> list[tuple[Question, ServingEstimate | NeusightError]]:
-    """Estimates of questions about the same kernels, or why there is none; tables are priced once for all."""
+    """Estimates of questions about the same kernels, or why there is none; passes are priced once for all."""
     first = group[0]
     try:
         decoder, device = decoders.of(first.model, first.weights), devices.of(first.gpu)
     except NeusightError as error:
         return [(question, error) for question in group]
     deployed = [_deployed(question, predictor, decoder, device) for question in group]
-    ready = [found for found in deployed if isinstance(found, Deployment)]
-    tables = _tables(ready) if ready else None
-    return [(question, _asked(question, found, tables)) for question, found in zip(group, deployed, strict=True)]
+    ready = iter(priced_together([found for found in deployed if isinstance(found, Deployment)]))
+    return [
+        (question, _asked(question, next(ready)) if isinstance(found, Deployment) else found)
+        for question, found in zip(group, deployed, strict=True)
+    ]
 
 
 def _deployed(
@@ -206,21 +196,9 @@ def _deployed(
     return deployment
 
 
-def _tables(deployments: Sequence[Deployment]) -> TabulatedSteps:
-    limits = [deployment.limits for deployment in deployments]
-    tokens = max(int(limit.max_num_batched_tokens or 0) for limit in limits)
-    seqs, longest = max(limit.max_num_seqs for limit in limits), max(d.longest for d in deployments)
-    return deployments[0].served.tables(max(tokens, 1), seqs, longest)
-
-
-def _asked(
-    question: Question, found: Deployment | NeusightError, tables: TabulatedSteps | None
-) -> ServingEstimate | NeusightError:
-    if isinstance(found, NeusightError) or tables is None:
-        return found if isinstance(found, NeusightError) else DataError("no tables")
-    given = {f.name: getattr(found, f.name) for f in fields(Deployment)}
+def _asked(question: Question, deployment: Deployment) -> ServingEstimate | NeusightError:
     try:
-        return answer(_Tabled(**given, shared=tables), question.load)
+        return answer(deployment, question.load)
     except NeusightError as error:
         return error
 

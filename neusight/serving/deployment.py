@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import LoadError, ModelError
@@ -95,17 +97,27 @@ class Setup:
         )
 
 
+class PricedTo(NamedTuple):
+    """Limits to which passes are priced: new tokens of one, its sequences, and tokens behind one sequence."""
+
+    max_tokens: int
+    max_num_seqs: int
+    max_len: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
     """``replicas`` of a served model; requests are shared among them, and among the attention groups of each, evenly.
 
-    ``longest`` tokens are those of the longest sequence that is to be served.
+    ``longest`` tokens are those of the longest sequence that is to be served. ``priced_to`` are limits to which passes
+    are priced, where those are not its own; see ``priced_together``.
     """
 
     served: Served
     options: EngineOptions
     longest: int
     replicas: int = 1
+    priced_to: PricedTo | None = None
 
     @property
     def engine(self) -> ServingEngine:
@@ -176,21 +188,20 @@ class Deployment:
     @cached_property
     def tables(self) -> TabulatedSteps:
         """Times of passes, priced once for all deployments of what is served."""
-        return self.served.tables(**self._priced_to)
+        return self.served.tables(**self._priced_to._asdict())
 
     def glance(self, steps: Steps) -> PassCosts:
         """What passes take part by part, looked up: see ``Served.glance``."""
-        return self.served.glance(steps, **self._priced_to)
+        return self.served.glance(steps, **self._priced_to._asdict())
 
     @cached_property
-    def _priced_to(self) -> dict[str, int]:
-        """Limits to which passes are priced: lengths to a power of two, so that loads share what was priced."""
+    def _priced_to(self) -> PricedTo:
+        """Lengths to a power of two, so that loads share what was priced."""
+        if self.priced_to is not None:
+            return self.priced_to
         limits = self.limits
-        return {
-            "max_tokens": int(limits.max_num_batched_tokens or self.longest),
-            "max_num_seqs": limits.max_num_seqs,
-            "max_len": 1 << max(_SHORTEST, self.longest - 1).bit_length(),
-        }
+        tokens = int(limits.max_num_batched_tokens or self.longest)
+        return PricedTo(tokens, limits.max_num_seqs, 1 << max(_SHORTEST, self.longest - 1).bit_length())
 
     def share_of(self, load: Load) -> Load:
         """What one group gets of a load.
@@ -215,3 +226,12 @@ class Deployment:
         if not len(columns["arrival_s"]):
             raise LoadError("the trace has no requests")
         return Trace(**columns)
+
+
+def priced_together(deployments: Sequence[Deployment]) -> list[Deployment]:
+    """Deployments of what is served alike, with other options and lengths: passes are priced once for all of them."""
+    if not deployments:
+        return []
+    own = [deployment._priced_to for deployment in deployments]
+    most = PricedTo(*(max(column) for column in zip(*own, strict=True)))
+    return [replace(deployment, served=deployments[0].served, priced_to=most) for deployment in deployments]
