@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
 
 MODELS = "models.json"
+FULL = 0.97
+"""Share of the KV cache beyond which there is no room for another request."""
 GROUPINGS = (("source",), ("mode",), ("gpu",), ("engine",), ("quantity",), ("source", "quantity"))
 
 
@@ -58,9 +60,9 @@ def evaluate_serving(
     Returns:
         ``rows``, one a cell and quantity (prefill_ms, ttft_ms, tpot_ms, e2e_ms, tokens_per_s): cell, source, gpu,
         n_gpus, engine, model, mode, concurrency, isl, osl, quantity, predicted, low, high, measured, ape, bias, inside
-        (the 90 % interval), fault. ``means`` and ``means_all``: of rows without fault, and of all, by ``by``: count,
-        mean, median, bias, inside. ``assumed``: defaults taken, each with its reason and the number of cells.
-        ``skipped``: cells that are not compared, each with its reason.
+        (the 90 % interval), fault, limited_by. ``means`` and ``means_all``: of rows without fault, and of all, by
+        ``by``: count, mean, median, bias, inside. ``assumed``: defaults taken, each with its reason and the number of
+        cells. ``skipped``: cells that are not compared, each with its reason.
 
     Raises:
         DataError: no such file, a foreign file, an unknown source, or no cell left.
@@ -216,8 +218,18 @@ def compared(question: Question, estimate: ServingEstimate) -> list[dict[str, An
             told
             | {"quantity": quantity, "predicted": predicted, "low": low, "high": high, "measured": measured}
             | {"ape": abs(error), "bias": error, "inside": low <= measured <= high, "fault": question.fault}
+            | {"limited_by": limited_by(estimate, quantity)}
         )
     return rows
+
+
+def limited_by(estimate: ServingEstimate, quantity: str) -> str:
+    """What a figure hangs on, in words: a queue or a cache that is full, and the largest part of its passes."""
+    first = estimate.prefill if quantity in ("prefill_ms", "ttft_ms") else estimate.decode
+    limiter = first or estimate.prefill or estimate.decode
+    full = "a queue that grows" if estimate.diverges else "a full KV cache" if estimate.kv_use > FULL else ""
+    part = f"{limiter.part} {100 * limiter.share:.0f} %, {limiter.resource}" if limiter else ""
+    return "; ".join(said for said in (full, part) if said)
 
 
 def figure_of(question: Question, estimate: ServingEstimate, quantity: str) -> tuple[float, float, float]:

@@ -71,7 +71,7 @@ def test_columns_and_groups(predictor: Predictor, tmp_path: Path) -> None:
     found = evaluated(predictor, tmp_path, *ALL)
     assert list(found["rows"][0]) == [
         *("cell", "source", "gpu", "n_gpus", "engine", "model", "mode", "concurrency", "isl", "osl", "quantity"),
-        *("predicted", "low", "high", "measured", "ape", "bias", "inside", "fault"),
+        *("predicted", "low", "high", "measured", "ape", "bias", "inside", "fault", "limited_by"),
     ]
     assert {r["source"] for r in found["rows"]} == {"lab"}
     by = {m["by"]: sum(r["count"] for r in found["means"] if r["by"] == m["by"]) for m in found["means"]}
