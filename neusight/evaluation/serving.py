@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from neusight.errors import DataError, NeusightError, nearest, shown
 from neusight.paths import read_json
 from neusight.serving import Deployment, ServingEstimate, answer
 from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
-from neusight.serving.deployment import priced_together
+from neusight.serving.deployment import together
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
@@ -91,6 +91,21 @@ def evaluate_serving(
         "assumed": _assumed(questions),
         "skipped": skipped,
     }
+
+
+def deployed_cells(
+    path: Path, predictor: Predictor, models: Path | None = None
+) -> Iterator[list[tuple[Question, Deployment]]]:
+    """Every cell that can be asked with what it deploys, those of the same kernels together.
+
+    Raises:
+        DataError: no such file, or a foreign file.
+    """
+    questions, _ = _questions(_records(Path(path), Picked()))
+    decoders, devices = _Decoders(_models_file(Path(path), models)), _Devices(Path(path))
+    for group in _grouped(questions):
+        found = zip(group, _deployments(group, predictor, decoders, devices), strict=True)
+        yield [(question, deployment) for question, deployment in found if isinstance(deployment, Deployment)]
 
 
 def _records(path: Path, picked: Picked) -> list[dict[str, Any]]:
@@ -171,18 +186,24 @@ class _Devices:
 def _answers(
     group: Sequence[Question], predictor: Predictor, decoders: _Decoders, devices: _Devices
 ) -> list[tuple[Question, ServingEstimate | NeusightError]]:
-    """Estimates of questions about the same kernels, or why there is none; passes are priced once for all."""
+    """Estimates of questions about the same kernels, or why there is none."""
+    found = _deployments(group, predictor, decoders, devices)
+    return [(question, _asked(question, deployment)) for question, deployment in zip(group, found, strict=True)]
+
+
+def _deployments(
+    group: Sequence[Question], predictor: Predictor, decoders: _Decoders, devices: _Devices
+) -> list[Deployment | NeusightError]:
+    """Of questions about the same kernels, whose passes are priced once for all; or why there is none."""
     first = group[0]
     try:
         decoder, device = decoders.of(first.model, first.weights), devices.of(first.gpu)
     except NeusightError as error:
-        return [(question, error) for question in group]
-    deployed = [_deployed(question, predictor, decoder, device) for question in group]
-    ready = iter(priced_together([found for found in deployed if isinstance(found, Deployment)]))
-    return [
-        (question, _asked(question, next(ready)) if isinstance(found, Deployment) else found)
-        for question, found in zip(group, deployed, strict=True)
-    ]
+        return [error] * len(group)
+    found = [_deployed(question, predictor, decoder, device) for question in group]
+    able = [deployment for deployment in found if isinstance(deployment, Deployment)]
+    shared = iter(together(able) if able else ())
+    return [next(shared) if isinstance(deployment, Deployment) else deployment for deployment in found]
 
 
 def _deployed(
@@ -198,9 +219,9 @@ def _deployed(
     return deployment
 
 
-def _asked(question: Question, deployment: Deployment) -> ServingEstimate | NeusightError:
+def _asked(question: Question, deployment: Deployment | NeusightError) -> ServingEstimate | NeusightError:
     try:
-        return answer(deployment, question.load)
+        return deployment if isinstance(deployment, NeusightError) else answer(deployment, question.load)
     except NeusightError as error:
         return error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import LoadError, ModelError
@@ -97,27 +96,19 @@ class Setup:
         )
 
 
-class PricedTo(NamedTuple):
-    """Limits to which passes are priced: new tokens of one, its sequences, and tokens behind one sequence."""
-
-    max_tokens: int
-    max_num_seqs: int
-    max_len: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
     """``replicas`` of a served model; requests are shared among them, and among the attention groups of each, evenly.
 
-    ``longest`` tokens are those of the longest sequence that is to be served. ``priced_to`` are limits to which passes
-    are priced, where those are not its own; see ``priced_together``.
+    ``longest`` tokens are those of the longest sequence that is to be served. ``priced_to`` are the new tokens, the
+    sequences and the longest sequence that passes are priced to at least, see ``together``.
     """
 
     served: Served
     options: EngineOptions
     longest: int
     replicas: int = 1
-    priced_to: PricedTo | None = None
+    priced_to: tuple[int, int, int] = (1, 1, 1)
 
     @property
     def engine(self) -> ServingEngine:
@@ -188,20 +179,21 @@ class Deployment:
     @cached_property
     def tables(self) -> TabulatedSteps:
         """Times of passes, priced once for all deployments of what is served."""
-        return self.served.tables(**self._priced_to._asdict())
+        return self.served.tables(**self._priced_to)
 
     def glance(self, steps: Steps) -> PassCosts:
         """What passes take part by part, looked up: see ``Served.glance``."""
-        return self.served.glance(steps, **self._priced_to._asdict())
+        return self.served.glance(steps, **self._priced_to)
 
     @cached_property
-    def _priced_to(self) -> PricedTo:
-        """Lengths to a power of two, so that loads share what was priced."""
-        if self.priced_to is not None:
-            return self.priced_to
-        limits = self.limits
-        tokens = int(limits.max_num_batched_tokens or self.longest)
-        return PricedTo(tokens, limits.max_num_seqs, 1 << max(_SHORTEST, self.longest - 1).bit_length())
+    def _priced_to(self) -> dict[str, int]:
+        """Limits to which passes are priced: lengths to a power of two, so that loads share what was priced."""
+        limits, (tokens, sequences, longest) = self.limits, self.priced_to
+        return {
+            "max_tokens": max(tokens, int(limits.max_num_batched_tokens or self.longest)),
+            "max_num_seqs": max(sequences, limits.max_num_seqs),
+            "max_len": 1 << max(_SHORTEST, longest - 1, self.longest - 1).bit_length(),
+        }
 
     def share_of(self, load: Load) -> Load:
         """What one group gets of a load.
@@ -228,10 +220,11 @@ class Deployment:
         return Trace(**columns)
 
 
-def priced_together(deployments: Sequence[Deployment]) -> list[Deployment]:
-    """Deployments of what is served alike, with other options and lengths: passes are priced once for all of them."""
-    if not deployments:
-        return []
-    own = [deployment._priced_to for deployment in deployments]
-    most = PricedTo(*(max(column) for column in zip(*own, strict=True)))
-    return [replace(deployment, served=deployments[0].served, priced_to=most) for deployment in deployments]
+def together(deployments: Sequence[Deployment]) -> list[Deployment]:
+    """Deployments of the same model on the same devices by the same engine, under other limits: passes of all are
+    priced once.
+    """
+    limits = [deployment.limits for deployment in deployments]
+    tokens = max(int(limit.max_num_batched_tokens or 1) for limit in limits)
+    sizes = (tokens, max(limit.max_num_seqs for limit in limits), max(d.longest for d in deployments))
+    return [replace(deployment, served=deployments[0].served, priced_to=sizes) for deployment in deployments]
