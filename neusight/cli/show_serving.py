@@ -121,12 +121,15 @@ def _limiter(limiter: Limiter | None) -> str:
 
 def _cost(e: ServingEstimate) -> str:
     if e.usd_per_million_output_tokens is None:
-        return f"unknown: {e.gpu} has no price; --set price_usd_per_hour=2.5USD/h gives it one"
+        return f"unknown: {e.gpu} has no price; --set price=2.5USD/h gives it one"
     return f"{e.usd_per_million_output_tokens:.3g} USD a million output tokens"
 
 
 _KEYS = ("gpu", "dtype", "tp", "replicas", "isl", "osl")
 _LOADS = {"concurrency": "clients", "rate": "req/s", "batch": "batch", "requests": "requests"}
+
+
+_SIZES = {"concurrency": "clients", "rate": "requests/s", "batch": "requests in the batch"}
 
 
 def _table(points: Sequence[Point]) -> None:
@@ -184,9 +187,10 @@ def _choices(choices: Sequence[Choice], slo: str) -> None:
     held = [(c, c.estimate) for c in choices if c.estimate]
     if held:
         best, e = held[0]
-        line(f"{e.model} within {slo}: {e.devices} x {best.gpu}, tp {best.tp}{_replicas(e)}, for {_load(e)}")
+        line(f"{e.model} within {slo}:")
+        _paragraph(f"{e.devices} x {best.gpu}, tp {best.tp}{_replicas(e)}, for {_load(e)}")
         sure = "holds" if best.holds_when_slow else "does NOT hold"
-        line(f"{_cost(e)}; {sure} at the slow end of the 90 % interval")
+        _paragraph(f"cost {_cost(e)}; {sure} at the slow end of the 90 % interval")
         line()
         titles = ("tp", "GPUs", "load", "TTFT", "TPOT", "tok/s\nGPU", "USD/\nMtok", "USD/h", "slow\nend")
         table([Column("gpu"), *(Column(t, right=True) for t in titles)], (_choice_cells(c, e) for c, e in held))
@@ -246,11 +250,14 @@ def draw(points: Sequence[Point], file: Path) -> None:
     for place, (name, found) in enumerate(series.items()):
         xs = [e.output_tokens_per_s_per_user or 0.0 for e in found]
         ys = [e.output_tokens_per_s_per_device for e in found]
-        axes.plot(xs, ys, label=name, linewidth=1.2, markersize=5, **style(place))
+        look = style(place)
+        axes.plot(xs, ys, label=name, linewidth=1.2, markersize=5, **look)
         for x, y, e in zip(xs, ys, found, strict=True):
-            axes.annotate(_size(e), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
+            where: dict[str, Any] = {"xytext": (4, 4), "textcoords": "offset points"}
+            axes.annotate(_size(e), (x, y), fontsize=7, color=look["color"], **where)
     axes.set(xlabel="output tokens/s of each user (1 / TPOT)", ylabel="output tokens/s of each GPU")
-    axes.set_title(points[0].asked["model"], fontsize=10)
+    told = next((words for name, words in _SIZES.items() if name in points[0].asked), "clients")
+    axes.set_title(f"{points[0].asked['model']}; numbers: {told}", fontsize=10)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
