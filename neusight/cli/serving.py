@@ -18,6 +18,7 @@ from neusight.cli.options import (
     named_gpus,
     note_corrections,
 )
+from neusight.errors import shown
 
 
 def serving(
@@ -31,9 +32,9 @@ def serving(
         ),
     ] = "",
     tp: Annotated[str, typer.Option(metavar="N[,N…]", help="GPUs that share every layer. [default: 1]")] = "",
-    pp: Annotated[int, typer.Option(min=1, help="Groups of these that each hold a part of the layers.")] = 1,
-    ep: Annotated[int, typer.Option(min=1, help="GPUs that share out experts whole.")] = 1,
-    dp: Annotated[int, typer.Option(min=1, help="Groups whose attention serves sequences of its own.")] = 1,
+    pp: Annotated[int, typer.Option(min=1, max=4096, help="Groups of these that each hold a part of the layers.")] = 1,
+    ep: Annotated[int, typer.Option(min=1, max=4096, help="GPUs that share out experts whole.")] = 1,
+    dp: Annotated[int, typer.Option(min=1, max=4096, help="Groups whose attention serves sequences of its own.")] = 1,
     replicas: Annotated[str, typer.Option(metavar="N[,N…]", help="Copies of all that, which share the load.")] = "1",
     engine: Annotated[str, typer.Option(help="vllm, sglang or tensorrt-llm.")] = "vllm",
     engine_version: Annotated[str, typer.Option(help="Such as 0.15.1; default: the newest that is known.")] = "",
@@ -43,8 +44,8 @@ def serving(
     kv_dtype: Annotated[str, typer.Option(help="Of the cache, such as fp8; default: that of activations.")] = "",
     isl: Annotated[str, typer.Option(metavar="N[,N…]", help="Tokens of a prompt.")] = "",
     osl: Annotated[str, typer.Option(metavar="N[,N…]", help="Tokens of an answer.")] = "",
-    isl_cv: Annotated[float, typer.Option(min=0, help="Draw prompts: deviation over mean, lognormal.")] = 0.0,
-    osl_cv: Annotated[float, typer.Option(min=0, help="Draw answers: deviation over mean, lognormal.")] = 0.0,
+    isl_cv: Annotated[float, typer.Option(min=0, max=10, help="Draw prompts: deviation over mean, lognormal.")] = 0.0,
+    osl_cv: Annotated[float, typer.Option(min=0, max=10, help="Draw answers: deviation over mean, lognormal.")] = 0.0,
     concurrency: Annotated[
         str, typer.Option(metavar="N[,N…]", help="Clients, each of whom sends a request when the last is answered.")
     ] = "",
@@ -62,11 +63,17 @@ def serving(
     slo: Annotated[
         str, typer.Option(metavar="TIME=LIMIT,…", help="Find the cheapest that holds, as ttft=500ms,tpot_p99=40ms.")
     ] = "",
-    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Requests that run together.")] = None,
-    max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="New tokens of a pass.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(min=1, help="Tokens of the longest sequence.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(min=1, max=1 << 16, help="Requests that run together.")] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(min=1, max=1 << 20, help="New tokens of a pass.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(min=1, max=1 << 24, help="Tokens of the longest sequence.")
+    ] = None,
     chunked_prefill: Annotated[bool, typer.Option(help="Prompts may be cut where a pass is full.")] = True,
-    prefix_cached: Annotated[int, typer.Option(min=0, help="Tokens that all prompts begin with, in the cache.")] = 0,
+    prefix_cached: Annotated[
+        int, typer.Option(min=0, max=1 << 24, help="Tokens that all prompts begin with, in the cache.")
+    ] = 0,
     memory_fraction: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Of memory for the engine; default: its own.")
     ] = None,
@@ -111,6 +118,10 @@ def serving(
     many = at_frontier or any(is_list(text) for text in (gpu, tp, replicas, dtype, isl, osl, concurrency, rate, batch))
     if figure is not None and (slo or not many):
         raise typer.BadParameter("needs several points: add --frontier, or a list", param_hint="--figure")
+    if figure is not None and figure.suffix.lower() not in show_serving.PICTURES:
+        raise typer.BadParameter(f"'{shown(figure)}' is no picture: name it .png, .svg or .pdf", param_hint="--figure")
+    if memory_fraction is not None and not 0 < memory_fraction <= 1:
+        raise typer.BadParameter("is a share of the memory: give more than 0, up to 1", param_hint="--memory-fraction")
     asked = Asked(
         predictor=loaded(tile_models, calibration),
         model=model,

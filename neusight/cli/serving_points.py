@@ -24,6 +24,10 @@ KINDS = ("--batch", "--concurrency", "--rate", "--trace", "--frontier", "--slo",
 _BESIDE = ({"--requests", "--concurrency"}, {"--requests", "--rate"}, {"--slo", "--rate"})
 TPS = (1, 2, 4, 8)
 """Degrees that ``--slo`` looks at, unless told."""
+MOST_REQUESTS, MOST_TOKENS = 100_000, 1 << 21
+"""What is larger is a slip of the keyboard: clients or requests of a batch, tokens of a prompt or an answer."""
+SLOWEST, FASTEST = 1e-6, 1e6
+"""Rates [requests/s], likewise."""
 UNBOUNDED = 16
 """Lengths of a model without a longest sequence are cut at so many times their mean (assumption)."""
 
@@ -66,7 +70,11 @@ class Loads:
         for name in ("--isl", "--osl"):
             if kind != "--trace" and not given[name]:
                 raise typer.BadParameter("is missing: give tokens, such as 1024", param_hint=name)
-        isls, osls = ([0], [0]) if kind == "--trace" else (numbers(texts[0], "--isl"), numbers(texts[1], "--osl"))
+        isls, osls = (
+            ([0], [0])
+            if kind == "--trace"
+            else (_numbers(text, name, MOST_TOKENS) for text, name in zip(texts, ("--isl", "--osl"), strict=True))
+        )
         values = _values(kind, given)
         if kind == "--slo" and max(map(len, (values, isls, osls))) > 1:
             raise typer.BadParameter("is asked for one rate, --isl and --osl at a time", param_hint=kind)
@@ -118,24 +126,32 @@ def _values(kind: str, given: Mapping[str, Any]) -> list[Any]:
 
         return [read_trace(Path(given[kind]).expanduser())]
     if kind in ("--batch", "--concurrency"):
-        return list(numbers(given[kind], kind))
+        return list(_numbers(given[kind], kind, MOST_REQUESTS))
     if kind == "--requests":
         return [given[kind]]
     return rates(given["--rate"]) if given["--rate"] else [None]
+
+
+def _numbers(text: str, option: str, most: int) -> list[int]:
+    found = numbers(text, option)
+    if max(found) > most:
+        raise typer.BadParameter(f"{max(found)} cannot be: give numbers from 1 to {most}", param_hint=option)
+    return found
 
 
 def rates(text: str) -> list[float]:
     """``0.5,4`` as numbers.
 
     Raises:
-        BadParameter: something else, or a number that is not above 0.
+        BadParameter: something else, or a number beyond all reason.
     """
     try:
         found = [float(part) for part in listed(text, "--rate")]
     except ValueError:
         raise typer.BadParameter(f"'{text}' is no list of numbers: write it like 0.5,4", param_hint="--rate") from None
-    if wrong := [rate for rate in found if not 0 < rate < float("inf")]:
-        raise typer.BadParameter(f"{wrong[0]:g} requests/s cannot be: give more than 0", param_hint="--rate")
+    if wrong := [rate for rate in found if not SLOWEST <= rate <= FASTEST]:
+        message = f"{wrong[0]:g} requests/s cannot be: give numbers from {SLOWEST:g} to {FASTEST:g}"
+        raise typer.BadParameter(message, param_hint="--rate")
     return found
 
 
@@ -220,7 +236,9 @@ class Asked:
         asked = asked | ({self.loads.kind.removeprefix("--"): value} if self.loads.kind != "--trace" else {})
         try:
             load = self.loads.load(value, lengths, setup["replicas"] * self.setup["dp"])
-            deployment = self._deployment(asked["gpu"], setup, longest_of(load))
+            # Of what one scheduler gets: its requests are the first of the whole load.
+            longest = longest_of(self.loads.load(value, lengths, 1))
+            deployment = self._deployment(asked["gpu"], setup, longest)
             return Point(asked=asked, estimate=answer(deployment, load))
         except NeusightError as error:
             if not self.many:

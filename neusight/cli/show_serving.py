@@ -17,6 +17,8 @@ from neusight.serving.slo import Choice
 from neusight.units import gib, milliseconds
 
 _NAMES = {"ttft_s": "to first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole answer"}
+PICTURES = (".png", ".svg", ".pdf")
+"""What ``draw`` writes."""
 _PARTS = 5
 """Parts of passes that are named, the largest."""
 
@@ -234,12 +236,10 @@ def draw(points: Sequence[Point], file: Path) -> None:
     """Throughput of each GPU against speed for each user, a line a deployment, the clients beside its points.
 
     Raises:
-        DataError: no point has an answer, or a file that is no picture or cannot be written.
+        DataError: no point has an answer.
     """
     from neusight.experiments.page import canvas, style
 
-    if file.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise DataError(f"{file} is no picture: name it .png, .svg or .pdf")
     series: dict[str, list[ServingEstimate]] = {}
     for point in points:
         if point.estimate and point.estimate.output_tokens_per_s_per_user:
