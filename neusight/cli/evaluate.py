@@ -73,6 +73,41 @@ def models(
 
 
 @app.command()
+def serving(
+    path: Annotated[Path, typer.Argument(metavar="CELLS.parquet", help="Measurements of served language models.")],
+    models: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON of configurations by model; default: models.json beside CELLS."),
+    ] = None,
+    source: Annotated[str, typer.Option(help="Keep cells of this source, the first part of their names.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="Compare so many cells, drawn at random.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draw others.")] = 0,
+    tile_models: TileModels = None,
+    calibration: Calibrations = "",
+    form: Format = "human",
+) -> None:
+    """Compare served language models cell by cell: times to tokens, throughput, under the load that was measured.
+
+    A cell needs gpu, model and what it measured; what else it leaves empty takes defaults, which are shown.
+
+    Examples:
+
+    - `neusight evaluate serving $NEUSIGHT_DATA/serving/cells.parquet --limit 100`
+
+    - `neusight evaluate serving cells.parquet --models models.json --source mlenergy --format csv`
+    """
+    from neusight.cli.output import Output, progress
+    from neusight.evaluation.serving import Picked, evaluate_serving
+
+    predictor = loaded(tile_models, calibration)
+    with progress("predicting") as advance:
+        found = evaluate_serving(path, predictor, models, Picked(source=source, limit=limit, seed=seed), advance)
+    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
+    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
+    Output(form).data(found, found["rows"], lambda: _show_serving(found))
+
+
+@app.command()
 def gate(
     write: Annotated[bool, typer.Option("--write", help="Write the summary anew, for a diff to look at.")] = False,
 ) -> None:
@@ -191,6 +226,32 @@ def _model_cells(row: dict[str, Any]) -> tuple[str, ...]:
 def _mean_cells(row: dict[str, Any]) -> tuple[str, ...]:
     errors = (f"{row['mape']:.1f}", f"{row['max_ape']:.1f}", f"{row['bias']:+.1f}")
     return str(row["count"]), *errors, f"{row['covered']:.0f}", f"{row['inside']:.0f}"
+
+
+def _show_serving(found: dict[str, Any]) -> None:
+    """Errors by what is compared, then what cells do not tell."""
+    from neusight.cli.output import Column, line, table
+
+    line("Errors in percent, of cells without fault and, in the last two columns, of all.")
+    line("inside: within the 90 % interval; bias of tokens_per_s above 0: too many.\n")
+    clean = {_name(row): row for row in found["means"]}
+    numbers = ("cells", "mean", "median", "bias", "inside", "all", "median")
+    columns = [Column("figures"), *(Column(name, right=True) for name in numbers)]
+    table(columns, (_serving_cells(row, clean.get(_name(row))) for row in found["means_all"]))
+    if found["assumed"]:
+        line("\nWhat cells do not tell:\n")
+        columns = [Column("default"), Column("value"), Column("cells", right=True), Column("why", wrap=True)]
+        table(columns, ((r["what"], str(r["value"]), f"{r['count']:,}", r["reason"]) for r in found["assumed"]))
+
+
+def _name(row: dict[str, Any]) -> str:
+    return "all" if row["by"] == "all" else " ".join(str(row[key]) for key in row["by"].split())
+
+
+def _serving_cells(row: dict[str, Any], clean: dict[str, Any] | None) -> tuple[str, ...]:
+    forms = {"count": ",", "mean": ".1f", "median": ".1f", "bias": "+.1f", "inside": ".0f"}
+    figures = ("-" if clean is None else format(clean[key], form) for key, form in forms.items())
+    return _name(row), *figures, f"{row['count']:,}", f"{row['median']:.1f}"
 
 
 def bench(

@@ -1,11 +1,13 @@
 """Predicted against measured; all errors in percent.
 
 ``evaluate_kernels(path, predictor)``: kernels by GPU, operator and dtype; ``compare_kernels(frame, gpu, predictor)``:
-kernel by kernel. ``evaluate_models(path, configs, predictor)``: whole models row by row. ``gate`` holds the predictor
+kernel by kernel. ``evaluate_models(path, configs, predictor)``: whole models row by row. ``evaluate_serving(path,
+predictor)``: served language models cell by cell. ``gate`` holds the predictor
 that ships against what it said before.
 """
 
 from neusight.evaluation.kernels import compare_kernels, evaluate_kernels
 from neusight.evaluation.models import evaluate_models
+from neusight.evaluation.serving import Picked, evaluate_serving
 
-__all__ = ["compare_kernels", "evaluate_kernels", "evaluate_models"]
+__all__ = ["Picked", "compare_kernels", "evaluate_kernels", "evaluate_models", "evaluate_serving"]

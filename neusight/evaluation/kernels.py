@@ -36,7 +36,7 @@ def evaluate_kernels(
         without the launch, against what was measured without it, or what is left of launches that grew along the table;
         None where neither is known). ``by_family`` the same by
         family and dtype, ``total`` over all rows. Repetitions of a measurement count once. ``skipped``: gpu, family,
-        dtype, count and reason of rows that are no single kernel, or in a dtype that is none or that the GPU lacks.
+        dtype, count and reason of rows in a dtype that is none or that the GPU lacks.
 
     Raises:
         DataError: no such file, a foreign one, or no row of that split.
@@ -120,8 +120,9 @@ def compared_by_gpu(
 
 
 def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predictor) -> pd.DataFrame:
-    """One GPU's rows of ``load_kernels``: gpu, family, op (of collectives who runs what), dtype, and in ms measured, predicted, bound, low and high;
-    without the launch ``executed`` (measured; NaN where it was not) and ``execution`` (predicted).
+    """One GPU's rows of ``load_kernels``: gpu, family, op, dtype, and in ms measured, predicted, bound, low and high;
+    without the launch ``executed`` (measured; NaN where it was not) and ``execution`` (predicted). Of collectives
+    the op says who runs what.
 
     Where launches grew along the table, ``executed`` is what is left of the latency without them.
     """

@@ -13,12 +13,8 @@ from neusight.executors.costs import Costs
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
 
-_HOMES = {
-    "gpu": "neusight.executors.gpu.predictor",
-    "tensordash": "neusight.executors.tensordash.device",
-    "link": "neusight.executors.link.executor",
-}
-LINK = "link"
+_HOMES = {"gpu": "neusight.executors.gpu.predictor", "tensordash": "neusight.executors.tensordash.device"}
+LINK, _LINK_HOME = "link", "neusight.executors.link.executor"
 """What answers collectives, whatever kind of device they join."""
 
 
@@ -73,6 +69,8 @@ def load_executor(kind: str, tile_models: Path | None = None, calibrations: Path
     Raises:
         DeviceError: an unknown kind. ArtifactError: what it loads is damaged.
     """
+    if kind == LINK:
+        return import_module(_LINK_HOME).load(tile_models, calibrations)
     if kind not in _HOMES:
         raise DeviceError(f"no executor for devices of kind '{kind}': one of {', '.join(_HOMES)}")
     return import_module(_HOMES[kind]).load(tile_models, calibrations)

@@ -43,7 +43,9 @@ class Costs:
     overhead_s: np.ndarray
     utilisation: np.ndarray
     limiter: np.ndarray
-    """``compute``, ``dram``, ``l2`` or ``power``: the resource that takes longest; ``launch`` where the launch does."""
+    """``compute``, ``dram``, ``l2`` or ``power``: the resource that takes longest; ``launch`` where the launch does. Of
+    collectives ``link``, where bytes on their way take most of the time, or ``latency``.
+    """
     tile: np.ndarray
     """Tile shape as text, ``128x64``."""
     tile_count: np.ndarray

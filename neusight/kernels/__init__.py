@@ -4,6 +4,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import (
     KERNEL_CLASSES,
     Attention,
+    Collective,
     Conv2d,
     Elementwise,
     Gemm,
@@ -23,6 +24,7 @@ __all__ = [
     "DTYPE_BYTES",
     "KERNEL_CLASSES",
     "Attention",
+    "Collective",
     "Conditions",
     "Conv2d",
     "Elementwise",

@@ -47,7 +47,8 @@ class Limiter:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingEstimate:
-    """The answer. Times in seconds; rates are of all replicas together.
+    """The answer. Times in seconds; rates are of all replicas together, those over the whole load with its ramps, and
+    ``steady`` of the middle half of its output.
 
     ``prefill`` and ``decode`` tell what passes with prompts and passes that only generate are limited by. ``diverges``
     says in words that the load outgrows the deployment, ``warnings`` what was assumed.
@@ -67,6 +68,7 @@ class ServingEstimate:
     itl_s: Figure
     e2e_s: Figure
     output_tokens_per_s: Figure
+    steady_output_tokens_per_s: Figure
     requests_per_s: float
     total_tokens_per_s: float
     mean_batch: float
@@ -231,6 +233,7 @@ def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes:
         itl_s=ends.time(lambda r: r.itl_s),
         e2e_s=ends.time(lambda r: r.e2e_s),
         output_tokens_per_s=rate,
+        steady_output_tokens_per_s=ends.rate(lambda r: r.steady_output_tokens_per_s, groups),
         requests_per_s=groups * run.requests_per_s,
         total_tokens_per_s=rate.mean * (1.0 + per_token),
         mean_batch=run.mean_batch,

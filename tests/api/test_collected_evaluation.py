@@ -99,14 +99,15 @@ def test_what_cannot_be_compared_is_skipped_with_its_reason(predictor: Predictor
     pd.DataFrame([nccl | {"bytes": 1024, "latency_ms": 0.01, "sample": "x"}]).to_parquet(folder / "nccl.parquet")
     found = evaluate_kernels(tmp_path, predictor)
     skipped = {(row["family"], row["dtype"]): (row["count"], row["reason"]) for row in found["skipped"]}
-    assert skipped.keys() == {("attention", "bfloat16"), ("nccl", "half")}
+    assert skipped.keys() == {("attention", "bfloat16")}
     assert skipped["attention", "bfloat16"][0] == ROWS
     assert "t4 does not compute in bfloat16" in skipped["attention", "bfloat16"][1]
-    assert skipped["nccl", "half"] == (1, "nccl is no single kernel")
     # Copies need no arithmetic: every device has them.
-    assert {(row["family"], row["dtype"]) for row in found["by_family"]} >= {("memory", "bfloat16")}
-    with pytest.raises(DataError, match="nccl is no single kernel"):
-        evaluate_kernels(folder / "nccl.parquet", predictor)
+    assert {(row["family"], row["dtype"]) for row in found["by_family"]} >= {("memory", "bfloat16"), ("nccl", "half")}
+    assert [row["op"] for row in found["rows"] if row["family"] == "nccl"] == ["nccl all_reduce"]
+    alone = write_rows(tmp_path / "alone.parquet", t4[t4["dtype"] == "bfloat16"])
+    with pytest.raises(DataError, match="t4 does not compute in bfloat16"):
+        evaluate_kernels(alone, predictor)
 
 
 def test_a_device_that_neither_the_set_nor_the_catalogue_has(predictor: Predictor, made: Path, tmp_path: Path) -> None:

@@ -120,14 +120,14 @@ def test_files_beside_the_tables_are_hashed(own):
     assert changed == {"collection.json", "devices/stand-in.toml", "skipped.parquet"}
 
 
-def test_collectives_are_no_kernels_but_part_of_the_set(own):
+def test_collectives_are_part_of_the_set(own):
     rows = [{"sample": f"nccl-{n}", "gpu": "stand-in", "latency_ms": 0.01 * n, **NCCL, "bytes": n} for n in (1, 2)]
     pd.DataFrame(rows).to_parquet(own / "kernels" / "nccl.parquet")
     frame = load_kernels(own)
     assert (frame["family"] == "nccl").sum() == 2
     assert verify(own).ok and verify(own).tables["coverage"].loc[("nccl", "nccl"), "float16"] == 2
-    with pytest.raises(DataError, match="rows of 'nccl' are no single kernels"):
-        to_batches(frame)
+    ((batch, _),) = to_batches(frame[frame["family"] == "nccl"])
+    assert batch.family == "collective" and list(batch["bytes"]) == [1, 2]
     pd.DataFrame([*rows, rows[0]]).to_parquet(own / "kernels" / "nccl.parquet")
     assert len(load_kernels(own, ["nccl"])) == 2 and not verify(own).ok
 

@@ -92,8 +92,8 @@ def test_a_shape_that_is_none_is_located(rows):
 def test_an_unknown_dtype_and_a_family_without_kernel_are_refused(rows):
     with pytest.raises(DataError, match="dtype 'nvfp4'"):
         to_batches(rows({"dtype": "nvfp4"}))
-    with pytest.raises(DataError, match="rows of 'nccl' are no single kernels"):
-        to_batches(rows({}).assign(family="nccl"))
+    with pytest.raises(DataError, match="rows of 'fft' are no kernels"):
+        to_batches(rows({}).assign(family="fft"))
 
 
 def test_generation_attends_to_the_cache_and_itself(parquet, rows):

@@ -226,20 +226,22 @@ ROWS = {
         **{"attention_generation": 287, "attention_mla": 46, "attention_sparse": 42},
         **{"gemm": 110, "grouped_gemm": 136},
     },
-    "llm-serving": {"attention_context": 501011, "attention_generation": 471637, "gemm": 969353, "moe": 744177},
+    "llm-serving": {
+        **{"attention_context": 501011, "attention_generation": 471637, "gemm": 969353, "moe": 744177},
+        **{"nccl": 2016, "allreduce": 1380},
+    },
     "llmservingsim": {"attention_context": 19296, "gemm": 149504, "pointwise": 59392},
     "neusight-fp32": {"conv2d": 24662, "elementwise": 120058, "gemm": 141321, "row_reduction": 19966},
-    "vidur-llm": {"gemm": 62088, "pointwise": 22189},
+    "vidur-llm": {"gemm": 62088, "pointwise": 22189, "collectives": 20382},
 }
 
 
 def test_every_measured_table_is_read(data, subtests):
     tables = set(data.glob("*/kernels/*.parquet"))
-    others = {path for path in tables if path.stem in ("nccl", "allreduce", "collectives")}
-    assert {f"{p.parent.parent.name}/{p.stem}" for p in tables - others} == {
+    assert {f"{p.parent.parent.name}/{p.stem}" for p in tables} == {
         f"{name}/{table}" for name, counts in ROWS.items() for table in counts
     }
-    for path in sorted(tables - others):
+    for path in sorted(tables):
         with subtests.test(table=f"{path.parent.parent.name}/{path.stem}"):
             frame = load_kernels(path)
             assert len(frame) == ROWS[path.parent.parent.name][path.stem]
@@ -254,7 +256,7 @@ def check_rows(batch: KernelBatch, rows: pd.DataFrame) -> None:
         assert np.isfinite(column).all()
     assert (work.read_bytes > 0).all()
     assert (work.write_bytes > 0).all()
-    assert (work.flops > 0).all() or batch.family == "memory"
+    assert (work.flops > 0).all() or batch.family in ("memory", "collective")
     gpu = rows["gpu"].mode()[0]
     own = (rows["gpu"] == gpu).to_numpy()
     found = conditions_of(rows[own], batch.take(own), device_of(gpu, {}))
@@ -263,8 +265,33 @@ def check_rows(batch: KernelBatch, rows: pd.DataFrame) -> None:
     assert (found.engine != "").all()
 
 
-def test_collectives_name_a_machine_and_are_no_kernels(data):
+def test_collectives_name_a_machine(data):
     frame = load_kernels(data / "vidur-llm" / "kernels" / "collectives.parquet")
     assert set(frame["gpu"]) == {"a100-sxm-80gb", "a100-pcie-80gb", "h100-sxm-80gb", "h100-nvl-94gb"}
-    with pytest.raises(DataError, match="rows of 'collectives' are no single kernels"):
-        to_batches(frame)
+
+
+ROW = {"gpu": "l40s", "num_gpus": 4, "bytes": 4096, "latency_ms": 0.01}
+OWN = {"framework": "vllm", "version": "1", "kernel": "custom"}
+
+
+@pytest.mark.parametrize(
+    ("told", "op", "engine", "timing"),
+    [
+        ({"nccl_version": "2", "collective": "alltoall", "dtype": "half"}, "all_to_all", "torch", "profiler"),
+        ({**OWN, "mode": "graph"}, "all_reduce", "vllm", "graph"),
+        ({**OWN, "mode": "eager"}, "all_reduce", "vllm", "stream"),
+    ],
+)
+def test_who_runs_a_collective_and_how_it_is_timed(parquet, told, op, engine, timing):
+    frame = load_kernels(parquet(pd.DataFrame([ROW | told]), "rows.parquet"))
+    ((batch, _),) = to_batches(frame)
+    found = conditions_of(frame, batch, device_of("l40s", {}))
+    assert batch.columns["op"][0] == op and (batch["ranks"][0], batch["per_node"][0]) == (4, 0)
+    assert (found.engine[0], found.timing[0]) == (engine, timing)
+
+
+def test_ranks_of_several_nodes(parquet):
+    row = {"node": "a100_dgx", "collective": "all_reduce", "num_gpus": 16, "devices_per_node": 8, "bytes": 4096}
+    frame = load_kernels(parquet(pd.DataFrame([row | {"latency_ms": 0.1}]), "rows.parquet"))
+    ((batch, _),) = to_batches(frame)
+    assert (frame["gpu"][0], batch["ranks"][0], batch["per_node"][0]) == ("a100-sxm-80gb", 16, 8)

@@ -136,6 +136,7 @@ MISTAKES: list[tuple[str, str, type[NeusightError], list[str]]] = [
     ("max_threads_per_sm = 1536", "max_threads_per_sm = 16", DeviceError, ["max_threads_per_sm", "warp_size"]),
     ('kind = "pcie"', 'kind = "pcie3"', DeviceError, ["kind in links", "pcie"]),
     ('bandwidth = "31.5 GB/s"', 'bandwidth = "31.5 GB"', UnitError, ["links.bandwidth", "unit 'GB'"]),
+    ('bandwidth = "31.5 GB/s"\n', 'bandwidth = "31.5 GB/s"\ntopology = "rng"\n', DeviceError, ["topology", "bridge"]),
     ('bandwidth = "31.5 GB/s"\n', "", DeviceError, ["links", "bandwidth missing"]),
     ('name = "NVIDIA L4"', 'name = ""', DeviceError, ["name", "text"]),
     ('aliases = ["NVIDIA L4"]', 'aliases = "NVIDIA L4"', DeviceError, ["aliases", "list of strings"]),
@@ -186,6 +187,14 @@ def test_links_of_a_variant() -> None:
     spec = load_device("h100-sxm-80gb", ["links.nvlink=900GB/s", "links.xe-link=1GB/s"])
     speed = {link.kind: link.bandwidth_bytes_per_s for link in spec.links}
     assert speed == {"pcie": 63e9, "nvlink": 900e9, "xe-link": 1e9}
+
+
+def test_how_links_join_devices() -> None:
+    joined = {gpu: load_device(gpu).links[0].joins for gpu in ("h100-sxm-80gb", "h100-pcie-80gb", "v100-sxm2-32gb")}
+    assert joined == {"h100-sxm-80gb": "switch", "h100-pcie-80gb": "bridge", "v100-sxm2-32gb": "mesh"}
+    assert (load_device("l4").links[0].joins, load_device("mi300x").links[0].joins) == ("host", "mesh")
+    faster = load_device("a40", ["links.nvlink=900GB/s"])
+    assert {link.kind: link.joins for link in faster.links} == {"nvlink": "bridge", "pcie": "host"}
 
 
 def test_a_variant_written_and_read_stays_a_variant(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from neusight.executors import Costs, EnergyUse
 from neusight.kernels import KernelBatch
 
-LIMITERS = ("compute", "dram", "l2", "power", "launch")
+LIMITERS = ("compute", "dram", "l2", "power", "launch", "link", "latency")
 
 
 def faults(found: Costs, batch: KernelBatch) -> list[str]:

@@ -21,10 +21,12 @@ KINDS = [("sglang", "triton"), ("sglang", "cutlass"), ("vllm", "triton"), ("vllm
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s")
 
 
-def layers(dtype: str = "bfloat16", distribution: str = "balanced", scaling: str = "") -> KernelBatch:
+def layers(
+    dtype: str = "bfloat16", distribution: str = "balanced", scaling: str = "", weight_dtype: str = ""
+) -> KernelBatch:
     return KernelBatch.from_columns(
         "moe", tokens=TOKENS, hidden=4096, ffn=1536, experts=64, all_experts=128, top_k=8, dtype=dtype,
-        distribution=distribution, scaling=scaling,
+        distribution=distribution, scaling=scaling, weight_dtype=weight_dtype,
     )  # fmt: skip
 
 
@@ -97,3 +99,16 @@ def test_constants_say_where_their_prior_comes_from() -> None:
     stated = {name: prior for name, prior in priors(DEFAULT).items() if name.startswith("moe.")}
     assert len(stated) == 15
     assert all(prior.why and prior.spread > 0 for prior in stated.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_weights_are_read_faster_and_computed_alike(kind: tuple[str, str]) -> None:
+    """Of few tokens nearly all bytes are weights."""
+    device, conditions = load_device("h100-sxm-80gb"), taken(kind)
+    wide, same, narrow = (
+        moe_times(layers(weight_dtype=dtype), device, conditions, DEFAULT) for dtype in ("", "bfloat16", "int4")
+    )
+    assert same.dram_s.tolist() == wide.dram_s.tolist()
+    assert (narrow.dram_s < wide.dram_s).all()
+    assert narrow.dram_s[0] == pytest.approx(wide.dram_s[0] / 4.0, rel=0.02)
+    assert (narrow.compute_s > 0.9 * wide.compute_s).all()

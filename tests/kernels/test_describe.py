@@ -3,6 +3,7 @@
 from neusight.kernels import (
     KERNEL_CLASSES,
     Attention,
+    Collective,
     Conv2d,
     Elementwise,
     Gemm,
@@ -42,6 +43,8 @@ WORDS: dict[Kernel, str] = {
     RowReduction(op="softmax", rows=4, cols=8, flops=1, **MOVED): "softmax 4x8",
     Elementwise(op="relu", elements=1000, flops=1000, **MOVED): "relu 1000",
     Memory(op="copy", elements=7, **MOVED): "copy 7",
+    Collective(ranks=8, bytes=4096): "all_reduce 4096 B over 8",
+    Collective(ranks=16, per_node=8, bytes=4096): "all_reduce 4096 B over 16 of 8 a node",
     Optimizer(op="sgd_fused", elements=7, tensors=2, flops=1, **MOVED): "sgd_fused 7 in 2",
 }
 

@@ -37,7 +37,6 @@ class Family:
     ffn_bias: bool | str = False
     qk_norm: str = ""
     qk_norm_key: str = ""
-    qk_norm_weights: int = 1
     every: int = 0
     sinks: bool = False
     gated_attention: bool = False
@@ -230,7 +229,6 @@ def _attention(keys: Keys, family: Family, kv_heads: int, window: int) -> SelfAt
         out_bias=says(keys, family.out_bias),
         qk_norm=own,
         qk_norm_op=family.norm.op if normed else "rms_norm",
-        qk_norm_weights=family.qk_norm_weights,
         gated=family.gated_attention,
         sinks=family.sinks,
     )
@@ -273,10 +271,10 @@ def _chunks(keys: Keys, depth: int) -> list[int]:
 
 
 def sparse_layers(keys: Keys, depth: int) -> list[bool]:
-    """Which layers have experts.
+    """Which layers have experts: as listed, or by the rule of the keys that are there.
 
     Raises:
-        ModelError: experts of which a token takes none or more than there are.
+        ModelError: a list that is shorter than the model is deep.
     """
     many = keys.size("num_experts", 0)
     if not many:

@@ -219,7 +219,8 @@ class CompressedAttention:
     """Attention over a window and keys that each stand for ``ratio`` tokens (DeepSeek-V4); ratio 0: the window alone.
 
     One key, which is its own value, serves all heads. Of compressed keys, the ``indexer``'s choice is seen, or all.
-    The output goes through ``groups`` matrices of rank ``out_rank``. An approximation: see ``families.compressed``.
+    The output goes through ``groups`` matrices of rank ``out_rank``. What its step counts is told in
+    ``mixers``.
     """
 
     heads: int

@@ -11,7 +11,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import operator
 from neusight.kernels.precision import DTYPE_BYTES
 from neusight.workloads.decoders.columns import Made, Rank, arithmetic
-from neusight.workloads.decoders.layers import Experts, FeedForward, shared_evenly
+from neusight.workloads.decoders.layers import Experts, FeedForward, Projection, shared_evenly
 
 ROUTED = "uniform"
 """How tokens fall on experts, unless told: each at random, which routers that were trained to balance come near."""
@@ -42,6 +42,8 @@ def _mixture(part: Experts, rank: Rank) -> Iterator[Made]:
     yield "routing", _routing(part, rank), rank.runs
     if part.shared:
         yield from _dense(part.shared, rank, "shared ")
+    if part.shared_gate:
+        yield rank.projected(Projection(what="shared gate", k=rank.hidden, parts=(1,), kind="router"))
     yield from _handed_out(part, rank)
     yield "experts", _experts(part, rank), rank.runs
     yield from _handed_back(part, rank)

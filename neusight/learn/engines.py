@@ -1,0 +1,298 @@
+"""``neusight fit --engines``: what serving engines add to their kernels, from measured runs.
+
+A measured time is a sum over the passes of a run: kernels by group, each with the engine's factor, and host time by the
+pass, the sequence and the layer of experts. What a run is made of comes from a simulation with the constants so far;
+simulation and fit are repeated, since faster passes run with fewer sequences.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.errors import NeusightError
+from neusight.learn.physics.solve import Rows, Solution, solve
+from neusight.serving.cells import Question
+from neusight.serving.deployment import Deployment
+from neusight.serving.engines import GROUPS, HOST, with_constants
+from neusight.serving.run import Run
+from neusight.serving.simulate import simulate
+from neusight.workloads.decoders.steps import Steps
+
+NAMES = (*HOST, *GROUPS)
+PRIORS: dict[str, tuple[float, float]] = {
+    "pass_s": (1e-3, 1.5),
+    "rank_s": (5e-4, 1.5),
+    "sequence_s": (2e-5, 1.5),
+    "mixture_s": (5e-5, 1.5),
+    "products": (1.0, 0.1),
+    "experts": (1.0, 0.2),
+    "context": (1.0, 0.1),
+    "decode": (1.0, 0.3),
+    "collectives": (1.0, 0.3),
+    "rest": (1.0, 0.1),
+}
+"""Centre and spread of the logarithm. Host times: orders of magnitude of a Python loop, of a process that waits for
+others, of the bookkeeping of a request, of a few launches. Factors: kernels were timed by themselves in graphs of the
+same engines. Versions differ most in decode attention and in ranks that wait for each other; of prompts' attention and
+of small kernels runs tell little, so that those stay near what was measured."""
+ROWS = 48
+"""Passes of a run that are priced, one after the other, for the sums over all of them."""
+GROUP_WEIGHT = 6.0
+"""Cells that a model on a GPU counts as: more of them differ in their load alone."""
+MOST_STEPS = 40
+
+Report = Callable[[str, int, int, float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """A measured time [s], and by ``NAMES`` what each constant is multiplied with in it: ``terms @ constants`` is it.
+
+    ``alike`` are cells that share what no constant explains: a model on a GPU. ``era`` is the engine's.
+    """
+
+    cell: str
+    era: str
+    gpu: str
+    alike: str
+    seconds: float
+    terms: np.ndarray
+
+
+Cells = Iterable[tuple[Question, Deployment]]
+
+
+def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | None = None) -> EngineFit:
+    """Constants of all engines.
+
+    Args:
+        cells: called once a round for measured cells with what they deployed.
+        rounds: of simulation and fit; the first runs with the constants that ship.
+        report: called with progress.
+    """
+    fitted: dict[str, FittedEngine] = {}
+    observations: list[Observation] = []
+    for number in range(rounds):
+        observations = observe(cells(), fitted, report, number + 1)
+        fitted = fit_eras(observations)
+    return EngineFit(engines=fitted, observations=observations)
+
+
+def observe(cells: Cells, fitted: Mapping[str, FittedEngine], report: Report | None, number: int) -> list[Observation]:
+    """What cells tell, simulated with constants that were fitted before; cells that cannot be simulated tell nothing."""
+    found = []
+    for question, deployment in cells:
+        try:
+            seen = observed(question, with_fitted(deployment, fitted))
+        except NeusightError:
+            continue
+        if seen is not None:
+            found.append(seen)
+            if report and len(found) % 100 == 0:
+                report(f"round {number}: cells", len(found), 0, float("nan"))
+    return found
+
+
+def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> Deployment:
+    """The same with constants of its engine's era, where they were fitted."""
+    found = fitted.get(deployment.engine.era)
+    if found is None:
+        return deployment
+    engine = with_constants(deployment.engine, found.values)
+    return replace(deployment, served=replace(deployment.served, engine=engine))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFit:
+    """Constants by era, and what they were fitted to."""
+
+    engines: dict[str, FittedEngine]
+    observations: list[Observation]
+
+    def without(self, gpus: Collection[str]) -> dict[str, FittedEngine]:
+        """Constants of every era that was observed, fitted without some GPUs."""
+        kept = [o for o in self.observations if o.gpu not in gpus]
+        fitted, common = fit_eras(kept), fit_era(kept)
+        eras = {o.era for o in self.observations}
+        return {era: found_for(era, fitted, common) for era in sorted(eras)}
+
+    def save(self, file: Path, data: Mapping[str, str]) -> None:
+        """Write constants by era, with the hashes of the files that they come from."""
+        engines = {era: found.to_dict() for era, found in self.engines.items()}
+        file.write_text(json.dumps({"engines": engines, "data": dict(data)}, indent=1) + "\n", encoding="utf-8")
+
+
+def observed(question: Question, deployment: Deployment) -> Observation | None:
+    """What a cell tells of its engine, by a simulation of it: the time of a batch or of all requests, of a token where
+    clients wait for answers or arrive by themselves; None where it measured neither.
+    """
+    share = deployment.share_of(question.load)
+    run = simulate(share, deployment.limits, deployment.tables)
+    measured, passes = question.measured, run.passes
+    seconds, weight = 0.0, passes.count.astype(float)
+    if question.mode in ("closed", "rate") and "tpot_ms" in measured:
+        seconds, weight = measured["tpot_ms"] / 1e3, _of_a_token(run, question.median)
+    elif "e2e_ms" in measured and question.mode == "static":
+        seconds = measured["e2e_ms"] / 1e3
+    elif question.mode == "static" and ("prefill_ms" in measured or "ttft_ms" in measured):
+        seconds, weight = measured.get("prefill_ms", measured.get("ttft_ms", 0.0)) / 1e3, weight * (passes.prompts > 0)
+    elif question.mode != "rate" and "tokens_per_s" in measured:
+        seconds = float(run.output_tokens.sum()) * deployment.groups / measured["tokens_per_s"]
+    if not seconds:
+        return None
+    return Observation(
+        cell=question.cell,
+        era=deployment.engine.era,
+        gpu=question.gpu,
+        alike=f"{question.source} {question.model} {question.weights} {question.gpu} {question.n_gpus}",
+        seconds=seconds,
+        terms=summed(deployment, run, weight),
+    )
+
+
+def _of_a_token(run: Run, median: bool) -> np.ndarray:
+    """How often each row of passes stands between two tokens of a sequence on average, or in the middle of all."""
+    passes = run.passes
+    decoding = (passes.decodes * passes.count).astype(float)
+    if not median:
+        # Passes for prompts alone delay all that generate.
+        return np.asarray(np.where(passes.decodes > 0, decoding, passes.running * passes.count) / decoding.sum())
+    plain = np.where(passes.prompts > 0, 0.0, decoding)
+    return np.asarray((plain if plain.any() else decoding) / (plain.sum() or decoding.sum()))
+
+
+def summed(deployment: Deployment, run: Run, weight: np.ndarray) -> np.ndarray:
+    """Terms of the sum over a run's passes, each ``weight`` times, shape (m,); by ``NAMES``."""
+    lasts = run.passes.lasts_s * weight / np.maximum(run.passes.count, 1)
+    ends = np.cumsum(lasts)
+    picked = np.unique(np.searchsorted(ends, (np.arange(ROWS) + 0.5) / ROWS * ends[-1]))
+    standing = np.searchsorted(ends[picked], ends).clip(max=len(picked) - 1)
+    # A sampled pass stands for the time of its neighbours, so that the sum is exact where it equals them.
+    each = np.bincount(standing, lasts) / (run.passes.lasts_s / np.maximum(run.passes.count, 1))[picked]
+    steps = steps_of(run, picked)
+    costs = deployment.served.predict(steps)
+    return each @ terms_of(deployment, steps, costs.groups_s)
+
+
+def steps_of(run: Run, picked: np.ndarray) -> Steps:
+    """The composition of some passes."""
+    passes = run.passes
+    prompts = passes.prompts[picked]
+    return Steps.of(
+        prompts=prompts,
+        prompt_tokens=-(-passes.prompt_tokens[picked] // np.maximum(prompts, 1)),
+        decodes=passes.decodes[picked],
+        decode_cached=passes.kv_tokens[picked] // np.maximum(passes.running[picked], 1),
+    )
+
+
+def terms_of(deployment: Deployment, steps: Steps, groups_s: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Terms of single passes, shape (n, constants)."""
+    ones = np.ones(len(steps))
+    ranks, mixtures = deployment.served.sharding.devices, deployment.served.mixtures
+    host = {
+        "pass_s": ones,
+        "rank_s": ones * (ranks > 1),
+        "sequence_s": ones * steps.sequences,
+        "mixture_s": ones * mixtures,
+    }
+    return np.stack([*(host[name] for name in HOST), *(groups_s[group] for group in GROUPS)], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedEngine:
+    """Constants of an era with deviations of their logarithms; ``spread`` of what they leave unexplained: the mean of a
+    model on a GPU and a cell beside it, in one.
+    """
+
+    values: dict[str, float]
+    deviations: dict[str, float]
+    spread: float
+    cells: int
+    gpus: list[str]
+    error: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, rounded."""
+        return {
+            "values": {name: float(f"{value:.4g}") for name, value in self.values.items()}
+            | {"spread": float(f"{self.spread:.3g}")},
+            "deviations": {name: float(f"{d:.3g}") for name, d in self.deviations.items()},
+            "cells": self.cells,
+            "gpus": self.gpus,
+            "error": round(self.error, 4),
+        }
+
+
+def fit_era(observations: Sequence[Observation], centre: Mapping[str, float] | None = None) -> FittedEngine:
+    """Constants of one era.
+
+    Args:
+        observations: of it.
+        centre: where priors are centred, as what all eras have in common; their spreads are then a third.
+    """
+    terms = np.stack([o.terms for o in observations])
+    seconds = np.array([o.seconds for o in observations])
+    middle = np.log([(centre or {}).get(name, PRIORS[name][0]) for name in NAMES])
+    width = np.array([PRIORS[name][1] for name in NAMES]) / (3.0 if centre else 1.0)
+
+    def evaluate(place: np.ndarray) -> np.ndarray:
+        return np.log(terms @ np.exp(place))
+
+    def jacobian(place: np.ndarray) -> np.ndarray:
+        parts = terms * np.exp(place)
+        return parts / parts.sum(axis=1, keepdims=True)
+
+    rows = _rows(observations, np.log(seconds))
+    found = solve(rows, evaluate, jacobian, {"centre": middle, "spread": width}, steps=MOST_STEPS)
+    return FittedEngine(
+        values=dict(zip(NAMES, np.exp(found.place).tolist(), strict=True)),
+        deviations=dict(zip(NAMES, np.sqrt(np.diag(found.covariance)).tolist(), strict=True)),
+        spread=_spread(rows, found, evaluate(found.place)),
+        cells=len(observations),
+        gpus=sorted({o.gpu for o in observations}),
+        error=float(np.mean(np.abs(np.expm1(evaluate(found.place) - rows.target)))),
+    )
+
+
+def _rows(observations: Sequence[Observation], target: np.ndarray) -> Rows:
+    names = sorted({o.alike for o in observations})
+    effect = np.array([names.index(o.alike) for o in observations])
+    weight = GROUP_WEIGHT / np.maximum(np.bincount(effect)[effect], GROUP_WEIGHT)
+    return Rows(target=target, weight=weight, effect=effect, kind_of_effect=np.zeros(len(names), dtype=int))
+
+
+def _spread(rows: Rows, found: Solution, log_times: np.ndarray) -> float:
+    """Standard deviation of the whole error, robustly: of a normal one 90 % lie within 1.645."""
+    return float(np.quantile(np.abs(log_times - rows.target), 0.9) / 1.645)
+
+
+def fit_eras(observations: Sequence[Observation]) -> dict[str, FittedEngine]:
+    """Every era by itself, drawn towards what all have in common."""
+    common = fit_era(observations).values
+    eras = sorted({o.era for o in observations})
+    return {era: fit_era([o for o in observations if o.era == era], common) for era in eras}
+
+
+def found_for(era: str, fitted: Mapping[str, FittedEngine], common: FittedEngine) -> FittedEngine:
+    """Constants of an era, of another of the same engine where it was not met, else of all."""
+    kin = [found for name, found in fitted.items() if name.split(" before")[0] == era.split(" before")[0]]
+    return fitted[era] if era in fitted else kin[0] if kin else common
+
+
+def errors_without(observations: Sequence[Observation], gpus: Collection[str]) -> dict[str, np.ndarray]:
+    """Signed relative errors by era on cells of some GPUs, by constants that were fitted without them."""
+    kept = [o for o in observations if o.gpu not in gpus]
+    fitted, common = fit_eras(kept), fit_era(kept)
+    found: dict[str, list[float]] = {}
+    for o in (o for o in observations if o.gpu in gpus):
+        values = found_for(o.era, fitted, common).values
+        seconds = float(o.terms @ np.array([values[name] for name in NAMES]))
+        found.setdefault(o.era, []).append(seconds / o.seconds - 1.0)
+    return {era: np.array(errors) for era, errors in found.items()}

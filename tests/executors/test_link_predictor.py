@@ -1,0 +1,170 @@
+"""What answers collectives: costs of any device, effects of measured ones, and the artifact behind them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cost_faults import faults
+
+from neusight.api import Predictor
+from neusight.devices import device_ids, load_device
+from neusight.errors import ArtifactError, CoverageError, DeviceError
+from neusight.executors import Options, load_executor
+from neusight.executors.base import LINK
+from neusight.executors.link.executor import LinkPredictor, kinds_of
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import TIMINGS, Conditions
+from neusight.kernels.named import COLLECTIVES
+from neusight.laws.constants import priors
+from neusight.laws.fitted_links import FittedLinks, shipped_links
+from neusight.laws.link_constants import DEFAULT
+from neusight.paths import checkout_dir
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def grid(n: int = 200) -> tuple[KernelBatch, Conditions]:
+    rng = np.random.default_rng(0)
+    ranks = rng.choice([1, 2, 4, 8, 16], n)
+    batch = KernelBatch.from_columns(
+        "collective",
+        op=rng.choice(COLLECTIVES, n),
+        ranks=ranks,
+        per_node=np.where(ranks == 16, 8, 0),
+        bytes=2 ** rng.integers(0, 33, n),
+    )
+    engine = rng.choice(["torch", "vllm", "sglang", "trtllm"], n)
+    return batch, Conditions.of(n, timing=rng.choice(TIMINGS, n), engine=engine)
+
+
+@pytest.fixture(scope="module")
+def executor() -> LinkPredictor:
+    found = load_executor(LINK)
+    assert isinstance(found, LinkPredictor)
+    return found
+
+
+def test_costs_of_every_device(executor: LinkPredictor) -> None:
+    batch, conditions = grid()
+    wrong = {}
+    for gpu in device_ids():
+        if (device := load_device(gpu)).links:
+            wrong[gpu] = faults(executor.cost(batch, device, Options(), conditions), batch)
+    assert {gpu: found for gpu, found in wrong.items() if found} == {}
+    assert len(wrong) > 100
+
+
+def test_one_rank_exchanges_nothing(executor: LinkPredictor) -> None:
+    batch = KernelBatch.from_columns("collective", ranks=np.array([1, 2]), bytes=2**20)
+    alone, pair = executor.cost(batch, load_device("h100-sxm-80gb"), Options()).latency_s
+    assert alone < 1e-9 < 1e-6 < pair
+
+
+def test_a_measured_device_has_what_is_its_own_and_a_variant_of_it_has_not(executor: LinkPredictor) -> None:
+    device, (batch, conditions) = load_device("l40s"), grid()
+    kind = "nccl all_gather"
+    mine = kinds_of(batch, conditions) == kind
+    moved = replace(executor.fitted, effects={kind: {"l40s": float(np.log(2.0))}})
+    plain = replace(executor.fitted, effects={})
+    variant = device.model_copy(update={"hypothetical": ("tdp=300 W",)})
+    found, usual, made = (
+        LinkPredictor(fitted).cost(batch.take(mine), d, Options(), conditions.take(mine))
+        for fitted, d in ((moved, device), (plain, device), (moved, variant))
+    )
+    several = batch["ranks"][mine] > 1
+    assert mine.sum() > 3
+    assert found.latency_s[several] == pytest.approx(2.0 * usual.latency_s[several])
+    assert made.latency_s == pytest.approx(usual.latency_s)
+    assert (made.high_s - made.latency_s > usual.high_s - usual.latency_s).all()
+
+
+def test_what_takes_the_time_is_named(executor: LinkPredictor) -> None:
+    batch = KernelBatch.from_columns("collective", ranks=8, bytes=np.array([256, 2**32]))
+    device = load_device("h100-sxm-80gb")
+    told = executor.cost(batch, device, Options(), Conditions.of(2, timing="graph"))
+    assert list(told.limiter) == ["latency", "link"]
+    alone = executor.cost(batch, device, Options(), Conditions.of(2, engine="vllm"))
+    assert list(alone.limiter) == ["launch", "link"]
+
+
+def test_kinds_tell_who_runs_what_and_how() -> None:
+    batch = KernelBatch.from_columns(
+        "collective",
+        op=np.array(["all_reduce", "all_gather", "all_reduce"]),
+        ranks=8,
+        per_node=np.array([0, 0, 4]),
+        bytes=1,
+    )
+    conditions = Conditions.of(3, engine="vllm", timing=np.array(["stream", "graph", "graph"]))
+    assert list(kinds_of(batch, conditions)) == ["vllm all_reduce stream", "nccl all_gather", "vllm all_reduce network"]
+
+
+def test_devices_are_asked_by_name() -> None:
+    predictor = Predictor.load()
+    asked = {"ranks": 8, "bytes": 2**26}
+    nccl = predictor.kernel("all_reduce", "h100-sxm-80gb", **asked, timing="graph")
+    assert nccl.low_s < nccl.latency_s < nccl.high_s and nccl.bound_s == pytest.approx(2**26 / 450e9)
+    assert (nccl.family, nccl.limiter, nccl.source) == ("collective", "link", "links")
+    small = {"ranks": 8, "bytes": 2**14, "timing": "graph"}
+    own = predictor.kernel("all_reduce", "h100-sxm-80gb", **small, engine="vllm")
+    assert own.latency_s < 0.5 * predictor.kernel("all_reduce", "h100-sxm-80gb", **small).latency_s
+    # A GPU without bfloat16 moves bytes as well as any other.
+    assert predictor.kernel("all_reduce", "t4", **asked).outside == ""
+    assert predictor.kernel("all_gather", "mi300x", **asked).outside == "links of kind infinity-fabric"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("all_reduce", {"bytes": 4}, "needs ranks"),
+        ("all_reduce", {"ranks": 8, "bytes": 0}, "bytes=0: must be at least 1"),
+        ("all_reduce", {"ranks": 8, "per_node": 3, "bytes": 4}, "per_node=3 does not divide ranks=8"),
+        ("send_recv", {"ranks": 4, "bytes": 4}, "send_recv is between two"),
+        ("collective", {"op": "broadcast", "ranks": 4, "bytes": 4}, "op=broadcast: must be one of all_reduce"),
+    ],
+)
+def test_what_is_no_collective_is_refused(name: str, given: dict[str, object], said: str) -> None:
+    with pytest.raises(CoverageError, match=said):
+        Predictor.load().kernel(name, "l40s", **given)
+
+
+def test_other_kernels_and_devices_without_links_are_refused(executor: LinkPredictor) -> None:
+    batch, _ = grid(2)
+    with pytest.raises(CoverageError, match="not kernels of 'gemm'"):
+        executor.cost(KernelBatch.from_columns("gemm", m=1, n=1, k=1), load_device("l4"), Options())
+    with pytest.raises(DeviceError, match="states no links"):
+        executor.cost(batch, load_device("l4").model_copy(update={"links": ()}), Options())
+
+
+def test_what_ships_is_what_the_law_and_the_data_sets_have() -> None:
+    fitted = shipped_links()
+    assert set(fitted.values) == set(priors(DEFAULT)) == set(fitted.deviations)
+    known = {}
+    for path in checkout_dir("datasets").glob("*/manifest.json"):
+        content = json.loads(path.read_text())
+        known |= {f"{content['name']}/{file['path']}": file["sha256"] for file in content["files"]}
+    assert {name: known[name] for name in fitted.data} == fitted.data
+    assert len(fitted.data) == 3
+    # Nothing is known better without a device than with it.
+    for path, (low, high) in fitted.intervals.items():
+        assert fitted.intervals_seen[path][1] / fitted.intervals_seen[path][0] < high / low
+
+
+def test_an_artifact_comes_back_as_it_was_and_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "links.json"
+    shipped_links().save(path)
+    assert FittedLinks.load(path) == shipped_links() == shipped_links(tmp_path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"values": content["values"] | {"nccl.nonsense": 1.0}}))
+    with pytest.raises(ArtifactError, match=r"nccl\.nonsense"):
+        _ = FittedLinks.load(path).links
+    path.write_text(json.dumps(content | {"protocol": 0}))
+    with pytest.raises(ArtifactError, match="another protocol"):
+        FittedLinks.load(path)
+    path.write_text("{")
+    with pytest.raises(ArtifactError, match="cannot read"):
+        FittedLinks.load(path)

@@ -1,0 +1,153 @@
+"""Collectives against formulas of their algorithms, and what must hold of them on any device."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+
+from neusight.devices import DeviceSpec, device_ids, load_device
+from neusight.errors import DeviceError
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.named import COLLECTIVES
+from neusight.kernels.work import work_of
+from neusight.laws.fitted_links import shipped_links
+from neusight.laws.link_constants import DEFAULT
+from neusight.laws.links import collective_s, inside, least_s, nccl_s, network_bytes_per_s, own_s
+
+SIZES = 2 ** np.arange(0, 34)
+ENGINES = ("torch", "vllm", "sglang", "trtllm")
+GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s", "a100-pcie-80gb", "v100-sxm2-32gb", "mi300x", "t4")
+FITTED = shipped_links().links
+
+
+def collectives(
+    size: np.ndarray | int = SIZES, op: str = "all_reduce", ranks: int = 8, per_node: int = 0
+) -> KernelBatch:
+    return KernelBatch.from_columns("collective", op=op, ranks=ranks, per_node=per_node, bytes=np.atleast_1d(size))
+
+
+def with_links_times(device: DeviceSpec, factor: float) -> DeviceSpec:
+    faster = [
+        link.model_copy(update={"bandwidth_bytes_per_s": factor * link.bandwidth_bytes_per_s}) for link in device.links
+    ]
+    return device.model_copy(update={"links": tuple(faster)})
+
+
+@pytest.mark.parametrize(
+    ("op", "share"),
+    # Patarasu and Yuan 2009: an all-reduce is a reduce-scatter and an all-gather, each of (n - 1) / n.
+    [("all_reduce", 1.75), ("all_gather", 0.875), ("reduce_scatter", 0.875), ("all_to_all", 0.875), ("send_recv", 1.0)],
+)
+def test_bytes_that_a_rank_sends(op: str, share: float) -> None:
+    work = work_of(collectives(4096, op))
+    assert work.read_bytes == pytest.approx(share * 4096) and work.write_bytes == work.read_bytes
+    assert work.flops == 0
+    assert work_of(collectives(4096, op, ranks=1)).read_bytes == 0
+
+
+def test_a_bound_is_bytes_over_the_datasheet_and_a_switch_that_reduces_passes_them_once() -> None:
+    a100, h100 = load_device("a100-sxm-80gb"), load_device("h100-sxm-80gb")
+    assert least_s(collectives(2**30), a100) == pytest.approx(1.75 * 2**30 / 300e9)
+    assert least_s(collectives(2**30), h100) == pytest.approx(2**30 / 450e9)
+    assert least_s(collectives(2**30, "all_gather"), h100) == pytest.approx(0.875 * 2**30 / 450e9)
+
+
+def test_a_short_message_is_a_start_and_hops_one_after_another() -> None:
+    device, nccl = load_device("a100-sxm-80gb"), DEFAULT.nccl
+    for op, steps in (("all_reduce", 14), ("all_gather", 7), ("send_recv", 1)):
+        cycles = nccl.start_cycles + steps * nccl.nvlink_hop_cycles
+        assert nccl_s(collectives(1, op), device, DEFAULT) == pytest.approx(cycles / device.boost_clock_hz, rel=1e-2)
+
+
+def test_a_long_message_is_its_bytes_over_what_links_sustain_and_a_copy_of_a_share() -> None:
+    device, size = load_device("a100-sxm-80gb"), 2.0**40
+    sent = 1.75 * size / (DEFAULT.rates.nvlink_share * 300e9)
+    copied = size / 8 / (DEFAULT.nccl.copy_bytes_per_cycle * device.boost_clock_hz)
+    assert nccl_s(collectives(2**40), device, DEFAULT) == pytest.approx(sent + copied, rel=0.01)
+
+
+def test_one_shot_reads_all_of_all_others() -> None:
+    device, own = load_device("a100-sxm-80gb"), DEFAULT.own
+    start_s = own.trtllm_cycles / device.boost_clock_hz + 7 * own.peer_s
+    expected = start_s + 7 * 2**20 / (own.rate * 300e9)
+    assert own_s(collectives(2**20), device, "trtllm", DEFAULT) == pytest.approx(expected)
+    # vLLM turns to two halves at 256 KiB among eight, which send less of a long message.
+    assert own_s(collectives(2**26), device, "vllm", DEFAULT) < own_s(collectives(2**26), device, "trtllm", DEFAULT)
+    below, at = own_s(collectives(np.array([2**18 - 1, 2**18])), device, "vllm", DEFAULT)
+    assert 0 < at - below < own.second_cycles / device.boost_clock_hz
+
+
+def test_engines_call_nccl_where_they_have_nothing_of_their_own() -> None:
+    device, batch = load_device("l40s"), collectives(ranks=4)
+    assert np.isinf(own_s(batch, device, "vllm", DEFAULT)).all()
+    assert np.isinf(own_s(collectives(op="all_gather"), load_device("h100-sxm-80gb"), "vllm", DEFAULT)).all()
+    assert np.isfinite(own_s(collectives(ranks=2), device, "vllm", DEFAULT)).all()
+    for engine, gpu in product(ENGINES, GPUS):
+        conditions = Conditions.of(len(batch), timing="graph", engine=engine)
+        found = collective_s(batch, load_device(gpu), conditions, DEFAULT)[0]
+        assert (found <= nccl_s(batch, load_device(gpu), DEFAULT)).all()
+
+
+def test_how_devices_are_joined_decides_on_their_bandwidth() -> None:
+    among, share, host = np.array([2.0, 4.0, 8.0]), DEFAULT.rates.nvlink_share, DEFAULT.rates.host_share
+    switch, carried = inside(load_device("a100-sxm-80gb"), among, DEFAULT)
+    assert switch == pytest.approx(share * 300e9) and carried.all()
+    bridge, carried = inside(load_device("a100-pcie-80gb"), among, DEFAULT)
+    # A bridge joins two; of the four edges of a ring of two pairs two pass the host.
+    assert list(carried) == [True, False, False]
+    assert bridge == pytest.approx([share * 300e9, host * 31.5e9, host * 31.5e9 / 2**DEFAULT.rates.contention])
+    shared, carried = inside(load_device("l40s"), among, DEFAULT)
+    assert not carried.any()
+    assert shared == pytest.approx(host * 31.5e9 / np.array([1.0, 2.0, 4.0]) ** DEFAULT.rates.contention)
+    mesh, carried = inside(load_device("mi300x"), among, DEFAULT)
+    assert mesh == pytest.approx(share * 448e9 * np.array([1, 3, 7]) / 7) and carried.all()
+
+
+def test_a_device_of_a_node_has_a_network_adapter_of_its_slot() -> None:
+    # DGX A100: 200 Gb/s a GPU, DGX H100: 400 Gb/s.
+    assert network_bytes_per_s(load_device("a100-sxm-80gb")) == pytest.approx(25e9)
+    assert network_bytes_per_s(load_device("h100-sxm-80gb")) == pytest.approx(50e9)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_to_all"])
+def test_ranks_of_several_nodes_take_longer_than_those_of_one(op: str) -> None:
+    device = load_device("a100-sxm-80gb")
+    alone = nccl_s(collectives(op=op, ranks=8), device, FITTED)
+    assert (nccl_s(collectives(op=op, ranks=8, per_node=4), device, FITTED) > alone).all()
+    assert nccl_s(collectives(op=op, ranks=8, per_node=8), device, FITTED) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("op", COLLECTIVES)
+def test_more_bytes_are_never_faster_nor_more_bandwidth_slower(gpu: str, op: str) -> None:
+    device, sizes = load_device(gpu), np.unique(np.geomspace(1, 2**34, 400).astype(np.int64))
+    for engine, timing, links, shape in product(
+        ENGINES, ("graph", "stream"), (DEFAULT, FITTED), ((2, 0), (3, 0), (4, 0), (8, 0), (16, 8), (2, 1))
+    ):
+        batch = collectives(sizes, op, *shape)
+        conditions = Conditions.of(len(batch), timing=timing, engine=engine)
+        times = [collective_s(batch, with_links_times(device, f), conditions, links)[1] for f in (0.5, 1.0, 3.0)]
+        assert (np.diff(times[1]) >= -1e-12 * times[1][:-1]).all()
+        assert all((fast <= slow * (1 + 1e-12)).all() for slow, fast in pairwise(times))
+
+
+def test_no_collective_of_any_device_is_faster_than_its_bound() -> None:
+    wrong = []
+    for gpu, op, ranks in product(device_ids(), COLLECTIVES, (2, 4, 8)):
+        device = load_device(gpu)
+        if device.kind != "gpu" or not device.links:
+            continue
+        batch = collectives(op=op, ranks=ranks)
+        for engine in ENGINES:
+            found = collective_s(batch, device, Conditions.of(len(batch), timing="graph", engine=engine), FITTED)[0]
+            wrong += [(gpu, op, ranks, engine)] if (found < least_s(batch, device)).any() else []
+    assert wrong == []
+
+
+def test_a_device_without_links_says_so() -> None:
+    lone = load_device("l4").model_copy(update={"links": ()})
+    with pytest.raises(DeviceError, match="l4 states no links"):
+        least_s(collectives(), lone)

@@ -1,0 +1,78 @@
+"""The fit of collectives finds constants that made the rows, and tells errors and intervals by what was left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neusight.devices import load_device
+from neusight.errors import DataError
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.laws.constants import with_values
+from neusight.laws.link_constants import DEFAULT
+from neusight.laws.links import collective_s
+from neusight.learn.links import LinkRows, at, fit_links, read_rows, solve_links
+
+TRUE = {"nccl.start_cycles": 14e3, "rates.nvlink_share": 0.65, "own.vllm_cycles": 12e3, "own.rate": 0.4}
+
+
+def rows_of(gpu: str, engine: str = "torch", op: str = "all_reduce") -> LinkRows:
+    sizes, ranks = np.meshgrid(2 ** np.arange(9, 30), [2, 4, 8])
+    batch = KernelBatch.from_columns("collective", op=op, ranks=ranks.ravel(), bytes=sizes.ravel())
+    conditions, device = Conditions.of(len(batch), timing="graph", engine=engine), load_device(gpu)
+    times = collective_s(batch, device, conditions, with_values(DEFAULT, TRUE))[0]
+    return LinkRows(device, batch, conditions, times, np.full(len(batch), 1.0))
+
+
+def test_constants_that_made_the_rows_are_found() -> None:
+    gpus = ("a100-sxm-80gb", "h100-sxm-80gb")
+    asked = (("torch", "all_reduce"), ("torch", "all_gather"), ("vllm", "all_reduce"))
+    parts = [rows_of(gpu, engine, op) for gpu in gpus for engine, op in asked]
+    found, named = solve_links(parts)
+    links = at(found.place)
+    assert links.nccl.start_cycles == pytest.approx(TRUE["nccl.start_cycles"], rel=0.05)
+    assert links.rates.nvlink_share == pytest.approx(TRUE["rates.nvlink_share"], rel=0.05)
+    assert links.own.vllm_cycles == pytest.approx(TRUE["own.vllm_cycles"], rel=0.05)
+    assert links.own.rate == pytest.approx(TRUE["own.rate"], rel=0.05)
+    assert found.error < 0.03
+    assert set(named) == {(g, f"{'nccl' if e == 'torch' else e} {op}") for g in gpus for e, op in asked}
+
+
+def table(gpu: str, slower: float) -> pd.DataFrame:
+    part = rows_of(gpu)
+    columns = {"num_gpus": part.batch["ranks"], "bytes": part.batch["bytes"]}
+    told = {"gpu": gpu, "nccl_version": "2", "collective": "all_reduce", "dtype": "half"}
+    return pd.DataFrame({**columns, "latency_ms": 1e3 * slower * part.latency_s}).assign(**told)
+
+
+def test_errors_and_intervals_are_of_devices_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "llm-serving" / "kernels" / "nccl.parquet"
+    path.parent.mkdir(parents=True)
+    rows = [table("a100-sxm-80gb", 1.0), table("h100-sxm-80gb", 1.5)]
+    pd.concat(rows).to_parquet(path)
+    fitted = fit_links(tmp_path, steps=8)
+    assert fitted.gpus == ["a100-sxm-80gb", "h100-sxm-80gb"] and fitted.rows == 126
+    assert fitted.effects["nccl all_reduce"]["h100-sxm-80gb"] > fitted.effects["nccl all_reduce"]["a100-sxm-80gb"]
+    for row in fitted.errors:
+        assert row["seen"] < row["left_out"], row
+    assert {row["bytes"] for row in fitted.errors} == {"< 64 KiB", "64 KiB - 4 MiB", "> 4 MiB"}
+    low, high = fitted.intervals["nccl links"]
+    # Each of the two is half as fast or slow again as the other tells.
+    assert low < 0.85 and high > 1.2
+    assert set(fitted.data) == {"llm-serving/kernels/nccl.parquet"}
+
+
+def test_waiting_ranks_tell_nothing_of_links(tmp_path: Path) -> None:
+    path = tmp_path / "vidur-llm" / "kernels" / "collectives.parquet"
+    path.parent.mkdir(parents=True)
+    shape = {"node": "a100_dgx", "collective": "all_reduce", "num_gpus": 4, "latency_ms": 1.0}
+    told = [shape | {"devices_per_node": p, "bytes": b} for p in (2, 4) for b in (2**12, 2**20)]
+    pd.DataFrame(told).to_parquet(path)
+    (rows,) = read_rows(tmp_path)
+    assert sorted(zip(rows.batch["per_node"], rows.batch["bytes"], strict=True)) == [(2, 2**12), (2, 2**20), (4, 2**20)]
+    with pytest.raises(DataError, match="has none of"):
+        read_rows(tmp_path / "vidur-llm")

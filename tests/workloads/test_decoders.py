@@ -1,0 +1,210 @@
+"""Decoders from configurations: published sizes, caches, schemes of quantisation, names and mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_decoders import CONFIGS, DEEPSEEK, INDEX, NARROW, config_of
+
+from neusight.errors import ModelError
+from neusight.kernels.precision import Precision
+from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.known import known_decoder, known_decoders
+from neusight.workloads.decoders.quantisation import NONE, SCHEMES, ServingPrecision, quantisation_of
+from neusight.workloads.decoders.sharding import Sharding
+from neusight.workloads.decoders.weights import weight_bytes
+
+PUBLISHED = {
+    "meta-llama/Llama-3.1-8B": (8.03, 8.03), "meta-llama/Llama-3.1-70B": (70.6, 70.6),
+    "meta-llama/Llama-3.1-405B": (405.9, 405.9), "Qwen/Qwen2.5-7B": (7.62, 7.62), "Qwen/Qwen3-32B": (32.8, 32.8),
+    "mistralai/Mixtral-8x7B-v0.1": (46.7, 12.9), "mistralai/Mixtral-8x22B-v0.1": (140.6, 39.1),
+    "Qwen/Qwen3-235B-A22B": (235.0, 22.2), "Qwen/Qwen3-30B-A3B": (30.5, 3.35),
+    "deepseek-ai/DeepSeek-V3": (671.0, 37.5), "openai/gpt-oss-120b": (116.8, 5.71), "openai/gpt-oss-20b": (20.9, 4.19),
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": (107.8, 17.2),
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (400.7, 17.2), "Qwen/Qwen3-Next-80B-A3B": (79.7, 3.87),
+    "moonshotai/Kimi-K2.5": (1026.0, 32.9), "deepseek-ai/DeepSeek-V4-Flash": (284.0, 13.8),
+}  # fmt: skip
+"""Billions of parameters, all and those of a token, from model cards and from files on the hub; embeddings count."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_published_ones(name: str) -> None:
+    decoder = known_decoder(name)
+    assert (decoder.parameters / 1e9, decoder.active_parameters / 1e9) == pytest.approx(PUBLISHED[name], rel=3e-3)
+
+
+def test_weights_on_disk_are_the_published_ones() -> None:
+    """Gigabytes of safetensors on the hub: 65.2 of gpt-oss-120b, 16.06 of Llama-3.1-8B."""
+    for name, size in (("openai/gpt-oss-120b", 65.2e9), ("meta-llama/Llama-3.1-8B", 16.06e9)):
+        decoder = known_decoder(name)
+        own = ServingPrecision.named("", own=decoder.quantisation)
+        assert weight_bytes(decoder, own, Sharding()) == pytest.approx(size, rel=5e-3)
+
+
+@pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
+def test_every_measured_model_builds() -> None:
+    file = Path(os.environ["NEUSIGHT_DATA"]) / "serving" / "models.json"
+    models = json.loads(file.read_text(encoding="utf-8"))
+    assert len(models) > 100
+    assert all(decoder_of(config, name).parameters > 1e9 for name, config in models.items())
+
+
+def test_every_known_decoder_builds_and_is_found_in_any_case() -> None:
+    for name in known_decoders():
+        assert known_decoder(name.upper()).name == name
+        assert sum(count for _, count in known_decoder(name).layers) == known_decoder(name).depth
+    assert known_decoder("qwen3-32b").name == "Qwen/Qwen3-32B"
+    assert known_decoder("gpt2").family == "gpt2"
+
+
+def test_a_configuration_in_a_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config_of("llama")), encoding="utf-8")
+    found = known_decoder(str(tmp_path))
+    assert found == known_decoder(str(tmp_path / "config.json"))
+    assert (found.name, found.depth) == (tmp_path.name, 4)
+
+
+def test_a_composed_model_is_its_text_part() -> None:
+    outer = {"model_type": "qwen3_vl", "text_config": config_of("qwen3") | {"model_type": "qwen3_vl_text"}}
+    assert decoder_of(outer | {"vision_config": {"depth": 2}}, "x") == replace(
+        decoder_of(config_of("qwen3"), "x"), family="qwen3_vl_text"
+    )
+
+
+WRONG = {
+    "unknown family": ({"model_type": "perceiver_io", "d_model": 8}, "families are llama"),
+    "no heads": ({**config_of("llama"), "num_attention_heads": None}, "states no num_attention_heads"),
+    "uneven heads": ({**config_of("llama"), "num_key_value_heads": 3}, "is not a multiple of num_key_value_heads = 3"),
+    "too many chosen": ({**config_of("mixtral"), "num_experts_per_tok": 9}, "num_experts_per_tok = 9 of 8 experts"),
+    "short list": ({**config_of("gemma2"), "layer_types": ["full_attention"]}, "for each of 4 layers"),
+    "text for a number": ({**config_of("llama"), "vocab_size": "many"}, "vocab_size = 'many' must be a whole number"),
+    "encoder": ({"model_type": "bert", **NARROW}, "is no decoder"),
+    "scheme": ({**config_of("llama"), "quantization_config": {"quant_method": "hqq"}}, "quant_method 'hqq'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_configuration_is_refused_in_one_line(what: str) -> None:
+    config, message = WRONG[what]
+    with pytest.raises(ModelError) as caught:
+        decoder_of(config, "mine")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_brings_the_nearest_and_the_remedy() -> None:
+    with pytest.raises(ModelError, match=r"did you mean qwen3-32b.*bring its config\.json"):
+        known_decoder("Qwen/Qwen3-33B")
+
+
+def test_an_unknown_family_with_the_keys_of_llama_is_built_as_one_and_says_so() -> None:
+    found, llama = decoder_of(config_of("llama") | {"model_type": "newcomer"}), decoder_of(config_of("llama"))
+    assert found.layers == llama.layers
+    assert "newcomer" in found.notes[0]
+
+
+def test_cache_of_grouped_queries() -> None:
+    """2 tensors x 8 heads x 128 values x 80 layers, of 2 bytes or 1."""
+    decoder = known_decoder("meta-llama/Llama-3.1-70B")
+    assert decoder.kv_bytes_per_token("bfloat16") == 2 * 8 * 128 * 80 * 2
+    assert decoder.kv_bytes_per_token("float8") == 2 * 8 * 128 * 80
+    # Ranks beyond the number of key heads keep copies.
+    shares = [decoder.kv_bytes_per_token("bfloat16", tp) / (2 * 128 * 80 * 2) for tp in (1, 2, 8, 16)]
+    assert shares == [8, 4, 1, 1]
+
+
+def test_windows_bound_the_cache() -> None:
+    """gpt-oss: half of the layers keep 128 tokens."""
+    decoder = known_decoder("openai/gpt-oss-120b")
+    token, lengths = 2 * 8 * 64 * 2, np.array([0, 100, 128, 1000])
+    expected = 18 * token * (np.minimum(lengths, 128) + lengths)
+    assert decoder.kv_bytes(lengths, "bfloat16").tolist() == expected.tolist()
+
+
+def test_latent_cache_is_on_every_rank() -> None:
+    decoder = known_decoder("deepseek-ai/DeepSeek-V3")
+    assert {decoder.kv_bytes_per_token("bfloat16", tp) for tp in (1, 8)} == {61 * (512 + 64) * 2}
+
+
+def test_recurrent_state_does_not_grow() -> None:
+    decoder = known_decoder("Qwen/Qwen3-Next-80B-A3B")
+    state, inputs = 32 * 128 * 128 * 4, (2 * 16 * 128 + 32 * 128) * 3 * 2
+    assert decoder.state_bytes_per_sequence() == 36 * (state + inputs)
+    assert decoder.kv_bytes_per_token("bfloat16") == 12 * 2 * 2 * 256 * 2
+    assert decoder.state_bytes_per_sequence(2) == decoder.state_bytes_per_sequence() / 2
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_ranks_hold_all_weights_together(name: str) -> None:
+    """Up to what each holds for itself: norms, latent projections, routers, and scales."""
+    decoder = decoder_of(config_of(name))
+    whole = weight_bytes(decoder, ServingPrecision(), Sharding())
+    assert whole == pytest.approx(2 * decoder.parameters, rel=1e-9)
+    if name.split()[0] not in ("falcon", "gpt_bigcode", "nemotron_h"):
+        half = weight_bytes(decoder, ServingPrecision(), Sharding(tp=2))
+        assert 0.5 * whole <= half < whole
+
+
+METHODS = {
+    "fp8": ({"quant_method": "fp8"}, SCHEMES["fp8"]),
+    "fp8 static": ({"quant_method": "fp8", "activation_scheme": "static"}, replace(SCHEMES["fp8"], dynamic=False)),
+    "fp8 block": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, SCHEMES["fp8_block"]),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64}, replace(SCHEMES["w4a16"], group=64)),
+    "gptq": ({"quant_method": "gptq", "bits": 8, "group_size": -1}, replace(SCHEMES["w8a16"], group=0)),
+    "mxfp4": ({"quant_method": "mxfp4"}, replace(SCHEMES["mxfp4"], kinds=frozenset({"experts"}))),
+    "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, SCHEMES["nvfp4"]),
+    "w4a16": (
+        {"quant_method": "compressed-tensors",
+         "config_groups": {"a": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}}},
+        replace(SCHEMES["w4a16"], group=32),
+    ),
+    "w8a8": (
+        {"quant_method": "compressed-tensors",
+         "config_groups": {"a": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}}},
+        SCHEMES["w8a8"],
+    ),
+    "some kept": (
+        {"quant_method": "fp8", "modules_to_not_convert": ["lm_head", "re:.*self_attn.*", "mlp.gate"]},
+        replace(SCHEMES["fp8"], kinds=frozenset({"feed_forward", "experts"})),
+    ),
+    "single layers kept": ({"quant_method": "fp8", "ignore": ["model.layers.0.self_attn.q_proj"]}, SCHEMES["fp8"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", METHODS)
+def test_quantisation_is_read(what: str) -> None:
+    said, expected = METHODS[what]
+    assert quantisation_of({"quantization_config": said}, "mine") == expected
+
+
+def test_nothing_said_is_nothing_quantised() -> None:
+    assert quantisation_of({}, "mine") == NONE
+    assert not known_decoder("Qwen/Qwen3-32B").quantisation
+    assert known_decoder("Qwen/Qwen3-32B-FP8").quantisation.scaling == "block"
+
+
+def test_bytes_of_weights_with_their_scales() -> None:
+    sizes = {name: SCHEMES[name].weight_bytes("bfloat16") for name in ("none", "fp8", "w4a16", "mxfp4", "nvfp4")}
+    assert sizes == {"none": 2, "fp8": 1, "w4a16": 0.5 + 2 / 128, "mxfp4": 4.25 / 8, "nvfp4": 4.5 / 8}
+
+
+def test_precisions_become_schemes() -> None:
+    assert ServingPrecision.of(Precision.named("float16")) == ServingPrecision(dtype="float16", kv_cache="float16")
+    eight = ServingPrecision.of(Precision(weights="float8", activations="float8", kv_cache="float8"))
+    assert eight == ServingPrecision(kv_cache="float8", quantisation=SCHEMES["fp8"])
+    narrow = ServingPrecision.of(Precision(weights="int4", activations="bfloat16", kv_cache="bfloat16"))
+    assert narrow == ServingPrecision(quantisation=SCHEMES["w4a16"])
+    assert ServingPrecision.named("awq").quantisation == SCHEMES["w4a16"]
+    with pytest.raises(ModelError, match="unknown precision 'fp9'; did you mean fp8"):
+        ServingPrecision.named("fp9")
+
+
+def test_indexers_add_their_own_cache() -> None:
+    plain, sparse = (decoder_of({"model_type": "deepseek_v32", **DEEPSEEK, **more}) for more in ({}, INDEX))
+    extra = sparse.kv_bytes_per_token("bfloat16") - plain.kv_bytes_per_token("bfloat16")
+    assert extra == 4 * 16 * (128 + 4) / 128
