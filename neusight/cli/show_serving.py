@@ -53,7 +53,7 @@ def _full(e: ServingEstimate) -> None:
     table(columns, (_time_cells(name, getattr(e, figure)) for figure, name in _NAMES.items()))
     line()
     for title, text in _facts(e):
-        for place, part in enumerate(wrap(text, 67)):
+        for place, part in enumerate(wrap(text, 67, break_on_hyphens=False)):
             line(f"{'' if place else title:13}{part}")
 
 
@@ -90,7 +90,8 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     yield "throughput", f"{rate.mean:,.0f} output tokens/s (90 %: {rate.low:,.0f} to {rate.high:,.0f})"
     speed = f", {user:,.1f} for each user" if user else ""
     yield "", f"{e.output_tokens_per_s_per_device:,.0f} for each GPU{speed}"
-    yield "", f"{e.total_tokens_per_s:,.0f} tokens/s with prompts, {e.requests_per_s:.3g} requests/s"
+    steady = f"{e.steady_output_tokens_per_s.mean:,.0f} once it is under way"
+    yield "", f"{steady}; {e.total_tokens_per_s:,.0f} with prompts, {e.requests_per_s:.3g} requests/s"
     yield from _memory(e)
     yield "batch", f"{e.mean_batch:.1f} sequences generate at a time"
     named = {"prompt": "passes with prompts", "decode": "passes that only generate", "idle": "idle"}
@@ -170,7 +171,7 @@ def _counted(texts: Sequence[str]) -> dict[str, int]:
 
 
 def _paragraph(text: str) -> None:
-    for place, part in enumerate(wrap(text, 76)):
+    for place, part in enumerate(wrap(text, 76, break_on_hyphens=False)):
         line(f"{'  ' if place else ''}{part}")
 
 

@@ -60,6 +60,7 @@ def _rates(e: ServingEstimate) -> dict[str, Any]:
         "output_tokens_per_s": rate.mean,
         "output_tokens_per_s_low": rate.low,
         "output_tokens_per_s_high": rate.high,
+        "steady_output_tokens_per_s": e.steady_output_tokens_per_s.mean,
         "output_tokens_per_s_per_device": e.output_tokens_per_s_per_device,
         "output_tokens_per_s_per_user": e.output_tokens_per_s_per_user,
         "total_tokens_per_s": e.total_tokens_per_s,
