@@ -96,10 +96,13 @@ def train(
 def fit(
     data: Annotated[Path | None, typer.Option(help="Folder of data sets; default: $NEUSIGHT_DATA.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File to write; default: physics.json, or links.json with --links.")
+        Path | None, typer.Option(help="File to write; default: physics.json, links.json or engines.json.")
     ] = None,
     links: Annotated[
         bool, typer.Option("--links", help="The constants of collectives instead, without each architecture too.")
+    ] = False,
+    engines: Annotated[
+        bool, typer.Option("--engines", help="The constants of serving engines instead, from measured runs.")
     ] = False,
     hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
     rows: Annotated[int, typer.Option(min=10, max=100_000, help="Of each device and kind of kernel, at most.")] = 100,
@@ -115,7 +118,12 @@ def fit(
     - `neusight fit --hold-out h100-sxm-80gb,h200-sxm-141gb --out without-hopper.json`
 
     - `neusight fit --links --out tile_models/links.json`
+
+    - `neusight fit --engines --out tile_models/engines.json`
     """
+    if engines:
+        _fit_engines(data, out or Path("engines.json"), form)
+        return
     if links:
         if hold_out:
             raise typer.BadParameter("--links leaves out every architecture anyway: drop it", param_hint="--hold-out")
@@ -138,6 +146,28 @@ def _fit_links(data: Path | None, out: Path, seed: int, form: str) -> None:
         line(f"mean error {fitted.error:.1%} with what each device has of its own")
 
     Output(form).data(fitted.values, fitted.errors, human)
+
+
+def _fit_engines(data: Path | None, out: Path, form: str) -> None:
+    from neusight.cli.options import loaded
+    from neusight.cli.output import Output, line, tasks
+    from neusight.evaluation.serving import deployed_cells
+    from neusight.executors.gpu.tile_models.artifact import file_sha256
+    from neusight.learn.engines import fit_engines
+    from neusight.paths import data_dir
+
+    file = (data if data is not None else data_dir()) / "serving" / "cells.parquet"
+    predictor = loaded(None, "none")
+    with tasks() as report:
+        fitted = fit_engines(lambda: deployed_cells(file, predictor), report=report)
+    fitted.save(out, {"serving/cells.parquet": file_sha256(file)})
+
+    def human() -> None:
+        for era, found in fitted.engines.items():
+            line(f"{era}: mean error {found.error:.1%} on {found.cells:,} cells of {', '.join(found.gpus)}")
+
+    rows = [{"engine": era, **found.values} for era, found in fitted.engines.items()]
+    Output(form).data(rows, rows, human)
 
 
 def _fit_physics(data: Path | None, out: Path, asked: tuple[str, int, int], form: str) -> None:

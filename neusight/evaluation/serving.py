@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,9 @@ import numpy as np
 
 from neusight.errors import DataError, NeusightError, nearest
 from neusight.paths import read_json
-from neusight.serving import Deployment, ServingEstimate, TabulatedSteps, answer
+from neusight.serving import Deployment, ServingEstimate, answer
 from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
+from neusight.serving.deployment import together
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
@@ -91,6 +91,26 @@ def evaluate_serving(
     }
 
 
+def deployed_cells(
+    path: Path, predictor: Predictor, models: Path | None = None
+) -> Iterator[list[tuple[Question, Deployment]]]:
+    """Every cell that can be asked with what it deploys, those of the same kernels together.
+
+    Raises:
+        DataError: no such file, or a foreign file.
+    """
+    questions, _ = _questions(_records(Path(path), Picked()))
+    decoders, devices = _Decoders(_models_file(Path(path), models)), _Devices(Path(path))
+    for group in _grouped(questions):
+        first = group[0]
+        try:
+            decoder, device = decoders.of(first.model, first.weights), devices.of(first.gpu)
+        except NeusightError:
+            continue
+        deployed = [(question, _deployed(question, predictor, decoder, device)) for question in group]
+        yield _shared([(question, found) for question, found in deployed if isinstance(found, Deployment)])
+
+
 def _records(path: Path, picked: Picked) -> list[dict[str, Any]]:
     from neusight.datasets.schema import read_parquet
 
@@ -164,18 +184,6 @@ class _Devices:
         return device_of(gpu, self.beside)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tabled(Deployment):
-    """A deployment whose times of passes others have too: they run the same kernels, under other limits."""
-
-    shared: TabulatedSteps
-
-    @cached_property
-    def tables(self) -> TabulatedSteps:
-        """Those that are shared."""
-        return self.shared
-
-
 def _answers(
     group: Sequence[Question], predictor: Predictor, decoders: _Decoders, devices: _Devices
 ) -> list[tuple[Question, ServingEstimate | NeusightError]]:
@@ -185,10 +193,22 @@ def _answers(
         decoder, device = decoders.of(first.model, first.weights), devices.of(first.gpu)
     except NeusightError as error:
         return [(question, error) for question in group]
-    deployed = [_deployed(question, predictor, decoder, device) for question in group]
-    ready = [found for found in deployed if isinstance(found, Deployment)]
-    tables = _tables(ready) if ready else None
-    return [(question, _asked(question, found, tables)) for question, found in zip(group, deployed, strict=True)]
+    found: dict[str, ServingEstimate | NeusightError] = {}
+    ready = []
+    for question in group:
+        deployed = _deployed(question, predictor, decoder, device)
+        if isinstance(deployed, Deployment):
+            ready.append((question, deployed))
+        else:
+            found[question.cell] = deployed
+    for question, deployment in _shared(ready):
+        found[question.cell] = _asked(question, deployment)
+    return [(question, found[question.cell]) for question in group]
+
+
+def _shared(ready: Sequence[tuple[Question, Deployment]]) -> list[tuple[Question, Deployment]]:
+    deployments = together([deployment for _, deployment in ready]) if ready else []
+    return [(question, deployment) for (question, _), deployment in zip(ready, deployments, strict=True)]
 
 
 def _deployed(
@@ -204,21 +224,9 @@ def _deployed(
     return deployment
 
 
-def _tables(deployments: Sequence[Deployment]) -> TabulatedSteps:
-    limits = [deployment.limits for deployment in deployments]
-    tokens = max(int(limit.max_num_batched_tokens or 0) for limit in limits)
-    seqs, longest = max(limit.max_num_seqs for limit in limits), max(d.longest for d in deployments)
-    return deployments[0].served.tables(max(tokens, 1), seqs, longest)
-
-
-def _asked(
-    question: Question, found: Deployment | NeusightError, tables: TabulatedSteps | None
-) -> ServingEstimate | NeusightError:
-    if isinstance(found, NeusightError) or tables is None:
-        return found if isinstance(found, NeusightError) else DataError("no tables")
-    given = {f.name: getattr(found, f.name) for f in fields(Deployment)}
+def _asked(question: Question, deployment: Deployment) -> ServingEstimate | NeusightError:
     try:
-        return answer(_Tabled(**given, shared=tables), question.load)
+        return answer(deployment, question.load)
     except NeusightError as error:
         return error
 

@@ -18,7 +18,7 @@ import numpy as np
 from neusight.errors import NeusightError
 from neusight.learn.physics.solve import Rows, Solution, solve
 from neusight.serving.cells import Question
-from neusight.serving.deployment import Deployment
+from neusight.serving.deployment import Deployment, together
 from neusight.serving.engines import GROUPS, HOST, with_constants
 from neusight.serving.run import Run
 from neusight.serving.simulate import simulate
@@ -45,6 +45,10 @@ ROWS = 48
 """Passes of a run that are priced, one after the other, for the sums over all of them."""
 GROUP_WEIGHT = 6.0
 """Cells that a model on a GPU counts as: more of them differ in their load alone."""
+WAITING_SHARE = 0.2
+"""Of the time to the first token: where requests wait longer, that tells more of the queue than of the server."""
+OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
+"""Share of the spreads of priors that eras keep about what all have in common: hosts differ more than kernels do."""
 MOST_STEPS = 40
 
 Report = Callable[[str, int, int, float], None]
@@ -63,9 +67,14 @@ class Observation:
     alike: str
     seconds: float
     terms: np.ndarray
+    late_s: float = np.nan
+    """By how much the first token came later than simulated, where requests hardly wait; else NaN."""
 
 
-Cells = Iterable[tuple[Question, Deployment]]
+Cells = Iterable[Sequence[tuple[Question, Deployment]]]
+"""Cells with what they deploy, those of the same kernels together."""
+USABLE = ("isl not told", "isl and rate are documented means")
+"""Beginnings of faults that leave a time by the token usable: it depends little on what they are about."""
 
 
 def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | None = None) -> EngineFit:
@@ -85,17 +94,19 @@ def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | No
 
 
 def observe(cells: Cells, fitted: Mapping[str, FittedEngine], report: Report | None, number: int) -> list[Observation]:
-    """What cells tell, simulated with constants that were fitted before; cells that cannot be simulated tell nothing."""
-    found = []
-    for question, deployment in cells:
-        try:
-            seen = observed(question, with_fitted(deployment, fitted))
-        except NeusightError:
-            continue
-        if seen is not None:
-            found.append(seen)
-            if report and len(found) % 100 == 0:
-                report(f"round {number}: cells", len(found), 0, float("nan"))
+    """What cells tell, simulated with constants that were fitted before. What cannot be simulated tells nothing."""
+    found: list[Observation] = []
+    for group in cells:
+        usable = [(q, with_fitted(d, fitted)) for q, d in group if not q.fault or q.fault.startswith(USABLE)]
+        deployments = together([deployment for _, deployment in usable]) if usable else []
+        for (question, _), deployment in zip(usable, deployments, strict=True):
+            try:
+                seen = observed(question, deployment)
+            except NeusightError:
+                continue
+            found += [] if seen is None else [seen]
+        if report:
+            report(f"round {number}: cells", len(found), 0, float("nan"))
     return found
 
 
@@ -153,7 +164,15 @@ def observed(question: Question, deployment: Deployment) -> Observation | None:
         alike=f"{question.source} {question.model} {question.weights} {question.gpu} {question.n_gpus}",
         seconds=seconds,
         terms=summed(deployment, run, weight),
+        late_s=_late_s(question, run),
     )
+
+
+def _late_s(question: Question, run: Run) -> float:
+    if question.mode not in ("closed", "rate") or "ttft_ms" not in question.measured:
+        return np.nan
+    waiting = run.queue_s.mean > WAITING_SHARE * run.ttft_s.mean
+    return np.nan if waiting else question.measured["ttft_ms"] / 1e3 - run.ttft_s.mean
 
 
 def _of_a_token(run: Run, median: bool) -> np.ndarray:
@@ -235,12 +254,13 @@ def fit_era(observations: Sequence[Observation], centre: Mapping[str, float] | N
 
     Args:
         observations: of it.
-        centre: where priors are centred, as what all eras have in common; their spreads are then a third.
+        centre: where priors are centred, as what all eras have in common; their spreads are then smaller.
     """
     terms = np.stack([o.terms for o in observations])
     seconds = np.array([o.seconds for o in observations])
     middle = np.log([(centre or {}).get(name, PRIORS[name][0]) for name in NAMES])
-    width = np.array([PRIORS[name][1] for name in NAMES]) / (3.0 if centre else 1.0)
+    own = np.array([OWN_HOST if name in HOST else OWN_FACTORS for name in NAMES])
+    width = np.array([PRIORS[name][1] for name in NAMES]) * (own if centre else 1.0)
 
     def evaluate(place: np.ndarray) -> np.ndarray:
         return np.log(terms @ np.exp(place))
@@ -252,13 +272,19 @@ def fit_era(observations: Sequence[Observation], centre: Mapping[str, float] | N
     rows = _rows(observations, np.log(seconds))
     found = solve(rows, evaluate, jacobian, {"centre": middle, "spread": width}, steps=MOST_STEPS)
     return FittedEngine(
-        values=dict(zip(NAMES, np.exp(found.place).tolist(), strict=True)),
+        values=dict(zip(NAMES, np.exp(found.place).tolist(), strict=True)) | {"request_s": _request_s(observations)},
         deviations=dict(zip(NAMES, np.sqrt(np.diag(found.covariance)).tolist(), strict=True)),
         spread=_spread(rows, found, evaluate(found.place)),
         cells=len(observations),
         gpus=sorted({o.gpu for o in observations}),
         error=float(np.mean(np.abs(np.expm1(evaluate(found.place) - rows.target)))),
     )
+
+
+def _request_s(observations: Sequence[Observation]) -> float:
+    """The middle of what first tokens came late; 0 where none tells."""
+    late = [o.late_s for o in observations if not np.isnan(o.late_s)]
+    return max(0.0, float(np.median(late))) if late else 0.0
 
 
 def _rows(observations: Sequence[Observation], target: np.ndarray) -> Rows:

@@ -10,7 +10,7 @@ import numpy as np
 
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.deployment import Deployment
-from neusight.serving.load import Load, Open, Static, Trace
+from neusight.serving.load import Load, Offline, Open, Static, Trace
 from neusight.serving.memory import ServingMemory
 from neusight.serving.run import Run, Spread
 from neusight.serving.served import PassCosts
@@ -138,14 +138,14 @@ class _Ends:
     factor: float
     ends: list[Run] | None
 
-    def time(self, of: Callable[[Run], Spread]) -> Figure:
-        """A time, of the run by a function."""
-        found = of(self.run)
-        low, high = (
-            (of(r).mean for r in self.ends) if self.ends else (found.mean / self.factor, found.mean * self.factor)
-        )
-        percentiles = {f.name: getattr(found, f.name) for f in fields(Spread) if f.name != "mean"}
-        return Figure(mean=found.mean, low=min(low, found.mean), high=max(high, found.mean), **percentiles)
+    def time(self, of: Callable[[Run], Spread], added_s: float = 0.0) -> Figure:
+        """A time, of the run by a function, and what a server adds to it, as doubtful as the passes."""
+        found, f = of(self.run), self.factor
+        ends = (of(r).mean for r in self.ends) if self.ends else (found.mean / f, found.mean * f)
+        low, high = (end + added_s * by for end, by in zip(ends, (1 / f, f), strict=True))
+        mean = found.mean + added_s
+        percentiles = {p.name: getattr(found, p.name) + added_s for p in fields(Spread) if p.name != "mean"}
+        return Figure(mean=mean, low=min(low, mean), high=max(high, mean), **percentiles)
 
     def rate(self, of: Callable[[Run], float], groups: int) -> Figure:
         """A rate of all groups."""
@@ -213,6 +213,7 @@ def sampled(deployment: Deployment, run: Run) -> Sampled:
 
 def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes: Sampled) -> ServingEstimate:
     served, groups = deployment.served, deployment.groups
+    request_s = 0.0 if _one_batch(load) else deployment.engine.request_s
     rate = ends.rate(lambda r: r.output_tokens_per_s, groups)
     per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
     busy_w = deployment.devices * passes.watts * (1.0 - run.time_shares["idle"])
@@ -228,10 +229,10 @@ def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes:
         replicas=deployment.replicas,
         devices=deployment.devices,
         load={"kind": type(load).__name__.lower()} | _told(load),
-        ttft_s=ends.time(lambda r: r.ttft_s),
+        ttft_s=ends.time(lambda r: r.ttft_s, request_s),
         tpot_s=ends.time(lambda r: r.tpot_s),
         itl_s=ends.time(lambda r: r.itl_s),
-        e2e_s=ends.time(lambda r: r.e2e_s),
+        e2e_s=ends.time(lambda r: r.e2e_s, request_s),
         output_tokens_per_s=rate,
         steady_output_tokens_per_s=ends.rate(lambda r: r.steady_output_tokens_per_s, groups),
         requests_per_s=groups * run.requests_per_s,
@@ -249,6 +250,11 @@ def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes:
         diverges=run.diverges,
         warnings=(*served.decoder.notes, *_assumed(deployment, load, run)),
     )
+
+
+def _one_batch(load: Load) -> bool:
+    """Whether all requests are there when the engine starts: their client is the program that runs it."""
+    return isinstance(load, Static | Offline) or (isinstance(load, Trace) and not np.any(load.arrival_s))
 
 
 def _assumed(deployment: Deployment, load: Load, run: Run) -> Iterator[str]:

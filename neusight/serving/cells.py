@@ -25,7 +25,8 @@ MODES = ("static", "closed", "rate", "offline")
 
 DEFAULTS: dict[str, tuple[Any, str]] = {
     "engine": ("vllm", "the engine of most published runs"),
-    "engine_version": ("", "the newest: what 'latest' and an image's digest were when they ran"),
+    "engine_version": ("", "the newest"),
+    "engine_version of deplodock": ("0.12", "'latest' between November 2025 and January 2026"),
     "engine_version of argonne": ("0.5", "LLM-Inference-Bench ran vLLM in mid-2024 and does not tell which"),
     "ep": (1, "engines split experts over tensor parallelism unless told otherwise"),
     "kv_dtype": ("", "engines keep the cache in the model's own dtype unless told otherwise"),
@@ -237,6 +238,8 @@ def _setup(cell: _Cell) -> Setup:
     version = cell.text("engine_version", "")
     if not version and cell.source == "argonne" and engine == "vllm":
         version = cell.assume("engine_version of argonne")
+    elif version == "latest" and cell.source == "deplodock":
+        version = cell.assume("engine_version of deplodock")
     elif not version[:1].isdigit():
         version = cell.assume("engine_version")
     kv = cell.text("kv_dtype", "").replace("auto", "") or cell.assume("kv_dtype")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -108,13 +109,15 @@ def _check_arithmetic(device: DeviceSpec, precision: ServingPrecision) -> None:
 class Deployment:
     """``replicas`` of a served model; requests are shared among them, and among the attention groups of each, evenly.
 
-    ``longest`` tokens are those of the longest sequence that is to be served.
+    ``longest`` tokens are those of the longest sequence that is to be served. ``priced_to`` are the new tokens, the
+    sequences and the longest sequence that passes are priced to at least, see ``together``.
     """
 
     served: Served
     options: EngineOptions
     longest: int
     replicas: int = 1
+    priced_to: tuple[int, int, int] = (1, 1, 1)
 
     @property
     def engine(self) -> ServingEngine:
@@ -194,11 +197,11 @@ class Deployment:
     @cached_property
     def _priced_to(self) -> dict[str, int]:
         """Limits to which passes are priced: lengths to a power of two, so that loads share what was priced."""
-        limits = self.limits
+        limits, (tokens, sequences, longest) = self.limits, self.priced_to
         return {
-            "max_tokens": int(limits.max_num_batched_tokens or self.longest),
-            "max_num_seqs": limits.max_num_seqs,
-            "max_len": 1 << max(_SHORTEST, self.longest - 1).bit_length(),
+            "max_tokens": max(tokens, int(limits.max_num_batched_tokens or self.longest)),
+            "max_num_seqs": max(sequences, limits.max_num_seqs),
+            "max_len": 1 << max(_SHORTEST, longest - 1, self.longest - 1).bit_length(),
         }
 
     def share_of(self, load: Load) -> Load:
@@ -224,3 +227,13 @@ class Deployment:
         if not len(columns["arrival_s"]):
             raise LoadError("the trace has no requests")
         return Trace(**columns)
+
+
+def together(deployments: Sequence[Deployment]) -> list[Deployment]:
+    """Deployments of the same model on the same devices by the same engine, under other limits: passes of all are
+    priced once.
+    """
+    limits = [deployment.limits for deployment in deployments]
+    tokens = max(int(limit.max_num_batched_tokens or 1) for limit in limits)
+    sizes = (tokens, max(limit.max_num_seqs for limit in limits), max(d.longest for d in deployments))
+    return [replace(deployment, served=deployments[0].served, priced_to=sizes) for deployment in deployments]

@@ -29,10 +29,11 @@ class ServingEngine:
 
     ``library`` is whose kernels it runs (``Conditions.engine``). Beside its kernels a pass takes ``pass_s``, where
     several ranks must meet ``rank_s`` more, ``sequence_s`` for each sequence in it, and ``mixture_s`` for each layer of
-    experts: scheduling, sampling, copies to and from the host, what sorts tokens by expert. ``factors`` by ``GROUPS``
-    are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of the device's ``total``
-    memory for everything, or of what is ``free`` after weights and activations for the cache. ``era`` tells which
-    versions the constants are of, ``spread`` is the standard deviation of the logarithm of what they leave unexplained.
+    experts: scheduling, sampling, copies to and from the host, what sorts tokens by expert. ``request_s`` is what a
+    server and its client add to the first token of a request. ``factors`` by ``GROUPS`` are what its kernels take of
+    the same kernels by themselves. It takes ``memory_share`` of the device's ``total`` memory for everything, or of
+    what is ``free`` after weights and activations for the cache. ``era`` tells which versions the constants are of,
+    ``spread`` is the standard deviation of the logarithm of what they leave unexplained.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ServingEngine:
     rank_s: float = 0.0
     sequence_s: float = 0.0
     mixture_s: float = 0.0
+    request_s: float = 0.0
     factors: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0))
     spread: float = 0.2
 
@@ -71,10 +73,11 @@ TensorRT-LLM's ``free_gpu_memory_fraction`` 0.9, ``max_batch_size`` 2048, ``max_
 _ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm"}
 ERAS: tuple[tuple[str, tuple[int, int], str], ...] = (
     ("vllm", (0, 8), "vllm before 0.8"),
+    ("vllm", (0, 14), "vllm before 0.14"),
     ("tensorrt-llm", (0, 12), "tensorrt-llm before 0.12"),
 )
-"""Versions before which an engine was another program: vLLM's V1 became the default with 0.8, TensorRT-LLM's executor
-replaced its Python sessions with 0.12."""
+"""Versions before which an engine was another program, older ones first: vLLM's V1 became the default with 0.8 and its
+asynchronous scheduling with 0.14, TensorRT-LLM's executor replaced its Python sessions with 0.12."""
 
 
 def engine_names() -> tuple[str, ...]:
@@ -104,8 +107,8 @@ def engine_named(name: str, version: str = "", artifact: Path | None = None) -> 
 
 
 def with_constants(engine: ServingEngine, constants: Mapping[str, float]) -> ServingEngine:
-    """The same engine with other constants: those of ``HOST``, ``GROUPS`` and ``spread``."""
-    host: dict[str, Any] = {name: constants[name] for name in (*HOST, "spread") if name in constants}
+    """The same engine with other constants: those of ``HOST``, ``GROUPS``, ``request_s`` and ``spread``."""
+    host: dict[str, Any] = {name: constants[name] for name in (*HOST, "request_s", "spread") if name in constants}
     factors = {group: constants.get(group, engine.factors[group]) for group in GROUPS}
     return replace(engine, **host, factors=factors)
 
