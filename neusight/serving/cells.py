@@ -7,6 +7,7 @@ What a cell leaves empty takes a default that is stated, with its reason, in ``D
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from neusight.serving import Closed, EngineOptions, Lengths, Load, Offline, Open
 from neusight.serving.engines import engine_named, era_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder, known_decoders
+from neusight.workloads.decoders.layers import Layer, SelfAttention
 from neusight.workloads.decoders.quantisation import SCHEMES, Quantisation
 
 QUANTITIES = ("prefill_ms", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
@@ -65,6 +67,9 @@ MOST_REQUESTS = 8000
 """Of a simulated run: ramps at both ends weigh little by then."""
 MOST = 10**6
 """Of tokens, clients, requests a second: what is larger is no measurement."""
+UNBUILT = (0, 19)
+"""Version of TensorRT-LLM from which its published figures are of models that run as they are."""
+_VERSION = re.compile(r"(\d+)\.(\d+)")
 LONG_ANSWERS = 4000
 """Tokens of an answer beyond which four waves of requests are simulated instead of ten."""
 
@@ -369,6 +374,25 @@ def served_as(decoder: Decoder, model: str, weights: str) -> Decoder:
     if model in known_decoders() and (known := known_decoder(model).quantisation):
         return replace(decoder, quantisation=known)
     return replace(decoder, quantisation=scheme_of(model, weights))
+
+
+def built_by(decoder: Decoder, setup: Setup) -> Decoder:
+    """A decoder as an engine runs it: what TensorRT-LLM builds attends to all tokens, whatever window the model has.
+
+    Its ``max_attention_window_size`` defaults to the longest sequence, which disables windows (Useful Runtime Options:
+    Maximum Attention Window Size); from 0.19 on nothing is built, the model runs as it is (performance overview).
+    """
+    found = _VERSION.match(setup.engine_version)
+    if setup.engine != "tensorrt-llm" or found is None or (int(found[1]), int(found[2])) >= UNBUILT:
+        return decoder
+    return replace(decoder, layers=tuple((_without_window(layer), count) for layer, count in decoder.layers))
+
+
+def _without_window(layer: Layer) -> Layer:
+    part = layer.attention
+    return (
+        replace(layer, attention=replace(part, window=0)) if isinstance(part, SelfAttention) and part.window else layer
+    )
 
 
 def scheme_of(model: str, weights: str) -> Quantisation:
