@@ -337,7 +337,7 @@ class Predictor:
     def cheapest(
         self,
         model: str | Path | Decoder,
-        gpus: Sequence[str] | None,
+        gpus: Sequence[Gpu] | None,
         demand: Demand,
         options: EngineOptions | None = None,
         *,
@@ -351,7 +351,7 @@ class Predictor:
 
         Args:
             model, options, setup: as ``deployment`` takes them.
-            gpus: ids; None for those of the catalogue with a price.
+            gpus: ids, files or specs; None for those of the catalogue with a price.
             demand: what is to be served.
             tps: degrees of tensor parallelism.
 
@@ -366,12 +366,13 @@ class Predictor:
         longest = most_tokens(demand.isl) + most_tokens(demand.osl)
         if isinstance(model, str | Path):
             known_decoder(str(model))  # An unknown model is no reason why each GPU fails, but an error.
-        names = gpus if gpus is not None else [d.id for d in list_devices() if d.price_usd_per_hour]
+        chosen = gpus if gpus is not None else [d.id for d in list_devices() if d.price_usd_per_hour]
+        devices = {device.id: device for device in map(as_device, chosen)}
 
         def deploy(gpu: str, tp: int) -> Deployment:
-            return self.deployment(model, gpu, longest, options, tp=tp, **setup)
+            return self.deployment(model, devices[gpu], longest, options, tp=tp, **setup)
 
-        return cheapest(deploy, names, tps, demand)
+        return cheapest(deploy, devices, tps, demand)
 
     def _priced(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
         return self.kernels(batch, device, conditions=conditions)

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
+    from neusight.serving import Deployment
 
 _LAYERS_24 = {
     "model_type": "gpt2",
@@ -34,6 +36,11 @@ _SPARSE = (
     *("vgg16", "--gpu", "tensordash", "--mode", "training", "--batch", "32"),
     *("--sparsity", "activations=0.6,gradients=0.5"),
 )
+_SERVING = (
+    *("meta-llama/Llama-3.1-70B", "--gpu", "h100-sxm-80gb", "--tp", "4", "--dtype", "fp8"),
+    *("--isl", "2048", "--osl", "256", "--concurrency", "64"),
+)
+_POINTS = 200
 _KERNELS = 200_000
 _REQUESTS = 100_000
 _TRACE = """
@@ -86,20 +93,22 @@ def measure(tile_models: Path | None = None, repeats: int = 5) -> Iterator[dict[
     yield _row("TensorDash's scheduler", _scheduled_per_s(repeats), "values/s", 5e6)
     yield _row("TensorDash's tile model", _tiles_per_s(repeats), "tiles/s", 1e5)
     yield _row(f"continuous batching of {_REQUESTS:,} requests", _served_s(), "s", 20.0)
+    yield _row("cold: serving llama-3.1-70b, 64 clients", _cold_s(_SERVING, repeats, command="serving"), "s", 1.0)
+    yield from _serving(predictor, repeats)
 
 
 def _row(name: str, value: float, unit: str, limit: float) -> dict[str, Any]:
     return {"name": name, "value": value, "unit": unit, "limit": limit}
 
 
-def _cold_s(arguments: list[str], repeats: int, cache: str | None = None) -> float:
-    """Median wall time of a fresh ``neusight predict``."""
+def _cold_s(arguments: Sequence[str], repeats: int, cache: str | None = None, command: str = "predict") -> float:
+    """Median wall time of a fresh ``neusight predict``, or another command."""
     environment = os.environ | ({"NEUSIGHT_CACHE": cache} if cache else {})
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
-        command = [sys.executable, "-m", "neusight", "predict", *arguments]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        words = [sys.executable, "-m", "neusight", command, *arguments]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
         times.append(time.perf_counter() - started)
     return median(times)
 
@@ -194,6 +203,34 @@ def _served_s() -> float:
     started = time.perf_counter()
     simulate(load, Limits(kv_tokens=400_000), times)
     return time.perf_counter() - started
+
+
+def _serving(predictor: Predictor, repeats: int) -> Iterator[dict[str, Any]]:
+    """A second question about a served model of 70e9 weights, pricing all its passes, and a sweep of loads."""
+    from functools import partial
+
+    from neusight.serving import Load, Static, answer, closed
+
+    def deployment() -> Deployment:
+        return predictor.deployment("meta-llama/Llama-3.1-70B", "h100-sxm-80gb", 2304, tp=4, dtype="fp8")
+
+    def timed(do: Callable[[], object]) -> float:
+        started = time.perf_counter()
+        do()
+        return time.perf_counter() - started
+
+    served = deployment().served
+    price_s = [timed(lambda: replace(served).tables(8192, 256, 4096)) for _ in range(repeats)]
+    yield _row("serving: pricing the passes of a deployment", median(price_s) * 1e3, "ms", 200.0)
+    loads: dict[str, Load] = {"a batch of 16": Static(batch=16, isl=2048, osl=256), "64 clients": closed(64, 2048, 256)}
+    for name, load in loads.items():
+        answer(deployment(), load)
+        warm_s = median(timed(partial(answer, deployment(), load)) for _ in range(repeats))
+        yield _row(f"warm: serving llama-3.1-70b, {name}", warm_s * 1e3, "ms", 10.0)
+    # Clients as in a frontier, 1 to 256, with lengths that differ.
+    points = [closed(2 ** (i % 9), 1024 + 8 * i, 256) for i in range(_POINTS)]
+    sweep_s = timed(lambda: [answer(deployment(), load) for load in points])
+    yield _row(f"warm: a sweep of {_POINTS} loads", sweep_s, "s", 2.0)
 
 
 def _trace() -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import neusight
-from neusight.cli import catalogues, collect, datasets, evaluate, experiments, learn, predict
+from neusight.cli import catalogues, collect, datasets, evaluate, experiments, learn, predict, serving
 from neusight.errors import NeusightError, one_line
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -67,7 +67,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
-for command in (predict.predict, predict.kernel, predict.sweep, learn.fit, learn.train, evaluate.bench):
+for command in (
+    predict.predict,
+    predict.kernel,
+    predict.sweep,
+    serving.serving,
+    learn.fit,
+    learn.train,
+    evaluate.bench,
+):
     app.command()(command)
 app.add_typer(learn.calibrate, name="calibrate")
 app.add_typer(collect.app, name="collect")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
     from neusight.executors.gpu.tile_models.artifact import Manifest
     from neusight.workloads import Workload
+    from neusight.workloads.decoders.decoder import Decoder
 
 devices = typer.Typer(no_args_is_help=True, help="The accelerators that the catalogue holds.")
 workloads = typer.Typer(no_args_is_help=True, help="The models that are ready to predict.")
@@ -142,10 +143,20 @@ def _row(spec: DeviceSpec) -> dict[str, Any]:
 
 
 @workloads.command("list")
-def list_workloads(form: Format = "human") -> None:
-    """List all ready models."""
+def list_workloads(
+    serving: Annotated[bool, typer.Option("--serving", help="Language models that `neusight serving` knows.")] = False,
+    form: Format = "human",
+) -> None:
+    """List all ready models.
+
+    Example: `neusight workloads list --serving`
+    """
     from neusight.cli.output import Column, Output, table
     from neusight.workloads import list_workloads as ready
+
+    if serving:
+        _list_served(form)
+        return
 
     found = ready()
     rows = [asdict(info) for info in found]
@@ -155,6 +166,38 @@ def list_workloads(form: Format = "human") -> None:
         table(columns, ((i.name, _count(i.parameters), str(i.max_seq_len or "-"), i.kind) for i in found))
 
     Output(form).data(rows, rows, human)
+
+
+def _list_served(form: str) -> None:
+    """Names of the hub, with what a planner needs to know of each."""
+    from neusight.cli.output import Column, Output, line, table
+    from neusight.workloads.decoders.known import known_decoder, known_decoders
+
+    rows = [_served_row(known_decoder(name)) for name in known_decoders()]
+
+    def human() -> None:
+        titles = ("weights", "active", "context", "KiB a\ntoken")
+        columns = [Column("name"), *(Column(t, right=True) for t in titles), Column("precision")]
+        table(columns, (_served_cells(row) for row in rows))
+        line("The cache of a token in 16 bits. Any other decoder: the path of its config.json.")
+
+    Output(form).data(rows, rows, human)
+
+
+def _served_row(decoder: Decoder) -> dict[str, Any]:
+    return {
+        "name": decoder.name,
+        "parameters": decoder.parameters,
+        "active_parameters": decoder.active_parameters,
+        "context": decoder.max_len or None,
+        "kv_bytes_per_token": decoder.kv_bytes_per_token("bfloat16"),
+        "precision": decoder.quantisation.method or decoder.dtype,
+    }
+
+
+def _served_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    sizes = (_count(row["parameters"]), _count(row["active_parameters"]), str(row["context"] or "-"))
+    return row["name"], *sizes, f"{row['kv_bytes_per_token'] / 1024:.0f}", row["precision"]
 
 
 @workloads.command("show")

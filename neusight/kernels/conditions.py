@@ -54,7 +54,7 @@ class Conditions:
         usual = {"timing": "stream", "launches": 1.0, "cycled_bytes": COLD, "engine": "torch", "variant": ""}
         values = {**usual, "random": True, "burst": np.inf, **columns}
         made = cls(**{name: np.broadcast_to(np.asarray(value), (n,)) for name, value in values.items()})
-        if unknown := sorted({*made.timing.tolist()} - {*TIMINGS}):
+        if unknown := sorted({*np.ravel(np.asarray(values["timing"])).tolist()} - {*TIMINGS}):
             raise CoverageError(f"unknown timing '{unknown[0]}': one of {', '.join(TIMINGS)}")
         return made
 

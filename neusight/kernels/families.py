@@ -264,8 +264,13 @@ class KernelBatch:
         return self.columns[name]
 
     def take(self, index: np.ndarray) -> KernelBatch:
-        """The rows that ``index`` (integers or a mask) selects."""
-        return KernelBatch(self.family, {name: column[index] for name, column in self.columns.items()})
+        """The rows that ``index`` (integers or a mask) selects; a column that is one value for all stays one."""
+        n = int(np.count_nonzero(index)) if index.dtype == bool else len(index)
+        columns = {
+            name: np.broadcast_to(column[:1], (n,)) if column.strides == (0,) and len(column) else column[index]
+            for name, column in self.columns.items()
+        }
+        return KernelBatch(self.family, columns)
 
     @staticmethod
     def of(kernels: Sequence[Kernel]) -> KernelBatch:

@@ -49,6 +49,8 @@ COMPARED = 16
 def by_distinct(column: np.ndarray, value: Callable[[str], float]) -> np.ndarray:
     """``value`` of every entry of a column of names, called once a distinct name."""
     out = np.full(len(column), float(value(str(column[0]))))
+    if column.strides == (0,):  # One name, repeated.
+        return out
     # Names are few: to compare with each takes a tenth of the time of sorting them.
     left = np.flatnonzero(column != column[0])
     for _ in range(COMPARED):

@@ -248,7 +248,7 @@ def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes:
         power_w=busy_w or None,
         preempted=int(run.preempted.sum()),
         diverges=run.diverges,
-        warnings=(*served.decoder.notes, *_assumed(deployment, load)),
+        warnings=(*served.decoder.notes, *_assumed(deployment, load, run)),
     )
 
 
@@ -257,8 +257,10 @@ def _one_batch(load: Load) -> bool:
     return isinstance(load, Static | Offline) or (isinstance(load, Trace) and not np.any(load.arrival_s))
 
 
-def _assumed(deployment: Deployment, load: Load) -> Iterator[str]:
+def _assumed(deployment: Deployment, load: Load, run: Run) -> Iterator[str]:
     """What an answer leans on."""
+    if not run.settled and not run.diverges:
+        yield "the load ended before the deployment had filled: with more requests all means move"
     engine = deployment.engine
     if not engine.pass_s:
         yield f"no constants of {engine.era or engine.name} are fitted: its own time in each pass counts as none"

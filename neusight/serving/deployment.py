@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from neusight.devices.spec import DeviceSpec
-from neusight.errors import LoadError, ModelError
+from neusight.errors import DeviceError, LoadError, ModelError
 from neusight.serving.engines import ServingEngine, engine_named
 from neusight.serving.limits import Limits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
@@ -85,7 +85,7 @@ class Setup:
             raise ModelError(f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}")
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
-        device.gemm_flops_per_s(precision.quantisation.activations or precision.dtype)
+        _check_arithmetic(device, precision)
         return Served(
             decoder=decoder,
             device=device,
@@ -94,6 +94,15 @@ class Setup:
             engine=engine_named(self.engine, self.engine_version),
             pricer=pricer,
         )
+
+
+def _check_arithmetic(device: DeviceSpec, precision: ServingPrecision) -> None:
+    scheme, dtype = precision.quantisation, precision.quantisation.activations or precision.dtype
+    try:
+        device.gemm_flops_per_s(dtype)
+    except DeviceError as error:
+        asked = scheme.method or precision.dtype
+        raise DeviceError(f"{error}; {asked} needs {dtype}: choose another dtype or GPU") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.executors.costs import NORMAL_90, Costs
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
+from neusight.kernels.distinct import distinct_rows, is_single
 from neusight.laws.power import budget_w, sustained_clock
 from neusight.serving.book import ENERGY, GROUP, OWN, PART, SHARED, Book, Key, PassSums
 from neusight.serving.engines import GROUPS, ServingEngine
@@ -202,20 +203,25 @@ def group_of(batch: KernelBatch) -> str:
 def priced_parts(
     parts: Sequence[StepPart], device: DeviceSpec, library: str, pricer: Pricer, energy: bool = False
 ) -> list[Priced]:
-    """Costs of every part, each family asked once: kernels in a graph of many, their operands in device memory."""
+    """Costs of every part, each family asked once: kernels in a graph of many, their operands in device memory.
+
+    Kernels that are the same in several passes (a head sees one row a sequence) are priced once.
+    """
+    distinct = [distinct_rows(part.batch) for part in parts]
     families: dict[str, list[int]] = {}
     for number, part in enumerate(parts):
         families.setdefault(part.batch.family, []).append(number)
     found: dict[int, Priced] = {}
     for numbers in families.values():
-        batch = concatenated([parts[number].batch for number in numbers])
+        batch = concatenated([parts[number].batch.take(distinct[number][0]) for number in numbers])
         conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, engine=library)
         costs = pricer(batch, device, conditions)
-        ends = np.cumsum([len(parts[number].batch) for number in numbers])[:-1]
+        ends = np.cumsum([len(distinct[number][0]) for number in numbers])[:-1]
         energy_j = _energy_j(costs) if energy else np.zeros(len(batch))
         columns = (costs.latency_s, costs.spread, costs.own_spread, costs.limiter, energy_j)
         pieces = zip(*(np.split(column, ends) for column in columns), strict=True)
-        found |= {number: Priced(*piece) for number, piece in zip(numbers, pieces, strict=True)}
+        for number, piece in zip(numbers, pieces, strict=True):
+            found[number] = Priced(*(column[distinct[number][1]] for column in piece))
     return [found[number] for number in range(len(parts))]
 
 
@@ -226,6 +232,11 @@ def _energy_j(costs: Costs) -> np.ndarray:
 
 
 def concatenated(batches: Sequence[KernelBatch]) -> KernelBatch:
-    """The rows of batches of one family, one after another."""
-    first = batches[0]
-    return KernelBatch(first.family, {name: np.concatenate([b[name] for b in batches]) for name in first.columns})
+    """The rows of batches of one family, one after another; a column that is one value for all stays one in memory."""
+    first, n = batches[0], sum(map(len, batches))
+    columns = {}
+    for name in first.columns:
+        pieces = [batch[name] for batch in batches]
+        single = all(is_single(piece) and piece[0] == pieces[0][0] for piece in pieces)
+        columns[name] = np.broadcast_to(pieces[0][:1], (n,)) if single else np.concatenate(pieces)
+    return KernelBatch(first.family, columns)

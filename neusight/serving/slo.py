@@ -77,8 +77,8 @@ def _bound(text: str) -> Bound:
         raise LoadError(f"'{shown(text)}' is no bound such as ttft=500ms{hint}")
     try:
         limit_s = parse(limit, "s")
-    except UnitError as error:
-        raise LoadError(f"{name}: {error}") from None
+    except UnitError:
+        raise LoadError(f"{name}: '{shown(limit)}' is no time: write it like 500ms or 2s") from None
     if not limit_s > 0:
         raise LoadError(f"{name} = {limit}: give more than 0")
     return Bound(time=time, statistic=statistic or "mean", limit_s=limit_s)

@@ -1,51 +1,156 @@
-"""``neusight evaluate serving``: data in every format, and a page that reads at 80 columns."""
+"""``neusight serving``: every load and form, sweeps, frontiers, service levels, and mistakes in one line."""
 
 import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from cli_runs import as_csv, as_json, run
+from cli_runs import as_csv, as_json, error, invoke, run, unsaid
 
-CONFIG = {
-    "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
-    "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 4096,
-}  # fmt: skip
-CELL = {"gpu": "h100-sxm-80gb", "model": "small", "mode": "static", "isl": 256, "osl": 32}
+from neusight import Predictor
+from neusight.serving import Closed
 
-
-@pytest.fixture
-def cells(tmp_path: Path) -> Path:
-    rows = [{**CELL, "cell": f"{source}/{n}", "concurrency": n, "e2e_ms": 40.0} for source in "ab" for n in (1, 8)]
-    rows[-1]["fault"] = "power not told"
-    rows.append({**CELL, "cell": "b/unknown", "model": "large", "concurrency": 1, "e2e_ms": 1.0})
-    pd.DataFrame(rows).to_parquet(tmp_path / "cells.parquet")
-    (tmp_path / "models.json").write_text(json.dumps({"small": CONFIG}))
-    return tmp_path / "cells.parquet"
+ON_L40S = ("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", "512", "--osl", "64")
 
 
-def test_json_and_csv_hold_the_same_rows(cells: Path) -> None:
-    data, rows = as_json("evaluate", "serving", cells), as_csv("evaluate", "serving", cells)
-    assert [row["cell"] for row in data["rows"]] == [row["cell"] for row in rows] == ["a/1", "a/8", "b/1", "b/8"]
-    assert [row["predicted"] for row in data["rows"]] == [float(row["predicted"]) for row in rows]
-    assert [row["cell"] for row in data["skipped"]] == ["b/unknown"]
-    assert {row["what"] for row in data["assumed"]} >= {"engine", "ep", "kv_dtype"}
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_a_page_for_people(cells: Path) -> None:
-    result = run("evaluate", "serving", cells)
-    assert all(len(line) <= 80 for line in result.stdout.splitlines())
-    line = next(line for line in result.stdout.splitlines() if line.startswith("b "))
-    # One cell of source b has no fault, two are in all.
-    assert (line.split()[1], line.split()[-2]) == ("1", "2")
-    assert "the engine of most published runs" in " ".join(result.stdout.split())
-    assert "1 row skipped: unknown model 'large'" in result.stderr
+def test_json_is_what_python_answers(predictor: Predictor) -> None:
+    found = as_json(*ON_L40S, "--concurrency", 4, "--requests", 20)
+    load = Closed(concurrency=4, number=20, isl=512, osl=64)
+    same = predictor.serving("Qwen/Qwen3-8B", "l40s", load).to_dict()
+    assert found == json.loads(json.dumps(same, default=str))
+    assert found["load"] == {"kind": "closed", "concurrency": 4, "number": 20, "isl": 512, "osl": 64, "seed": 0}
 
 
-def test_models_and_cells_that_are_picked(cells: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps({"small": CONFIG, "large": {**CONFIG, "hidden_size": 1024}}))
-    found = as_json("evaluate", "serving", cells, "--models", other, "--source", "b")
-    assert [row["cell"] for row in found["rows"]] == ["b/1", "b/8", "b/unknown"]
-    few = as_csv("evaluate", "serving", cells, "--models", other, "--limit", 2, "--seed", 5)
-    assert len(few) == 2
+def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> None:
+    text = run(*ON_L40S, "--batch", 8).stdout
+    assert max(map(len, text.splitlines())) <= 80
+    wanted = ("to first token", "per output token", "whole answer", "output tokens/s", "for each GPU", "weights",
+              "the cache holds", "passes with prompts", "limited by", "has no price", "J an output token")  # fmt: skip
+    assert [word for word in wanted if word not in text] == []
+
+
+def test_csv_has_a_row_a_point_and_the_figures_of_json() -> None:
+    (row,) = as_csv(*ON_L40S, "--batch", 2)
+    found = as_json(*ON_L40S, "--batch", 2)
+    assert float(row["ttft_p99_ms"]) == pytest.approx(1e3 * found["ttft_s"]["p99"])
+    assert float(row["output_tokens_per_s"]) == pytest.approx(found["output_tokens_per_s"]["mean"])
+    assert (row["devices"], row["batch"], row["error"]) == ("1", "2", "")
+
+
+def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
+    found = as_json(*ON_L40S, "--batch", "1,4", "--tp", "1,3")
+    assert [(row.get("load", {}).get("batch"), "error" in row) for row in found] == [
+        (1, False), (4, False), (None, True), (None, True),
+    ]  # fmt: skip
+    assert "choose a tp or ep of 1, 2, 4, 8" in found[2]["error"]
+    rows = as_csv(*ON_L40S, "--batch", "1,4", "--tp", "3,1")
+    assert [bool(row["error"]) for row in rows] == [True, True, False, False]
+    text = run(*ON_L40S, "--batch", "1,4", "--tp", "1,3").stdout
+    assert "no answer for 2 points" in text
+    assert as_json(*ON_L40S, "--batch", "1,")[0] == as_json(*ON_L40S, "--batch", 1)
+
+
+def test_no_point_at_all_is_exit_1() -> None:
+    assert invoke(*ON_L40S, "--batch", "1,2", "--tp", "3").exit_code == 1
+
+
+def test_more_clients_give_more_throughput_and_wait_longer(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "frontier.png"
+    rows = as_csv(*ON_L40S, "--frontier", "--figure", picture)
+    clients = [int(row["concurrency"]) for row in rows]
+    assert clients[:4] == [1, 2, 4, 8]
+    rates = [float(row["output_tokens_per_s"]) for row in rows]
+    assert rates[:-1] == sorted(rates[:-1])
+    assert float(rows[-1]["tpot_ms"]) > float(rows[0]["tpot_ms"])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_rate_beyond_what_is_served_is_called_overload() -> None:
+    found = as_json(*ON_L40S, "--rate", "500", "--requests", 400)
+    assert "grows without limit" in found["diverges"]
+    assert "OVERLOAD" in run(*ON_L40S, "--rate", "500", "--requests", 400).stdout
+    assert as_json(*ON_L40S, "--rate", "0.5", "--requests", 100)["diverges"] == ""
+
+
+def test_traces_and_drawn_lengths(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,20\n0.5,200,30\n")
+    found = as_json("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--trace", trace)
+    assert found["load"] == {"kind": "trace", "requests": 2}
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n-1,100,20\n")
+    assert "row 1 of the trace arrives at" in error("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--trace", trace)
+    drawn = as_json(*ON_L40S, "--requests", 30, "--isl-cv", 0.5, "--osl-cv", 1, "--seed", 3)
+    assert drawn["e2e_s"]["p99"] > drawn["e2e_s"]["p50"]
+    assert drawn == as_json(*ON_L40S, "--requests", 30, "--isl-cv", 0.5, "--osl-cv", 1, "--seed", 3)
+
+
+def test_service_levels_are_held_by_what_is_found_and_reasons_are_given() -> None:
+    asked = ("serving", "Qwen/Qwen3-8B", "--isl", "512", "--osl", "64", "--gpu", "l40s,l4", "--tp", "1,2")
+    found = as_json(*asked, "--slo", "tpot=40ms,ttft_p99=4s")
+    held = [row for row in found if row["holds"]]
+    assert held
+    for row in held:
+        assert row["estimate"]["tpot_s"]["mean"] <= 0.04
+        assert row["estimate"]["ttft_s"]["p99"] <= 4.0
+    assert all(row["reason"] for row in found if not row["holds"])
+    assert "USD" in run(*asked, "--slo", "tpot=40ms,ttft_p99=4s").stdout
+    nothing = invoke(*asked, "--slo", "tpot=1us")
+    assert nothing.exit_code == 1
+    assert "too slow: tpot takes" in " ".join(nothing.stdout.split())
+
+
+def test_a_price_makes_a_cost() -> None:
+    found = as_json(*ON_L40S, "--batch", 1, "--set", "price=2USD/h")
+    per_hour = found["output_tokens_per_s"]["mean"] * 3600
+    assert found["usd_per_million_output_tokens"] == pytest.approx(2e6 / per_hour)
+    assert as_json(*ON_L40S, "--batch", 1)["usd_per_million_output_tokens"] is None
+
+
+def test_wrong_questions_say_what_would_do() -> None:
+    model, on = ("serving", "Qwen/Qwen3-8B"), ("--gpu", "l40s", "--batch", "1")
+    short = ("--isl", "64", "--osl", "8")
+    wrong: dict[tuple[object, ...], str] = {
+        (*model, *on, "--isl", "60000", "--osl", "8"): "exceed its context of 40960",
+        (*model, *on, *short, "--tp", "5"): "choose a tp or ep of 1, 2, 4",
+        (*model, "--gpu", "a100-sxm-80gb", "--batch", "1", *short, "--dtype", "fp8"): "does not compute in float8",
+        (*model, *on, "--isl", "30000", "--osl", "8", "--memory-fraction", "0.45"): "the KV cache holds",
+        (*model, "--gpu", "t4", "--batch", "1", *short, "--dtype", "fp16"): "does not fit on t4",
+        (*model, *on, *short, "--engine", "vlm"): "did you mean vllm",
+        (*model, *on, *short, "--dtype", "fp9"): "unknown precision 'fp9'",
+        ("serving", "Qwen/Qwen3-9", *on, *short): "unknown model",
+        (*model, "--gpu", "l40s", *short, "--slo", "tpot=3"): "write it like 500ms",
+        (*model, "--gpu", "l40s", *short, "--slo", "tbot=3ms"): "did you mean",
+    }
+    assert unsaid(wrong) == {}
+
+
+def test_loads_that_contradict_each_other_are_usage_errors() -> None:
+    for arguments in (
+        ON_L40S,
+        (*ON_L40S, "--rate", "1", "--concurrency", "2"),
+        (*ON_L40S, "--batch", "1", "--frontier"),
+        (*ON_L40S, "--batch", "1", "--isl-cv", "0.5"),
+        (*ON_L40S, "--rate", "nan"),
+        (*ON_L40S, "--concurrency", "1000000"),
+        (*ON_L40S, "--batch", "1", "--figure", "x.png"),
+        (*ON_L40S, "--frontier", "--figure", "x.txt"),
+        (*ON_L40S, "--trace", "nowhere.csv"),
+        (*ON_L40S, "--slo", "tpot=1s", "--replicas", "2"),
+        ("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--osl", "8", "--batch", "1"),
+        ("serving", "Qwen/Qwen3-8B", "--isl", "8", "--osl", "8", "--batch", "1"),
+    ):
+        result = invoke(*arguments)
+        assert (result.exit_code, result.stdout) == (2, ""), arguments
+        assert "Usage:" in result.stderr
+
+
+def test_names_for_serving_are_listed() -> None:
+    rows = {row["name"]: row for row in as_json("workloads", "list", "--serving")}
+    # Llama 3.1 8B: 8 heads of 128 keys and values in 32 layers, in two bytes.
+    assert rows["meta-llama/Llama-3.1-8B"]["kv_bytes_per_token"] == 2 * 8 * 128 * 32 * 2
+    assert rows["meta-llama/Llama-3.1-8B"]["context"] == 131072

@@ -1,0 +1,277 @@
+"""Answers under a load on a screen: one in full, many as a table or a figure, and what holds a service level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from neusight.cli.output import Column, Output, line, note, table
+from neusight.cli.serving_points import Point
+from neusight.errors import DataError
+from neusight.serving.answer import Figure, Limiter, ServingEstimate
+from neusight.serving.frontier import best_trades
+from neusight.serving.report import CHOICE, choice_row, serving_row
+from neusight.serving.slo import Choice
+from neusight.units import gib, milliseconds
+
+_NAMES = {"ttft_s": "to first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole answer"}
+PICTURES = (".png", ".svg", ".pdf")
+"""What ``draw`` writes."""
+_PARTS = 5
+"""Parts of passes that are named, the largest."""
+
+
+def show_points(points: Sequence[Point], form: str, many: bool) -> None:
+    """One answer in full, or a table. JSON is an object, or a list of them where ``many`` were asked for."""
+    data: list[dict[str, Any]] = [
+        point.estimate.to_dict() if point.estimate else point.asked | {"error": point.error} for point in points
+    ]
+    for warning in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.warnings):
+        note(f"warning: {warning}")
+    single = points[0].estimate
+    human = _table if many or single is None else lambda _: _full(single)
+    Output(form).data(data if many else data[0], _rows(points), lambda: human(points))
+
+
+def _rows(points: Sequence[Point]) -> list[dict[str, Any]]:
+    found = [serving_row(point.estimate) for point in points if point.estimate]
+    keys = list(found[0]) if found else list(points[0].asked)
+    rows = iter(found)
+    return [
+        (next(rows) if point.estimate else {key: point.asked.get(key) for key in keys}) | {"error": point.error}
+        for point in points
+    ]
+
+
+def _full(e: ServingEstimate) -> None:
+    line(f"{e.model} on {e.devices} x {e.gpu}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
+    line(f"load: {_load(e)}")
+    line()
+    columns = [Column(""), *(Column(t, right=True) for t in ("mean", "90 % interval", "p50", "p90", "p99"))]
+    table(columns, (_time_cells(name, getattr(e, figure)) for figure, name in _NAMES.items()))
+    line()
+    for title, text in _facts(e):
+        for place, part in enumerate(wrap(text, 67, break_on_hyphens=False)):
+            line(f"{'' if place else title:13}{part}")
+
+
+def _degrees(e: ServingEstimate) -> str:
+    told = [f"{name} {degree}" for name, degree in e.sharding.items() if degree > 1]
+    told += [f"{e.replicas} replicas"] if e.replicas > 1 else []
+    return f", {', '.join(told)}" if told else ""
+
+
+def _load(e: ServingEstimate) -> str:
+    load = e.load
+    lengths = f", {load['isl']} tokens in, {load['osl']} out" if "isl" in load and "osl" in load else ""
+    told = {
+        "static": lambda: f"one batch of {load['batch']}",
+        "closed": lambda: f"{load['concurrency']} clients, {load['number']} requests",
+        "open": lambda: f"{load['rate_per_s']:g} requests/s, {load['number']} of them",
+        "offline": lambda: f"{load['number']} requests at once",
+        "trace": lambda: f"a trace of {load['requests']} requests",
+    }
+    return told[load["kind"]]() + lengths
+
+
+def _time_cells(name: str, figure: Figure) -> tuple[str, ...]:
+    interval = f"{_time(figure.low)} - {_time(figure.high)}"
+    return name, _time(figure.mean), interval, *(_time(each) for each in (figure.p50, figure.p90, figure.p99))
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None or seconds != seconds else milliseconds(seconds)
+
+
+def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
+    rate, user = e.output_tokens_per_s, e.output_tokens_per_s_per_user
+    yield "throughput", f"{rate.mean:,.0f} output tokens/s (90 %: {rate.low:,.0f} to {rate.high:,.0f})"
+    speed = f", {user:,.1f} for each user" if user else ""
+    yield "", f"{e.output_tokens_per_s_per_device:,.0f} for each GPU{speed}"
+    steady = f"{e.steady_output_tokens_per_s.mean:,.0f} once it is under way"
+    yield "", f"{steady}; {e.total_tokens_per_s:,.0f} with prompts, {e.requests_per_s:.3g} requests/s"
+    yield from _memory(e)
+    yield "batch", f"{e.mean_batch:.1f} sequences generate at a time"
+    named = {"prompt": "passes with prompts", "decode": "passes that only generate", "idle": "idle"}
+    yield "time", ", ".join(f"{named[name]} {share:.0%}" for name, share in e.time_shares.items() if share >= 0.005)
+    yield "prompts", _limiter(e.prefill)
+    yield "generation", _limiter(e.decode)
+    yield "cost", _cost(e)
+    if e.power_w is not None and e.joule_per_output_token is not None:
+        watts = f"{e.power_w / e.devices:,.0f} W for each GPU on average"
+        yield "power", f"{watts}, {e.joule_per_output_token:.3g} J an output token"
+    if e.preempted:
+        yield "preempted", f"{e.preempted} times a request lost its place and was computed anew"
+    if e.diverges:
+        yield "OVERLOAD", e.diverges
+
+
+def _memory(e: ServingEstimate) -> Iterator[tuple[str, str]]:
+    m = e.memory
+    parts = {"weights": m.weights, "activations": m.activations, "buffers": m.buffers, "cache": m.kv_capacity}
+    yield "memory", ", ".join(f"{name} {gib(size)}" for name, size in parts.items() if size)
+    yield "", f"of {gib(m.capacity)} a GPU: fits; the cache holds {m.kv_tokens:,} tokens, {e.kv_use:.0%} used at most"
+
+
+def _limiter(limiter: Limiter | None) -> str:
+    if limiter is None:
+        return "no such pass"
+    shares = [f"{part} {share:.0%}" for part, share in list(limiter.parts.items())[:_PARTS] if share >= 0.005]
+    return f"{', '.join(shares)}; the first is limited by {limiter.resource}"
+
+
+def _cost(e: ServingEstimate) -> str:
+    if e.usd_per_million_output_tokens is None:
+        return f"unknown: {e.gpu} has no price; --set price=2.5USD/h gives it one"
+    return f"{e.usd_per_million_output_tokens:.3g} USD a million output tokens"
+
+
+_KEYS = ("gpu", "dtype", "tp", "replicas", "isl", "osl")
+_LOADS = {"concurrency": "clients", "rate": "req/s", "batch": "batch", "requests": "requests"}
+
+
+_SIZES = {"concurrency": "clients", "rate": "requests/s", "batch": "requests in the batch"}
+
+
+def _table(points: Sequence[Point]) -> None:
+    """A row a point; what all share stands above, a star at those that none beats in throughput and speed."""
+    found = [(point, point.estimate) for point in points if point.estimate]
+    names = [*_KEYS, *_LOADS]
+    differ = [name for name in names if len({str(point.asked.get(name)) for point in points}) > 1]
+    same = {name: points[0].asked[name] for name in names if name not in differ and points[0].asked.get(name)}
+    line(f"{points[0].asked['model']}: {', '.join(f'{_LOADS.get(n, n)} {v}' for n, v in same.items())}")
+    columns = [Column(_LOADS.get(name, name), right=name not in ("gpu", "dtype")) for name in differ]
+    titles = ("TTFT", "TPOT", "tok/s\nuser", "tok/s\nGPU", "tok/s", "USD/\nMtok", "")
+    columns += [Column(title, right=True) for title in titles]
+    best = best_trades([e for _, e in found])
+    if found:
+        rows = zip(found, best, strict=True)
+        table(columns, ((*(str(p.asked.get(n) or "-") for n in differ), *_cells(e, b)) for (p, e), b in rows))
+    for reason, count in _counted([point.error for point in points if point.error]).items():
+        _paragraph(f"no answer for {count} point{'s' if count > 1 else ''}: {reason}")
+
+
+def _cells(e: ServingEstimate, best: bool) -> tuple[str, ...]:
+    user, usd = e.output_tokens_per_s_per_user, e.usd_per_million_output_tokens
+    return (
+        _time(e.ttft_s.mean),
+        _time(e.tpot_s.mean),
+        f"{user:.1f}" if user else "-",
+        f"{e.output_tokens_per_s_per_device:,.0f}",
+        f"{e.output_tokens_per_s.mean:,.0f}",
+        f"{usd:.3g}" if usd is not None else "-",
+        "overload" if e.diverges else "*" if best else "",
+    )
+
+
+def _counted(texts: Sequence[str]) -> dict[str, int]:
+    return {text: texts.count(text) for text in dict.fromkeys(texts)}
+
+
+def _paragraph(text: str) -> None:
+    for place, part in enumerate(wrap(text, 76, break_on_hyphens=False)):
+        line(f"{'  ' if place else ''}{part}")
+
+
+def show_choices(choices: Sequence[Choice], slo: str, form: str) -> None:
+    """The best first, runners-up, and why others fail."""
+    rows = [choice_row(choice) for choice in choices]
+    keys = {key: None for row in rows for key in row}
+    data = [
+        {key: row[key] for key in CHOICE} | {"estimate": c.estimate.to_dict() if c.estimate else None}
+        for c, row in zip(choices, rows, strict=True)
+    ]
+    Output(form).data(data, [{key: row.get(key) for key in keys} for row in rows], lambda: _choices(choices, slo))
+
+
+def _choices(choices: Sequence[Choice], slo: str) -> None:
+    held = [(c, c.estimate) for c in choices if c.estimate]
+    if held:
+        best, e = held[0]
+        line(f"{e.model} within {slo}:")
+        _paragraph(f"{e.devices} x {best.gpu}, tp {best.tp}{_replicas(e)}, for {_load(e)}")
+        sure = "holds" if best.holds_when_slow else "does NOT hold"
+        _paragraph(f"cost {_cost(e)}; {sure} at the slow end of the 90 % interval")
+        line()
+        titles = ("tp", "GPUs", "load", "TTFT", "TPOT", "tok/s\nGPU", "USD/\nMtok", "USD/h", "slow\nend")
+        table([Column("gpu"), *(Column(t, right=True) for t in titles)], (_choice_cells(c, e) for c, e in held))
+    else:
+        line(f"nothing holds {slo}")
+    line()
+    failed = [c for c in choices if not c.estimate]
+    for (gpu, reason), tps in _by_reason(failed).items():
+        _paragraph(f"not {gpu}, tp {', '.join(map(str, tps))}: {reason}")
+
+
+def _replicas(e: ServingEstimate) -> str:
+    return f", {e.replicas} replicas" if e.replicas > 1 else ""
+
+
+def _choice_cells(choice: Choice, e: ServingEstimate) -> tuple[str, ...]:
+    load = f"{e.load['concurrency']} clients" if "concurrency" in e.load else f"{e.load['rate_per_s']:g}/s"
+    usd, hourly = e.usd_per_million_output_tokens, choice.usd_per_hour
+    return (
+        choice.gpu,
+        str(choice.tp),
+        str(e.devices),
+        load,
+        _time(e.ttft_s.mean),
+        _time(e.tpot_s.mean),
+        f"{e.output_tokens_per_s_per_device:,.0f}",
+        "-" if usd is None else f"{usd:.3g}",
+        "-" if hourly is None else f"{hourly:.3g}",
+        "yes" if choice.holds_when_slow else "no",
+    )
+
+
+def _by_reason(failed: Sequence[Choice]) -> dict[tuple[str, str], list[int]]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for choice in failed:
+        found.setdefault((choice.gpu, choice.reason), []).append(choice.tp)
+    return found
+
+
+def draw(points: Sequence[Point], file: Path) -> None:
+    """Throughput of each GPU against speed for each user, a line a deployment, the clients beside its points.
+
+    Raises:
+        DataError: no point has an answer.
+    """
+    from neusight.experiments.page import canvas, style
+
+    series: dict[str, list[ServingEstimate]] = {}
+    for point in points:
+        if point.estimate and point.estimate.output_tokens_per_s_per_user:
+            series.setdefault(_series(point, points), []).append(point.estimate)
+    if not series:
+        raise DataError("nothing to draw: no point has an answer of more than one token")
+    figure, (axes,) = canvas(1, 1, width_in=8.0, height_in=5.0)
+    for place, (name, found) in enumerate(series.items()):
+        xs = [e.output_tokens_per_s_per_user or 0.0 for e in found]
+        ys = [e.output_tokens_per_s_per_device for e in found]
+        look = style(place)
+        axes.plot(xs, ys, label=name, linewidth=1.2, markersize=5, **look)
+        for x, y, e in zip(xs, ys, found, strict=True):
+            where: dict[str, Any] = {"xytext": (4, 4), "textcoords": "offset points"}
+            axes.annotate(_size(e), (x, y), fontsize=7, color=look["color"], **where)
+    axes.set(xlabel="output tokens/s of each user (1 / TPOT)", ylabel="output tokens/s of each GPU")
+    told = next((words for name, words in _SIZES.items() if name in points[0].asked), "clients")
+    axes.set_title(f"{points[0].asked['model']}; numbers: {told}", fontsize=10)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, frameon=False)
+    figure.savefig(file, dpi=150)
+
+
+def _series(point: Point, points: Sequence[Point]) -> str:
+    differ = [name for name in _KEYS if len({str(each.asked.get(name)) for each in points}) > 1]
+    words = [str(point.asked[n]) if n in ("gpu", "dtype") else f"{n} {point.asked[n]}" for n in differ]
+    return ", ".join(words) or str(point.asked["gpu"])
+
+
+def _size(e: ServingEstimate) -> str:
+    found = [e.load[name] for name in ("concurrency", "batch", "rate_per_s", "number") if name in e.load]
+    return f"{found[0]:g}"

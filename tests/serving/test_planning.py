@@ -1,0 +1,178 @@
+"""What a planner asks of deployments: frontiers, service levels, times for simulators; nothing is priced twice."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neusight import Predictor, StepTimePredictor
+from neusight.errors import LoadError, ModelError
+from neusight.serving import Demand, Deployment, Lengths, Slo, Static, answer, best_trades, closed, simulate
+from neusight.serving.frontier import most_clients
+from neusight.serving.load import most_tokens
+from neusight.workloads.decoders.steps import Steps
+
+MODEL = "Qwen/Qwen3-8B"
+
+
+@pytest.fixture(scope="module")
+def deployment(predictor: Predictor) -> Deployment:
+    return predictor.deployment(MODEL, "l40s", 1024, tp=2)
+
+
+def mixed_steps(n: int = 100) -> Steps:
+    random = np.random.default_rng(0)
+    decodes, prompts = random.integers(0, 200, n), random.integers(0, 3, n)
+    prompts = np.where(decodes == 0, 1, prompts)
+    tokens = np.where(prompts > 0, random.integers(1, 3000, n), 0)
+    return Steps.of(prompts=prompts, prompt_tokens=tokens, decodes=decodes, decode_cached=random.integers(0, 3000, n))
+
+
+def test_what_is_looked_up_is_near_what_is_priced(deployment: Deployment) -> None:
+    steps = mixed_steps()
+    near, priced = deployment.glance(steps), deployment.served.predict(steps, energy=True)
+    assert near.spread == pytest.approx(priced.spread, rel=0.05)
+    assert near.energy_j == pytest.approx(priced.energy_j, rel=0.1)
+    assert near.latency_s == pytest.approx(priced.latency_s, rel=0.25)
+    assert np.abs(near.latency_s / priced.latency_s - 1).mean() < 0.05
+    assert {part for part, s in near.parts_s.items() if s.any()} == {p for p, s in priced.parts_s.items() if s.any()}
+
+
+def test_looked_up_points_are_exact(deployment: Deployment) -> None:
+    """At a point of its grid: powers of two."""
+    steps = Steps.of(decodes=[1, 16, 64], decode_cached=[64, 1024, 2048])
+    near, priced = deployment.glance(steps), deployment.served.predict(steps, energy=True)
+    assert near.latency_s == pytest.approx(priced.latency_s, rel=1e-5)
+    assert near.energy_j == pytest.approx(priced.energy_j, rel=1e-5)
+    assert near.limiters["attention of decodes"].tolist() == priced.limiters["attention of decodes"].tolist()
+
+
+def test_a_second_question_prices_nothing(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = predictor.serving(MODEL, "l40s", Static(batch=4, isl=512, osl=64))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("priced again")
+
+    monkeypatch.setattr("neusight.serving.served.priced_parts", refuse)
+    assert predictor.serving(MODEL, "l40s", Static(batch=4, isl=512, osl=64)) == first
+    other = predictor.serving(MODEL, "l40s", closed(8, 700, 90), replicas=2)
+    assert other.devices == 2
+    with pytest.raises(AssertionError, match="priced again"):
+        predictor.serving(MODEL, "l40s", Static(batch=4, isl=512, osl=64), kv_dtype="fp8")
+
+
+def test_frontiers_double_clients_until_throughput_stops(predictor: Predictor) -> None:
+    found = predictor.frontier(MODEL, "l40s", (512, 64))
+    clients = [e.load["concurrency"] for e in found]
+    rates = [e.output_tokens_per_s.mean for e in found]
+    assert clients[:-1] == [2**i for i in range(len(clients) - 1)]
+    assert clients[-1] <= most_clients(predictor.deployment(MODEL, "l40s", 576))
+    assert all(later >= 1.01 * rate for rate, later in pairwise(rates[:-1]))
+    listed = predictor.frontier(MODEL, "l40s", (512, 64), concurrencies=[1, 2])
+    assert listed == found[:2]
+
+
+def test_best_trades_are_beaten_by_none(predictor: Predictor) -> None:
+    found = predictor.frontier(MODEL, "l40s", (512, 64), concurrencies=[1, 4, 16])
+    slower = replace(found[1], tpot_s=replace(found[1].tpot_s, mean=2 * found[1].tpot_s.mean))
+    assert best_trades([found[1], slower]) == [True, False]
+    assert best_trades([found[1], found[1]]) == [True, True]
+
+
+def test_service_levels_are_read() -> None:
+    slo = Slo.named("ttft=500ms, tpot_p99=30ms")
+    assert [(b.time, b.statistic, b.limit_s) for b in slo.bounds] == [("ttft", "mean", 0.5), ("tpot", "p99", 0.03)]
+    for wrong in ("", "ttft", "ttft=5", "ttft=-1s", "ttft=0s", "itl_p42=3ms", "ttft=1s,ttft=2s", "ttft=1GB"):
+        with pytest.raises(LoadError):
+            Slo.named(wrong)
+
+
+def test_the_largest_load_that_holds_holds_and_a_little_more_does_not(predictor: Predictor) -> None:
+    slo = Slo.named("tpot=30ms")
+    (best,) = predictor.cheapest(MODEL, ["l40s"], Demand(slo=slo, isl=512, osl=64), tps=[1])
+    assert best.estimate is not None
+    clients = best.estimate.load["concurrency"]
+    deployment = predictor.deployment(MODEL, "l40s", 576)
+    assert slo.missed(answer(deployment, closed(clients, 512, 64))) == ""
+    assert slo.missed(answer(deployment, closed(clients + max(1, clients // 16), 512, 64))) != ""
+    assert best.holds_when_slow is not bool(slo.missed(best.estimate, slow=True))
+
+
+def test_the_cheapest_comes_first_and_reasons_last(predictor: Predictor) -> None:
+    slo = Slo.named("tpot=60ms,ttft=2s")
+    found = predictor.cheapest(MODEL, None, Demand(slo=slo, isl=512, osl=64), tps=[1, 2])
+    costs = [c.estimate.usd_per_million_output_tokens for c in found if c.estimate]
+    assert len(costs) > 2
+    assert costs == sorted(costs)
+    failed = [c for c in found if not c.estimate]
+    assert found[len(costs) :] == failed
+    assert all(c.reason for c in failed)
+    assert any("does not compute in bfloat16" in c.reason for c in failed)
+    with pytest.raises(ModelError, match="unknown model"):
+        predictor.cheapest("Qwen/Qwen3-9", None, Demand(slo=slo, isl=512, osl=64))
+
+
+def test_a_rate_takes_the_fewest_replicas_that_hold_it(predictor: Predictor) -> None:
+    slo = Slo.named("tpot=40ms")
+    demand = Demand(slo=slo, isl=512, osl=64, rate_per_s=40.0)
+    (best,) = predictor.cheapest(MODEL, ["l40s"], demand, tps=[1])
+    assert best.estimate is not None
+    assert best.estimate.replicas > 1
+    assert slo.missed(best.estimate) == ""
+    fewer = replace(demand, rate_per_s=40.0 * best.estimate.replicas / (best.estimate.replicas - 1))
+    (more,) = predictor.cheapest(MODEL, ["l40s"], fewer, tps=[1])
+    assert more.estimate is not None
+    assert more.estimate.replicas > best.estimate.replicas
+
+
+def test_the_longest_of_lengths() -> None:
+    assert most_tokens(7) == 7
+    assert most_tokens([3, 9, 4]) == 9
+    assert most_tokens(Lengths(mean=5, shape="lognormal", cv=1, longest=50)) == 50
+    assert most_tokens(Lengths(mean=100, shape="uniform", cv=3**-0.5)) == 200
+    with pytest.raises(LoadError, match="no end"):
+        most_tokens(Lengths(mean=5, shape="exponential"))
+
+
+def test_step_times_are_those_of_the_deployment(deployment: Deployment) -> None:
+    steps = mixed_steps(20)
+    columns = {name: getattr(steps, name) for name in ("prompts", "prompt_tokens", "decodes", "decode_cached")}
+    regressor = StepTimePredictor(MODEL, "l40s", tp=2)
+    expected = deployment.served.predict(steps).latency_s
+    assert regressor.fit().predict(columns) == pytest.approx(expected, rel=1e-5)
+    assert regressor.predict(pd.DataFrame(columns)) == pytest.approx(expected, rel=1e-5)
+    assert regressor.predict({"decodes": []}).shape == (0,)
+
+
+def test_step_time_parameters_are_those_of_its_constructor() -> None:
+    regressor = StepTimePredictor(MODEL, "l40s", tp=2)
+    again = StepTimePredictor(**regressor.get_params())
+    assert again.get_params() == regressor.get_params()
+    one = regressor.predict({"decodes": 64, "decode_cached": 1000})
+    assert regressor.set_params(tp=1).predict({"decodes": 64, "decode_cached": 1000}) > one
+    with pytest.raises(LoadError, match="did you mean"):
+        regressor.set_params(tpp=1)
+
+
+def test_wrong_steps_are_told() -> None:
+    regressor = StepTimePredictor(MODEL, "l40s")
+    for wrong in ({}, {"decode": [1]}, {"decodes": [-1]}, {"decodes": ["x"]}, {"decodes": [1], "prompts": [1, 2]}):
+        with pytest.raises(LoadError):
+            regressor.predict(wrong)
+
+
+def test_a_clone_of_scikit_learn_predicts_alike() -> None:
+    sklearn = pytest.importorskip("sklearn.base")
+    regressor = StepTimePredictor(MODEL, "l40s")
+    steps = {"decodes": [1, 8], "decode_cached": 100}
+    assert sklearn.clone(regressor).predict(steps).tolist() == regressor.predict(steps).tolist()
+
+
+def test_energy_is_no_more_than_the_board_draws(deployment: Deployment) -> None:
+    estimate = answer(deployment, Static(batch=32, isl=512, osl=64))
+    assert estimate.power_w is not None
+    assert 0 < estimate.power_w <= 1.01 * deployment.devices * deployment.served.device.tdp_w
+    run = simulate(Static(batch=32, isl=512, osl=64), deployment.limits, deployment.tables)
+    assert estimate.ttft_s.mean == run.ttft_s.mean
