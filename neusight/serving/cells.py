@@ -39,6 +39,11 @@ DEFAULTS: dict[str, tuple[Any, str]] = {
     "memory share of trtllm-docs": (0.95, "its overview: KV cache percentage of most runs of full load"),
     "spread of answers": (0.5, "coefficient of variation of answers whose mean alone is told (assumption)"),
     "spread of ShareGPT": (1.0, "202 and 214 tokens are means of conversations that vary as much (assumption)"),
+    "cached prompts": (
+        "whole",
+        "of BLIS: 11 system prompts with 4 users each are sent thousands of times, prefix caching on (assumption: "
+        "conversations do not grow, so that all but a prompt's last block is known)",
+    ),
     "stage": (150.0, "seconds of each stage, of 600: how queues grow shows, and a cell takes less than a second"),
 }
 """What an empty cell takes, and why."""
@@ -56,8 +61,6 @@ STAGES: dict[str, tuple[float, ...]] = {
 }  # fmt: skip
 """Requests a second of each stage of 600 s of the BLIS workloads (inference-sim/sim-to-real-accuracy-validation, design
 document of 2026-03-04); those of ``-lite`` are in the rows of stages."""
-SYSTEM_TOKENS = 100
-"""Of the prompt that all requests of a BLIS workload begin with: ``system_prompt_len`` of its generator."""
 NUMBERS: dict[tuple[int, int], int] = {
     (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000,
     (1000, 2000): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500, (20000, 2000): 1000,
@@ -268,12 +271,13 @@ def _options(cell: _Cell, setup: Setup, load: Load) -> EngineOptions:
         seqs = seqs or max(len(requests), engine_named(setup.engine, setup.engine_version).max_num_seqs)
         if tokens is None and _in_one_pass(cell, setup):
             tokens = max(int(requests.prompt_tokens.sum()), len(requests))
+    cached = cell.text("workload", "") in STAGES and cell.assume("cached prompts") == "whole"
     full = cell.source == "trtllm-docs" and cell.mode == "offline"
     return EngineOptions(
         memory_share=cell.assume("memory share of trtllm-docs") if full else None,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        prefix_cached_tokens=SYSTEM_TOKENS if cell.text("workload", "") in STAGES else 0,
+        prefix_cached_tokens=round(cell.isl) if cached else 0,
     )
 
 

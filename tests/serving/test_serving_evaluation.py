@@ -116,7 +116,10 @@ def test_stages_come_one_after_the_other() -> None:
     assert np.allclose(np.diff(both.arrival_s[: int(slow * stage_s)]), 1 / slow)
     one = asked(RATE, workload="general", request_rate=8.0)
     assert len(one.load.requests()) == 8 * stage_s
-    assert one.options.prefix_cached_tokens == 100
+    # The same few prompts come again and again: the cache holds them.
+    assert one.options.prefix_cached_tokens == 256
+    assert "cached prompts" in one.assumed
+    assert asked(RATE).options.prefix_cached_tokens == 0
 
 
 def test_options_are_those_told_or_what_a_batch_needs() -> None:
