@@ -13,7 +13,7 @@ import numpy as np
 from neusight.errors import DataError, NeusightError, nearest, shown
 from neusight.paths import read_json
 from neusight.serving import Deployment, ServingEstimate, answer
-from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
+from neusight.serving.cells import DEFAULTS, PROMPTS, Question, built_by, question_of, served_as, source_of
 from neusight.serving.deployment import together
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
@@ -156,17 +156,18 @@ def _models_file(path: Path, models: Path | None) -> dict[str, Any]:
 
 
 class _Decoders:
-    """Models by name and weights: of the file, else known ones."""
+    """Models as cells serve them: of the file, else known ones."""
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
         self.configs = configs
 
-    def of(self, model: str, weights: str) -> Decoder:
+    def of(self, question: Question) -> Decoder:
+        model = question.model
         config = self.configs.get(model)
         if config is not None and not isinstance(config, Mapping):
             raise DataError(f"no configuration of '{model}' but {shown(config)}: give that of a config.json")
         plain = known_decoder(model) if config is None else decoder_of(config, model)
-        return served_as(plain, model, weights)
+        return built_by(served_as(plain, model, question.weights), question.setup)
 
 
 class _Devices:
@@ -197,7 +198,7 @@ def _deployments(
     """Of questions about the same kernels, whose passes are priced once for all; or why there is none."""
     first = group[0]
     try:
-        decoder, device = decoders.of(first.model, first.weights), devices.of(first.gpu)
+        decoder, device = decoders.of(first), devices.of(first.gpu)
     except NeusightError as error:
         return [error] * len(group)
     found = [_deployed(question, predictor, decoder, device) for question in group]

@@ -13,8 +13,8 @@ import pytest
 from neusight import Predictor
 from neusight.errors import DataError, ModelError
 from neusight.evaluation import Picked, evaluate_serving
-from neusight.serving import Closed, EngineOptions, Lengths, Offline, Open, Static, Trace
-from neusight.serving.cells import DEFAULTS, STAGES, Question, question_of, scheme_of, served_as
+from neusight.serving import Closed, EngineOptions, Lengths, Offline, Open, Setup, Static, Trace
+from neusight.serving.cells import DEFAULTS, STAGES, Question, built_by, question_of, scheme_of, served_as
 from neusight.workloads.decoders.architecture import decoder_of
 
 SMALL = {
@@ -116,7 +116,10 @@ def test_stages_come_one_after_the_other() -> None:
     assert np.allclose(np.diff(both.arrival_s[: int(slow * stage_s)]), 1 / slow)
     one = asked(RATE, workload="general", request_rate=8.0)
     assert len(one.load.requests()) == 8 * stage_s
-    assert one.options.prefix_cached_tokens == 100
+    # The same few prompts come again and again: the cache holds them.
+    assert one.options.prefix_cached_tokens == 256
+    assert "cached prompts" in one.assumed
+    assert asked(RATE).options.prefix_cached_tokens == 0
 
 
 def test_options_are_those_told_or_what_a_batch_needs() -> None:
@@ -256,6 +259,16 @@ def test_what_a_configuration_says_wins() -> None:
     said = decoder_of({**SMALL, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, "s")
     assert served_as(said, "nvidia/s-FP8", "fp8").quantisation.scaling == "block"
     assert served_as(plain, "nvidia/Llama-3.1-8B-Instruct-FP8", "fp8").quantisation.dynamic is False
+
+
+def test_engines_that_are_built_know_no_window() -> None:
+    windowed = decoder_of({**SMALL, "model_type": "mistral", "sliding_window": 1024}, "w")
+    plain = decoder_of({**SMALL, "model_type": "mistral", "sliding_window": None}, "w")
+    built = built_by(windowed, Setup(engine="tensorrt-llm", engine_version="0.17.0"))
+    assert built.kv_bytes(8192, "float16", 1) == plain.kv_bytes(8192, "float16", 1)
+    assert built.kv_bytes(8192, "float16", 1) == 8 * windowed.kv_bytes(8192, "float16", 1)
+    for engine, version in (("vllm", "0.5"), ("tensorrt-llm", "1.0"), ("tensorrt-llm", "")):
+        assert built_by(windowed, Setup(engine=engine, engine_version=version)) == windowed
 
 
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
