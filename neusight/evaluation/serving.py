@@ -30,11 +30,17 @@ FULL = 0.97
 GROUPINGS = (("source",), ("mode",), ("gpu",), ("engine",), ("quantity",), ("source", "quantity"))
 
 
+Prepare = Callable[[Deployment], Deployment]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Picked:
-    """Which rows of a table are asked: of one source, and of those ``limit`` that a seed draws; default all."""
+    """Which rows of a table are asked: of one source, of some GPUs, and of those ``limit`` that a seed draws; default
+    all.
+    """
 
     source: str = ""
+    gpus: tuple[str, ...] = ()
     limit: int | None = None
     seed: int = 0
 
@@ -45,6 +51,7 @@ def evaluate_serving(
     models: Path | None = None,
     picked: Picked | None = None,
     progress: Callable[[int, int], None] | None = None,
+    prepare: Prepare | None = None,
 ) -> dict[str, Any]:
     """Predict every cell of measured serving and compare.
 
@@ -56,6 +63,7 @@ def evaluate_serving(
             one. Other models are those that the program knows.
         picked: which rows.
         progress: called with (done, of) a cell.
+        prepare: called with each deployment, gives the one that is loaded: with other constants of its engine, say.
 
     Returns:
         ``rows``, one a cell and quantity (prefill_ms, ttft_ms, tpot_ms, e2e_ms, tokens_per_s): cell, source, gpu,
@@ -73,7 +81,7 @@ def evaluate_serving(
     rows: list[dict[str, Any]] = []
     done, of = len(skipped), len(questions) + len(skipped)
     for group in _grouped(questions):
-        for question, found in _answers(group, predictor, decoders, devices):
+        for question, found in _answers(group, predictor, decoders, devices, prepare):
             if isinstance(found, ServingEstimate):
                 rows += compared(question, found)
             else:
@@ -94,14 +102,14 @@ def evaluate_serving(
 
 
 def deployed_cells(
-    path: Path, predictor: Predictor, models: Path | None = None
+    path: Path, predictor: Predictor, models: Path | None = None, picked: Picked | None = None
 ) -> Iterator[list[tuple[Question, Deployment]]]:
     """Every cell that can be asked with what it deploys, those of the same kernels together.
 
     Raises:
         DataError: no such file, or a foreign file.
     """
-    questions, _ = _questions(_records(Path(path), Picked()))
+    questions, _ = _questions(_records(Path(path), picked or Picked()))
     decoders, devices = _Decoders(_models_file(Path(path), models)), _Devices(Path(path))
     for group in _grouped(questions):
         found = zip(group, _deployments(group, predictor, decoders, devices), strict=True)
@@ -122,6 +130,8 @@ def _records(path: Path, picked: Picked) -> list[dict[str, Any]]:
                 f"no cell of source '{picked.source}'{nearest(picked.source, sources)}: {', '.join(sources)}"
             )
         records = [record for record in records if source_of(str(record.get("cell", ""))) == picked.source]
+    if picked.gpus:
+        records = [record for record in records if record["gpu"] in picked.gpus]
     if picked.limit is not None and picked.limit < len(records):
         chosen = np.random.default_rng(picked.seed).choice(len(records), picked.limit, replace=False)
         records = [records[at] for at in sorted(chosen)]
@@ -185,7 +195,11 @@ class _Devices:
 
 
 def _answers(
-    group: Sequence[Question], predictor: Predictor, decoders: _Decoders, devices: _Devices
+    group: Sequence[Question],
+    predictor: Predictor,
+    decoders: _Decoders,
+    devices: _Devices,
+    prepare: Prepare | None = None,
 ) -> list[tuple[Question, ServingEstimate | NeusightError]]:
     """Estimates of questions about the same kernels, or why there is none."""
     found = _deployments(group, predictor, decoders, devices)

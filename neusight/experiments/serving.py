@@ -15,6 +15,7 @@ from neusight.api import Predictor
 from neusight.evaluation.serving import Picked, evaluate_serving
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.experiments.judge import at_most, between
+from neusight.experiments.serving_dies import without_dies
 from neusight.paths import data_dir
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 QUICK_CELLS, QUICK_SAID = 40, "A quick run: forty cells. Its figures are no results."
 WORST = 10
+LEAST = 10
+"""Figures of a die that tell enough to be held against a target."""
 SPLIT = ("source", "quantity", "engine", "gpu")
 Results = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -36,7 +39,9 @@ def run(declared: ServingDeclaration, quick: bool, report: Report | None = None)
         ``evaluate_serving``; ``groups``: by source, quantity, engine and GPU count, mean, median, bias, inside, and
         the 10th, 50th and 90th percentile of predicted over measured; ``peers``: by peer, source and quantity what they
         and this predictor are wrong by on the cells that both predict; ``worst``: cells without fault that are most
-        wrong; ``assumed``, ``skipped``: defaults taken and reasons, counted; ``sha256`` of the files; ``verdicts``.
+        wrong; ``dies``: of each die that was left out, by source, engine and quantity, the figures of its cells and
+        (``known_``) those with it in the fit; ``assumed``, ``skipped``: defaults taken and reasons, counted;
+        ``sha256`` of the files; ``verdicts``.
     """
     folder = data_dir() / declared.data
     limit = QUICK_CELLS if quick else declared.limit
@@ -57,11 +62,36 @@ def run(declared: ServingDeclaration, quick: bool, report: Report | None = None)
         "worst": worst(rows),
         "assumed": found["assumed"],
         "skipped": _counted(found["skipped"]),
+        "dies": [row for die in _left_out(declared, quick, report) for row in _beside(die, rows)],
         "sha256": {
             name: file_sha256(folder / name) for name in (declared.cells, declared.models, declared.peers) if name
         },
     }
     return results | {"verdicts": list(verdicts(results, declared.targets))}
+
+
+def _left_out(
+    declared: ServingDeclaration, quick: bool, report: Report | None
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Rows of each die, said without it."""
+    folder = data_dir() / declared.data
+    cells, models = folder / declared.cells, folder / declared.models
+    limit = QUICK_CELLS if quick else None
+    for die, found in without_dies(declared.dies, cells, models, data_dir(), quick=limit, report=report):
+        yield die.name, found["rows"]
+
+
+def _beside(die: tuple[str, list[dict[str, Any]]], rows: Rows) -> Iterator[dict[str, Any]]:
+    """Figures of a die's cells without fault, left out and (``known``) not, by source, engine and quantity."""
+    known = {(row["cell"], row["quantity"]): row for row in rows}
+    parts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in die[1]:
+        if not row["fault"] and (row["cell"], row["quantity"]) in known:
+            parts.setdefault(tuple(row[name] for name in ("source", "engine", "quantity")), []).append(row)
+    for key, part in sorted(parts.items()):
+        same = [known[row["cell"], row["quantity"]] for row in part]
+        names = dict(zip(("source", "engine", "quantity"), key, strict=True))
+        yield {"die": die[0]} | names | figures(part) | {f"known_{k}": v for k, v in figures(same).items()}
 
 
 def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,6 +181,10 @@ def verdicts(found: Mapping[str, Any], targets: ServingTargets) -> Iterator[dict
     if targets.coverage:
         for row in (row for row in found["means"] if row["by"] == "source"):
             yield between(f"{row['source']} within 90 % intervals", row["inside"], targets.coverage, [])
+    for row in found["dies"]:
+        if targets.left_out and row["count"] >= LEAST:
+            said = f"median of {row['quantity']} of {row['source']} on {row['engine']}, {row['die']} left out"
+            yield at_most(said, row["median"], round(targets.left_out * row["known_median"], 1), [])
     if targets.better_than_peers:
         best: dict[tuple[str, str], Mapping[str, Any]] = {}
         for row in found["peers"]:
