@@ -25,6 +25,13 @@ class ServingTargets(_Closed):
     better_than_peers: bool = False
 
 
+class Reason(_Closed):
+    """What is thought of ``cells``, a pattern of their names as of files in a shell, when they are far off."""
+
+    cells: str
+    reason: str
+
+
 class ServingDeclaration(_Closed):
     """The content of ``experiment.toml`` of kind ``serving``.
 
@@ -42,6 +49,7 @@ class ServingDeclaration(_Closed):
     models: str
     peers: str = ""
     limit: int | None = None
+    reasons: tuple[Reason, ...] = ()
     targets: ServingTargets = ServingTargets()
 
     @property
