@@ -34,6 +34,13 @@ class LeftOut(_Closed):
     boards: tuple[str, ...]
 
 
+class Reason(_Closed):
+    """What is thought of ``cells``, a pattern of their names as of files in a shell, when they are far off."""
+
+    cells: str
+    reason: str
+
+
 class ServingDeclaration(_Closed):
     """The content of ``experiment.toml`` of kind ``serving``.
 
@@ -53,6 +60,7 @@ class ServingDeclaration(_Closed):
     peers: str = ""
     limit: int | None = None
     dies: tuple[LeftOut, ...] = ()
+    reasons: tuple[Reason, ...] = ()
     targets: ServingTargets = ServingTargets()
 
     @property

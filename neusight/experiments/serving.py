@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from neusight.experiments.serving_dies import without_dies
 from neusight.paths import data_dir
 
 if TYPE_CHECKING:
-    from neusight.experiments.declare_serving import ServingDeclaration, ServingTargets
+    from neusight.experiments.declare_serving import Reason, ServingDeclaration, ServingTargets
     from neusight.learn.folds import Report
 
 QUICK_CELLS, QUICK_SAID = 40, "A quick run: forty cells. Its figures are no results."
@@ -59,7 +60,7 @@ def run(declared: ServingDeclaration, quick: bool, report: Report | None = None)
         "means_all": found["means_all"],
         "groups": groups(rows),
         "peers": peers(rows, _told(folder / declared.peers)) if declared.peers else [],
-        "worst": worst(rows),
+        "worst": worst(rows, declared.reasons),
         "assumed": found["assumed"],
         "skipped": _counted(found["skipped"]),
         "dies": [row for die in _left_out(declared, quick, report) for row in _beside(die, rows)],
@@ -149,15 +150,16 @@ def peers(rows: Rows, told: Rows) -> list[dict[str, Any]]:
     return found
 
 
-def worst(rows: Rows) -> list[dict[str, Any]]:
+def worst(rows: Rows, reasons: Sequence[Reason] = ()) -> list[dict[str, Any]]:
     """Cells without fault whose predictions are most wrong by ratio, each by its worst figure, with what they spend
-    their time on.
+    their time on and, where the declaration says something of them, the reason.
     """
     ordered = sorted((row for row in rows if not row["fault"]), key=lambda row: -_away(row))
     seen: dict[str, dict[str, Any]] = {}
     for row in ordered:
         names = ("cell", "quantity", "predicted", "limited_by")
-        seen.setdefault(row["cell"], {name: row[name] for name in names} | {"error": row["bias"]})
+        said = next((r.reason for r in reasons if fnmatch(row["cell"], r.cells)), "")
+        seen.setdefault(row["cell"], {name: row[name] for name in names} | {"error": row["bias"], "reason": said})
         if len(seen) == WORST:
             break
     return list(seen.values())

@@ -138,8 +138,8 @@ def _name(row: Results) -> str:
 
 def _worst(worst: Rows) -> list[str]:
     text = "Of cells without fault, by the ratio of predicted to measured, and what passes spend their time on:"
-    rows = [(row["cell"], row["quantity"], f"{row['error']:+.0f} %", row["limited_by"]) for row in worst]
-    return [wrapped(text), table(("cell", "figure", "error", "predicted to be"), rows, words=2)]
+    rows = [(row["cell"], row["quantity"], f"{row['error']:+.0f} %", row["limited_by"], row["reason"]) for row in worst]
+    return [wrapped(text), table(("cell", "figure", "error", "predicted to be", "thought to be"), rows, words=2)]
 
 
 def _untold(results: Results) -> list[str]:

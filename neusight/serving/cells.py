@@ -40,9 +40,9 @@ DEFAULTS: dict[str, tuple[Any, str]] = {
     "spread of answers": (0.5, "coefficient of variation of answers whose mean alone is told (assumption)"),
     "spread of ShareGPT": (1.0, "202 and 214 tokens are means of conversations that vary as much (assumption)"),
     "cached prompts": (
-        "whole",
-        "of BLIS: 11 system prompts with 4 users each are sent thousands of times, prefix caching on (assumption: "
-        "conversations do not grow, so that all but a prompt's last block is known)",
+        100,
+        "tokens of the system prompt that requests of a BLIS workload share; what a user asks, and what a conversation "
+        "has grown by, is new each time (assumption: its generator's usual length)",
     ),
     "stage": (150.0, "seconds of each stage, of 600: how queues grow shows, and a cell takes less than a second"),
 }
@@ -271,13 +271,13 @@ def _options(cell: _Cell, setup: Setup, load: Load) -> EngineOptions:
         seqs = seqs or max(len(requests), engine_named(setup.engine, setup.engine_version).max_num_seqs)
         if tokens is None and _in_one_pass(cell, setup):
             tokens = max(int(requests.prompt_tokens.sum()), len(requests))
-    cached = cell.text("workload", "") in STAGES and cell.assume("cached prompts") == "whole"
+    cached = cell.assume("cached prompts") if cell.text("workload", "") in STAGES else 0
     full = cell.source == "trtllm-docs" and cell.mode == "offline"
     return EngineOptions(
         memory_share=cell.assume("memory share of trtllm-docs") if full else None,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        prefix_cached_tokens=round(cell.isl) if cached else 0,
+        prefix_cached_tokens=cached,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from neusight.experiments import compare, find_experiment, run, summary_of, write_results
 from neusight.experiments.declare import Experiment
-from neusight.experiments.declare_serving import ServingDeclaration, ServingTargets
+from neusight.experiments.declare_serving import Reason, ServingDeclaration, ServingTargets
 from neusight.experiments.report import render
 from neusight.experiments.serving import WORST, figures, groups, peers, verdicts, worst
 from neusight.experiments.serving_report import FIGURES
@@ -64,6 +64,8 @@ def test_the_most_wrong_are_so_by_ratio_each_cell_once() -> None:
     assert [w["cell"] for w in found[:2]] == ["lab/slow", "lab/19"]
     assert len(found) == len({w["cell"] for w in found}) == WORST
     assert found[0]["error"] == pytest.approx(-80)
+    said = worst(rows, (Reason(cells="lab/s*", reason="slow"), Reason(cells="*", reason="other")))
+    assert [w["reason"] for w in said[:2]] == ["slow", "other"]
 
 
 def test_verdicts_name_every_target() -> None:
