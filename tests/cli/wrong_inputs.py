@@ -294,6 +294,8 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "collect models": [*collected, ("--models!", model), ("--batches", count), ("--seq-lens", count)],
         "evaluate kernels": [("", data), ("--split", word("train")), ("--calibration", calibration), *common],
         "evaluate models": [("", Kind(fixed(""), m.parquet)), ("--configs!", absent), ("--gpu", gpu), *common],
+        "evaluate serving": [("", Kind(fixed(""), m.parquet)), ("--models", absent), ("--source", word("argonne")),
+                             ("--limit", count), ("--seed", seed), ("--calibration", calibration), *common],
         "evaluate gate": [],
         "devices list": [("--format!", form)],
         "devices show": [("", gpu), ("--set", change), ("--format", form)],
