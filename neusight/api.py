@@ -81,11 +81,13 @@ class Predictor:
     One predictor answers many questions: it keeps tile models, devices and the kernels of every model that it has seen.
     """
 
-    def __init__(self, kernels: KernelPredictor, tile_models: Path | None = None) -> None:
+    def __init__(
+        self, kernels: KernelPredictor, tile_models: Path | None = None, links: Executor | None = None
+    ) -> None:
         self.kernel_predictor = kernels
         self._tile_models = tile_models
         self._programs = lru_cache(maxsize=_REMEMBERED)(_program)
-        self._executors: dict[str, Executor] = {"gpu": kernels}
+        self._executors: dict[str, Executor] = {"gpu": kernels} | ({LINK: links} if links else {})
         self._served: OrderedDict[tuple[Any, ...], Served] = OrderedDict()
 
     @classmethod

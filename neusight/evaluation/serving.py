@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.errors import DataError, NeusightError, nearest
+from neusight.errors import DataError, NeusightError, nearest, shown
 from neusight.paths import read_json
 from neusight.serving import Deployment, ServingEstimate, answer
-from neusight.serving.cells import DEFAULTS, PROMPTS, Question, question_of, served_as, source_of
+from neusight.serving.cells import DEFAULTS, PROMPTS, Question, built_by, question_of, served_as, source_of
 from neusight.serving.deployment import together
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
@@ -25,14 +25,22 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
 
 MODELS = "models.json"
+FULL = 0.97
+"""Share of the KV cache beyond which there is no room for another request."""
 GROUPINGS = (("source",), ("mode",), ("gpu",), ("engine",), ("quantity",), ("source", "quantity"))
+
+
+Prepare = Callable[[Deployment], Deployment]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picked:
-    """Which rows of a table are asked: of one source, and of those ``limit`` that a seed draws; default all."""
+    """Which rows of a table are asked: of one source, of some GPUs, and of those ``limit`` that a seed draws; default
+    all.
+    """
 
     source: str = ""
+    gpus: tuple[str, ...] = ()
     limit: int | None = None
     seed: int = 0
 
@@ -43,6 +51,7 @@ def evaluate_serving(
     models: Path | None = None,
     picked: Picked | None = None,
     progress: Callable[[int, int], None] | None = None,
+    prepare: Prepare | None = None,
 ) -> dict[str, Any]:
     """Predict every cell of measured serving and compare.
 
@@ -54,13 +63,14 @@ def evaluate_serving(
             one. Other models are those that the program knows.
         picked: which rows.
         progress: called with (done, of) a cell.
+        prepare: called with each deployment, gives the one that is loaded: with other constants of its engine, say.
 
     Returns:
         ``rows``, one a cell and quantity (prefill_ms, ttft_ms, tpot_ms, e2e_ms, tokens_per_s): cell, source, gpu,
         n_gpus, engine, model, mode, concurrency, isl, osl, quantity, predicted, low, high, measured, ape, bias, inside
-        (the 90 % interval), fault. ``means`` and ``means_all``: of rows without fault, and of all, by ``by``: count,
-        mean, median, bias, inside. ``assumed``: defaults taken, each with its reason and the number of cells.
-        ``skipped``: cells that are not compared, each with its reason.
+        (the 90 % interval), fault, limited_by. ``means`` and ``means_all``: of rows without fault, and of all, by
+        ``by``: count, mean, median, bias, inside. ``assumed``: defaults taken, each with its reason and the number of
+        cells. ``skipped``: cells that are not compared, each with its reason.
 
     Raises:
         DataError: no such file, a foreign file, an unknown source, or no cell left.
@@ -71,7 +81,7 @@ def evaluate_serving(
     rows: list[dict[str, Any]] = []
     done, of = len(skipped), len(questions) + len(skipped)
     for group in _grouped(questions):
-        for question, found in _answers(group, predictor, decoders, devices):
+        for question, found in _answers(group, predictor, decoders, devices, prepare):
             if isinstance(found, ServingEstimate):
                 rows += compared(question, found)
             else:
@@ -92,23 +102,18 @@ def evaluate_serving(
 
 
 def deployed_cells(
-    path: Path, predictor: Predictor, models: Path | None = None
+    path: Path, predictor: Predictor, models: Path | None = None, picked: Picked | None = None
 ) -> Iterator[list[tuple[Question, Deployment]]]:
     """Every cell that can be asked with what it deploys, those of the same kernels together.
 
     Raises:
         DataError: no such file, or a foreign file.
     """
-    questions, _ = _questions(_records(Path(path), Picked()))
+    questions, _ = _questions(_records(Path(path), picked or Picked()))
     decoders, devices = _Decoders(_models_file(Path(path), models)), _Devices(Path(path))
     for group in _grouped(questions):
-        first = group[0]
-        try:
-            decoder, device = decoders.of(first.model, first.weights), devices.of(first.gpu)
-        except NeusightError:
-            continue
-        deployed = [(question, _deployed(question, predictor, decoder, device)) for question in group]
-        yield _shared([(question, found) for question, found in deployed if isinstance(found, Deployment)])
+        found = zip(group, _deployments(group, predictor, decoders, devices), strict=True)
+        yield [(question, deployment) for question, deployment in found if isinstance(deployment, Deployment)]
 
 
 def _records(path: Path, picked: Picked) -> list[dict[str, Any]]:
@@ -125,6 +130,8 @@ def _records(path: Path, picked: Picked) -> list[dict[str, Any]]:
                 f"no cell of source '{picked.source}'{nearest(picked.source, sources)}: {', '.join(sources)}"
             )
         records = [record for record in records if source_of(str(record.get("cell", ""))) == picked.source]
+    if picked.gpus:
+        records = [record for record in records if record["gpu"] in picked.gpus]
     if picked.limit is not None and picked.limit < len(records):
         chosen = np.random.default_rng(picked.seed).choice(len(records), picked.limit, replace=False)
         records = [records[at] for at in sorted(chosen)]
@@ -159,15 +166,18 @@ def _models_file(path: Path, models: Path | None) -> dict[str, Any]:
 
 
 class _Decoders:
-    """Models by name and weights: of the file, else known ones."""
+    """Models as cells serve them: of the file, else known ones."""
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
         self.configs = configs
 
-    def of(self, model: str, weights: str) -> Decoder:
+    def of(self, question: Question) -> Decoder:
+        model = question.model
         config = self.configs.get(model)
+        if config is not None and not isinstance(config, Mapping):
+            raise DataError(f"no configuration of '{model}' but {shown(config)}: give that of a config.json")
         plain = known_decoder(model) if config is None else decoder_of(config, model)
-        return served_as(plain, model, weights)
+        return built_by(served_as(plain, model, question.weights), question.setup)
 
 
 class _Devices:
@@ -185,30 +195,30 @@ class _Devices:
 
 
 def _answers(
-    group: Sequence[Question], predictor: Predictor, decoders: _Decoders, devices: _Devices
+    group: Sequence[Question],
+    predictor: Predictor,
+    decoders: _Decoders,
+    devices: _Devices,
+    prepare: Prepare | None = None,
 ) -> list[tuple[Question, ServingEstimate | NeusightError]]:
-    """Estimates of questions about the same kernels, or why there is none; tables are priced once for all."""
+    """Estimates of questions about the same kernels, or why there is none."""
+    found = _deployments(group, predictor, decoders, devices)
+    return [(question, _asked(question, deployment)) for question, deployment in zip(group, found, strict=True)]
+
+
+def _deployments(
+    group: Sequence[Question], predictor: Predictor, decoders: _Decoders, devices: _Devices
+) -> list[Deployment | NeusightError]:
+    """Of questions about the same kernels, whose passes are priced once for all; or why there is none."""
     first = group[0]
     try:
-        decoder, device = decoders.of(first.model, first.weights), devices.of(first.gpu)
+        decoder, device = decoders.of(first), devices.of(first.gpu)
     except NeusightError as error:
-        return [(question, error) for question in group]
-    found: dict[str, ServingEstimate | NeusightError] = {}
-    ready = []
-    for question in group:
-        deployed = _deployed(question, predictor, decoder, device)
-        if isinstance(deployed, Deployment):
-            ready.append((question, deployed))
-        else:
-            found[question.cell] = deployed
-    for question, deployment in _shared(ready):
-        found[question.cell] = _asked(question, deployment)
-    return [(question, found[question.cell]) for question in group]
-
-
-def _shared(ready: Sequence[tuple[Question, Deployment]]) -> list[tuple[Question, Deployment]]:
-    deployments = together([deployment for _, deployment in ready]) if ready else []
-    return [(question, deployment) for (question, _), deployment in zip(ready, deployments, strict=True)]
+        return [error] * len(group)
+    found = [_deployed(question, predictor, decoder, device) for question in group]
+    able = [deployment for deployment in found if isinstance(deployment, Deployment)]
+    shared = iter(together(able) if able else ())
+    return [next(shared) if isinstance(deployment, Deployment) else deployment for deployment in found]
 
 
 def _deployed(
@@ -224,9 +234,9 @@ def _deployed(
     return deployment
 
 
-def _asked(question: Question, deployment: Deployment) -> ServingEstimate | NeusightError:
+def _asked(question: Question, deployment: Deployment | NeusightError) -> ServingEstimate | NeusightError:
     try:
-        return answer(deployment, question.load)
+        return deployment if isinstance(deployment, NeusightError) else answer(deployment, question.load)
     except NeusightError as error:
         return error
 
@@ -244,8 +254,18 @@ def compared(question: Question, estimate: ServingEstimate) -> list[dict[str, An
             told
             | {"quantity": quantity, "predicted": predicted, "low": low, "high": high, "measured": measured}
             | {"ape": abs(error), "bias": error, "inside": low <= measured <= high, "fault": question.fault}
+            | {"limited_by": limited_by(estimate, quantity)}
         )
     return rows
+
+
+def limited_by(estimate: ServingEstimate, quantity: str) -> str:
+    """What a figure hangs on, in words: a queue or a cache that is full, and the largest part of its passes."""
+    first = estimate.prefill if quantity in ("prefill_ms", "ttft_ms") else estimate.decode
+    limiter = first or estimate.prefill or estimate.decode
+    full = "a queue that grows" if estimate.diverges else "a full KV cache" if estimate.kv_use > FULL else ""
+    part = f"{limiter.part} {100 * limiter.share:.0f} %, {limiter.resource}" if limiter else ""
+    return "; ".join(said for said in (full, part) if said)
 
 
 def figure_of(question: Question, estimate: ServingEstimate, quantity: str) -> tuple[float, float, float]:

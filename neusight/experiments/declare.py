@@ -1,7 +1,8 @@
 """What an experiment is: ``experiments/<id>/experiment.toml`` declares data, folds, predictors, parts and targets.
 
-Three kinds: ``measured`` trains predictors on some GPUs and tests them on others, ``left-out-dies`` does so for kernels
-of today, all boards of a die at a time, ``sparse`` compares a simulated machine with its dense twin.
+Four kinds: ``measured`` trains predictors on some GPUs and tests them on others, ``left-out-dies`` does so for kernels
+of today, all boards of a die at a time, ``sparse`` compares a simulated machine with its dense twin, ``serving`` holds
+served language models against what was measured.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from neusight.errors import DataError, nearest
 from neusight.experiments.declare_dies import DiesDeclaration
+from neusight.experiments.declare_serving import ServingDeclaration
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
@@ -230,9 +232,11 @@ class SparseDeclaration(_Closed):
         return "simulator"
 
 
-KINDS: dict[str, type[Declaration | SparseDeclaration | DiesDeclaration]] = {
+AnyDeclaration = Declaration | SparseDeclaration | DiesDeclaration | ServingDeclaration
+KINDS: dict[str, type[AnyDeclaration]] = {
     "sparse": SparseDeclaration,
     "left-out-dies": DiesDeclaration,
+    "serving": ServingDeclaration,
 }
 """Declarations of other kinds than ``measured``."""
 
@@ -243,7 +247,7 @@ class Experiment:
 
     id: str
     folder: Path
-    declared: Declaration | SparseDeclaration | DiesDeclaration
+    declared: AnyDeclaration
 
 
 def list_experiments(root: Path | None = None) -> list[Experiment]:

@@ -49,6 +49,8 @@ FAMILIES = (
 """Families of kernels as reports tell them apart, in their order."""
 SHORT_S = 20e-6
 """Context attention that is shorter is mostly launch, and no target's."""
+LEAST_ROWS = 20
+"""Of a board and family that has fewer nothing is told: prefills of one token are a row each."""
 QUICK_ROWS, QUICK_SAID = 150, "A quick run: two folds, few rows and little training. Its figures are no results."
 Results = dict[str, Any]
 
@@ -210,7 +212,7 @@ def run(declared: DiesDeclaration, quick: bool, report: Report | None = None) ->
         folds = [folds[0], next((fold for fold in folds if fold.kind == "sibling"), folds[-1])]
     floor, cells = learning.predictor((), ()), []
     for done, fold in enumerate(folds, start=1):
-        cells += _cells(learning, fold, floor)
+        cells += _cells(learning, fold, floor, quick)
         if report:
             report("folds", done, len(folds), float("nan"))
     found: Results = {
@@ -224,7 +226,7 @@ def run(declared: DiesDeclaration, quick: bool, report: Report | None = None) ->
     return found | {"verdicts": list(verdicts(found, declared.targets))}
 
 
-def _cells(learning: Learning, fold: DieFold, floor: KernelPredictor) -> list[dict[str, Any]]:
+def _cells(learning: Learning, fold: DieFold, floor: KernelPredictor, quick: bool) -> list[dict[str, Any]]:
     """Errors on every board that was left out, by family and contestant."""
     rows = [r for parts in learning.rows(fold.left_out).values() for r in parts]
     predictor = learning.predictor(fold.left_out, fold.without)
@@ -238,6 +240,7 @@ def _cells(learning: Learning, fold: DieFold, floor: KernelPredictor) -> list[di
     return [
         {"fold": fold.name, "kind": fold.kind, "gpu": gpu, "family": family, "contestant": name, **_figures(parts)}
         for (gpu, family, name), parts in found.items()
+        if quick or sum(map(len, parts)) >= LEAST_ROWS
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from neusight.experiments.assumptions import assumptions
 from neusight.experiments.dies import FAMILIES, means
 from neusight.experiments.page import SMALL, Drawing, canvas, number, table, wrapped
 
@@ -24,6 +25,8 @@ TITLES = {
 }
 """Contestants as people read them, in order."""
 TARGETS_SAID = ""
+LONGEST_VALUE = 48
+"""Letters of what is a number, or a few."""
 CUT = 60.0
 """Bars of errors beyond this many percent are cut off, and written out."""
 
@@ -59,7 +62,19 @@ def sections(results: Results) -> dict[str, list[str]]:
     found = {kind: _kind(results, kind, title) for kind, title in _KINDS.items()}
     found["intervals"] = ["## Intervals", *_intervals(results)]
     found["boards"] = ["## By board", *_boards(results)]
-    return found | ({"rates": ["## Rates of square products", *_rates(results)]} if results.get("rates") else {})
+    if results.get("rates"):
+        found["rates"] = ["## Rates of square products", *_rates(results)]
+    return found | {"assumptions": ["## What is not fitted", *_assumed()]}
+
+
+def _assumed() -> list[str]:
+    """Numbers in the path of a prediction that are neither fitted nor of a datasheet or paper."""
+    text = (
+        "Constants of laws are fitted, figures of devices are their datasheets'. These numbers are neither, nor cited; "
+        "as the code has them:"
+    )
+    rows = [(f"`{a.name}`", a.module, a.value, a.why) for a in assumptions() if len(a.value) <= LONGEST_VALUE]
+    return [wrapped(text), table(("number", "module", "value", "what the code says"), rows)]
 
 
 _KINDS = {"die": "Dies left out", "sibling": "One board of a die left out"}

@@ -233,6 +233,8 @@ def _predictions(results: Found) -> Iterator[tuple[tuple[str, str], float]]:
     yield from _of_boards(results)
     for row in results.get("products", ()):
         yield (row["network"], f"{row['network']} {row['layer']} {row['product']}"), row["model_error"]
+    for row in results.get("rows", ()):
+        yield (f"{row['source']} {row['quantity']}", f"{row['cell']} {row['quantity']}"), row["error"]
 
 
 def _means(results: Found) -> Iterator[tuple[tuple[str, str], float]]:
@@ -246,6 +248,9 @@ def _means(results: Found) -> Iterator[tuple[tuple[str, str], float]]:
         yield (f"{gpu} {WHOLE}", f"{gpu} {WHOLE}, mean"), found["predictors"][judged(results)]["mean"]
     for row in results.get("tile_model", ()):
         yield (row["network"], f"{row['network']}, mean"), row["mean"]
+    for row in results.get("groups", ()):
+        group = f"{row['source']} {row['quantity']}"
+        yield (group, " ".join((group, row["engine"], row["gpu"], row["fault"])).strip() + ", mean"), row["mean"]
 
 
 def _of_boards(results: Found) -> Iterator[tuple[tuple[str, str], float]]:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from neusight.errors import DataError
-from neusight.experiments import dies_report, figures, sparse_report
+from neusight.experiments import dies_report, figures, serving_report, sparse_report
 from neusight.experiments.kernels import main_group
 from neusight.experiments.page import Drawing, number, save, table, wrapped
 from neusight.experiments.results import (
@@ -20,8 +20,6 @@ from neusight.experiments.results import (
     as_text,
     gpus_in,
     has_rows,
-    is_dies,
-    is_sparse,
     judged,
     kinds_in,
     summary_of,
@@ -62,7 +60,8 @@ def drawings(results: Results) -> dict[str, Drawing]:
 
 def _other_kind(results: Results) -> ModuleType | None:
     """The module that reports results of another kind than measured ones."""
-    return sparse_report if is_sparse(results) else dies_report if is_dies(results) else None
+    kinds = {"sparse": sparse_report, "left-out-dies": dies_report, "serving": serving_report}
+    return kinds.get(results["declared"]["kind"])
 
 
 def draw(results: Results, folder: Path) -> list[str]:
@@ -74,7 +73,7 @@ def draw(results: Results, folder: Path) -> list[str]:
     drawable = [name for name, drawing in known.items() if drawing.drawable(results)]
     for name in drawable:
         save(known[name].draw(results), folder / name)
-    every = {*figures.FIGURES, *sparse_report.FIGURES, *dies_report.FIGURES}
+    every = {*figures.FIGURES, *sparse_report.FIGURES, *dies_report.FIGURES, *serving_report.FIGURES}
     for name in every - set(known if not has_rows(results) else drawable):
         (folder / name).unlink(missing_ok=True)
     return drawable

@@ -77,7 +77,7 @@ def summary_of(results: Results) -> dict[str, Any]:
     """What is committed of results: no rows, of single kernels' errors by GPU those of the judged predictor alone, and
     of few-shot curves by GPU the planned ones. A summary's summary is itself.
     """
-    found = {name: part for name, part in results.items() if name not in ("trained", "products")}
+    found = {name: part for name, part in results.items() if name not in ("trained", "products", "rows")}
     if kernels := results.get("kernels"):
         cells = [cell for cell in kernels["cells"] if cell["predictor"] == judged(results)]
         found["kernels"] = {**_without(kernels, "sample"), "cells": cells}
@@ -99,7 +99,11 @@ def has_rows(results: Results) -> bool:
     """Whether they are a run's own, with single predictions, and no summary."""
     if is_dies(results):
         return any(cell["contestant"] != OURS for cell in results["cells"])
-    return "products" in results or "sample" in results.get("kernels", {}) or "rows" in results.get("models", {})
+    return (
+        bool({"products", "rows"} & set(results))
+        or "sample" in results.get("kernels", {})
+        or "rows" in results.get("models", {})
+    )
 
 
 def is_dies(results: Results) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration
 from neusight.experiments.declare_dies import DiesDeclaration
+from neusight.experiments.declare_serving import ServingDeclaration
 from neusight.experiments.folds import QUICK_ROWS, Round, Trainings, code_sha256, kernels_of, rounds_of
 from neusight.experiments.judge import verdicts
 from neusight.experiments.kernels import (
@@ -77,6 +78,12 @@ def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Repo
         with clock.timing("folds"):
             found, said = dies.run(declared, quick, report), dies.QUICK_SAID
         clock.seconds["earlier trainings"] = found.pop("cached_s")
+        found |= {"code_sha256": code_sha256()}
+    elif isinstance(declared, ServingDeclaration):
+        from neusight.experiments import serving
+
+        with clock.timing("cells"):
+            found, said = serving.run(declared, quick, report), serving.QUICK_SAID
         found |= {"code_sha256": code_sha256()}
     else:
         found, said = _measured(declared, quick, jobs, report, clock), QUICK_SAID

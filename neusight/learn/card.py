@@ -77,7 +77,8 @@ def _worth(manifest: Manifest) -> str:
     return (
         f"Mean of these: {means['as_shipped']:.1f} % as it ships; {means['physics']:.1f} % by physics alone, "
         f"{means['learned']:.1f} % with all that was learned. On kinds of SM that were not in training "
-        f"{manifest.trust:.0%} of what was learned counts, on {', '.join(manifest.kinds)} all of it."
+        f"{manifest.trust:.0%} of what was learned counts, on others of the kinds "
+        f"{', '.join(manifest.kinds)} {manifest.kin_trust:.0%}, on the GPUs in training all of it."
     )
 
 

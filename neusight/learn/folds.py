@@ -117,6 +117,23 @@ class FoldRun:
             return []
         return [fold for kind, rows in held.items() for fold in self._stored(kind, rows, parameters)]
 
+    def kin(self, parameters: dict[str, Any]) -> list[Fold]:
+        """One fold a GPU of which another one of its kind is learned from: that one alone is left out.
+
+        Constants are those of all: what its kin tell of a device, they tell the constants too.
+        """
+        rows = [r for r in self.whole.rows[self.model] if r.device.id in set(self.corpus.gpus(self.model))]
+        kinds = Counter(kind for kind, _ in {(sm_kind(r.device), r.device.id) for r in rows})
+        several = sorted({r.device.id for r in rows if kinds[sm_kind(r.device)] > 1})
+        return [self._beside_kin(gpu, [r for r in rows if r.device.id == gpu], parameters) for gpu in several]
+
+    def _beside_kin(self, gpu: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> Fold:
+        done = self.state.load(f"{self.model}-kin", gpu)
+        if done is None:
+            done = self._fitted("", held, parameters)[0]
+            self.state.save(f"{self.model}-kin", done)
+        return done
+
     def _stored(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[Fold]:
         gpus = sorted({r.device.id for r in held})
         done = [self.state.load(self.model, gpu) for gpu in gpus]
@@ -128,12 +145,19 @@ class FoldRun:
         return folds
 
     def _fitted(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[Fold]:
-        """Train without one kind and measure on it; constants, tile choice and launches are learned without it too."""
-        others = [r for r in self.corpus.rows[self.model] if sm_kind(r.device) != kind]
-        known = self.without.kind(kind, {r.device.id for r in held}, others)
+        """Train without one kind and measure on it; constants, tile choice and launches are learned without it too.
+        Without a kind, train without the devices that are held.
+        """
+        gpus = {r.device.id for r in held}
+        if kind:
+            others = [r for r in self.corpus.rows[self.model] if sm_kind(r.device) != kind]
+            known = self.without.kind(kind, gpus, others)
+        else:
+            others = [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
+            known = self.without.none(others)
         model = new_model(self.backend, **parameters)
         data = training_set(thinned(others, FOLD_ROWS), self.contract, known)
-        model.fit(data, None, progress(self.report, f"{self.model}: without {kind}"))
+        model.fit(data, None, progress(self.report, f"{self.model}: without {kind or ', '.join(gpus)}"))
         by_gpu: dict[str, list[DeviceRows]] = {}
         for rows in held:
             by_gpu.setdefault(rows.device.id, []).extend(thinned([rows], FOLD_ROWS))

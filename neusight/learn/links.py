@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -203,6 +203,22 @@ def fit_links(data: Path, steps: int = 25, seed: int = 0, report: Report | None 
         intervals_seen=_intervals(seen, fitted),
         errors=_errors(seen, told),
     )
+
+
+def links_without(
+    data: Path, gpus: Collection[str], shipped: FittedLinks, steps: int = 25, seed: int = 0
+) -> FittedLinks:
+    """Constants that were fitted without some devices, which then are as unknown as any; intervals are those that ship.
+
+    Raises:
+        DataError: no collectives there, or none of other devices.
+    """
+    parts = [part for part in read_rows(data, seed) if part.device.id not in gpus]
+    if not parts:
+        raise DataError(f"{data} has collectives of {', '.join(sorted(gpus))} alone: leave fewer devices out")
+    found, named = solve_links(parts, steps)
+    fitted = _described(found, dict(zip(named, found.effects.tolist(), strict=True)), data, parts)
+    return replace(fitted, intervals=shipped.intervals, intervals_seen=shipped.intervals_seen)
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,7 @@ def train_model(run: FoldRun, options: Options) -> Artifact:
     rows, parameters = thinned(run.corpus.rows[run.model], MOST_ROWS), options.model_parameters()
     folds = run.all(parameters)
     trust, known = best_trust(with_kin(folds, rows)), run.without.none(rows)
+    kin_trust = best_trust(run.kin(parameters))
     data = training_set(rows, run.contract, known)
     model = new_model(options.backend, **parameters).fit(data, None, progress(run.report, f"{run.model}: all GPUs"))
     levels = _levels(model, run, known)
@@ -181,6 +182,7 @@ def train_model(run: FoldRun, options: Options) -> Artifact:
         vendors=_vendors(rows),
         kinds=sorted({sm_kind(r.device) for r in rows}),
         trust=trust,
+        kin_trust=kin_trust,
         protocol=PROTOCOL,
     )
     folder = save_artifact(Artifact(manifest, model), options.out / run.model, render_card(manifest))

@@ -7,6 +7,7 @@ What a cell leaves empty takes a default that is stated, with its reason, in ``D
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from neusight.serving import Closed, EngineOptions, Lengths, Load, Offline, Open
 from neusight.serving.engines import engine_named, era_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder, known_decoders
+from neusight.workloads.decoders.layers import Layer, SelfAttention
 from neusight.workloads.decoders.quantisation import SCHEMES, Quantisation
 
 QUANTITIES = ("prefill_ms", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
@@ -37,6 +39,11 @@ DEFAULTS: dict[str, tuple[Any, str]] = {
     "memory share of trtllm-docs": (0.95, "its overview: KV cache percentage of most runs of full load"),
     "spread of answers": (0.5, "coefficient of variation of answers whose mean alone is told (assumption)"),
     "spread of ShareGPT": (1.0, "202 and 214 tokens are means of conversations that vary as much (assumption)"),
+    "cached prompts": (
+        "whole",
+        "of BLIS: 11 system prompts with 4 users each are sent thousands of times, prefix caching on (assumption: "
+        "conversations do not grow, so that all but a prompt's last block is known)",
+    ),
     "stage": (150.0, "seconds of each stage, of 600: how queues grow shows, and a cell takes less than a second"),
 }
 """What an empty cell takes, and why."""
@@ -54,8 +61,6 @@ STAGES: dict[str, tuple[float, ...]] = {
 }  # fmt: skip
 """Requests a second of each stage of 600 s of the BLIS workloads (inference-sim/sim-to-real-accuracy-validation, design
 document of 2026-03-04); those of ``-lite`` are in the rows of stages."""
-SYSTEM_TOKENS = 100
-"""Of the prompt that all requests of a BLIS workload begin with: ``system_prompt_len`` of its generator."""
 NUMBERS: dict[tuple[int, int], int] = {
     (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000,
     (1000, 2000): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500, (20000, 2000): 1000,
@@ -65,6 +70,9 @@ MOST_REQUESTS = 8000
 """Of a simulated run: ramps at both ends weigh little by then."""
 MOST = 10**6
 """Of tokens, clients, requests a second: what is larger is no measurement."""
+UNBUILT = (0, 19)
+"""Version of TensorRT-LLM from which its published figures are of models that run as they are."""
+_VERSION = re.compile(r"(\d+)\.(\d+)")
 LONG_ANSWERS = 4000
 """Tokens of an answer beyond which four waves of requests are simulated instead of ten."""
 
@@ -263,12 +271,13 @@ def _options(cell: _Cell, setup: Setup, load: Load) -> EngineOptions:
         seqs = seqs or max(len(requests), engine_named(setup.engine, setup.engine_version).max_num_seqs)
         if tokens is None and _in_one_pass(cell, setup):
             tokens = max(int(requests.prompt_tokens.sum()), len(requests))
+    cached = cell.text("workload", "") in STAGES and cell.assume("cached prompts") == "whole"
     full = cell.source == "trtllm-docs" and cell.mode == "offline"
     return EngineOptions(
         memory_share=cell.assume("memory share of trtllm-docs") if full else None,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        prefix_cached_tokens=SYSTEM_TOKENS if cell.text("workload", "") in STAGES else 0,
+        prefix_cached_tokens=round(cell.isl) if cached else 0,
     )
 
 
@@ -369,6 +378,25 @@ def served_as(decoder: Decoder, model: str, weights: str) -> Decoder:
     if model in known_decoders() and (known := known_decoder(model).quantisation):
         return replace(decoder, quantisation=known)
     return replace(decoder, quantisation=scheme_of(model, weights))
+
+
+def built_by(decoder: Decoder, setup: Setup) -> Decoder:
+    """A decoder as an engine runs it: what TensorRT-LLM builds attends to all tokens, whatever window the model has.
+
+    Its ``max_attention_window_size`` defaults to the longest sequence, which disables windows (Useful Runtime Options:
+    Maximum Attention Window Size); from 0.19 on nothing is built, the model runs as it is (performance overview).
+    """
+    found = _VERSION.match(setup.engine_version)
+    if setup.engine != "tensorrt-llm" or found is None or (int(found[1]), int(found[2])) >= UNBUILT:
+        return decoder
+    return replace(decoder, layers=tuple((_without_window(layer), count) for layer, count in decoder.layers))
+
+
+def _without_window(layer: Layer) -> Layer:
+    part = layer.attention
+    return (
+        replace(layer, attention=replace(part, window=0)) if isinstance(part, SelfAttention) and part.window else layer
+    )
 
 
 def scheme_of(model: str, weights: str) -> Quantisation:

@@ -292,14 +292,15 @@ def test_physics_expects_resident_operands_never_later_than_cold_ones(predictor:
             assert (hot < cold).any(), (gpu, dtype)
 
 
-def test_a_device_of_a_kind_in_training_gets_all_that_was_learned_and_others_their_share(
+def test_devices_in_training_get_all_that_was_learned_and_their_kin_and_others_a_share(
     predictor: KernelPredictor,
 ) -> None:
     artifact = predictor.artifacts["gemm"]
-    known, other = CATALOGUE["v100-pcie-32gb"], CATALOGUE["h100-sxm-80gb"]
-    shared = replace(artifact, manifest=replace(artifact.manifest, trust=0.25, kinds=[sm_kind(known)]))
+    known, kin, other = (CATALOGUE[gpu] for gpu in ("v100-pcie-32gb", "v100-sxm2-16gb", "h100-sxm-80gb"))
+    learned_from = replace(artifact.manifest, trust=0.25, kin_trust=0.5, kinds=[sm_kind(known)])
+    shared = replace(artifact, manifest=learned_from)
     batch = grid("gemm")
-    for device, trust in ((known, 1.0), (other, 0.25)):
+    for device, trust in ((known, 1.0), (kin, 0.5), (other, 0.25)):
         assert shared.trust(device) == trust
         s = predictor.situate(batch, device)
         inputs = feature_matrix(s, artifact.manifest.contract.features)

@@ -36,8 +36,9 @@ class Manifest:
     standard deviation of the log error that all rows of a kind share on a device that was not seen; ``levels`` the
     logit by which each training device and kind departs from the model, by ``level_name``; ``domain`` the range of each
     feature and of the kernels' sizes, the ops and the dtypes in training; ``kinds`` the kinds of SM of the training
-    devices, and ``trust`` the share of what was learned that holds on devices of other kinds (chosen by leaving kinds
-    out); ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of the training devices each
+    devices, ``trust`` the share of what was learned that holds on devices of other kinds (chosen by leaving kinds out)
+    and ``kin_trust`` that on other devices of these kinds (chosen by leaving one device out); ``launch_floors_s`` the
+    lone launch of each op in seconds; ``vendors`` how many of the training devices each
     vendor made; ``simulator`` what stands for the devices where they are no GPUs: such a model answers the simulator's
     own package alone, which has the formulas of its features.
     """
@@ -64,6 +65,7 @@ class Manifest:
     simulator: str = ""
     kinds: list[str] = field(default_factory=list)
     trust: float = 1.0
+    kin_trust: float = 1.0
     weights_sha256: str = ""
     protocol: int = PROTOCOL
 
@@ -77,8 +79,11 @@ class Artifact:
     folder: Path | None = None
 
     def trust(self, device: DeviceSpec) -> float:
-        """Share of what was learned that counts on a device."""
-        return 1.0 if sm_kind(device) in self.manifest.kinds else self.manifest.trust
+        """Share of what was learned that counts on a device: all on those that were learned from."""
+        known = self.manifest
+        if device.id in known.training_gpus:
+            return 1.0
+        return known.kin_trust if sm_kind(device) in known.kinds else known.trust
 
     def logits(self, features: np.ndarray, prior: np.ndarray, device: DeviceSpec) -> np.ndarray:
         """logit(u) of each ensemble member on a device, shape (members, n)."""
@@ -176,9 +181,17 @@ def launch_kinds(batch: KernelBatch, conditions: Conditions) -> np.ndarray:
     return np.where(planned, np.char.add(np.char.add(kinds.astype(str), ", "), conditions.variant.astype(str)), kinds)
 
 
+UNPLANNED_S = 70e-6
+"""What an engine that was never met plans on the host for, at most: others', in Python, take up to five times as long,
+which says nothing of it (assumption: a launch of the slowest hosts)."""
+
+
 def launch_floor_s(floors: Mapping[str, float], kind: str, otherwise: float) -> float:
     """Floor [s] of a kind by ``launch_kinds``; that of the plain kind where what ran it was never met."""
-    return floors.get(kind, floors.get(kind.partition(",")[0], otherwise))
+    plain, planned, _ = kind.partition(",")
+    if kind in floors or not planned:
+        return floors.get(kind, otherwise)
+    return min(floors[plain], UNPLANNED_S) if plain in floors else otherwise
 
 
 def _kind(op: str, dtype: str, *more: str) -> str:

@@ -1,0 +1,134 @@
+"""Served language models as an experiment: figures, peers, verdicts and the report, by formula."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from neusight.experiments import compare, find_experiment, run, summary_of, write_results
+from neusight.experiments.declare import Experiment
+from neusight.experiments.declare_serving import ServingDeclaration, ServingTargets
+from neusight.experiments.report import render
+from neusight.experiments.serving import WORST, figures, groups, peers, verdicts, worst
+from neusight.experiments.serving_report import FIGURES
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 4096,
+}  # fmt: skip
+CELL = {"gpu": "h100-sxm-80gb", "model": "small", "mode": "static", "isl": 128, "osl": 16}
+
+
+def row(ratio: float, cell: str = "lab/a", fault: str = "", quantity: str = "e2e_ms") -> dict[str, Any]:
+    """A figure that is predicted ``ratio`` times as long as the 10 ms that were measured."""
+    return {
+        "cell": cell, "source": "lab", "quantity": quantity, "engine": "vllm", "gpu": "l4", "mode": "static",
+        "predicted": 10 * ratio, "measured": 10.0, "ape": 100 * abs(ratio - 1), "bias": 100 * (ratio - 1),
+        "inside": ratio < 2, "fault": fault, "limited_by": "experts 60 %, dram",
+    }  # fmt: skip
+
+
+def test_figures_by_formula() -> None:
+    found = figures([row(ratio) for ratio in (0.5, 1.0, 1.1, 4.0)])
+    assert (found["count"], found["inside"]) == (4, 75)
+    assert found["mean"] == pytest.approx((50 + 0 + 10 + 300) / 4)
+    assert found["median"] == pytest.approx(30)
+    assert found["bias"] == pytest.approx((-50 + 0 + 10 + 300) / 4)
+    assert found["ratio"][1] == pytest.approx(1.05)
+
+
+def test_faults_are_a_group_of_their_own() -> None:
+    found = groups([row(1.0), row(3.0, fault="not told"), row(1.2)])
+    assert [(g["fault"], g["count"]) for g in found] == [("", 2), ("fault", 1)]
+    assert found[1]["mean"] == pytest.approx(200)
+
+
+def test_peers_are_compared_on_what_both_predict() -> None:
+    rows = [row(1.1, "lab/a"), row(0.8, "lab/b"), row(2.0, "lab/c")]
+    told = [
+        {"cell": cell, "peer": "other", "quantity": quantity, "predicted": ms}
+        for cell, quantity, ms in (("lab/a", "e2e_ms", 15), ("lab/b", "e2e_ms", 10), ("lab/b", "ttft_ms", 1))
+    ]
+    assert peers(rows, told) == [
+        {"peer": "other", "source": "lab", "quantity": "e2e_ms", "count": 2, "mean": pytest.approx(25),
+         "median": pytest.approx(25), "ours_mean": pytest.approx(15), "ours_median": pytest.approx(15)}
+    ]  # fmt: skip
+
+
+def test_the_most_wrong_are_so_by_ratio_each_cell_once() -> None:
+    rows = [row(1 + n / 100, f"lab/{n}") for n in range(20)]
+    rows += [row(0.2, "lab/slow"), row(0.3, "lab/slow", quantity="tpot_ms"), row(9.0, "lab/told", fault="not told")]
+    found = worst(rows)
+    assert [w["cell"] for w in found[:2]] == ["lab/slow", "lab/19"]
+    assert len(found) == len({w["cell"] for w in found}) == WORST
+    assert found[0]["error"] == pytest.approx(-80)
+
+
+def test_verdicts_name_every_target() -> None:
+    means = [
+        {"by": "quantity", "quantity": "e2e_ms", "median": 12.0},
+        {"by": "source", "source": "lab", "inside": 90.0},
+        {"by": "source quantity", "source": "lab", "quantity": "e2e_ms", "median": 12.0},
+    ]
+    told = [
+        {"peer": peer, "source": "lab", "quantity": "e2e_ms", "count": 3, "mean": mean, "ours_mean": 11.0}
+        for peer, mean in (("near", 10.0), ("far", 20.0))
+    ]
+    targets = ServingTargets(median={"e2e_ms": 10}, coverage=(85, 95), better_than_peers=True)
+    found = list(verdicts({"means": means, "peers": told}, targets))
+    assert [(v["value"], v["met"], v["short"]) for v in found] == [
+        (12.0, False, ["lab 12.0"]),
+        (90.0, True, []),
+        (11.0, False, []),
+    ]
+    assert "near" in found[2]["target"]
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """Over two cells, one of which another predictor knows."""
+    folder = tmp_path_factory.mktemp("data") / "mine"
+    folder.mkdir()
+    cells = [{**CELL, "cell": f"lab/{n}", "concurrency": n, "e2e_ms": 20.0} for n in (1, 4)]
+    cells += [{**CELL, "cell": "lab/9", "concurrency": 9, "model": "absent", "e2e_ms": 1.0}]
+    pd.DataFrame(cells).to_parquet(folder / "cells.parquet")
+    (folder / "models.json").write_text(json.dumps({"small": CONFIG}))
+    said = [{"cell": "lab/1", "peer": "other", "quantity": "e2e_ms", "predicted": 30.0}]
+    pd.DataFrame(said).to_parquet(folder / "peers.parquet")
+    declared = ServingDeclaration(
+        kind="serving", title="Mine", question="How wrong?", data="mine", cells="cells.parquet", models="models.json",
+        peers="peers.parquet", targets=ServingTargets(coverage=(0, 100), better_than_peers=True),
+    )  # fmt: skip
+    return Experiment("mine", folder, declared)
+
+
+def test_a_run_writes_a_report_that_is_made_of_its_summary(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEUSIGHT_DATA", str(experiment.folder.parent))
+    results = run(experiment)
+    assert [r["cell"] for r in results["rows"]] == ["lab/1", "lab/4"]
+    assert results["peers"][0]["mean"] == pytest.approx(50)
+    assert [s["count"] for s in results["skipped"]] == [1]
+    assert {"cells.parquet", "models.json", "peers.parquet"} == set(results["sha256"])
+    assert len(results["verdicts"]) == 2
+    written = {path.name for path in write_results(tmp_path, results)}
+    assert written == {"results.json", "summary.json", "report.md", *FIGURES}
+    summary = summary_of(results)
+    assert "rows" not in summary
+    assert render(summary, list(FIGURES)) == (tmp_path / "report.md").read_text()
+    # What was measured stays where it is.
+    assert '"measured"' not in (tmp_path / "results.json").read_text()
+    worse = {**results, "rows": [{**r, "error": 500.0} for r in results["rows"]]}
+    near = {**results, "rows": [{**r, "error": 1.0} for r in results["rows"]]}
+    assert len(compare(near, worse).worse) == 2
+    assert not compare(summary, summary).worse
+
+
+def test_the_declaration_of_the_checkout_names_files_that_are_there() -> None:
+    declared = find_experiment("serving").declared
+    assert isinstance(declared, ServingDeclaration)
+    assert declared.report == ("cells", "peers")
+    assert declared.subject == declared.data == "serving"
