@@ -55,7 +55,9 @@ def kernels(
     plan: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Kernels that `neusight calibrate plan` chose, and no others.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Rows, skipped ones too, at which to stop before.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=10**9, help="Rows, skipped ones too, at which to stop before.")
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=0, max=1024, help="Devices side by side; default: all GPUs, one core.")
     ] = 0,

@@ -80,7 +80,7 @@ def serving(
         typer.Option(metavar="FILE", help="JSON of configurations by model; default: models.json beside CELLS."),
     ] = None,
     source: Annotated[str, typer.Option(help="Keep cells of this source, the first part of their names.")] = "",
-    limit: Annotated[int | None, typer.Option(min=1, help="Compare so many cells, drawn at random.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=10**9, help="Compare so many cells, drawn at random.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draw others.")] = 0,
     tile_models: TileModels = None,
     calibration: Calibrations = "",
