@@ -101,7 +101,9 @@ def serving(
 
     predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
-        found = evaluate_serving(path, predictor, models, Picked(source=source, limit=limit, seed=seed), advance)
+        found = evaluate_serving(
+            path, predictor, models, Picked(source=source, limit=limit, seed=seed), progress=advance
+        )
     _note_skipped(Counter(row["reason"] for row in found["skipped"]))
     note_corrections(predictor, (row["gpu"] for row in found["rows"]))
     Output(form).data(found, found["rows"], lambda: _show_serving(found))

@@ -50,6 +50,7 @@ def evaluate_serving(
     predictor: Predictor,
     models: Path | None = None,
     picked: Picked | None = None,
+    *,
     progress: Callable[[int, int], None] | None = None,
     prepare: Prepare | None = None,
 ) -> dict[str, Any]:

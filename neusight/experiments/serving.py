@@ -52,7 +52,9 @@ def run(declared: ServingDeclaration, quick: bool, report: Report | None = None)
             report("cells", done, of, float("nan"))
 
     picked = Picked(limit=limit)
-    found = evaluate_serving(folder / declared.cells, Predictor.load(), folder / declared.models, picked, advance)
+    found = evaluate_serving(
+        folder / declared.cells, Predictor.load(), folder / declared.models, picked, progress=advance
+    )
     rows = found["rows"]
     results: Results = {
         "rows": [_kept(row) for row in rows],

@@ -54,7 +54,8 @@ def without_dies(
             return with_fitted(deployment, known)
 
         picked = Picked(gpus=die.boards, limit=quick)
-        yield die, evaluate_serving(cells, predictor, models, picked, _advance(die.name, report), prepared)
+        advance = _advance(die.name, report)
+        yield die, evaluate_serving(cells, predictor, models, picked, progress=advance, prepare=prepared)
 
 
 def _engines(cells: Path, models: Path, quick: int | None, report: Report | None) -> EngineFit:

@@ -73,6 +73,8 @@ MOST = 10**6
 UNBUILT = (0, 19)
 """Version of TensorRT-LLM from which its published figures are of models that run as they are."""
 _VERSION = re.compile(r"(\d+)\.(\d+)")
+LARGEST_PASS = 65536
+"""New tokens that one pass is built for, at most: activations of more do not fit beside the largest models that ran."""
 LONG_ANSWERS = 4000
 """Tokens of an answer beyond which four waves of requests are simulated instead of ten."""
 
@@ -270,7 +272,7 @@ def _options(cell: _Cell, setup: Setup, load: Load) -> EngineOptions:
         requests = load.requests()
         seqs = seqs or max(len(requests), engine_named(setup.engine, setup.engine_version).max_num_seqs)
         if tokens is None and _in_one_pass(cell, setup):
-            tokens = max(int(requests.prompt_tokens.sum()), len(requests))
+            tokens = min(max(int(requests.prompt_tokens.sum()), len(requests)), LARGEST_PASS)
     cached = cell.assume("cached prompts") if cell.text("workload", "") in STAGES else 0
     full = cell.source == "trtllm-docs" and cell.mode == "offline"
     return EngineOptions(
