@@ -185,7 +185,7 @@ def verdicts(found: Mapping[str, Any], targets: ServingTargets) -> Iterator[dict
     if targets.coverage:
         for row in (row for row in found["means"] if row["by"] == "source"):
             yield between(f"{row['source']} within 90 % intervals", row["inside"], targets.coverage, [])
-    for row in found["dies"]:
+    for row in found.get("dies", ()):
         if targets.left_out and row["count"] >= LEAST:
             said = f"median of {row['quantity']} of {row['source']} on {row['engine']}, {row['die']} left out"
             yield at_most(said, row["median"], round(targets.left_out * row["known_median"], 1), [])

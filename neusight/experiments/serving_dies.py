@@ -43,6 +43,8 @@ def without_dies(
         quick: cells of a die, at most.
         report: called with progress.
     """
+    if not dies:
+        return
     fitted = _engines(cells, models, quick, report)
     constants = Constants(data, code_sha256(), quick is not None)
     for die in dies:

@@ -78,14 +78,18 @@ def test_verdicts_name_every_target() -> None:
         {"peer": peer, "source": "lab", "quantity": "e2e_ms", "count": 3, "mean": mean, "ours_mean": 11.0}
         for peer, mean in (("near", 10.0), ("far", 20.0))
     ]
-    targets = ServingTargets(median={"e2e_ms": 10}, coverage=(85, 95), better_than_peers=True)
-    found = list(verdicts({"means": means, "peers": told}, targets))
+    left = {"die": "D", "source": "lab", "engine": "vllm", "quantity": "e2e_ms", "known_median": 10.0}
+    dies = [{**left, "count": count, "median": median} for count, median in ((50, 14.0), (50, 16.0), (3, 99.0))]
+    targets = ServingTargets(median={"e2e_ms": 10}, coverage=(85, 95), left_out=1.5, better_than_peers=True)
+    found = list(verdicts({"means": means, "peers": told, "dies": dies}, targets))
     assert [(v["value"], v["met"], v["short"]) for v in found] == [
         (12.0, False, ["lab 12.0"]),
         (90.0, True, []),
+        (14.0, True, []),
+        (16.0, False, []),
         (11.0, False, []),
     ]
-    assert "near" in found[2]["target"]
+    assert "near" in found[-1]["target"]
 
 
 @pytest.fixture(scope="module")
@@ -132,5 +136,5 @@ def test_a_run_writes_a_report_that_is_made_of_its_summary(
 def test_the_declaration_of_the_checkout_names_files_that_are_there() -> None:
     declared = find_experiment("serving").declared
     assert isinstance(declared, ServingDeclaration)
-    assert declared.report == ("cells", "peers")
+    assert declared.report == ("cells", "peers", "dies")
     assert declared.subject == declared.data == "serving"

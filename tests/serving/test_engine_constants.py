@@ -1,0 +1,110 @@
+"""Constants of serving engines: found again where they are known, and never those of another engine."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from neusight.api import Predictor
+from neusight.devices import load_device
+from neusight.learn.engines import NAMES, Observation, errors_without, fit_era, fit_eras, observed, with_fitted
+from neusight.serving import Deployment, EngineOptions, Setup, Static, engine_named, simulate
+from neusight.serving.cells import Question
+from neusight.serving.engines import GROUPS, HOST, era_of, with_constants
+from neusight.workloads.decoders.architecture import decoder_of
+
+TRUE = {
+    "pass_s": 2e-3, "rank_s": 8e-4, "sequence_s": 4e-5, "mixture_s": 6e-5, "products": 1.05, "experts": 0.9,
+    "context": 1.02, "decode": 1.3, "collectives": 1.4, "rest": 1.0,
+}  # fmt: skip
+CONFIG = {
+    "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 6,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 8192,
+}  # fmt: skip
+
+
+def observations(era: str, gpu: str, n: int = 120, seed: int = 0) -> list[Observation]:
+    """Sums over runs whose constants are known, as they would be measured."""
+    random = np.random.default_rng(seed)
+    passes = random.integers(10, 2000, n)
+    host = np.stack(
+        [
+            passes,
+            passes * random.integers(0, 2, n),
+            passes * random.integers(1, 200, n),
+            passes * random.integers(0, 60, n),
+        ],
+        1,
+    )
+    kernels = passes[:, None] * random.lognormal(-6.5, 1.0, (n, len(GROUPS)))
+    terms = np.concatenate([host, kernels], axis=1)
+    seconds = terms @ np.array([TRUE[name] for name in NAMES])
+    return [
+        Observation(cell=str(i), era=era, gpu=gpu, alike=f"{gpu} {i % 12}", seconds=float(seconds[i]), terms=terms[i])
+        for i in range(n)
+    ]
+
+
+def test_constants_are_found_again() -> None:
+    found = fit_era(observations("vllm", "l4"))
+    assert found.error < 0.02
+    for name in ("pass_s", "sequence_s", "products", "decode"):
+        assert found.values[name] == pytest.approx(TRUE[name], rel=0.1), name
+    assert (found.cells, found.gpus) == (120, ["l4"])
+
+
+def test_an_era_that_was_not_met_has_those_of_the_same_engine() -> None:
+    old, new = observations("vllm before 0.8", "l4"), observations("vllm", "t4", seed=1)
+    errors = errors_without([*old, *new], ["t4"])
+    assert set(errors) == {"vllm"}
+    assert np.abs(errors["vllm"]).mean() < 0.05
+
+
+def test_a_deployment_takes_constants_of_its_own_era_alone(predictor: Predictor) -> None:
+    fitted = fit_eras(observations("tensorrt-llm", "l4"))
+    trt, vllm = (deployed(predictor, Setup(engine=name)) for name in ("tensorrt-llm", "vllm"))
+    assert with_fitted(trt, fitted).engine.pass_s == fitted["tensorrt-llm"].values["pass_s"]
+    assert with_fitted(vllm, fitted) is vllm
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "era"),
+    [
+        ("vllm", "0.5.4", "vllm before 0.8"),
+        ("vllm", "v0.11.1", "vllm before 0.14"),
+        ("vllm", "0.15.1", "vllm"),
+        ("vllm", "", "vllm"),
+        ("tensorrt-llm", "0.9.0", "tensorrt-llm before 0.12"),
+        ("tensorrt-llm", "1.0", "tensorrt-llm"),
+        ("sglang", "0.1", "sglang"),
+    ],
+)
+def test_eras_by_version(name: str, version: str, era: str) -> None:
+    assert era_of(name, version) == era
+    assert engine_named(name, version).era == era
+
+
+def test_terms_times_constants_are_the_time_that_was_simulated(predictor: Predictor) -> None:
+    plain = deployed(predictor, Setup(engine="vllm"))
+    served = replace(plain.served, engine=with_constants(plain.engine, TRUE))
+    deployment = replace(plain, served=served)
+    load = Static(batch=8, isl=256, osl=64)
+    run = simulate(load, deployment.limits, deployment.tables)
+    question = asked(load, {"e2e_ms": 1e3 * run.makespan_s})
+    seen = observed(question, deployment)
+    assert seen is not None
+    assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.seconds, rel=0.01)
+    assert dict(zip(NAMES, seen.terms, strict=True))["pass_s"] == pytest.approx(64, abs=1)
+    assert set(HOST) <= set(NAMES)
+
+
+def deployed(predictor: Predictor, setup: Setup) -> Deployment:
+    return setup.of(decoder_of(CONFIG, "small"), load_device("l4"), predictor._priced, longest=512)
+
+
+def asked(load: Static, measured: dict[str, float]) -> Question:
+    return Question(
+        cell="lab/a", source="lab", gpu="l4", model="small", weights="", setup=Setup(engine="vllm"),
+        options=EngineOptions(), mode="static", load=load, n_gpus=1, concurrency=8.0, isl=256, osl=64,
+        measured=measured, medians=frozenset(), steady=False, fault="", assumed=(),
+    )  # fmt: skip

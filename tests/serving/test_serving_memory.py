@@ -1,0 +1,56 @@
+"""What a served model keeps on a device, against what engines logged, and by formula."""
+
+import pytest
+
+from neusight.devices import load_device
+from neusight.serving import engine_named
+from neusight.serving.memory import ServingMemory, serving_memory
+from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.known import known_decoder
+from neusight.workloads.decoders.quantisation import SCHEMES, ServingPrecision
+from neusight.workloads.decoders.sharding import Sharding
+
+LLAMA = {"model_type": "llama", "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000}
+LOGGED = (
+    (known_decoder("meta-llama/Llama-2-7b-hf"), 1, 119_408),
+    (decoder_of(LLAMA | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}, "70b"), 4, 501_712),
+    (known_decoder("mistralai/Mixtral-8x7B-v0.1"), 2, 440_176),
+    (decoder_of(LLAMA | {"hidden_size": 8192, "intermediate_size": 22016, "num_hidden_layers": 48}, "34b"), 2, 425_648),
+)
+"""Llama 2 and Code Llama, tp, and the tokens of the cache that vLLM 0.15.1 logged on H100 with 2,048 tokens and 128
+sequences a pass (inference-sim/sim-to-real-accuracy-validation, design document of 2026-03-04, section 4.2)."""
+HALF = ServingPrecision(dtype="float16", kv_cache="float16")
+
+
+def kept(decoder: Decoder, tp: int = 1, precision: ServingPrecision = HALF) -> ServingMemory:
+    device, engine, sharding = load_device("h100-sxm-80gb"), engine_named("vllm"), Sharding(tp=tp)
+    limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
+    return serving_memory(decoder, device, precision, sharding, engine, **limits)
+
+
+@pytest.mark.parametrize(("decoder", "tp", "tokens"), LOGGED, ids=lambda value: getattr(value, "name", None))
+def test_the_cache_is_as_large_as_vllm_logged(decoder: Decoder, tp: int, tokens: int) -> None:
+    assert kept(decoder, tp).kv_tokens == pytest.approx(tokens, rel=0.01)
+
+
+def test_parts_add_up_to_the_device() -> None:
+    memory = kept(known_decoder("meta-llama/Llama-3.1-8B"))
+    parts = memory.weights + memory.activations + memory.buffers + memory.kv_capacity + memory.reserve
+    assert parts == pytest.approx(memory.capacity)
+    assert memory.kv_bytes_per_token == 2 * 8 * 128 * 2 * 32
+
+
+def test_narrower_weights_leave_more_for_the_cache_and_a_narrower_cache_holds_more() -> None:
+    decoder = known_decoder("meta-llama/Llama-3.1-8B")
+    plain = kept(decoder)
+    narrow = kept(decoder, precision=ServingPrecision(quantisation=SCHEMES["fp8"]))
+    eight = kept(decoder, precision=ServingPrecision(kv_cache="float8"))
+    assert narrow.weights < 0.6 * plain.weights
+    assert narrow.kv_tokens > plain.kv_tokens
+    assert eight.kv_tokens == pytest.approx(2 * plain.kv_tokens, rel=1e-4)
+
+
+def test_what_does_not_fit_says_so() -> None:
+    assert not kept(known_decoder("meta-llama/Llama-3.1-70B")).fits
+    assert kept(known_decoder("meta-llama/Llama-3.1-70B"), tp=4).fits
