@@ -74,7 +74,7 @@ def _assumed() -> list[str]:
         "as the code has them:"
     )
     rows = [(f"`{a.name}`", a.module, a.value, a.why) for a in assumptions() if len(a.value) <= LONGEST_VALUE]
-    return [wrapped(text), table(("number", "module", "value", "what the code says"), rows)]
+    return [wrapped(text), table(("number", "module", "value", "what the code says"), rows, words=4)]
 
 
 _KINDS = {"die": "Dies left out", "sibling": "One board of a die left out"}
