@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ import numpy as np
 
 from neusight.errors import NeusightError
 from neusight.learn.physics.solve import Rows, Solution, solve
+from neusight.serving.answer import sampled
 from neusight.serving.cells import Question
 from neusight.serving.deployment import Deployment, together
 from neusight.serving.engines import GROUPS, HOST, with_constants
+from neusight.serving.power import BoardPower
 from neusight.serving.run import Run
 from neusight.serving.simulate import simulate
 from neusight.workloads.decoders.steps import Steps
@@ -49,6 +51,8 @@ WAITING_SHARE = 0.2
 """Of the time to the first token: where requests wait longer, that tells more of the queue than of the server."""
 OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 """Share of the spreads of priors that eras keep about what all have in common: hosts differ more than kernels do."""
+LEAST_POWER = 20
+"""Cells whose power was measured, without which nothing is said of it."""
 MOST_STEPS = 40
 
 Report = Callable[[str, int, int, float], None]
@@ -69,6 +73,8 @@ class Observation:
     terms: np.ndarray
     late_s: float = np.nan
     """By how much the first token came later than simulated, where requests hardly wait; else NaN."""
+    watts: tuple[float, float, float] | None = None
+    """Of each GPU its limit, what its kernels ask for by the power law, and what was measured [W]; None where not."""
 
 
 Cells = Iterable[Sequence[tuple[Question, Deployment]]]
@@ -90,7 +96,7 @@ def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | No
     for number in range(rounds):
         observations = observe(cells(), fitted, report, number + 1)
         fitted = fit_eras(observations)
-    return EngineFit(engines=fitted, observations=observations)
+    return EngineFit(engines=fitted, observations=observations, power=fit_power(observations))
 
 
 def observe(cells: Cells, fitted: Mapping[str, FittedEngine], report: Report | None, number: int) -> list[Observation]:
@@ -125,6 +131,7 @@ class EngineFit:
 
     engines: dict[str, FittedEngine]
     observations: list[Observation]
+    power: BoardPower | None = None
 
     def without(self, gpus: Collection[str]) -> dict[str, FittedEngine]:
         """Constants of every era that was observed, fitted without some GPUs."""
@@ -136,7 +143,8 @@ class EngineFit:
     def save(self, file: Path, data: Mapping[str, str]) -> None:
         """Write constants by era, with the hashes of the files that they come from."""
         engines = {era: found.to_dict() for era, found in self.engines.items()}
-        file.write_text(json.dumps({"engines": engines, "data": dict(data)}, indent=1) + "\n", encoding="utf-8")
+        content = {"engines": engines, "power": None if self.power is None else asdict(self.power), "data": dict(data)}
+        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def observed(question: Question, deployment: Deployment) -> Observation | None:
@@ -165,7 +173,27 @@ def observed(question: Question, deployment: Deployment) -> Observation | None:
         seconds=seconds,
         terms=summed(deployment, run, weight),
         late_s=_late_s(question, run),
+        watts=_watts(question, deployment, run),
     )
+
+
+def _watts(question: Question, deployment: Deployment, run: Run) -> tuple[float, float, float] | None:
+    if question.power_w is None:
+        return None
+    limit_w = deployment.served.device.tdp_w
+    return limit_w, sampled(deployment, run).kernels_w, question.power_w / question.n_gpus
+
+
+def fit_power(observations: Sequence[Observation]) -> BoardPower | None:
+    """Shares of ``BoardPower`` by least squares of relative errors; None without measured power."""
+    told = np.array([o.watts for o in observations if o.watts])
+    if len(told) < LEAST_POWER:
+        return None
+    shares = told[:, :2] / told[:, 2:]
+    found = np.linalg.lstsq(shares, np.ones(len(told)), rcond=None)[0]
+    spread = float(np.quantile(np.abs(np.log(shares @ found)), 0.9) / 1.645)
+    static, dynamic = (float(f"{share:.4g}") for share in found)
+    return BoardPower(static_share=static, dynamic_share=dynamic, spread=float(f"{spread:.3g}"))
 
 
 def _late_s(question: Question, run: Run) -> float:

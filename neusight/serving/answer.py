@@ -174,8 +174,13 @@ class Sampled:
 
     @property
     def watts(self) -> float:
-        """Of each device, while passes run."""
+        """Of each board, while passes run; NaN where it is not known."""
         return float(self.counts @ self.costs.energy_j / self.seconds.sum())
+
+    @property
+    def kernels_w(self) -> float:
+        """Of a board's kernels alone, by the power law."""
+        return float(self.counts @ self.costs.kernels_j / self.seconds.sum())
 
     def limiter(self, mask: np.ndarray) -> Limiter | None:
         """Of some rows."""
@@ -244,8 +249,8 @@ def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes:
         decode=passes.limiter(~passes.prompted),
         memory=deployment.memory,
         usd_per_million_output_tokens=usd,
-        joule_per_output_token=busy_w / rate.mean if busy_w else None,
-        power_w=busy_w or None,
+        joule_per_output_token=busy_w / rate.mean if busy_w > 0 else None,
+        power_w=busy_w if busy_w > 0 else None,
         preempted=int(run.preempted.sum()),
         diverges=run.diverges,
         warnings=(*served.decoder.notes, *_assumed(deployment, load, run)),

@@ -83,8 +83,9 @@ LONG_ANSWERS = 4000
 class Question:
     """A cell as it is asked: what is deployed, on what, how it is started and loaded.
 
-    ``measured`` are its figures by ``QUANTITIES``, means but for ``medians``. ``steady``: they are of a steady
-    state, rates without ramps and times of a token over all tokens. ``assumed`` names what it does not tell.
+    ``measured`` are its figures by ``QUANTITIES``, means but for ``medians``; ``power_w`` is that of all its GPUs
+    together. ``steady``: they are of a steady state, rates without ramps and times of a token over all tokens.
+    ``assumed`` names what it does not tell.
     """
 
     cell: str
@@ -105,6 +106,7 @@ class Question:
     steady: bool
     fault: str
     assumed: tuple[str, ...]
+    power_w: float | None = None
 
     @property
     def kernels(self) -> tuple[Any, ...]:
@@ -152,6 +154,7 @@ def question_of(record: Mapping[str, Any], number: int) -> Question:
         steady=cell.source == "mlenergy",
         fault=cell.text("fault", ""),
         assumed=tuple(cell.assumed),
+        power_w=cell.number_of("power_w"),
     )
 
 

@@ -14,9 +14,10 @@ from neusight.executors.costs import NORMAL_90, Costs
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.distinct import distinct_rows, is_single
-from neusight.laws.power import budget_w, sustained_clock
+from neusight.laws.power import sustained_clock
 from neusight.serving.book import ENERGY, GROUP, OWN, PART, SHARED, Book, Key, PassSums
 from neusight.serving.engines import GROUPS, ServingEngine
+from neusight.serving.power import shipped_power
 from neusight.serving.tables import TabulatedSteps, tabulate
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
@@ -48,7 +49,9 @@ class PassCosts:
     limiters: dict[str, np.ndarray]
     groups_s: dict[str, np.ndarray]
     energy_j: np.ndarray
-    """Of each device in a pass [J], where it was asked for; else 0."""
+    """Of each board in a pass [J], where it was asked for; NaN where nothing tells what boards draw."""
+    kernels_j: np.ndarray
+    """Of its kernels alone, by the power law [J]."""
 
     @property
     def spread(self) -> np.ndarray:
@@ -150,6 +153,10 @@ class Served:
         prompts, decodes = (np.ceil(column / self.sharding.pp) for column in (steps.prompts, steps.decodes))
         return replace(steps, prompts=prompts.astype(np.int64), decodes=decodes.astype(np.int64))
 
+    def _board_j(self, kernels_j: np.ndarray, time_s: np.ndarray) -> np.ndarray:
+        power = shipped_power()
+        return np.full(len(time_s), np.nan) if power is None else power.energy_j(self.device, kernels_j, time_s)
+
     def _sums(self, steps: Steps, groups: Collection[str], *, energy: bool = True) -> PassSums:
         """What adds up over the kernels of some groups."""
         n, factors = len(steps), self.engine.factors
@@ -186,7 +193,8 @@ class Served:
             parts_s=parts_s,
             limiters=dict(sums.limiters),
             groups_s=groups_s,
-            energy_j=columns[ENERGY] + (self.device.tdp_w - budget_w(self.device)) * latency_s,
+            energy_j=self._board_j(columns[ENERGY], latency_s),
+            kernels_j=columns[ENERGY],
         )
 
 

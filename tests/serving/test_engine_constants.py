@@ -7,7 +7,16 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.devices import load_device
-from neusight.learn.engines import NAMES, Observation, errors_without, fit_era, fit_eras, observed, with_fitted
+from neusight.learn.engines import (
+    NAMES,
+    Observation,
+    errors_without,
+    fit_era,
+    fit_eras,
+    fit_power,
+    observed,
+    with_fitted,
+)
 from neusight.serving import Deployment, EngineOptions, Setup, Static, engine_named, simulate
 from neusight.serving.cells import Question
 from neusight.serving.engines import GROUPS, HOST, era_of, with_constants
@@ -96,6 +105,23 @@ def test_terms_times_constants_are_the_time_that_was_simulated(predictor: Predic
     assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.seconds, rel=0.01)
     assert dict(zip(NAMES, seen.terms, strict=True))["pass_s"] == pytest.approx(64, abs=1)
     assert set(HOST) <= set(NAMES)
+
+
+def test_shares_of_power_are_found_again_and_no_board_exceeds_its_limit() -> None:
+    random = np.random.default_rng(2)
+    asked = np.stack([random.choice([300.0, 400.0, 700.0], 60), random.uniform(20, 250, 60)], 1)
+    seen = [
+        replace(o, watts=(float(limit), float(kernels), float(0.6 * limit + 0.5 * kernels)))
+        for o, (limit, kernels) in zip(observations("vllm", "l4", 60), asked, strict=True)
+    ]
+    found = fit_power(seen)
+    assert found is not None
+    assert (found.static_share, found.dynamic_share) == (pytest.approx(0.6), pytest.approx(0.5))
+    assert fit_power(seen[:10]) is None
+    board = load_device("l4")
+    energy_j = found.energy_j(board, np.array([0.0, 20.0, 1e4]), np.full(3, 2.0))
+    assert energy_j[:2] == pytest.approx([0.6 * 72 * 2, 0.6 * 72 * 2 + 10])
+    assert energy_j[2] == pytest.approx(72 * 2)
 
 
 def deployed(predictor: Predictor, setup: Setup) -> Deployment:
