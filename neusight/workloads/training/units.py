@@ -1,0 +1,63 @@
+"""``Unit``: a stretch of a model that no pipeline cuts, as what a rank runs of it for one micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from neusight.kernels.families import KernelBatch
+
+Pass = Literal["forward", "backward", "weights"]
+PASSES: tuple[Pass, ...] = ("forward", "backward", "weights")
+"""Gradients of weights are told apart from those of activations: schedules without bubbles run them later."""
+GROUPS = ("", "tp", "cp", "ep")
+"""Ranks among which a part communicates; "" computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One kernel or collective, ``runs`` times: ``batch`` has one row.
+
+    ``group`` says which ranks a collective joins, "" for kernels. ``hidden`` collectives run beside the kernels of
+    their unit where the framework overlaps them; others stand in the way.
+    """
+
+    what: str
+    of: Pass
+    batch: KernelBatch
+    runs: int = 1
+    group: str = ""
+    hidden: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """The embedding, a kind of layer, or norm, head and loss.
+
+    ``parameters`` are those that a rank holds of it without experts, ``expert_parameters`` those of its experts.
+    ``layer`` is the place of its kind in ``Decoder.layers``, -1 outside of layers.
+    """
+
+    what: str
+    layer: int
+    parts: tuple[Part, ...]
+    parameters: int
+    expert_parameters: int = 0
+
+    def of(self, which: Pass) -> tuple[Part, ...]:
+        """Parts of one pass, in order."""
+        return tuple(part for part in self.parts if part.of == which)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """A decoder on one rank: what stands before the layers, one unit a kind of layer, and what stands after them.
+
+    ``order`` tells the kind of every layer from the input on.
+    """
+
+    before: Unit
+    layers: Sequence[Unit]
+    after: Unit
+    order: tuple[int, ...]
