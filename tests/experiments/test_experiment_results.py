@@ -171,22 +171,8 @@ def keys(value: Any) -> set[str]:
     return set(value if isinstance(value, dict) else ()).union(*map(keys, entries))
 
 
-NOT_YET_RUN = {"serving"}
-"""Declared, with no results so far."""
-
-
-def ran() -> list[Experiment]:
-    """Experiments that ran; of the others nothing but their declaration may be there."""
-    done = [e for e in list_experiments() if (e.folder / SUMMARY).is_file()]
-    for experiment in list_experiments():
-        if experiment not in done:
-            assert experiment.id in NOT_YET_RUN, f"the summary of {experiment.id} is lost"
-            assert [path.name for path in experiment.folder.iterdir()] == ["experiment.toml"], experiment.id
-    return done
-
-
 def test_neither_measurements_nor_published_predictions_are_stored(results: dict[str, Any]) -> None:
-    for stored in [results, *(load_results(e) for e in ran())]:
+    for stored in [results, *(load_results(e) for e in list_experiments())]:
         told = {key for key in keys(stored) if key.endswith("_ms") or "measured" in key}
         assert told <= {"predicted_ms", "low_ms", "high_ms", "measured"}  # by which command zeros were measured
     text = as_text({"rows": results["models"]["rows"]})
@@ -246,7 +232,7 @@ def test_readme_section_goes_between_its_marks_and_has_a_part_an_experiment_in_o
 
 
 def test_what_the_checkout_holds_is_of_what_is_declared_and_rendered_from_its_summary() -> None:
-    for experiment in ran():
+    for experiment in list_experiments():
         summary = read_results(experiment.folder / SUMMARY)
         assert summary["declared"] == rounded(experiment.declared.model_dump(mode="json")), experiment.id
         assert summary["quick"] is None
@@ -260,5 +246,5 @@ def test_what_the_checkout_holds_is_of_what_is_declared_and_rendered_from_its_su
         assert (experiment.folder / "report.md").read_text(encoding="utf-8") == render(summary, figures), experiment.id
     readme = checkout_dir("README.md").read_text(encoding="utf-8")
     block = readme.split("<!-- accuracy:begin -->\n")[1].split("\n<!-- accuracy:end -->")[0]
-    shown = [read_results(e.folder / SUMMARY) for e in ran() if e.declared.readme]
+    shown = [read_results(e.folder / SUMMARY) for e in list_experiments() if e.declared.readme]
     assert block == accuracy_block(shown)
