@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from neusight.kernels.families import KernelBatch
@@ -33,3 +35,14 @@ def distinct_rows(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
     if len(rows) == len(batch) or any((column[rows][where] != column).any() for column in varying):
         return everything, everything
     return rows, where
+
+
+def concatenated(batches: Sequence[KernelBatch]) -> KernelBatch:
+    """The rows of batches of one family, one after another; a column that is one value for all stays one in memory."""
+    first, n = batches[0], sum(map(len, batches))
+    columns = {}
+    for name in first.columns:
+        pieces = [batch[name] for batch in batches]
+        single = all(is_single(piece) and piece[0] == pieces[0][0] for piece in pieces)
+        columns[name] = np.broadcast_to(pieces[0][:1], (n,)) if single else np.concatenate(pieces)
+    return KernelBatch(first.family, columns)

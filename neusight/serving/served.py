@@ -13,7 +13,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.executors.costs import NORMAL_90, Costs
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
-from neusight.kernels.distinct import distinct_rows, is_single
+from neusight.kernels.distinct import concatenated, distinct_rows
 from neusight.laws.power import sustained_clock
 from neusight.serving.book import ENERGY, GROUP, OWN, PART, SHARED, Book, Key, PassSums
 from neusight.serving.engines import GROUPS, ServingEngine
@@ -237,14 +237,3 @@ def _energy_j(costs: Costs) -> np.ndarray:
     """What arithmetic and traffic of each kernel take at the clock that the power limit leaves it [J]."""
     demand = costs.demand
     return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(sustained_clock(demand)))
-
-
-def concatenated(batches: Sequence[KernelBatch]) -> KernelBatch:
-    """The rows of batches of one family, one after another; a column that is one value for all stays one in memory."""
-    first, n = batches[0], sum(map(len, batches))
-    columns = {}
-    for name in first.columns:
-        pieces = [batch[name] for batch in batches]
-        single = all(is_single(piece) and piece[0] == pieces[0][0] for piece in pieces)
-        columns[name] = np.broadcast_to(pieces[0][:1], (n,)) if single else np.concatenate(pieces)
-    return KernelBatch(first.family, columns)

@@ -1,0 +1,1 @@
+"""Training on many devices: units of a model priced, put on stages by a plan, and scheduled."""

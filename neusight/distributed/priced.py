@@ -1,0 +1,192 @@
+"""What units of a trained decoder take on a device: every kernel and collective of many ranks' units priced at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.executors.costs import Costs
+from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
+from neusight.kernels.distinct import concatenated
+from neusight.kernels.families import KernelBatch
+from neusight.laws.power import sustained_clock
+from neusight.schedule.timeline import share_power
+from neusight.workloads.training.units import PASSES, Part, Pass, Unit, Units
+
+Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
+"""What answers for kernels and collectives on a device, such as ``Predictor.kernels``."""
+COLLECTIVE = "collective"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartTime:
+    """One part once: its time [s], the standard deviation of its log error that kernels of a kind share (``spread``)
+    and that it has of its own, what limits it, and its energy [J].
+    """
+
+    part: Part
+    latency_s: float
+    spread: float
+    own_spread: float
+    limiter: str
+    energy_j: float
+
+    @property
+    def total_s(self) -> float:
+        """All runs of the part [s]."""
+        return self.part.runs * self.latency_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedUnit:
+    """A unit with the times of its parts, in its order."""
+
+    unit: Unit
+    times: tuple[PartTime, ...]
+
+    def compute_s(self, which: Pass) -> float:
+        """Kernels of a pass [s]."""
+        return sum(t.total_s for t in self._of(which) if not t.part.group)
+
+    def waits_s(self, which: Pass) -> float:
+        """Collectives of a pass in which no kernel runs [s]: those in the way, and of the others what kernels do not
+        hide.
+        """
+        exposed = sum(t.total_s for t in self._of(which) if t.part.group and not t.part.hidden)
+        hidden = sum(t.total_s for t in self._of(which) if t.part.group and t.part.hidden)
+        return exposed + max(0.0, hidden - self.compute_s(which))
+
+    def pass_s(self, which: Pass) -> float:
+        """One pass of the unit [s]."""
+        return self.compute_s(which) + self.waits_s(which)
+
+    def launches(self, which: Pass) -> int:
+        """Kernels and collectives of a pass that the host launches."""
+        return sum(t.part.runs for t in self._of(which))
+
+    def _of(self, which: Pass) -> Iterator[PartTime]:
+        return (t for t in self.times if t.part.of == which)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedUnits:
+    """``Units`` with times."""
+
+    before: PricedUnit
+    layers: tuple[PricedUnit, ...]
+    after: PricedUnit
+    order: tuple[int, ...]
+
+    def counted(self) -> Iterator[tuple[PricedUnit, int]]:
+        """Each unit with how often a model has it."""
+        yield self.before, 1
+        for place, unit in enumerate(self.layers):
+            yield unit, self.order.count(place)
+        yield self.after, 1
+
+
+def price(many: Sequence[Units], device: DeviceSpec, pricer: Pricer, library: str = "torch") -> list[PricedUnits]:
+    """Times of several ranks' units, each family of kernels asked once for all.
+
+    Kernels follow each other in a stream that the host keeps filled, and share the device's power budget rank by rank.
+
+    Args:
+        many: units of one rank each, such as those of several plans.
+        device: that runs them.
+        pricer: answers for kernels and collectives.
+        library: whose kernels run, as ``Conditions.engine``.
+
+    Raises:
+        DeviceError: the device lacks a dtype. CoverageError: no rule for a kernel.
+    """
+    listed = [list(_counted_parts(units)) for units in many]
+    flat = [part for parts in listed for part, _ in parts]
+    families: dict[str, list[int]] = {}
+    for number, part in enumerate(flat):
+        families.setdefault(part.batch.family, []).append(number)
+    costs = {
+        family: _asked([flat[n].batch for n in numbers], device, pricer, library)
+        for family, numbers in families.items()
+    }
+    row = {number: at for numbers in families.values() for at, number in enumerate(numbers)}
+    found, start = [], 0
+    for units, parts in zip(many, listed, strict=True):
+        places = range(start, start + len(parts))
+        times = _times(parts, [row[place] for place in places], costs)
+        found.append(_priced(units, times))
+        start += len(parts)
+    return found
+
+
+def _counted_parts(units: Units) -> Iterator[tuple[Part, int]]:
+    """Every part with how often it runs for one micro-batch of the whole model."""
+    counted = ((units.before, 1), *((u, units.order.count(n)) for n, u in enumerate(units.layers)), (units.after, 1))
+    for unit, count in counted:
+        for part in unit.parts:
+            yield part, count * part.runs
+
+
+def _asked(batches: Sequence[KernelBatch], device: DeviceSpec, pricer: Pricer, library: str) -> Costs:
+    joined = concatenated(batches)
+    return pricer(joined, device, Conditions.of(len(joined), timing="graph", launches=MANY_LAUNCHES, engine=library))
+
+
+def _times(parts: Sequence[tuple[Part, int]], rows: Sequence[int], costs: dict[str, Costs]) -> list[PartTime]:
+    """Parts of one rank with their times under a shared power limit."""
+    families: dict[str, list[int]] = {}
+    for number, (part, _) in enumerate(parts):
+        families.setdefault(part.batch.family, []).append(number)
+    kernels = {f: numbers for f, numbers in families.items() if f != COLLECTIVE}
+    own = [taken(costs[family], np.array([rows[n] for n in numbers])) for family, numbers in kernels.items()]
+    shared = share_power(own, [np.array([parts[n][1] for n in numbers]) for numbers in kernels.values()])
+    answers = dict(zip(kernels, shared, strict=True))
+    if COLLECTIVE in families:
+        answers[COLLECTIVE] = taken(costs[COLLECTIVE], np.array([rows[n] for n in families[COLLECTIVE]]))
+    found: dict[int, PartTime] = {}
+    for family, numbers in families.items():
+        answer = answers[family]
+        columns = (answer.latency_s, answer.spread, answer.own_spread, answer.limiter, energy_j(answer))
+        for number, values in zip(numbers, zip(*(c.tolist() for c in columns), strict=True), strict=True):
+            latency_s, spread, own_spread, limiter, joule = values
+            found[number] = PartTime(
+                part=parts[number][0],
+                latency_s=latency_s,
+                spread=spread,
+                own_spread=own_spread,
+                limiter=limiter,
+                energy_j=joule,
+            )
+    return [found[number] for number in range(len(parts))]
+
+
+def _priced(units: Units, times: Sequence[PartTime]) -> PricedUnits:
+    """Times back to the units that their parts are of."""
+    made, start = [], 0
+    for unit in (units.before, *units.layers, units.after):
+        made.append(PricedUnit(unit=unit, times=tuple(times[start : start + len(unit.parts)])))
+        start += len(unit.parts)
+    return PricedUnits(before=made[0], layers=tuple(made[1:-1]), after=made[-1], order=units.order)
+
+
+def taken(costs: Costs, rows: np.ndarray) -> Costs:
+    """The rows of costs that ``rows`` selects."""
+    columns = {f.name: getattr(costs, f.name) for f in fields(Costs)}
+    picked = {name: column[rows] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    demand = None if costs.demand is None else costs.demand.take(rows)
+    return replace(costs, **picked, demand=demand, energy=None)
+
+
+def energy_j(costs: Costs) -> np.ndarray:
+    """What arithmetic and traffic of each kernel take at the clock that the power limit leaves it [J]; zeros where no
+    power law answers.
+    """
+    demand = costs.demand
+    return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(sustained_clock(demand)))
+
+
+def pass_seconds(unit: PricedUnit) -> dict[Pass, float]:
+    """Seconds of each pass of a unit."""
+    return {which: unit.pass_s(which) for which in PASSES}
