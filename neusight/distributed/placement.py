@@ -14,7 +14,7 @@ from neusight.workloads.training.units import Part, Unit, Units
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Ranks in Megatron's order: tensor-parallel ones are neighbours, then those of a context, then replicas, and stages
+    """Ranks in Megatron's order: tensor-parallel ones are neighbours, then those of a context, then replicas; stages
     are farthest apart (``parallel_state.py``, order "tp-cp-ep-dp-pp"; Narayanan et al. 2021, section 3).
 
     ``per_node`` devices share a node.
