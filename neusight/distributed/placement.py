@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,11 +66,3 @@ class Placement:
             return part
         columns = {**part.batch.columns, "per_node": np.array([self.within(part.group)])}
         return replace(part, batch=KernelBatch(part.batch.family, columns))
-
-
-def stage_layers(layers: int, stages: int) -> Sequence[int]:
-    """How many of a model's layers each of ``stages`` parts of a pipeline has, from the input on: as evenly as may be,
-    with one more in the first of them where they do not divide (torch's ``generate_stage_fqns`` alike).
-    """
-    base, more = divmod(layers, stages)
-    return [base + (1 if stage < more else 0) for stage in range(stages)]

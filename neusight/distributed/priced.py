@@ -14,7 +14,7 @@ from neusight.kernels.distinct import concatenated
 from neusight.kernels.families import KernelBatch
 from neusight.laws.power import sustained_clock
 from neusight.schedule.timeline import share_power
-from neusight.workloads.training.units import PASSES, Part, Pass, Unit, Units
+from neusight.workloads.training.units import Part, Pass, Unit, Units
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
 """What answers for kernels and collectives on a device, such as ``Predictor.kernels``."""
@@ -88,35 +88,52 @@ class PricedUnits:
         yield self.after, 1
 
 
-def price(many: Sequence[Units], device: DeviceSpec, pricer: Pricer, library: str = "torch") -> list[PricedUnits]:
-    """Times of several ranks' units, each family of kernels asked once for all.
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a rank runs: units of a model for each micro-batch, and ``beside`` them parts of a step."""
+
+    units: Units
+    beside: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedWork:
+    """``Work`` with times."""
+
+    units: PricedUnits
+    beside: tuple[PartTime, ...]
+
+
+def price(many: Sequence[Work], device: DeviceSpec, pricer: Pricer, variant: str = "") -> list[PricedWork]:
+    """Times of several ranks' work, each family of kernels asked once for all.
 
     Kernels follow each other in a stream that the host keeps filled, and share the device's power budget rank by rank.
 
     Args:
-        many: units of one rank each, such as those of several plans.
+        many: work of one rank each, such as those of several plans.
         device: that runs them.
         pricer: answers for kernels and collectives.
-        library: whose kernels run, as ``Conditions.engine``.
+        variant: of attention's kernels, as ``Conditions.variant``.
 
     Raises:
         DeviceError: the device lacks a dtype. CoverageError: no rule for a kernel.
     """
-    listed = [list(_counted_parts(units)) for units in many]
+    listed = [[*_counted_parts(work.units), *((part, 0) for part in work.beside)] for work in many]
     flat = [part for parts in listed for part, _ in parts]
     families: dict[str, list[int]] = {}
     for number, part in enumerate(flat):
         families.setdefault(part.batch.family, []).append(number)
     costs = {
-        family: _asked([flat[n].batch for n in numbers], device, pricer, library)
+        family: _asked([flat[n].batch for n in numbers], device, pricer, variant)
         for family, numbers in families.items()
     }
     row = {number: at for numbers in families.values() for at, number in enumerate(numbers)}
     found, start = [], 0
-    for units, parts in zip(many, listed, strict=True):
+    for work, parts in zip(many, listed, strict=True):
         places = range(start, start + len(parts))
         times = _times(parts, [row[place] for place in places], costs)
-        found.append(_priced(units, times))
+        units = _priced(work.units, times)
+        found.append(PricedWork(units=units, beside=tuple(times[len(times) - len(work.beside) :])))
         start += len(parts)
     return found
 
@@ -129,9 +146,10 @@ def _counted_parts(units: Units) -> Iterator[tuple[Part, int]]:
             yield part, count * part.runs
 
 
-def _asked(batches: Sequence[KernelBatch], device: DeviceSpec, pricer: Pricer, library: str) -> Costs:
+def _asked(batches: Sequence[KernelBatch], device: DeviceSpec, pricer: Pricer, variant: str) -> Costs:
     joined = concatenated(batches)
-    return pricer(joined, device, Conditions.of(len(joined), timing="graph", launches=MANY_LAUNCHES, engine=library))
+    told = variant if joined.family == "attention" else ""
+    return pricer(joined, device, Conditions.of(len(joined), timing="graph", launches=MANY_LAUNCHES, variant=told))
 
 
 def _times(parts: Sequence[tuple[Part, int]], rows: Sequence[int], costs: dict[str, Costs]) -> list[PartTime]:
@@ -185,8 +203,3 @@ def energy_j(costs: Costs) -> np.ndarray:
     """
     demand = costs.demand
     return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(sustained_clock(demand)))
-
-
-def pass_seconds(unit: PricedUnit) -> dict[Pass, float]:
-    """Seconds of each pass of a unit."""
-    return {which: unit.pass_s(which) for which in PASSES}

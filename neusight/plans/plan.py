@@ -9,7 +9,7 @@ from neusight.errors import ModelError, nearest
 
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 SCHEDULES = ("1f1b", "gpipe", "zero-bubble")
-RECOMPUTES = ("none", "selective", "full")
+RECOMPUTES = ("none", "selective", "operators", "full")
 OFFLOADS = ("none", "optimizer")
 _WORDS = {"shard": SHARDS, "schedule": SCHEDULES, "recompute": RECOMPUTES, "offload": OFFLOADS}
 _DEGREES = ("dp", "tp", "pp", "cp", "ep", "etp", "vp", "micro_batch", "global_batch")
@@ -25,8 +25,9 @@ class Plan:
 
     ``micro_batch`` and ``global_batch`` are sequences. ``shard``: what replicas keep of each other's state: ``zero1``
     optimizer states, ``zero2`` gradients as well, ``zero3`` weights as well, ``hsdp`` all three within ``shard_group``
-    ranks (0: those of a node) and copies of that beyond. ``recompute`` in the backward pass: ``selective`` the core of
-    attention, ``full`` all of the first ``recompute_layers`` layers of each stage (0: of all).
+    ranks (0: those of a node) and copies of that beyond. ``recompute`` in the backward pass, of the first
+    ``recompute_layers`` layers of each stage (0: of all): ``selective`` the core of attention, ``operators`` all but
+    attention and every second product, ``full`` everything.
     """
 
     dp: int = 1

@@ -1,0 +1,155 @@
+"""From a run with its times to a ``TrainingEstimate``: the schedule run, errors by source, memory, energy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from math import exp, hypot, sqrt
+
+import numpy as np
+
+from neusight.distributed.answer import TrainingEstimate
+from neusight.distributed.priced import PartTime
+from neusight.distributed.stage_times import recomputed_counts, unit_counts
+from neusight.distributed.step import Timed
+from neusight.distributed.training_run import TrainingRun
+from neusight.executors.costs import NORMAL_90, total_of
+from neusight.kernels.work import work_of
+from neusight.plans.memory import RankMemory, Training, memory_of
+from neusight.schedule.run import Run, run
+from neusight.schedule.timeline import COMPOSITION_SPREAD
+from neusight.serving.power import shipped_power
+from neusight.workloads.training.recompute import recomputed
+
+PRODUCTS = ("gemm", "attention", "grouped_gemm", "moe")
+"""Families whose arithmetic counts for the utilisation of a device's peak."""
+COMPUTING = ("forward", "backward", "weights", "recompute", "optimizer")
+"""Times of a step that are of kernels, or of collectives that stand in their way; the others are of exchanges."""
+Counted = tuple[PartTime, float]
+"""A part and how often it runs in a step on one rank of each stage together, all micro-batches counted."""
+
+
+def estimated(timed: Timed) -> TrainingEstimate:
+    """The step, simulated, with what is known of its errors.
+
+    Raises:
+        ModelError: no such order of passes.
+    """
+    asked = timed.run
+    schedule = run(timed.pipeline, timed.times, timed.contention)
+    counted = list(_counted(timed))
+    flop, again = _flop(timed)
+    errors = errors_of(schedule, counted)
+    factor = exp(NORMAL_90 * total_of(errors))
+    return TrainingEstimate(
+        run=asked,
+        latency_s=schedule.step_s,
+        low_s=schedule.step_s / factor,
+        high_s=schedule.step_s * factor,
+        errors=errors,
+        schedule=schedule,
+        **_by_part(timed),
+        flop=flop,
+        recomputed_flop=again,
+        peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(asked.products or asked.dtype),
+        memory=memory(asked),
+        energy_j=_energy_j(timed, schedule, counted),
+        notes=asked.decoder.notes,
+    )
+
+
+def memory(asked: TrainingRun) -> tuple[RankMemory, ...]:
+    """What each kind of rank needs."""
+    return memory_of(asked.decoder, asked.plan, training_of(asked), asked.cluster.device)
+
+
+def errors_of(schedule: Run, counted: Iterable[Counted]) -> dict[str, float]:
+    """Source → standard deviation as a share of the step.
+
+    Each source counts by the seconds that it has on the critical path: kernels' common error and their own, that of
+    links, and that of a step as the sum of its parts.
+    """
+    listed = list(counted)
+    kernels = [(t, n) for t, n in listed if not t.part.group]
+    collectives = [(t, n) for t, n in listed if t.part.group]
+    computing = sum(schedule.path_s[name] for name in COMPUTING)
+    inside = [(t, n) for t, n in collectives if t.part.group != "dp"]
+    kernels_s, inside_s = (sum(n * t.latency_s for t, n in some) for some in (kernels, inside))
+    share = inside_s / (kernels_s + inside_s) if inside_s else 0.0
+    shared, own = _relative(kernels)
+    linked = (share * computing + schedule.step_s - computing) * hypot(*_relative(collectives))
+    found = {
+        "device": (1.0 - share) * computing * shared,
+        "kernel": (1.0 - share) * computing * own,
+        "links": linked,
+        "composition": schedule.step_s * COMPOSITION_SPREAD,
+    }
+    return {source: size / schedule.step_s for source, size in found.items() if size}
+
+
+def _relative(counted: Iterable[Counted]) -> tuple[float, float]:
+    """Standard deviations of the log of a sum of parts: what they share, and what each has of its own."""
+    rows = np.array([(n * t.latency_s, t.spread, t.own_spread) for t, n in counted]).reshape(-1, 3)
+    total = rows[:, 0].sum()
+    if not total:
+        return 0.0, 0.0
+    return float(rows[:, 0] @ rows[:, 1]) / total, sqrt(float(np.square(rows[:, 0] * rows[:, 2]).sum())) / total
+
+
+def _counted(timed: Timed) -> Iterator[Counted]:
+    """Every part of a step with its runs on a rank of each stage together."""
+    plan = timed.run.plan
+    again = recomputed_counts(timed.staged, plan)
+    for at, (unit, count) in enumerate(zip(timed.staged.units, unit_counts(timed.staged, plan), strict=True)):
+        twice = {id(part) for part in recomputed(unit.priced.unit, plan.recompute, timed.run.framework)}
+        for time in unit.priced.times:
+            runs = count + (again[at] if id(time.part) in twice else 0)
+            yield time, float(plan.micro_batches * runs * time.part.runs)
+        for time in unit.collectives:
+            yield time, float(count)
+    for update in timed.staged.updates:
+        for time in update:
+            yield time, 1.0
+    for time in timed.staged.sends:
+        yield time, 2.0 * plan.micro_batches * (plan.pp * plan.vp - 1)
+
+
+def _by_part(timed: Timed) -> dict[str, dict[str, float] | dict[str, str]]:
+    """What each kind of part takes of a step on an average rank, and what limits it."""
+    seconds: Counter[str] = Counter()
+    limiters: dict[str, str] = {}
+    for time, runs in _counted(timed):
+        seconds[time.part.what] += runs * time.latency_s / timed.run.plan.pp
+        limiters.setdefault(time.part.what, time.limiter)
+    return {"parts_s": dict(seconds.most_common()), "limiters": limiters}
+
+
+def _flop(timed: Timed) -> tuple[float, float]:
+    """Of products and attention of a step on all devices: what the model needs, and what is computed again."""
+    plan, needed, again = timed.run.plan, 0.0, 0.0
+    more = recomputed_counts(timed.staged, plan)
+    for at, (unit, count) in enumerate(zip(timed.staged.units, unit_counts(timed.staged, plan), strict=True)):
+        twice = {id(part) for part in recomputed(unit.priced.unit, plan.recompute, timed.run.framework)}
+        for part in unit.priced.unit.parts:
+            if part.batch.family in PRODUCTS:
+                each = float(work_of(part.batch).flops[0]) * part.runs
+                needed += count * each
+                again += more[at] * each if id(part) in twice else 0.0
+    ranks = plan.micro_batches * plan.dp * plan.tp * plan.cp
+    return ranks * needed, ranks * again
+
+
+def _energy_j(timed: Timed, schedule: Run, counted: Iterable[Counted]) -> float | None:
+    """Of all boards in a step: what their kernels take at least, and what they draw all the time."""
+    power = shipped_power()
+    if power is None:
+        return None
+    device, plan = timed.run.cluster.device, timed.run.plan
+    kernels_j = sum(n * t.energy_j for t, n in counted) / plan.pp
+    each = power.energy_j(device, np.array([kernels_j]), np.array([schedule.step_s]))
+    return float(each[0]) * timed.run.cluster.devices
+
+
+def training_of(asked: TrainingRun) -> Training:
+    """The step as memory asks for it."""
+    return Training(seq_len=asked.seq_len, dtype=asked.dtype, products=asked.products, optimizer=asked.optimizer)

@@ -1,0 +1,86 @@
+"""What replicas exchange of a unit's weights and gradients, what stages send each other, and what an update runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from neusight.devices.spec import DeviceSpec
+from neusight.distributed.placement import Placement
+from neusight.distributed.training_run import TrainingRun
+from neusight.kernels.families import KernelBatch
+from neusight.kernels.precision import stored_bytes
+from neusight.plans.plan import Plan
+from neusight.workloads.training.units import Part, Unit
+
+GATHER, REDUCE, SEND = "gather weights", "reduce gradients", "send to the next stage"
+COLLECTIVE_CHANNELS = {"ampere": 24, "later": 16}
+"""Thread blocks of NCCL's collectives in a node of eight, as it logs them: "24 coll channels" on NVLink 3, "16 coll
+channels" on NVLink 4."""
+
+
+class Group(NamedTuple):
+    """Ranks that exchange: how many, and how many of them share a node."""
+
+    ranks: int
+    per_node: int
+
+
+def replica_groups(run: TrainingRun, *, experts: bool) -> tuple[Group, Group]:
+    """(ranks that share weights or states, ranks that hold copies of such a share) of a rank's parameters.
+
+    Without sharding the first is one rank, all others hold copies; with it fully the second is. Hybrid sharding shares
+    among ``shard_group`` neighbours, default those of a node (Zhao et al. 2023, section 3.2.2).
+    """
+    plan, place = run.plan, run.placement
+    name = "edp" if experts else "dp-cp"
+    size, within = place.size(name), place.within(name)
+    if plan.shard == "none":
+        return Group(1, 1), Group(size, within)
+    if plan.shard != "hsdp":
+        return Group(size, within), Group(1, 1)
+    shared = min(size, plan.shard_group or within)
+    copies = max(1, size // shared)
+    return Group(shared, min(shared, within)), Group(copies, max(1, min(copies, within // shared)))
+
+
+def exchanged(unit: Unit, run: TrainingRun) -> Iterator[Part]:
+    """Collectives of a unit's weights and gradients among replicas, of experts apart."""
+    plan = run.plan
+    weight, gradient = stored_bytes(run.dtype), stored_bytes(plan.gradient_dtype)
+    for count, experts in ((unit.parameters, False), (unit.expert_parameters, True)):
+        shared, copies = replica_groups(run, experts=experts)
+        if not count:
+            continue
+        if shared.ranks > 1:
+            yield _part(GATHER, "all_gather", shared, count * weight, run.dtype)
+            yield _part(REDUCE, "reduce_scatter", shared, count * gradient, plan.gradient_dtype)
+        if copies.ranks > 1:
+            yield _part(REDUCE, "all_reduce", copies, count * gradient / shared.ranks, plan.gradient_dtype)
+
+
+def sent(run: TrainingRun) -> Iterator[Part]:
+    """Activations from a stage to the next; gradients on the way back are as many.
+
+    Ranks that share the residual stream by tokens send their share (Korthikanti et al. 2022, section 4.2.3).
+    """
+    if run.plan.pp == 1:
+        return
+    size = run.local.resident_tokens * run.decoder.hidden * stored_bytes(run.dtype)
+    group = Group(2, 2 if run.placement.within("pp") > 1 else 1)
+    yield _part(SEND, "send_recv", group, size, run.dtype)
+
+
+def contention(device: DeviceSpec, plan: Plan, placement: Placement) -> float:
+    """Share of a device's multiprocessors that collectives among replicas take from kernels beside them."""
+    if placement.size("dp-cp") == 1 or plan.shard == "none" and not plan.overlap_gradients:
+        return 0.0
+    channels = COLLECTIVE_CHANNELS["later" if (device.capability or 9.0) >= 9.0 else "ampere"]
+    return min(0.5, channels / device.sm_count)
+
+
+def _part(what: str, op: str, group: Group, size: float, dtype: str) -> Part:
+    batch = KernelBatch.from_columns(
+        "collective", op=op, ranks=group.ranks, per_node=group.per_node, bytes=max(1, round(size)), dtype=dtype
+    )
+    return Part(what=what, of="forward" if what == GATHER else "backward", batch=batch, group="dp")

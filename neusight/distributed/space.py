@@ -1,0 +1,115 @@
+"""Every plan by which the devices of a cluster can share a model's training step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from neusight.devices.cluster import Cluster
+from neusight.errors import ModelError
+from neusight.plans.plan import Plan
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Experts, SelfAttention
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What plans may have, where that is not decided by what divides what.
+
+    Tensor-parallel ranks stay in a node. ``longest_micro_batch`` in sequences; ``least_tokens`` of a context-parallel
+    rank, below which no one shares a sequence.
+    """
+
+    schedules: tuple[str, ...] = ("1f1b", "zero-bubble", "gpipe")
+    shards: tuple[str, ...] = ("none", "zero1", "zero3")
+    recomputes: tuple[str, ...] = ("none", "selective", "full")
+    longest_micro_batch: int = 16
+    least_tokens: int = 1024
+    most_cp: int = 16
+
+
+def plans_in(space: Space, decoder: Decoder, cluster: Cluster, seq_len: int, global_batch: int) -> Iterator[Plan]:
+    """All plans that use every device and divide layers, heads, experts, sequences and batch evenly.
+
+    Args:
+        space: choices.
+        decoder: the model.
+        cluster: whose devices.
+        seq_len: tokens of a sequence.
+        global_batch: sequences of a step.
+    """
+    for tp, pp, cp, ep in _degrees(space, decoder, cluster, seq_len):
+        dp = cluster.devices // (tp * pp * cp)
+        if global_batch % dp:
+            continue
+        each = global_batch // dp
+        for micro in (n for n in divisors(each) if n <= space.longest_micro_batch):
+            degrees = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": 1 if ep > 1 else 0}
+            yield from _habits(space, decoder, degrees, micro, global_batch)
+
+
+def _degrees(space: Space, decoder: Decoder, cluster: Cluster, seq_len: int) -> Iterator[tuple[int, int, int, int]]:
+    """(tp, pp, cp, ep) that divide the model and leave whole replicas."""
+    tps = [n for n in divisors(cluster.per_node) if _shares_heads(decoder, n)]
+    cps = [n for n in divisors(seq_len) if n <= space.most_cp and (n == 1 or seq_len // n >= space.least_tokens)]
+    for tp, pp, cp in product(tps, divisors(decoder.depth), cps):
+        if cluster.devices % (tp * pp * cp):
+            continue
+        ranks = cluster.devices // pp
+        for ep in _expert_degrees(decoder):
+            if ranks % ep == 0 and (ep == 1 or ep <= ranks // tp):
+                yield tp, pp, cp, ep
+
+
+def _expert_degrees(decoder: Decoder) -> list[int]:
+    counts = [layer.feed_forward.experts for layer, _ in decoder.layers if isinstance(layer.feed_forward, Experts)]
+    return divisors(counts[0]) if counts else [1]
+
+
+def _shares_heads(decoder: Decoder, tp: int) -> bool:
+    """Whether so many ranks can share every layer."""
+    try:
+        for layer, _ in decoder.layers:
+            if isinstance(layer.attention, SelfAttention):
+                layer.attention.projections(decoder.hidden, tp)
+            if layer.feed_forward is not None and not isinstance(layer.feed_forward, Experts):
+                layer.feed_forward.projections(decoder.hidden, tp)
+    except ModelError:
+        return False
+    return True
+
+
+def _habits(
+    space: Space, decoder: Decoder, degrees: dict[str, int], micro_batch: int, global_batch: int
+) -> Iterator[Plan]:
+    """Schedules, chunks, sharding of states and recomputation of plans of the same degrees."""
+    dp, tp, pp = degrees["dp"], degrees["tp"], degrees["pp"]
+    micro_batches = global_batch // (dp * micro_batch)
+    shards = [s for s in space.shards if s == "none" or dp * degrees["cp"] > 1]
+    for schedule, vp in _orders(space, decoder.depth, pp, micro_batches):
+        for shard, recompute, sequence in product(shards, space.recomputes, (True, False) if tp > 1 else (False,)):
+            if shard == "zero3" and pp > 1:
+                # Every micro-batch would gather all weights of a stage again: no framework combines the two.
+                continue
+            yield Plan(
+                **degrees, vp=vp, micro_batch=micro_batch, global_batch=global_batch, schedule=schedule,
+                sequence_parallel=sequence, shard=shard, recompute=recompute,
+                overlap_gradients=True, overlap_parameters=shard != "none", overlap_tp=sequence,
+            )  # fmt: skip
+
+
+def _orders(space: Space, depth: int, pp: int, micro_batches: int) -> Iterator[tuple[str, int]]:
+    """Schedules with the chunks of layers that a rank may have under each."""
+    if pp == 1:
+        yield "1f1b", 1
+        return
+    for schedule in space.schedules:
+        yield schedule, 1
+        if schedule == "1f1b" and micro_batches % pp == 0:
+            yield from (("1f1b", vp) for vp in divisors(depth // pp) if vp > 1)
+
+
+def divisors(n: int) -> list[int]:
+    """All of them, ascending."""
+    return [k for k in range(1, n + 1) if n % k == 0]

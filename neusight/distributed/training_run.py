@@ -1,0 +1,72 @@
+"""``TrainingRun``: one training step as it is asked for: a model, how devices share it, and what runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neusight.devices.cluster import Cluster
+from neusight.distributed.placement import Placement
+from neusight.errors import DeviceError, ModelError
+from neusight.plans.plan import Plan
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.training.frameworks import Framework
+from neusight.workloads.training.local import Local
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """A step of ``plan.global_batch`` sequences of ``seq_len`` tokens.
+
+    ``dtype`` is that of activations and of weights in products; ``products`` that of large products where it is
+    narrower (``fp8``). ``optimizer``: adam, adamw, sgd or none.
+    """
+
+    decoder: Decoder
+    cluster: Cluster
+    plan: Plan
+    seq_len: int
+    framework: Framework
+    dtype: str = "bfloat16"
+    products: str = ""
+    optimizer: str = "adam"
+
+    def checked(self) -> TrainingRun:
+        """The run, if plan, model and cluster fit each other.
+
+        Raises:
+            DeviceError: a cluster of another size than the plan's. ModelError: layers that stages cannot share, or a
+                sequence longer than the model's.
+        """
+        plan, devices = self.plan, self.cluster.devices
+        if plan.world != devices:
+            told = f"dp {plan.dp} x tp {plan.tp} x pp {plan.pp} x cp {plan.cp} = {plan.world} devices"
+            others = plan.world // plan.dp
+            fit = f"; dp {devices // others} would fit" if devices % others == 0 else ""
+            raise DeviceError(f"a plan of {told} on a cluster of {devices}{fit}")
+        if plan.pp * plan.vp > self.decoder.depth:
+            raise ModelError(
+                f"{plan.pp} stages of {plan.vp} chunks need as many layers: {self.decoder.name} has "
+                f"{self.decoder.depth}, choose a pp x vp that divides it"
+            )
+        if self.seq_len < 1:
+            raise ModelError(f"sequence length {self.seq_len}: give a whole number of at least 1")
+        return self
+
+    @property
+    def local(self) -> Local:
+        """What one rank has of a micro-batch."""
+        plan = self.plan
+        return Local(
+            batch=plan.micro_batch, seq_len=self.seq_len, tp=plan.tp, cp=plan.cp, ep=plan.ep, etp=plan.expert_tp,
+            sequence_parallel=plan.sequence_parallel, dtype=self.dtype, products=self.products,
+        )  # fmt: skip
+
+    @property
+    def placement(self) -> Placement:
+        """Which ranks share a node."""
+        return Placement(plan=self.plan, per_node=self.cluster.per_node)
+
+    @property
+    def tokens(self) -> int:
+        """Of a step, on all devices."""
+        return self.plan.global_batch * self.seq_len
