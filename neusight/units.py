@@ -16,6 +16,7 @@ _SMALL = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9, "p": 1e-12, "": 1.0}
 _UNITS: dict[str, dict[str, float]] = {
     "bytes": {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()},
     "bytes_per_s": {f"{p}B/s": f for p, f in (_DECIMAL | _BINARY).items()},
+    "bits_per_s": {f"{p}{w}": f for p, f in _DECIMAL.items() for w in ("b/s", "bit/s", "bps")},
     "flops_per_s": {f"{p}{w}/s": f for p, f in _DECIMAL.items() for w in ("FLOP", "OP")},
     "hz": {f"{p}Hz": f for p, f in _DECIMAL.items()},
     "w": {f"{p}W": f for p, f in (_DECIMAL | {"m": 1e-3}).items()},
@@ -27,6 +28,7 @@ _UNITS: dict[str, dict[str, float]] = {
 _EXAMPLES = {
     "bytes": "80GB or 40MiB",
     "bytes_per_s": "4.8TB/s",
+    "bits_per_s": "400Gb/s",
     "flops_per_s": "19.5TFLOP/s",
     "hz": "1410MHz",
     "w": "250W",
@@ -43,7 +45,7 @@ def parse(text: str, quantity: str) -> float:
 
     Args:
         text: a number directly or after blanks followed by its unit.
-        quantity: the kind expected: bytes, bytes_per_s, flops_per_s, hz, w, s, m, j or usd_per_hour.
+        quantity: the kind expected: bytes, bytes_per_s, bits_per_s, flops_per_s, hz, w, s, m, j or usd_per_hour.
 
     Raises:
         UnitError: no number, no unit, or a unit of another kind.

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import neusight
-from neusight.cli import catalogues, collect, datasets, evaluate, experiments, learn, predict, serving
+from neusight.cli import catalogues, clusters, collect, datasets, evaluate, experiments, learn, predict, serving
 from neusight.errors import NeusightError, one_line
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -81,6 +81,7 @@ app.add_typer(learn.calibrate, name="calibrate")
 app.add_typer(collect.app, name="collect")
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(catalogues.devices, name="devices")
+app.add_typer(clusters.clusters, name="clusters")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(catalogues.models, name="models")
 app.add_typer(catalogues.workloads, name="workloads")

@@ -61,7 +61,7 @@ def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
     if found.others:
         warnings.warn(found.assumption, stacklevel=2)
     path = _CATALOGUE / f"{found.name}.toml" if found.name in _ids() else user_path(found.name)
-    return override(_parse(path), overrides, path.name) if overrides else read_file(path)
+    return override(parse_file(path), overrides, path.name) if overrides else read_file(path)
 
 
 def find_device(name_or_path: str) -> Found:
@@ -104,7 +104,24 @@ def read_file(path: Path) -> DeviceSpec:
         DeviceError: unreadable, malformed, or a value that cannot be.
         UnitError: a value without its unit or with another one.
     """
-    return read_table(_parse(path), path.name)
+    return read_table(parse_file(path), path.name)
+
+
+def parse_file(path: Path) -> Table:
+    """The table of a TOML file.
+
+    Raises:
+        DeviceError: unreadable, or no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise DeviceError(f"{path.name}: not valid TOML: {str(error).lower()}: correct that line") from None
+    except UnicodeDecodeError:
+        raise DeviceError(f"{path.name}: not a text file in UTF-8: a device file is TOML") from None
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise DeviceError(f"cannot read device file {path}: {reason}: check the path") from None
 
 
 @cache
@@ -124,7 +141,7 @@ def _short(name: str, asked: str) -> Found:
     shared = set.intersection(*(set(_words(id_)) for id_ in fitting))
     if plain := next((id_ for id_ in fitting if set(_words(id_)) == shared), None):
         return Found(name=plain, asked=asked.strip())
-    customary = [id_ for id_ in fitting if id_ in _parse(_HERE / "customary.toml").values()]
+    customary = [id_ for id_ in fitting if id_ in parse_file(_HERE / "customary.toml").values()]
     if len(customary) != 1:
         raise DeviceError(f"'{shown(asked)}' may be {_some(fitting)}: name one of them")
     return Found(name=customary[0], others=tuple(id_ for id_ in fitting if id_ != customary[0]), asked=asked.strip())
@@ -163,17 +180,5 @@ def _some(ids: Sequence[str]) -> str:
 @cache
 def _aliases() -> dict[str, str]:
     """Alias in lower case → id; the whole catalogue is read only when a name is no id."""
-    tables = (_parse(_CATALOGUE / f"{id_}.toml") for id_ in _ids())
+    tables = (parse_file(_CATALOGUE / f"{id_}.toml") for id_ in _ids())
     return {alias.lower(): table["id"] for table in tables for alias in (table["name"], *table.get("aliases", ()))}
-
-
-def _parse(path: Path) -> Table:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DeviceError(f"{path.name}: not valid TOML: {str(error).lower()}: correct that line") from None
-    except UnicodeDecodeError:
-        raise DeviceError(f"{path.name}: not a text file in UTF-8: a device file is TOML") from None
-    except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise DeviceError(f"cannot read device file {path}: {reason}: check the path") from None

@@ -10,7 +10,7 @@ import pytest
 from cli_runs import as_csv, as_json, invoke, run
 
 import neusight
-from neusight.devices import device_ids, load_device
+from neusight.devices import cluster_ids, device_ids, load_device
 
 HEAVY = {"torch", "transformers", "lightgbm", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib"}
 TRAINING = ("predict", "gpt2-large", "--gpu", "l4", "--mode", "training", "--batch", "1")
@@ -182,6 +182,16 @@ def test_devices() -> None:
     assert {row["id"] for row in as_csv("devices", "list")} == set(device_ids())
     assert max(map(len, run("devices", "list").stdout.splitlines())) <= 80
     assert as_json("devices", "show", "l4")["sm_count"] == load_device("l4").sm_count
+
+
+def test_clusters() -> None:
+    assert {row["id"] for row in as_csv("clusters", "list")} == set(cluster_ids())
+    assert max(map(len, run("clusters", "list").stdout.splitlines())) <= 80
+    found = as_json("clusters", "show", "p5", "--nodes", "4", "--set", "network.reduces=true")
+    assert (found["device"]["id"], found["per_node"], found["nodes"]) == ("h100-sxm-80gb", 8, 4)
+    assert found["network"]["reduces"] and found["hypothetical"] == ["network.reduces=true"]
+    shown = run("clusters", "show", "dgx-h100", "--nodes", "2").stdout
+    assert "2 x 8 x h100-sxm-80gb, 16 devices" in shown and "8 x 400 Gb/s, 96% sustained" in shown
 
 
 def test_workloads() -> None:

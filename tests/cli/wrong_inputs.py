@@ -301,6 +301,8 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "devices show": [("", gpu), ("--set", change), ("--format", form)],
         "devices draft": [("--device!", word("cpu")), ("--index", Kind(fixed(0), lambda: "-1")),
                           ("--out", Kind(fixed(out), lambda: str(out / "x.txt")))],
+        "clusters list": [("--format!", form)],
+        "clusters show": [("", words("dgx-h100")), ("--nodes", Kind(fixed(2), lambda: "-1")), ("--format", form)],
         "datasets list": [("--format!", form)],
         "datasets show": [("", words("neusight-fp32")), ("--format", form)],
         "datasets verify": [("", Kind(fixed(""), m.parquet)), ("--format", form)],

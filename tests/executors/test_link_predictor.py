@@ -11,11 +11,11 @@ import pytest
 from cost_faults import faults
 
 from neusight.api import Predictor
-from neusight.devices import device_ids, load_device
+from neusight.devices import device_ids, list_clusters, load_cluster, load_device
 from neusight.errors import ArtifactError, CoverageError, DeviceError
 from neusight.executors import Options, load_executor
 from neusight.executors.base import LINK
-from neusight.executors.link.executor import LinkPredictor, kinds_of
+from neusight.executors.link.executor import TOLD_FACTORS, TOLD_SPREAD, LinkPredictor, kinds_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import TIMINGS, Conditions
 from neusight.kernels.named import COLLECTIVES
@@ -101,6 +101,31 @@ def test_kinds_tell_who_runs_what_and_how() -> None:
     )
     conditions = Conditions.of(3, engine="vllm", timing=np.array(["stream", "graph", "graph"]))
     assert list(kinds_of(batch, conditions)) == ["vllm all_reduce stream", "nccl all_gather", "vllm all_reduce network"]
+
+
+def test_costs_of_every_cluster(executor: LinkPredictor) -> None:
+    batch, conditions = grid()
+    room = batch["ranks"] <= 8
+    wrong = {}
+    for cluster in list_clusters():
+        whole = np.minimum(cluster.per_node, batch["ranks"])
+        inner = batch.take(room)
+        fitting = KernelBatch("collective", dict(inner.columns) | {"per_node": whole[room]})
+        told = cluster.model_copy(update={"nodes": 8})
+        wrong[cluster.id] = faults(executor.cost(fitting, told, Options(), conditions.take(room)), fitting)
+    assert {name: found for name, found in wrong.items() if found} == {}
+
+
+def test_what_was_measured_of_other_networks_says_nothing_of_one_that_is_told(executor: LinkPredictor) -> None:
+    batch = KernelBatch.from_columns("collective", ranks=np.array([8, 16]), per_node=8, bytes=2**28)
+    conditions = Conditions.of(2, timing="graph")
+    told = executor.cost(batch, load_cluster("dgx-a100", 2), Options(), conditions)
+    guessed = executor.cost(batch, load_device("a100-sxm-80gb"), Options(), conditions)
+    assert told.latency_s[0] == guessed.latency_s[0] and told.high_s[0] == guessed.high_s[0]
+    assert told.spread[1] == TOLD_SPREAD
+    assert told.high_s[1] / told.latency_s[1] == pytest.approx(TOLD_FACTORS[1])
+    assert told.low_s[1] / told.latency_s[1] == pytest.approx(TOLD_FACTORS[0])
+    assert told.latency_s[1] < 0.5 * guessed.latency_s[1]
 
 
 def test_devices_are_asked_by_name() -> None:

@@ -15,7 +15,8 @@ from neusight.kernels.named import COLLECTIVES
 from neusight.kernels.work import work_of
 from neusight.laws.fitted_links import shipped_links
 from neusight.laws.link_constants import DEFAULT
-from neusight.laws.links import collective_s, inside, least_s, nccl_s, network_bytes_per_s, own_s
+from neusight.laws.links import collective_s, least_s, nccl_s, own_s
+from neusight.laws.routes import inside, network_bytes_per_s
 
 SIZES = 2 ** np.arange(0, 34)
 ENGINES = ("torch", "vllm", "sglang", "trtllm")

@@ -1,0 +1,179 @@
+"""What the messages of collectives pass: links of a node's devices, the path through the host, the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neusight.devices.cluster import Cluster, Network
+from neusight.devices.spec import DeviceSpec, Link
+from neusight.errors import DeviceError
+from neusight.kernels.families import KernelBatch
+from neusight.laws.link_constants import LinkPhysics
+
+REDUCING_SWITCH = 9.0
+"""Compute capability from which NVSwitch reduces on the way (NVLink SHARP, NVIDIA H100 whitepaper 2022)."""
+MESH_PEERS = 7.0
+"""Peers among which the lanes of a mesh are divided: nodes of eight (assumption; MI300X has a link to each)."""
+ADAPTER_SHARE = 25.0 / 31.5
+"""Network adapter of a device over its PCIe link where no network is told, one adapter a device: 200 Gb/s at PCIe 4.0
+x16 and 400 Gb/s at 5.0 (NVIDIA DGX A100 and DGX H100 datasheets: eight ConnectX-6 and ConnectX-7 for eight GPUs)."""
+
+Place = DeviceSpec | Cluster
+"""Where collectives run: nodes of a device with a network that nobody tells, or a cluster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """What the messages of collectives pass; columns of shape (n,).
+
+    ``bytes_per_s`` is what a rank can send while all do, ``hop_s`` a step between two ranks in NCCL's fastest protocol,
+    ``through_s`` a step between nodes on top. ``carried``: links of their own join the ranks of a node, not the host.
+    ``reducing``: they are joined by a switch that reduces. ``across``: the ranks are in several nodes.
+    """
+
+    bytes_per_s: np.ndarray
+    hop_s: np.ndarray
+    through_s: np.ndarray
+    carried: np.ndarray
+    reducing: np.ndarray
+    across: np.ndarray
+    own_bytes_per_s: float
+    """Bandwidth of the device's fastest links, as its datasheet has it [B/s]."""
+
+
+def device_of(place: Place) -> DeviceSpec:
+    """The device at a place."""
+    return place.device if isinstance(place, Cluster) else place
+
+
+def network_of(place: Place) -> Network | None:
+    """The network that is told of a place."""
+    return place.network if isinstance(place, Cluster) else None
+
+
+def fastest(device: DeviceSpec) -> Link:
+    """The links over which devices of a kind reach each other fastest.
+
+    Raises:
+        DeviceError: the device states no links.
+    """
+    if not device.links:
+        raise DeviceError(f"{device.id} states no links, over which collectives run: add [[links]] to its device file")
+    return max(device.links, key=lambda link: link.bandwidth_bytes_per_s)
+
+
+def host_link(device: DeviceSpec) -> Link:
+    """The link to the host: PCIe, or the fastest there is where none is stated."""
+    return next((link for link in device.links if link.kind == "pcie"), None) or fastest(device)
+
+
+def network_bytes_per_s(place: Place) -> float:
+    """Line rate of the network for one device of a node, one direction [B/s].
+
+    Where none is told, see ``ADAPTER_SHARE``.
+    """
+    if isinstance(place, Cluster) and (told := place.network_bytes_per_s):
+        return told
+    return ADAPTER_SHARE * host_link(device_of(place)).bandwidth_bytes_per_s
+
+
+def reduces(device: DeviceSpec) -> bool:
+    """Whether a switch joins the devices of a node and reduces on the way; see ``REDUCING_SWITCH``."""
+    return fastest(device).joins == "switch" and (device.capability or 0.0) >= REDUCING_SWITCH
+
+
+def ranks_of(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
+    """(ranks, ranks that share a node) of collectives."""
+    ranks = np.maximum(batch["ranks"].astype(float), 1.0)
+    return ranks, np.where(batch["per_node"] > 0, np.minimum(batch["per_node"], ranks), ranks)
+
+
+def exchanges(batch: KernelBatch) -> np.ndarray:
+    """Which collectives send to each peer what is its own, where others pass all on along rings and trees."""
+    return np.isin(batch["op"], ("all_to_all", "send_recv"))
+
+
+def inside(device: DeviceSpec, within: np.ndarray, links: LinkPhysics) -> tuple[np.ndarray, np.ndarray]:
+    r"""(bandwidth of a rank [B/s], whether its own links carry it) among so many devices of a node.
+
+    A switch gives every rank the whole of its links, a mesh as many of its lanes as it has peers, a bridge one other
+    device. What is left passes the host, whose paths p pairs share:
+
+    .. math:: b = s\,b_{PCIe}\,\max(1, p / 2)^{-c}
+
+    Args:
+        device: its links.
+        within: devices of the node that take part.
+        links: s ``rates.host_share``, c ``rates.contention`` [-].
+
+    Source: form of the last fitted, to L40S on PCIe with 2, 4 and 8 ranks. Validity: one node of at most 16 devices.
+    """
+    own, host = fastest(device), host_link(device)
+    peers = np.maximum(within - 1.0, 1.0)
+    lanes = np.minimum(peers / MESH_PEERS, 1.0) if own.joins == "mesh" else np.ones_like(peers)
+    alone = {"switch": np.full(within.shape, True), "mesh": np.full(within.shape, True), "bridge": within <= 2}
+    carried = alone.get(own.joins, np.full(within.shape, False))
+    # In a ring of bridged pairs every second edge is a bridge.
+    pairs = np.where(own.joins == "bridge", np.ceil(within / 2.0), within)
+    shared = np.maximum(pairs / 2.0, 1.0) ** -links.rates.contention
+    through_host = links.rates.host_share * host.bandwidth_bytes_per_s * shared
+    return np.where(carried, links.rates.nvlink_share * own.bandwidth_bytes_per_s * lanes, through_host), carried
+
+
+def crossing(place: Place, links: LinkPhysics) -> tuple[float, float, float]:
+    """(bandwidth of rings and trees, bandwidth of exchanges [B/s], time of a hop [s]) between nodes, for one device.
+
+    Where the network is told they are what its kind sustains, else what was fitted. Neighbours of rings and trees of a
+    rail-optimised network meet at one leaf switch; all else passes the spine, which may offer less than the adapters.
+    """
+    network, line = network_of(place), network_bytes_per_s(place)
+    rates = links.rates
+    if network is None:
+        return rates.network_ring_share * line, rates.network_share * line, rates.network_hop_s
+    spine = network.sustained * line / network.oversubscription
+    return network.sustained * line if network.rails else spine, spine, rates.network_hop_s + network.added_hop_s
+
+
+def route(batch: KernelBatch, place: Place, links: LinkPhysics) -> Route:
+    """What the messages of a batch of collectives pass on nodes of a device, or of a cluster.
+
+    Rings enter and leave a node once a channel, through all adapters of their ranks together; an exchange sends what
+    goes to other nodes through each rank's own.
+
+    Raises:
+        DeviceError: the device states no links, or the cluster has fewer devices.
+    """
+    device = device_of(place)
+    ranks, within = ranks_of(batch)
+    if isinstance(place, Cluster):
+        _check_room(place, ranks, within)
+    local, carried = inside(device, within, links)
+    ring_bytes_per_s, exchange_bytes_per_s, hop_s = crossing(place, links)
+    leaving = (ranks - within) / np.maximum(ranks - 1.0, 1.0)
+    exchange = exchanges(batch)
+    ring = np.minimum(local, ring_bytes_per_s * within)
+    scattered = 1.0 / np.maximum(leaving / exchange_bytes_per_s, (1.0 - leaving) / local)
+    across = within < ranks
+    return Route(
+        bytes_per_s=np.where(across, np.where(exchange, scattered, ring), local),
+        hop_s=np.where(carried, links.nccl.nvlink_hop_cycles / device.boost_clock_hz, links.nccl.host_hop_s),
+        through_s=np.where(across, np.where(exchange, 1.0, 1.0 / within) * hop_s, 0.0),
+        carried=carried,
+        reducing=~across & reduces(device),
+        across=across,
+        own_bytes_per_s=fastest(device).bandwidth_bytes_per_s,
+    )
+
+
+def _check_room(cluster: Cluster, ranks: np.ndarray, within: np.ndarray) -> None:
+    """Raises:
+    DeviceError: more ranks than devices.
+    """
+    if within.max(initial=0.0) > cluster.per_node:
+        raise DeviceError(
+            f"{within.max():.0f} ranks in one node of {cluster.id}, which has {cluster.per_node}: give per_node"
+        )
+    if (nodes := np.ceil(ranks / within).max(initial=0.0)) > cluster.nodes:
+        raise DeviceError(f"ranks on {nodes:.0f} nodes of {cluster.id}, of which there are {cluster.nodes}: give nodes")
