@@ -233,8 +233,7 @@ def _grouped(routed: Routed, projection: Projection) -> Operation:
 
     Gradients of weights are equal products of all experts at once, whose depth is an expert's rows.
     """
-    rank, n, k = routed.rank, projection.n, projection.k
-    rows = routed.pairs
+    n, k, rows = projection.n, projection.k, routed.pairs
     return Operation(
         forward=(*_quantised(routed, projection, rows, k), _of_groups(routed, projection, (n, k))),
         backward=(*_quantised(routed, projection, rows, n), _of_groups(routed, projection, (k, n))),

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from neusight.errors import ModelError, nearest
 from neusight.kernels.families import KernelBatch
-from neusight.kernels.operators import operator, operator_bytes
+from neusight.kernels.operators import operator
 from neusight.kernels.precision import stored_bytes
 from neusight.workloads.training.units import Part
 
-ALGORITHMS = {"adam": "adam_fused", "adamw": "adamw_fused", "sgd": "sgd_fused"}
-"""Kernels over all tensors at once: Apex's ``FusedAdam`` and PyTorch's ``fused=True`` move the same bytes."""
+ALGORITHMS = {"adam": ("adam_fused", 2), "adamw": ("adamw_fused", 2), "sgd": ("sgd_fused", 1)}
+"""Operators, and states of a parameter: kernels over all tensors at once. Apex's ``FusedAdam`` and PyTorch's
+``fused=True`` move the same bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +75,8 @@ def _clipped(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
 
 def _stepped(updated: int, update: Update, tensors: int) -> Part:
     """Parameters, gradients and states, each in its own precision."""
-    op = ALGORITHMS[update.algorithm]
-    read, written = operator_bytes(operator("optimizer", op), (updated, 1, updated), 1)
-    states = written // updated - 1
-    masters, kept = stored_bytes(update.master_dtype), states * stored_bytes(update.state_dtype)
-    # One value each of what is read is the gradient's, which is not written.
-    assert read - written == updated
-    moved = updated * (masters + kept)
+    op, states = ALGORITHMS[update.algorithm]
+    moved = updated * (stored_bytes(update.master_dtype) + states * stored_bytes(update.state_dtype))
     return _pass("step", op, (updated, tensors), moved + updated * stored_bytes(update.gradient_dtype), moved)
 
 

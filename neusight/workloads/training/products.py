@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neusight.kernels.families import KernelBatch
-from neusight.kernels.precision import DTYPE_BYTES
 from neusight.workloads.decoders.layers import Projection
 from neusight.workloads.training.operations import Operation
-from neusight.workloads.training.rank import Rank
+from neusight.workloads.training.rank import FLOAT_BYTES, Rank
 from neusight.workloads.training.units import Part
 
 
@@ -46,9 +45,9 @@ def _single(rank: Rank, projection: Projection, rows: int, *, quantised: bool) -
     forward = _gemm(rank, what, (rows, n, k), "tn", narrow=narrow, bias=projection.bias and not deferred)
     weights = _gemm(rank, what, (n, k, rows), "nt", narrow=narrow, accumulates=summed)
     return Operation(
-        forward=(*_input_to_float8(rank, what, (rows, k), narrow=narrow, quantised=quantised), forward),
+        forward=(*_to_float8(rank, what, (rows, k), wanted=narrow and not quantised), forward),
         backward=(
-            *_to_float8(rank, f"{what} gradient", (rows, n), narrow=narrow),
+            *_to_float8(rank, f"{what} gradient", (rows, n), wanted=narrow),
             _gemm(rank, what, (rows, k, n), "nn", narrow=narrow),
         ),
         weights=(
@@ -102,30 +101,20 @@ def bias_gradient(rank: Rank, what: str, rows: int, cols: int) -> tuple[Part, ..
     )
 
 
-def _input_to_float8(
-    rank: Rank, what: str, shape: tuple[int, int], *, narrow: bool, quantised: bool
-) -> tuple[Part, ...]:
-    return _to_float8(rank, what, shape, narrow=narrow and not quantised)
-
-
-def _to_float8(rank: Rank, what: str, shape: tuple[int, int], *, narrow: bool) -> tuple[Part, ...]:
+def _to_float8(rank: Rank, what: str, shape: tuple[int, int], *, wanted: bool) -> tuple[Part, ...]:
     """A tensor in 8 bits as it is and transposed, for both products that take it (Transformer Engine).
 
     With delayed scaling the kernel notes the largest value for later steps; current scaling looks for it before.
     """
-    if not narrow:
+    if not wanted:
         return ()
     rows, cols = shape
     searched = (
-        (rank.reduced(f"{what} maximum", "amax", (1, rows * cols), rank.size * rows * cols, FLOAT_SCALE),)
+        (rank.reduced(f"{what} maximum", "amax", (1, rows * cols), rank.size * rows * cols, FLOAT_BYTES),)
         if rank.framework.scaling == "current"
         else ()
     )
     return (*searched, rank.pointwise(f"{what} quantise", "quantise", rows, cols))
-
-
-FLOAT_SCALE = DTYPE_BYTES["float32"]
-"""Bytes of a tensor's largest value."""
 
 
 def _turned(rank: Rank, what: str, shape: tuple[int, int], *, wanted: bool) -> tuple[Part, ...]:

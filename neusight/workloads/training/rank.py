@@ -55,7 +55,7 @@ class Rank:
         return Part(what=what, of="forward", batch=batch, runs=runs)
 
     def rows(self, what: str, op: str, rows: int, cols: int, *, more_read: int = 0, more_written: int = 0) -> Part:
-        """A reduction over rows of activations; ``more_read`` and ``more_written`` [B] are beside what the table has."""
+        """A reduction over rows of activations; ``more_read`` and ``more_written`` [B] beside what the table has."""
         read, written = operator_bytes(operator("row_reduction", op), (rows * cols, rows, cols), self.size)
         return self.reduced(what, op, (rows, cols), read + more_read, written + more_written)
 
