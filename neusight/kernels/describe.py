@@ -16,8 +16,9 @@ def describe(kernel: Kernel) -> str:
 def _gemm(k: Any) -> str:
     batch = f"{k.batch}x" if k.batch > 1 else ""
     quantised = " quantised" if k.quantised else ""
+    summed = " accumulated" if k.accumulates else ""
     bias = " +bias" if k.bias else ""
-    return f"{k.op} {batch}{k.m}x{k.n}x{k.k} {k.layout}{bias}{_scaled(k)}{quantised}"
+    return f"{k.op} {batch}{k.m}x{k.n}x{k.k} {k.layout}{bias}{_scaled(k)}{quantised}{summed}"
 
 
 def _scaled(k: Any) -> str:

@@ -25,7 +25,8 @@ class Gemm:
     B lies in memory, "" where it is ``dtype``: int8 or int4 weights under 16-bit arithmetic. ``scaling`` tells how
     8-bit operands carry their scales: "" not at all, ``tensor`` one for each operand, ``row`` one for each row of A and
     column of B, ``block`` one for 128 values of a row of A and 128x128 of B. ``quantised``: A arrives in 16 bits and is
-    made 8-bit within the kernel's time.
+    made 8-bit within the kernel's time. ``accumulates``: the product is added to a C that lies in float32, as gradients
+    of weights are over micro-batches (Megatron-LM, ``fused_weight_gradient_dense``).
     """
 
     family: ClassVar[str] = "gemm"
@@ -40,6 +41,7 @@ class Gemm:
     weight_dtype: str = ""
     scaling: str = ""
     quantised: bool = False
+    accumulates: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +244,9 @@ COMPOSED = frozenset({"moe", "collective"})
 """Families that have no tiles of their own, and of which no kernel is collected as such: those of several kernels of
 other families, see ``neusight.kernels.moe``, and what several devices do together, which has a table of its own."""
 
-LATER_FIELDS = frozenset({"weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected"})
+LATER_FIELDS = frozenset({
+    "weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected", "accumulates",
+})  # fmt: skip
 """Fields that families got after kernels of theirs had been measured and written down: where they are missing, they
 have their defaults, and a kernel that has the defaults keeps the name it had."""
 

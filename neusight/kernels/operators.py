@@ -195,8 +195,35 @@ SERVING_ROWS: dict[str, Operator] = {
 }
 """The same of operators on rows."""
 
+_GELU, _SILU_BACKWARD, _GELU_BACKWARD = (
+    _OF_ONE_TENSOR["gelu"],
+    _OF_TWO_TENSORS["silu_backward"],
+    _OF_TWO_TENSORS["gelu_backward"],
+)
+TRAINING_ELEMENTWISE: dict[str, Operator] = {
+    # Gate and other in, one out; back: gradient, gate and other in, two gradients out (Megatron-LM, fused_bias_swiglu).
+    "swiglu": Operator(_SILU + 1, _TWO),
+    "swiglu_backward": Operator(_SILU_BACKWARD + _SILU + 2, _THREE, _TWO),
+    "geglu": Operator(_GELU + 1, _TWO),
+    "geglu_backward": Operator(_GELU_BACKWARD + _GELU + 2, _THREE, _TWO),
+    # The bias of the product before it (Megatron-LM, fused_bias_gelu and fused_bias_dropout).
+    "bias_gelu": Operator(_GELU + 1, (1, 0, 1)),
+    "bias_gelu_backward": Operator(_GELU_BACKWARD + 1, (2, 0, 1)),
+    "bias_add": Operator(2, (2, 0, 1)),
+    "bias_dropout_add": Operator(_PHILOX + 4, (2, 0, 1), bytes_written=_MASK),
+    "dropout_add": Operator(_PHILOX + 3, _TWO, bytes_written=_MASK),
+    # Queries or keys turned by their positions, in one kernel, or written out in complex float32 (torchtitan, Llama).
+    "rotary": Operator(_ROTATED),
+    "rotary_complex": Operator(_ROTATED, bytes_read=(8, 0, 0), bytes_written=(8, 0, 0), passes=3),
+    # To float8, as it is and transposed (Transformer Engine, cast_transpose).
+    "quantise": Operator(2, _ONE, _NONE, bytes_written=(2, 0, 0)),
+    # Gradients of a micro-batch to the sum in float32.
+    "accumulate": Operator(1, _ONE, _NONE, bytes_read=(4, 0, 0), bytes_written=(4, 0, 0)),
+}
+"""Pointwise operators of training frameworks, fused by hand or by a compiler, and the same written out."""
+
 OPERATORS: dict[str, dict[str, Operator]] = {
-    "elementwise": {**ELEMENTWISE, **SERVING_ELEMENTWISE},
+    "elementwise": {**ELEMENTWISE, **SERVING_ELEMENTWISE, **TRAINING_ELEMENTWISE},
     "row_reduction": {**ROW_REDUCTION, **SERVING_ROWS},
     "memory": MEMORY,
     "optimizer": OPTIMIZER,

@@ -94,6 +94,8 @@ def _stored_as(batch: KernelBatch, column: str) -> np.ndarray:
     return np.where(stated > 0, stated, element_bytes(batch))
 
 
+ACCUMULATOR_BYTES = 4.0
+"""Of an element that products are added to."""
 SCALE_BYTES, SCALE_BLOCK = 4.0, 128.0
 """Scales of 8-bit operands are float32; a block of them is 128 wide (DeepSeek-V3 technical report, section 3.3.2)."""
 
@@ -196,14 +198,15 @@ def filled_groups(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
 
 def _gemm(batch: KernelBatch) -> Work:
     """2·b·m·n·k; reads A, B, their scales and the bias, writes C. Where A is quantised on the way, it is read in 16
-    bits and written in 8 before.
+    bits and written in 8 before; a C that is accumulated to is read as well, and has float32.
     """
     b, m, n, k = (batch[name].astype(float) for name in ("batch", "m", "n", "k"))
     size, result, flops = element_bytes(batch), result_bytes(batch), 2 * b * m * n * k
+    written = b * m * n * np.where(batch["accumulates"], ACCUMULATOR_BYTES, result)
     operands = b * (m * k * size + k * n * weight_bytes(batch)) + sum(scale_bytes(batch, b * m, b))
     made = np.where(batch["quantised"], b * m * k, 0.0)
-    read = operands + np.where(batch["bias"], n, 0) * result + 2.0 * made
-    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=b * m * n * result + made * size)
+    read = operands + np.where(batch["bias"], n, 0) * result + 2.0 * made + np.where(batch["accumulates"], written, 0.0)
+    return Work(flops=flops, least_flops=flops, read_bytes=read, write_bytes=written + made * size)
 
 
 def _conv2d(batch: KernelBatch) -> Work:

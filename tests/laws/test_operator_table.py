@@ -21,6 +21,7 @@ from neusight.kernels.operators import (
     OPERATORS,
     SERVING_ELEMENTWISE,
     SERVING_ROWS,
+    TRAINING_ELEMENTWISE,
     operator,
     operator_bytes,
 )
@@ -119,9 +120,9 @@ def run_operator(family: str, op: str, x: torch.Tensor, y: torch.Tensor, z: torc
 
 UNTRACED = (
     *("transpose", "rms_norm", "rms_norm_backward", "rms_norm_weight_backward"),
-    *(*SERVING_ELEMENTWISE, *SERVING_ROWS),
+    *(*SERVING_ELEMENTWISE, *SERVING_ROWS, *TRAINING_ELEMENTWISE),
 )
-"""A view of PyTorch's, what its CPU backend has no fused form of, and serving engines' own."""
+"""A view of PyTorch's, what its CPU backend has no fused form of, and what engines and frameworks fuse themselves."""
 
 
 def regular() -> Iterator[tuple[str, str]]:

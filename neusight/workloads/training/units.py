@@ -8,9 +8,10 @@ from typing import Literal
 
 from neusight.kernels.families import KernelBatch
 
-Pass = Literal["forward", "backward", "weights"]
+Pass = Literal["forward", "backward", "weights", "step"]
 PASSES: tuple[Pass, ...] = ("forward", "backward", "weights")
-"""Gradients of weights are told apart from those of activations: schedules without bubbles run them later."""
+"""Of a micro-batch. Gradients of weights are told apart from those of activations: schedules without bubbles run them
+later. ``step`` runs once for all micro-batches."""
 GROUPS = ("", "tp", "cp", "ep")
 """Ranks among which a part communicates; "" computes."""
 

@@ -15,7 +15,14 @@ from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import by_distinct, conv_gemm, element_bytes, result_bytes, weight_bytes
+from neusight.kernels.work import (
+    ACCUMULATOR_BYTES,
+    by_distinct,
+    conv_gemm,
+    element_bytes,
+    result_bytes,
+    weight_bytes,
+)
 from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
@@ -71,7 +78,9 @@ class Product:
             groups, m, n, k = conv_gemm(batch)
             return cls(m, n, k, groups, size, size, result_bytes(batch), rates)
         m, n, k, products = (batch[name].astype(float) for name in ("m", "n", "k", "batch"))
-        return cls(m, n, k, products, size, weight_bytes(batch), result_bytes(batch), rates)
+        # What is accumulated to is read and written.
+        result = np.where(batch["accumulates"], 2.0 * ACCUMULATOR_BYTES, result_bytes(batch))
+        return cls(m, n, k, products, size, weight_bytes(batch), result, rates)
 
 
 @dataclass(frozen=True)

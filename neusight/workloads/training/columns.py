@@ -1,0 +1,130 @@
+"""``decoder_of_columns``: the decoder that a row of a table of training runs describes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from neusight.errors import ModelError, nearest, shown
+from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.families import LAYER_NORM
+from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """What models with an activation usually are: a family that ``decoder_of`` knows, and keys of its configuration."""
+
+    family: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+
+
+KINDS: dict[str, _Kind] = {
+    "gelu": _Kind(family="gpt2"),
+    "squared_relu": _Kind(family="nemotron", keys={"partial_rotary_factor": 0.5, "hidden_act": "relu2"}),
+    "swiglu": _Kind(family="llama"),
+    "geglu": _Kind(family="llama", keys={"hidden_act": "gelu"}),
+}
+"""GPT-3 and MPT (learned positions, biases, layer norm, tied), Nemotron-4 (arXiv:2402.16819, table 1), Llama and
+Grok-1."""
+_SIZES = {
+    "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "ffn": "intermediate_size", "experts": "num_experts",
+    "top_k": "num_experts_per_tok", "moe_ffn": "moe_intermediate_size",
+    "shared_expert_ffn": "moe_shared_expert_intermediate_size", "first_dense_layers": "first_k_dense_replace",
+    "moe_layer_every": "decoder_sparse_step", "q_lora_rank": "q_lora_rank", "kv_lora_rank": "kv_lora_rank",
+    "qk_head_dim": "qk_nope_head_dim", "qk_rope_dim": "qk_rope_head_dim", "v_head_dim": "v_head_dim",
+}  # fmt: skip
+"""Columns that are keys of a configuration under another name."""
+_NEEDED = ("layers", "hidden", "heads", "ffn")
+
+
+def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
+    """The decoder of a row; what a row leaves out is as models with its activation have it.
+
+    Args:
+        row: ``layers``, ``hidden``, ``heads``, ``ffn`` and ``vocab`` (or ``vocab_padded``); where known ``activation``
+            (gelu unless told), ``kv_heads``, ``head_dim``, ``seq_len``, ``max_position``, ``experts``, ``top_k``,
+            ``moe_ffn``, ``shared_expert_ffn``, ``normalization``, ``bias``, ``tied_embeddings``,
+            ``position_embedding``, ``qk_layernorm``, ``mla`` with its ranks. Empty cells count as left out.
+
+    Raises:
+        ModelError: a column that is needed is empty, an unknown activation, or sizes that contradict each other.
+    """
+    told = {name: value for name, value in row.items() if value is not None and value == value and value != ""}
+    name = str(told.get("model") or told.get("case") or "the row")
+    kind = _kind(str(told.get("activation", "gelu")), name)
+    if missing := [column for column in _NEEDED if column not in told]:
+        raise ModelError(f"{name}: no {', '.join(missing)} told: fill in the column")
+    config = {
+        "model_type": "deepseek_v3" if _yes(told, "mla") else kind.family,
+        **kind.keys,
+        **{key: _whole(told, column, name) for column, key in _SIZES.items() if column in told},
+        "vocab_size": _whole(told, "vocab" if "vocab" in told else "vocab_padded", name),
+        "max_position_embeddings": _whole(told, "max_position" if "max_position" in told else "seq_len", name),
+    }
+    return _as_told(decoder_of(config, name), told)
+
+
+def _kind(activation: str, name: str) -> _Kind:
+    if activation not in KINDS:
+        hint = nearest(activation, KINDS)
+        raise ModelError(f"{name}: unknown activation '{shown(activation)}'{hint}: one of {', '.join(KINDS)}")
+    return KINDS[activation]
+
+
+def _yes(told: Mapping[str, Any], column: str) -> bool:
+    return bool(told.get(column))
+
+
+def _whole(told: Mapping[str, Any], column: str, name: str) -> int:
+    """A whole number, or the one with which a remark begins."""
+    found = re.match(r"\d+", str(told.get(column, "")))
+    if not found:
+        raise ModelError(f"{name}: {column} = {shown(told.get(column))} is no whole number: fill in the column")
+    return int(found.group())
+
+
+def _as_told(decoder: Decoder, told: Mapping[str, Any]) -> Decoder:
+    """The decoder with the traits of which columns say otherwise than its family has them."""
+    norm = {"LayerNorm": LAYER_NORM, "RMSNorm": Norm()}.get(str(told.get("normalization")))
+    rotates = told.get("position_embedding") == "rope"
+    layers = tuple((_layer(layer, told, norm), count) for layer, count in decoder.layers)
+    return replace(
+        decoder,
+        layers=layers,
+        norm=norm or decoder.norm,
+        tied=bool(told.get("tied_embeddings", decoder.tied)),
+        positions=0 if rotates else decoder.positions,
+    )
+
+
+def _layer(layer: Layer, told: Mapping[str, Any], norm: Norm | None) -> Layer:
+    attention, fed = layer.attention, layer.feed_forward
+    if isinstance(attention, SelfAttention):
+        attention = _attention(attention, told, norm or layer.norm)
+    if "bias" in told:
+        attention = replace(attention, bias=bool(told["bias"])) if isinstance(attention, LatentAttention) else attention
+        fed = _biased(fed, bool(told["bias"]))
+    return replace(layer, attention=attention, feed_forward=fed, norm=norm or layer.norm)
+
+
+def _attention(attention: SelfAttention, told: Mapping[str, Any], norm: Norm) -> SelfAttention:
+    if "bias" in told:
+        attention = replace(attention, qkv_bias=bool(told["bias"]), out_bias=bool(told["bias"]))
+    if told.get("position_embedding") == "rope":
+        attention = replace(attention, rotary=attention.rotary or attention.head_dim)
+    if _yes(told, "qk_layernorm"):
+        attention = replace(attention, qk_norm="head", qk_norm_op=norm.op, qk_norm_weights=norm.weights)
+    return attention
+
+
+def _biased(part: FeedForward | Experts | None, bias: bool) -> FeedForward | Experts | None:
+    if isinstance(part, FeedForward):
+        return replace(part, bias=bias)
+    if isinstance(part, Experts):
+        return replace(part, expert=replace(part.expert, bias=bias))
+    return part

@@ -1,0 +1,276 @@
+"""Mixtures of experts in training: router, tokens to experts and back, grouped products (Megatron Core's MoE layer).
+
+Tokens fall on experts evenly, which the losses that balance them aim at. Each tensor-parallel rank routes its own part
+of the tokens under sequence parallelism. Biases of experts are parameters without kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neusight.errors import ModelError
+from neusight.kernels.families import KernelBatch
+from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
+from neusight.workloads.training.feed_forwards import activated, fed
+from neusight.workloads.training.operations import Operation
+from neusight.workloads.training.products import product
+from neusight.workloads.training.rank import FLOAT_BYTES, Rank
+from neusight.workloads.training.units import Part
+
+INDEX_BYTES = 8
+"""Of a number of a token or an expert."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routed:
+    """A mixture on a rank: ``tokens`` are routed, each to ``top_k``; ``experts`` are the rank's, ``pairs`` of a token
+    and an expert come to them.
+    """
+
+    part: Experts
+    rank: Rank
+    tokens: int
+    experts: int
+
+    @property
+    def sent(self) -> int:
+        """Pairs that the rank's tokens make."""
+        return self.tokens * self.part.top_k
+
+    @property
+    def gathers(self) -> bool:
+        """Whether ranks that share experts have tokens of their own: else all have the same already."""
+        local = self.rank.local
+        return local.sequence_parallel or local.tp == 1
+
+    @property
+    def pairs(self) -> int:
+        """As many as the rank's tokens make, from each of the ranks that share its experts."""
+        return self.sent * (self.rank.local.etp if self.gathers else 1)
+
+    @property
+    def of_each(self) -> int:
+        """Rows of one expert."""
+        return max(1, -(-self.pairs // self.experts))
+
+
+def mixed(part: Experts, rank: Rank) -> Iterator[Operation]:
+    """Operations from the normalised residual stream to the rank's tokens' results.
+
+    Raises:
+        ModelError: experts or widths that ranks cannot share evenly, or tokens that several ranks hold and route.
+    """
+    local = rank.local
+    _check(rank)
+    routed = Routed(
+        part=part,
+        rank=rank,
+        tokens=local.resident_tokens,
+        experts=shared_evenly(part.experts, local.ep, "number of experts"),
+    )
+    yield product(rank, part.router(rank.hidden), routed.tokens)
+    yield _chosen(routed)
+    if rank.framework.dispatcher == "alltoall":
+        yield _dispatched(routed)
+        yield from _expert_products(routed)
+        yield _combined(routed)
+    else:
+        yield _collected(routed)
+        yield from _expert_products(routed)
+        yield _handed_back(routed)
+    if part.shared:
+        yield from fed(part.shared, rank, quantised=False, of="shared ")
+        shape = local.resident_tokens, rank.hidden
+        yield Operation(
+            forward=(rank.pointwise("shared add", "add", *shape),),
+            backward=(rank.pointwise("shared add gradients", "add", *shape),),
+        )
+    if part.shared_gate:
+        yield product(rank, Projection(what="shared gate", k=rank.hidden, parts=(1,), kind="router"), routed.tokens)
+
+
+def _check(rank: Rank) -> None:
+    local = rank.local
+    if local.tp > 1 and not local.sequence_parallel and (local.ep > 1 or local.etp != local.tp):
+        raise ModelError(
+            f"experts on tp = {local.tp} without sequence parallelism are sharded as all else: choose ep = 1 and etp = "
+            f"{local.tp}, or turn sequence parallelism on"
+        )
+
+
+def _chosen(routed: Routed) -> Operation:
+    """Probabilities, the best of them, and the order in which their experts get the tokens."""
+    rank, many, tokens = routed.rank, routed.part.experts, routed.tokens
+    size = tokens * many * rank.size
+    found = (FLOAT_BYTES + INDEX_BYTES) * routed.sent
+    order = INDEX_BYTES * routed.sent
+    return Operation(
+        forward=(
+            rank.rows("router probabilities", "softmax", tokens, many),
+            rank.reduced("router choice", "topk", (tokens, many), size, found),
+            rank.reduced("router order", "sort", (1, routed.sent), order, 2 * order),
+        ),
+        backward=(
+            rank.moved("router choice gradient", "scatter", routed.sent, found, FLOAT_BYTES * routed.sent),
+            rank.rows("router probabilities gradient", "softmax_backward", tokens, many),
+        ),
+    )
+
+
+def _rearranged(routed: Routed, what: str, rows: int) -> Part:
+    """Rows to other places."""
+    rank = routed.rank
+    size = rows * rank.hidden * rank.size
+    return rank.moved(what, "gather", rows * rank.hidden, size + INDEX_BYTES * rows, size)
+
+
+def _dispatched(routed: Routed) -> Operation:
+    """A row for each pair in the order of experts, to the rank that has the expert, and sorted again there."""
+    rank = routed.rank
+    sent = routed.sent * rank.hidden * rank.size
+    shared = sent * rank.local.etp if routed.gathers else 0
+    permuted = _rearranged(routed, "permute", routed.sent)
+    sorted_ = (_rearranged(routed, "sort by expert", routed.pairs),) if rank.local.ep > 1 and routed.experts > 1 else ()
+    gathered = rank.exchanged("gather for expert", "all_gather", "etp", shared) if shared else ()
+    scattered = rank.exchanged("scatter gradient of expert", "reduce_scatter", "etp", shared) if shared else ()
+    add = rank.reduced(
+        "permute gradient", "sum", (routed.tokens * rank.hidden, routed.part.top_k), sent, sent // routed.part.top_k
+    )
+    return Operation(
+        forward=(permuted, *rank.exchanged("dispatch", "all_to_all", "ep", sent), *gathered, *sorted_),
+        backward=(*sorted_, *scattered, *rank.exchanged("dispatch gradient", "all_to_all", "ep", sent), add),
+    )
+
+
+def _combined(routed: Routed) -> Operation:
+    """The way back, and the sum of each token's results by their probabilities."""
+    rank = routed.rank
+    sent = routed.sent * rank.hidden * rank.size
+    shared = sent * rank.local.etp if routed.gathers else 0
+    sorted_ = (_rearranged(routed, "sort by rank", routed.pairs),) if rank.local.ep > 1 and routed.experts > 1 else ()
+    scattered = rank.exchanged("scatter of expert", "reduce_scatter", "etp", shared) if shared else ()
+    gathered = rank.exchanged("gather gradient for expert", "all_gather", "etp", shared) if shared else ()
+    weighted, back = _weighted(routed, routed.tokens, routed.sent)
+    return Operation(
+        forward=(
+            *sorted_,
+            *scattered,
+            *rank.exchanged("combine", "all_to_all", "ep", sent),
+            weighted,
+            *_reduced_results(routed),
+        ),
+        backward=(*back, *rank.exchanged("combine gradient", "all_to_all", "ep", sent), *gathered, *sorted_),
+    )
+
+
+def _reduced_results(routed: Routed) -> tuple[Part, ...]:
+    """Of ranks that have the same tokens and slices of experts."""
+    if routed.gathers:
+        return ()
+    rank = routed.rank
+    return rank.exchanged("reduce of experts", "all_reduce", "tp", routed.tokens * rank.hidden * rank.size)
+
+
+def _weighted(routed: Routed, tokens: int, pairs: int) -> tuple[Part, tuple[Part, ...]]:
+    """Rows of pairs to sums of tokens; back, each pair's gradient and that of its probability."""
+    rank = routed.rank
+    rows, results = pairs * rank.hidden * rank.size, tokens * rank.hidden * rank.size
+    forward = rank.passed("unpermute", "mul", pairs * rank.hidden, rows + FLOAT_BYTES * pairs, results)
+    spread = rank.passed("unpermute gradient", "mul", pairs * rank.hidden, results + FLOAT_BYTES * pairs, rows)
+    each = rank.reduced("probability gradient", "sum", (pairs, rank.hidden), rows + results, FLOAT_BYTES * pairs)
+    return forward, (spread, each)
+
+
+def _collected(routed: Routed) -> Operation:
+    """All ranks' tokens at every rank, of which it takes those of its experts."""
+    rank, local = routed.rank, routed.rank.local
+    own = routed.tokens * rank.hidden * rank.size * (local.etp if routed.gathers else 1)
+    shared = rank.exchanged("gather for expert", "all_gather", "etp", own) if routed.gathers else ()
+    back = rank.exchanged("scatter gradient of expert", "reduce_scatter", "etp", own) if routed.gathers else ()
+    taken = _rearranged(routed, "permute", routed.pairs)
+    return Operation(
+        forward=(*shared, *rank.exchanged("gather tokens", "all_gather", "ep", own * local.ep), taken),
+        backward=(
+            taken,
+            *rank.exchanged("scatter gradient of tokens", "reduce_scatter", "ep", own * local.ep),
+            *back,
+        ),
+    )
+
+
+def _handed_back(routed: Routed) -> Operation:
+    """Partial sums of all tokens, added up at each token's rank."""
+    rank, local = routed.rank, routed.rank.local
+    everyone = routed.tokens * local.ep * (local.etp if routed.gathers else 1)
+    whole = everyone * rank.hidden * rank.size
+    own = whole // local.ep
+    weighted, back = _weighted(routed, everyone, routed.pairs)
+    shared = rank.exchanged("scatter of expert", "reduce_scatter", "etp", own) if routed.gathers else ()
+    again = rank.exchanged("gather gradient for expert", "all_gather", "etp", own) if routed.gathers else ()
+    return Operation(
+        forward=(
+            weighted,
+            *rank.exchanged("scatter results", "reduce_scatter", "ep", whole),
+            *shared,
+            *_reduced_results(routed),
+        ),
+        backward=(*again, *rank.exchanged("gather gradient of results", "all_gather", "ep", whole), *back),
+    )
+
+
+def _expert_products(routed: Routed) -> Iterator[Operation]:
+    """Up, activation and down of the rank's experts."""
+    expert, rank = routed.part.expert, routed.rank
+    up, down = expert.projections(rank.hidden, rank.local.etp, "experts")
+    yield _grouped(routed, up)
+    yield activated(expert, rank, (routed.pairs, down.k), deferred=False)
+    yield _grouped(routed, down)
+
+
+def _grouped(routed: Routed, projection: Projection) -> Operation:
+    """A product of every expert, forward and for both gradients.
+
+    Gradients of weights are equal products of all experts at once, whose depth is an expert's rows.
+    """
+    n, k, rows = projection.n, projection.k, routed.pairs
+    return Operation(
+        forward=(*_quantised(routed, projection, rows, k), _of_groups(routed, projection, (n, k))),
+        backward=(*_quantised(routed, projection, rows, n), _of_groups(routed, projection, (k, n))),
+        weights=(_weight_products(routed, projection),),
+        expert_parameters=routed.experts * projection.parameters,
+    )
+
+
+def _quantised(routed: Routed, projection: Projection, rows: int, cols: int) -> tuple[Part, ...]:
+    """What a product in 8 bits takes, cast and transposed."""
+    if not routed.rank.narrow(projection.kind):
+        return ()
+    return (routed.rank.pointwise(f"{projection.what} quantise", "quantise", rows, cols),)
+
+
+def _arithmetic(routed: Routed, projection: Projection) -> dict[str, str]:
+    narrow = routed.rank.narrow(projection.kind)
+    return {"dtype": "float8", "scaling": "tensor"} if narrow else {"dtype": routed.rank.dtype}
+
+
+def _of_groups(routed: Routed, projection: Projection, shape: tuple[int, int]) -> Part:
+    """Rows of all experts times their (n, k): one kernel, or one an expert."""
+    (n, k), how = shape, _arithmetic(routed, projection)
+    what = f"expert {projection.what}"
+    if routed.rank.framework.grouped:
+        batch = KernelBatch.from_columns("grouped_gemm", groups=routed.experts, tokens=routed.pairs, n=n, k=k, **how)
+        return Part(what=what, of="forward", batch=batch)
+    batch = KernelBatch.from_columns("gemm", m=routed.of_each, n=n, k=k, **how)
+    return Part(what=what, of="forward", batch=batch, runs=routed.experts)
+
+
+def _weight_products(routed: Routed, projection: Projection) -> Part:
+    framework = routed.rank.framework
+    groups, runs = (routed.experts, 1) if framework.grouped else (1, routed.experts)
+    batch = KernelBatch.from_columns(
+        "gemm", op="bmm" if framework.grouped else "linear", batch=groups, m=projection.n, n=projection.k,
+        k=routed.of_each, layout="nt", accumulates=framework.accumulation == "product",
+        **_arithmetic(routed, projection),
+    )  # fmt: skip
+    return Part(what=f"expert {projection.what}", of="weights", batch=batch, runs=runs)

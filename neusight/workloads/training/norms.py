@@ -1,0 +1,87 @@
+"""Norms and the residual stream in training, where sequence-parallel ranks have a share of the tokens each."""
+
+from __future__ import annotations
+
+from neusight.workloads.decoders.layers import Norm
+from neusight.workloads.training.operations import Operation
+from neusight.workloads.training.products import bias_gradient
+from neusight.workloads.training.rank import Rank
+from neusight.workloads.training.units import Part
+
+
+def normalised(rank: Rank, what: str, op: str, shape: tuple[int, int], *, weights: int) -> Operation:
+    """A norm of ``shape`` (rows, columns) with ``weights`` values a column."""
+    return Operation(
+        forward=(rank.rows(what, op, *shape),),
+        backward=(_input_gradient(rank, what, op, shape, more_read=0),),
+        weights=_weight_gradients(rank, what, op, shape, weights),
+        parameters=weights * shape[1],
+    )
+
+
+def stream_norm(
+    rank: Rank, norm: Norm, *, what: str = "norm", branches: bool = True, quantised: bool = False
+) -> Operation:
+    """A norm of the rank's part of the residual stream.
+
+    Args:
+        rank: on which.
+        norm: which.
+        what: its name.
+        branches: the stream goes on beside it, so that two gradients meet; else it ends here.
+        quantised: it writes 8 bits, for the products after it.
+    """
+    shape = rank.local.resident_tokens, rank.hidden
+    stream = shape[0] * shape[1] * rank.size
+    fused = rank.framework.residual == "norm"
+    added = stream if fused and branches else 0
+    saved = shape[0] * shape[1] if quantised else 0
+    meet = (rank.pointwise("add gradients", "add", *shape),) if branches and not fused else ()
+    return Operation(
+        forward=(rank.rows(what, norm.op, *shape, more_read=added, more_written=added - saved * (rank.size - 1)),),
+        backward=(_input_gradient(rank, what, norm.op, shape, more_read=added), *meet),
+        weights=_weight_gradients(rank, what, norm.op, shape, norm.weights),
+        parameters=norm.weights * rank.hidden,
+    )
+
+
+def _input_gradient(rank: Rank, what: str, op: str, shape: tuple[int, int], *, more_read: int) -> Part:
+    return rank.rows(f"{what} gradient", f"{op}_backward", *shape, more_read=more_read)
+
+
+def _weight_gradients(rank: Rank, what: str, op: str, shape: tuple[int, int], weights: int) -> tuple[Part, ...]:
+    """Sums over rows: a pass over gradient and input, or what is left of it where one kernel makes both gradients."""
+    if not weights:
+        return ()
+    sums = rank.accumulated(what, weights * shape[1])
+    if rank.framework.joined_norm_gradients:
+        return sums
+    return (rank.rows(f"{what} weight gradient", f"{op}_weight_backward", *shape[::-1]), *sums)
+
+
+def residual(rank: Rank, *, bias: bool) -> Operation:
+    """A branch's result to the stream, after dropout where the framework drops any.
+
+    ``bias``: the result's product has left a bias to be added here.
+    """
+    shape = rank.local.resident_tokens, rank.hidden
+    drops = rank.framework.dropout
+    added = rank.framework.deferred_bias and bias
+    back = (rank.pointwise("dropout gradient", "dropout_backward", *shape),) if drops else ()
+    return Operation(
+        forward=tuple(rank.pointwise("residual", op, *shape) for op in _residual_ops(rank, added=added)),
+        backward=back,
+        weights=bias_gradient(rank, "residual", *shape) if added else (),
+    )
+
+
+def _residual_ops(rank: Rank, *, added: bool) -> tuple[str, ...]:
+    drops, how = rank.framework.dropout, rank.framework.residual
+    if how == "fused":
+        return {
+            (True, True): ("bias_dropout_add",),
+            (True, False): ("bias_add",),
+            (False, True): ("dropout_add",),
+            (False, False): ("add",),
+        }[added, drops]
+    return (*(("dropout",) if drops else ()), *(() if how == "norm" else ("add",)))

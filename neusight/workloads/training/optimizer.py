@@ -1,0 +1,104 @@
+"""What a rank runs once a step: clipping of gradients, the optimizer, and weights in the precision of products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neusight.errors import ModelError, nearest
+from neusight.kernels.families import KernelBatch
+from neusight.kernels.operators import operator
+from neusight.kernels.precision import stored_bytes
+from neusight.workloads.training.units import Part
+
+ALGORITHMS = {"adam": ("adam_fused", 2), "adamw": ("adamw_fused", 2), "sgd": ("sgd_fused", 1)}
+"""Operators, and states of a parameter: kernels over all tensors at once. Apex's ``FusedAdam`` and PyTorch's
+``fused=True`` move the same bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """How weights are stepped.
+
+    ``dtype`` is that of weights in products, ``master_dtype`` of those that are stepped (the same: there is one copy),
+    ``gradient_dtype`` of the sums of gradients, ``state_dtype`` of moments. ``clips``: gradients are scaled by their
+    norm. ``scales_loss``: they are searched for overflows and scaled back first, as float16 needs. ``products`` "fp8":
+    weights are kept in 8 bits too, as they are and transposed.
+    """
+
+    algorithm: str = "adamw"
+    dtype: str = "bfloat16"
+    master_dtype: str = "float32"
+    gradient_dtype: str = "float32"
+    state_dtype: str = "float32"
+    clips: bool = True
+    scales_loss: bool = False
+    products: str = ""
+
+
+def optimizer_parts(updated: int, held: int, update: Update, *, tensors: int = 1) -> tuple[Part, ...]:
+    """Kernels of one step on a rank, in order; collectives between them are the plan's.
+
+    Args:
+        updated: parameters that the rank steps: its shard, or all that it holds.
+        held: parameters whose gradients it sums up, and which it keeps in the precision of products.
+        update: how.
+        tensors: over which the kernels go.
+
+    Raises:
+        ModelError: an unknown algorithm.
+    """
+    if update.algorithm not in ALGORITHMS:
+        hint = nearest(update.algorithm, ALGORITHMS)
+        raise ModelError(f"unknown optimizer '{update.algorithm}'{hint}: one of {', '.join(ALGORITHMS)}")
+    gradients = stored_bytes(update.gradient_dtype)
+    return (
+        *(_unscaled(updated, gradients, tensors) if update.scales_loss else ()),
+        *(_clipped(updated, gradients, tensors) if update.clips else ()),
+        _stepped(updated, update, tensors),
+        *_narrowed(updated, held, update),
+        _memory("zero gradients", "fill", held, 0, held * gradients, update.gradient_dtype),
+    )
+
+
+def _unscaled(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
+    return (_pass("unscale gradients", "foreach_mul", (updated, tensors), size * updated, size * updated),)
+
+
+def _clipped(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
+    """Sum of squares, then a product with the same number."""
+    moved = size * updated
+    return (
+        _pass("norm of gradients", "foreach_norm", (updated, tensors), moved, 4 * tensors),
+        _pass("clip gradients", "foreach_mul", (updated, tensors), moved, moved),
+    )
+
+
+def _stepped(updated: int, update: Update, tensors: int) -> Part:
+    """Parameters, gradients and states, each in its own precision."""
+    op, states = ALGORITHMS[update.algorithm]
+    moved = updated * (stored_bytes(update.master_dtype) + states * stored_bytes(update.state_dtype))
+    return _pass("step", op, (updated, tensors), moved + updated * stored_bytes(update.gradient_dtype), moved)
+
+
+def _narrowed(updated: int, held: int, update: Update) -> tuple[Part, ...]:
+    """Stepped weights in the precision of products: each rank its own, then all that it holds in 8 bits."""
+    masters, narrow = stored_bytes(update.master_dtype), stored_bytes(update.dtype)
+    copied = _memory("weights to products", "copy", updated, masters * updated, narrow * updated, update.dtype)
+    cast = _memory("weights to float8", "copy", held, narrow * held, 2 * held, update.dtype)
+    return (*((copied,) if masters != narrow else ()), *((cast,) if update.products else ()))
+
+
+def _pass(what: str, op: str, shape: tuple[int, int], read: float, written: float) -> Part:
+    elements, tensors = shape
+    batch = KernelBatch.from_columns(
+        "optimizer", op=op, elements=elements, tensors=tensors, read_bytes=round(read), write_bytes=round(written),
+        flops=operator("optimizer", op).flops * elements,
+    )  # fmt: skip
+    return Part(what=what, of="step", batch=batch)
+
+
+def _memory(what: str, op: str, elements: int, read: float, written: float, dtype: str) -> Part:
+    batch = KernelBatch.from_columns(
+        "memory", op=op, elements=elements, read_bytes=round(read), write_bytes=round(written), dtype=dtype
+    )
+    return Part(what=what, of="step", batch=batch)

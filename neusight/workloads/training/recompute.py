@@ -1,0 +1,52 @@
+"""What a unit runs again before its backward pass, where activations were not kept."""
+
+from __future__ import annotations
+
+from neusight.errors import ModelError, nearest
+from neusight.kernels.families import KernelBatch
+from neusight.workloads.training.frameworks import Framework
+from neusight.workloads.training.scores import CORE
+from neusight.workloads.training.units import Part, Unit
+
+RECOMPUTES = ("none", "selective", "full", "operators")
+
+
+def recomputed(unit: Unit, how: str, framework: Framework) -> tuple[Part, ...]:
+    """Forward parts that run a second time for each micro-batch.
+
+    Args:
+        unit: of which.
+        how: ``selective``: the core of attention (Korthikanti et al. 2022, section 5); ``full``: everything from the
+            unit's input on; ``operators``: all but attention, collectives and every other product (torchtitan,
+            selective activation checkpointing per operator); ``none``.
+        framework: whether a pass stops at the last value that is needed.
+
+    Raises:
+        ModelError: an unknown way.
+    """
+    if how not in RECOMPUTES:
+        raise ModelError(f"unknown recompute '{how}'{nearest(how, RECOMPUTES)}: one of {', '.join(RECOMPUTES)}")
+    forward = unit.of("forward")
+    if how == "none":
+        return ()
+    if how == "selective":
+        return tuple(part for part in forward if part.what in CORE)
+    kept = _needed(forward) if framework.stops_early else forward
+    return kept if how == "full" else _cheap(kept)
+
+
+def _needed(forward: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Without the product that ends the unit and what follows it: backward passes take inputs, not results."""
+    last = max((at for at, part in enumerate(forward) if part.what == "down"), default=len(forward))
+    return forward[:last]
+
+
+def _cheap(forward: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Without attention, collectives, and the first, third, fifth … product."""
+    products = [part for part in forward if _is_product(part.batch)]
+    saved = {id(part) for part in products[::2]}
+    return tuple(part for part in forward if part.what not in CORE and not part.group and id(part) not in saved)
+
+
+def _is_product(batch: KernelBatch) -> bool:
+    return batch.family == "gemm" and batch["op"][0] == "linear"
