@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 from neusight.errors import ModelError, nearest
@@ -22,7 +21,6 @@ class Op(NamedTuple):
     chunk: int
 
 
-@lru_cache(maxsize=4096)
 def order_of(schedule: str, p: int, v: int, m: int, rank: int) -> tuple[Op, ...]:
     """What a rank runs in a step, first to last.
 
