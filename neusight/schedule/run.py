@@ -1,0 +1,155 @@
+"""A training step as it runs: when it ends, what each rank waits for, and what the end depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neusight.errors import ModelError
+from neusight.schedule.graph import Graph
+from neusight.schedule.pipeline import Pipeline
+from neusight.schedule.tasks import KINDS, STREAMS, graph_of
+from neusight.schedule.times import StepTimes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One step of one rank of each stage.
+
+    Attributes:
+        pipeline: the order.
+        step_s: from the first pass to the end of the last update.
+        busy_s: of each rank's kernels, shape (pp,).
+        exposed_s: in which each rank's kernels wait for collectives, sends or copies, or are slowed by them.
+        bubble_s: in which each rank waits for another one's kernels. Busy, exposed and bubble are the step.
+        slopes: derivatives of ``step_s`` with each time; times and slopes multiply to ``step_s``.
+        path_s: seconds of each part on the critical path, which are the step.
+        graph: tasks.
+        starts_s: of tasks.
+        ends_s: of tasks.
+    """
+
+    pipeline: Pipeline
+    step_s: float
+    busy_s: np.ndarray
+    exposed_s: np.ndarray
+    bubble_s: np.ndarray
+    slopes: StepTimes
+    path_s: dict[str, float]
+    graph: Graph
+    starts_s: np.ndarray
+    ends_s: np.ndarray
+
+    @property
+    def bubble(self) -> float:
+        """Share of all ranks' time in which they wait for each other."""
+        return float(self.bubble_s.mean() / self.step_s) if self.step_s else 0.0
+
+
+def step_s(pipeline: Pipeline, times: StepTimes, contention: np.ndarray | float = 0.0) -> np.ndarray:
+    """How long steps of the same order take, shape (plans,).
+
+    Arguments and errors as for ``run``; ``contention`` may be one a plan.
+    """
+    _check(contention)
+    graph = graph_of(pipeline)
+    return graph.ends_s(_seconds(graph, pipeline, times), contention).max(axis=0)
+
+
+def run(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> Run:
+    """A step, simulated.
+
+    Sends do not wait for their receivers; a rank's collectives among replicas follow each other in one stream, and all
+    replicas come to them at once.
+
+    Args:
+        pipeline: the order.
+        times: of one plan.
+        contention: share of a device's computing that collectives among replicas take while they run: the thread blocks
+            of their kernels by the device's multiprocessors.
+
+    Raises:
+        ModelError: times of more than one plan or of other shapes, a contention outside of [0, 1), or no such order.
+    """
+    _check(contention)
+    graph = graph_of(pipeline)
+    by_plan = _seconds(graph, pipeline, times)
+    if by_plan.shape[1] != 1:
+        raise ModelError(f"times of {by_plan.shape[1]} plans for one run: give those of one, or ask for step_s")
+    seconds = by_plan[:, 0]
+    ends = graph.ends_s(seconds, contention)
+    slopes = _by_part(graph, pipeline, graph.slopes(seconds, ends, contention))
+    starts = ends[graph.after].max(axis=0)
+    return Run(
+        pipeline=pipeline,
+        step_s=float(ends.max()),
+        **_shares_s(graph, pipeline.pp, seconds, ends),
+        slopes=slopes,
+        path_s=times.seconds_along(slopes),
+        graph=graph,
+        starts_s=starts,
+        ends_s=ends[:-1],
+    )
+
+
+def _check(contention: np.ndarray | float) -> None:
+    share = np.asarray(contention)
+    if not np.all((share >= 0.0) & (share < 1.0)):
+        raise ModelError(
+            f"contention {contention}: give the share of computing that collectives take, from 0 to below 1"
+        )
+
+
+def _places(graph: Graph) -> tuple[np.ndarray, ...]:
+    """Where each task finds its time in ``StepTimes.by_task``."""
+    return tuple(graph.labels[name] for name in ("kind", "stage", "piece"))
+
+
+def _seconds(graph: Graph, pipeline: Pipeline, times: StepTimes) -> np.ndarray:
+    """Of each task, shape (tasks, plans)."""
+    return times.by_task(pipeline)[_places(graph)]
+
+
+def _by_part(graph: Graph, pipeline: Pipeline, slopes: np.ndarray) -> StepTimes:
+    table = np.zeros((len(KINDS), pipeline.stages, pipeline.pieces + 1))
+    np.add.at(table, _places(graph), slopes)
+    return StepTimes.slopes(table, pipeline)
+
+
+def _shares_s(graph: Graph, pp: int, seconds: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
+    """What each rank's stream of kernels does all through a step."""
+    kernels = np.flatnonzero(graph.labels["stream"] == STREAMS.index("compute"))
+    rank = graph.labels["rank"]
+    is_send = np.char.startswith(np.array(KINDS), "send")[graph.labels["kind"]]
+    busy = np.bincount(rank[kernels], np.where(is_send, 0.0, seconds)[kernels], pp)
+    waits = np.bincount(rank[kernels], _waits_s(graph, kernels, is_send, seconds, ends), pp)
+    idle = np.bincount(rank[kernels], _gaps_s(graph, kernels, ends), pp)
+    longer = np.bincount(rank[kernels], ends[kernels] - ends[graph.after[:, kernels]].max(axis=0), pp) - busy
+    own, last = _last_s(graph, pp, ends, kernels), _last_s(graph, pp, ends, np.flatnonzero(graph.labels["stream"] >= 0))
+    exposed = longer + waits + (last - own)
+    return {"busy_s": busy, "exposed_s": exposed, "bubble_s": idle - waits + ends.max() - last}
+
+
+def _last_s(graph: Graph, pp: int, ends: np.ndarray, tasks: np.ndarray) -> np.ndarray:
+    """When the last of some tasks ends on each rank."""
+    last = np.zeros(pp)
+    np.maximum.at(last, graph.labels["rank"][tasks], ends[tasks])
+    return last
+
+
+def _gaps_s(graph: Graph, kernels: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Before each of the tasks that follow each other in the ranks' first streams."""
+    before = graph.after[:, kernels]
+    return ends[before].max(axis=0) - ends[before[0]]
+
+
+def _waits_s(
+    graph: Graph, kernels: np.ndarray, is_send: np.ndarray, seconds: np.ndarray, ends: np.ndarray
+) -> np.ndarray:
+    """Of each gap what collectives and copies of the rank, or a send on its way, account for."""
+    before, other, own = graph.after[:, kernels]
+    gaps = _gaps_s(graph, kernels, ends)
+    mine = np.clip(ends[own] - ends[before], 0.0, gaps)
+    on_its_way = np.append(np.where(is_send, seconds, 0.0), 0.0)[other]
+    return mine + np.minimum(gaps - mine, on_its_way)

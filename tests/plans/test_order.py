@@ -1,0 +1,74 @@
+"""Orders of pipelines against what their papers say of them: every pass once, warm-up, activations alive at a time."""
+
+import pytest
+
+from neusight.errors import ModelError
+from neusight.plans.in_flight import in_flight, in_flight_by_chunk
+from neusight.plans.order import Op, order_of
+
+GRID = [(s, p, v, m) for s in ("1f1b", "gpipe", "zero-bubble") for p in (1, 2, 4) for v in (1, 3) for m in (4, 8)]
+
+
+@pytest.mark.parametrize(("schedule", "p", "v", "m"), GRID)
+def test_every_rank_runs_every_pass_once_and_forward_first(schedule: str, p: int, v: int, m: int) -> None:
+    passes = ("forward", "backward", "weights")[: 3 if schedule == "zero-bubble" else 2]
+    for rank in range(p):
+        order = order_of(schedule, p, v, m, rank)
+        assert sorted(order) == sorted(Op(of, i, c) for of in passes for i in range(m) for c in range(v))
+        at = {op: n for n, op in enumerate(order)}
+        for op in order:
+            before = [op._replace(of=of) for of in passes[: passes.index(op.of)]]
+            assert all(at[earlier] < at[op] for earlier in before)
+
+
+def test_one_forward_one_backward_of_the_second_of_three_ranks() -> None:
+    words = "".join(f"{op.of[0]}{op.micro_batch}" for op in order_of("1f1b", 3, 1, 4, 1))
+    assert words == "f0f1b0f2b1f3b2b3"
+
+
+def test_interleaved_ranks_take_groups_of_p_micro_batches_through_each_chunk() -> None:
+    """First rank of two with two chunks: warm-up of 2 (p - 1) + (v - 1) p = 4."""
+    words = " ".join(f"{op.of[0]}{op.micro_batch}{'ab'[op.chunk]}" for op in order_of("1f1b", 2, 2, 4, 0))
+    assert words == "f0a f1a f0b f1b f2a b0b f3a b1b f2b b0a f3b b1a b2b b3b b2a b3a"
+
+
+def test_weights_of_zero_bubble_come_as_many_backward_passes_late_as_the_rank_says() -> None:
+    assert "".join(f"{op.of[0]}{op.micro_batch}" for op in order_of("zero-bubble", 2, 1, 3, 0)) == "f0f1b0w0f2b1w1b2w2"
+    assert "".join(f"{op.of[0]}{op.micro_batch}" for op in order_of("zero-bubble", 2, 1, 3, 1)) == "f0b0f1b1w0f2b2w1w2"
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("m", [4, 8, 16])
+def test_activations_in_flight_are_what_papers_count(p: int, m: int) -> None:
+    for rank in range(p):
+        assert in_flight("1f1b", p, 1, m, rank) == min(m, p - rank)
+        assert in_flight("gpipe", p, 2, m, rank) == 2 * m
+        assert in_flight("zero-bubble", p, 1, m, rank) == min(m, p)
+        if m % p == 0:
+            assert in_flight("1f1b", p, 3, m, rank) == min(3 * m, 2 * (p - rank - 1) + 2 * p + 1)
+
+
+def test_one_device_keeps_one_micro_batch() -> None:
+    assert {in_flight(schedule, 1, 1, 16, 0) for schedule in ("1f1b", "gpipe", "zero-bubble")} == {1}
+
+
+@pytest.mark.parametrize(("schedule", "p", "v", "m"), GRID)
+def test_chunks_in_flight_add_up(schedule: str, p: int, v: int, m: int) -> None:
+    by_chunk = in_flight_by_chunk(schedule, p, v, m, p - 1)
+    assert len(by_chunk) == v
+    assert sum(by_chunk) == in_flight(schedule, p, v, m, p - 1)
+    assert max(by_chunk) <= m
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("1f1bb", 2, 1, 4, 0), "unknown schedule '1f1bb'; did you mean 1f1b"),
+        (("1f1b", 0, 1, 4, 0), "pp 0 of a pipeline"),
+        (("1f1b", 4, 1, 4, 4), "rank 4 of a pipeline of 4: give one from 0 to 3"),
+        (("1f1b", 4, 2, 6, 0), "6 micro-batches over 4 pipeline ranks of 2 chunks each: .* such as 4, or vp 1"),
+    ],
+)
+def test_what_is_no_pipeline_is_said(asked: tuple[str, int, int, int, int], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        order_of(*asked)
