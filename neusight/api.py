@@ -24,7 +24,7 @@ from neusight.kernels.named import requested
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.plans import Program, single
-from neusight.requests import Request
+from neusight.requests import Engine, Request
 from neusight.schedule import one_stream
 from neusight.transforms.sparsity import Sparsity, as_profile, sparsify
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from neusight.serving.served import Served
     from neusight.serving.slo import Choice, Demand
     from neusight.workloads.decoders.decoder import Decoder
+    from neusight.workloads.workload import Workload
 
 Gpu = str | Path | DeviceSpec
 _REMEMBERED = 256
@@ -191,7 +192,8 @@ class Predictor:
             options: of ``Request.of``: ``mode`` (``inference``, or ``training``: forward, backward and, if chosen, the
                 optimizer), ``batch`` (samples a step), ``seq_len`` (tokens a sample; default is the model's own),
                 ``dtype`` (of weights and activations; default what the model's file states, else float32),
-                ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``), ``attention`` (``eager``, ``sdpa``, ``flash``);
+                ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``), ``attention`` (``eager``, ``sdpa``, ``flash``),
+                ``launch`` (``eager``, ``compiled`` by ``torch.compile``, or that as a CUDA ``graph``);
                 and of ``Setting``.
 
         Raises:
@@ -501,7 +503,17 @@ def _program(
     workload = load_workload(model, asked, inputs=inputs, allow_fallback=allow_fallback)
     if zeros is not None:
         workload = sparsify(workload, zeros.profile if isinstance(zeros, _ByContent) else as_profile(zeros))
-    return single(workload)
+    return single(_compiled(workload, asked.engine))
+
+
+def _compiled(workload: Workload, engine: Engine) -> Workload:
+    """As the engine launches it."""
+    if not engine.fuses:
+        return workload
+    from neusight.transforms.fusion import fuse
+
+    request = replace(workload.request, engine=engine)
+    return fuse(replace(workload, request=request))
 
 
 def _figures(estimate: Estimate) -> dict[str, Any]:

@@ -14,6 +14,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 """Dtypes that whole models are estimated in; single kernels have more."""
 OPTIMIZERS = ("none", "sgd", "adam", "adamw")
 ATTENTIONS = ("eager", "sdpa", "flash")
+LAUNCHES = ("eager", "compiled", "graph")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,16 +23,29 @@ class Engine:
 
     ``attention`` is the form in which it computes scaled-dot-product attention. ``host_s_per_operator`` is the time
     that its host thread takes to dispatch one operator, views included; ``host_spread`` the standard deviation of that
-    time's logarithm from one host to another.
+    time's logarithm from one host to another. ``launch``: ``eager``, operator by operator; ``compiled``, the fused
+    kernels of ``torch.compile`` from its generated wrapper, each of which is taken to cost the host an operator's time;
+    ``graph``, those as one CUDA graph (``mode="reduce-overhead"``), which costs the host as much as one operator.
     """
 
     name: str = "torch-eager"
     attention: str = "eager"
+    launch: str = "eager"
     host_s_per_operator: float = 7e-6
     """Assumption: in the operator timings of the float32 data set, operators without a kernel take 6 to 12 µs by the
     median of each host; this is near the fast end, as befits what nothing can be faster than."""
     host_spread: float = 0.21
     """Assumption: 6 to 12 µs enclose nine of ten hosts, ln(12 / 6) / (2 · 1.645)."""
+
+    @classmethod
+    def torch(cls, attention: str = "eager", launch: str = "eager") -> Engine:
+        """PyTorch, by its forms of attention and of launching."""
+        return cls(name="torch-eager" if launch == "eager" else "torch-compile", attention=attention, launch=launch)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether the model is compiled."""
+        return self.launch != "eager"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +65,22 @@ class Request:
     engine: Engine = field(default_factory=Engine)
 
     @classmethod
-    def of(cls, model: str = "", *, dtype: str = "float32", attention: str = "eager", **fields: Any) -> Request:
+    def of(
+        cls,
+        model: str = "",
+        *,
+        dtype: str = "float32",
+        attention: str = "eager",
+        launch: str = "eager",
+        **fields: Any,
+    ) -> Request:
         """A request from the words that people use, checked.
 
         Args:
             model: name, path or function; may stay empty for a module.
             dtype: of weights and activations, by any of its names.
             attention: ``eager``, ``sdpa`` or ``flash``.
+            launch: ``eager``, ``compiled`` or ``graph``, see ``Engine``.
             fields: ``mode``, ``batch``, ``seq_len`` and ``optimizer``.
 
         Raises:
@@ -67,9 +90,10 @@ class Request:
         precision = Precision.named(dtype)
         _known("dtype", str(precision), DTYPES)
         _known("attention", attention, ATTENTIONS)
+        _known("launch", launch, LAUNCHES)
         _known("mode", fields.get("mode", "inference"), MODES)
         _known("optimizer", fields.get("optimizer", "none"), OPTIMIZERS)
-        asked = cls(model=model, precision=precision, engine=Engine(attention=attention), **fields)
+        asked = cls(model=model, precision=precision, engine=Engine.torch(attention, launch), **fields)
         for what, value in (("batch", asked.batch), ("sequence length", asked.seq_len)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")

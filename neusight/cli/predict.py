@@ -46,6 +46,10 @@ def predict(
     dtype: Dtype = "",
     optimizer: Optimizer = "none",
     attention: Attention = "eager",
+    compiled: Annotated[bool, typer.Option("--compile", help="As torch.compile runs it: chains fused.")] = False,
+    cuda_graph: Annotated[
+        bool, typer.Option("--cuda-graph", help="Compiled, and launched as one CUDA graph.")
+    ] = False,
     overrides: Overrides = [],  # noqa: B006
     tile_models: TileModels = None,
     calibration: Calibrations = "",
@@ -74,6 +78,8 @@ def predict(
 
     - `neusight predict vgg16 --gpu a100-sxm-40gb,tensordash --mode training --sparsity activations=0.6,gradients=0.5`
 
+    - `neusight predict gpt2-large --gpu a100 --compile`
+
     - `neusight predict ./config.json --gpu h100-sxm-80gb --set dram_bandwidth=4.8TB/s --format json`
     """
     from neusight.cli.output import busy, note
@@ -81,12 +87,13 @@ def predict(
 
     gpus = named_gpus(gpu)
     check_optimizer(optimizer, [mode])
+    launch = "graph" if cuda_graph else "compiled" if compiled else "eager"
     predictor = loaded(tile_models, calibration)
     with busy(f"reading {model}"):
         estimates = [
             predictor.estimate(
                 model, name, mode=mode, batch=batch, seq_len=seq_len, dtype=dtype or None, optimizer=optimizer,
-                attention=attention, overrides=overrides, allow_fallback=allow_fallback,
+                attention=attention, launch=launch, overrides=overrides, allow_fallback=allow_fallback,
                 sparsity=sparsity or None, simulate=simulate, compression=compression,
             )
             for name in gpus

@@ -38,6 +38,10 @@ BACKWARD = {"scale": ("mul_scalar",), "mask": (), "floor": ("eq", "div_scalar", 
 """Kernels of a step. The gradient of ``max`` is halved where both are equal and nothing where the other is larger
 (PyTorch, ``derivatives.yaml``): five kernels."""
 _FUNCTION = re.compile(r"(?:function|method) (\w+)")
+_MATCHED = frozenset({"truediv", "add"})
+"""Steps between the two products of attention, beside softmax and dropout, that Inductor of PyTorch 2.1 takes for
+scaled-dot-product attention on CUDA: a mask that is added, not one that is chosen by ``where`` (``fuse_attention.py``;
+pytorch/pytorch#107578, #108327, and #121866 on GPT-2's form)."""
 WIDTH = 4
 """Bytes of float32, in which these models were measured."""
 
@@ -89,6 +93,19 @@ def changes(operators: Path, record: Mapping[Any, Any], launches: Sequence[Launc
             mine[STEPS[launch.kernel.op]] += launch.count
     more = {step: measured[step] * layers - mine[step] for step in FORWARD}
     return [change for step, count in more.items() if count for change in _of_step(step, scores, count, record["mode"])]
+
+
+def inductor_attends(operators: Path, record: Mapping[Any, Any]) -> bool:
+    """Whether ``torch.compile`` ran the measured model's attention as one kernel.
+
+    Args:
+        operators: the table of measured operators; where there is none, attention stays as it was written.
+        record: of ``load_models``.
+    """
+    rows = _table(operators).get((record["model"], record["mode"], record["batch"], record["seq_len"]), [])
+    scores = next((_elements(row) for row in rows if _function(row) == "softmax"), 0)
+    steps = {name for row in rows if (name := _function(row)) in STEPS and _elements(row) == scores}
+    return bool(scores) and steps <= _MATCHED
 
 
 def _of_step(step: str, elements: int, count: int, mode: str) -> Iterator[Change]:

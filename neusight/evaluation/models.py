@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from neusight.estimates import Estimate
 
 _NOT_SINGLE = {
-    "fusion": "measured with torch.compile; estimates are of eager execution",
     "dp": "measured on several GPUs (data parallel); estimates are of one",
     "tp": "measured on several GPUs (tensor parallel); estimates are of one",
     "pp": "measured on several GPUs (pipeline parallel); estimates are of one",
 }
+FUSED = "fusion"
+"""Option of rows that were measured with ``torch.compile``."""
 _ASKED = ("gpu", "model", "mode", "batch", "seq_len", "option", "dtype", "attention", "optimizer")
 
 
@@ -59,7 +60,7 @@ def evaluate_models(
     rows, skipped = [], []
     for done, record in enumerate(records, start=1):
         try:
-            estimate = _predicted(record, Path(configs), devices, predictor)
+            estimate = _predicted(Path(path), record, Path(configs), devices, predictor)
             added_s = _as_measured(Path(path).parent, record, Path(configs), devices, predictor)
             rows.append(_compared(record, estimate, added_s))
         except NeusightError as error:
@@ -91,10 +92,10 @@ def _asked(record: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _predicted(
-    record: Mapping[Any, Any], configs: Path, devices: Mapping[str, DeviceSpec], predictor: Predictor
+    path: Path, record: Mapping[Any, Any], configs: Path, devices: Mapping[str, DeviceSpec], predictor: Predictor
 ) -> Estimate:
     """Raises what says why the row cannot be compared."""
-    if option := record["option"]:
+    if (option := record["option"]) not in ("", FUSED):
         kind = option.rstrip("0123456789_")
         raise DataError(_NOT_SINGLE.get(kind, f"option '{option}' is not estimated"))
     config = configs / f"{record['model']}.json"
@@ -108,9 +109,19 @@ def _predicted(
         seq_len=None if record["seq_len"] is None else int(record["seq_len"]),
         dtype=record["dtype"],
         optimizer=record["optimizer"],
-        attention=record["attention"],
         allow_fallback=True,
+        **_engine(path.parent, record),
     )
+
+
+def _engine(folder: Path, record: Mapping[Any, Any]) -> dict[str, str]:
+    """How the row's model was run: as written, or compiled, which may run attention as one kernel."""
+    from neusight.evaluation.as_measured import OPERATORS, inductor_attends
+
+    if record["option"] != FUSED:
+        return {"attention": record["attention"]}
+    fused = record["attention"] == "eager" and inductor_attends(folder / OPERATORS, record)
+    return {"attention": "sdpa" if fused else record["attention"], "launch": "compiled"}
 
 
 def _as_measured(
@@ -125,7 +136,8 @@ def _as_measured(
     from neusight.workloads import load_workload
 
     operators, device = folder / OPERATORS, devices[record["gpu"]]
-    if not operators.is_file() or record["attention"] != "eager" or record["dtype"] != "float32":
+    as_written = record["attention"] == "eager" and record["option"] != FUSED
+    if not operators.is_file() or not as_written or record["dtype"] != "float32":
         return {}
     asked = {key: record[key] for key in ("mode", "dtype", "optimizer", "attention")}
     length = None if record["seq_len"] is None else int(record["seq_len"])

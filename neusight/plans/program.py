@@ -49,7 +49,7 @@ def single(workload: Workload) -> Program:
         descriptions=tuple(describe(launch.kernel) for launch in launches),
         memory=workload.memory,
         traffic_bytes=workload.traffic_bytes,
-        host_operators=workload.length,
+        host_operators=1 if workload.request.engine.launch == "graph" else workload.length,
     )
 
 
