@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from neusight.devices.spec import DeviceSpec
-from neusight.errors import DeviceError, LoadError, ModelError
+from neusight.errors import DeviceError, ModelError
 from neusight.serving.engines import ServingEngine, engine_named
 from neusight.serving.limits import Limits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
@@ -205,11 +205,7 @@ class Deployment:
         }
 
     def share_of(self, load: Load) -> Load:
-        """What one group gets of a load.
-
-        Raises:
-            LoadError: a trace for several groups.
-        """
+        """What one group gets of a load: the most that any of them gets, where it does not divide."""
         n = self.groups
         if n == 1:
             return load
@@ -224,9 +220,17 @@ class Deployment:
         assert isinstance(load, Trace)
         rows = slice(None, None, n)
         columns = {name: getattr(load, name)[rows] for name in ("arrival_s", "prompt_tokens", "output_tokens")}
-        if not len(columns["arrival_s"]):
-            raise LoadError("the trace has no requests")
         return Trace(**columns)
+
+    def shares(self, load: Load) -> float:
+        """How many times what ``share_of`` gives the whole load is: ``groups``, or fewer where it does not divide."""
+        share = self.share_of(load)
+        if isinstance(load, Open):
+            return float(self.groups)
+        if isinstance(load, Closed):
+            assert isinstance(share, Closed)
+            return load.concurrency / share.concurrency
+        return len(load.requests()) / len(share.requests())
 
 
 def together(deployments: Sequence[Deployment]) -> list[Deployment]:

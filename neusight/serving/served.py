@@ -153,6 +153,11 @@ class Served:
         prompts, decodes = (np.ceil(column / self.sharding.pp) for column in (steps.prompts, steps.decodes))
         return replace(steps, prompts=prompts.astype(np.int64), decodes=decodes.astype(np.int64))
 
+    @property
+    def idle_w(self) -> float:
+        """Of a board that waits for requests [W]; NaN where nothing tells what boards draw."""
+        return float(self._board_j(np.zeros(1), np.ones(1))[0])
+
     def _board_j(self, kernels_j: np.ndarray, time_s: np.ndarray) -> np.ndarray:
         power = shipped_power()
         return np.full(len(time_s), np.nan) if power is None else power.energy_j(self.device, kernels_j, time_s)
