@@ -12,8 +12,9 @@ from neusight.serving.engines import ServingEngine, engine_named
 from neusight.serving.limits import Limits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
 from neusight.serving.memory import ServingMemory, serving_memory
+from neusight.serving.pipeline import Pipelined, in_flight
 from neusight.serving.served import PassCosts, Pricer, Served
-from neusight.serving.tables import TabulatedSteps
+from neusight.serving.simulate import StepTimes
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
@@ -176,7 +177,8 @@ class Deployment:
             )
         return Limits(
             max_num_seqs=min(self._seqs, self._batched_tokens),
-            max_num_batched_tokens=self._batched_tokens,
+            # A round of the scheduler is a pass for each stage.
+            max_num_batched_tokens=self.served.sharding.pp * self._batched_tokens,
             chunked_prefill=self.options.chunked_prefill,
             prefix_cached_tokens=self.options.prefix_cached_tokens,
             kv_tokens=memory.kv_tokens,
@@ -186,21 +188,25 @@ class Deployment:
         )
 
     @cached_property
-    def tables(self) -> TabulatedSteps:
-        """Times of passes, priced once for all deployments of what is served."""
-        return self.served.tables(**self._priced_to)
+    def tables(self) -> StepTimes:
+        """Times of rounds of the scheduler, from passes that are priced once for all deployments of what is served."""
+        stages, tables = self.served.sharding.pp, self.served.tables(**self._priced_to)
+        return tables if stages == 1 else Pipelined(tables, stages, self._batched_tokens)
 
     def glance(self, steps: Steps) -> PassCosts:
-        """What passes take part by part, looked up: see ``Served.glance``."""
-        return self.served.glance(steps, **self._priced_to)
+        """What rounds take part by part, looked up: see ``Served.glance``."""
+        one = in_flight(steps, self.served.sharding.pp, self._batched_tokens)
+        return self.served.glance(one, **self._priced_to)
 
     @cached_property
     def _priced_to(self) -> dict[str, int]:
         """Limits to which passes are priced: lengths to a power of two, so that loads share what was priced."""
-        limits, (tokens, sequences, longest) = self.limits, self.priced_to
+        tokens, sequences, longest = self.priced_to
+        # A prompt that is cut between the passes of a round counts in both.
+        more = 0 if self.served.sharding.pp == 1 else 1
         return {
-            "max_tokens": max(tokens, int(limits.max_num_batched_tokens or self.longest)),
-            "max_num_seqs": max(sequences, limits.max_num_seqs),
+            "max_tokens": max(tokens, self._batched_tokens),
+            "max_num_seqs": max(sequences, self.limits.max_num_seqs) + more,
             "max_len": 1 << max(_SHORTEST, longest - 1, self.longest - 1).bit_length(),
         }
 
@@ -237,7 +243,6 @@ def together(deployments: Sequence[Deployment]) -> list[Deployment]:
     """Deployments of the same model on the same devices by the same engine, under other limits: passes of all are
     priced once.
     """
-    limits = [deployment.limits for deployment in deployments]
-    tokens = max(int(limit.max_num_batched_tokens or 1) for limit in limits)
-    sizes = (tokens, max(limit.max_num_seqs for limit in limits), max(d.longest for d in deployments))
+    tokens = max(d._batched_tokens for d in deployments)
+    sizes = (tokens, max(d.limits.max_num_seqs for d in deployments), max(d.longest for d in deployments))
     return [replace(deployment, served=deployments[0].served, priced_to=sizes) for deployment in deployments]
