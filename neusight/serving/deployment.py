@@ -8,7 +8,7 @@ from functools import cached_property
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError, ModelError
-from neusight.serving.engines import ServingEngine, engine_named
+from neusight.serving.engines import ServingEngine, engine_named, started_on
 from neusight.serving.limits import Limits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
 from neusight.serving.memory import ServingMemory, serving_memory
@@ -92,7 +92,7 @@ class Setup:
             device=device,
             sharding=Sharding(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
             precision=precision,
-            engine=engine_named(self.engine, self.engine_version),
+            engine=started_on(engine_named(self.engine, self.engine_version), device),
             pricer=pricer,
         )
 

@@ -4,6 +4,7 @@ import pytest
 
 from neusight.devices import load_device
 from neusight.serving import engine_named
+from neusight.serving.engines import started_on
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
@@ -54,3 +55,18 @@ def test_narrower_weights_leave_more_for_the_cache_and_a_narrower_cache_holds_mo
 def test_what_does_not_fit_says_so() -> None:
     assert not kept(known_decoder("meta-llama/Llama-3.1-70B")).fits
     assert kept(known_decoder("meta-llama/Llama-3.1-70B"), tp=4).fits
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "limits"),
+    [
+        ("h100-sxm-80gb", "", (1024, 8192)),
+        ("h200-sxm-141gb", "0.11.1", (1024, 8192)),
+        ("a100-sxm-80gb", "", (256, 2048)),
+        ("l4", "", (256, 2048)),
+        ("a100-sxm-80gb", "0.5", (256, 8192)),
+    ],
+)
+def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str, limits: tuple[int, int]) -> None:
+    engine = started_on(engine_named("vllm", version), load_device(gpu))
+    assert (engine.max_num_seqs, engine.max_num_batched_tokens) == limits
