@@ -83,7 +83,9 @@ class Setup:
             if value < 1:
                 raise ModelError(f"{name} = {value}: give at least 1")
         if self.pp > decoder.depth:
-            raise ModelError(f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}")
+            raise ModelError(
+                f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}: give each stage one or more"
+            )
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
         _check_arithmetic(device, precision)
@@ -168,12 +170,15 @@ class Deployment:
         name, memory = self.served.decoder.name, self.memory
         most = self.served.decoder.max_len
         if most and self.longest > most:
-            raise ModelError(f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}")
-        if not memory.fits:
-            needs, has = gib(memory.weights + memory.activations + memory.buffers), gib(memory.capacity)
             raise ModelError(
-                f"{name} does not fit on {self.served.device.id}: {needs} for weights and activations, {has} a device; "
-                "raise tp or pp, choose a narrower precision, or a device with more memory"
+                f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}: shorten one of them"
+            )
+        if not memory.fits:
+            needs = memory.weights + memory.activations + memory.buffers
+            raise ModelError(
+                f"{name} does not fit on {self.served.device.id}: {gib(needs)} for weights and activations leave no "
+                f"room for a cache in the engine's share of {gib(memory.capacity)}; raise tp or pp, choose a narrower "
+                "precision, or a device with more memory"
             )
         return Limits(
             max_num_seqs=min(self._seqs, self._batched_tokens),
