@@ -12,6 +12,7 @@ import typer
 
 from neusight.cli.options import listed, numbers
 from neusight.errors import NeusightError
+from neusight.serving.load import MOST_TOKENS
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -24,8 +25,8 @@ KINDS = ("--batch", "--concurrency", "--rate", "--trace", "--frontier", "--slo",
 _BESIDE = ({"--requests", "--concurrency"}, {"--requests", "--rate"}, {"--slo", "--rate"})
 TPS = (1, 2, 4, 8)
 """Degrees that ``--slo`` looks at, unless told."""
-MOST_REQUESTS, MOST_TOKENS = 100_000, 1 << 21
-"""What is larger is a slip of the keyboard: clients or requests of a batch, tokens of a prompt or an answer."""
+MOST_REQUESTS = 100_000
+"""Clients, or requests of a batch: what is larger is a slip of the keyboard."""
 SLOWEST, FASTEST = 1e-6, 1e6
 """Rates [requests/s], likewise."""
 UNBOUNDED = 16

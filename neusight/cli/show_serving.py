@@ -46,7 +46,7 @@ def _rows(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def _full(e: ServingEstimate) -> None:
-    line(f"{e.model} on {e.devices} x {e.gpu}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
+    _paragraph(f"{e.model} on {e.devices} x {e.gpu}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
     line(f"load: {_load(e)}")
     line()
     columns = [Column(""), *(Column(t, right=True) for t in ("mean", "90 % interval", "p50", "p90", "p99"))]
@@ -68,16 +68,20 @@ def _load(e: ServingEstimate) -> str:
     lengths = f", {load['isl']} tokens in, {load['osl']} out" if "isl" in load and "osl" in load else ""
     told = {
         "static": lambda: f"one batch of {load['batch']}",
-        "closed": lambda: f"{load['concurrency']} clients, {load['number']} requests",
+        "closed": lambda: f"{_many(load['concurrency'], 'client')}, {_many(load['number'], 'request')}",
         "open": lambda: f"{load['rate_per_s']:g} requests/s, {load['number']} of them",
-        "offline": lambda: f"{load['number']} requests at once",
-        "trace": lambda: f"a trace of {load['requests']} requests",
+        "offline": lambda: f"{_many(load['number'], 'request')} at once",
+        "trace": lambda: f"a trace of {_many(load['requests'], 'request')}",
     }
     return told[load["kind"]]() + lengths
 
 
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def _time_cells(name: str, figure: Figure) -> tuple[str, ...]:
-    interval = f"{_time(figure.low)} - {_time(figure.high)}"
+    interval = f"{_time(figure.low)} - {_time(figure.high)}" if figure.mean == figure.mean else "-"
     return name, _time(figure.mean), interval, *(_time(each) for each in (figure.p50, figure.p90, figure.p99))
 
 
@@ -93,7 +97,8 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     steady = f"{e.steady_output_tokens_per_s.mean:,.0f} once it is under way"
     yield "", f"{steady}; {e.total_tokens_per_s:,.0f} with prompts, {e.requests_per_s:.3g} requests/s"
     yield from _memory(e)
-    yield "batch", f"{e.mean_batch:.1f} sequences generate at a time"
+    if e.mean_batch == e.mean_batch:
+        yield "batch", f"{e.mean_batch:.1f} sequences generate at a time"
     named = {"prompt": "passes with prompts", "decode": "passes that only generate", "idle": "idle"}
     yield "time", ", ".join(f"{named[name]} {share:.0%}" for name, share in e.time_shares.items() if share >= 0.005)
     yield "prompts", _limiter(e.prefill)

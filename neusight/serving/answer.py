@@ -10,7 +10,7 @@ import numpy as np
 
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.deployment import Deployment
-from neusight.serving.load import Load, Offline, Open, Static, Trace
+from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
 from neusight.serving.memory import ServingMemory
 from neusight.serving.run import Run, Spread
 from neusight.serving.served import PassCosts
@@ -147,8 +147,8 @@ class _Ends:
         percentiles = {p.name: getattr(found, p.name) + added_s for p in fields(Spread) if p.name != "mean"}
         return Figure(mean=mean, low=min(low, mean), high=max(high, mean), **percentiles)
 
-    def rate(self, of: Callable[[Run], float], groups: int) -> Figure:
-        """A rate of all groups."""
+    def rate(self, of: Callable[[Run], float], groups: float) -> Figure:
+        """A rate of so many groups that share a load."""
         found = groups * of(self.run)
         fast, slow = (groups * of(r) for r in self.ends) if self.ends else (found * self.factor, found / self.factor)
         return Figure(mean=found, low=min(slow, found), high=max(fast, found))
@@ -217,11 +217,11 @@ def sampled(deployment: Deployment, run: Run) -> Sampled:
 
 
 def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes: Sampled) -> ServingEstimate:
-    served, groups = deployment.served, deployment.groups
+    served, groups = deployment.served, deployment.shares(load)
     request_s = 0.0 if _one_batch(load) else deployment.engine.request_s
     rate = ends.rate(lambda r: r.output_tokens_per_s, groups)
     per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
-    busy_w = deployment.devices * passes.watts * (1.0 - run.time_shares["idle"])
+    power_w = _power_w(deployment, passes.watts, (1.0 - run.time_shares["idle"]) * groups / deployment.groups)
     price = served.device.price_usd_per_hour
     usd = None if price is None else deployment.devices * price / HOUR_S / rate.mean * MILLION
     return ServingEstimate(
@@ -249,12 +249,21 @@ def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes:
         decode=passes.limiter(~passes.prompted),
         memory=deployment.memory,
         usd_per_million_output_tokens=usd,
-        joule_per_output_token=busy_w / rate.mean if busy_w > 0 else None,
-        power_w=busy_w if busy_w > 0 else None,
-        preempted=int(run.preempted.sum()),
+        joule_per_output_token=None if power_w is None else power_w / rate.mean,
+        power_w=power_w,
+        preempted=round(groups * run.preempted.sum()),
         diverges=run.diverges,
         warnings=(*served.decoder.notes, *_assumed(deployment, load, run)),
     )
+
+
+def _power_w(deployment: Deployment, watts: float, busy: float) -> float | None:
+    """Of all boards on average [W], which draw ``watts`` for the share ``busy`` of the time; None where no one knows.
+
+    Beside that a board draws what it draws whatever it does: it keeps its clocks between two requests.
+    """
+    idle_w = deployment.served.idle_w
+    return None if np.isnan(watts) else float(deployment.devices * (busy * watts + (1.0 - busy) * idle_w))
 
 
 def _one_batch(load: Load) -> bool:
@@ -271,9 +280,9 @@ def _assumed(deployment: Deployment, load: Load, run: Run) -> Iterator[str]:
         yield f"no constants of {engine.era or engine.name} are fitted: its own time in each pass counts as none"
     if engine.scheduler.reserved_output not in (0.0, 1.0):
         yield f"{engine.name} is taken to reserve room for {engine.scheduler.reserved_output:.0%} of each answer"
-    if isinstance(load, Static) and deployment.groups > 1 and load.batch % deployment.groups:
-        each = -(-load.batch // deployment.groups)
-        yield f"{load.batch} requests do not divide by {deployment.groups} schedulers: each gets {each}"
+    if deployment.shares(load) < deployment.groups and isinstance(load, Static | Closed):
+        what = f"a batch of {load.batch}" if isinstance(load, Static) else f"a concurrency of {load.concurrency}"
+        yield f"{what} does not divide by {deployment.groups} schedulers: times are of those that get the most"
 
 
 def _told(load: Load) -> dict[str, Any]:

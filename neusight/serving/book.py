@@ -47,7 +47,7 @@ class Book:
     def __init__(self, price: Price, beside: Collection[str], *, max_tokens: int, max_num_seqs: int, max_len: int):
         tokens = _powers(max(max_tokens, max_num_seqs), _SQRT2)
         sequences, cached = _powers(max_num_seqs, 2.0), np.append(0, _powers(max(16, max_len), 2.0)[4:])
-        new, prompts = _powers(max(2, max_tokens), _SQRT2)[2:], _powers(max(2, max_num_seqs), 4.0)
+        new, prompts = _powers(max(16, max_tokens), _SQRT2)[2:], _powers(max(2, max_num_seqs), 4.0)
         self.alone = _Grid([tokens], lambda t: price(Steps.of(prompts=1, prompt_tokens=t), beside))
         self.apart = _Grid([sequences], lambda n: price(Steps.of(decodes=n), beside))
         self.decodes = _Grid([sequences, cached], lambda n, c: price(Steps.of(decodes=n, decode_cached=c), ("decode",)))

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from neusight.devices.spec import DeviceSpec
-from neusight.errors import DeviceError, LoadError, ModelError
-from neusight.serving.engines import ServingEngine, engine_named
+from neusight.errors import DeviceError, ModelError
+from neusight.serving.engines import ServingEngine, engine_named, started_on
 from neusight.serving.limits import Limits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
 from neusight.serving.memory import ServingMemory, serving_memory
+from neusight.serving.pipeline import Pipelined, in_flight
 from neusight.serving.served import PassCosts, Pricer, Served
-from neusight.serving.tables import TabulatedSteps
+from neusight.serving.simulate import StepTimes
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
@@ -82,7 +83,9 @@ class Setup:
             if value < 1:
                 raise ModelError(f"{name} = {value}: give at least 1")
         if self.pp > decoder.depth:
-            raise ModelError(f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}")
+            raise ModelError(
+                f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}: give each stage one or more"
+            )
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
         _check_arithmetic(device, precision)
@@ -91,7 +94,7 @@ class Setup:
             device=device,
             sharding=Sharding(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
             precision=precision,
-            engine=engine_named(self.engine, self.engine_version),
+            engine=started_on(engine_named(self.engine, self.engine_version), device),
             pricer=pricer,
         )
 
@@ -167,16 +170,20 @@ class Deployment:
         name, memory = self.served.decoder.name, self.memory
         most = self.served.decoder.max_len
         if most and self.longest > most:
-            raise ModelError(f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}")
-        if not memory.fits:
-            needs, has = gib(memory.weights + memory.activations + memory.buffers), gib(memory.capacity)
             raise ModelError(
-                f"{name} does not fit on {self.served.device.id}: {needs} for weights and activations, {has} a device; "
-                "raise tp or pp, choose a narrower precision, or a device with more memory"
+                f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}: shorten one of them"
+            )
+        if not memory.fits:
+            needs = memory.weights + memory.activations + memory.buffers
+            raise ModelError(
+                f"{name} does not fit on {self.served.device.id}: {gib(needs)} for weights and activations leave no "
+                f"room for a cache in the engine's share of {gib(memory.capacity)}; raise tp or pp, choose a narrower "
+                "precision, or a device with more memory"
             )
         return Limits(
             max_num_seqs=min(self._seqs, self._batched_tokens),
-            max_num_batched_tokens=self._batched_tokens,
+            # A round of the scheduler is a pass for each stage.
+            max_num_batched_tokens=self.served.sharding.pp * self._batched_tokens,
             chunked_prefill=self.options.chunked_prefill,
             prefix_cached_tokens=self.options.prefix_cached_tokens,
             kv_tokens=memory.kv_tokens,
@@ -186,30 +193,30 @@ class Deployment:
         )
 
     @cached_property
-    def tables(self) -> TabulatedSteps:
-        """Times of passes, priced once for all deployments of what is served."""
-        return self.served.tables(**self._priced_to)
+    def tables(self) -> StepTimes:
+        """Times of rounds of the scheduler, from passes that are priced once for all deployments of what is served."""
+        stages, tables = self.served.sharding.pp, self.served.tables(**self._priced_to)
+        return tables if stages == 1 else Pipelined(tables, stages, self._batched_tokens)
 
     def glance(self, steps: Steps) -> PassCosts:
-        """What passes take part by part, looked up: see ``Served.glance``."""
-        return self.served.glance(steps, **self._priced_to)
+        """What rounds take part by part, looked up: see ``Served.glance``."""
+        one = in_flight(steps, self.served.sharding.pp, self._batched_tokens)
+        return self.served.glance(one, **self._priced_to)
 
     @cached_property
     def _priced_to(self) -> dict[str, int]:
         """Limits to which passes are priced: lengths to a power of two, so that loads share what was priced."""
-        limits, (tokens, sequences, longest) = self.limits, self.priced_to
+        tokens, sequences, longest = self.priced_to
+        # A prompt that is cut between the passes of a round counts in both.
+        more = 0 if self.served.sharding.pp == 1 else 1
         return {
-            "max_tokens": max(tokens, int(limits.max_num_batched_tokens or self.longest)),
-            "max_num_seqs": max(sequences, limits.max_num_seqs),
+            "max_tokens": max(tokens, self._batched_tokens),
+            "max_num_seqs": max(sequences, self.limits.max_num_seqs) + more,
             "max_len": 1 << max(_SHORTEST, longest - 1, self.longest - 1).bit_length(),
         }
 
     def share_of(self, load: Load) -> Load:
-        """What one group gets of a load.
-
-        Raises:
-            LoadError: a trace for several groups.
-        """
+        """What one group gets of a load: the most that any of them gets, where it does not divide."""
         n = self.groups
         if n == 1:
             return load
@@ -224,16 +231,23 @@ class Deployment:
         assert isinstance(load, Trace)
         rows = slice(None, None, n)
         columns = {name: getattr(load, name)[rows] for name in ("arrival_s", "prompt_tokens", "output_tokens")}
-        if not len(columns["arrival_s"]):
-            raise LoadError("the trace has no requests")
         return Trace(**columns)
+
+    def shares(self, load: Load) -> float:
+        """How many times what ``share_of`` gives the whole load is: ``groups``, or fewer where it does not divide."""
+        share = self.share_of(load)
+        if isinstance(load, Open):
+            return float(self.groups)
+        if isinstance(load, Closed):
+            assert isinstance(share, Closed)
+            return load.concurrency / share.concurrency
+        return len(load.requests()) / len(share.requests())
 
 
 def together(deployments: Sequence[Deployment]) -> list[Deployment]:
     """Deployments of the same model on the same devices by the same engine, under other limits: passes of all are
     priced once.
     """
-    limits = [deployment.limits for deployment in deployments]
-    tokens = max(int(limit.max_num_batched_tokens or 1) for limit in limits)
-    sizes = (tokens, max(limit.max_num_seqs for limit in limits), max(d.longest for d in deployments))
+    tokens = max(d._batched_tokens for d in deployments)
+    sizes = (tokens, max(d.limits.max_num_seqs for d in deployments), max(d.longest for d in deployments))
     return [replace(deployment, served=deployments[0].served, priced_to=sizes) for deployment in deployments]

@@ -15,6 +15,8 @@ SHAPES = ("lognormal", "uniform", "exponential")
 ARRIVALS = ("poisson", "uniform", "gamma")
 """Intervals between arrivals: exponential, all equal, or of a gamma distribution with a coefficient of variation, which
 is 1 for Poisson's, more where requests come in bursts (``--burstiness`` of vLLM's ``bench serve`` is 1 / cv²)."""
+MOST_TOKENS = 1 << 21
+"""Of a prompt or an answer: what is larger is a slip of the keyboard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +187,7 @@ class Trace:
 
     Raises:
         LoadError: columns of unequal or no length, a time that is negative or before the one above it, or a length
-            below 1, by the number of its row.
+            that is no whole number from 1 to ``MOST_TOKENS``, by the number of its row.
     """
 
     arrival_s: np.ndarray
@@ -201,8 +203,10 @@ class Trace:
         late = np.diff(times, prepend=times[0]) < 0
         _first_row(late, times, "arrives at {} s, before the row above it", "sort the rows by time")
         for name, values in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
-            wrong = ~(np.asarray(values, np.float64) >= 1)
-            _first_row(wrong, values, f"has {name} tokens of {{}}", "give at least 1, or leave the row out")
+            counts = np.asarray(values, np.float64)
+            wrong = ~((counts >= 1) & (counts <= MOST_TOKENS) & (counts % 1 == 0))
+            remedy = f"give a whole number from 1 to {MOST_TOKENS:,}, or leave the row out"
+            _first_row(wrong, values, f"has {name} tokens of {{}}", remedy)
 
     def requests(self) -> Requests:
         """As they came."""

@@ -55,7 +55,7 @@ def serving_memory(
     length: int,
     share: float | None = None,
 ) -> ServingMemory:
-    """What a replica keeps on each of its devices.
+    """What a replica keeps on each of its devices; of a pipeline on those of the stage with the most layers.
 
     Args:
         decoder: the model.
@@ -69,14 +69,15 @@ def serving_memory(
         share: of the memory, instead of the engine's.
     """
     outside = outside_weight_bytes(decoder, precision, sharding)
-    weights = outside + (weight_bytes(decoder, precision, sharding) - outside) / sharding.pp
+    stage = -(-decoder.depth // sharding.pp) / decoder.depth
+    weights = outside + stage * (weight_bytes(decoder, precision, sharding) - outside)
     activations = activation_bytes(decoder, precision, sharding, max_tokens, max_num_seqs)
     buffers = RANK_BYTES if sharding.devices > 1 else 0.0
     used, part = weights + activations + buffers, engine.memory_share if share is None else share
     total = device.usable_bytes
     left = part * total - used if engine.memory_of == "total" else part * (total - used)
-    states = decoder.state_bytes_per_sequence(sharding.tp) / sharding.pp
-    per_token = float(decoder.kv_bytes(length, precision.kv_cache, sharding.tp)) / max(length, 1) / sharding.pp
+    states = stage * decoder.state_bytes_per_sequence(sharding.tp)
+    per_token = stage * float(decoder.kv_bytes(length, precision.kv_cache, sharding.tp)) / max(length, 1)
     per_token += states / max(length, 1)
     return ServingMemory(
         capacity=total,

@@ -204,9 +204,9 @@ class Run:
         if not self.opened or now - then <= NOISE * self._chance():
             return ""
         arrived = np.sum(self.arrival_s > halfway) / (end - halfway)
-        started = np.sum((self.admitted_s > halfway) & (self.admitted_s <= end)) / (end - halfway)
         return (
-            f"the queue grows without limit: {arrived:.3g} requests/s arrive and {started:.3g}/s are started, "
+            f"the queue grows without limit: {arrived:.3g} requests/s arrive at each scheduler and "
+            f"{self.steady_requests_per_s:.3g}/s are served, "
             f"{int(then)} waited half-way and {int(now)} at the last arrival"
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from neusight.kernels.distinct import concatenated, distinct_rows
 from neusight.laws.power import sustained_clock
 from neusight.serving.book import ENERGY, GROUP, OWN, PART, SHARED, Book, Key, PassSums
 from neusight.serving.engines import GROUPS, ServingEngine
+from neusight.serving.pipeline import in_flight
 from neusight.serving.power import shipped_power
 from neusight.serving.tables import TabulatedSteps, tabulate
 from neusight.workloads.decoders.decoder import Decoder
@@ -73,8 +74,7 @@ class Priced(NamedTuple):
 class Served:
     """A model on the devices of one replica, run by an engine: prices passes in batches.
 
-    With ``sharding.pp`` stages, as many parts of a pass are in flight, each with its share of the sequences, and each
-    takes the time of all layers.
+    ``predict`` takes rounds of ``sharding.pp`` passes, see ``pipeline``; all else single passes through all layers.
     """
 
     decoder: Decoder
@@ -85,12 +85,13 @@ class Served:
     pricer: Pricer
 
     def predict(self, steps: Steps, *, energy: bool = False) -> PassCosts:
-        """Times of passes, and energies where they are asked for.
+        """Times of passes, and energies where they are asked for; passes have up to the engine's default of tokens.
 
         Raises:
             ModelError: the sharding does not divide the model. DeviceError: the device lacks a dtype.
         """
-        return self._composed(steps, self._sums(steps, GROUPS, energy=energy))
+        one = in_flight(steps, self.sharding.pp, self.engine.max_num_batched_tokens)
+        return self._composed(one, self._sums(one, GROUPS, energy=energy))
 
     def glance(self, steps: Steps, *, max_tokens: int, max_num_seqs: int, max_len: int) -> PassCosts:
         """As ``predict`` with energies, between passes that are priced once for these limits; see ``Book``.
@@ -136,7 +137,7 @@ class Served:
 
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
         """What kernels of some groups take in each pass [s]."""
-        parts = self._parts(self._in_flight(steps), groups)
+        parts = self._parts(steps, groups)
         priced = priced_parts(parts, self.device, self.engine.library, self.pricer)
         factors = self.engine.factors
         each = (factors[group_of(p.batch)] * p.runs * c.latency_s for p, c in zip(parts, priced, strict=True))
@@ -146,12 +147,10 @@ class Served:
         found = step_parts(self.decoder, steps, self.precision, self.sharding, self.engine.library)
         return [part for part in found if group_of(part.batch) in groups]
 
-    def _in_flight(self, steps: Steps) -> Steps:
-        """What one of the parts of a pass has that a pipeline works on at a time."""
-        if self.sharding.pp == 1:
-            return steps
-        prompts, decodes = (np.ceil(column / self.sharding.pp) for column in (steps.prompts, steps.decodes))
-        return replace(steps, prompts=prompts.astype(np.int64), decodes=decodes.astype(np.int64))
+    @property
+    def idle_w(self) -> float:
+        """Of a board that waits for requests [W]; NaN where nothing tells what boards draw."""
+        return float(self._board_j(np.zeros(1), np.ones(1))[0])
 
     def _board_j(self, kernels_j: np.ndarray, time_s: np.ndarray) -> np.ndarray:
         power = shipped_power()
@@ -160,7 +159,7 @@ class Served:
     def _sums(self, steps: Steps, groups: Collection[str], *, energy: bool = True) -> PassSums:
         """What adds up over the kernels of some groups."""
         n, factors = len(steps), self.engine.factors
-        parts = self._parts(self._in_flight(steps), groups)
+        parts = self._parts(steps, groups)
         columns: dict[Key, np.ndarray] = {(GROUP, group): np.zeros(n) for group in groups}
         columns |= {(PART, part.what): np.zeros(n) for part in parts}
         columns |= {SHARED: np.zeros(n), OWN: np.zeros(n), ENERGY: np.zeros(n)}
@@ -181,7 +180,7 @@ class Served:
         columns = sums.columns
         parts_s = {what: column for (kind, what), column in columns.items() if kind == PART}
         groups_s = {what: column for (kind, what), column in columns.items() if kind == GROUP}
-        host_s = self._host_s(self._in_flight(steps))
+        host_s = self._host_s(steps)
         latency_s = sum(parts_s.values(), host_s)
         error = np.sqrt((columns[SHARED] / latency_s) ** 2 + columns[OWN] / latency_s**2 + self.engine.spread**2)
         factor = np.exp(NORMAL_90 * error)

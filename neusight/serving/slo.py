@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from math import ceil
 
 from neusight.errors import LoadError, NeusightError, UnitError, nearest, shown
 from neusight.serving.answer import Figure, ServingEstimate, answer
 from neusight.serving.deployment import Deployment
 from neusight.serving.frontier import closed, most_clients
-from neusight.serving.load import Load, Open, TokenCounts
+from neusight.serving.load import Load, Offline, Open, TokenCounts
 from neusight.units import milliseconds, parse
 
 TIMES = ("ttft", "tpot", "itl", "e2e")
@@ -19,7 +20,9 @@ FINENESS = 32
 REPLICAS = 4096
 """More are not looked at."""
 ARRIVALS = 512
-"""Requests that each scheduler gets of a load that comes at a rate: enough for a percentile of 99."""
+"""Requests that each scheduler gets of a load that comes at a rate, at least: enough for a percentile of 99."""
+WAVES = 4
+"""Times that a load fills a deployment with other requests, so that most of it is served by a full one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,20 +187,30 @@ def _most_clients(deployment: Deployment, demand: Demand) -> tuple[ServingEstima
 
 
 def _fewest_replicas(deployment: Deployment, demand: Demand) -> tuple[ServingEstimate | None, str]:
-    """The answer with the fewest replicas that hold a rate, or why none do."""
+    """The answer with the fewest replicas that hold a rate, or why none do.
+
+    Fewer than serve the rate when all are full cannot, however long their queues take to show it.
+    """
     assert demand.rate_per_s is not None
     if missed := demand.slo.missed(answer(deployment, closed(1, demand.isl, demand.osl, seed=demand.seed))):
         return None, f"too slow: {missed} with one client"
+    full = answer(deployment, _saturating(deployment, demand))
+    each = max(ARRIVALS, ceil(WAVES * full.mean_batch)) if full.mean_batch > 0 else ARRIVALS
 
     def at(n: int) -> ServingEstimate:
-        return answer(replace(deployment, replicas=n), arriving(demand, n * deployment.groups))
+        return answer(replace(deployment, replicas=n), arriving(demand, n * deployment.groups, each))
 
-    high = 1
-    while demand.slo.missed(found := at(high)):
-        high *= 2
+    high = ceil(demand.rate_per_s / _served_per_s(full))
+    low = high - 1
+    if high > REPLICAS:
+        return (
+            None,
+            f"too slow: {demand.rate_per_s:g} requests/s take {high:,} replicas, and {REPLICAS:,} are looked at",
+        )
+    while missed := demand.slo.missed(best := at(high)):
+        low, high = high, 2 * high
         if high > REPLICAS:
-            return None, f"too slow: {demand.slo.missed(found)} with {high // 2} replicas"
-    low, best = high // 2, found
+            return None, f"too slow: {missed} with {low} replicas"
     while high - low > 1:
         middle = (low + high) // 2
         if demand.slo.missed(found := at(middle)):
@@ -207,13 +220,24 @@ def _fewest_replicas(deployment: Deployment, demand: Demand) -> tuple[ServingEst
     return best, ""
 
 
-def arriving(demand: Demand, schedulers: int) -> Load:
-    """A load at the demand's rate that lasts for ``ARRIVALS`` requests of each scheduler.
+def _saturating(deployment: Deployment, demand: Demand) -> Load:
+    number = WAVES * most_clients(deployment)
+    return Offline(number=number, isl=demand.isl, osl=demand.osl, seed=demand.seed)
+
+
+def _served_per_s(estimate: ServingEstimate) -> float:
+    """Requests a second once a load is under way."""
+    tokens = estimate.output_tokens_per_s.mean / estimate.requests_per_s
+    return estimate.steady_output_tokens_per_s.mean / tokens
+
+
+def arriving(demand: Demand, schedulers: int, each: int = ARRIVALS) -> Load:
+    """A load at the demand's rate that lasts for so many requests of each scheduler.
 
     Raises:
         LoadError: a demand without a rate.
     """
     if demand.rate_per_s is None:
         raise LoadError("no rate is demanded: give rate_per_s")
-    number = ARRIVALS * schedulers
+    number = each * schedulers
     return Open(rate_per_s=demand.rate_per_s, number=number, isl=demand.isl, osl=demand.osl, seed=demand.seed)

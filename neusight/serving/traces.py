@@ -30,7 +30,7 @@ def read_trace(path: Path | str) -> Trace:
 
     Raises:
         DataError: a file that is missing or cannot be read, a column that is missing, or a value that is no number.
-        LoadError: no rows, times that are negative or out of order, or lengths below 1; the first row is 1.
+        LoadError: no rows, times that are negative or out of order, or lengths that are no counts; the first row is 1.
     """
     path = Path(path)
     frame = _frame(path)

@@ -33,6 +33,16 @@ def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> 
     assert [word for word in wanted if word not in text] == []
 
 
+def test_answers_of_one_token_and_long_names_stay_readable() -> None:
+    text = run(
+        "serving", "deepseek-ai/DeepSeek-V3", "--gpu", "h200-sxm-141gb", "--dp", "8", "--ep", "8", "--replicas", "2",
+        "--isl", "64", "--osl", "1", "--concurrency", "1",
+    ).stdout  # fmt: skip
+    assert max(map(len, text.splitlines())) <= 80
+    assert "1 client, 32 requests" in text
+    assert "nan" not in text
+
+
 def test_csv_has_a_row_a_point_and_the_figures_of_json() -> None:
     (row,) = as_csv(*ON_L40S, "--batch", 2)
     found = as_json(*ON_L40S, "--batch", 2)
@@ -118,7 +128,7 @@ def test_wrong_questions_say_what_would_do() -> None:
         (*model, *on, "--isl", "60000", "--osl", "8"): "exceed its context of 40960",
         (*model, *on, *short, "--tp", "5"): "choose a tp or ep of 1, 2, 4",
         (*model, "--gpu", "a100-sxm-80gb", "--batch", "1", *short, "--dtype", "fp8"): "does not compute in float8",
-        (*model, *on, "--isl", "30000", "--osl", "8", "--memory-fraction", "0.45"): "the KV cache holds",
+        (*model, *on, "--isl", "30000", "--osl", "8", "--memory-fraction", "0.44"): "the KV cache holds",
         (*model, "--gpu", "t4", "--batch", "1", *short, "--dtype", "fp16"): "does not fit on t4",
         (*model, *on, *short, "--engine", "vlm"): "did you mean vllm",
         (*model, *on, *short, "--dtype", "fp9"): "unknown precision 'fp9'",

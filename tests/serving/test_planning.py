@@ -9,7 +9,7 @@ import pytest
 
 from neusight import Predictor, StepTimePredictor
 from neusight.errors import LoadError, ModelError
-from neusight.serving import Demand, Deployment, Lengths, Slo, Static, answer, best_trades, closed, simulate
+from neusight.serving import Demand, Deployment, Lengths, Open, Slo, Static, answer, best_trades, closed, simulate
 from neusight.serving.frontier import most_clients
 from neusight.serving.load import most_tokens
 from neusight.workloads.decoders.steps import Steps
@@ -125,6 +125,17 @@ def test_a_rate_takes_the_fewest_replicas_that_hold_it(predictor: Predictor) -> 
     (more,) = predictor.cheapest(MODEL, ["l40s"], fewer, tps=[1])
     assert more.estimate is not None
     assert more.estimate.replicas > best.estimate.replicas
+
+
+def test_replicas_serve_a_rate_however_long_it_lasts(predictor: Predictor) -> None:
+    """Of long answers a short load ends before the cache has filled, and no queue has shown."""
+    demand = Demand(slo=Slo.named("ttft=5s"), isl=64, osl=2000, rate_per_s=20.0)
+    (best,) = predictor.cheapest(MODEL, ["l40s"], demand, tps=[1])
+    assert best.estimate is not None
+    n = best.estimate.replicas
+    long = Open(rate_per_s=20.0, number=3000 * n, isl=64, osl=2000)
+    assert predictor.serving(MODEL, "l40s", long, replicas=n).diverges == ""
+    assert predictor.serving(MODEL, "l40s", long, replicas=max(1, n // 2)).diverges
 
 
 def test_the_longest_of_lengths() -> None:

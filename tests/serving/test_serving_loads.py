@@ -125,8 +125,10 @@ def test_other_names_and_dates_are_understood(tmp_path: Path) -> None:
     [
         ("arrival_s", [0.0, 2.0, 1.0], "row 3 of the trace arrives at 1.0 s, before the row above it: sort"),
         ("arrival_s", [-1.0, 2.0, 3.0], "row 1 of the trace arrives at -1.0 s: give seconds"),
-        ("prompt_tokens", [5, 0, 3], "row 2 of the trace has prompt tokens of 0.0: give at least 1"),
-        ("output_tokens", [5, 1, -3], "row 3 of the trace has output tokens of -3.0: give at least 1"),
+        ("prompt_tokens", [5, 0, 3], "row 2 of the trace has prompt tokens of 0.0: give a whole number from 1"),
+        ("output_tokens", [5, 1, -3], "row 3 of the trace has output tokens of -3.0: give a whole number from 1"),
+        ("prompt_tokens", [5.5, 1, 3], "row 1 of the trace has prompt tokens of 5.5: give a whole number from 1"),
+        ("prompt_tokens", [5, 1e30, 3], r"row 2 of the trace has prompt tokens of 1e\+30: give a whole number from 1"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, column: str, values: list[float], said: str) -> None:

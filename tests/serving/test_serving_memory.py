@@ -3,13 +3,16 @@
 import pytest
 
 from neusight.devices import load_device
+from neusight.errors import ModelError
 from neusight.serving import engine_named
+from neusight.serving.engines import started_on
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import SCHEMES, ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
+from neusight.workloads.decoders.weights import outside_weight_bytes
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000}
 LOGGED = (
@@ -54,3 +57,38 @@ def test_narrower_weights_leave_more_for_the_cache_and_a_narrower_cache_holds_mo
 def test_what_does_not_fit_says_so() -> None:
     assert not kept(known_decoder("meta-llama/Llama-3.1-70B")).fits
     assert kept(known_decoder("meta-llama/Llama-3.1-70B"), tp=4).fits
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "limits"),
+    [
+        ("h100-sxm-80gb", "", (1024, 8192)),
+        ("h200-sxm-141gb", "0.11.1", (1024, 8192)),
+        ("a100-sxm-80gb", "", (256, 2048)),
+        ("l4", "", (256, 2048)),
+        ("a100-sxm-80gb", "0.5", (256, 8192)),
+    ],
+)
+def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str, limits: tuple[int, int]) -> None:
+    engine = started_on(engine_named("vllm", version), load_device(gpu))
+    assert (engine.max_num_seqs, engine.max_num_batched_tokens) == limits
+
+
+def test_the_longest_stage_decides() -> None:
+    """Of 32 layers on 3 stages one has 11."""
+    decoder, device, engine = (
+        known_decoder("meta-llama/Llama-3.1-8B"),
+        load_device("h100-sxm-80gb"),
+        engine_named("vllm"),
+    )
+    limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
+    one, three = (serving_memory(decoder, device, HALF, Sharding(pp=n), engine, **limits) for n in (1, 3))
+    outside = outside_weight_bytes(decoder, HALF, Sharding())
+    assert three.weights - outside == pytest.approx(11 / 32 * (one.weights - outside))
+    assert three.kv_bytes_per_token == pytest.approx(11 / 32 * one.kv_bytes_per_token)
+
+
+def test_versions_are_numbers() -> None:
+    assert engine_named("vllm", "v0.7.3").era == "vllm before 0.8"
+    with pytest.raises(ModelError, match="version 'newest' of vllm is no number: write it like"):
+        engine_named("vllm", "newest")
