@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
+    from neusight.devices.cluster import Cluster
+    from neusight.distributed.answer import TrainingEstimate
+    from neusight.distributed.search import Found
+    from neusight.distributed.space import Space
+    from neusight.distributed.training_run import TrainingRun
     from neusight.serving.answer import ServingEstimate
     from neusight.serving.deployment import Deployment, EngineOptions, Setup
     from neusight.serving.load import Load, TokenCounts
@@ -242,6 +247,9 @@ class Predictor:
 
     def _executor(self, device: DeviceSpec, family: str = "") -> Executor:
         kind = LINK if family == "collective" else device.kind
+        return self._of_kind(kind)
+
+    def _of_kind(self, kind: str) -> Executor:
         if kind not in self._executors:
             self._executors[kind] = load_executor(kind, self._tile_models if kind == LINK else None)
         return self._executors[kind]
@@ -377,6 +385,54 @@ class Predictor:
             return self.deployment(model, devices[gpu], longest, options, tp=tp, **setup)
 
         return cheapest(deploy, devices, tps, demand)
+
+    def training(self, run: TrainingRun) -> TrainingEstimate:
+        """One training step of a model on the devices of a cluster: time, what it waits for, memory, utilisation.
+
+        >>> llama = known_decoder("meta-llama/Llama-3.1-70B")
+        >>> plan = Plan(dp=8, tp=8, pp=2, micro_batch=1, global_batch=256, sequence_parallel=True, shard="zero1")
+        >>> run = TrainingRun(decoder=llama, cluster=load_cluster("dgx-h100", 16), plan=plan, seq_len=8192)
+        >>> predictor.training(run).mfu
+
+        Args:
+            run: model, cluster, plan, sequence length, framework and precision.
+
+        Raises:
+            ModelError: a plan that does not divide the model or the batch. DeviceError: a cluster of another size than
+                the plan's, or a device that lacks the dtype.
+        """
+        from neusight.distributed.estimate import estimated
+        from neusight.distributed.step import timed
+
+        return estimated(timed([run], self._on_cluster(run.cluster))[0])
+
+    def plans(self, run: TrainingRun, space: Space | None = None, count: int = 5, **options: Any) -> Found:
+        """The fastest plans of a training step that fit the cluster, found among all there are.
+
+        Args:
+            run: the step; of its plan the global batch counts.
+            space: which plans there are; default all that divide model, batch and cluster.
+            count: how many of the best.
+            options: ``progress`` of ``neusight.distributed.search.search``.
+
+        Raises:
+            ModelError: no plan divides model and batch, or none fits.
+        """
+        from neusight.distributed.search import search
+
+        return search(run, self._on_cluster(run.cluster), space, count, **options)
+
+    def _on_cluster(self, cluster: Cluster) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
+        """What answers for kernels on a cluster's devices and for collectives on its links and network."""
+
+        def priced(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
+            if batch.family == "collective":
+                links: Any = self._of_kind(LINK)
+                costs: Costs = links.cost(batch, cluster, Options(), conditions)
+                return costs
+            return self.kernels(batch, device, conditions=conditions)
+
+        return priced
 
     def _priced(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
         return self.kernels(batch, device, conditions=conditions)

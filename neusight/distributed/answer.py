@@ -8,7 +8,7 @@ from typing import Any
 
 from neusight.devices.cluster import Cluster
 from neusight.distributed.training_run import TrainingRun
-from neusight.estimates.estimate import SECONDS_PER_HOUR
+from neusight.serving.answer import HOUR_S
 from neusight.plans.memory import RankMemory
 from neusight.plans.plan import Plan
 from neusight.schedule.run import Run
@@ -97,7 +97,7 @@ class TrainingEstimate:
 
     def hours(self, tokens: float) -> float:
         """Of a run over so many tokens."""
-        return tokens / self.tokens_per_s / SECONDS_PER_HOUR
+        return tokens / self.tokens_per_s / HOUR_S
 
     def gpu_hours(self, tokens: float) -> float:
         """Of all devices over a run of so many tokens."""

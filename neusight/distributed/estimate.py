@@ -14,6 +14,7 @@ from neusight.distributed.stage_times import recomputed_counts, unit_counts
 from neusight.distributed.step import Timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.executors.costs import NORMAL_90, total_of
+from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
 from neusight.plans.memory import RankMemory, Training, memory_of
 from neusight.schedule.run import Run, run
@@ -51,7 +52,7 @@ def estimated(timed: Timed) -> TrainingEstimate:
         **_by_part(timed),
         flop=flop,
         recomputed_flop=again,
-        peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(asked.products or asked.dtype),
+        peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(str(Precision.named(asked.products or asked.dtype))),
         memory=memory(asked),
         energy_j=_energy_j(timed, schedule, counted),
         notes=asked.decoder.notes,
@@ -152,4 +153,4 @@ def _energy_j(timed: Timed, schedule: Run, counted: Iterable[Counted]) -> float 
 
 def training_of(asked: TrainingRun) -> Training:
     """The step as memory asks for it."""
-    return Training(seq_len=asked.seq_len, dtype=asked.dtype, products=asked.products, optimizer=asked.optimizer)
+    return Training(seq_len=asked.seq_len, dtype=asked.dtype, products=str(Precision.named(asked.products)) if asked.products else "", optimizer=asked.optimizer)

@@ -6,6 +6,7 @@ Sources write the same thing in several ways; what each word means stands here, 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +29,7 @@ class ToldRun:
     """What a row says of a run, and ``assumed``: what it leaves out, with the reason for each default.
 
     ``framework`` is a name of ``neusight.workloads.training.frameworks``; ``products`` is ``fp8`` where large products
-    are; ``network_bytes_per_s`` of a node, 0 where nothing is told; ``tokens_per_s`` of each GPU where that was
-    published and no time of a step.
+    are; ``network`` in the words of ``cluster_of``, "" where nothing is told.
     """
 
     source: str
@@ -37,7 +37,7 @@ class ToldRun:
     gpu: str
     num_gpus: int
     per_node: int
-    network_bytes_per_s: float
+    network: str
     framework: str
     plan: Plan
     seq_len: int
@@ -73,7 +73,7 @@ def told_run(row: Row) -> ToldRun:
         gpu=str(said["gpu"]),
         num_gpus=int(said["num_gpus"]),
         per_node=max(1, int(said["num_gpus"]) // nodes),
-        network_bytes_per_s=_network(str(said.get("interconnect", ""))),
+        network=_network(str(said.get("interconnect", "")), max(1, int(said["num_gpus"]) // nodes)),
         framework=framework,
         plan=plan,
         seq_len=int(said["seq_len"]),
@@ -117,7 +117,6 @@ def _plan(said: Row, framework: str) -> tuple[Plan, list[tuple[str, str, str]]]:
     if shard is None:
         raise DataError(f"unknown shard '{said['shard']}' of a run: one of {', '.join(s for s in _SHARDS if s)}")
     recompute, layers, sequence = _recompute(said)
-    megatron = framework.startswith("megatron")
     if framework == "megatron-te" and tp > 1:
         sequence = default("sequence_parallel", True, "recipes of NeMo set it wherever tp is above 1")
     overlap = framework != "megatron-local"
@@ -125,16 +124,27 @@ def _plan(said: Row, framework: str) -> tuple[Plan, list[tuple[str, str, str]]]:
         default("overlap of gradients", overlap, "frameworks since 2023 reduce them beside the backward pass")
     if "recompute" not in said:
         default("recompute", "none", "not told; fused attention keeps no scores")
+    vp = int(said.get("vp", 1))
+    if framework == "megatron-te" and pp > 1 and "vp" not in said:
+        vp = default("vp", int(said["layers"]) // pp, "recipes of NeMo interleave, a layer a chunk")
     plan = Plan(
         dp=dp, tp=tp, pp=pp, cp=cp,
-        ep=int(said.get("ep", 1)), etp=int(said.get("etp", 0)), vp=int(said.get("vp", 1)),
+        ep=int(said.get("ep", 1)), etp=int(said.get("etp", 0)), vp=vp,
         micro_batch=micro, global_batch=int(said.get("global_batch", micro * dp)),
         sequence_parallel=sequence, shard=shard, recompute=recompute, recompute_layers=layers,
         overlap_gradients=overlap, overlap_parameters=overlap and shard != "none",
         overlap_tp=framework == "megatron-te" and tp > 1,
-        gradient_dtype="float32" if megatron or shard == "none" else "bfloat16",
+        gradient_dtype=_gradients(said, framework),
     )  # fmt: skip
     return plan, assumed
+
+
+def _gradients(said: Row, framework: str) -> str:
+    """In which dtype gradients are reduced. FSDP's mixed precision "PURE" of Composer and bfSixteen of fms-fsdp reduce
+    in bfloat16, "DEFAULT" and torchtitan's policy in float32, as Megatron does.
+    """
+    pure = "mode pure" in str(said.get("notes", "")).lower() or "fms-fsdp" in str(said.get("framework", ""))
+    return "bfloat16" if framework == "fsdp" and pure else "float32"
 
 
 def _recompute(said: Row) -> tuple[str, int, bool]:
@@ -151,9 +161,13 @@ def _recompute(said: Row) -> tuple[str, int, bool]:
     raise DataError(f"unknown recompute '{told}' of a run: one of full, selective, none, every second layer")
 
 
-def _network(told: str) -> float:
-    """Bytes a second of a node's network from words such as "1600 Gbps RoCE per node" or "8x200Gb/s HDR IB"."""
-    import re
-
+def _network(told: str, per_node: int) -> str:
+    """Words for ``cluster_of`` from those such as "1600 Gbps RoCE per node" or "8x200Gb/s HDR IB per node"."""
     found = re.search(r"(?:(\d+)\s*x\s*)?(\d+)\s*(?:gbps|gb/s)", told.lower())
-    return int(found[1] or 1) * int(found[2]) * 1e9 / 8.0 if found else 0.0
+    if not found:
+        return ""
+    # A node's rate is that of its adapters together, one a device unless it tells how many.
+    count = int(found[1] or per_node)
+    each = float(found[2]) if found[1] else float(found[2]) / count
+    kind = next((kind for kind in ("roce", "efa", "ethernet") if kind in told.lower()), "infiniband")
+    return f"{count} x {each:g}Gb/s {kind}"
