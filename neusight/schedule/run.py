@@ -28,6 +28,7 @@ class Run:
         graph: tasks.
         starts_s: of tasks.
         ends_s: of tasks.
+        critical: of each task, how much later the step ends for a second that the task takes longer.
     """
 
     pipeline: Pipeline
@@ -40,6 +41,7 @@ class Run:
     graph: Graph
     starts_s: np.ndarray
     ends_s: np.ndarray
+    critical: np.ndarray
 
     @property
     def bubble(self) -> float:
@@ -50,14 +52,14 @@ class Run:
 def step_s(pipeline: Pipeline, times: StepTimes, contention: np.ndarray | float = 0.0) -> np.ndarray:
     """How long steps of the same order take, shape (plans,).
 
-    Arguments and errors as for ``run``; ``contention`` may be one a plan.
+    Arguments and errors as for ``simulate``; ``contention`` may be one a plan.
     """
     _check(contention)
     graph = graph_of(pipeline)
     return graph.ends_s(_seconds(graph, pipeline, times), contention).max(axis=0)
 
 
-def run(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> Run:
+def simulate(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> Run:
     """A step, simulated.
 
     Sends do not wait for their receivers; a rank's collectives among replicas follow each other in one stream, and all
@@ -79,8 +81,8 @@ def run(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> Run:
         raise ModelError(f"times of {by_plan.shape[1]} plans for one run: give those of one, or ask for step_s")
     seconds = by_plan[:, 0]
     ends = graph.ends_s(seconds, contention)
-    slopes = _by_part(graph, pipeline, graph.slopes(seconds, ends, contention))
-    starts = ends[graph.after].max(axis=0)
+    critical = graph.slopes(seconds, ends, contention)
+    slopes = _by_part(graph, pipeline, critical)
     return Run(
         pipeline=pipeline,
         step_s=float(ends.max()),
@@ -88,8 +90,9 @@ def run(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> Run:
         slopes=slopes,
         path_s=times.seconds_along(slopes),
         graph=graph,
-        starts_s=starts,
+        starts_s=ends[graph.after].max(axis=0),
         ends_s=ends[:-1],
+        critical=critical,
     )
 
 

@@ -215,10 +215,10 @@ class _Step:
 
     def _optimize(self, rank: _Rank, together: int) -> None:
         own = rank.last[_COPY if self.of.offload else _COMMUNICATION]
+        all_there = self._add(rank, _COMPUTE, ("barrier", rank.number, *self.whole, NOTHING), together, own)
         for chunk in range(self.of.vp):
-            stage = self._stage(rank, chunk)
-            where = stage, self.of.pieces, NOTHING
-            done = self._add(rank, _HOST if self.of.offload else _COMPUTE, ("optimizer", *where), together, own)
+            where = self._stage(rank, chunk), *self.whole, NOTHING
+            done = self._add(rank, _HOST if self.of.offload else _COMPUTE, ("optimizer", *where), own=all_there)
             if self.of.offload:
                 done = self._add(rank, _COPY, ("to_device", *where), own=done)
             if self.of.gathers == "after":
