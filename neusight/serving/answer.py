@@ -120,7 +120,7 @@ def answer(deployment: Deployment, load: Load) -> ServingEstimate:
         ModelError: the model does not fit. LoadError: a load that makes no sense, or a request that cannot run.
     """
     share, limits, times = deployment.share_of(load), deployment.limits, deployment.tables
-    run = simulate(share, limits, times)
+    run = simulate(share, limits, times, deployment.engine.request_s)
     passes = sampled(deployment, run)
     factor = passes.doubt
     opened = isinstance(share, Open | Trace)

@@ -110,7 +110,7 @@ class Offline:
 
 @dataclass(frozen=True, kw_only=True)
 class Closed:
-    """``concurrency`` clients: each sends its next request the moment that the last one is answered."""
+    """``concurrency`` clients: each sends its next request when the last one is answered."""
 
     concurrency: int
     number: int

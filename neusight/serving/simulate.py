@@ -44,15 +44,21 @@ class StepTimes(Protocol):
         """
 
 
-def simulate(load: Load, limits: Limits, times: StepTimes) -> Run:
+def simulate(load: Load, limits: Limits, times: StepTimes, between_s: float = 0.0) -> Run:
     """Serve a load with one engine until the last request is done.
+
+    Args:
+        load: what is served.
+        limits: of the engine.
+        times: of its passes.
+        between_s: from the end of an answer until the next request of its client is there [s].
 
     Raises:
         LoadError: a load that makes no sense, or a request that the engine cannot run even alone.
     """
     requests = load.requests()
     limits.check(requests)
-    engine = _Engine(requests, limits, times)
+    engine = _Engine(requests, limits, times, between_s)
     while engine.advance():
         pass
     return engine.run(requests, limits, opened=requests.concurrency is None and requests.arrival_s[-1] > 0)
@@ -70,8 +76,8 @@ class _Engine:
     block, is its ``phase`` and never changes.
     """
 
-    def __init__(self, requests: Requests, limits: Limits, times: StepTimes) -> None:
-        self.pass_s = times.pass_s
+    def __init__(self, requests: Requests, limits: Limits, times: StepTimes, between_s: float) -> None:
+        self.pass_s, self.between_s = times.pass_s, between_s
         self.prompts_apart = limits.scheduler.prompts_apart
         self.reserved = limits.scheduler.reserved_output
         self.max_seqs, self.chunked = limits.max_num_seqs, limits.chunked_prefill
@@ -319,7 +325,7 @@ class _Engine:
         self.blocks_at_end -= self.final_blocks[request]
         self.finish_s[request] = self.time_s
         if len(self.arrival_s) < len(self.prompt):
-            self.arrival_s.append(self.time_s)
+            self.arrival_s.append(self.time_s + self.between_s)
 
     def phase(self, request: int) -> int:
         return (self.joined[request] - self.target[request] + self.cached[request]) % self.block

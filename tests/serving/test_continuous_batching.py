@@ -129,6 +129,16 @@ def test_one_client_gets_static_batches_of_one_after_each_other() -> None:
     assert run.arrival_s == pytest.approx(np.cumsum([0.0, *alone_s[:-1]]), rel=1e-12)
 
 
+def test_a_client_that_takes_its_time_sends_later() -> None:
+    load = Closed(concurrency=1, number=20, isl=100, osl=30)
+    plain, slow = (simulate(load, UNLIMITED, TIMES, between_s) for between_s in (0.0, 0.5))
+    assert slow.e2e_s.mean == pytest.approx(plain.e2e_s.mean)
+    assert slow.makespan_s == pytest.approx(plain.makespan_s + 19 * 0.5)
+    many = simulate(Closed(concurrency=12, number=100, isl=PROMPTS, osl=ANSWERS), UNLIMITED, TIMES, 0.05)
+    assert (np.diff(many.arrival_s) >= 0).all()
+    assert np.sort(many.arrival_s[12:]) == pytest.approx(np.sort(many.finish_s)[:88] + 0.05)
+
+
 def test_a_closed_load_keeps_as_many_present_as_there_are_clients() -> None:
     run = simulate(Closed(concurrency=12, number=100, isl=PROMPTS, osl=ANSWERS), UNLIMITED, TIMES)
     inside = np.linspace(0, np.sort(run.finish_s)[-12], 200)[1:-1]
