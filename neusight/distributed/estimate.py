@@ -17,7 +17,7 @@ from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
 from neusight.plans.memory import RankMemory, Training, memory_of
-from neusight.schedule.run import Run, run
+from neusight.schedule.run import Run, simulate
 from neusight.schedule.timeline import COMPOSITION_SPREAD
 from neusight.serving.power import shipped_power
 from neusight.workloads.training.recompute import recomputed
@@ -37,7 +37,7 @@ def estimated(timed: Timed) -> TrainingEstimate:
         ModelError: no such order of passes.
     """
     asked = timed.run
-    schedule = run(timed.pipeline, timed.times, timed.contention)
+    schedule = simulate(timed.pipeline, timed.times, timed.contention)
     counted = list(_counted(timed))
     flop, again = _flop(timed)
     errors = errors_of(schedule, counted)
