@@ -404,7 +404,7 @@ class Predictor:
         from neusight.distributed.estimate import estimated
         from neusight.distributed.step import timed
 
-        return estimated(timed([run], self._on_cluster(run.cluster))[0])
+        return estimated(timed([run], self.on_cluster(run.cluster))[0])
 
     def plans(self, run: TrainingRun, space: Space | None = None, count: int = 5, **options: Any) -> Found:
         """The fastest plans of a training step that fit the cluster, found among all there are.
@@ -420,9 +420,9 @@ class Predictor:
         """
         from neusight.distributed.search import search
 
-        return search(run, self._on_cluster(run.cluster), space, count, **options)
+        return search(run, self.on_cluster(run.cluster), space, count, **options)
 
-    def _on_cluster(self, cluster: Cluster) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
+    def on_cluster(self, cluster: Cluster) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
         """What answers for kernels on a cluster's devices and for collectives on its links and network."""
 
         def priced(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:

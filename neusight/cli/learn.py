@@ -96,13 +96,17 @@ def train(
 def fit(
     data: Annotated[Path | None, typer.Option(help="Folder of data sets; default: $NEUSIGHT_DATA.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File to write; default: physics.json, links.json or engines.json.")
+        Path | None,
+        typer.Option(help="File to write; default: physics.json, links.json, engines.json or training.json."),
     ] = None,
     links: Annotated[
         bool, typer.Option("--links", help="The constants of collectives instead, without each architecture too.")
     ] = False,
     engines: Annotated[
         bool, typer.Option("--engines", help="The constants of serving engines instead, from measured runs.")
+    ] = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="What kernels take in training steps instead, from measured steps.")
     ] = False,
     hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
     rows: Annotated[int, typer.Option(min=10, max=100_000, help="Of each device and kind of kernel, at most.")] = 100,
@@ -120,7 +124,12 @@ def fit(
     - `neusight fit --links --out tile_models/links.json`
 
     - `neusight fit --engines --out tile_models/engines.json`
+
+    - `neusight fit --training --out tile_models/training.json`
     """
+    if training:
+        _fit_training(data, out or Path("training.json"), form)
+        return
     if engines:
         _fit_engines(data, out or Path("engines.json"), form)
         return
@@ -167,6 +176,24 @@ def _fit_engines(data: Path | None, out: Path, form: str) -> None:
             line(f"{era}: mean error {found.error:.1%} on {found.cells:,} cells of {', '.join(found.gpus)}")
 
     rows = [{"engine": era, **found.values} for era, found in fitted.engines.items()]
+    Output(form).data(rows, rows, human)
+
+
+def _fit_training(data: Path | None, out: Path, form: str) -> None:
+    from neusight.cli.output import Output, line, tasks
+    from neusight.learn.training_steps import fit_training
+    from neusight.paths import data_dir
+
+    with tasks() as report:
+        fitted = fit_training(data if data is not None else data_dir(), report)
+    fitted.save(out)
+
+    def human() -> None:
+        line(f"{fitted.rows} steps of {', '.join(fitted.gpus)}: mean error {fitted.error:.1%}")
+        for gpu, found in fitted.left_out.items():
+            line(f"without steps of {gpu}: {found['mean']:.1%}, worst source {found['worst_source']:.1%}")
+
+    rows = [{"factor": name, "value": v, "deviation": fitted.deviations[name]} for name, v in fitted.values.items()]
     Output(form).data(rows, rows, human)
 
 

@@ -9,6 +9,7 @@ from math import exp, hypot, sqrt
 import numpy as np
 
 from neusight.distributed.answer import TrainingEstimate
+from neusight.distributed.factors import shipped_factors
 from neusight.distributed.priced import PartTime
 from neusight.distributed.stage_times import recomputed_counts, unit_counts
 from neusight.distributed.step import Timed
@@ -18,7 +19,6 @@ from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
 from neusight.plans.memory import RankMemory, Training, memory_of
 from neusight.schedule.run import Run, simulate
-from neusight.schedule.timeline import COMPOSITION_SPREAD
 from neusight.serving.power import shipped_power
 from neusight.workloads.training.recompute import recomputed
 
@@ -38,9 +38,9 @@ def estimated(timed: Timed) -> TrainingEstimate:
     """
     asked = timed.run
     schedule = simulate(timed.pipeline, timed.times, timed.contention)
-    counted = list(_counted(timed))
+    parts = list(counted(timed))
     flop, again = _flop(timed)
-    errors = errors_of(schedule, counted)
+    errors = errors_of(schedule, parts)
     factor = exp(NORMAL_90 * total_of(errors))
     return TrainingEstimate(
         run=asked,
@@ -54,7 +54,7 @@ def estimated(timed: Timed) -> TrainingEstimate:
         recomputed_flop=again,
         peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(str(Precision.named(asked.products or asked.dtype))),
         memory=memory(asked),
-        energy_j=_energy_j(timed, schedule, counted),
+        energy_j=_energy_j(timed, schedule, parts),
         notes=asked.decoder.notes,
     )
 
@@ -64,13 +64,13 @@ def memory(asked: TrainingRun) -> tuple[RankMemory, ...]:
     return memory_of(asked.decoder, asked.plan, training_of(asked), asked.cluster.device)
 
 
-def errors_of(schedule: Run, counted: Iterable[Counted]) -> dict[str, float]:
+def errors_of(schedule: Run, parts: Iterable[Counted]) -> dict[str, float]:
     """Source → standard deviation as a share of the step.
 
     Each source counts by the seconds that it has on the critical path: kernels' common error and their own, that of
     links, and that of a step as the sum of its parts.
     """
-    listed = list(counted)
+    listed = list(parts)
     kernels = [(t, n) for t, n in listed if not t.part.group]
     collectives = [(t, n) for t, n in listed if t.part.group]
     computing = sum(schedule.path_s[name] for name in COMPUTING)
@@ -83,21 +83,21 @@ def errors_of(schedule: Run, counted: Iterable[Counted]) -> dict[str, float]:
         "device": (1.0 - share) * computing * shared,
         "kernel": (1.0 - share) * computing * own,
         "links": linked,
-        "composition": schedule.step_s * COMPOSITION_SPREAD,
+        "composition": schedule.step_s * shipped_factors().spread,
     }
     return {source: size / schedule.step_s for source, size in found.items() if size}
 
 
-def _relative(counted: Iterable[Counted]) -> tuple[float, float]:
+def _relative(parts: Iterable[Counted]) -> tuple[float, float]:
     """Standard deviations of the log of a sum of parts: what they share, and what each has of its own."""
-    rows = np.array([(n * t.latency_s, t.spread, t.own_spread) for t, n in counted]).reshape(-1, 3)
+    rows = np.array([(n * t.latency_s, t.spread, t.own_spread) for t, n in parts]).reshape(-1, 3)
     total = rows[:, 0].sum()
     if not total:
         return 0.0, 0.0
     return float(rows[:, 0] @ rows[:, 1]) / total, sqrt(float(np.square(rows[:, 0] * rows[:, 2]).sum())) / total
 
 
-def _counted(timed: Timed) -> Iterator[Counted]:
+def counted(timed: Timed) -> Iterator[Counted]:
     """Every part of a step with its runs on a rank of each stage together."""
     plan = timed.run.plan
     again = recomputed_counts(timed.staged, plan)
@@ -119,7 +119,7 @@ def _by_part(timed: Timed) -> dict[str, dict[str, float] | dict[str, str]]:
     """What each kind of part takes of a step on an average rank, and what limits it."""
     seconds: Counter[str] = Counter()
     limiters: dict[str, str] = {}
-    for time, runs in _counted(timed):
+    for time, runs in counted(timed):
         seconds[time.part.what] += runs * time.latency_s / timed.run.plan.pp
         limiters.setdefault(time.part.what, time.limiter)
     return {"parts_s": dict(seconds.most_common()), "limiters": limiters}
@@ -140,17 +140,22 @@ def _flop(timed: Timed) -> tuple[float, float]:
     return ranks * needed, ranks * again
 
 
-def _energy_j(timed: Timed, schedule: Run, counted: Iterable[Counted]) -> float | None:
+def _energy_j(timed: Timed, schedule: Run, parts: Iterable[Counted]) -> float | None:
     """Of all boards in a step: what their kernels take at least, and what they draw all the time."""
     power = shipped_power()
     if power is None:
         return None
     device, plan = timed.run.cluster.device, timed.run.plan
-    kernels_j = sum(n * t.energy_j for t, n in counted) / plan.pp
+    kernels_j = sum(n * t.energy_j for t, n in parts) / plan.pp
     each = power.energy_j(device, np.array([kernels_j]), np.array([schedule.step_s]))
     return float(each[0]) * timed.run.cluster.devices
 
 
 def training_of(asked: TrainingRun) -> Training:
     """The step as memory asks for it."""
-    return Training(seq_len=asked.seq_len, dtype=asked.dtype, products=str(Precision.named(asked.products)) if asked.products else "", optimizer=asked.optimizer)
+    return Training(
+        seq_len=asked.seq_len,
+        dtype=asked.dtype,
+        products=str(Precision.named(asked.products)) if asked.products else "",
+        optimizer=asked.optimizer,
+    )

@@ -8,12 +8,14 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.distributed.factors import Factors
 from neusight.executors.costs import Costs
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.distinct import concatenated
 from neusight.kernels.families import KernelBatch
 from neusight.laws.power import sustained_clock
 from neusight.schedule.timeline import share_power
+from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.units import Part, Pass, Unit, Units
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
@@ -104,7 +106,9 @@ class PricedWork:
     beside: tuple[PartTime, ...]
 
 
-def price(many: Sequence[Work], device: DeviceSpec, pricer: Pricer, variant: str = "") -> list[PricedWork]:
+def price(
+    many: Sequence[Work], device: DeviceSpec, pricer: Pricer, framework: Framework, factors: Factors
+) -> list[PricedWork]:
     """Times of several ranks' work, each family of kernels asked once for all.
 
     Kernels follow each other in a stream that the host keeps filled, and share the device's power budget rank by rank.
@@ -113,7 +117,8 @@ def price(many: Sequence[Work], device: DeviceSpec, pricer: Pricer, variant: str
         many: work of one rank each, such as those of several plans.
         device: that runs them.
         pricer: answers for kernels and collectives.
-        variant: of attention's kernels, as ``Conditions.variant``.
+        framework: whose kernels run.
+        factors: what they take in a step over what they take by themselves.
 
     Raises:
         DeviceError: the device lacks a dtype. CoverageError: no rule for a kernel.
@@ -124,14 +129,17 @@ def price(many: Sequence[Work], device: DeviceSpec, pricer: Pricer, variant: str
     for number, part in enumerate(flat):
         families.setdefault(part.batch.family, []).append(number)
     costs = {
-        family: _asked([flat[n].batch for n in numbers], device, pricer, variant)
+        family: _asked([flat[n].batch for n in numbers], device, pricer, framework.attention_variant)
         for family, numbers in families.items()
     }
     row = {number: at for numbers in families.values() for at, number in enumerate(numbers)}
     found, start = [], 0
     for work, parts in zip(many, listed, strict=True):
         places = range(start, start + len(parts))
-        times = _times(parts, [row[place] for place in places], costs)
+        times = [
+            replace(t, latency_s=t.latency_s * factors.of(t.part, framework))
+            for t in _times(parts, [row[place] for place in places], costs)
+        ]
         units = _priced(work.units, times)
         found.append(PricedWork(units=units, beside=tuple(times[len(times) - len(work.beside) :])))
         start += len(parts)

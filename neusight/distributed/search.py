@@ -15,6 +15,7 @@ import numpy as np
 
 from neusight.distributed.answer import TrainingEstimate
 from neusight.distributed.estimate import estimated, memory
+from neusight.distributed.factors import shipped_factors
 from neusight.distributed.priced import Pricer, Work, price
 from neusight.distributed.space import Space, plans_in
 from neusight.distributed.stage_times import Exchanged, UnitSeconds
@@ -130,7 +131,7 @@ def _unit_seconds(asked: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> 
         for local, plan in first.items()
     ]
     framework = asked.framework
-    works = price([Work(units=units) for units in placed], asked.cluster.device, pricer, framework.attention_variant)
+    works = price([Work(units=units) for units in placed], asked.cluster.device, pricer, framework, shipped_factors())
     found: dict[Key, list[UnitSeconds]] = {}
     for local, work in zip(first, works, strict=True):
         units = [Exchanged(priced=unit, collectives=()) for unit, _ in work.units.counted()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from neusight.distributed.exchanges import contention, exchanged, replica_groups, sent
+from neusight.distributed.factors import Factors, shipped_factors
 from neusight.distributed.priced import PartTime, PricedWork, Pricer, Work, price
 from neusight.distributed.stage_times import Exchanged, Staged, step_times
 from neusight.distributed.training_run import TrainingRun
@@ -102,15 +103,20 @@ class Timed:
         return contention(self.run.cluster.device, self.run.plan, self.run.placement)
 
 
-def timed(runs: Sequence[TrainingRun], pricer: Pricer) -> list[Timed]:
+def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None = None) -> list[Timed]:
     """Times of several runs of one framework on one cluster, all their kernels asked at once.
+
+    Args:
+        runs: the questions.
+        pricer: answers for kernels and collectives.
+        factors: of kernels in steps; default those that ship.
 
     Raises:
         ModelError, DeviceError: as ``Rank.of`` and ``price``.
     """
     ranks = [Rank.of(run) for run in runs]
     cluster, framework = runs[0].cluster, runs[0].framework
-    priced = price([rank.work for rank in ranks], cluster.device, pricer, framework.attention_variant)
+    priced = price([rank.work for rank in ranks], cluster.device, pricer, framework, factors or shipped_factors())
     found = []
     for rank, work in zip(ranks, priced, strict=True):
         staged = rank.staged(work)

@@ -47,7 +47,7 @@ def evaluate_training(
     Raises:
         DataError: no such file, a foreign file, or no row left.
     """
-    records = _records(Path(path))
+    records = records_of(Path(path))
     rows: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
     assumed: Counter[tuple[str, str, str]] = Counter()
@@ -98,7 +98,7 @@ def _cluster(told: ToldRun) -> Cluster:
     return cluster_of(told.gpu, told.per_node, nodes, told.network if nodes > 1 else "")
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
+def records_of(path: Path) -> list[dict[str, Any]]:
     """Rows of a parquet or CSV file."""
     if path.suffix == ".csv":
         import pandas as pd

@@ -99,6 +99,8 @@ def _framework(said: Row) -> str:
         return "megatron-local"
     if "torchtitan" in name:
         return "torchtitan"
+    if "llm-foundry" in name or "composer" in name:
+        return "composer"
     return "fsdp" if "fsdp" in name else "megatron-te"
 
 
@@ -144,7 +146,7 @@ def _gradients(said: Row, framework: str) -> str:
     in bfloat16, "DEFAULT" and torchtitan's policy in float32, as Megatron does.
     """
     pure = "mode pure" in str(said.get("notes", "")).lower() or "fms-fsdp" in str(said.get("framework", ""))
-    return "bfloat16" if framework == "fsdp" and pure else "float32"
+    return "bfloat16" if framework in ("fsdp", "composer") and pure else "float32"
 
 
 def _recompute(said: Row) -> tuple[str, int, bool]:

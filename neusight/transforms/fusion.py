@@ -281,7 +281,9 @@ def _outputs(before: Workload, graph: _Graph, group: _Group) -> dict[int, int]:
 
 def _bytes(node: Node, which: str) -> int:
     """Of the kernel that is generated for a node."""
-    return max((getattr(kernel, which) for kernel in (node.kernels if _is_masked(node) else node.kernels[:1])), default=0)
+    return max(
+        (getattr(kernel, which) for kernel in (node.kernels if _is_masked(node) else node.kernels[:1])), default=0
+    )
 
 
 def _shares(before: Workload, references: Sequence[Reference], total: int) -> dict[int, int]:

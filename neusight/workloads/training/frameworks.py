@@ -16,6 +16,7 @@ class Framework:
     Attributes:
         attention: ``flash`` in one kernel, or ``unfused``: products, softmax and dropout over written-out scores.
         attention_variant: library of flash attention, as ``Conditions.variant`` names it.
+        attention_generation: 1 for FlashAttention before its second version, which split work otherwise.
         context: how ranks that share sequences bring keys together: ``ring`` passes them on beside the attention of
             the ones before, ``gather`` gathers them first.
         joined: query, key and value lie in one matrix, gate and up as well; else each is a product of its own.
@@ -44,6 +45,7 @@ class Framework:
     name: str
     attention: Literal["flash", "unfused"] = "flash"
     attention_variant: str = "fa2"
+    attention_generation: int = 2
     context: Literal["ring", "gather"] = "ring"
     joined: bool = True
     activation: Literal["fused", "eager"] = "fused"
@@ -114,11 +116,14 @@ _COMPILED = replace(
 """The same with each block, and the loss, through ``torch.compile``: pointwise operators and norms are fused (Ansel et
 al. 2024, PyTorch 2, section 4)."""
 _FSDP = Framework(name="fsdp", activation="eager", rotary="complex")
-"""Models in plain PyTorch under ``FullyShardedDataParallel``: llm-foundry's MPT (``Wqkv`` in one, FlashAttention,
-reentrant or complete checkpoints) and fms-fsdp's Llama (SDPA, ``F.silu(wg) * w1``), neither compiled."""
+"""Models in plain PyTorch under ``FullyShardedDataParallel``, such as fms-fsdp's Llama (SDPA, ``F.silu(wg) * w1``), not
+compiled."""
+_COMPOSER = replace(_FSDP, name="composer", attention_generation=1)
+"""llm-foundry's MPT in Composer, until the end of 2023: ``Wqkv`` in one, FlashAttention in Triton (``attn_impl:
+triton``), reentrant or complete checkpoints."""
 
 FRAMEWORKS: dict[str, Framework] = {
-    framework.name: framework for framework in (_MEGATRON, _MEGATRON_LOCAL, _TORCHTITAN, _COMPILED, _FSDP)
+    framework.name: framework for framework in (_MEGATRON, _MEGATRON_LOCAL, _TORCHTITAN, _COMPILED, _FSDP, _COMPOSER)
 }
 """By name."""
 

@@ -1,0 +1,104 @@
+"""What kernels take in a training step over what they take by themselves: fitted to measured steps, by kind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from neusight.errors import ArtifactError
+from neusight.laws.constants import with_values
+from neusight.laws.training_constants import StepPhysics
+from neusight.paths import read_json, tile_models_dir
+from neusight.schedule.timeline import COMPOSITION_SPREAD
+from neusight.workloads.training.frameworks import Framework
+from neusight.workloads.training.units import Part
+
+FILE = "training.json"
+PROTOCOL = 1
+NARROW = ("fp8", "float8")
+TERMS = ("products", "narrow_products", "attention", "attention_backward", "rest", "collectives", "exchanges")
+"""Kinds of which a part is one; factors of the first FlashAttention come on top."""
+
+
+def kind_of(part: Part) -> str:
+    """The kind of a part, one of ``TERMS``."""
+    family = part.batch.family
+    if part.group:
+        return "exchanges" if part.group in ("dp", "pp") else "collectives"
+    if family in ("gemm", "grouped_gemm", "moe"):
+        return "narrow_products" if str(part.batch["dtype"][0]) in NARROW else "products"
+    if family == "attention":
+        return "attention_backward" if str(part.batch["op"][0]) == "backward" else "attention"
+    return "rest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factors:
+    """What ``neusight fit --training`` found, or what is thought before any step is looked at.
+
+    ``values`` by name (``step.products``) with ``deviations`` of their logarithms; ``spread`` is the standard deviation
+    of the logarithm of steps on a GPU whose steps were left out, ``left_out`` the mean errors there, by GPU.
+    """
+
+    values: dict[str, float]
+    deviations: dict[str, float]
+    spread: float
+    left_out: dict[str, dict[str, float]]
+    gpus: list[str]
+    rows: int
+    error: float
+    data: dict[str, str]
+    protocol: int = PROTOCOL
+
+    @property
+    def physics(self) -> StepPhysics:
+        """The constants.
+
+        Raises:
+            ArtifactError: a constant that this version does not have.
+        """
+        try:
+            return with_values(StepPhysics(), self.values)
+        except KeyError as error:
+            raise ArtifactError(
+                f"{FILE} has a constant {error} that this version lacks: neusight fit --training"
+            ) from None
+
+    def of(self, part: Part, framework: Framework) -> float:
+        """By what the time of a part is multiplied."""
+        step, kind = self.physics.step, kind_of(part)
+        factor = float(getattr(step, kind))
+        if framework.attention_generation == 1 and kind == "attention":
+            return factor * step.first_attention
+        if framework.attention_generation == 1 and kind == "attention_backward":
+            return factor * step.first_attention_backward
+        return factor
+
+    def save(self, path: Path) -> None:
+        """Write as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+PRIOR = Factors(values={}, deviations={}, spread=COMPOSITION_SPREAD, left_out={}, gpus=[], rows=0, error=0.0, data={})
+"""Before any step was looked at."""
+
+
+@lru_cache(maxsize=4)
+def shipped_factors(tile_models: Path | None = None) -> Factors:
+    """Those beside the tile models; ``PRIOR`` where there are none.
+
+    Raises:
+        ArtifactError: a file that is damaged or of another protocol.
+    """
+    path = (tile_models or tile_models_dir()) / FILE
+    if not path.is_file():
+        return PRIOR
+    try:
+        found = Factors(**read_json(path))
+    except TypeError as error:
+        raise ArtifactError(f"{path} is damaged ({error}): neusight fit --training --out {path}") from None
+    if found.protocol != PROTOCOL:
+        raise ArtifactError(f"{path} is of protocol {found.protocol}, not {PROTOCOL}: neusight fit --training")
+    return found
