@@ -9,7 +9,7 @@ from math import exp, hypot, sqrt
 import numpy as np
 
 from neusight.distributed.answer import TrainingEstimate
-from neusight.distributed.factors import shipped_factors
+from neusight.distributed.factors import kind_of, shipped_factors
 from neusight.distributed.priced import PartTime
 from neusight.distributed.stage_times import recomputed_counts, unit_counts
 from neusight.distributed.step import Timed
@@ -67,8 +67,9 @@ def memory(asked: TrainingRun) -> tuple[RankMemory, ...]:
 def errors_of(schedule: Run, parts: Iterable[Counted]) -> dict[str, float]:
     """Source → standard deviation as a share of the step.
 
-    Each source counts by the seconds that it has on the critical path: kernels' common error and their own, that of
-    links, and that of a step as the sum of its parts.
+    Each source counts by the seconds that it has on the critical path: what a device's kernels have in common, what each
+    has of its own, links, and the step as the sum of its parts. What kernels have in common on a device is that of its
+    products: of other kinds the steps that factors were fitted to tell more than kernels by themselves.
     """
     listed = list(parts)
     kernels = [(t, n) for t, n in listed if not t.part.group]
@@ -77,7 +78,8 @@ def errors_of(schedule: Run, parts: Iterable[Counted]) -> dict[str, float]:
     inside = [(t, n) for t, n in collectives if t.part.group != "dp"]
     kernels_s, inside_s = (sum(n * t.latency_s for t, n in some) for some in (kernels, inside))
     share = inside_s / (kernels_s + inside_s) if inside_s else 0.0
-    shared, own = _relative(kernels)
+    _, own = _relative(kernels)
+    shared, _ = _relative([(t, n) for t, n in kernels if kind_of(t.part) in ("products", "narrow_products")])
     linked = (share * computing + schedule.step_s - computing) * hypot(*_relative(collectives))
     found = {
         "device": (1.0 - share) * computing * shared,
@@ -94,7 +96,7 @@ def _relative(parts: Iterable[Counted]) -> tuple[float, float]:
     total = rows[:, 0].sum()
     if not total:
         return 0.0, 0.0
-    return float(rows[:, 0] @ rows[:, 1]) / total, sqrt(float(np.square(rows[:, 0] * rows[:, 2]).sum())) / total
+    return float(rows[:, 0] @ rows[:, 1] / total), sqrt(float(np.square(rows[:, 0] * rows[:, 2]).sum())) / float(total)
 
 
 def counted(timed: Timed) -> Iterator[Counted]:
