@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from neusight.devices.cluster import Cluster
     from neusight.distributed.answer import TrainingEstimate
+    from neusight.distributed.factors import Factors
     from neusight.distributed.search import Found
     from neusight.distributed.space import Space
     from neusight.distributed.training_run import TrainingRun
@@ -386,7 +387,7 @@ class Predictor:
 
         return cheapest(deploy, devices, tps, demand)
 
-    def training(self, run: TrainingRun) -> TrainingEstimate:
+    def training(self, run: TrainingRun, factors: Factors | None = None) -> TrainingEstimate:
         """One training step of a model on the devices of a cluster: time, what it waits for, memory, utilisation.
 
         >>> llama = known_decoder("meta-llama/Llama-3.1-70B")
@@ -396,6 +397,7 @@ class Predictor:
 
         Args:
             run: model, cluster, plan, sequence length, framework and precision.
+            factors: what kernels take in steps; default those that ship.
 
         Raises:
             ModelError: a plan that does not divide the model or the batch. DeviceError: a cluster of another size than
@@ -404,7 +406,7 @@ class Predictor:
         from neusight.distributed.estimate import estimated
         from neusight.distributed.step import timed
 
-        return estimated(timed([run], self.on_cluster(run.cluster))[0])
+        return estimated(timed([run], self.on_cluster(run.cluster), factors)[0])
 
     def plans(self, run: TrainingRun, space: Space | None = None, count: int = 5, **options: Any) -> Found:
         """The fastest plans of a training step that fit the cluster, found among all there are.

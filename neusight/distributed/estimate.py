@@ -9,7 +9,7 @@ from math import exp, hypot, sqrt
 import numpy as np
 
 from neusight.distributed.answer import TrainingEstimate
-from neusight.distributed.factors import kind_of, shipped_factors
+from neusight.distributed.factors import kind_of
 from neusight.distributed.priced import PartTime
 from neusight.distributed.stage_times import recomputed_counts, unit_counts
 from neusight.distributed.step import Timed
@@ -40,7 +40,7 @@ def estimated(timed: Timed) -> TrainingEstimate:
     schedule = simulate(timed.pipeline, timed.times, timed.contention)
     parts = list(counted(timed))
     flop, again = _flop(timed)
-    errors = errors_of(schedule, parts)
+    errors = errors_of(schedule, parts, timed.factors.spread)
     factor = exp(NORMAL_90 * total_of(errors))
     return TrainingEstimate(
         run=asked,
@@ -64,7 +64,7 @@ def memory(asked: TrainingRun) -> tuple[RankMemory, ...]:
     return memory_of(asked.decoder, asked.plan, training_of(asked), asked.cluster.device)
 
 
-def errors_of(schedule: Run, parts: Iterable[Counted]) -> dict[str, float]:
+def errors_of(schedule: Run, parts: Iterable[Counted], composition: float) -> dict[str, float]:
     """Source → standard deviation as a share of the step.
 
     Each source counts by the seconds that it has on the critical path: what a device's kernels have in common, what each
@@ -85,7 +85,7 @@ def errors_of(schedule: Run, parts: Iterable[Counted]) -> dict[str, float]:
         "device": (1.0 - share) * computing * shared,
         "kernel": (1.0 - share) * computing * own,
         "links": linked,
-        "composition": schedule.step_s * shipped_factors().spread,
+        "composition": schedule.step_s * composition,
     }
     return {source: size / schedule.step_s for source, size in found.items() if size}
 

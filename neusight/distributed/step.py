@@ -91,6 +91,7 @@ class Timed:
     staged: Staged
     pipeline: Pipeline
     times: StepTimes
+    factors: Factors
 
     @property
     def run(self) -> TrainingRun:
@@ -114,15 +115,16 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     Raises:
         ModelError, DeviceError: as ``Rank.of`` and ``price``.
     """
+    factors = factors or shipped_factors()
     ranks = [Rank.of(run) for run in runs]
     cluster, framework = runs[0].cluster, runs[0].framework
-    priced = price([rank.work for rank in ranks], cluster.device, pricer, framework, factors or shipped_factors())
+    priced = price([rank.work for rank in ranks], cluster.device, pricer, framework, factors)
     found = []
     for rank, work in zip(ranks, priced, strict=True):
         staged = rank.staged(work)
         times, pieces = step_times(staged, rank.run.plan, framework)
         pipeline = Pipeline.of(rank.run.plan, pieces)
-        found.append(Timed(rank=rank, staged=staged, pipeline=pipeline, times=times))
+        found.append(Timed(rank=rank, staged=staged, pipeline=pipeline, times=times, factors=factors))
     return found
 
 

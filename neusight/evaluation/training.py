@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from neusight.workloads.training.frameworks import framework_named
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
+    from neusight.distributed.factors import Factors
 
 BY = ("source", "gpu", "model", "dtype", "num_gpus")
 USUAL_CLUSTERS = {"a100-sxm-80gb": "dgx-a100", "a100-sxm-40gb": "dgx-a100", "h100-sxm-80gb": "dgx-h100"}
@@ -27,7 +28,12 @@ USUAL_CLUSTERS = {"a100-sxm-80gb": "dgx-a100", "a100-sxm-40gb": "dgx-a100", "h10
 
 
 def evaluate_training(
-    path: Path, predictor: Predictor, progress: Callable[[int, int], None] | None = None
+    path: Path,
+    predictor: Predictor,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    factors: Factors | None = None,
+    gpus: Collection[str] = (),
 ) -> dict[str, Any]:
     """Predict every training step of a table and compare.
 
@@ -36,6 +42,8 @@ def evaluate_training(
             ``training_rows`` for defaults.
         predictor: whose predictions.
         progress: called with (done, of) a row.
+        factors: what kernels take in steps; default those that ship.
+        gpus: keep rows of these; default all.
 
     Returns:
         ``rows``: source, model, gpu, num_gpus, nodes, dtype, plan, predicted_ms, low_ms, high_ms, measured_ms, ape,
@@ -47,14 +55,14 @@ def evaluate_training(
     Raises:
         DataError: no such file, a foreign file, or no row left.
     """
-    records = records_of(Path(path))
+    records = [row for row in records_of(Path(path)) if not gpus or row.get("gpu") in gpus]
     rows: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
     assumed: Counter[tuple[str, str, str]] = Counter()
     for done, record in enumerate(records, start=1):
         try:
             told = told_run(record)
-            rows.append(_compared(told, predictor.training(asked_of(told))))
+            rows.append(_compared(told, predictor.training(asked_of(told), factors)))
             assumed.update(told.assumed)
         except NeusightError as error:
             skipped.append({"row": _named(record, done), "reason": str(error)})
