@@ -193,6 +193,14 @@ def test_what_is_recomputed_is_the_forward_pass(name: str) -> None:
         recomputed(unit, "most", framework)
 
 
+def test_attention_comes_from_the_library_that_a_gpu_has() -> None:
+    megatron, torchtitan = framework_named("megatron-te"), framework_named("torchtitan")
+    assert [megatron.attention_on(capability) for capability in (None, 8.0, 9.0, 10.0, 12.0)] == [
+        "fa2", "fa2", "fa3", "fa3", "fa2",
+    ]  # fmt: skip
+    assert {torchtitan.attention_on(capability) for capability in (8.0, 9.0)} == {"fa2"}
+
+
 def test_recomputing_by_operator_keeps_every_other_product_and_attention() -> None:
     framework = framework_named("torchtitan")
     unit = built(LLAMA, framework)[1].layers[0]
