@@ -30,6 +30,7 @@ WORDS: dict[Kernel, str] = {
     Gemm(m=8, n=16, k=32, dtype="float8", scaling="block", quantised=True): (
         "linear 8x16x32 tn scaled by block quantised"
     ),
+    Gemm(m=8, n=16, k=32, layout="nt", accumulates=True): "linear 8x16x32 nt accumulated",
     Attention(batch=2, heads=8, kv_heads=1, q_len=1, kv_len=32, head_dim=576, value_dim=512, shared_kv=True): (
         "attention forward 2x8/1x1x32x576/512 shared kv"
     ),

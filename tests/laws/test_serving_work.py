@@ -44,6 +44,13 @@ def test_quantising_reads_16_bits_and_writes_8() -> None:
     assert made.flops == given.flops
 
 
+def test_what_is_accumulated_to_has_float32_and_is_read_too() -> None:
+    plain, summed = gemm(dtype="bfloat16"), gemm(dtype="bfloat16", accumulates=True)
+    assert summed.read_bytes - plain.read_bytes == 4 * 256 * 512
+    assert summed.write_bytes - plain.write_bytes == (4 - 2) * 256 * 512
+    assert summed.flops == plain.flops
+
+
 def test_latent_attention_reads_its_cache_once() -> None:
     # DeepSeek's decoding: 512 latent values and 64 of rope are the keys, the 512 are the values too.
     shape = {"heads": 128, "kv_heads": 1, "head_dim": 576, "value_dim": 512}
@@ -148,6 +155,24 @@ def test_operators_of_engines_move_what_their_passes_do(subtests: pytest.Subtest
             kernel = requested(op, {"rows": rows, "cols": cols, "dtype": "bfloat16"}).kernel(0)
             assert (kernel.read_bytes, kernel.write_bytes, kernel.passes) == (rows * read, rows * written, passes)
             assert kernel.elements == rows * cols
+
+
+def test_operators_of_training_frameworks_move_what_their_passes_do(subtests: pytest.Subtests) -> None:
+    rows, cols = 10, 1024
+    for op, read, written, passes in [
+        # Sixteen bits an element, a bias a column for all rows, a byte of a mask.
+        ("swiglu", 2 * 2 * cols, 2 * cols, 1),
+        ("swiglu_backward", 3 * 2 * cols, 2 * 2 * cols, 1),
+        ("bias_gelu", 2 * cols + 2 * cols / rows, 2 * cols, 1),
+        ("bias_dropout_add", 2 * 2 * cols + 2 * cols / rows, 3 * cols, 1),
+        # To complex float32, the product, and back.
+        ("rotary_complex", (2 + 4 + 4) * cols, (4 + 4 + 2) * cols, 3),
+        ("quantise", 2 * cols, 2 * cols, 1),
+        ("accumulate", (2 + 4) * cols, 4 * cols, 1),
+    ]:
+        with subtests.test(op=op):
+            kernel = requested(op, {"rows": rows, "cols": cols, "dtype": "bfloat16"}).kernel(0)
+            assert (kernel.read_bytes, kernel.write_bytes, kernel.passes) == (rows * read, rows * written, passes)
 
 
 def test_norms_of_engines_move_what_their_passes_do() -> None:

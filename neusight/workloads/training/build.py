@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from neusight.errors import ModelError
 from neusight.workloads.decoders.decoder import Decoder
@@ -20,8 +21,11 @@ from neusight.workloads.training.units import Units
 
 PRODUCTS = ("", "fp8")
 """What ``Local.products`` may be."""
+REMEMBERED = 1024
+"""Calls whose results are kept: plans that differ in other ways share them."""
 
 
+@lru_cache(maxsize=REMEMBERED)
 def units_of(decoder: Decoder, local: Local, framework: Framework) -> Units:
     """Kernels and collectives of a rank: forward, for gradients of activations, and for gradients of weights.
 

@@ -40,6 +40,7 @@ class Framework:
         dropout: whether activations and probabilities of attention drop out.
         launch: ``eager``, ``graph`` or ``compiled``.
         host_s_per_operator: what the host takes to dispatch one operator [s], as ``Engine`` has it for PyTorch.
+        newer_attention_variant: library of flash attention on GPUs of compute capability 9 and 10, "" for the same.
     """
 
     name: str
@@ -65,7 +66,16 @@ class Framework:
     dropout: bool = False
     launch: Literal["eager", "graph", "compiled"] = "eager"
     host_s_per_operator: float = Engine().host_s_per_operator
+    newer_attention_variant: str = ""
 
+    def attention_on(self, capability: float | None) -> str:
+        """Library of flash attention on a GPU of a CUDA compute capability, None for those that have none."""
+        newer = capability is not None and NEWER_CAPABILITIES[0] <= capability < NEWER_CAPABILITIES[1]
+        return (newer and self.newer_attention_variant) or self.attention_variant
+
+
+NEWER_CAPABILITIES = (9.0, 12.0)
+"""From Hopper on, to before consumer Blackwell: those whose matrix units read shared memory by themselves."""
 
 _MEGATRON = Framework(
     name="megatron-te",
@@ -77,15 +87,18 @@ _MEGATRON = Framework(
     regathers=True,
     overlaps_weights=True,
     vocabulary_multiple=128,
+    newer_attention_variant="fa3",
 )
 """Megatron Core on Transformer Engine, as NeMo runs it: ``TransformerConfig`` with ``bias_activation_fusion``,
 ``bias_dropout_fusion``, ``gradient_accumulation_fusion``, ``cross_entropy_loss_fusion``, ``apply_rope_fusion``; padding
-by ``--make-vocab-size-divisible-by`` (128); sequence parallelism as in Korthikanti et al. 2022, section 4.2.2."""
+by ``--make-vocab-size-divisible-by`` (128); sequence parallelism as in Korthikanti et al. 2022, section 4.2.2. On Hopper it takes cuDNN's attention
+(``get_attention_backend``), which runs as fast as FlashAttention 3 (Shah et al. 2024, figures 5 and 6)."""
 _MEGATRON_LOCAL = replace(
     _MEGATRON,
     name="megatron-local",
     attention="unfused",
     attention_variant="",
+    newer_attention_variant="",
     joined_norm_gradients=False,
     loss="written out",
     rotary="complex",

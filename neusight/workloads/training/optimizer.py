@@ -56,7 +56,7 @@ def optimizer_parts(updated: int, held: int, update: Update, *, tensors: int = 1
         *(_clipped(updated, gradients, tensors) if update.clips else ()),
         _stepped(updated, update, tensors),
         *_narrowed(updated, held, update),
-        _memory("zero gradients", "fill", held, 0, held * gradients, update.gradient_dtype),
+        _memory("zero gradients", "fill", held, (0, held * gradients), update.gradient_dtype),
     )
 
 
@@ -83,8 +83,8 @@ def _stepped(updated: int, update: Update, tensors: int) -> Part:
 def _narrowed(updated: int, held: int, update: Update) -> tuple[Part, ...]:
     """Stepped weights in the precision of products: each rank its own, then all that it holds in 8 bits."""
     masters, narrow = stored_bytes(update.master_dtype), stored_bytes(update.dtype)
-    copied = _memory("weights to products", "copy", updated, masters * updated, narrow * updated, update.dtype)
-    cast = _memory("weights to float8", "copy", held, narrow * held, 2 * held, update.dtype)
+    copied = _memory("weights to products", "copy", updated, (masters * updated, narrow * updated), update.dtype)
+    cast = _memory("weights to float8", "copy", held, (narrow * held, 2 * held), update.dtype)
     return (*((copied,) if masters != narrow else ()), *((cast,) if update.products else ()))
 
 
@@ -97,7 +97,8 @@ def _pass(what: str, op: str, shape: tuple[int, int], read: float, written: floa
     return Part(what=what, of="step", batch=batch)
 
 
-def _memory(what: str, op: str, elements: int, read: float, written: float, dtype: str) -> Part:
+def _memory(what: str, op: str, elements: int, moved: tuple[float, float], dtype: str) -> Part:
+    read, written = moved
     batch = KernelBatch.from_columns(
         "memory", op=op, elements=elements, read_bytes=round(read), write_bytes=round(written), dtype=dtype
     )

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from neusight.errors import ModelError
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import ELEMENTWISE, ROW_REDUCTION
-from neusight.workloads.decoders.layers import shared_evenly
 from neusight.workloads.training.operations import Operation
 from neusight.workloads.training.rank import FLOAT_BYTES, Rank
 from neusight.workloads.training.units import Part
@@ -51,9 +50,20 @@ def core(rank: Rank, heads: Heads) -> Operation:
             forward=(_flash(rank, heads, "forward", (length, length)),),
             backward=_flash_backward(rank, heads, (length, length)),
         )
-    shared_evenly(rank.local.seq_len, 2 * rank.local.cp, "seq_len")
+    _check_chunks(rank.local.seq_len, 2 * rank.local.cp)
     passes_on = rank.framework.context == "ring" and not heads.window
     return _ring(rank, heads) if passes_on else _gathered(rank, heads)
+
+
+def _check_chunks(seq_len: int, chunks: int) -> None:
+    """Raises:
+    ModelError: a sequence that cannot be cut into so many.
+    """
+    if seq_len % chunks:
+        raise ModelError(
+            f"seq_len = {seq_len} cannot be cut into {chunks} chunks, two for each of cp = {chunks // 2} ranks: choose "
+            f"{-(-seq_len // chunks) * chunks}"
+        )
 
 
 def _flash(rank: Rank, heads: Heads, op: str, lengths: tuple[int, int], *, causal: bool = True, runs: int = 1) -> Part:

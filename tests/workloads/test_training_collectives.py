@@ -1,0 +1,147 @@
+"""What ranks exchange in training, by the formulas of Megatron's papers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trained_units import GPT, LENGTH, LLAMA, MIXTURE, SEQUENCES, TOKENS, built, exchanged, flops
+
+from neusight.kernels.work import work_of
+from neusight.workloads.training.frameworks import framework_named
+from neusight.workloads.training.units import GROUPS, Unit
+
+HIDDEN = 64
+STREAM = 2 * TOKENS * HIDDEN
+"""Bytes of the residual stream, s b h in 16 bits."""
+WIDE = framework_named("megatron-te")
+
+
+def passed(unit: Unit, *, hidden: bool | None = None) -> float:
+    """Bytes over links, per rank."""
+    return sum(
+        part.runs * float(work_of(part.batch).read_bytes[0])
+        for part in unit.parts
+        if part.group and hidden in (None, part.hidden)
+    )
+
+
+def test_a_rank_alone_exchanges_nothing() -> None:
+    for config in (GPT, LLAMA, MIXTURE):
+        units = built(config)[1]
+        assert not [part for unit in (units.before, *units.layers, units.after) for part in unit.parts if part.group]
+
+
+def test_tensor_parallel_layers_have_two_all_reduces_forward_and_two_backward() -> None:
+    """Shoeybi et al. 2019, section 3."""
+    unit = built(GPT, tp=4)[1].layers[0]
+    assert exchanged(unit, "forward") == [("all_reduce", "tp", STREAM, False)] * 2
+    assert exchanged(unit, "backward") == [("all_reduce", "tp", STREAM, True)] * 2
+    assert exchanged(unit, "weights") == []
+
+
+def test_sequence_parallel_layers_gather_and_scatter_instead_and_gather_inputs_again() -> None:
+    """Korthikanti et al. 2022, sections 4.2.1 and 4.2.2."""
+    unit = built(GPT, tp=4, sequence_parallel=True)[1].layers[0]
+    gather, scatter = ("all_gather", "tp", STREAM), ("reduce_scatter", "tp", STREAM)
+    assert exchanged(unit, "forward") == [(*gather, False), (*scatter, False)] * 2
+    assert exchanged(unit, "backward") == [(*gather, False), (*gather, True), (*scatter, True)] * 2
+    kept = built(GPT, replace(WIDE, regathers=False, overlaps_weights=False), tp=4, sequence_parallel=True)[1].layers[0]
+    assert exchanged(kept, "backward") == [(*gather, False), (*scatter, False)] * 2
+
+
+def test_sequence_parallelism_passes_as_many_bytes_as_all_reduces_beside_what_is_gathered_again() -> None:
+    reduced = built(GPT, tp=4)[1].layers[0]
+    how = replace(WIDE, regathers=False)
+    assert passed(built(GPT, how, tp=4, sequence_parallel=True)[1].layers[0]) == passed(reduced) > 0
+    again = built(GPT, tp=4, sequence_parallel=True)[1].layers[0]
+    assert passed(again) - passed(reduced) == 2 * STREAM * 3 / 4
+
+
+def test_eight_bits_are_gathered_as_such() -> None:
+    unit = built(GPT, tp=4, sequence_parallel=True, products="fp8")[1].layers[0]
+    sizes = {
+        op: {size for kind, _, size, _ in exchanged(unit, "forward") if kind == op}
+        for op in ("all_gather", "reduce_scatter")
+    }
+    assert sizes == {"all_gather": {STREAM // 2}, "reduce_scatter": {STREAM}}
+
+
+def test_logits_stay_where_they_are_and_statistics_of_rows_travel() -> None:
+    """Shoeybi et al. 2019, section 3: b s values a reduction instead of b s v."""
+    written = built(GPT, "megatron-local", tp=4)[1].after
+    assert exchanged(written, "forward") == [("all_reduce", "tp", 4 * TOKENS, False)] * 3
+    assert exchanged(written, "backward") == [("all_reduce", "tp", STREAM, True)]
+    fused = built(GPT, tp=4)[1].after
+    assert exchanged(fused, "forward") == [("all_gather", "tp", 3 * 4 * TOKENS * 4, False)]
+
+
+def test_embeddings_are_reduced_forward_and_gathered_backward() -> None:
+    gather = [("all_gather", "tp", STREAM, False)]
+    assert exchanged(built(LLAMA, tp=4)[1].before, "forward") == [("all_reduce", "tp", STREAM, False)]
+    assert exchanged(built(LLAMA, tp=4)[1].before, "backward") == []
+    assert exchanged(built(LLAMA, tp=4, sequence_parallel=True)[1].before, "backward") == gather
+    scattered = exchanged(built(LLAMA, tp=4, sequence_parallel=True)[1].before, "forward")
+    assert scattered == [("reduce_scatter", "tp", STREAM, False)]
+    # Learned positions are added to all tokens.
+    positioned = built(GPT, tp=4, sequence_parallel=True)[1].before
+    assert exchanged(positioned, "forward") == [("all_reduce", "tp", STREAM, False)]
+
+
+def test_keys_go_round_a_ring_beside_attention() -> None:
+    """Liu et al. 2023: c - 1 steps of a rank's keys and values, and their gradients once more."""
+    unit = built(LLAMA, cp=4)[1].layers[0]
+    keys = 2 * SEQUENCES * (LENGTH // 4) * 2 * 4 * (HIDDEN // 8)
+    assert exchanged(unit, "forward") == [("send_recv", "cp", 3 * keys, True)]
+    assert exchanged(unit, "backward") == [("send_recv", "cp", 3 * keys, True), ("send_recv", "cp", 4 * keys, True)]
+
+
+def test_keys_are_gathered_where_a_window_hides_the_early_ones() -> None:
+    unit = built("mistral", cp=2, seq_len=32)[1].layers[0]
+    keys = 2 * SEQUENCES * 32 * 2 * 2 * 16
+    assert exchanged(unit, "forward") == [("all_gather", "cp", keys, False)]
+    assert exchanged(unit, "backward") == [("reduce_scatter", "cp", keys, False)]
+
+
+@pytest.mark.parametrize("ep", [2, 8])
+def test_tokens_go_to_experts_and_back_once_in_each_pass(ep: int) -> None:
+    """Lepikhin et al. 2020, section 2.2: k rows of each token, there and back."""
+    unit = built(MIXTURE, ep=ep)[1].layers[0]
+    there = ("all_to_all", "ep", 2 * STREAM, False)
+    assert exchanged(unit, "forward") == exchanged(unit, "backward") == [there, there]
+
+
+def test_tokens_of_all_ranks_are_gathered_by_the_other_dispatcher() -> None:
+    unit = built(MIXTURE, replace(WIDE, dispatcher="allgather"), ep=4)[1].layers[0]
+    there, back = ("all_gather", "ep", 4 * STREAM, False), ("reduce_scatter", "ep", 4 * STREAM, False)
+    assert exchanged(unit, "forward") == exchanged(unit, "backward") == [there, back]
+
+
+def test_ranks_that_share_experts_gather_tokens_among_neighbours() -> None:
+    unit = built(MIXTURE, tp=2, ep=2, etp=2, sequence_parallel=True)[1].layers[0]
+    pairs = 2 * STREAM // 2
+    mixture = exchanged(unit, "forward")[2:]
+    assert mixture == [
+        ("all_to_all", "ep", pairs, False),
+        ("all_gather", "tp", 2 * pairs, False),
+        ("reduce_scatter", "tp", 2 * pairs, False),
+        ("all_to_all", "ep", pairs, False),
+    ]
+
+
+def test_latents_are_gathered_and_not_the_stream() -> None:
+    """DeepSeek-V2, section 2.1: 24 values of queries, 32 + 8 of keys."""
+    unit = built("deepseek_v3", tp=2, sequence_parallel=True)[1].layers[0]
+    assert exchanged(unit, "forward")[0] == ("all_gather", "tp", 2 * TOKENS * (24 + 32 + 8), False)
+    assert flops(built("deepseek_v3", tp=2, etp=2)[1]) > 0
+
+
+def test_every_collective_joins_a_known_group_that_the_rank_has() -> None:
+    degrees = {"tp": 2, "cp": 2, "ep": 4, "etp": 1}
+    units = built(MIXTURE, sequence_parallel=True, **degrees)[1]
+    parts = [part for unit in (units.before, *units.layers, units.after) for part in unit.parts if part.group]
+    assert {part.group for part in parts} == set(GROUPS) - {""}
+    assert all(part.batch["ranks"][0] == degrees[part.group] for part in parts)
+    assert all(part.batch["per_node"][0] == 0 and len(part.batch) == 1 for part in parts)
+    assert np.all([part.batch["bytes"][0] > 0 for part in parts])

@@ -1,0 +1,96 @@
+"""Decoders from the columns of training tables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.errors import ModelError
+from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, SelfAttention
+from neusight.workloads.training.columns import decoder_of_columns
+
+SMALL: dict[str, Any] = {
+    "model": "small", "layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 128, "seq_len": 32
+}  # fmt: skip
+DATA = Path(os.environ.get("NEUSIGHT_DATA", ""))
+needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
+
+
+def test_gelu_is_gpt() -> None:
+    decoder = decoder_of_columns(SMALL)
+    layer = decoder.layers[0][0]
+    assert (decoder.tied, decoder.positions, layer.norm.op) == (True, 32, "layer_norm")
+    # 12 h² + 13 h a layer, the embedding, positions and the last norm (Radford et al. 2019).
+    assert decoder.parameters == 2 * (12 * 64**2 + 13 * 64) + 128 * 64 + 32 * 64 + 2 * 64
+
+
+def test_squared_relu_is_nemotron() -> None:
+    """arXiv:2402.16819, table 1: half of each head rotates, no bias, untied; layer norm."""
+    decoder = decoder_of_columns({**SMALL, "activation": "squared_relu", "kv_heads": 2.0})
+    layer = decoder.layers[0][0]
+    assert isinstance(layer.attention, SelfAttention)
+    assert isinstance(layer.feed_forward, FeedForward)
+    assert (layer.attention.rotary, layer.attention.kv_heads, layer.attention.qkv_bias) == (8, 2, False)
+    assert (layer.feed_forward.gated, layer.norm.op, decoder.tied, decoder.positions) == (False, "layer_norm", False, 0)
+
+
+@pytest.mark.parametrize(("activation", "function"), [("swiglu", "silu"), ("geglu", "gelu")])
+def test_gated_ones_are_llama_with_experts_where_told(activation: str, function: str) -> None:
+    told = {**SMALL, "activation": activation, "experts": 8, "top_k": 2, "moe_ffn": 96, "kv_heads": None}
+    fed = decoder_of_columns(told).layers[0][0].feed_forward
+    assert isinstance(fed, Experts)
+    assert (fed.experts, fed.top_k, fed.expert.ffn, fed.expert.activation) == (8, 2, 96, function)
+    assert decoder_of_columns(told).layers[0][0].norm.op == "rms_norm"
+
+
+def test_what_columns_state_goes_before_what_is_usual() -> None:
+    told = {"normalization": "RMSNorm", "bias": False, "tied_embeddings": False, "position_embedding": "rope"}
+    decoder = decoder_of_columns({**SMALL, **told, "qk_layernorm": True})
+    attention = decoder.layers[0][0].attention
+    assert isinstance(attention, SelfAttention)
+    assert (attention.rotary, attention.qkv_bias, attention.out_bias, attention.qk_norm) == (16, False, False, "head")
+    assert (decoder.tied, decoder.positions, decoder.norm) == (False, 0, decoder.layers[0][0].norm)
+    assert decoder.parameters == 2 * (12 * 64**2 + 2 * 64 + 2 * 16) + 2 * 128 * 64 + 64
+
+
+def test_latent_attention_is_deepseek() -> None:
+    ranks = {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_head_dim": 16, "qk_rope_dim": 8, "v_head_dim": 16}
+    told = {"mla": True, "activation": "swiglu", "experts": 8, "top_k": 2, "moe_ffn": 48, "first_dense_layers": 1}
+    decoder = decoder_of_columns({**SMALL, **told, **ranks})
+    assert all(isinstance(layer.attention, LatentAttention) for layer, _ in decoder.layers)
+    assert [isinstance(layer.feed_forward, Experts) for layer, _ in decoder.layers] == [False, True]
+
+
+def test_what_is_missing_or_unknown_is_told_in_a_line() -> None:
+    with pytest.raises(ModelError, match="small: no hidden, ffn told: fill in the column"):
+        decoder_of_columns({**SMALL, "hidden": None, "ffn": float("nan")})
+    with pytest.raises(ModelError, match="small: unknown activation 'swigloo'; did you mean swiglu"):
+        decoder_of_columns({**SMALL, "activation": "swigloo"})
+    with pytest.raises(ModelError, match="small: vocab_padded = None is no whole number"):
+        decoder_of_columns({name: value for name, value in SMALL.items() if name != "vocab"})
+    with pytest.raises(ModelError, match="layers = many is no whole number"):
+        decoder_of_columns({**SMALL, "layers": "many"})
+
+
+@needs_data
+def test_published_models_have_the_parameters_that_are_published() -> None:
+    import pandas as pd
+
+    rows = pd.read_csv(DATA / "training-throughput" / "a100_training.csv").to_dict("records")
+    counted = [(row, decoder_of_columns(row).parameters) for row in rows]
+    exact = [row for row, found in counted if found == row["params"]]
+    assert {row["model"] for row in rows} - {row["model"] for row in exact} == {"megatron-22B", "gpt3-175B"}
+    assert all(found == pytest.approx(row["params"], rel=5e-3) for row, found in counted)
+
+
+@needs_data
+def test_every_row_of_training_runs_has_a_decoder() -> None:
+    import pandas as pd
+
+    folder = DATA / "training-runs"
+    for file in ("runs.parquet", "memory.parquet"):
+        for row in pd.read_parquet(folder / file).astype(object).to_dict("records"):
+            assert decoder_of_columns(row).depth == row["layers"]

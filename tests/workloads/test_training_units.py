@@ -1,0 +1,234 @@
+"""Units of trained decoders against formulas: work, shares of ranks, what is run again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from trained_units import (
+    GPT,
+    LENGTH,
+    LLAMA,
+    MIXTURE,
+    PRODUCTS,
+    SEQUENCES,
+    TOKENS,
+    built,
+    every,
+    expert_parameters,
+    flops,
+    parameters,
+    total,
+)
+
+from neusight.errors import ModelError
+from neusight.kernels.work import work_of
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Experts, FeedForward, SelfAttention
+from neusight.workloads.training.frameworks import FRAMEWORKS, framework_named
+from neusight.workloads.training.recompute import recomputed
+
+PAIRS = SEQUENCES * LENGTH * (LENGTH + 1) / 2
+"""Of a query and a key that it sees, itself among them, of one head."""
+
+
+def multiplied(decoder: Decoder) -> int:
+    """Weights with which every token is multiplied: all of the matrices but the embedding and experts not taken."""
+    inside = 0
+    for layer, count in decoder.layers:
+        assert isinstance(layer.attention, SelfAttention)
+        weights = sum(p.weights for p in layer.attention.projections(decoder.hidden))
+        fed = layer.feed_forward
+        if isinstance(fed, Experts):
+            weights += fed.router(decoder.hidden).weights
+            weights += fed.top_k * sum(p.weights for p in fed.expert.projections(decoder.hidden))
+        elif isinstance(fed, FeedForward):
+            weights += sum(p.weights for p in fed.projections(decoder.hidden))
+        inside += count * weights
+    return inside + decoder.vocab * decoder.hidden
+
+
+def attended(decoder: Decoder) -> float:
+    """FLOP of scores and values, forward: 4 d a pair and head."""
+    attention = decoder.layers[0][0].attention
+    assert isinstance(attention, SelfAttention)
+    return 4.0 * attention.heads * attention.head_dim * PAIRS * decoder.depth
+
+
+@pytest.mark.parametrize("framework", ["megatron-te", "torchtitan", "torchtitan-compiled", "fsdp"])
+@pytest.mark.parametrize("config", [GPT, LLAMA, MIXTURE], ids=["gpt", "llama", "mixture"])
+def test_a_step_has_six_flop_a_token_and_weight_and_those_of_attention(config: dict, framework: str) -> None:
+    decoder, units = built(config, framework)
+    n = multiplied(decoder)
+    for which in ("forward", "backward", "weights"):
+        assert flops(units, which) == 2 * n * TOKENS, which
+    assert flops(units, "forward", families=("attention",)) == attended(decoder)
+    assert flops(units, "backward", families=("attention",)) == 2.5 * attended(decoder)
+
+
+def test_written_out_attention_computes_all_scores() -> None:
+    decoder, units = built(GPT, "megatron-local")
+    all_pairs = attended(decoder) * 2 * LENGTH / (LENGTH + 1)
+    assert flops(units, "forward") == 2 * multiplied(decoder) * TOKENS + all_pairs
+    assert flops(units, "backward") == 2 * multiplied(decoder) * TOKENS + 2 * all_pairs
+    assert flops(units, families=("attention",)) == 0
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("config", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_shares_of_tensor_parallel_ranks_make_up_the_whole(config: dict, sequence_parallel: bool, name: str) -> None:
+    whole = built(config, name)[1]
+    for tp in (2, 4):
+        _, share = built(
+            config, replace(framework_named(name), vocabulary_multiple=1), tp=tp, sequence_parallel=sequence_parallel
+        )
+        for which in ("forward", "backward", "weights"):
+            assert tp * flops(share, which) == flops(whole, which)
+            both = ("attention",)
+            assert tp * flops(share, which, families=both) == flops(whole, which, families=both)
+
+
+def test_ranks_hold_shares_of_matrices_and_all_of_the_vectors() -> None:
+    decoder, whole = built(GPT)
+    assert parameters(whole) == decoder.parameters
+    _, share = built(GPT, tp=2, sequence_parallel=True)
+    # Norms, biases after row-parallel products and positions are on every rank.
+    copied = decoder.depth * (4 + 2) * decoder.hidden + 2 * decoder.hidden + decoder.positions * decoder.hidden
+    assert 2 * parameters(share) == decoder.parameters + copied
+
+
+def test_sequence_parallelism_moves_no_flop_and_shares_the_stream() -> None:
+    def streamed(sequence_parallel: bool) -> float:
+        _, units = built(LLAMA, tp=4, sequence_parallel=sequence_parallel)
+        norms = (part for unit, _ in every(units) for part in unit.parts if "norm" in str(part.batch.columns.get("op")))
+        return sum(float(part.batch["rows"][0]) for part in norms)
+
+    products = [built(LLAMA, tp=4, sequence_parallel=on)[1] for on in (False, True)]
+    assert flops(products[0]) == flops(products[1])
+    assert streamed(False) == 4 * streamed(True) > 0
+
+
+@pytest.mark.parametrize("framework", ["megatron-te", "torchtitan"])
+@pytest.mark.parametrize("which", ["forward", "backward"])
+def test_shares_of_context_parallel_ranks_make_up_the_whole(which: str, framework: str) -> None:
+    whole = built(LLAMA, framework)[1]
+    for cp in (2, 4):
+        share = built(LLAMA, framework, cp=cp)[1]
+        assert cp * flops(share, which) == flops(whole, which)
+        core = ("attention",)
+        assert cp * flops(share, which, families=core) == flops(whole, which, families=core)
+
+
+def test_expert_parallel_ranks_hold_shares_of_the_experts_and_compute_the_same() -> None:
+    decoder, whole = built(MIXTURE)
+    assert parameters(whole) + expert_parameters(whole) == decoder.parameters
+    for ep in (2, 4, 8):
+        for dispatcher in ("alltoall", "allgather"):
+            _, share = built(MIXTURE, replace(framework_named("megatron-te"), dispatcher=dispatcher), ep=ep)
+            assert ep * expert_parameters(share) == expert_parameters(whole)
+            assert flops(share) == flops(whole)
+
+
+def test_experts_may_be_sharded_like_all_else_or_stay_whole_beside_tensor_parallel_ranks() -> None:
+    _, whole = built(MIXTURE)
+    sliced = built(MIXTURE, tp=2, etp=2)[1]
+    gathered = built(MIXTURE, tp=2, etp=2, sequence_parallel=True)[1]
+    entire = built(MIXTURE, tp=2, ep=2, etp=1, sequence_parallel=True)[1]
+    grouped = ("grouped_gemm",)
+    for share in (sliced, gathered, entire):
+        assert 2 * flops(share, families=grouped) == flops(whole, families=grouped)
+        assert 2 * expert_parameters(share) == expert_parameters(whole)
+
+
+def test_experts_one_after_the_other_have_the_same_products() -> None:
+    apart = replace(framework_named("megatron-te"), grouped=False)
+    grouped, alone = built(MIXTURE)[1], built(MIXTURE, apart)[1]
+    assert flops(alone) == flops(grouped)
+    assert total(alone, lambda part: 1.0) > total(grouped, lambda part: 1.0)
+
+
+def test_products_of_eight_bits_are_those_inside_layers() -> None:
+    wide, narrow = built(GPT)[1], built(GPT, products="fp8")[1]
+    assert flops(narrow) == flops(wide)
+    inside = [part for part in narrow.layers[0].parts if part.batch.family == "gemm"]
+    assert {str(part.batch["dtype"][0]) for part in inside} == {"float8"}
+    assert {str(part.batch["dtype"][0]) for part in narrow.after.parts if part.batch.family == "gemm"} == {"bfloat16"}
+    # Both inputs that no norm writes, and the gradients of all four products.
+    quantised = [part for part in narrow.layers[0].parts if "quantise" in part.what]
+    assert [part.what for part in quantised if part.of == "forward"] == ["output quantise", "down quantise"]
+    assert len([part for part in quantised if part.of == "backward"]) == 4
+    assert all(part.batch["write_bytes"][0] == 2 * part.batch["elements"][0] for part in quantised)
+
+
+def test_gradients_are_added_to_float32_by_the_product_or_beside_it() -> None:
+    def moved(accumulation: str) -> float:
+        how = replace(framework_named("megatron-te"), accumulation=accumulation)
+        _, units = built(LLAMA, how)
+        return total(
+            units, lambda part: float(work_of(part.batch).bytes[0]), "weights", families=("gemm", "elementwise")
+        )
+
+    decoder, _ = built(LLAMA)
+    matrices, vectors = multiplied(decoder), (2 * decoder.depth + 1 + decoder.vocab) * decoder.hidden
+    # 2 B written become 4 B read and 4 B written; a kernel reads 2 + 4 B and writes 4 B.
+    assert moved("product") - moved("none") == 6 * matrices + 10 * vectors
+    assert moved("kernel") - moved("none") == 10 * (matrices + vectors)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_what_is_recomputed_is_the_forward_pass(name: str) -> None:
+    framework = framework_named(name)
+    unit = built(LLAMA, framework, tp=2, sequence_parallel=True)[1].layers[0]
+    forward = unit.of("forward")
+    assert recomputed(unit, "none", framework) == ()
+    assert recomputed(unit, "full", replace(framework, stops_early=False)) == forward
+    early = recomputed(unit, "full", replace(framework, stops_early=True))
+    assert forward[: len(early)] == early
+    assert forward[len(early)].what == "down"
+    core = recomputed(unit, "selective", framework)
+    assert {part.batch.family for part in core} <= {"attention", "gemm", "row_reduction", "elementwise", "memory"}
+    assert 0 < len(core) < len(forward)
+    with pytest.raises(ModelError, match="unknown recompute 'most'"):
+        recomputed(unit, "most", framework)
+
+
+def test_attention_comes_from_the_library_that_a_gpu_has() -> None:
+    megatron, torchtitan = framework_named("megatron-te"), framework_named("torchtitan")
+    assert [megatron.attention_on(capability) for capability in (None, 8.0, 9.0, 10.0, 12.0)] == [
+        "fa2", "fa2", "fa3", "fa3", "fa2",
+    ]  # fmt: skip
+    assert {torchtitan.attention_on(capability) for capability in (8.0, 9.0)} == {"fa2"}
+
+
+def test_recomputing_by_operator_keeps_every_other_product_and_attention() -> None:
+    framework = framework_named("torchtitan")
+    unit = built(LLAMA, framework)[1].layers[0]
+    again = [part.what for part in recomputed(unit, "operators", framework) if part.batch.family in PRODUCTS]
+    assert again == ["qkv", "output", "gate up"]
+    assert "attention" not in [part.what for part in recomputed(unit, "operators", framework)]
+
+
+def test_what_ranks_cannot_share_is_told_with_a_degree_that_would_do() -> None:
+    with pytest.raises(ModelError, match=r"num_attention_heads = 8 cannot be shared by 3 ranks: choose .* 1, 2, 4, 8"):
+        built(GPT, tp=3)
+    with pytest.raises(ModelError, match="seq_len = 64 cannot be shared by 3 ranks"):
+        built(GPT, cp=3)
+    with pytest.raises(ModelError, match=r"seq_len = 62 cannot be cut into 4 chunks, .* cp = 2 ranks: choose 64"):
+        built(LLAMA, cp=2, seq_len=62)
+    with pytest.raises(ModelError, match="number of experts = 8 cannot be shared by 3 ranks"):
+        built(MIXTURE, ep=3)
+    with pytest.raises(ModelError, match="choose ep = 1 and etp = 2, or turn sequence parallelism on"):
+        built(MIXTURE, tp=2, ep=2)
+    with pytest.raises(ModelError, match="writes scores out, which cp = 2 ranks cannot share: choose cp = 1"):
+        built(GPT, "megatron-local", cp=2)
+    with pytest.raises(ModelError, match=r"61 tokens cannot be shared by tp = 4 .* choose a seq_len of 64"):
+        built(GPT, tp=4, sequence_parallel=True, seq_len=61, batch=1)
+    with pytest.raises(ModelError, match="products in 'fp4' are not built"):
+        built(GPT, products="fp4")
+    with pytest.raises(ModelError, match="training of LinearAttention is not built"):
+        built("qwen3_next")
+    with pytest.raises(ModelError, match="training of sparse attention is not built"):
+        built("deepseek_v32")
+    with pytest.raises(ModelError, match="unknown framework 'megatron'; did you mean megatron-te"):
+        framework_named("megatron")
