@@ -11,7 +11,18 @@ import typer
 from typer.core import TyperGroup
 
 import neusight
-from neusight.cli import catalogues, clusters, collect, datasets, evaluate, experiments, learn, predict, serving
+from neusight.cli import (
+    catalogues,
+    clusters,
+    collect,
+    datasets,
+    evaluate,
+    experiments,
+    learn,
+    memory,
+    predict,
+    serving,
+)
 from neusight.errors import NeusightError, one_line
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -72,6 +83,7 @@ for command in (
     predict.kernel,
     predict.sweep,
     serving.serving,
+    memory.memory,
     learn.fit,
     learn.train,
     evaluate.bench,

@@ -110,6 +110,25 @@ def serving(
 
 
 @app.command()
+def memory(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Training runs, .parquet or .csv.")],
+    form: Format = "human",
+) -> None:
+    """Compare the memory of training runs: with the allocator's peak where it was measured, else with whether they ran.
+
+    Example: `neusight evaluate memory $NEUSIGHT_DATA/training-runs/memory.parquet --format json`
+    """
+    from neusight.cli.output import Output
+    from neusight.cli.show_memory import show_peaks, show_verdicts
+    from neusight.evaluation import evaluate_memory
+
+    found = evaluate_memory(path)
+    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
+    rows = [{name: value for name, value in row.items() if name != "parts"} | row["parts"] for row in found["rows"]]
+    Output(form).data(found, rows, lambda: show_peaks(found) if "worst" in found else show_verdicts(found))
+
+
+@app.command()
 def gate(
     write: Annotated[bool, typer.Option("--write", help="Write the summary anew, for a diff to look at.")] = False,
 ) -> None:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from neusight.plans.fits import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.workloads.workload import MemoryProfile
 
-CONTEXT_BYTES = 500 * 2**20
-"""Of the CUDA context with the modules of PyTorch and its libraries, and their workspaces (assumption: 300 to 600 MiB
-from Pascal to Hopper; allocations of the training runs at hand hold 80 to 110 MiB of workspaces)."""
-ALLOCATOR_SHARE = 0.02
-"""Of the peak that a caching allocator loses to rounding and fragments (assumption)."""
 HOST = "host"
 """Phase, operator and limiter of time in which the device waits for the host to dispatch."""
 

@@ -1,0 +1,89 @@
+"""Whether a plan of training fits a device, and what is the largest that does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from neusight.devices.spec import DeviceSpec
+from neusight.plans.memory import RankMemory, Training, fullest, memory_of
+from neusight.plans.plan import Plan
+from neusight.units import gib
+from neusight.workloads.decoders.decoder import Decoder
+
+CONTEXT_BYTES = 500 * 2**20
+"""Of the CUDA context with the modules of PyTorch and its libraries, beside what the allocator has (assumption: 300 to
+600 MiB from Pascal to Hopper)."""
+ALLOCATOR_SHARE = 0.02
+"""Of the peak that a caching allocator loses to rounding and fragments (assumption)."""
+LENGTH_STEP = 128
+"""Tokens by which the longest sequence is told, on each context-parallel rank."""
+MOST = 2**24
+"""Of micro-batches and tokens: no search goes beyond."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Of the fullest rank: what it needs with context and allocator's slack against what a process may allocate."""
+
+    rank: str
+    needed_bytes: float
+    usable_bytes: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room."""
+        return self.needed_bytes <= self.usable_bytes
+
+    def __str__(self) -> str:
+        """One line."""
+        said = "fits" if self.fits else "does not fit"
+        return f"{said}: the {self.rank} rank needs {gib(self.needed_bytes)} of {gib(self.usable_bytes)}"
+
+
+def verdict(ranks: tuple[RankMemory, ...], device: DeviceSpec) -> Verdict:
+    """Whether all ranks fit the device."""
+    rank = fullest(ranks)
+    needed = rank.total * (1 + ALLOCATOR_SHARE) + CONTEXT_BYTES
+    return Verdict(rank=rank.rank, needed_bytes=needed, usable_bytes=device.usable_bytes)
+
+
+def largest_micro_batch(decoder: Decoder, plan: Plan, training: Training, device: DeviceSpec) -> int:
+    """Most sequences of a micro-batch that fit, with as many micro-batches as the plan has; 0 where none does.
+
+    Raises:
+        ModelError: as ``memory_of``.
+    """
+
+    def fits(micro_batch: int) -> bool:
+        batch = micro_batch * plan.dp * plan.micro_batches
+        asked = replace(plan, micro_batch=micro_batch, global_batch=batch)
+        return verdict(memory_of(decoder, asked, training, device), device).fits
+
+    return _largest(fits)
+
+
+def longest_sequence(decoder: Decoder, plan: Plan, training: Training, device: DeviceSpec) -> int:
+    """Most tokens of a sequence that fit, in steps of ``LENGTH_STEP`` a context-parallel rank; 0 where none does.
+
+    Raises:
+        ModelError: as ``memory_of``.
+    """
+    step = LENGTH_STEP * plan.cp
+
+    def fits(steps: int) -> bool:
+        asked = replace(training, seq_len=steps * step)
+        return verdict(memory_of(decoder, plan, asked, device), device).fits
+
+    return step * _largest(fits)
+
+
+def _largest(fits: Callable[[int], bool]) -> int:
+    """The largest number that fits, given that all smaller ones do: doubled until one does not, then halved between."""
+    low, high = 0, 1
+    while high <= MOST and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,153 @@
+"""Which layers each rank of a pipeline has, what they weigh there, and how many micro-batches wait in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neusight.errors import ModelError
+from neusight.plans.plan import Plan
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Experts, Layer, shared_evenly
+from neusight.workloads.training.local import Local
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One rank of a pipeline: kinds of the layers of each of its chunks, from the input on."""
+
+    index: int
+    of: int
+    chunks: tuple[tuple[int, ...], ...]
+
+    @property
+    def first(self) -> bool:
+        """Whether it has the embedding."""
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether it has the head and the loss."""
+        return self.index == self.of - 1
+
+    @property
+    def what(self) -> str:
+        """``only``, ``first``, ``middle`` or ``last``."""
+        if self.of == 1:
+            return "only"
+        return "first" if self.first else "last" if self.last else "middle"
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Kinds of all its layers."""
+        return tuple(kind for chunk in self.chunks for kind in chunk)
+
+
+def stages_of(decoder: Decoder, plan: Plan, layers: Sequence[int] = ()) -> tuple[Stage, ...]:
+    """The ranks of a pipeline.
+
+    Args:
+        decoder: the model.
+        plan: its ``pp`` stages in ``vp`` chunks each; chunk ``c`` of stage ``i`` is the ``c * pp + i``-th of the model
+            (Narayanan et al. 2021, section 2.2).
+        layers: how many layers each chunk has, from the input on; default: as evenly as can be, those at both ends,
+            which have embedding and head beside, not the longer.
+
+    Raises:
+        ModelError: more chunks than layers, or ``layers`` that are not those of the model.
+    """
+    count = plan.pp * plan.vp
+    if not layers and count > decoder.depth:
+        raise ModelError(f"{decoder.name} has {decoder.depth} layers: lower pp x vp = {count} to at most that")
+    sizes = tuple(layers) or _evenly(decoder.depth, count)
+    if len(sizes) != count or sum(sizes) != decoder.depth:
+        raise ModelError(
+            f"{sum(sizes)} layers in {len(sizes)} chunks: {decoder.name} has {decoder.depth}, and pp x vp = {count} "
+            "chunks: tell so many numbers with that sum"
+        )
+    ends = [sum(sizes[: at + 1]) for at in range(count)]
+    chunks = [decoder.order[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    return tuple(Stage(index=at, of=plan.pp, chunks=tuple(chunks[at :: plan.pp])) for at in range(plan.pp))
+
+
+def _evenly(layers: int, chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk; what is over goes to the middle."""
+    each, over = divmod(layers, chunks)
+    start = (chunks - over) // 2
+    return tuple(each + (start <= at < start + over) for at in range(chunks))
+
+
+def waiting(stage: Stage, plan: Plan, group: int = 0) -> tuple[int, ...]:
+    """Micro-batches whose activations each chunk of a stage holds when they are most.
+
+    One forward, one backward: ``pp - i`` on stage ``i``; interleaved: ``2 (pp - i - 1) + (vp - 1) group + 1`` chunks'
+    worth, ``group`` micro-batches of a chunk before its next (Narayanan et al. 2021; default: ``pp``). GPipe: all
+    micro-batches (Huang et al. 2019). Zero bubble: ``pp`` on every stage (Qi et al. 2023, ZB-H1).
+    """
+    most = plan.micro_batches
+    if plan.schedule == "gpipe":
+        return (most,) * plan.vp
+    if plan.schedule == "zero-bubble" and plan.vp == 1:
+        return (min(most, plan.pp),)
+    behind = plan.pp - stage.index - 1
+    if plan.vp == 1:
+        return (min(most, behind + 1),)
+    group = group or plan.pp
+    started = range(min(most * plan.vp, 2 * behind + (plan.vp - 1) * group + 1))
+    order = [at % (group * plan.vp) // group for at in started]
+    return tuple(order.count(chunk) for chunk in range(plan.vp))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Parameters on a rank: those that all of its replicas share, and of experts."""
+
+    dense: float = 0.0
+    expert: float = 0.0
+
+    def __add__(self, other: Held) -> Held:
+        """Both."""
+        return Held(dense=self.dense + other.dense, expert=self.expert + other.expert)
+
+    @property
+    def total(self) -> float:
+        """Of both kinds."""
+        return self.dense + self.expert
+
+
+def layer_held(layer: Layer, hidden: int, local: Local) -> Held:
+    """Parameters of a layer on a rank: norms and biases of outputs whole, matrices by ``tp`` or, of experts, by ``ep``
+    and ``etp``.
+    """
+    norms = float(layer.norms * layer.norm.weights * hidden)
+    mixer = layer.attention
+    mixed = sum(p.parameters for p in mixer.projections(hidden, local.tp)) + mixer.vectors if mixer else 0
+    part = layer.feed_forward
+    if part is None:
+        return Held(dense=norms + mixed)
+    if not isinstance(part, Experts):
+        return Held(dense=norms + mixed + sum(p.parameters for p in part.projections(hidden, local.tp)))
+    shared = sum(p.parameters for p in part.shared.projections(hidden, local.tp)) if part.shared else 0
+    beside = shared + part.router(hidden).parameters + (hidden if part.shared_gate else 0)
+    experts = shared_evenly(part.experts, local.ep, "num_experts")
+    each = sum(p.parameters for p in part.expert.projections(hidden, local.etp))
+    return Held(dense=norms + mixed + beside, expert=float(experts * each))
+
+
+def outside_held(stage: Stage, decoder: Decoder, local: Local) -> Held:
+    """Parameters of embedding, last norm and head on a stage. A tied embedding is on both of two stages."""
+    matrix = -(-decoder.vocab // local.tp) * (decoder.embedding or decoder.hidden)
+    dense = 0.0
+    if stage.first:
+        dense += matrix + (decoder.positions + (2 if decoder.embedding_norm else 0)) * decoder.hidden
+    if stage.last:
+        dense += 0 if decoder.tied and stage.first else matrix
+        dense += (decoder.norm.weights if decoder.norm else 0) * decoder.hidden + decoder.extra
+        dense += -(-decoder.vocab // local.tp) if decoder.head_bias else 0
+    return Held(dense=dense)
+
+
+def stage_held(stage: Stage, decoder: Decoder, local: Local) -> Held:
+    """Parameters of a stage on one of its ranks."""
+    each = [layer_held(layer, decoder.hidden, local) for layer, _ in decoder.layers]
+    return sum((each[kind] for kind in stage.kinds), outside_held(stage, decoder, local))

@@ -1,0 +1,89 @@
+"""Weights, gradients and the optimizer's states of a rank, whole or shared among replicas (Rajbhandari et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neusight.errors import ModelError, nearest
+from neusight.kernels.precision import stored_bytes
+from neusight.plans.plan import Plan
+from neusight.plans.stages import Held
+
+MOMENT_BYTES = {"adam": 8.0, "adamw": 8.0, "sgd": 4.0, "none": 0.0}
+"""Of a parameter's moments in float32; SGD has one, its momentum."""
+MASTER_BYTES = 4.0
+"""Of the float32 copy of a 16-bit parameter that the optimizer works on (Micikevicius et al. 2018)."""
+PER_NODE = 8
+"""Ranks that ``hsdp`` shares among where no number is told: those of a node of eight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class States:
+    """Bytes of a rank that stay from step to step. ``cast``: of gradients in 16 bits once more in 32, which the
+    optimizer's step makes and the next step's begin drops.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    cast: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """Replicas among which the states of a rank's parameters are shared, of those of experts and of others."""
+
+    dense: int
+    expert: int
+
+    def per_rank(self, held: Held) -> float:
+        """Parameters whose states one rank keeps."""
+        return held.dense / self.dense + held.expert / self.expert
+
+
+def sharing_of(plan: Plan) -> Sharing:
+    """How many ranks share: replicas and context-parallel ranks, or ``shard_group`` of them."""
+    replicas = plan.dp * plan.cp
+    group = plan.shard_group or (min(PER_NODE, replicas) if plan.shard == "hsdp" else replicas)
+    copies = max(1, replicas // group)
+    return Sharing(dense=group, expert=max(1, plan.expert_dp // copies))
+
+
+def states_of(
+    held: Held, plan: Plan, *, dtype: str = "bfloat16", products: str = "", optimizer: str = "adam"
+) -> States:
+    """Bytes of a rank that holds some parameters.
+
+    ``none`` to ``zero2`` keep weights as they are used and, in 16 bits, a float32 copy with the optimizer's states;
+    ``zero3`` and ``hsdp`` (FSDP) keep a share of float32 weights alone. Weights of ``float8`` products are kept as they
+    are used and transposed (Transformer Engine), beside the optimizer's copy.
+
+    Args:
+        held: parameters on the rank.
+        plan: which replicas share what, the dtype of gradients, and whether states lie on the host.
+        dtype: of weights and activations.
+        products: of large products where it is narrower.
+        optimizer: adam, adamw, sgd or none.
+
+    Raises:
+        ModelError: an unknown optimizer.
+    """
+    if optimizer not in MOMENT_BYTES:
+        raise ModelError(
+            f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENT_BYTES)}: one of {', '.join(MOMENT_BYTES)}"
+        )
+    used, share = 2 * stored_bytes(products) if products else stored_bytes(dtype), sharing_of(plan).per_rank(held)
+    gradient = stored_bytes(plan.gradient_dtype)
+    gradients = gradient * (held.total if plan.shard in ("none", "zero1") else share)
+    stepped = held.total if plan.shard == "none" else share
+    cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and dtype != "float32" else 0.0
+    moments = 0.0 if plan.offload == "optimizer" else MOMENT_BYTES[optimizer] * stepped
+    if plan.shard in ("zero3", "hsdp"):
+        return States(weights=MASTER_BYTES * share, gradients=gradients, optimizer=moments, cast=0.0)
+    master = 0.0 if dtype == "float32" or plan.offload == "optimizer" else MASTER_BYTES * stepped
+    return States(
+        weights=used * held.total,
+        gradients=gradients,
+        optimizer=master + moments,
+        cast=cast,
+    )

@@ -1,0 +1,269 @@
+"""Memory of ranks in training, against formulas and invariants; against measured peaks where the data are."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.devices import load_device
+from neusight.errors import ModelError
+from neusight.evaluation.memory import evaluate_memory, fitted_expert_load
+from neusight.plans.fits import LENGTH_STEP, largest_micro_batch, longest_sequence, verdict
+from neusight.plans.memory import PARTS, RankMemory, Training, local_of, memory_of
+from neusight.plans.plan import Plan
+from neusight.plans.stages import Held, stage_held, stages_of, waiting
+from neusight.plans.states import states_of
+from neusight.plans.workspaces import workspace_bytes
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, SelfAttention
+from neusight.workloads.training.keeping import EXPERT_LOAD, FSDP, MEGATRON
+
+MIB = 2**20
+A100, H100 = load_device("a100-sxm-80gb"), load_device("h100-sxm-80gb")
+LAYER = Layer(attention=SelfAttention(heads=16, kv_heads=16, head_dim=64), feed_forward=FeedForward(ffn=4096))
+TRAINING = Training(seq_len=1024)
+
+
+def decoder(depth: int = 8, layer: Layer = LAYER, **fields: Any) -> Decoder:
+    return Decoder(
+        **(
+            {"name": "m", "family": "m", "hidden": 1024, "vocab": 32000, "tied": False, "max_len": 4096}
+            | {"layers": ((layer, depth),), "order": (0,) * depth}
+            | fields
+        )
+    )
+
+
+def plan(**fields: Any) -> Plan:
+    batches = fields.pop("micro_batches", 8)
+    each = fields.get("dp", 1) * fields.get("micro_batch", 1)
+    return Plan(**({"global_batch": batches * each} | fields))
+
+
+def ranks(of: Plan, training: Training = TRAINING, model: Decoder | None = None) -> dict[str, RankMemory]:
+    return {rank.rank: rank for rank in memory_of(model or decoder(), of, training, A100)}
+
+
+def test_one_rank_keeps_eighteen_bytes_a_parameter() -> None:
+    """2 of weights, 4 of gradients, 4 of their float32 copy, 8 of Adam's moments (Rajbhandari et al. 2020 with float32
+    gradients)."""
+    only = ranks(plan())["only"]
+    parameters = decoder().parameters
+    assert (only.weights, only.gradients, only.optimizer) == (2 * parameters, 4 * parameters, 12 * parameters)
+    assert only.total == sum(only.parts.values())
+    assert tuple(only.parts) == PARTS
+
+
+@pytest.mark.parametrize(
+    ("shard", "expected"), [("none", (2, 4, 12)), ("zero1", (2, 4, 3)), ("zero2", (2, 1, 3)), ("zero3", (1, 1, 2))]
+)
+def test_stages_of_zero_share_among_replicas(shard: str, expected: tuple[float, ...]) -> None:
+    """Of 4 replicas; FSDP's weights are float32 and their own master."""
+    states = states_of(Held(dense=100.0), plan(dp=4, shard=shard))
+    assert (states.weights, states.gradients, states.optimizer) == tuple(100.0 * each for each in expected)
+
+
+def test_states_of_experts_are_shared_among_fewer() -> None:
+    """8 ranks hold each dense parameter; experts spread over 4 have 2 replicas."""
+    of = plan(dp=8, ep=4, shard="zero1")
+    assert states_of(Held(expert=100.0), of).optimizer == pytest.approx(12 * 100 / 2)
+    assert states_of(Held(dense=100.0), of).optimizer == pytest.approx(12 * 100 / 8)
+
+
+def test_hsdp_shares_within_a_group() -> None:
+    narrow, wide = (states_of(Held(dense=100.0), plan(dp=64, shard=s)) for s in ("zero3", "hsdp"))
+    assert wide.weights == 8 * narrow.weights
+    told = states_of(Held(dense=100.0), plan(dp=64, shard="hsdp", shard_group=16))
+    assert told.weights == 4 * narrow.weights
+
+
+def test_gradients_in_sixteen_bits_are_cast_at_the_step() -> None:
+    states = states_of(Held(dense=100.0), plan(gradient_dtype="bfloat16"))
+    assert (states.gradients, states.cast) == (200.0, 400.0)
+    assert states_of(Held(dense=100.0), plan()).cast == 0.0
+
+
+def test_an_optimizer_on_the_host_leaves_weights_and_gradients() -> None:
+    states = states_of(Held(dense=100.0), plan(offload="optimizer"))
+    assert (states.weights, states.gradients, states.optimizer) == (200.0, 400.0, 0.0)
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (4, 2), (2, 4)])
+def test_ranks_hold_the_model_once(tp: int, pp: int) -> None:
+    """Norms are on each of the ``tp`` ranks; all else is held once."""
+    model, of = decoder(), plan(tp=tp, pp=pp)
+    held = sum(stage_held(stage, model, local_of(of, TRAINING)).total for stage in stages_of(model, of))
+    norms = (2 * 8 + 1) * model.hidden
+    assert tp * held == pytest.approx(model.parameters + (tp - 1) * norms)
+
+
+def test_first_and_last_stage_keep_a_tied_embedding_each() -> None:
+    model = decoder(tied=True)
+    of = plan(pp=2)
+    held = sum(stage_held(stage, model, local_of(of, TRAINING)).total for stage in stages_of(model, of))
+    assert held == model.parameters + model.vocab * model.hidden
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+def test_one_forward_one_backward_waits_for_the_stages_behind(pp: int) -> None:
+    of = plan(pp=pp, micro_batches=16)
+    assert [waiting(stage, of) for stage in stages_of(decoder(), of)] == [(pp - at,) for at in range(pp)]
+
+
+def test_no_more_micro_batches_wait_than_there_are() -> None:
+    of = plan(pp=8, micro_batches=3)
+    assert [sum(waiting(stage, of)) for stage in stages_of(decoder(), of)] == [3, 3, 3, 3, 3, 3, 2, 1]
+
+
+def test_gpipe_keeps_all_and_zero_bubbles_a_pipeline_full() -> None:
+    stages = stages_of(decoder(), plan(pp=4))
+    assert {waiting(stage, plan(pp=4, schedule="gpipe")) for stage in stages} == {(8,)}
+    assert {waiting(stage, plan(pp=4, schedule="zero-bubble")) for stage in stages} == {(4,)}
+
+
+def test_interleaving_waits_for_twice_the_stages_behind_and_all_but_one_chunk() -> None:
+    """Narayanan et al. 2021: 2 (p - i - 1) + (v - 1) p + 1 chunks."""
+    of = plan(pp=4, vp=2, micro_batches=16)
+    counts = [waiting(stage, of) for stage in stages_of(decoder(), of)]
+    assert [sum(each) for each in counts] == [2 * (3 - at) + 4 + 1 for at in range(4)]
+    assert counts[3] == (4, 1)
+    assert waiting(stages_of(decoder(), of)[3], of, group=5) == (5, 1)
+
+
+def test_chunks_of_a_stage_lie_apart() -> None:
+    model = decoder(layers=((LAYER, 4), (replace(LAYER, norms=4), 4)), order=(0, 0, 0, 0, 1, 1, 1, 1))
+    assert stages_of(model, plan(pp=2, vp=2))[0].chunks == ((0, 0), (1, 1))
+
+
+def test_layers_over_go_to_the_middle() -> None:
+    assert [len(stage.kinds) for stage in stages_of(decoder(10), plan(pp=4))] == [2, 3, 3, 2]
+    assert [len(s.kinds) for s in stages_of(decoder(10), plan(pp=4), (1, 4, 4, 1))] == [1, 4, 4, 1]
+
+
+@pytest.mark.parametrize(("pp", "layers"), [(16, ()), (2, (4, 5)), (2, (8,))])
+def test_layers_that_are_not_the_models_are_refused(pp: int, layers: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match="layers"):
+        stages_of(decoder(), plan(pp=pp), layers)
+
+
+def test_the_first_rank_keeps_one_layers_activations_for_each_micro_batch() -> None:
+    """Without head and embedding, activations of stage i are (p - i) times those of one micro-batch."""
+    found = ranks(plan(pp=4))
+    ids = 16 * 1024
+    middle = found["middle"].activations / 3
+    assert found["first"].activations == pytest.approx(4 * (middle + ids))
+
+
+def test_logits_take_two_bytes_and_four_for_the_loss() -> None:
+    only = ranks(plan())["only"]
+    assert only.moment == "loss"
+    assert only.loss == 6 * 1024 * 32000
+    assert ranks(plan(tp=4))["only"].loss == only.loss / 4
+
+
+def test_full_recomputation_keeps_inputs_of_layers_alone() -> None:
+    """s b h 2 bytes a layer (Korthikanti et al. 2022, section 5)."""
+    stream = 2 * 1024 * 1024
+    kept = {depth: ranks(plan(recompute="full"), model=decoder(depth))["only"].activations for depth in (8, 9)}
+    assert kept[9] - kept[8] == stream
+
+
+def test_recomputation_of_some_layers_trades_exactly() -> None:
+    none, some, most, full = (
+        ranks(plan(recompute=word, recompute_layers=count))["only"].activations
+        for word, count in (("none", 0), ("full", 2), ("full", 4), ("full", 0))
+    )
+    assert none - some == pytest.approx(some - most)
+    assert none - full == pytest.approx(4 * (none - some))
+
+
+@pytest.mark.parametrize("degree", ["tp", "pp", "cp"])
+def test_more_ranks_never_need_more(degree: str) -> None:
+    needed = [max(r.total for r in ranks(plan(**{degree: n, "micro_batches": 1})).values()) for n in (1, 2, 4, 8)]
+    assert needed == sorted(needed, reverse=True)
+
+
+@pytest.mark.parametrize("shard", ["zero1", "zero2", "zero3"])
+def test_more_replicas_never_need_more(shard: str) -> None:
+    needed = [ranks(plan(dp=n, shard=shard))["only"].total for n in (1, 2, 4, 64)]
+    assert needed == sorted(needed, reverse=True)
+
+
+def test_experts_are_spread() -> None:
+    layer = replace(LAYER, feed_forward=Experts(expert=FeedForward(ffn=512), experts=8, top_k=2))
+    one, four = (ranks(plan(dp=4, ep=ep), model=decoder(layer=layer))["only"].weights for ep in (1, 4))
+    assert one - four == pytest.approx(2 * 8 * (8 - 2) * 3 * 512 * 1024)
+
+
+def test_fsdp_gathers_two_layers_and_what_is_outside_of_layers() -> None:
+    """Two layers' weights and one's gradient in 16 bits, that gradient in 32, embedding, norm and head in 16."""
+    training = replace(TRAINING, keeping=FSDP)
+    layer, outside = LAYER.parameters(1024), 2 * 32000 * 1024 + 1024
+    assert ranks(plan(dp=8, shard="zero3"), training)["only"].communication == (3 * 2 + 4) * layer + 2 * outside
+
+
+def test_workspaces_of_libraries() -> None:
+    """A handle for each of two threads; Transformer Engine's own; five of those for experts side by side."""
+    assert workspace_bytes(A100, MEGATRON) == (2 * 8.125 + 4) * MIB
+    assert workspace_bytes(H100, MEGATRON) == (2 * 32 + 32) * MIB
+    assert workspace_bytes(A100, replace(MEGATRON, deterministic=True)) == (2 * 32 + 4) * MIB
+    assert workspace_bytes(H100, MEGATRON, experts=True) == (2 * 32 + 5 * 32) * MIB
+    assert workspace_bytes(A100, FSDP) == 2 * 8.125 * MIB
+
+
+def test_the_largest_that_fits_fits_and_the_next_does_not() -> None:
+    model, of = decoder(), plan()
+    batch = largest_micro_batch(model, of, TRAINING, A100)
+    for size in (batch, batch + 1):
+        asked = plan(micro_batch=size)
+        assert verdict(memory_of(model, asked, TRAINING, A100), A100).fits is (size == batch)
+    length = longest_sequence(model, of, TRAINING, A100)
+    for tokens in (length, length + LENGTH_STEP):
+        training = replace(TRAINING, seq_len=tokens)
+        assert verdict(memory_of(model, of, training, A100), A100).fits is (tokens == length)
+
+
+def test_a_verdict_names_the_rank_that_decides() -> None:
+    small = load_device("t4")
+    found = verdict(memory_of(decoder(96), plan(pp=2), TRAINING, small), small)
+    assert str(found).startswith(f"does not fit: the {found.rank} rank needs ")
+
+
+def test_an_unknown_optimizer_is_refused() -> None:
+    with pytest.raises(ModelError, match="unknown optimizer 'adem'; did you mean adam"):
+        memory_of(decoder(), plan(), replace(TRAINING, optimizer="adem"), A100)
+
+
+DATA = os.environ.get("NEUSIGHT_DATA")
+measured = pytest.mark.skipif(not DATA, reason="needs NEUSIGHT_DATA")
+
+
+@measured
+def test_peaks_of_megatron_runs() -> None:
+    found = evaluate_memory(Path(DATA or "") / "training-runs" / "memory.parquet")
+    assert not found["skipped"]
+    everything = found["means"][0]
+    assert everything["mean"] < 1.0
+    assert everything["within"] == 100.0
+
+
+@measured
+def test_load_of_experts_is_what_the_fit_says() -> None:
+    """Fitted to one GPU, it brings the other's rows nearer as well."""
+    path = Path(DATA or "") / "training-runs" / "memory.parquet"
+    assert round(fitted_expert_load(path), 2) == EXPERT_LOAD
+    assert fitted_expert_load(path, "h100-sxm-80gb") > (1 + EXPERT_LOAD) / 2
+
+
+@measured
+@pytest.mark.parametrize(
+    ("table", "wrong"), [("training-runs/runs.parquet", 1), ("training-throughput/a100_training.csv", 0)]
+)
+def test_runs_that_ran_fit_and_those_out_of_memory_do_not(table: str, wrong: int) -> None:
+    """One published run, of 340 billion parameters in bfloat16 on 128 GPUs, does not say what it recomputed."""
+    found = evaluate_memory(Path(DATA or "") / table)
+    assert not found["skipped"]
+    assert sum(not row["right"] for row in found["rows"]) == wrong
+    assert all(row["right"] for row in found["rows"] if not row["ran"])

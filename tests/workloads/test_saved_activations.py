@@ -1,0 +1,115 @@
+"""What units of a decoder keep for their backward pass, against formulas of papers."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
+from neusight.workloads.training.keeping import FSDP, MEGATRON, keeping_named
+from neusight.workloads.training.local import Local
+from neusight.workloads.training.saved import ROW_BYTES, layer_saved, selected_bytes, total_bytes
+
+S, B, H, A = 256, 2, 512, 8
+UNFUSED = replace(MEGATRON, attention="unfused", attention_dropout=True, hidden_dropout=True)
+GPT = Layer(
+    attention=SelfAttention(heads=A, kv_heads=A, head_dim=H // A),
+    feed_forward=FeedForward(ffn=4 * H, gated=False),
+    norm=Norm(op="layer_norm", weights=2),
+)
+SBH = S * B * H
+SCORES = A * S * S * B
+STATISTICS = 2 * 2 * ROW_BYTES * S * B  # mean and deviation of a row, of two norms: left out by the paper
+
+
+def local(**shared: Any) -> Local:
+    return Local(**({"batch": B, "seq_len": S} | shared))
+
+
+def kept(layer: Layer, of: Local, keeping: Any = UNFUSED) -> float:
+    return total_bytes(layer_saved(layer, H, of, keeping))
+
+
+def test_a_layer_of_gpt_keeps_what_the_paper_counts() -> None:
+    """Korthikanti et al. 2022, equation 1: s b h (34 + 5 a s / h)."""
+    assert kept(GPT, local()) == 34 * SBH + 5 * SCORES + STATISTICS
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_tensor_parallel_ranks_share_all_but_ten(tp: int) -> None:
+    """Equation 2: s b h (10 + 24 / t + 5 a s / (h t))."""
+    assert kept(GPT, local(tp=tp)) == pytest.approx(SBH * (10 + 24 / tp) + 5 * SCORES / tp + STATISTICS)
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_sequence_parallel_ranks_share_everything(tp: int) -> None:
+    """Equation 4: s b h / t (34 + 5 a s / h)."""
+    assert kept(GPT, local(tp=tp, sequence_parallel=True)) == pytest.approx(kept(GPT, local()) / tp)
+
+
+def test_selective_recomputation_drops_the_core_of_attention() -> None:
+    """Equation 6: 34 s b h."""
+    assert selected_bytes(GPT, H, local(), UNFUSED) == 34 * SBH + STATISTICS
+
+
+def test_selection_by_operator_keeps_half_of_the_products() -> None:
+    """The input, half of what gives 3 h, h, 4 h and h columns, and attention's output, in 16 bits."""
+    assert selected_bytes(GPT, H, local(), FSDP) == 2 * SBH * (1 + (3 + 1 + 4 + 1) / 2 + 1)
+
+
+def test_fused_attention_keeps_a_normaliser_a_row_and_flash_its_output_twice() -> None:
+    cudnn = kept(GPT, local(), replace(UNFUSED, attention="cudnn"))
+    assert cudnn == 34 * SBH + STATISTICS + ROW_BYTES * A * S * B
+    assert kept(GPT, local(), replace(UNFUSED, attention="flash")) == cudnn + 2 * SBH
+    assert kept(GPT, local(), replace(UNFUSED, attention="flash", sequence_first=False)) == cudnn
+
+
+def test_without_dropout_masks_are_not_kept() -> None:
+    bare = replace(UNFUSED, attention_dropout=False, hidden_dropout=False)
+    assert kept(GPT, local()) - kept(GPT, local(), bare) == 2 * SBH + 3 * SCORES
+
+
+def test_context_parallel_ranks_share_the_sequence() -> None:
+    fused = replace(UNFUSED, attention="cudnn")
+    assert kept(GPT, local(cp=4), fused) == pytest.approx(kept(GPT, local(), fused) / 4)
+
+
+def test_inputs_of_float8_products_take_a_byte() -> None:
+    """Of 34: into query and value 2, into the output's 2, into up 2 and into down 8 become half."""
+    assert kept(GPT, local()) - kept(GPT, local(products="float8")) == (2 + 2 + 2 + 8) / 2 * SBH
+
+
+def test_an_unfused_gate_keeps_what_it_let_through() -> None:
+    gated = replace(GPT, feed_forward=FeedForward(ffn=4 * H, gated=True))
+    assert kept(gated, local(), FSDP) - kept(gated, local(), replace(FSDP, fused_gate=True)) == 8 * SBH
+
+
+def test_one_expert_that_all_take_keeps_a_dense_layer_and_what_weighs_it() -> None:
+    even = replace(UNFUSED, expert_load=1.0)
+    experts = Experts(expert=FeedForward(ffn=4 * H, gated=False), experts=1, top_k=1)
+    extra = kept(replace(GPT, feed_forward=experts), local(), even) - kept(GPT, local(), even)
+    scores = 2 * ROW_BYTES * S * B
+    assert extra == scores + 2 * SBH + 8 * SBH  # rows as sent to the expert, activated before the weight
+
+
+@pytest.mark.parametrize("shared", [{"ep": 4}, {"tp": 4, "etp": 1, "ep": 4, "sequence_parallel": True}])
+def test_experts_of_more_choices_keep_in_proportion(shared: dict[str, Any]) -> None:
+    def routed(top_k: int) -> float:
+        experts = Experts(expert=FeedForward(ffn=H), experts=8, top_k=top_k)
+        return kept(replace(GPT, feed_forward=experts), local(**shared))
+
+    once = routed(2) - routed(1)
+    assert once > 0
+    assert routed(4) - routed(1) == pytest.approx(3 * once)
+
+
+def test_latent_attention_keeps_more_than_its_latents() -> None:
+    mixer = LatentAttention(heads=8, q_rank=64, kv_rank=32, nope_dim=32, rope_dim=16, value_dim=32)
+    whole, shared = (kept(replace(GPT, attention=mixer), local(tp=tp), MEGATRON) for tp in (1, 2))
+    assert shared < whole
+    assert whole > 2 * S * B * 8 * (2 * 48 + 32)  # queries, keys and values of every head
+
+
+def test_an_unknown_framework_is_told_the_nearest() -> None:
+    with pytest.raises(Exception, match="unknown framework 'megatro'; did you mean megatron"):
+        keeping_named("megatro")
