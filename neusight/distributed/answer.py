@@ -8,6 +8,7 @@ from typing import Any
 
 from neusight.devices.cluster import Cluster
 from neusight.distributed.training_run import TrainingRun
+from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory
 from neusight.plans.plan import Plan
 from neusight.schedule.run import Run
@@ -92,8 +93,8 @@ class TrainingEstimate:
 
     @property
     def fits(self) -> bool:
-        """Whether every rank has the memory."""
-        return self.peak_bytes <= self.cluster.device.usable_bytes
+        """Whether every rank has the memory, with its context and the allocator's slack."""
+        return verdict(self.memory, self.cluster.device).fits
 
     def hours(self, tokens: float) -> float:
         """Of a run over so many tokens."""
@@ -138,7 +139,7 @@ class TrainingEstimate:
             "critical_path_s": dict(self.schedule.path_s),
             "parts_s": dict(self.parts_s),
             "limiters": dict(self.limiters),
-            "memory": [rank.to_dict() for rank in self.memory],
+            "memory": [{"rank": rank.rank, "total": rank.total, **rank.parts} for rank in self.memory],
             "peak_bytes": self.peak_bytes,
             "fits": self.fits,
             "energy_j": self.energy_j,

@@ -20,6 +20,7 @@ from neusight.kernels.work import work_of
 from neusight.plans.memory import RankMemory, Training, memory_of
 from neusight.schedule.run import Run, simulate
 from neusight.serving.power import shipped_power
+from neusight.workloads.training.keeping import keeping_named
 from neusight.workloads.training.recompute import recomputed
 
 PRODUCTS = ("gemm", "attention", "grouped_gemm", "moe")
@@ -67,9 +68,9 @@ def memory(asked: TrainingRun) -> tuple[RankMemory, ...]:
 def errors_of(schedule: Run, parts: Iterable[Counted], composition: float) -> dict[str, float]:
     """Source → standard deviation as a share of the step.
 
-    Each source counts by the seconds that it has on the critical path: what a device's kernels have in common, what each
-    has of its own, links, and the step as the sum of its parts. What kernels have in common on a device is that of its
-    products: of other kinds the steps that factors were fitted to tell more than kernels by themselves.
+    Each source counts by the seconds that it has on the critical path: what a device's kernels have in common, what
+    each has of its own, links, and the step as the sum of its parts. What kernels have in common on a device is that of
+    its products: of other kinds the steps that factors were fitted to tell more than kernels by themselves.
     """
     listed = list(parts)
     kernels = [(t, n) for t, n in listed if not t.part.group]
@@ -160,4 +161,5 @@ def training_of(asked: TrainingRun) -> Training:
         dtype=asked.dtype,
         products=str(Precision.named(asked.products)) if asked.products else "",
         optimizer=asked.optimizer,
+        keeping=keeping_named(asked.framework.name),
     )

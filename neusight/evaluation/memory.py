@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from neusight.devices import load_device
+from neusight.distributed.estimate import memory
 from neusight.errors import DataError, NeusightError
 from neusight.evaluation.megatron import DEFAULTS, MegatronRun
-from neusight.evaluation.trained import TrainedRun
+from neusight.evaluation.training import asked_of
+from neusight.evaluation.training_rows import told_run
 from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory, memory_of
 
@@ -133,8 +135,8 @@ def _peak_row(record: Row) -> dict[str, Any]:
 
 
 def _verdict_row(record: Row) -> dict[str, Any]:
-    run, device = TrainedRun(record), load_device(str(record["gpu"]))
-    ranks = memory_of(run.decoder, run.plan, run.training, device)
+    asked = asked_of(told_run(record))
+    ranks, device = memory(asked), asked.cluster.device
     found, ran = verdict(ranks, device), not record.get("oom")
     rank = max(ranks, key=lambda each: each.total)
     names = ("model", "framework", "gpu", "num_gpus", "tp", "pp", "vp", "dtype", "seq_len", "micro_batch", "recompute")

@@ -136,7 +136,7 @@ def _compared(told: ToldRun, estimate: TrainingEstimate) -> dict[str, Any]:
         "num_gpus": told.num_gpus,
         "nodes": estimate.cluster.nodes,
         "dtype": told.products or told.dtype,
-        "plan": f"dp{plan.dp} tp{plan.tp} pp{plan.pp} cp{plan.cp} ep{plan.ep} vp{plan.vp} {plan.shard} {plan.recompute}",
+        "plan": plan.short,
         "seq_len": told.seq_len,
         "micro_batch": plan.micro_batch,
         "predicted_ms": predicted,

@@ -1,4 +1,4 @@
-"""Rows of tables of training runs as questions: plan, cluster and framework, with a stated default for what is not told.
+"""Rows of tables of training runs as questions: plan, cluster and framework, with a default for what is not told.
 
 Sources write the same thing in several ways; what each word means stands here, once.
 """
@@ -143,8 +143,11 @@ def _plan(said: Row, framework: str) -> tuple[Plan, list[tuple[str, str, str]]]:
 
 def _gradients(said: Row, framework: str) -> str:
     """In which dtype gradients are reduced. FSDP's mixed precision "PURE" of Composer and bfSixteen of fms-fsdp reduce
-    in bfloat16, "DEFAULT" and torchtitan's policy in float32, as Megatron does.
+    in bfloat16, "DEFAULT" and torchtitan's policy in float32, as Megatron does; NeMo's recipes for performance set
+    ``grad_reduce_in_fp32 = False``.
     """
+    if "nemo" in str(said.get("framework", "")).lower():
+        return "bfloat16"
     pure = "mode pure" in str(said.get("notes", "")).lower() or "fms-fsdp" in str(said.get("framework", ""))
     return "bfloat16" if framework in ("fsdp", "composer") and pure else "float32"
 
@@ -154,7 +157,7 @@ def _recompute(said: Row) -> tuple[str, int, bool]:
     told = str(said.get("recompute", "none")).lower()
     sequence = "sequence parallel" in told or bool(said.get("sequence_parallel", False))
     if told.startswith("every second"):
-        return "full", max(1, int(said["layers"]) // 2), sequence
+        return "full", max(1, int(said["layers"]) // (2 * int(said.get("pp", 1)))), sequence
     if "per op" in told:
         return "operators", 0, sequence
     for word in ("full", "selective", "none"):

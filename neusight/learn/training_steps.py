@@ -1,8 +1,8 @@
 """``neusight fit --training``: what kernels take in training steps, over what they take by themselves.
 
 A measured step is a sum of what its critical path has of each kind of kernel and collective, each with a factor. What a
-path has comes from a simulation with the factors so far; simulation and fit are repeated, since slower kernels hide more
-collectives.
+path has comes from a simulation with the factors so far; simulation and fit are repeated, since slower kernels hide
+more collectives.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from neusight.workloads.training.saved import (
     checkpoint_bytes,
     layer_saved,
     logits,
+    operators_bytes,
     selected_bytes,
     total_bytes,
 )
@@ -184,6 +185,8 @@ def _layer_kept(layer: Layer, decoder: Decoder, plan: Plan, local: Local, keepin
         return checkpoint_bytes(decoder.hidden, local)
     if plan.recompute == "selective":
         return selected_bytes(layer, decoder.hidden, local, keeping)
+    if plan.recompute == "operators":
+        return operators_bytes(layer, decoder.hidden, local)
     return total_bytes(layer_saved(layer, decoder.hidden, local, keeping))
 
 

@@ -77,6 +77,14 @@ class Plan:
         return self.dp * self.tp * self.pp * self.cp
 
     @property
+    def short(self) -> str:
+        """In a few words: degrees above 1, how states are shared, what is computed again."""
+        degrees = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "vp", "cp", "ep")]
+        told = [degree for degree in degrees if not degree.endswith("p1")]
+        told += [f"mb{self.micro_batch}", *(word for word in (self.shard, self.recompute) if word != "none")]
+        return " ".join(told)
+
+    @property
     def micro_batches(self) -> int:
         """Of each replica in a step."""
         return self.global_batch // (self.dp * self.micro_batch)

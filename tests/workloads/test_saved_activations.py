@@ -8,7 +8,7 @@ import pytest
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
 from neusight.workloads.training.keeping import FSDP, MEGATRON, keeping_named
 from neusight.workloads.training.local import Local
-from neusight.workloads.training.saved import ROW_BYTES, layer_saved, selected_bytes, total_bytes
+from neusight.workloads.training.saved import ROW_BYTES, layer_saved, operators_bytes, selected_bytes, total_bytes
 
 S, B, H, A = 256, 2, 512, 8
 UNFUSED = replace(MEGATRON, attention="unfused", attention_dropout=True, hidden_dropout=True)
@@ -54,7 +54,7 @@ def test_selective_recomputation_drops_the_core_of_attention() -> None:
 
 def test_selection_by_operator_keeps_half_of_the_products() -> None:
     """The input, half of what gives 3 h, h, 4 h and h columns, and attention's output, in 16 bits."""
-    assert selected_bytes(GPT, H, local(), FSDP) == 2 * SBH * (1 + (3 + 1 + 4 + 1) / 2 + 1)
+    assert operators_bytes(GPT, H, local()) == 2 * SBH * (1 + (3 + 1 + 4 + 1) / 2 + 1)
 
 
 def test_fused_attention_keeps_a_normaliser_a_row_and_flash_its_output_twice() -> None:

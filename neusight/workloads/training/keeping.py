@@ -22,9 +22,7 @@ class Keeping:
     normaliser a row. FlashAttention wants sequences one after the other: with ``sequence_first`` (Megatron's [s, b, h])
     its output is there twice. ``probability_bytes`` is that of a kept probability of unfused attention.
 
-    ``fused_gate``: the backward pass of a gated activation takes only what went into it. ``selects_operators``:
-    selective recomputation keeps what every second product gives and attention's output, and computes all else again
-    (torchtitan's, per operator), instead of the core of attention alone. ``logit_bytes`` are of each
+    ``fused_gate``: the backward pass of a gated activation takes only what went into it. ``logit_bytes`` are of each
     logit while the loss is computed, ``held_logit_bytes`` what of those its backward pass waits for;
     ``deferred_heads`` micro-batches keep the gradient of their logits until the head's weights get theirs.
 
@@ -42,7 +40,6 @@ class Keeping:
     hidden_dropout: bool = False
     probability_bytes: int = 2
     fused_gate: bool = True
-    selects_operators: bool = False
     dense_mask: bool = False
     logit_bytes: float = 6.0
     held_logit_bytes: float = 4.0
@@ -63,7 +60,6 @@ FSDP = Keeping(
     attention="flash",
     sequence_first=False,
     fused_gate=False,
-    selects_operators=True,
     logit_bytes=14.0,
     transformer_engine=False,
 )
@@ -72,15 +68,24 @@ gradient and that of the logits in 32 (``log_softmax`` and ``nll_loss``, backwar
 COMPOSER = replace(FSDP, name="composer", fused_gate=True, logit_bytes=2.0, held_logit_bytes=2.0)
 """Composer and llm-foundry: FSDP with FlashAttention's cross entropy, whose gradient takes the place of the logits in
 16 bits (llm-foundry, ``loss_fn: fused_crossentropy``, its default)."""
-_NAMED = {keeping.name: keeping for keeping in (MEGATRON, FSDP, COMPOSER)}
+LOCAL = replace(
+    MEGATRON, name="megatron-local", attention="unfused", attention_dropout=True, hidden_dropout=True,
+    transformer_engine=False,
+)  # fmt: skip
+"""Megatron-LM of 2022: scores in memory, dropout of attention and of the residual stream."""
+_NAMED = {keeping.name: keeping for keeping in (MEGATRON, LOCAL, FSDP, COMPOSER)}
+_FRAMEWORKS = {"megatron-te": MEGATRON, "torchtitan": FSDP, "torchtitan-compiled": FSDP}
+"""Names of ``frameworks`` whose habits have another."""
 
 
 def keeping_named(name: str) -> Keeping:
-    """One of ``megatron``, ``fsdp`` and ``composer``.
+    """The habits of a framework by its name: ``megatron``, ``fsdp``, ``composer``, or one of ``frameworks``.
 
     Raises:
         ModelError: another name.
     """
+    if name in _FRAMEWORKS:
+        return _FRAMEWORKS[name]
     if name not in _NAMED:
         raise ModelError(f"unknown framework '{name}'{nearest(name, _NAMED)}: one of {', '.join(_NAMED)}")
     return _NAMED[name]

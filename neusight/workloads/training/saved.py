@@ -79,12 +79,14 @@ def layer_saved(layer: Layer, hidden: int, local: Local, keeping: Keeping) -> tu
 
 
 def selected_bytes(layer: Layer, hidden: int, local: Local, keeping: Keeping) -> float:
-    """What selective recomputation keeps [B] of a layer: all but the core of attention (Korthikanti et al. 2022), or
-    its input, what every second product gives, and the output of attention (torchtitan, ``_apply_ac_to_transformer_\
-block``).
+    """What selective recomputation keeps [B] of a layer: all but the core of attention (Korthikanti et al. 2022)."""
+    return sum(s.bytes for s in layer_saved(layer, hidden, local, keeping) if not s.core)
+
+
+def operators_bytes(layer: Layer, hidden: int, local: Local) -> float:
+    """What selection by operators keeps [B] of a layer: its input, what every second product gives, and the output of
+    attention (torchtitan, ``_apply_ac_to_transformer_block``).
     """
-    if not keeping.selects_operators:
-        return sum(s.bytes for s in layer_saved(layer, hidden, local, keeping) if not s.core)
     mixed = layer.attention.projections(hidden, local.tp) if layer.attention else ()
     part = layer.feed_forward
     if isinstance(part, Experts):
