@@ -72,9 +72,9 @@ def memory(
         global_batch=dp * micro_batch * count, sequence_parallel=sequence_parallel, shard=shard, recompute=recompute,
         recompute_layers=recompute_layers, gradient_dtype=dtype_named(gradient_dtype), offload=offload,
     )  # fmt: skip
-    length = seq_len or decoder.max_len
+    length = decoder.max_len if seq_len is None else seq_len
     if length < 1:
-        raise ModelError(f"{decoder.name} states no longest sequence: give --seq-len")
+        raise ModelError(f"sequences of {length} tokens: give --seq-len, of at least 1")
     training = _training(length, dtype_named(dtype), optimizer, _keeping(framework, attention, dropout))
     ranks = memory_of(decoder, plan, training, device)
     found = verdict(ranks, device)

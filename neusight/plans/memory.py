@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from neusight.devices.spec import DeviceSpec
+from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage, layer_held, outside_held, stage_held, stages_of, waiting
@@ -93,12 +94,19 @@ def memory_of(decoder: Decoder, plan: Plan, training: Training, device: DeviceSp
     Raises:
         ModelError: what ranks cannot share evenly, an unknown optimizer.
     """
+    _check_experts(decoder, plan)
     ranks = [_rank(stage, decoder, plan, training, device) for stage in stages_of(decoder, plan, training.chunk_layers)]
     fullest: dict[str, RankMemory] = {}
     for rank in ranks:
         if rank.rank not in fullest or rank.total > fullest[rank.rank].total:
             fullest[rank.rank] = rank
     return tuple(fullest.values())
+
+
+def _check_experts(decoder: Decoder, plan: Plan) -> None:
+    ranks, experts = plan.dp * plan.cp * plan.tp, plan.ep * plan.expert_tp
+    if decoder.has_experts and ranks % experts:
+        raise ModelError(f"ep x etp = {experts} does not divide dp x cp x tp = {ranks}: change one of them")
 
 
 def local_of(plan: Plan, training: Training) -> Local:

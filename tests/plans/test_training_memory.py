@@ -197,6 +197,12 @@ def test_experts_are_spread() -> None:
     assert one - four == pytest.approx(2 * 8 * (8 - 2) * 3 * 512 * 1024)
 
 
+def test_experts_need_ranks_to_be_spread_over() -> None:
+    layer = replace(LAYER, feed_forward=Experts(expert=FeedForward(ffn=512), experts=8, top_k=2))
+    with pytest.raises(ModelError, match="ep x etp = 8 does not divide dp x cp x tp = 2"):
+        ranks(plan(dp=2, ep=8), model=decoder(layer=layer))
+
+
 def test_fsdp_gathers_two_layers_and_what_is_outside_of_layers() -> None:
     """Two layers' weights and one's gradient in 16 bits, that gradient in 32, embedding, norm and head in 16."""
     training = replace(TRAINING, keeping=FSDP)
