@@ -89,8 +89,9 @@ _MEGATRON = Framework(
 )
 """Megatron Core on Transformer Engine, as NeMo runs it: ``TransformerConfig`` with ``bias_activation_fusion``,
 ``bias_dropout_fusion``, ``gradient_accumulation_fusion``, ``cross_entropy_loss_fusion``, ``apply_rope_fusion``; padding
-by ``--make-vocab-size-divisible-by`` (128); sequence parallelism as in Korthikanti et al. 2022, section 4.2.2. On Hopper it takes cuDNN's attention
-(``get_attention_backend``), which runs as fast as FlashAttention 3 (Shah et al. 2024, figures 5 and 6)."""
+by ``--make-vocab-size-divisible-by`` (128); sequence parallelism as in Korthikanti et al. 2022, section 4.2.2. On
+Hopper it takes cuDNN's attention (``get_attention_backend``), which runs as fast as FlashAttention 3 (Shah et al. 2024,
+figures 5 and 6)."""
 _MEGATRON_LOCAL = replace(
     _MEGATRON,
     name="megatron-local",
