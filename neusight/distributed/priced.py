@@ -129,7 +129,7 @@ def price(
     for number, part in enumerate(flat):
         families.setdefault(part.batch.family, []).append(number)
     costs = {
-        family: _asked([flat[n].batch for n in numbers], device, pricer, framework.attention_variant)
+        family: _asked([flat[n].batch for n in numbers], device, pricer, framework.attention_on(device.capability))
         for family, numbers in families.items()
     }
     row = {number: at for numbers in families.values() for at, number in enumerate(numbers)}

@@ -129,10 +129,10 @@ _COMPILED = replace(
 )
 """The same with each block, and the loss, through ``torch.compile``: pointwise operators and norms are fused (Ansel et
 al. 2024, PyTorch 2, section 4)."""
-_FSDP = Framework(name="fsdp", activation="eager", rotary="complex")
+_FSDP = Framework(name="fsdp", activation="eager", rotary="complex", stops_early=True)
 """Models in plain PyTorch under ``FullyShardedDataParallel``, such as fms-fsdp's Llama (SDPA, ``F.silu(wg) * w1``), not
-compiled."""
-_COMPOSER = replace(_FSDP, name="composer", attention_generation=1)
+compiled, with checkpoints that are not reentrant."""
+_COMPOSER = replace(_FSDP, name="composer", attention_generation=1, stops_early=False)
 """llm-foundry's MPT in Composer, until the end of 2023: ``Wqkv`` in one, FlashAttention in Triton (``attn_impl:
 triton``), reentrant or complete checkpoints."""
 
