@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 
 from neusight.errors import ArtifactError
@@ -18,8 +19,12 @@ from neusight.workloads.training.units import Part
 FILE = "training.json"
 PROTOCOL = 1
 NARROW = ("fp8", "float8")
+MATRIX = ("narrow_products", "attention", "attention_backward")
+"""Kinds whose factor comes on top of that of products."""
+FIRST = {"attention": "first_attention", "attention_backward": "first_attention_backward"}
+"""Factors of the first FlashAttention, on top of those of the second."""
 TERMS = ("products", "narrow_products", "attention", "attention_backward", "rest", "collectives", "exchanges")
-"""Kinds of which a part is one; factors of the first FlashAttention come on top."""
+"""Kinds of which a part is one."""
 
 
 def kind_of(part: Part) -> str:
@@ -32,6 +37,12 @@ def kind_of(part: Part) -> str:
     if family == "attention":
         return "attention_backward" if str(part.batch["op"][0]) == "backward" else "attention"
     return "rest"
+
+
+def names_of(kind: str, first: bool) -> tuple[str, ...]:
+    """Factors that the time of a kind is multiplied with; ``first``: attention is of the first FlashAttention."""
+    own = ("products", kind) if kind in MATRIX else (kind,)
+    return (*own, FIRST[kind]) if first and kind in FIRST else own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +79,8 @@ class Factors:
 
     def of(self, part: Part, framework: Framework) -> float:
         """By what the time of a part is multiplied."""
-        step, kind = self.physics.step, kind_of(part)
-        factor = float(getattr(step, kind))
-        if framework.attention_generation == 1 and kind == "attention":
-            return factor * step.first_attention
-        if framework.attention_generation == 1 and kind == "attention_backward":
-            return factor * step.first_attention_backward
-        return factor
+        step = self.physics.step
+        return prod(getattr(step, name) for name in names_of(kind_of(part), framework.attention_generation == 1))
 
     def save(self, path: Path) -> None:
         """Write as JSON."""

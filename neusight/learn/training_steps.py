@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from neusight.api import Predictor
 from neusight.distributed.estimate import counted
-from neusight.distributed.factors import PRIOR, TERMS, Factors, kind_of
+from neusight.distributed.factors import FIRST, PRIOR, TERMS, Factors, kind_of, names_of
 from neusight.distributed.step import timed
 from neusight.errors import NeusightError
 from neusight.evaluation.training import asked_of, records_of
@@ -29,7 +30,6 @@ from neusight.schedule.run import simulate
 
 TABLES = ("training-runs/runs.parquet", "training-throughput/a100_training.csv")
 """Of the data sets, with steps."""
-FIRST = {"attention": "first_attention", "attention_backward": "first_attention_backward"}
 NAMES = (*TERMS, *FIRST.values())
 PASSES = ("forward", "backward", "weights", "recompute")
 GROUP_WEIGHT = 6.0
@@ -121,8 +121,7 @@ def _observed(source: str, seconds: float, asked: object, predictor: Predictor, 
 
 
 def _factor(step: object, name: str, first: bool) -> float:
-    own = float(getattr(step, name))
-    return own * float(getattr(step, FIRST[name])) if first and name in FIRST else own
+    return prod(float(getattr(step, factor)) for factor in names_of(name, first))
 
 
 def fitted(observations: Sequence[Observation]) -> Factors:
@@ -157,11 +156,9 @@ def fitted(observations: Sequence[Observation]) -> Factors:
 def _places(observations: Sequence[Observation]) -> np.ndarray:
     """Which constants multiply each term of each observation, shape (n, terms, constants)."""
     places = np.zeros((len(observations), len(TERMS), len(NAMES)))
-    places[:, range(len(TERMS)), range(len(TERMS))] = 1.0
     for at, o in enumerate(observations):
-        if o.first:
-            for kind, name in FIRST.items():
-                places[at, TERMS.index(kind), NAMES.index(name)] = 1.0
+        for term, kind in enumerate(TERMS):
+            places[at, term, [NAMES.index(name) for name in names_of(kind, o.first)]] = 1.0
     return places
 
 
