@@ -1,8 +1,8 @@
 """What an experiment is: ``experiments/<id>/experiment.toml`` declares data, folds, predictors, parts and targets.
 
-Four kinds: ``measured`` trains predictors on some GPUs and tests them on others, ``left-out-dies`` does so for kernels
-of today, all boards of a die at a time, ``sparse`` compares a simulated machine with its dense twin, ``serving`` holds
-served language models against what was measured.
+Five kinds: ``measured`` trains predictors on some GPUs and tests them on others, ``left-out-dies`` does so for kernels
+of today, all boards of a die at a time, ``sparse`` compares a simulated machine with its dense twin, ``serving`` and
+``training`` hold served language models and steps of distributed training against what was measured.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from neusight.errors import DataError, nearest
 from neusight.experiments.declare_dies import DiesDeclaration
 from neusight.experiments.declare_serving import ServingDeclaration
+from neusight.experiments.declare_training import TrainingDeclaration
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
@@ -232,11 +233,12 @@ class SparseDeclaration(_Closed):
         return "simulator"
 
 
-AnyDeclaration = Declaration | SparseDeclaration | DiesDeclaration | ServingDeclaration
+AnyDeclaration = Declaration | SparseDeclaration | DiesDeclaration | ServingDeclaration | TrainingDeclaration
 KINDS: dict[str, type[AnyDeclaration]] = {
     "sparse": SparseDeclaration,
     "left-out-dies": DiesDeclaration,
     "serving": ServingDeclaration,
+    "training": TrainingDeclaration,
 }
 """Declarations of other kinds than ``measured``."""
 

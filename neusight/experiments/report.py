@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from neusight.errors import DataError
-from neusight.experiments import dies_report, figures, serving_report, sparse_report
+from neusight.experiments import dies_report, figures, serving_report, sparse_report, training_report
 from neusight.experiments.kernels import main_group
 from neusight.experiments.page import Drawing, number, save, table, wrapped
 from neusight.experiments.results import (
@@ -60,7 +60,12 @@ def drawings(results: Results) -> dict[str, Drawing]:
 
 def _other_kind(results: Results) -> ModuleType | None:
     """The module that reports results of another kind than measured ones."""
-    kinds = {"sparse": sparse_report, "left-out-dies": dies_report, "serving": serving_report}
+    kinds = {
+        "sparse": sparse_report,
+        "left-out-dies": dies_report,
+        "serving": serving_report,
+        "training": training_report,
+    }
     return kinds.get(results["declared"]["kind"])
 
 
@@ -73,7 +78,13 @@ def draw(results: Results, folder: Path) -> list[str]:
     drawable = [name for name, drawing in known.items() if drawing.drawable(results)]
     for name in drawable:
         save(known[name].draw(results), folder / name)
-    every = {*figures.FIGURES, *sparse_report.FIGURES, *dies_report.FIGURES, *serving_report.FIGURES}
+    every = {
+        *figures.FIGURES,
+        *sparse_report.FIGURES,
+        *dies_report.FIGURES,
+        *serving_report.FIGURES,
+        *training_report.FIGURES,
+    }
     for name in every - set(known if not has_rows(results) else drawable):
         (folder / name).unlink(missing_ok=True)
     return drawable

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration
 from neusight.experiments.declare_dies import DiesDeclaration
 from neusight.experiments.declare_serving import ServingDeclaration
+from neusight.experiments.declare_training import TrainingDeclaration
 from neusight.experiments.folds import QUICK_ROWS, Round, Trainings, code_sha256, kernels_of, rounds_of
 from neusight.experiments.judge import verdicts
 from neusight.experiments.kernels import (
@@ -84,6 +85,12 @@ def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Repo
 
         with clock.timing("cells"):
             found, said = serving.run(declared, quick, report), serving.QUICK_SAID
+        found |= {"code_sha256": code_sha256()}
+    elif isinstance(declared, TrainingDeclaration):
+        from neusight.experiments import training
+
+        with clock.timing("steps"):
+            found, said = training.run(declared, quick, report), training.QUICK_SAID
         found |= {"code_sha256": code_sha256()}
     else:
         found, said = _measured(declared, quick, jobs, report, clock), QUICK_SAID
