@@ -110,7 +110,7 @@ def counted(timed: Timed) -> Iterator[Counted]:
             runs = count + (again[at] if id(time.part) in twice else 0)
             yield time, float(plan.micro_batches * runs * time.part.runs)
         for time in unit.collectives:
-            yield time, float(count)
+            yield time, count * time.part.runs
     for update in timed.staged.updates:
         for time in update:
             yield time, 1.0

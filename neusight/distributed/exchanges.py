@@ -14,6 +14,8 @@ from neusight.plans.plan import Plan
 from neusight.workloads.training.units import Part, Unit
 
 GATHER, REDUCE, SEND = "gather weights", "reduce gradients", "send to the next stage"
+LEAST_BUCKET, BUCKET_A_REPLICA = 40e6, 1e6
+"""Parameters; see ``bucket_parameters``."""
 COLLECTIVE_CHANNELS = {"ampere": 24, "later": 16}
 """Thread blocks of NCCL's collectives in a node of eight, as it logs them: "24 coll channels" on NVLink 3, "16 coll
 channels" on NVLink 4."""
@@ -52,11 +54,27 @@ def exchanged(unit: Unit, run: TrainingRun) -> Iterator[Part]:
         shared, copies = replica_groups(run, experts=experts)
         if not count:
             continue
+        bucket = bucket_parameters(count, run)
+        runs = count / bucket
         if shared.ranks > 1:
-            yield _part(GATHER, "all_gather", shared, count * weight, run.dtype)
-            yield _part(REDUCE, "reduce_scatter", shared, count * gradient, plan.gradient_dtype)
+            yield _part(GATHER, "all_gather", shared, bucket * weight, run.dtype, runs)
+            yield _part(REDUCE, "reduce_scatter", shared, bucket * gradient, plan.gradient_dtype, runs)
         if copies.ranks > 1:
-            yield _part(REDUCE, "all_reduce", copies, count * gradient / shared.ranks, plan.gradient_dtype)
+            yield _part(REDUCE, "all_reduce", copies, bucket * gradient / shared.ranks, plan.gradient_dtype, runs)
+
+
+def bucket_parameters(count: int, run: TrainingRun) -> float:
+    """Parameters that are gathered or reduced together, of which a unit's are ``count``: fully sharded models take unit
+    by unit, others fill buckets that grow with the number of replicas, up to all that a chunk of layers has.
+
+    Source: Megatron Core, ``DistributedDataParallelConfig.bucket_size``: 40 million, or one for each replica if that is
+    more.
+    """
+    plan = run.plan
+    if plan.shard in ("zero3", "hsdp"):
+        return count
+    chunk = count * max(1, run.decoder.depth // (plan.pp * plan.vp))
+    return min(chunk, max(LEAST_BUCKET, BUCKET_A_REPLICA * plan.dp * plan.cp))
 
 
 def sent(run: TrainingRun) -> Iterator[Part]:
@@ -79,8 +97,8 @@ def contention(device: DeviceSpec, plan: Plan, placement: Placement) -> float:
     return min(0.5, channels / device.sm_count)
 
 
-def _part(what: str, op: str, group: Group, size: float, dtype: str) -> Part:
+def _part(what: str, op: str, group: Group, size: float, dtype: str, runs: float = 1.0) -> Part:
     batch = KernelBatch.from_columns(
         "collective", op=op, ranks=group.ranks, per_node=group.per_node, bytes=max(1, round(size)), dtype=dtype
     )
-    return Part(what=what, of="forward" if what == GATHER else "backward", batch=batch, group="dp")
+    return Part(what=what, of="forward" if what == GATHER else "backward", batch=batch, runs=runs, group="dp")

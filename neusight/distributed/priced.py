@@ -67,7 +67,7 @@ class PricedUnit:
 
     def launches(self, which: Pass) -> int:
         """Kernels and collectives of a pass that the host launches."""
-        return sum(t.part.runs for t in self._of(which))
+        return round(sum(t.part.runs for t in self._of(which)))
 
     def _of(self, which: Pass) -> Iterator[PartTime]:
         return (t for t in self.times if t.part.of == which)
@@ -146,7 +146,7 @@ def price(
     return found
 
 
-def _counted_parts(units: Units) -> Iterator[tuple[Part, int]]:
+def _counted_parts(units: Units) -> Iterator[tuple[Part, float]]:
     """Every part with how often it runs for one micro-batch of the whole model."""
     counted = ((units.before, 1), *((u, units.order.count(n)) for n, u in enumerate(units.layers)), (units.after, 1))
     for unit, count in counted:

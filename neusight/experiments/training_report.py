@@ -155,20 +155,20 @@ def _untold(results: Results) -> list[str]:
 
 
 def ratios(results: Results) -> Figure:
-    """Predicted over measured against the number of GPUs, a panel a source with steps on three scales or more."""
+    """Predicted over measured against the number of GPUs, a panel a source, with a colour for each dtype."""
     rows = [row for row in results["rows"] if row["error"] is not None]
-    sources = sorted({row["source"] for row in rows})
-    figure, panels = canvas(len(sources), 3, 10, 2.2, sharey=True)
-    models = sorted({row["model"] for row in rows})
+    sources, dtypes = sorted({row["source"] for row in rows}), sorted({row["dtype"] for row in rows})
+    figure, panels = canvas(len(sources), 4, 10, 2.0, sharex=True, sharey=True)
     for axes, source in zip(panels, sources, strict=True):
-        for model in models:
-            part = [row for row in rows if row["source"] == source and row["model"] == model]
-            if part:
-                look = {**style(models.index(model)), "linestyle": "", "markersize": 4, "label": model}
-                axes.plot([r["num_gpus"] for r in part], [1 + r["error"] / 100 for r in part], **look)
+        for dtype in dtypes:
+            part = [row for row in rows if row["source"] == source and row["dtype"] == dtype]
+            look = {**style(dtypes.index(dtype)), "linestyle": "", "markersize": 4, "label": dtype}
+            axes.plot([row["num_gpus"] for row in part], [1 + row["error"] / 100 for row in part], **look)
         axes.axhline(1.0, color=GREY, linewidth=0.8)
-        axes.set(xscale="log", ylim=(0.6, 1.4))
-        axes.set_title(_short(source), fontsize=SMALL + 1)
+        axes.set(xscale="log", ylim=(0.7, 1.3), xlim=(5, 4000))
+        axes.set_xticks(_GPUS, labels=[f"{gpus:,}" for gpus in _GPUS])
+        axes.set_xticks([], minor=True)
+        axes.set_title(_short(source), fontsize=SMALL)
         axes.tick_params(labelsize=SMALL)
     figure.supxlabel("GPUs", fontsize=10)
     figure.supylabel("predicted / measured", fontsize=10)
@@ -176,12 +176,18 @@ def ratios(results: Results) -> Figure:
     return figure
 
 
+_GPUS = (8, 64, 512, 2048)
+_TITLE = 34
+
+
 def _short(source: str) -> str:
-    return source if len(source) <= 44 else "…" + source[-43:]
+    """The end of a source's name, which tells more."""
+    named = source.replace("NVIDIA/dgxc-benchmarking ", "dgxc ").replace("foundation-model-stack/", "")
+    return named if len(named) <= _TITLE else f"{named[: _TITLE - 1]}…"
 
 
 FIGURES = {
     "training.png": Drawing(
-        ratios, "Predicted over measured steps by source, model and number of GPUs.", "steps", "rows"
+        ratios, "Predicted over measured steps by source, number of GPUs and dtype of products.", "steps", "rows"
     )
 }

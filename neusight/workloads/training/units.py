@@ -18,7 +18,7 @@ GROUPS = ("", "tp", "cp", "ep")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One kernel or collective, ``runs`` times: ``batch`` has one row.
+    """One kernel or collective, ``runs`` times, or that share of one: ``batch`` has one row.
 
     ``group`` says which ranks a collective joins, "" for kernels. ``hidden`` collectives run beside the kernels of
     their unit where the framework overlaps them; others stand in the way.
@@ -27,7 +27,7 @@ class Part:
     what: str
     of: Pass
     batch: KernelBatch
-    runs: int = 1
+    runs: float = 1
     group: str = ""
     hidden: bool = False
 
