@@ -47,9 +47,7 @@ def predict(
     optimizer: Optimizer = "none",
     attention: Attention = "eager",
     compiled: Annotated[bool, typer.Option("--compile", help="As torch.compile runs it: chains fused.")] = False,
-    cuda_graph: Annotated[
-        bool, typer.Option("--cuda-graph", help="Compiled, and launched as one CUDA graph.")
-    ] = False,
+    cuda_graph: Annotated[bool, typer.Option("--cuda-graph", help="Compiled, and launched as one CUDA graph.")] = False,
     overrides: Overrides = [],  # noqa: B006
     tile_models: TileModels = None,
     calibration: Calibrations = "",
