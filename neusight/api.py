@@ -64,8 +64,8 @@ class Setting:
         fused_optimizer: the optimizer updates all parameters in one pass, as ``fused=True`` and Apex do.
         plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch``.
         shards: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
-            ``replicated``, as in PyTorch's ``parallelize_module`` and in Hugging Face's ``base_model_tp_plan``; default:
-            as the model's structure tells.
+            ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
+            the model's structure tells.
     """
 
     overrides: Sequence[str] = ()

@@ -8,7 +8,7 @@ from typing import Any
 
 from neusight.devices.spec import DeviceSpec
 from neusight.estimates.estimate import Estimate
-from neusight.estimates.records import HOST, KernelEstimate, MemoryEstimate, Provenance
+from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
 from neusight.estimates.verdicts import warnings_of
 from neusight.executors.costs import Costs
 from neusight.kernels.describe import describe

@@ -42,7 +42,7 @@ class Estimate:
         >>> dollars = step.cost_usd(samples=10_000_000, usd_per_hour=1.8)
 
     ``samples`` is the number of samples that all steps of the estimate process; ``batch`` is that of one step. Where
-    several ``devices`` share a step, the rows are those of one of them, and so is the memory; price and hours are of all.
+    several ``devices`` share a step, rows and memory are those of one of them; hours and cost are of all.
     """
 
     model: str

@@ -17,8 +17,9 @@ from neusight.plans.plan import Plan
 from neusight.plans.program import Program, replica
 from neusight.plans.shard_graph import tensor_parallel
 from neusight.plans.stages import pipeline_stages
+from neusight.schedule.overlap import gradient_wait
 from neusight.schedule.staged import staged
-from neusight.schedule.timeline import one_stream
+from neusight.schedule.timeline import Timeline, Wait, one_stream
 from neusight.transforms.compiled import compiled
 from neusight.workloads.workload import Node, Workload
 
@@ -47,7 +48,8 @@ def estimate_shared(
 ) -> Estimate:
     """The step of all ranks: the rows of one rank of the slowest stage, and the memory of the fullest."""
     engine = programs[0].workload.request.engine
-    timelines = [one_stream(one, [price(batch) for batch, _ in one.batches], device, engine) for one in programs]
+    alone = [one_stream(one, [price(batch) for batch, _ in one.batches], device, engine) for one in programs]
+    timelines = [_with(one, gradient_wait(one, plan, price)) for one in alone]
     estimate = estimate_of(staged(timelines, plan.micro_batches), device, provenance)
     fullest = max((_in_flight(one, plan) for one in programs), key=lambda memory: memory.peak_bytes)
     return replace(
@@ -57,6 +59,10 @@ def estimate_shared(
         devices=plan.world,
         memory=replace(fullest, capacity_bytes=device.usable_bytes),
     )
+
+
+def _with(timeline: Timeline, wait: Wait | None) -> Timeline:
+    return timeline if wait is None else replace(timeline, waits=(*timeline.waits, wait))
 
 
 def _in_flight(program: Program, plan: Plan) -> MemoryEstimate:
@@ -69,10 +75,13 @@ def _in_flight(program: Program, plan: Plan) -> MemoryEstimate:
 
 
 def _seconds(workload: Workload, price: Price) -> Callable[[Node], float]:
-    """What the kernels of a node take, each launched alone."""
-    kernels: list[Kernel] = list({kernel for node in workload.nodes for kernel in node.kernels})
+    """What the kernels of a node take, each launched alone, without what it exchanges: where stages begin does not
+    depend on links.
+    """
+    all_kernels = {kernel for node in workload.nodes for kernel in node.kernels}
+    kernels: list[Kernel] = [kernel for kernel in all_kernels if kernel.family != "collective"]
     each = np.zeros(len(kernels))
     for batch, at in group_by_family(kernels):
         each[at] = price(batch).execution_s
     known = dict(zip(kernels, each.tolist(), strict=True))
-    return lambda node: sum(known[kernel] for kernel in node.kernels)
+    return lambda node: sum(known.get(kernel, 0.0) for kernel in node.kernels)

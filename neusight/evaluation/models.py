@@ -134,7 +134,7 @@ def plan_named(option: str, batch: int) -> Plan:
         raise DataError(f"option '{option}' is not estimated: one of {FUSED}, dp<n>, tp<n>, pp<n>_<micro-batches>")
     kind, degree, passes = found.group(1), int(found.group(2)), int(found.group(3) or 1)
     shares = passes * (degree if kind == "dp" else 1)
-    return Plan(**{kind: degree}, micro_batch=max(1, batch // shares), global_batch=batch)
+    return Plan.of({kind: degree, "micro_batch": max(1, batch // shares), "global_batch": batch})
 
 
 def _engine(folder: Path, record: Mapping[Any, Any]) -> dict[str, str]:

@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from neusight.errors import ModelError
+from neusight.errors import ModelError, nearest
 from neusight.workloads.workload import Node, Reference, Workload
 
 COLUMNS, ROWS, VOCABULARY, WHOLE = "colwise", "rowwise", "vocabulary", "replicated"
 STYLES = {
-    **{name: COLUMNS for name in ("colwise", "colwise_rep", "local_colwise")},
-    **{name: ROWS for name in ("rowwise", "rowwise_rep", "local_rowwise")},
-    **{name: WHOLE for name in ("replicated", "replicated_with_grad_allreduce", "sequence_parallel", "gather")},
+    **dict.fromkeys(("colwise", "colwise_rep", "local_colwise"), COLUMNS),
+    **dict.fromkeys(("rowwise", "rowwise_rep", "local_rowwise"), ROWS),
+    **dict.fromkeys(("replicated", "replicated_with_grad_allreduce", "sequence_parallel", "gather"), WHOLE),
 }
 """Words of ``torch.distributed.tensor.parallel`` plans and of Hugging Face's ``base_model_tp_plan``."""
+_SHOWN = 4
+"""Modules that a message names."""
 
 
 @dataclass
@@ -70,13 +72,18 @@ def shared_products(workload: Workload, tp: int, stated: Mapping[str, str] | Non
 
 
 def _checked(workload: Workload, stated: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    names = [n.layer.name(c) for n in workload.nodes for c in (0,) if weight_of(workload, n) is not None]
+    products = [n.layer.name() for n in workload.nodes if weight_of(workload, n) is not None or _is_embedding(n)]
+    names = list(dict.fromkeys(products))
     for pattern, style in (stated or {}).items():
         if style not in STYLES:
-            raise ModelError(f"unknown style '{style}' of {pattern}: one of {', '.join(STYLES)}")
-        tables = (n.layer.name() for n in workload.nodes if _is_embedding(n))
-        if STYLES[style] != WHOLE and not any(_matches(name, pattern) for name in (*names, *tables)):
-            raise ModelError(f"no product of {workload.request.model} is named '{pattern}': see --by kernel for layers")
+            raise ModelError(
+                f"unknown style '{style}' of {pattern}{nearest(style, STYLES)}: one of {', '.join(STYLES)}"
+            )
+        if STYLES[style] != WHOLE and not any(_matches(name, pattern) for name in names):
+            raise ModelError(
+                f"no product of {workload.request.model} is named '{pattern}'{nearest(pattern, names)}: "
+                f"such as {', '.join(names[:_SHOWN])}"
+            )
     return stated
 
 

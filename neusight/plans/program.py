@@ -16,6 +16,9 @@ from neusight.plans.plan import Plan
 from neusight.plans.shard_graph import scaled
 from neusight.workloads.workload import Launch, MemoryProfile, Workload
 
+LARGEST_NODE = 16
+"""Devices: where the law of links holds."""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -102,6 +105,11 @@ def _hold_known(plan: Plan) -> None:
     """Raises:
     ModelError: a way to share a step that is estimated for decoders alone.
     """
+    if plan.world > LARGEST_NODE:
+        raise ModelError(
+            f"{plan.world} devices share a traced model's step: what they exchange is known within one node of at most "
+            f"{LARGEST_NODE}; lower dp, tp or pp"
+        )
     for name in ("cp", "ep", "vp", "recompute", "offload", "sequence_parallel", "schedule"):
         if getattr(plan, name) != getattr(Plan(), name):
             raise ModelError(f"{name} {getattr(plan, name)} of a traced model is not estimated: leave it out")

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from neusight.kernels.families import Collective, Kernel
-from neusight.plans.products import COLUMNS, ROWS, VOCABULARY, WHOLE, Shared, operands, shared_products, weight_of
+from neusight.plans.products import VOCABULARY, WHOLE, Shared, operands, shared_products, weight_of
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
 _SIZES = ("elements", "read_bytes", "write_bytes", "flops")
@@ -162,16 +162,16 @@ class _Sharding:
         """A kernel on parts: of heads, of rows, of the vocabulary's columns, or of elements."""
         tp = self.tp
         if kernel.family == "gemm":
-            return replace(kernel, batch=kernel.batch // tp)  # type: ignore[no-any-return]
+            return replace(kernel, batch=kernel.batch // tp)
         if kernel.family == "attention":
-            return replace(kernel, heads=kernel.heads // tp, kv_heads=max(1, kernel.kv_heads // tp))  # type: ignore[no-any-return]
+            return replace(kernel, heads=kernel.heads // tp, kv_heads=max(1, kernel.kv_heads // tp))
         if kernel.family not in ("elementwise", "row_reduction", "memory"):
-            return kernel  # type: ignore[no-any-return]
+            return kernel
         part = scaled(kernel, 1 / tp)
         if kernel.family == "row_reduction":
             side = "cols" if "log_softmax" in kernel.op or kernel.op.endswith("weight_backward") else "rows"
             part = replace(part, **{side: ceil(getattr(kernel, side) / tp)})
-        return replace(part, read_bytes=self._read(node, kernel.read_bytes))  # type: ignore[call-arg]
+        return replace(part, read_bytes=self._read(node, kernel.read_bytes))
 
     def _read(self, node: Node, total: int) -> int:
         """Bytes that are read where some operands are whole, such as a mask."""
@@ -199,11 +199,8 @@ def _tensors(reference: Reference) -> list[int]:
 
 def _logits(workload: Workload, shared: Shared) -> set[int]:
     """What the loss, which is not part of a step's forward kernels, makes of the logits of a shared vocabulary."""
-    heads = [
-        n
-        for n in workload.nodes
-        if n.phase == "forward" and shared.weights.get(weight_of(workload, n) or -1) == VOCABULARY
-    ]
+    shared_words = {number for number, style in shared.weights.items() if style == VOCABULARY}
+    heads = [n for n in workload.nodes if n.phase == "forward" and weight_of(workload, n) in shared_words]
     sizes = {workload.tensors[w.tensor].nbytes for node in heads for w in node.writes}
     made = {w.tensor for node in workload.nodes for w in node.writes}
     read = {r.tensor for node in workload.nodes if node.phase == "backward" for r in node.reads}

@@ -78,10 +78,8 @@ def _blocks(step: Workload) -> list[int]:
         path = node.layer.name()
         match = _BLOCK.match(path)
         if node.phase == "forward":
-            if match:
-                current = numbers.setdefault(match.group(), len(numbers))
-            else:
-                current = max(0, len(numbers) - 1)
+            last = max(0, len(numbers) - 1)
+            current = numbers.setdefault(match.group(), len(numbers)) if match else last
             of_module.setdefault(path, current)
         elif match and match.group() in numbers:
             current = numbers[match.group()]

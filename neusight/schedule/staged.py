@@ -54,13 +54,24 @@ def _wait_s(stages: Sequence[_Stage], mine: _Stage, micro_batches: int) -> float
 
 
 def _of(timeline: Timeline, kind: str) -> _Stage:
-    """Waits count to the passes, which they keep from going on."""
+    """Passes take as long as their kernels, or as the host that dispatches them; what is left comes after them."""
     after = np.array([launch.phase == "optimizer" for launch in timeline.program.launches])
-    total = np.zeros(len(after))
+    kernels = np.zeros(len(after))
     for (_, at), costs in zip(timeline.program.batches, timeline.costs, strict=True):
-        total[at] = timeline.program.counts[at] * getattr(costs, kind)
-    waits = sum(float(getattr(wait, kind)) for wait in timeline.waits)
-    return _Stage(passes=float(total[~after].sum()) + waits, after=float(total[after].sum()))
+        kernels[at] = timeline.program.counts[at] * getattr(costs, kind)
+    waits = {wait.limiter: float(getattr(wait, kind)) for wait in timeline.waits}
+    total = float(kernels.sum()) + sum(waits.values())
+    passes = float(kernels[~after].sum()) + waits.get("dram", 0.0)
+    if "host" in waits and kind != "bound_s":
+        passes = min(max(passes, _dispatch_s(timeline)), total)
+    return _Stage(passes=passes, after=total - passes)
+
+
+def _dispatch_s(timeline: Timeline) -> float:
+    """What the host needs for the operators of all passes."""
+    workload = timeline.program.workload
+    once = sum(node.copies for node in workload.nodes if node.phase == "optimizer")
+    return max(0, timeline.program.host_operators - once) * workload.request.engine.host_s_per_operator
 
 
 def _errors_s(timeline: Timeline, wait_s: float) -> dict[str, float]:

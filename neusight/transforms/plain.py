@@ -99,7 +99,7 @@ def _renumbered(references: Iterable[Reference], number: dict[int, int]) -> tupl
 
 def _places(length: int, begins: Sequence[int]) -> list[int]:
     """New place for each old one: that of the last node that has begun by then."""
-    return np.maximum(np.searchsorted(begins, np.arange(length), side="right") - 1, 0).tolist()  # type: ignore[no-any-return]
+    return np.maximum(np.searchsorted(begins, np.arange(length), side="right") - 1, 0).tolist()
 
 
 def _touches(nodes: Sequence[Node]) -> tuple[dict[int, int], dict[int, int]]:
