@@ -13,10 +13,10 @@ from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import MemoryEstimate, Provenance
 from neusight.executors.costs import Costs
 from neusight.kernels.families import Kernel, KernelBatch, group_by_family
+from neusight.plans.cut import pipeline_stages
 from neusight.plans.plan import Plan
 from neusight.plans.program import Program, replica
 from neusight.plans.shard_graph import tensor_parallel
-from neusight.plans.stages import pipeline_stages
 from neusight.schedule.overlap import gradient_wait
 from neusight.schedule.staged import staged
 from neusight.schedule.timeline import Timeline, Wait, one_stream

@@ -45,7 +45,7 @@ def evaluate_models(
     Returns:
         ``rows``: gpu, model, mode, batch, seq_len, option, dtype, attention, optimizer, predicted_ms, interval_ms,
         measured_ms, ape, and forward and backward alike where they were measured; ``covered`` says that no kernel
-        needed the fallback, ``inside`` that the interval holds the measurement. ``means`` by gpu and mode,
+        needed the fallback, ``inside`` that the interval holds the measurement. ``means`` by gpu, mode and option,
         ``by_vendor``, and ``total``: count, mape, max_ape, covered, inside. ``skipped``: rows that are not compared,
         each with its reason.
 
@@ -205,7 +205,11 @@ def _ape(predicted: float, measured: float) -> float:
 
 def _means(rows: list[dict[str, Any]], devices: Mapping[str, DeviceSpec]) -> dict[str, Any]:
     told = [{**row, "vendor": devices[row["gpu"]].vendor} for row in rows]
-    return {"means": _means_by(told, ("gpu", "mode")), "by_vendor": _means_by(told, ("vendor",)), "total": _mean(rows)}
+    return {
+        "means": _means_by(told, ("gpu", "mode", "option")),
+        "by_vendor": _means_by(told, ("vendor",)),
+        "total": _mean(rows),
+    }
 
 
 def _means_by(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ import pytest
 from neusight import Predictor
 from neusight.errors import ModelError
 from neusight.plans import single
+from neusight.plans.cut import balanced, pipeline_stages
 from neusight.plans.plan import Plan
 from neusight.plans.program import replica
-from neusight.plans.stages import balanced, pipeline_stages
 from neusight.schedule.overlap import exposed_s
 from neusight.workloads import Workload, load_workload
 
@@ -130,7 +130,7 @@ def test_faster_links_never_slow_a_shared_step(predictor: Predictor, plan: Plan)
         times.append(
             predictor.estimate("gpt2", device.model_copy(update={"links": links}), plan=plan, **STEP).latency_s
         )
-    assert times == sorted(times, reverse=True)
+    assert all(faster <= slower * (1 + 1e-9) for slower, faster in pairwise(times))
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
