@@ -2,7 +2,8 @@
 
 Activations between two shared products are parts, of features or of heads; norms and the residual stream are whole on
 every rank. A product by rows leaves partial sums, and so does the gradient of what products by columns read: those are
-all-reduced before anything but another sum reads them (Shoeybi et al. 2019, figures 3 and 4).
+all-reduced before anything but another sum reads them (Shoeybi et al. 2019, figures 3 and 4). Logits of a shared
+vocabulary are gathered where they are what is asked for, in inference; a loss is computed on parts.
 """
 
 from __future__ import annotations
@@ -100,10 +101,11 @@ class _Sharding:
             self.partial -= waiting
             return ()
         self.partial -= waiting
-        return tuple(self._all_reduce(self.workload.tensors[t]) for t in sorted(waiting))
+        return tuple(self._collective("all_reduce", t) for t in sorted(waiting))
 
-    def _all_reduce(self, tensor: Tensor) -> Kernel:
-        return Collective(op="all_reduce", ranks=self.tp, bytes=tensor.nbytes, dtype=tensor.dtype)
+    def _collective(self, op: str, number: int) -> Kernel:
+        tensor = self.workload.tensors[number]
+        return Collective(op=op, ranks=self.tp, bytes=tensor.nbytes, dtype=tensor.dtype)
 
     def _kernels(self, node: Node) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
         """A rank's kernels of a node, and the collective after them; notes what the node leaves."""
@@ -130,17 +132,19 @@ class _Sharding:
             return node.kernels, ()
         if not self._is_part(first):
             self._mark(node)
-            return (replace(kernel, n=ceil(kernel.n / self.tp)), *node.kernels[1:]), ()
+            asked_for = style == VOCABULARY and self.workload.request.mode == "inference"
+            gathered = tuple(self._collective("all_gather", w.tensor) for w in node.writes) if asked_for else ()
+            return (replace(kernel, n=ceil(kernel.n / self.tp)), *node.kernels[1:]), gathered
         summed = (replace(kernel, k=ceil(kernel.k / self.tp)), *node.kernels[1:])
         if node.phase == "forward":
-            return summed, tuple(self._all_reduce(self.workload.tensors[w.tensor]) for w in node.writes)
+            return summed, tuple(self._collective("all_reduce", w.tensor) for w in node.writes)
         self.partial |= {w.tensor for w in node.writes}
         return summed, ()
 
     def _table(self, node: Node) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
         """Each rank looks up the words that it has; of the gradient it has its rows."""
         if node.phase == "forward":
-            return node.kernels, tuple(self._all_reduce(self.workload.tensors[w.tensor]) for w in node.writes)
+            return node.kernels, tuple(self._collective("all_reduce", w.tensor) for w in node.writes)
         self._mark(node)
         fills = (scaled(k, 1 / self.tp) if getattr(k, "op", "") == "fill" else k for k in node.kernels)
         return tuple(fills), ()

@@ -86,6 +86,12 @@ def test_two_all_reduces_a_layer_and_pass_and_one_at_the_ends(name: str) -> None
     assert all_reduces(step, "backward") == expected
 
 
+def test_logits_are_gathered_where_no_loss_reads_them() -> None:
+    for mode, expected in (("inference", [4 * BATCH * LENGTH * 50257]), ("training", [])):
+        step = tensor_parallel(workload("gpt2", mode), 2)
+        assert [one.kernel.bytes for one in step.launches if one.operator == "all_gather"] == expected  # type: ignore[union-attr]
+
+
 def test_a_rank_holds_its_share_of_parameters_states_and_activations() -> None:
     whole, shard = workload("llama-3.2-1b"), tensor_parallel(workload("llama-3.2-1b"), 4)
     # All but the norms is shared.
