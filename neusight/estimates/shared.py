@@ -47,15 +47,17 @@ def estimate_shared(
     programs: Sequence[Program], plan: Plan, device: DeviceSpec, price: Price, provenance: Provenance
 ) -> Estimate:
     """The step of all ranks: the rows of one rank of the slowest stage, and the memory of the fullest."""
-    engine = programs[0].workload.request.engine
-    alone = [one_stream(one, [price(batch) for batch, _ in one.batches], device, engine) for one in programs]
+    asked = programs[0].workload.request
+    # The inputs of a module say how many samples there are, whatever was asked for.
+    samples = asked.batch * plan.dp * plan.micro_batches
+    alone = [one_stream(one, [price(batch) for batch, _ in one.batches], device, asked.engine) for one in programs]
     timelines = [_with(one, gradient_wait(one, plan, price)) for one in alone]
     estimate = estimate_of(staged(timelines, plan.micro_batches), device, provenance)
     fullest = max((_in_flight(one, plan) for one in programs), key=lambda memory: memory.peak_bytes)
     return replace(
         estimate,
-        batch=plan.global_batch,
-        samples=plan.global_batch,
+        batch=samples,
+        samples=samples,
         devices=plan.world,
         memory=replace(fullest, capacity_bytes=device.usable_bytes),
     )
