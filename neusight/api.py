@@ -14,7 +14,8 @@ import neusight
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DeviceError, ModelError, NeusightError
 from neusight.estimates import Estimate, KernelEstimate, Provenance
-from neusight.estimates.build import estimate_of, lone_kernels
+from neusight.estimates.build import lone_kernels
+from neusight.estimates.shared import Price, estimate_shared, programs_of
 from neusight.executors import Costs, Executor, Options, load_executor
 from neusight.executors.base import LINK
 from neusight.executors.gpu.predictor import KernelPredictor
@@ -24,8 +25,10 @@ from neusight.kernels.named import requested
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.plans import Program, single
-from neusight.requests import Engine, Request
-from neusight.schedule import one_stream
+from neusight.plans.plan import Plan
+from neusight.requests import Request
+from neusight.transforms.compiled import compiled
+from neusight.transforms.optimizer import fuse_optimizer
 from neusight.transforms.sparsity import Sparsity, as_profile, sparsify
 
 if TYPE_CHECKING:
@@ -64,6 +67,11 @@ class Setting:
             ``activations=0.6,gradients=0.5`` for all layers.
         simulate: on such a device, run its scheduler instead of the tile model that has learned from it.
         compression: on such a device, zeros don't travel to and from DRAM.
+        fused_optimizer: the optimizer updates all parameters in one pass, as ``fused=True`` and Apex do.
+        plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch``.
+        shards: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
+            ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
+            the model's structure tells.
     """
 
     overrides: Sequence[str] = ()
@@ -71,6 +79,9 @@ class Setting:
     sparsity: Sparsity | None = None
     simulate: bool = False
     compression: bool = False
+    fused_optimizer: bool = False
+    plan: Plan | None = None
+    shards: Mapping[str, str] | None = None
 
     @property
     def options(self) -> Options:
@@ -217,15 +228,14 @@ class Predictor:
         asked, said = (request, "") if request else _asked(model, options)
         device = as_device(gpu, setting.overrides)
         device.gemm_flops_per_s(asked.dtype)
-        estimate = self._estimate(self._step(model, inputs, asked, setting), device, asked, setting)
+        plan = setting.plan or Plan(micro_batch=asked.batch, global_batch=asked.batch)
+        asked = _micro(asked, plan)
+        programs = self._step(model, inputs, asked, setting, lambda batch: self._cost(batch, device, setting))
+        estimate = self._estimate(programs, plan, device, setting)
         return replace(estimate, warnings=(said, *estimate.warnings)) if said else estimate
 
-    def _estimate(self, program: Program, device: DeviceSpec, asked: Request, setting: Setting) -> Estimate:
+    def _estimate(self, programs: Sequence[Program], plan: Plan, device: DeviceSpec, setting: Setting) -> Estimate:
         executor = self._executor(device)
-        costs = [
-            self._executor(device, batch.family).cost(batch, device, setting.options) for batch, _ in program.batches
-        ]
-        timeline = one_stream(program, costs, device, asked.engine)
         zeros = as_profile(setting.sparsity).source if setting.sparsity is not None else ""
         provenance = Provenance(
             neusight=neusight.__version__,
@@ -233,18 +243,28 @@ class Predictor:
             sparsity=zeros if "sparsity" in executor.takes else "",
             **executor.provenance(device),
         )
-        estimate = estimate_of(timeline, device, provenance)
+        estimate = estimate_shared(programs, plan, device, lambda batch: self._cost(batch, device, setting), provenance)
         said = (*_without_effect(executor, device, setting), *executor.advice(device, setting.sparsity is not None))
         return replace(estimate, warnings=(*said, *estimate.warnings))
 
-    def _step(self, model: Any, inputs: Any, asked: Request, setting: Setting) -> Program:
-        if not isinstance(model, str | Path):
-            return _program(model, 0, asked, setting.allow_fallback, setting.sparsity, inputs=inputs)
-        if inputs is not None:
+    def _cost(self, batch: KernelBatch, device: DeviceSpec, setting: Setting) -> Costs:
+        return self._executor(device, batch.family).cost(batch, device, setting.options)
+
+    def _step(self, model: Any, inputs: Any, asked: Request, setting: Setting, price: Price) -> Sequence[Program]:
+        """What a rank of each stage runs; a step that no devices share is remembered."""
+        if isinstance(model, str | Path) and inputs is not None:
             raise ModelError(f"inputs belong to a module in Python; those of '{model}' follow from batch and length")
+        if setting.plan is not None or not isinstance(model, str | Path):
+            workload = _workload(model, asked, setting, inputs)
+            plan = setting.plan or Plan(micro_batch=asked.batch, global_batch=asked.batch)
+            return programs_of(workload, plan, price, setting.shards)
         zeros = as_profile(setting.sparsity) if setting.sparsity is not None else None
-        key = None if zeros is None else _ByContent(zeros)
-        return self._programs(str(model), _version(model), asked, setting.allow_fallback, key)
+        remembered = Setting(
+            allow_fallback=setting.allow_fallback,
+            sparsity=None if zeros is None else _ByContent(zeros),  # type: ignore[arg-type]
+            fused_optimizer=setting.fused_optimizer,
+        )
+        return self._programs(str(model), _version(model), asked, remembered)
 
     def _executor(self, device: DeviceSpec, family: str = "") -> Executor:
         kind = LINK if family == "collective" else device.kind
@@ -553,25 +573,31 @@ def _version(name: str | Path) -> int:
         return 0
 
 
-def _program(
-    model: Any, _version: int, asked: Request, allow_fallback: bool, zeros: Any = None, *, inputs: Any = None
-) -> Program:
+def _program(model: str, _version: int, asked: Request, setting: Setting) -> tuple[Program, ...]:
+    return (single(compiled(_workload(model, asked, setting))),)
+
+
+def _workload(model: Any, asked: Request, setting: Setting, inputs: Any = None) -> Workload:
+    """The step on one device, with the zeros and the optimizer that are asked for."""
     from neusight.workloads import load_workload
 
-    workload = load_workload(model, asked, inputs=inputs, allow_fallback=allow_fallback)
-    if zeros is not None:
+    workload = load_workload(model, asked, inputs=inputs, allow_fallback=setting.allow_fallback)
+    if (zeros := setting.sparsity) is not None:
         workload = sparsify(workload, zeros.profile if isinstance(zeros, _ByContent) else as_profile(zeros))
-    return single(_compiled(workload, asked.engine))
+    if setting.fused_optimizer:
+        workload = fuse_optimizer(workload)
+    return replace(workload, request=replace(workload.request, engine=asked.engine))
 
 
-def _compiled(workload: Workload, engine: Engine) -> Workload:
-    """As the engine launches it."""
-    if not engine.fuses:
-        return workload
-    from neusight.transforms.fusion import fuse
+def _micro(asked: Request, plan: Plan) -> Request:
+    """The request for one micro-batch of a plan.
 
-    request = replace(workload.request, engine=engine)
-    return fuse(replace(workload, request=request))
+    Raises:
+        ModelError: another batch was asked for than the plan's.
+    """
+    if asked.batch not in (1, plan.global_batch):
+        raise ModelError(f"batch {asked.batch} beside a plan for {plan.global_batch} samples a step: leave out the one")
+    return replace(asked, batch=plan.micro_batch)
 
 
 def _figures(estimate: Estimate) -> dict[str, Any]:

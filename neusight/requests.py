@@ -42,11 +42,6 @@ class Engine:
         """PyTorch, by its forms of attention and of launching."""
         return cls(name="torch-eager" if launch == "eager" else "torch-compile", attention=attention, launch=launch)
 
-    @property
-    def fuses(self) -> bool:
-        """Whether the model is compiled."""
-        return self.launch != "eager"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Request:

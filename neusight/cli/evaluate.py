@@ -56,7 +56,7 @@ def models(
     calibration: Calibrations = "",
     form: Format = "human",
 ) -> None:
-    """Compare whole models on single GPUs, row by row, with means by GPU and mode.
+    """Compare whole models row by row, with means by GPU and mode: alone, with torch.compile, and on several GPUs.
 
     Example: `neusight evaluate models latency.parquet --configs ./configs --format json`
     """
@@ -233,7 +233,7 @@ def _show_models(found: dict[str, Any]) -> None:
     columns = [Column("gpu"), Column("mode"), *(Column(name, right=True) for name in numbers)]
     by_vendor = [{"gpu": row["vendor"], "mode": "", **row} for row in found["by_vendor"]]
     shown = (*found["means"], *by_vendor, {"gpu": "all", "mode": "", **found["total"]})
-    table(columns, ((r["gpu"], r["mode"], *_mean_cells(r)) for r in shown))
+    table(columns, ((r["gpu"], f"{r['mode']} {r.get('option', '')}".strip(), *_mean_cells(r)) for r in shown))
 
 
 def _model_cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -241,7 +241,14 @@ def _model_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
     figures = (milliseconds(row[f"{what}_ms"] / 1e3) for what in ("predicted", "measured"))
     mode = {"inference": "infer", "training": "train"}[row["mode"]]
-    return row["gpu"], row["model"], mode, f"{row['batch']} x {row['seq_len']}", *figures, f"{row['bias']:+.1f} %"
+    return (
+        row["gpu"],
+        row["model"],
+        f"{mode} {row['option']}".strip(),
+        f"{row['batch']} x {row['seq_len']}",
+        *figures,
+        f"{row['bias']:+.1f} %",
+    )
 
 
 def _mean_cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -34,6 +34,9 @@ from neusight.cli.options import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from neusight.plans.plan import Plan
+
+Degree = Annotated[int, typer.Option(min=1, max=1024, help="GPUs of a node: replicas, shares of a layer, stages.")]
 By = Annotated[Literal["operator", "phase", "kernel"], typer.Option(help="Rows of the table, and of CSV.")]
 
 
@@ -48,6 +51,29 @@ def predict(
     attention: Attention = "eager",
     compiled: Annotated[bool, typer.Option("--compile", help="As torch.compile runs it: chains fused.")] = False,
     cuda_graph: Annotated[bool, typer.Option("--cuda-graph", help="Compiled, and launched as one CUDA graph.")] = False,
+    fused_optimizer: Annotated[
+        bool, typer.Option("--fused-optimizer", help="The optimizer updates all parameters in one pass.")
+    ] = False,
+    dp: Degree = 1,
+    tp: Degree = 1,
+    pp: Degree = 1,
+    micro_batch: Annotated[
+        int | None, typer.Option(min=1, max=10**9, help="Samples a pass; default: all of a replica's, with --pp 1.")
+    ] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, max=10**9, help="Samples a step of all GPUs; default: --batch.")
+    ] = None,
+    overlap: Annotated[
+        bool, typer.Option("--overlap-gradients", help="Replicas sum gradients during the backward pass.")
+    ] = False,
+    shards: Annotated[
+        list[str],
+        typer.Option(
+            "--shard",
+            metavar="MODULE=STYLE",
+            help="How --tp shares products, instead of what the structure tells: `*.c_fc=colwise`. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
     overrides: Overrides = [],  # noqa: B006
     tile_models: TileModels = None,
     calibration: Calibrations = "",
@@ -78,6 +104,8 @@ def predict(
 
     - `neusight predict gpt2-large --gpu a100 --compile`
 
+    - `neusight predict gpt2-large --gpu a100 --mode training --optimizer adam --tp 4 --batch 8`
+
     - `neusight predict ./config.json --gpu h100-sxm-80gb --set dram_bandwidth=4.8TB/s --format json`
     """
     from neusight.cli.output import busy, note
@@ -85,12 +113,14 @@ def predict(
 
     gpus = named_gpus(gpu)
     check_optimizer(optimizer, [mode])
+    plan = _plan({"dp": dp, "tp": tp, "pp": pp, "overlap_gradients": overlap}, micro_batch, global_batch or batch)
     launch = "graph" if cuda_graph else "compiled" if compiled else "eager"
     predictor = loaded(tile_models, calibration)
     with busy(f"reading {model}"):
         estimates = [
             predictor.estimate(
-                model, name, mode=mode, batch=batch, seq_len=seq_len, dtype=dtype or None, optimizer=optimizer,
+                model, name, mode=mode, batch=batch if plan is None else 1, seq_len=seq_len, dtype=dtype or None,
+                optimizer=optimizer, fused_optimizer=fused_optimizer, plan=plan, shards=_fields(shards) or None,
                 attention=attention, launch=launch, overrides=overrides, allow_fallback=allow_fallback,
                 sparsity=sparsity or None, simulate=simulate, compression=compression,
             )
@@ -99,6 +129,20 @@ def predict(
     for warning in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
         note(f"warning: {warning}")
     show_estimates(estimates, by, form, is_list(gpu))
+
+
+def _plan(told: dict[str, Any], micro_batch: int | None, global_batch: int) -> Plan | None:
+    """The plan that options tell; None for one GPU that takes the batch at once.
+
+    Raises:
+        ModelError: a batch that replicas or micro-batches do not divide.
+    """
+    from neusight.plans.plan import Plan
+
+    if micro_batch is None:
+        micro_batch = 1 if told["pp"] > 1 else max(1, global_batch // told["dp"])
+    plan = Plan(**told, micro_batch=micro_batch, global_batch=global_batch)
+    return None if plan.world == 1 and plan.micro_batches == 1 else plan
 
 
 def kernel(

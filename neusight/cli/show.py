@@ -53,7 +53,8 @@ _SMALL_DOUBT = 0.005
 def _headline(e: Estimate) -> None:
     length = f", sequence {e.seq_len}" if e.seq_len else ""
     optimizer = f", {e.optimizer}" if e.optimizer != "none" else ""
-    line(f"{e.model} on {e.gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{optimizer}")
+    gpu = e.gpu if e.devices == 1 else f"{e.devices} {e.gpu}"
+    line(f"{e.model} on {gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{optimizer}")
     low_s, high_s = e.interval
     line(f"  latency     {milliseconds(e.latency_s)}  (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})")
     doubts = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_DOUBT), reverse=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from neusight.devices.spec import DeviceSpec
 from neusight.estimates.estimate import Estimate
-from neusight.estimates.records import HOST, KernelEstimate, MemoryEstimate, Provenance
+from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
 from neusight.estimates.verdicts import warnings_of
 from neusight.executors.costs import Costs
 from neusight.kernels.describe import describe
@@ -82,7 +82,7 @@ def _wait_row(wait: Wait) -> KernelEstimate:
     """A wait as a row of its own, so that the rows always sum to the latency and to the bound."""
     return KernelEstimate(
         kernel=wait.what,
-        family=HOST if wait.limiter == HOST else "memory",
+        family="memory" if wait.limiter == "dram" else wait.limiter,
         operator=wait.limiter,
         phase=wait.limiter,
         latency_s=wait.latency_s,

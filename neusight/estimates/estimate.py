@@ -41,7 +41,8 @@ class Estimate:
         >>> hours = step.gpu_hours(samples=10_000_000)  # GPU-hours for ten million sequences
         >>> dollars = step.cost_usd(samples=10_000_000, usd_per_hour=1.8)
 
-    ``samples`` is the number of samples that all steps of the estimate process; ``batch`` is that of one step.
+    ``samples`` is the number of samples that all steps of the estimate process; ``batch`` is that of one step. Where
+    several ``devices`` share a step, rows and memory are those of one of them; hours and cost are of all.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Estimate:
     uncovered: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     usd_per_hour: float | None = None
+    devices: int = 1
 
     @cached_property
     def latency_s(self) -> float:
@@ -179,7 +181,7 @@ class Estimate:
 
     @property
     def samples_per_s(self) -> float:
-        """Throughput of one device."""
+        """Throughput of the device, or of all that share the step."""
         return self.samples / self.latency_s if self.latency_s else 0.0
 
     @property
@@ -188,8 +190,8 @@ class Estimate:
         return None if self.seq_len is None else self.samples_per_s * self.seq_len
 
     def gpu_hours(self, samples: float) -> float:
-        """Hours that one such device needs for ``samples`` samples."""
-        return samples * self.latency_s / self.samples / 3600
+        """Hours of devices that ``samples`` samples take: with several, of all of them together."""
+        return self.devices * samples * self.latency_s / self.samples / 3600
 
     def cost_usd(self, samples: float, usd_per_hour: float | None = None) -> float:
         """Cost of ``samples`` samples at the device's price an hour, or at the given one.

@@ -15,6 +15,7 @@ def report(estimate: Estimate) -> dict[str, Any]:
     return {
         "model": estimate.model,
         "gpu": estimate.gpu,
+        "devices": estimate.devices,
         "mode": estimate.mode,
         "batch": estimate.batch,
         "seq_len": estimate.seq_len,

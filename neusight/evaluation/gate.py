@@ -127,7 +127,8 @@ def _sample(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _model_rows(path: Path, predictor: Predictor) -> list[Row]:
     found = evaluate_models(path, path.parent / "configs", predictor)
-    return [{"data": _set_of(path), **_rounded(row, ("gpu", "mode"))} for row in found["means"]]
+    eager = [row for row in found["means"] if not row["option"]]
+    return [{"data": _set_of(path), **_rounded(row, ("gpu", "mode"))} for row in eager]
 
 
 def _set_of(path: Path) -> str:

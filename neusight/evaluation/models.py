@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError, NeusightError
+from neusight.plans.plan import Plan
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec
     from neusight.estimates import Estimate
 
-_NOT_SINGLE = {
-    "dp": "measured on several GPUs (data parallel); estimates are of one",
-    "tp": "measured on several GPUs (tensor parallel); estimates are of one",
-    "pp": "measured on several GPUs (pipeline parallel); estimates are of one",
-}
 FUSED = "fusion"
 """Option of rows that were measured with ``torch.compile``."""
 _ASKED = ("gpu", "model", "mode", "batch", "seq_len", "option", "dtype", "attention", "optimizer")
@@ -32,7 +29,7 @@ def evaluate_models(
     gpus: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Predict every whole-model measurement on one GPU and compare.
+    """Predict every whole-model measurement and compare.
 
     A training row is forward to the logits, backward from the gradient of the loss, and the step of the optimizer
     where it names one; the loss itself is left out. Devices come from the data set of the file where it has them.
@@ -48,7 +45,7 @@ def evaluate_models(
     Returns:
         ``rows``: gpu, model, mode, batch, seq_len, option, dtype, attention, optimizer, predicted_ms, interval_ms,
         measured_ms, ape, and forward and backward alike where they were measured; ``covered`` says that no kernel
-        needed the fallback, ``inside`` that the interval holds the measurement. ``means`` by gpu and mode,
+        needed the fallback, ``inside`` that the interval holds the measurement. ``means`` by gpu, mode and option,
         ``by_vendor``, and ``total``: count, mape, max_ape, covered, inside. ``skipped``: rows that are not compared,
         each with its reason.
 
@@ -95,9 +92,6 @@ def _predicted(
     path: Path, record: Mapping[Any, Any], configs: Path, devices: Mapping[str, DeviceSpec], predictor: Predictor
 ) -> Estimate:
     """Raises what says why the row cannot be compared."""
-    if (option := record["option"]) not in ("", FUSED):
-        kind = option.rstrip("0123456789_")
-        raise DataError(_NOT_SINGLE.get(kind, f"option '{option}' is not estimated"))
     config = configs / f"{record['model']}.json"
     if not config.is_file():
         raise DataError(f"no {config.name} among the configurations")
@@ -108,10 +102,39 @@ def _predicted(
         batch=int(record["batch"]),
         seq_len=None if record["seq_len"] is None else int(record["seq_len"]),
         dtype=record["dtype"],
-        optimizer=record["optimizer"],
         allow_fallback=True,
-        **_engine(path.parent, record),
+        **_run(path.parent, record),
     )
+
+
+def _run(folder: Path, record: Mapping[Any, Any]) -> dict[str, Any]:
+    """How the row's model was run: by itself, compiled, or on several GPUs.
+
+    On several GPUs a whole step of Megatron-LM was measured, whose optimizer is Apex's fused Adam.
+    """
+    option = record["option"]
+    if option in ("", FUSED):
+        return {"optimizer": record["optimizer"], **_engine(folder, record)}
+    fused = {"optimizer": "adam", "fused_optimizer": True} if record["mode"] == "training" else {}
+    return {"attention": record["attention"], "plan": plan_named(option, int(record["batch"])), **fused}
+
+
+def plan_named(option: str, batch: int) -> Plan:
+    """The plan that ``dp4``, ``tp4`` or ``pp4_1`` names: degree, and after it the number of micro-batches.
+
+    Args:
+        option: of a row.
+        batch: samples of all GPUs together.
+
+    Raises:
+        DataError: another option. ModelError: replicas or micro-batches do not divide the batch.
+    """
+    found = re.fullmatch(r"(dp|tp|pp)(\d+)(?:_(\d+))?", option)
+    if found is None:
+        raise DataError(f"option '{option}' is not estimated: one of {FUSED}, dp<n>, tp<n>, pp<n>_<micro-batches>")
+    kind, degree, passes = found.group(1), int(found.group(2)), int(found.group(3) or 1)
+    shares = passes * (degree if kind == "dp" else 1)
+    return Plan.of({kind: degree, "micro_batch": max(1, batch // shares), "global_batch": batch})
 
 
 def _engine(folder: Path, record: Mapping[Any, Any]) -> dict[str, str]:
@@ -136,7 +159,7 @@ def _as_measured(
     from neusight.workloads import load_workload
 
     operators, device = folder / OPERATORS, devices[record["gpu"]]
-    as_written = record["attention"] == "eager" and record["option"] != FUSED
+    as_written = record["attention"] == "eager" and not record["option"]
     if not operators.is_file() or not as_written or record["dtype"] != "float32":
         return {}
     asked = {key: record[key] for key in ("mode", "dtype", "optimizer", "attention")}
@@ -182,7 +205,11 @@ def _ape(predicted: float, measured: float) -> float:
 
 def _means(rows: list[dict[str, Any]], devices: Mapping[str, DeviceSpec]) -> dict[str, Any]:
     told = [{**row, "vendor": devices[row["gpu"]].vendor} for row in rows]
-    return {"means": _means_by(told, ("gpu", "mode")), "by_vendor": _means_by(told, ("vendor",)), "total": _mean(rows)}
+    return {
+        "means": _means_by(told, ("gpu", "mode", "option")),
+        "by_vendor": _means_by(told, ("vendor",)),
+        "total": _mean(rows),
+    }
 
 
 def _means_by(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> list[dict[str, Any]]:

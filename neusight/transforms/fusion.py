@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neusight.kernels.families import Elementwise, Kernel, Memory, RowReduction
-from neusight.transforms.plain import plain
-from neusight.workloads.workload import KEPT, Node, Reference, Tensor, Workload
+from neusight.transforms.plain import plain, rebuilt
+from neusight.workloads.workload import KEPT, Node, Reference, Workload
 
 _MOVES = frozenset({"copy", "fill", "cat", "embedding", "gather", "transpose"})
 """Data movement that Inductor writes as the load of whoever reads it."""
@@ -173,57 +173,11 @@ def _runs(group: _Group, nodes: Sequence[Node]) -> bool:
 
 
 def _rebuilt(before: Workload, graph: _Graph, groups: Sequence[_Group]) -> Workload:
-    """The workload of fused groups, with the tensors that still exist between them."""
-    found = [_fused(before, graph, group) for group in groups]
-    used = {reference.tensor for node in found for reference in (*node.reads, *node.writes)}
-    every = {r.tensor for node in before.nodes for r in (*node.reads, *node.writes)}
-    # A buffer that no operator touches, and what outlives the step, is there as before.
-    kept = [i for i, t in enumerate(before.tensors) if i in used or i not in every or t.born < 0 or t.died >= KEPT]
-    number = {old: new for new, old in enumerate(kept)}
-    nodes = tuple(
-        replace(node, id=place, reads=_renumbered(node.reads, number), writes=_renumbered(node.writes, number))
-        for place, node in enumerate(found)
-    )
-    moved = _moments(len(before.nodes), groups)
-    tensors = [_moved(before.tensors[old], moved) for old in kept]
-    return replace(before, nodes=nodes, tensors=tuple(_lifetimes(nodes, tensors)))
-
-
-def _renumbered(references: Iterable[Reference], number: dict[int, int]) -> tuple[Reference, ...]:
-    return tuple(Reference(number[r.tensor]) for r in references)
-
-
-def _moments(length: int, groups: Sequence[_Group]) -> list[int]:
-    """New place for each old one: that of the last group which has begun by then."""
-    begins = sorted(group.members[0] for group in groups)
-    moved, at = [], 0
-    for place in range(length):
-        while at + 1 < len(begins) and begins[at + 1] <= place:
-            at += 1
-        moved.append(at)
-    return moved
-
-
-def _moved(tensor: Tensor, moved: Sequence[int]) -> Tensor:
-    born = moved[tensor.born] if tensor.born >= 0 else -1
-    died = tensor.died if tensor.died >= KEPT or tensor.died < 0 else moved[min(tensor.died, len(moved) - 1)]
-    return replace(tensor, born=born, died=died)
-
-
-def _lifetimes(nodes: Sequence[Node], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """What a step makes and drops lives from its writer to its last reader."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for node in nodes:
-        for reference in (*node.reads, *node.writes):
-            first.setdefault(reference.tensor, node.id)
-            last[reference.tensor] = node.id
-    out = list(tensors)
-    for at, tensor in enumerate(tensors):
-        if tensor.born >= 0 and at in first:
-            died = KEPT if tensor.died >= KEPT else last[at]
-            out[at] = replace(tensor, born=first[at], died=died)
-    return out
+    """The workload of fused groups: a tensor that no kernel of theirs reads or writes is not there."""
+    nodes = [replace(_fused(before, graph, group), id=group.members[0]) for group in groups]
+    touched = {r.tensor for node in before.nodes for r in (*node.reads, *node.writes)}
+    stays = (i for i, t in enumerate(before.tensors) if i not in touched or t.born < 0 or t.died >= KEPT)
+    return rebuilt(before, nodes, stays)
 
 
 def _fused(before: Workload, graph: _Graph, group: _Group) -> Node:

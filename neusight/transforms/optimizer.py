@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from neusight.kernels.families import Optimizer
 from neusight.kernels.operators import operator, operator_bytes
 from neusight.kernels.precision import stored_bytes
-from neusight.workloads.workload import Node, Workload
+from neusight.workloads.workload import Reference, Workload
 
 _FUSED = {"sgd": "sgd_fused", "adam": "adam_fused", "adamw": "adamw_fused"}
 
@@ -26,7 +27,23 @@ def fuse_optimizer(workload: Workload) -> Workload:
         return workload
     largest = max(steps, key=lambda kernel: kernel.elements)
     kernel = fused_step(name, largest.elements, largest.tensors, largest.dtype)
-    return replace(workload, nodes=tuple(_carrying(node, nodes[-1], kernel) for node in workload.nodes))
+    last = replace(
+        nodes[-1],
+        operator=f"fused.{name.removesuffix('_fused')}",
+        kernels=(kernel,),
+        reads=_kept(workload, (r for node in nodes for r in node.reads), ("weight", "gradient", "state")),
+        writes=_kept(workload, (w for node in nodes for w in node.writes), ("weight", "state")),
+    )
+    before = [replace(node, kernels=()) if node.phase == "optimizer" else node for node in workload.nodes]
+    passing = {w.tensor for node in nodes for w in node.writes if workload.tensors[w.tensor].kind == "intermediate"}
+    tensors = [replace(t, nbytes=0, touched_bytes=0) if i in passing else t for i, t in enumerate(workload.tensors)]
+    at = workload.nodes.index(nodes[-1])
+    return replace(workload, nodes=(*before[:at], last, *before[at + 1 :]), tensors=tuple(tensors))
+
+
+def _kept(workload: Workload, references: Iterable[Reference], kinds: tuple[str, ...]) -> tuple[Reference, ...]:
+    """References to what outlives the step's passes, each once."""
+    return tuple(dict.fromkeys(r for r in references if workload.tensors[r.tensor].kind in kinds))
 
 
 def fused_step(name: str, elements: int, tensors: int, dtype: str) -> Optimizer:
@@ -42,12 +59,3 @@ def fused_step(name: str, elements: int, tensors: int, dtype: str) -> Optimizer:
         flops=known.flops * elements,
         dtype=dtype,
     )
-
-
-def _carrying(node: Node, last: Node, kernel: Optimizer) -> Node:
-    """The last node of the optimizer runs all of it; the others run nothing."""
-    if node.phase != "optimizer":
-        return node
-    if node is last:
-        return replace(node, operator=f"fused.{kernel.op.removesuffix('_fused')}", kernels=(kernel,))
-    return replace(node, kernels=())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -63,3 +63,51 @@ def _each_reference(
         else:
             one = reference.at(copy, copies)
             yield Reference(starts[one.tensor] + one.first)
+
+
+def rebuilt(workload: Workload, nodes: Sequence[Node], stays: Iterable[int] = ()) -> Workload:
+    """A plain workload with other nodes.
+
+    What nodes make and drop lives from the first that touches it to the last; tensors that none touches are left out,
+    but for some.
+
+    Args:
+        workload: as ``plain`` returns it.
+        nodes: in their new order, each with the place in ``workload`` where it begins as ``id``.
+        stays: tensors that are kept whatever the nodes touch.
+    """
+    used = {reference.tensor for node in nodes for reference in (*node.reads, *node.writes)} | set(stays)
+    number = {old: new for new, old in enumerate(sorted(used))}
+    placed = tuple(
+        replace(node, id=at, reads=_renumbered(node.reads, number), writes=_renumbered(node.writes, number))
+        for at, node in enumerate(nodes)
+    )
+    moved = _places(workload.length, sorted(node.id for node in nodes))
+    first, last = _touches(placed)
+    tensors = []
+    for old, at in number.items():
+        one = workload.tensors[old]
+        born = one.born if one.born < 0 else first.get(at, moved[one.born])
+        died = one.died if not 0 <= one.died < KEPT else last.get(at, moved[min(one.died, len(moved) - 1)])
+        tensors.append(replace(one, born=born, died=max(born, died)))
+    return replace(workload, nodes=placed, tensors=tuple(tensors))
+
+
+def _renumbered(references: Iterable[Reference], number: dict[int, int]) -> tuple[Reference, ...]:
+    return tuple(Reference(number[r.tensor]) for r in references)
+
+
+def _places(length: int, begins: Sequence[int]) -> list[int]:
+    """New place for each old one: that of the last node that has begun by then."""
+    return np.maximum(np.searchsorted(begins, np.arange(length), side="right") - 1, 0).tolist()
+
+
+def _touches(nodes: Sequence[Node]) -> tuple[dict[int, int], dict[int, int]]:
+    """First and last node that touches each tensor."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for node in nodes:
+        for reference in (*node.reads, *node.writes):
+            first.setdefault(reference.tensor, node.id)
+            last[reference.tensor] = node.id
+    return first, last

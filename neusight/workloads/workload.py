@@ -187,7 +187,9 @@ class Workload:
         counts: Counter[tuple[Kernel, str, Phase, Zeros | None]] = Counter()
         for node in self.nodes:
             for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
-                counts[kernel, node.operator, node.phase, zeros] += node.copies
+                # What ranks exchange around an operator is told apart from it.
+                operator = kernel.op if kernel.family == "collective" else node.operator
+                counts[kernel, operator, node.phase, zeros] += node.copies
         return tuple(Launch(kernel=k, operator=o, phase=p, zeros=z, count=c) for (k, o, p, z), c in counts.items())
 
     def expanded(self) -> Iterator[tuple[Node, int]]:

@@ -11,6 +11,8 @@ from neusight import Predictor
 from neusight.errors import DataError, DeviceError
 from neusight.evaluation import evaluate_kernels, evaluate_models
 from neusight.evaluation.kernels import _without_drift
+from neusight.evaluation.models import plan_named
+from neusight.plans.plan import Plan
 
 GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 50257}
 
@@ -93,27 +95,53 @@ def test_model_errors_by_formula_and_phases(predictor: Predictor, tmp_path: Path
     assert got["forward_ape"] == pytest.approx(25)
     assert got["predicted_ms"] == pytest.approx(step.latency_s * 1e3)
     assert got["interval_ms"][0] <= got["predicted_ms"] <= got["interval_ms"][1]
-    assert found["means"] == [{"gpu": "l4", "mode": "training", **found["total"]}]
+    assert found["means"] == [{"gpu": "l4", "mode": "training", "option": "", **found["total"]}]
     assert found["by_vendor"][0]["vendor"] == "nvidia"
 
 
 def test_what_cannot_be_compared_is_listed_with_its_reason(predictor: Predictor, tmp_path: Path) -> None:
-    options = ["", "fusion", "dp4", "tp4", "pp4_1", "magic"]
-    rows = [{"option": option} for option in options] + [{"model": "other"}]
+    rows = [{"option": ""}, {"option": "magic"}, {"option": "dp4"}, {"model": "other"}]
     found = evaluate_models(model_file(tmp_path / "latency.parquet", *rows), tmp_path, predictor)
     assert len(found["rows"]) == 1
     reasons = {row["option"] or row["model"]: row["reason"] for row in found["skipped"]}
-    assert "torch.compile" in reasons["fusion"]
-    assert "data parallel" in reasons["dp4"]
-    assert "tensor parallel" in reasons["tp4"]
-    assert "pipeline parallel" in reasons["pp4_1"]
-    assert "magic" in reasons["magic"]
+    assert "pp<n>_<micro-batches>" in reasons["magic"]
+    assert "global batch 2 is no multiple of dp 4" in reasons["dp4"]
     assert "other.json" in reasons["other"]
 
 
+def test_rows_compiled_and_on_several_gpus_are_what_the_predictor_says_of_them(
+    predictor: Predictor, tmp_path: Path
+) -> None:
+    rows: list[dict[str, object]] = [
+        {"option": "fusion"},
+        {"option": "tp2", "gpu": "a100-sxm-40gb", "mode": "training"},
+    ]
+    found = evaluate_models(model_file(tmp_path / "latency.parquet", *rows), tmp_path, predictor)
+    fused, shared = found["rows"]
+    size = {"batch": 2, "seq_len": 128}
+    alone = predictor.estimate("gpt2", "l4", launch="compiled", **size)
+    assert fused["predicted_ms"] == pytest.approx(1e3 * alone.latency_s)
+    step = {"mode": "training", "optimizer": "adam", "fused_optimizer": True, "seq_len": 128}
+    two = predictor.estimate("gpt2", "a100-sxm-40gb", plan=Plan(tp=2, micro_batch=2, global_batch=2), **step)
+    assert shared["predicted_ms"] == pytest.approx(1e3 * two.latency_s)
+
+
+@pytest.mark.parametrize(
+    ("option", "batch", "plan"),
+    [
+        ("dp4", 4, Plan(dp=4, micro_batch=1, global_batch=4)),
+        ("tp4", 4, Plan(tp=4, micro_batch=4, global_batch=4)),
+        ("pp4_1", 4, Plan(pp=4, micro_batch=4, global_batch=4)),
+        ("pp2_4", 8, Plan(pp=2, micro_batch=2, global_batch=8)),
+    ],
+)
+def test_options_name_plans(option: str, batch: int, plan: Plan) -> None:
+    assert plan_named(option, batch) == plan
+
+
 def test_nothing_to_compare_says_why(predictor: Predictor, tmp_path: Path) -> None:
-    file = model_file(tmp_path / "latency.parquet", {"option": "fusion"})
-    with pytest.raises(DataError, match=r"torch\.compile"):
+    file = model_file(tmp_path / "latency.parquet", {"option": "magic"})
+    with pytest.raises(DataError, match="'magic' is not estimated"):
         evaluate_models(file, tmp_path, predictor)
     with pytest.raises(DataError, match="none of t4"):
         evaluate_models(file, tmp_path, predictor, gpus=["t4"])

@@ -273,6 +273,8 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
     collected = [("--out!", folder), ("--device!", word("cpu")), ("--minutes", amount), ("--dtypes", dtype)]
     return {
         "predict": [("", model), ("--gpu!", gpu), *step, ("--set", change), ("--sparsity", Kind(fixed(""), m.zeros)),
+                    ("--dp", count), ("--tp", count), ("--pp", count), ("--global-batch", count),
+                    ("--micro-batch", count), ("--shard", word("*.0=colwise")),
                     ("--calibration", calibration), ("--by", word("phase")), *common],
         "kernel": [("", word("gemm")), ("--gpu!", gpu), *shape, ("--operands", word("cold")),
                    ("--calibration", calibration), *common],

@@ -1,0 +1,217 @@
+"""One rank's share of a traced step under tensor parallelism: smaller kernels, and the collectives between them.
+
+Activations between two shared products are parts, of features or of heads; norms and the residual stream are whole on
+every rank. A product by rows leaves partial sums, and so does the gradient of what products by columns read: those are
+all-reduced before anything but another sum reads them (Shoeybi et al. 2019, figures 3 and 4). Logits of a shared
+vocabulary are gathered where they are what is asked for, in inference; a loss is computed on parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from math import ceil
+from typing import Any
+
+from neusight.kernels.families import Collective, Kernel
+from neusight.plans.products import VOCABULARY, WHOLE, Shared, operands, shared_products, weight_of
+from neusight.workloads.workload import Node, Reference, Tensor, Workload
+
+_SIZES = ("elements", "read_bytes", "write_bytes", "flops")
+_SHOWN = 4
+"""Layers that a warning names."""
+
+
+def tensor_parallel(workload: Workload, tp: int, stated: Mapping[str, str] | None = None) -> Workload:
+    """What each of ``tp`` ranks runs; with one rank the same workload.
+
+    The vocabulary is padded to a multiple of the ranks, every other size must divide.
+
+    Args:
+        workload: the whole step.
+        tp: ranks.
+        stated: how products are shared, as ``shared_products`` takes it.
+
+    Raises:
+        ModelError: as ``shared_products``.
+    """
+    if tp == 1:
+        return workload
+    shared = shared_products(workload, tp, stated)
+    return _Sharding(workload, tp, shared).made()
+
+
+def local_parameters(workload: Workload, tp: int, shared: Shared) -> int:
+    """Parameters that a rank holds of a model's."""
+    found = 0.0
+    for number, tensor in enumerate(workload.tensors):
+        if tensor.kind == "weight":
+            held = ceil(tensor.nbytes / tp) if shared.weights.get(number, WHOLE) != WHOLE else tensor.nbytes
+            found += held * tensor.copies
+    total = sum(tensor.nbytes * tensor.copies for tensor in workload.tensors if tensor.kind == "weight")
+    return round(workload.parameters * found / total) if total else workload.parameters
+
+
+class _Sharding:
+    """Goes through a step once, with what is a part and what a partial sum so far."""
+
+    def __init__(self, workload: Workload, tp: int, shared: Shared) -> None:
+        self.workload, self.tp, self.shared = workload, tp, shared
+        self.parts = set(shared.parts) | _logits(workload, shared)
+        self.parts |= {number for number, style in shared.weights.items() if style != WHOLE}
+        self.partial: set[int] = set()
+        self.held = local_parameters(workload, tp, shared)
+
+    def made(self) -> Workload:
+        nodes = tuple(self._shared(node) for node in self.workload.nodes)
+        tensors = tuple(self._tensor(number, tensor) for number, tensor in enumerate(self.workload.tensors))
+        return replace(
+            self.workload,
+            nodes=nodes,
+            tensors=tensors,
+            parameters=self.held,
+            warnings=(*self.workload.warnings, *self._left()),
+        )
+
+    def _left(self) -> tuple[str, ...]:
+        names = list(dict.fromkeys(self.shared.left))
+        if not names:
+            return ()
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return (f"tp {self.tp} leaves whole on each rank: {', '.join(names[:_SHOWN])}{more}",)
+
+    def _shared(self, node: Node) -> Node:
+        if not node.kernels:
+            return node
+        if node.phase == "optimizer":
+            share = self.held / self.workload.parameters
+            return replace(node, kernels=tuple(scaled(kernel, share) for kernel in node.kernels))
+        before = self._sums(node)
+        kernels, after = self._kernels(node)
+        return replace(node, kernels=(*before, *kernels, *after))
+
+    def _sums(self, node: Node) -> tuple[Kernel, ...]:
+        """All-reduces of partial sums that a node reads; a sum of partial sums is one itself."""
+        waiting = {t for r in node.reads for t in _tensors(r) if t in self.partial}
+        if not waiting:
+            return ()
+        activations = {t for r in node.reads for t in _tensors(r) if self.workload.tensors[t].kind == "intermediate"}
+        if waiting == activations and getattr(node.kernels[0], "op", "") == "add":
+            self.partial |= {w.tensor for w in node.writes}
+            self.partial -= waiting
+            return ()
+        self.partial -= waiting
+        return tuple(self._collective("all_reduce", t) for t in sorted(waiting))
+
+    def _collective(self, op: str, number: int) -> Kernel:
+        tensor = self.workload.tensors[number]
+        return Collective(op=op, ranks=self.tp, bytes=tensor.nbytes, dtype=tensor.dtype)
+
+    def _kernels(self, node: Node) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+        """A rank's kernels of a node, and the collective after them; notes what the node leaves."""
+        weight, first = weight_of(self.workload, node), node.kernels[0]
+        if weight is not None:
+            return self._product(node, self.shared.weights.get(weight, WHOLE))
+        if self.shared.layers.get(node.layer.pattern) == VOCABULARY and first.family == "memory":
+            return self._table(node)
+        if first.family == "gemm" and first.op != "bmm":
+            return self._weight_gradient(node), ()
+        if not any(self._is_part(r) for r in node.reads):
+            return node.kernels, ()
+        self._mark(node)
+        return tuple(self._part(node, kernel) for kernel in node.kernels), ()
+
+    def _product(self, node: Node, style: str) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+        """With a weight: columns make parts of what is whole and partial sums of parts; rows the reverse, seen from
+        the gradient.
+        """
+        kernel: Any = node.kernels[0]
+        first = operands(node)[0]
+        assert first is not None
+        if style == WHOLE:
+            return node.kernels, ()
+        if not self._is_part(first):
+            self._mark(node)
+            asked_for = style == VOCABULARY and self.workload.request.mode == "inference"
+            gathered = tuple(self._collective("all_gather", w.tensor) for w in node.writes) if asked_for else ()
+            return (replace(kernel, n=ceil(kernel.n / self.tp)), *node.kernels[1:]), gathered
+        summed = (replace(kernel, k=ceil(kernel.k / self.tp)), *node.kernels[1:])
+        if node.phase == "forward":
+            return summed, tuple(self._collective("all_reduce", w.tensor) for w in node.writes)
+        self.partial |= {w.tensor for w in node.writes}
+        return summed, ()
+
+    def _table(self, node: Node) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+        """Each rank looks up the words that it has; of the gradient it has its rows."""
+        if node.phase == "forward":
+            return node.kernels, tuple(self._collective("all_reduce", w.tensor) for w in node.writes)
+        self._mark(node)
+        fills = (scaled(k, 1 / self.tp) if getattr(k, "op", "") == "fill" else k for k in node.kernels)
+        return tuple(fills), ()
+
+    def _weight_gradient(self, node: Node) -> tuple[Kernel, ...]:
+        """The operand that is a part gives the dimension that is divided."""
+        kernel: Any = node.kernels[0]
+        first, second = operands(node)
+        if first is not None and self._is_part(first):
+            kernel = replace(kernel, m=ceil(kernel.m / self.tp))
+        elif second is not None and self._is_part(second):
+            kernel = replace(kernel, n=ceil(kernel.n / self.tp))
+        else:
+            return node.kernels
+        self._mark(node)
+        return (kernel, *node.kernels[1:])
+
+    def _part(self, node: Node, kernel: Any) -> Kernel:
+        """A kernel on parts: of heads, of rows, of the vocabulary's columns, or of elements."""
+        tp = self.tp
+        if kernel.family == "gemm":
+            return replace(kernel, batch=kernel.batch // tp)
+        if kernel.family == "attention":
+            return replace(kernel, heads=kernel.heads // tp, kv_heads=max(1, kernel.kv_heads // tp))
+        if kernel.family not in ("elementwise", "row_reduction", "memory"):
+            return kernel
+        part = scaled(kernel, 1 / tp)
+        if kernel.family == "row_reduction":
+            side = "cols" if "log_softmax" in kernel.op or kernel.op.endswith("weight_backward") else "rows"
+            part = replace(part, **{side: ceil(getattr(kernel, side) / tp)})
+        return replace(part, read_bytes=self._read(node, kernel.read_bytes))
+
+    def _read(self, node: Node, total: int) -> int:
+        """Bytes that are read where some operands are whole, such as a mask."""
+        sizes = {r: self.workload.tensors[r.tensor].nbytes for r in node.reads}
+        whole = sum(sizes.values()) or 1
+        local = sum(size / (self.tp if self._is_part(r) else 1) for r, size in sizes.items())
+        return round(total * local / whole)
+
+    def _mark(self, node: Node) -> None:
+        self.parts |= {w.tensor for w in node.writes}
+
+    def _is_part(self, reference: Reference) -> bool:
+        return any(t in self.parts for t in _tensors(reference))
+
+    def _tensor(self, number: int, tensor: Tensor) -> Tensor:
+        share = 1 / self.tp if number in self.parts else 1.0
+        if tensor.kind == "state":
+            share = self.held / self.workload.parameters
+        return replace(tensor, nbytes=ceil(tensor.nbytes * share), touched_bytes=ceil(tensor.touched_bytes * share))
+
+
+def _tensors(reference: Reference) -> list[int]:
+    return [reference.tensor, *(tensor for _, tensor, _ in reference.edges)]
+
+
+def _logits(workload: Workload, shared: Shared) -> set[int]:
+    """What the loss, which is not part of a step's forward kernels, makes of the logits of a shared vocabulary."""
+    shared_words = {number for number, style in shared.weights.items() if style == VOCABULARY}
+    heads = [n for n in workload.nodes if n.phase == "forward" and weight_of(workload, n) in shared_words]
+    sizes = {workload.tensors[w.tensor].nbytes for node in heads for w in node.writes}
+    made = {w.tensor for node in workload.nodes for w in node.writes}
+    read = {r.tensor for node in workload.nodes if node.phase == "backward" for r in node.reads}
+    return {t for t in read - made if workload.tensors[t].kind != "weight" and workload.tensors[t].nbytes in sizes}
+
+
+def scaled(kernel: Any, share: float) -> Any:
+    """The kernel over a share of its elements."""
+    names = {field.name for field in fields(kernel)}
+    return replace(kernel, **{name: ceil(getattr(kernel, name) * share) for name in _SIZES if name in names})
