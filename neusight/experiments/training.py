@@ -14,7 +14,7 @@ import numpy as np
 
 from neusight.api import Predictor
 from neusight.evaluation.memory import evaluate_memory
-from neusight.evaluation.training import evaluate_training, summary
+from neusight.evaluation.training import evaluate_training, records_of, summary
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
@@ -125,7 +125,8 @@ def _left_out(
     observations = observe(data_dir(), shipped, shipped_factors(), report)
     constants = Constants(data_dir(), code_sha256(), False)
     for die in declared.left_out:
-        factors = factors_without(observations, die.boards)
+        # How far a step may be off is known of dies left out; factors alone are fitted again.
+        factors = replace(factors_without(observations, die.boards), spread=shipped_factors().spread)
         blind = unseen(shipped, die.boards, constants.without(die.boards, report).physics, data_dir())
         known = [row for row in rows if row["gpu"] in die.boards]
         parts = {"known": known, "steps": _on(declared, shipped, factors, die.boards, report)}
@@ -141,11 +142,12 @@ def _on(
     declared: TrainingDeclaration, predictor: Predictor, factors: Factors, gpus: Sequence[str], report: Report | None
 ) -> list[dict[str, Any]]:
     """Measured steps on some GPUs."""
-    wider = replace(factors, spread=max(factors.spread, factors.error))
     found = []
     for name in declared.tables:
-        rows = _evaluated(data_dir() / name, predictor, wider, gpus=gpus, report=report)["rows"]
-        found += [row for row in rows if row["measured_ms"] is not None]
+        table = data_dir() / name
+        if any(row.get("gpu") in gpus for row in records_of(table)):
+            rows = _evaluated(table, predictor, factors, gpus=gpus, report=report)["rows"]
+            found += [row for row in rows if row["measured_ms"] is not None]
     return found
 
 
