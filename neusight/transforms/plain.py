@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neusight.workloads.workload import KEPT, Layer, Reference, Tensor, Workload
+from neusight.workloads.workload import KEPT, Layer, Node, Reference, Tensor, Workload
 
 
 def plain(workload: Workload) -> Workload:
