@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import exp, hypot, sqrt
 
@@ -50,7 +49,8 @@ def estimated(timed: Timed) -> TrainingEstimate:
         high_s=schedule.step_s * factor,
         errors=errors,
         schedule=schedule,
-        **_by_part(timed),
+        parts_s=seconds_by_part(timed),
+        limiters={time.part.what: time.limiter for time, _ in reversed(parts)},
         flop=flop,
         recomputed_flop=again,
         peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(str(Precision.named(asked.products or asked.dtype))),
@@ -118,14 +118,12 @@ def counted(timed: Timed) -> Iterator[Counted]:
         yield time, 2.0 * plan.micro_batches * (plan.pp * plan.vp - 1)
 
 
-def _by_part(timed: Timed) -> dict[str, dict[str, float] | dict[str, str]]:
-    """What each kind of part takes of a step on an average rank, and what limits it."""
-    seconds: Counter[str] = Counter()
-    limiters: dict[str, str] = {}
+def seconds_by_part(timed: Timed) -> dict[str, float]:
+    """What each kind of part takes of a step on an average rank [s], the longest first."""
+    seconds: dict[str, float] = {}
     for time, runs in counted(timed):
-        seconds[time.part.what] += runs * time.latency_s / timed.run.plan.pp
-        limiters.setdefault(time.part.what, time.limiter)
-    return {"parts_s": dict(seconds.most_common()), "limiters": limiters}
+        seconds[time.part.what] = seconds.get(time.part.what, 0.0) + runs * time.latency_s / timed.run.plan.pp
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def _flop(timed: Timed) -> tuple[float, float]:

@@ -160,7 +160,7 @@ def _asked(batches: Sequence[KernelBatch], device: DeviceSpec, pricer: Pricer, v
     return pricer(joined, device, Conditions.of(len(joined), timing="graph", launches=MANY_LAUNCHES, variant=told))
 
 
-def _times(parts: Sequence[tuple[Part, int]], rows: Sequence[int], costs: dict[str, Costs]) -> list[PartTime]:
+def _times(parts: Sequence[tuple[Part, float]], rows: Sequence[int], costs: dict[str, Costs]) -> list[PartTime]:
     """Parts of one rank with their times under a shared power limit."""
     families: dict[str, list[int]] = {}
     for number, (part, _) in enumerate(parts):

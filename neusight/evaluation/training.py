@@ -137,6 +137,7 @@ def _compared(told: ToldRun, estimate: TrainingEstimate) -> dict[str, Any]:
         "nodes": estimate.cluster.nodes,
         "dtype": told.products or told.dtype,
         "framework": told.framework,
+        "software": str(told.columns.get("framework") or ""),
         "plan": plan.short,
         "global_batch": plan.global_batch,
         "seq_len": told.seq_len,

@@ -96,13 +96,13 @@ def totals(rows: Rows) -> list[dict[str, Any]]:
 
 def scaling(rows: Rows) -> Iterator[dict[str, Any]]:
     """Steps of as many sequences a GPU on more and more GPUs: the time on the fewest over that on the most, percent."""
-    series: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    series: dict[tuple[str, str, str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         # The plan without replicas: what stays the same while they grow in number.
         plan = " ".join(word for word in row["plan"].split() if not word.startswith("dp"))
-        series.setdefault((row["source"], row["framework"], row["model"], row["dtype"], plan), []).append(row)
+        series.setdefault((row["source"], row["software"], row["model"], row["dtype"], plan), []).append(row)
     for (source, _, model, dtype, plan), part in sorted(series.items()):
-        ordered = sorted(part, key=lambda row: row["num_gpus"])
+        ordered = sorted(part, key=lambda row: int(row["num_gpus"]))
         each = [row["global_batch"] / row["num_gpus"] for row in ordered]
         if len({row["num_gpus"] for row in ordered}) < 3 or max(each) > min(each):
             continue

@@ -7,7 +7,6 @@ more collectives.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -99,7 +98,7 @@ def _observed(source: str, seconds: float, asked: object, predictor: Predictor, 
     assert isinstance(asked, TrainingRun)
     made = timed([asked], predictor.on_cluster(asked.cluster), factors)[0]
     schedule = simulate(made.pipeline, made.times, made.contention)
-    inside: Counter[str] = Counter()
+    inside = dict.fromkeys(TERMS, 0.0)
     updates = 0.0
     for time, runs in counted(made):
         kind = kind_of(time.part)
