@@ -1,8 +1,8 @@
 """``neusight fit --engines``: what serving engines add to their kernels, from measured runs.
 
 A measured time is a sum over the passes of a run: kernels by group, each with the engine's factor, and host time by the
-pass, the sequence and the layer of experts. What a run is made of comes from a simulation with the constants so far;
-simulation and fit are repeated, since faster passes run with fewer sequences.
+pass, the sequence and the layer of experts. What a run is made of comes from a simulation with the constants so far
+(``engine_runs``); simulation and fit are repeated, since faster passes run with fewer sequences.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ from typing import Any
 import numpy as np
 
 from neusight.errors import NeusightError
+from neusight.learn.engine_runs import NAMES, Observation, observed
 from neusight.learn.physics.solve import Rows, Solution, solve
-from neusight.serving.answer import sampled
 from neusight.serving.cells import Question
 from neusight.serving.deployment import Deployment, together
-from neusight.serving.engines import GROUPS, HOST, with_constants
+from neusight.serving.engines import HOST, with_constants
 from neusight.serving.power import BoardPower
-from neusight.serving.run import Run
-from neusight.serving.simulate import simulate
-from neusight.workloads.decoders.steps import Steps
 
-NAMES = (*HOST, *GROUPS)
 PRIORS: dict[str, tuple[float, float]] = {
     "pass_s": (1e-3, 1.5),
     "rank_s": (5e-4, 1.5),
@@ -43,12 +39,8 @@ PRIORS: dict[str, tuple[float, float]] = {
 others, of the bookkeeping of a request, of a few launches. Factors: kernels were timed by themselves in graphs of the
 same engines. Versions differ most in decode attention and in ranks that wait for each other; of prompts' attention and
 of small kernels runs tell little, so that those stay near what was measured."""
-ROWS = 48
-"""Passes of a run that are priced, one after the other, for the sums over all of them."""
 GROUP_WEIGHT = 6.0
 """Cells that a model on a GPU counts as: more of them differ in their load alone."""
-WAITING_SHARE = 0.2
-"""Of the time to the first token: where requests wait longer, that tells more of the queue than of the server."""
 OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 """Share of the spreads of priors that eras keep about what all have in common: hosts differ more than kernels do."""
 LEAST_POWER = 20
@@ -56,27 +48,6 @@ LEAST_POWER = 20
 MOST_STEPS = 40
 
 Report = Callable[[str, int, int, float], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observation:
-    """A measured time [s], and by ``NAMES`` what each constant is multiplied with in it: ``terms @ constants`` is it.
-
-    ``alike`` are cells that share what no constant explains: a model on a GPU. ``era`` is the engine's.
-    """
-
-    cell: str
-    era: str
-    gpu: str
-    alike: str
-    seconds: float
-    terms: np.ndarray
-    late_s: float = np.nan
-    """By how much the first token came later than simulated, where requests hardly wait; else NaN."""
-    watts: tuple[float, float, float] | None = None
-    """Of each GPU its limit, what its kernels ask for by the power law, and what was measured [W]; None where not."""
-
-
 Cells = Iterable[Sequence[tuple[Question, Deployment]]]
 """Cells with what they deploy, those of the same kernels together."""
 USABLE = ("isl not told", "isl and rate are documented means")
@@ -147,109 +118,18 @@ class EngineFit:
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def observed(question: Question, deployment: Deployment) -> Observation | None:
-    """What a cell tells of its engine, by a simulation of it: the time of a batch or of all requests, of a token where
-    clients wait for answers or arrive by themselves; None where it measured neither.
-    """
-    share = deployment.share_of(question.load)
-    run = simulate(share, deployment.limits, deployment.tables)
-    measured, passes = question.measured, run.passes
-    seconds, weight = 0.0, passes.count.astype(float)
-    if question.mode in ("closed", "rate") and "tpot_ms" in measured:
-        seconds, weight = measured["tpot_ms"] / 1e3, _of_a_token(run, question.median)
-    elif "e2e_ms" in measured and question.mode == "static":
-        seconds = measured["e2e_ms"] / 1e3
-    elif question.mode == "static" and ("prefill_ms" in measured or "ttft_ms" in measured):
-        seconds, weight = measured.get("prefill_ms", measured.get("ttft_ms", 0.0)) / 1e3, weight * (passes.prompts > 0)
-    elif question.mode != "rate" and "tokens_per_s" in measured:
-        seconds = float(run.output_tokens.sum()) * deployment.groups / measured["tokens_per_s"]
-    if not seconds:
-        return None
-    return Observation(
-        cell=question.cell,
-        era=deployment.engine.era,
-        gpu=question.gpu,
-        alike=f"{question.source} {question.model} {question.weights} {question.gpu} {question.n_gpus}",
-        seconds=seconds,
-        terms=summed(deployment, run, weight),
-        late_s=_late_s(question, run),
-        watts=_watts(question, deployment, run),
-    )
-
-
-def _watts(question: Question, deployment: Deployment, run: Run) -> tuple[float, float, float] | None:
-    if question.power_w is None:
-        return None
-    limit_w = deployment.served.device.tdp_w
-    return limit_w, sampled(deployment, run).kernels_w, question.power_w / question.n_gpus
-
-
 def fit_power(observations: Sequence[Observation]) -> BoardPower | None:
-    """Shares of ``BoardPower`` by least squares of relative errors; None without measured power."""
+    """Shares of ``BoardPower``, none below 0, by least squares of relative errors; None without measured power."""
+    from scipy.optimize import nnls
+
     told = np.array([o.watts for o in observations if o.watts])
     if len(told) < LEAST_POWER:
         return None
     shares = told[:, :2] / told[:, 2:]
-    found = np.linalg.lstsq(shares, np.ones(len(told)), rcond=None)[0]
+    found, _ = nnls(shares, np.ones(len(told)))
     spread = float(np.quantile(np.abs(np.log(shares @ found)), 0.9) / 1.645)
     static, dynamic = (float(f"{share:.4g}") for share in found)
     return BoardPower(static_share=static, dynamic_share=dynamic, spread=float(f"{spread:.3g}"))
-
-
-def _late_s(question: Question, run: Run) -> float:
-    if question.mode not in ("closed", "rate") or "ttft_ms" not in question.measured:
-        return np.nan
-    waiting = run.queue_s.mean > WAITING_SHARE * run.ttft_s.mean
-    return np.nan if waiting else question.measured["ttft_ms"] / 1e3 - run.ttft_s.mean
-
-
-def _of_a_token(run: Run, median: bool) -> np.ndarray:
-    """How often each row of passes stands between two tokens of a sequence on average, or in the middle of all."""
-    passes = run.passes
-    decoding = (passes.decodes * passes.count).astype(float)
-    if not median:
-        # Passes for prompts alone delay all that generate.
-        return np.asarray(np.where(passes.decodes > 0, decoding, passes.running * passes.count) / decoding.sum())
-    plain = np.where(passes.prompts > 0, 0.0, decoding)
-    return np.asarray((plain if plain.any() else decoding) / (plain.sum() or decoding.sum()))
-
-
-def summed(deployment: Deployment, run: Run, weight: np.ndarray) -> np.ndarray:
-    """Terms of the sum over a run's passes, each ``weight`` times, shape (m,); by ``NAMES``."""
-    lasts = run.passes.lasts_s * weight / np.maximum(run.passes.count, 1)
-    ends = np.cumsum(lasts)
-    picked = np.unique(np.searchsorted(ends, (np.arange(ROWS) + 0.5) / ROWS * ends[-1]))
-    standing = np.searchsorted(ends[picked], ends).clip(max=len(picked) - 1)
-    # A sampled pass stands for the time of its neighbours, so that the sum is exact where it equals them.
-    each = np.bincount(standing, lasts) / (run.passes.lasts_s / np.maximum(run.passes.count, 1))[picked]
-    steps = steps_of(run, picked)
-    costs = deployment.served.predict(steps)
-    return each @ terms_of(deployment, steps, costs.groups_s)
-
-
-def steps_of(run: Run, picked: np.ndarray) -> Steps:
-    """The composition of some passes."""
-    passes = run.passes
-    prompts = passes.prompts[picked]
-    return Steps.of(
-        prompts=prompts,
-        prompt_tokens=-(-passes.prompt_tokens[picked] // np.maximum(prompts, 1)),
-        decodes=passes.decodes[picked],
-        decode_cached=passes.kv_tokens[picked] // np.maximum(passes.running[picked], 1),
-    )
-
-
-def terms_of(deployment: Deployment, steps: Steps, groups_s: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Terms of single passes, shape (n, constants)."""
-    ones = np.ones(len(steps))
-    ranks, mixtures = deployment.served.sharding.devices, deployment.served.mixtures
-    host = {
-        "pass_s": ones,
-        "rank_s": ones * (ranks > 1),
-        "sequence_s": ones * steps.sequences,
-        "mixture_s": ones * mixtures,
-    }
-    return np.stack([*(host[name] for name in HOST), *(groups_s[group] for group in GROUPS)], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,14 @@
-"""Engines under load: which requests come, what a scheduler runs together, and what each request gets of it."""
+"""Engines under load: which requests come, what a scheduler runs together, and what each request gets of it.
+
+Loads
+    ``Static``, ``Closed``, ``Open``, ``Offline``, ``Trace``; ``Lengths`` draws tokens, ``read_trace(path) -> Trace``.
+Answer
+    ``Predictor.serving``, or ``answer(deployment, load) -> ServingEstimate``; ``frontier(deployment, isl, osl)``: with
+    more and more clients; ``Demand(slo=Slo.named("ttft=1s"), ...)`` is what ``Predictor.cheapest`` is asked for.
+Simulate
+    ``simulate(load, limits, times) -> Run``: with times of passes by anyone; ``StepTimePredictor``: those of this
+    project, for other simulators.
+"""
 
 from neusight.serving.answer import Figure, Limiter, ServingEstimate, answer
 from neusight.serving.deployment import Deployment, EngineOptions, Setup

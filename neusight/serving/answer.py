@@ -15,7 +15,6 @@ from neusight.serving.memory import ServingMemory
 from neusight.serving.run import Run, Spread
 from neusight.serving.served import PassCosts
 from neusight.serving.simulate import Chunks, StepTimes, simulate
-from neusight.workloads.decoders.steps import Steps
 
 SAMPLED = 96
 """Rows of a run that are looked at part by part, for intervals, limiters and energy."""
@@ -204,16 +203,8 @@ def sampled(deployment: Deployment, run: Run) -> Sampled:
     ends = np.cumsum(lasts_s)
     picked = np.unique(np.searchsorted(ends, (np.arange(SAMPLED) + 0.5) / SAMPLED * ends[-1]))
     seconds = np.bincount(np.searchsorted(ends[picked], ends, side="left").clip(max=len(picked) - 1), lasts_s)
-    prompts, decodes = passes.prompts[picked], passes.decodes[picked]
-    steps = Steps.of(
-        prompts=prompts,
-        # Rounded down: a token more than the pass has may begin another tile.
-        prompt_tokens=passes.prompt_tokens[picked] // np.maximum(prompts, 1),
-        decodes=decodes,
-        decode_cached=passes.kv_tokens[picked] // np.maximum(passes.running[picked], 1),
-    )
     counts = seconds / lasts_s[picked] * passes.count[picked]
-    return Sampled(costs=deployment.glance(steps), seconds=seconds, counts=counts)
+    return Sampled(costs=deployment.glance(passes.steps(picked)), seconds=seconds, counts=counts)
 
 
 def _estimate(deployment: Deployment, load: Load, run: Run, ends: _Ends, passes: Sampled) -> ServingEstimate:

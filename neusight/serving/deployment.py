@@ -200,8 +200,11 @@ class Deployment:
 
     def glance(self, steps: Steps) -> PassCosts:
         """What rounds take part by part, looked up: see ``Served.glance``."""
-        one = in_flight(steps, self.served.sharding.pp, self._batched_tokens)
-        return self.served.glance(one, **self._priced_to)
+        return self.served.glance(self.in_flight(steps), **self._priced_to)
+
+    def in_flight(self, steps: Steps) -> Steps:
+        """One of the passes that make up each round of the scheduler: see ``pipeline``."""
+        return in_flight(steps, self.served.sharding.pp, self._batched_tokens)
 
     @cached_property
     def _priced_to(self) -> dict[str, int]:

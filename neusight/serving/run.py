@@ -7,6 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+from neusight.workloads.decoders.steps import Steps
+
 NOISE = 3.0
 """Standard deviations of a Poisson count by which what waits must grow in the second half of a load to count as growing
 without limit: 1 stable load in 700 is flagged in error."""
@@ -62,6 +64,21 @@ class Passes:
     def lasts_s(self) -> np.ndarray:
         """How long a row takes, all of its passes [s]."""
         return np.asarray(self.end_s - self.start_s)
+
+    def steps(self, picked: np.ndarray) -> Steps:
+        """The composition of some rows, means where sequences differ.
+
+        Args:
+            picked: numbers of rows, shape (k,).
+        """
+        prompts, running = self.prompts[picked], self.running[picked]
+        return Steps.of(
+            prompts=prompts,
+            # Rounded down: a token more than the pass has may begin another tile.
+            prompt_tokens=self.prompt_tokens[picked] // np.maximum(prompts, 1),
+            decodes=self.decodes[picked],
+            decode_cached=self.kv_tokens[picked] // np.maximum(running, 1),
+        )
 
     def intervals(self) -> tuple[np.ndarray, np.ndarray]:
         """Times between two tokens of a sequence [s], and how many sequences saw each.

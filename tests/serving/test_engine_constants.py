@@ -7,19 +7,11 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.devices import load_device
-from neusight.learn.engines import (
-    NAMES,
-    Observation,
-    errors_without,
-    fit_era,
-    fit_eras,
-    fit_power,
-    observed,
-    with_fitted,
-)
-from neusight.serving import Deployment, EngineOptions, Setup, Static, engine_named, simulate
+from neusight.learn.engine_runs import NAMES, Observation, observed
+from neusight.learn.engines import errors_without, fit_era, fit_eras, fit_power, with_fitted
+from neusight.serving import Closed, Deployment, EngineOptions, Load, Setup, Static, answer, engine_named
 from neusight.serving.cells import Question
-from neusight.serving.engines import GROUPS, HOST, era_of, with_constants
+from neusight.serving.engines import GROUPS, era_of, with_constants
 from neusight.workloads.decoders.architecture import decoder_of
 
 TRUE = {
@@ -93,18 +85,57 @@ def test_eras_by_version(name: str, version: str, era: str) -> None:
     assert engine_named(name, version).era == era
 
 
-def test_terms_times_constants_are_the_time_that_was_simulated(predictor: Predictor) -> None:
-    plain = deployed(predictor, Setup(engine="vllm"))
-    served = replace(plain.served, engine=with_constants(plain.engine, TRUE))
-    deployment = replace(plain, served=served)
-    load = Static(batch=8, isl=256, osl=64)
-    run = simulate(load, deployment.limits, deployment.tables)
-    question = asked(load, {"e2e_ms": 1e3 * run.makespan_s})
-    seen = observed(question, deployment)
+@pytest.mark.parametrize(
+    ("setup", "load", "mode", "quantity"),
+    [
+        (Setup(), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
+        (Setup(), Static(batch=8, isl=256, osl=64), "static", "prefill_ms"),
+        (Setup(pp=2), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
+        (Setup(), Closed(concurrency=3, number=12, isl=256, osl=64), "closed", "tokens_per_s"),
+        # Three clients of two replicas: one of these serves two, the other one.
+        (Setup(replicas=2), Closed(concurrency=3, number=12, isl=256, osl=64), "closed", "tokens_per_s"),
+    ],
+    ids=["batch", "prefill", "pipeline", "clients", "clients of replicas"],
+)
+def test_an_observation_of_what_is_predicted_has_its_constants(
+    predictor: Predictor, setup: Setup, load: Load, mode: str, quantity: str
+) -> None:
+    """Terms times the constants that a prediction was made with are the time that it says, however it is served."""
+    deployment = with_true_constants(deployed(predictor, setup))
+    said = answer(deployment, load)
+    figures = {
+        "e2e_ms": 1e3 * said.e2e_s.mean,
+        "prefill_ms": 1e3 * said.ttft_s.mean,
+        "tokens_per_s": said.output_tokens_per_s.mean,
+    }
+    seen = observed(asked(load, mode, {quantity: figures[quantity]}, said.devices), deployment)
     assert seen is not None
-    assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.seconds, rel=0.01)
-    assert dict(zip(NAMES, seen.terms, strict=True))["pass_s"] == pytest.approx(64, abs=1)
-    assert set(HOST) <= set(NAMES)
+    assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.seconds, rel=1e-3)
+
+
+def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:
+    """A batch of 8 with answers of 64 takes 64 passes; two stages of a pipeline have half of its sequences each."""
+    load = Static(batch=8, isl=256, osl=64)
+    for pp in (1, 2):
+        deployment = with_true_constants(deployed(predictor, Setup(pp=pp)))
+        seen = observed(asked(load, "static", {"e2e_ms": 1.0}, pp), deployment)
+        assert seen is not None
+        terms = dict(zip(NAMES, seen.terms, strict=True))
+        assert terms["pass_s"] == pytest.approx(64, abs=1)
+        assert terms["sequence_s"] == pytest.approx(64 * 8 / pp, rel=0.02)
+        assert (terms["rank_s"] > 0) == (pp > 1)
+
+
+def test_boards_that_wait_ask_for_the_less_power(predictor: Predictor) -> None:
+    """Between its four requests a client waits three times."""
+    load = Closed(concurrency=1, number=4, isl=256, osl=64)
+    at_once, waiting = (with_true_constants(deployed(predictor, Setup()), request_s=s) for s in (0.0, 0.2))
+    question = replace(asked(load, "closed", {"tokens_per_s": 100.0}), power_w=60.0)
+    busy_s = 4 * answer(at_once, load).e2e_s.mean
+    power = [seen.watts for each in (at_once, waiting) if (seen := observed(question, each)) and seen.watts]
+    (limit_w, plain_w, measured_w), (_, waiting_w, _) = power
+    assert (limit_w, measured_w) == (72.0, 60.0)
+    assert waiting_w == pytest.approx(plain_w * busy_s / (busy_s + 3 * 0.2), rel=1e-3)
 
 
 def test_shares_of_power_are_found_again_and_no_board_exceeds_its_limit() -> None:
@@ -118,6 +149,9 @@ def test_shares_of_power_are_found_again_and_no_board_exceeds_its_limit() -> Non
     assert found is not None
     assert (found.static_share, found.dynamic_share) == (pytest.approx(0.6), pytest.approx(0.5))
     assert fit_power(seen[:10]) is None
+    falling = fit_power([replace(o, watts=(o.watts[0], o.watts[1], o.watts[0] - o.watts[1])) for o in seen if o.watts])
+    assert falling is not None
+    assert (falling.static_share > 0, falling.dynamic_share) == (True, 0.0)
     board = load_device("l4")
     energy_j = found.energy_j(board, np.array([0.0, 20.0, 1e4]), np.full(3, 2.0))
     assert energy_j[:2] == pytest.approx([0.6 * 72 * 2, 0.6 * 72 * 2 + 10])
@@ -128,9 +162,14 @@ def deployed(predictor: Predictor, setup: Setup) -> Deployment:
     return setup.of(decoder_of(CONFIG, "small"), load_device("l4"), predictor._priced, longest=512)
 
 
-def asked(load: Static, measured: dict[str, float]) -> Question:
+def with_true_constants(deployment: Deployment, request_s: float = 0.02) -> Deployment:
+    engine = with_constants(deployment.engine, TRUE | {"request_s": request_s})
+    return replace(deployment, served=replace(deployment.served, engine=engine))
+
+
+def asked(load: Load, mode: str, measured: dict[str, float], n_gpus: int = 1) -> Question:
     return Question(
-        cell="lab/a", source="lab", gpu="l4", model="small", weights="", setup=Setup(engine="vllm"),
-        options=EngineOptions(), mode="static", load=load, n_gpus=1, concurrency=8.0, isl=256, osl=64,
-        measured=measured, medians=frozenset(), steady=False, fault="", assumed=(),
+        cell="lab/a", source="lab", gpu="l4", model="small", weights="", setup=Setup(), options=EngineOptions(),
+        mode=mode, load=load, n_gpus=n_gpus, concurrency=None, isl=256, osl=64, measured=measured,
+        medians=frozenset(), steady=False, fault="", assumed=(),
     )  # fmt: skip

@@ -26,7 +26,7 @@ def mixed_steps(n: int = 100) -> Steps:
     random = np.random.default_rng(0)
     decodes, prompts = random.integers(0, 200, n), random.integers(0, 3, n)
     prompts = np.where(decodes == 0, 1, prompts)
-    tokens = np.where(prompts > 0, random.integers(1, 3000, n), 0)
+    tokens = np.where(prompts > 0, random.integers(1, 900, n), 0)  # within the 2,048 of a pass
     return Steps.of(prompts=prompts, prompt_tokens=tokens, decodes=decodes, decode_cached=random.integers(0, 3000, n))
 
 
