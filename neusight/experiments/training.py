@@ -129,9 +129,9 @@ def _left_out(
         factors = replace(factors_without(observations, die.boards), spread=shipped_factors().spread)
         blind = unseen(shipped, die.boards, constants.without(die.boards, report).physics, data_dir())
         known = [row for row in rows if row["gpu"] in die.boards]
-        parts = {"known": known, "steps": _on(declared, shipped, factors, die.boards, report)}
+        parts: dict[str, Rows] = {"known": known, "steps": _on(declared, shipped, factors, die.boards, report)}
         parts["all"] = _on(declared, blind, factors, die.boards, report)
-        for source in ("", *sorted({row["source"] for row in known})):
+        for source in ("", *sorted({str(row["source"]) for row in known})):
             yield {"die": die.name, "source": source or "all"} | {
                 name: summary(row for row in part if not source or row["source"] == source)
                 for name, part in parts.items()
