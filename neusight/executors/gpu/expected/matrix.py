@@ -94,7 +94,7 @@ class MatrixUnit:
     def port(self) -> float:
         """Bytes a second between L2 and one SM."""
         matrix = self.physics.matrix
-        shared = matrix.cluster if reads_shared_memory(self.device) else 1.0
+        shared = matrix.cluster ** sharing_levels(self.device)
         return matrix.l2_share / shared * L2_BYTES_PER_CLOCK_PER_SM * self.device.boost_clock_hz
 
     @property
@@ -119,6 +119,16 @@ def reads_shared_memory(device: DeviceSpec) -> bool:
     (``tcgen05``), CUDA C++ Programming Guide; not consumer Blackwell (12.0).
     """
     return device.capability is not None and 9.0 <= device.capability < 12.0
+
+
+def sharing_levels(device: DeviceSpec) -> int:
+    """How many times neighbours share the panels that they fetch: blocks of a cluster from Hopper on; on datacentre
+    Blackwell, whose products run on pairs of SMs that hold half of each operand (``tcgen05`` with ``cta_group::2``, PTX
+    ISA 8.6), pairs do so beside them.
+    """
+    if not reads_shared_memory(device):
+        return 0
+    return 2 if (device.capability or 0.0) >= 10.0 else 1
 
 
 def clock_gain(device: DeviceSpec, physics: Physics) -> float:
