@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from neusight.distributed.factors import Factors
     from neusight.distributed.search import Found
     from neusight.distributed.space import Space
+    from neusight.distributed.step import Timed
     from neusight.distributed.training_run import TrainingRun
     from neusight.serving.answer import ServingEstimate
     from neusight.serving.deployment import Deployment, EngineOptions, Setup
@@ -424,9 +425,14 @@ class Predictor:
                 the plan's, or a device that lacks the dtype.
         """
         from neusight.distributed.estimate import estimated
+
+        return estimated(self.timed(run, factors))
+
+    def timed(self, run: TrainingRun, factors: Factors | None = None) -> Timed:
+        """The times that a training step is simulated with, stage by stage; arguments and errors as ``training``."""
         from neusight.distributed.step import timed
 
-        return estimated(timed([run], self.on_cluster(run.cluster), factors)[0])
+        return timed([run], self.on_cluster(run.cluster), factors)[0]
 
     def plans(self, run: TrainingRun, space: Space | None = None, count: int = 5, **options: Any) -> Found:
         """The fastest plans of a training step that fit the cluster, found among all there are.

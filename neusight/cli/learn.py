@@ -179,13 +179,22 @@ def _fit_engines(data: Path | None, out: Path, form: str) -> None:
     Output(form).data(rows, rows, human)
 
 
+_STEPS = ("training-runs/runs.parquet", "training-throughput/a100_training.csv")
+"""Tables of training steps, below the folder of data sets."""
+
+
 def _fit_training(data: Path | None, out: Path, form: str) -> None:
+    from neusight.cli.options import loaded
     from neusight.cli.output import Output, line, tasks
+    from neusight.evaluation.training import measured_steps
+    from neusight.executors.gpu.tile_models.artifact import file_sha256
     from neusight.learn.training_steps import fit_training
     from neusight.paths import data_dir
 
+    folder = data if data is not None else data_dir()
+    predictor, hashes = loaded(None, "none"), {name: file_sha256(folder / name) for name in _STEPS}
     with tasks() as report:
-        fitted = fit_training(data if data is not None else data_dir(), report)
+        fitted = fit_training(measured_steps(folder / name for name in _STEPS), predictor.timed, hashes, report)
     fitted.save(out)
 
     def human() -> None:

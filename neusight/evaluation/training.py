@@ -15,6 +15,7 @@ from neusight.distributed.answer import TrainingEstimate
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DataError, NeusightError
 from neusight.evaluation.training_rows import ToldRun, told_run
+from neusight.learn.training_steps import MeasuredStep
 from neusight.workloads.training.columns import decoder_of_columns
 from neusight.workloads.training.frameworks import framework_named
 
@@ -79,6 +80,23 @@ def evaluate_training(
         "assumed": [{"what": w, "value": v, "why": y, "rows": n} for (w, v, y), n in assumed.most_common()],
         "skipped": skipped,
     }
+
+
+def measured_steps(tables: Iterable[Path]) -> list[MeasuredStep]:
+    """Steps of tables that were measured, as what was run.
+
+    Raises:
+        DataError: a table is missing.
+    """
+    found = []
+    for record in (record for table in tables for record in records_of(table)):
+        try:
+            told = told_run(record)
+            if told.step_ms is not None:
+                found.append(MeasuredStep(source=told.source, seconds=told.step_ms / 1e3, run=asked_of(told)))
+        except NeusightError:
+            continue
+    return found
 
 
 def asked_of(told: ToldRun) -> TrainingRun:

@@ -14,7 +14,7 @@ import numpy as np
 
 from neusight.api import Predictor
 from neusight.evaluation.memory import evaluate_memory
-from neusight.evaluation.training import evaluate_training, records_of, summary
+from neusight.evaluation.training import evaluate_training, measured_steps, records_of, summary
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
@@ -122,7 +122,8 @@ def _left_out(
         return
     from neusight.distributed.factors import shipped_factors
 
-    observations = observe(data_dir(), shipped, shipped_factors(), report)
+    steps = measured_steps(data_dir() / name for name in declared.tables)
+    observations = observe(steps, shipped.timed, shipped_factors(), report)
     constants = Constants(data_dir(), code_sha256(), False)
     for die in declared.left_out:
         # How far a step may be off is known of dies left out; factors alone are fitted again.

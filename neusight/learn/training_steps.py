@@ -7,28 +7,22 @@ more collectives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from math import prod
-from pathlib import Path
 
 import numpy as np
 
-from neusight.api import Predictor
 from neusight.distributed.estimate import counted
 from neusight.distributed.factors import FIRST, PRIOR, TERMS, Factors, kind_of, names_of
-from neusight.distributed.step import timed
+from neusight.distributed.step import Timed
+from neusight.distributed.training_run import TrainingRun
 from neusight.errors import NeusightError
-from neusight.evaluation.training import asked_of, records_of
-from neusight.evaluation.training_rows import told_run
 from neusight.laws.constants import priors
 from neusight.laws.training_constants import StepPhysics
 from neusight.learn.physics.solve import Rows, solve
 from neusight.schedule.run import simulate
 
-TABLES = ("training-runs/runs.parquet", "training-throughput/a100_training.csv")
-"""Of the data sets, with steps."""
 NAMES = (*TERMS, *FIRST.values())
 PASSES = ("forward", "backward", "weights", "recompute")
 GROUP_WEIGHT = 6.0
@@ -36,6 +30,19 @@ GROUP_WEIGHT = 6.0
 ROUNDS = 2
 MOST_STEPS = 40
 Report = Callable[[str, int, int, float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredStep:
+    """A step that was measured: by which source, what it took [s], and what was run."""
+
+    source: str
+    seconds: float
+    run: TrainingRun
+
+
+Timer = Callable[[TrainingRun, Factors], Timed]
+"""What gives a run its times, with some factors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,69 +60,67 @@ class Observation:
     first: bool
 
 
-def fit_training(data: Path, report: Report | None = None) -> Factors:
-    """Factors from all measured steps, and their errors on each GPU by a fit without its steps.
+def fit_training(
+    steps: Sequence[MeasuredStep], timer: Timer, data: Mapping[str, str], report: Report | None = None
+) -> Factors:
+    """Factors from measured steps, and their errors on each GPU by a fit without its steps.
 
     Args:
-        data: folder of the data sets.
+        steps: that were measured.
+        timer: gives runs their times.
+        data: hashes of the files that the steps come from.
         report: called with progress.
-
-    Raises:
-        DataError: a table is missing.
     """
-    predictor, factors = Predictor.load(), PRIOR
+    factors = PRIOR
     observations: list[Observation] = []
     for number in range(ROUNDS):
-        observations = observe(data, predictor, factors, report, number + 1)
+        observations = observe(steps, timer, factors, report)
         factors = fitted(observations)
+        if report:
+            report(f"round {number + 1}: fitted", len(observations), len(steps), factors.error)
     left_out = {gpu: _without(observations, gpu) for gpu in sorted({o.gpu for o in observations})}
     spread = float(np.mean([found["spread"] for found in left_out.values()]))
-    digests = {name: sha256((data / name).read_bytes()).hexdigest() for name in TABLES}
-    return replace(factors, left_out=left_out, spread=spread, data=digests)
+    return replace(factors, left_out=left_out, spread=spread, data=dict(data))
 
 
 def observe(
-    data: Path, predictor: Predictor, factors: Factors, report: Report | None = None, number: int = 1
+    steps: Sequence[MeasuredStep], timer: Timer, factors: Factors, report: Report | None = None
 ) -> list[Observation]:
-    """What measured steps tell, simulated with some factors. Rows that cannot be simulated tell nothing."""
-    records = [record for name in TABLES for record in records_of(data / name)]
+    """What measured steps tell, simulated with some factors. Runs that cannot be simulated tell nothing."""
     found = []
-    for done, record in enumerate(records, start=1):
+    for done, step in enumerate(steps, start=1):
         try:
-            told = told_run(record)
-            if told.step_ms is not None:
-                found.append(_observed(told.source, told.step_ms / 1e3, asked_of(told), predictor, factors))
+            found.append(_observed(step, timer(step.run, factors), factors))
         except NeusightError:
             continue
         if report and done % 20 == 0:
-            report(f"round {number}: steps", done, len(records), float("nan"))
+            report("steps", done, len(steps), float("nan"))
     return found
 
 
-def _observed(source: str, seconds: float, asked: object, predictor: Predictor, factors: Factors) -> Observation:
-    from neusight.distributed.training_run import TrainingRun
-
-    assert isinstance(asked, TrainingRun)
-    made = timed([asked], predictor.on_cluster(asked.cluster), factors)[0]
+def _observed(measured: MeasuredStep, made: Timed, factors: Factors) -> Observation:
+    """Seconds on the critical path by kind, divided by the factors that are in them."""
+    asked = measured.run
     schedule = simulate(made.pipeline, made.times, made.contention)
     inside = dict.fromkeys(TERMS, 0.0)
-    updates = 0.0
     for time, runs in counted(made):
         kind = kind_of(time.part)
-        if time.part.of == "step":
-            updates += runs * time.latency_s
-        elif kind != "exchanges":
+        if time.part.of != "step" and kind != "exchanges":
             inside[kind] += runs * time.latency_s
     path = sum(schedule.path_s[name] for name in PASSES)
     total = sum(inside.values())
     terms = {kind: path * value / total for kind, value in inside.items()}
-    terms["rest"] = terms.get("rest", 0.0) + schedule.path_s["optimizer"]
+    terms["rest"] += schedule.path_s["optimizer"]
     terms["exchanges"] = schedule.step_s - path - schedule.path_s["optimizer"]
     step, first = factors.physics.step, asked.framework.attention_generation == 1
-    plain = np.array([terms.get(name, 0.0) / _factor(step, name, first) for name in TERMS])
-    alike = f"{source} {asked.decoder.name} {asked.cluster.device.id}"
+    device = asked.cluster.device.id
     return Observation(
-        gpu=asked.cluster.device.id, source=source, alike=alike, seconds=seconds, terms=plain, first=first
+        gpu=device,
+        source=measured.source,
+        alike=f"{measured.source} {asked.decoder.name} {device}",
+        seconds=measured.seconds,
+        terms=np.array([terms[name] / _factor(step, name, first) for name in TERMS]),
+        first=first,
     )
 
 
