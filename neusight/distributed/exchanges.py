@@ -57,10 +57,10 @@ def exchanged(unit: Unit, run: TrainingRun) -> Iterator[Part]:
         bucket = bucket_parameters(count, run)
         runs = count / bucket
         if shared.ranks > 1:
-            yield _part(GATHER, "all_gather", shared, bucket * weight, run.dtype, runs)
-            yield _part(REDUCE, "reduce_scatter", shared, bucket * gradient, plan.gradient_dtype, runs)
+            yield _part(GATHER, "all_gather", shared, bucket * weight, run.dtype, runs=runs)
+            yield _part(REDUCE, "reduce_scatter", shared, bucket * gradient, plan.gradient_dtype, runs=runs)
         if copies.ranks > 1:
-            yield _part(REDUCE, "all_reduce", copies, bucket * gradient / shared.ranks, plan.gradient_dtype, runs)
+            yield _part(REDUCE, "all_reduce", copies, bucket * gradient / shared.ranks, plan.gradient_dtype, runs=runs)
 
 
 def bucket_parameters(count: int, run: TrainingRun) -> float:
@@ -97,7 +97,7 @@ def contention(device: DeviceSpec, plan: Plan, placement: Placement) -> float:
     return min(0.5, channels / device.sm_count)
 
 
-def _part(what: str, op: str, group: Group, size: float, dtype: str, runs: float = 1.0) -> Part:
+def _part(what: str, op: str, group: Group, size: float, dtype: str, *, runs: float = 1.0) -> Part:
     batch = KernelBatch.from_columns(
         "collective", op=op, ranks=group.ranks, per_node=group.per_node, bytes=max(1, round(size)), dtype=dtype
     )
