@@ -32,6 +32,7 @@ ROOMS = [
     "schedule",
     "estimates",
     "serving",
+    "distributed",
     "api",
     "learn",
     "evaluation",

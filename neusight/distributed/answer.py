@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from neusight.devices.cluster import Cluster
@@ -115,7 +115,6 @@ class TrainingEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        plan = {name: getattr(self.plan, name) for name in type(self.plan).__dataclass_fields__}
         return {
             "model": self.run.decoder.name,
             "gpu": self.cluster.device.id,
@@ -123,9 +122,10 @@ class TrainingEstimate:
             "devices": self.cluster.devices,
             "nodes": self.cluster.nodes,
             "seq_len": self.run.seq_len,
+            "optimizer": self.run.optimizer,
             "dtype": self.run.products or self.run.dtype,
             "framework": self.run.framework.name,
-            "plan": plan,
+            "plan": asdict(self.plan),
             "latency_s": self.latency_s,
             "low_s": self.low_s,
             "high_s": self.high_s,
@@ -138,7 +138,7 @@ class TrainingEstimate:
             "critical_path_s": dict(self.schedule.path_s),
             "parts_s": dict(self.parts_s),
             "limiters": dict(self.limiters),
-            "memory": [rank.to_dict() for rank in self.memory],
+            "memory": [{"rank": rank.rank, "total": rank.total, **rank.parts} for rank in self.memory],
             "peak_bytes": self.peak_bytes,
             "fits": self.fits,
             "energy_j": self.energy_j,

@@ -153,4 +153,9 @@ def _energy_j(timed: Timed, schedule: Run, counted: Iterable[Counted]) -> float 
 
 def training_of(asked: TrainingRun) -> Training:
     """The step as memory asks for it."""
-    return Training(seq_len=asked.seq_len, dtype=asked.dtype, products=str(Precision.named(asked.products)) if asked.products else "", optimizer=asked.optimizer)
+    return Training(
+        seq_len=asked.seq_len,
+        dtype=asked.dtype,
+        products=str(Precision.named(asked.products)) if asked.products else "",
+        optimizer=asked.optimizer,
+    )
