@@ -11,7 +11,18 @@ import typer
 from typer.core import TyperGroup
 
 import neusight
-from neusight.cli import catalogues, clusters, collect, datasets, evaluate, experiments, learn, predict, serving
+from neusight.cli import (
+    catalogues,
+    clusters,
+    collect,
+    datasets,
+    evaluate,
+    experiments,
+    learn,
+    predict,
+    serving,
+    training,
+)
 from neusight.errors import NeusightError, one_line
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -72,6 +83,8 @@ for command in (
     predict.kernel,
     predict.sweep,
     serving.serving,
+    training.training,
+    training.plan,
     learn.fit,
     learn.train,
     evaluate.bench,
