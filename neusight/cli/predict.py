@@ -34,12 +34,13 @@ from neusight.cli.options import (
 if TYPE_CHECKING:
     import pandas as pd
 
+Degree = Annotated[int, typer.Option(min=1, max=1 << 20, help="GPUs that share the step: replicas, layers, stages.")]
 By = Annotated[Literal["operator", "phase", "kernel"], typer.Option(help="Rows of the table, and of CSV.")]
 
 
 def predict(
     model: Model,
-    gpu: Gpus,
+    gpu: Gpus = "",
     mode: Mode = "inference",
     batch: Batch = 1,
     seq_len: SeqLen = None,
@@ -47,9 +48,18 @@ def predict(
     optimizer: Optimizer = "none",
     attention: Attention = "eager",
     compiled: Annotated[bool, typer.Option("--compile", help="As torch.compile runs it: chains fused.")] = False,
-    cuda_graph: Annotated[
-        bool, typer.Option("--cuda-graph", help="Compiled, and launched as one CUDA graph.")
-    ] = False,
+    cuda_graph: Annotated[bool, typer.Option("--cuda-graph", help="Compiled, and launched as one CUDA graph.")] = False,
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME", help="Train on many GPUs, as `neusight training`, which has more options.")
+    ] = "",
+    nodes: Annotated[int, typer.Option(min=0, max=10**6, help="Of the cluster.")] = 0,
+    dp: Degree = 1,
+    tp: Degree = 1,
+    pp: Degree = 1,
+    micro_batch: Annotated[int | None, typer.Option(min=1, max=10**9, help="Samples a pass.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, max=10**9, help="Samples a step of all GPUs; default: --batch.")
+    ] = None,
     overrides: Overrides = [],  # noqa: B006
     tile_models: TileModels = None,
     calibration: Calibrations = "",
@@ -81,10 +91,29 @@ def predict(
     - `neusight predict gpt2-large --gpu a100 --compile`
 
     - `neusight predict ./config.json --gpu h100-sxm-80gb --set dram_bandwidth=4.8TB/s --format json`
+
+    - `neusight predict gpt3-175b --mode training --cluster dgx-a100 --nodes 8 --tp 8 --pp 8 --global-batch 512`
     """
     from neusight.cli.output import busy, note
     from neusight.cli.show import show_estimates
+    from neusight.cli.training import show, trained
+    from neusight.cli.training_points import Place
 
+    if cluster:
+        if gpu or mode != "training":
+            raise typer.BadParameter("has its own GPUs, and trains: say --mode training alone", param_hint="--cluster")
+        step = {
+            "seq_len": seq_len, "dtype": dtype, "optimizer": optimizer if optimizer != "none" else "",
+            "dp": dp if dp > 1 else None, "tp": tp, "pp": pp, "micro_batch": micro_batch,
+            "global_batch": global_batch or batch,
+        }  # fmt: skip
+        place = Place(cluster=cluster, gpu="", per_node=0, network="", overrides=overrides)
+        show(trained(model, place, {"nodes": str(nodes or "")}, _told(step), models=(tile_models, calibration)), form)
+        return
+    if dp * tp * pp > 1 or nodes or micro_batch or global_batch:
+        raise typer.BadParameter("is missing: several GPUs share a step on one", param_hint="--cluster")
+    if not gpu:
+        raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
     gpus = named_gpus(gpu)
     check_optimizer(optimizer, [mode])
     launch = "graph" if cuda_graph else "compiled" if compiled else "eager"
@@ -101,6 +130,11 @@ def predict(
     for warning in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
         note(f"warning: {warning}")
     show_estimates(estimates, by, form, is_list(gpu))
+
+
+def _told(step: dict[str, Any]) -> dict[str, Any]:
+    """What is not left out."""
+    return {name: value for name, value in step.items() if value}
 
 
 def kernel(

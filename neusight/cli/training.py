@@ -32,6 +32,8 @@ Changes = Annotated[
 Optimizer = Annotated[Literal["", "none", "sgd", "adam", "adamw"], typer.Option(help="Default: adam.")]
 Tokens = Annotated[float, typer.Option(min=0, max=1e18, help="Of a whole run: its days, cost and energy.")]
 
+TOKENS = 1e12
+
 
 def training(
     model: Decoder,
@@ -85,7 +87,7 @@ def training(
     gradient_dtype: Annotated[str, typer.Option(help="In which replicas sum gradients. [default: fp32]")] = "",
     offload: Annotated[Literal["", "none", "optimizer"], typer.Option(help="What the host holds and steps.")] = "",
     optimizer: Optimizer = "",
-    tokens: Tokens = 1e12,
+    tokens: Tokens = TOKENS,
     trace: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the step for ui.perfetto.dev.")] = None,
     overrides: Changes = [],  # noqa: B006
     tile_models: TileModels = None,
@@ -168,7 +170,7 @@ def trained(
     return points
 
 
-def show(points: list[Point], form: str, many: bool, tokens: float) -> None:
+def show(points: list[Point], form: str, many: bool = False, tokens: float = TOKENS) -> None:
     """All points; exit 1 where none has an answer."""
     from neusight.cli.show_training import show_points
 
