@@ -8,10 +8,10 @@ from typing import Any
 
 from neusight.devices.cluster import Cluster
 from neusight.distributed.training_run import TrainingRun
-from neusight.serving.answer import HOUR_S
 from neusight.plans.memory import RankMemory
 from neusight.plans.plan import Plan
 from neusight.schedule.run import Run
+from neusight.serving.answer import HOUR_S
 
 
 @dataclass(frozen=True, kw_only=True)

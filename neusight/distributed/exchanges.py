@@ -73,7 +73,7 @@ def sent(run: TrainingRun) -> Iterator[Part]:
 
 def contention(device: DeviceSpec, plan: Plan, placement: Placement) -> float:
     """Share of a device's multiprocessors that collectives among replicas take from kernels beside them."""
-    if placement.size("dp-cp") == 1 or plan.shard == "none" and not plan.overlap_gradients:
+    if placement.size("dp-cp") == 1 or (plan.shard == "none" and not plan.overlap_gradients):
         return 0.0
     channels = COLLECTIVE_CHANNELS["later" if (device.capability or 9.0) >= 9.0 else "ampere"]
     return min(0.5, channels / device.sm_count)

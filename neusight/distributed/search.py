@@ -1,8 +1,8 @@
 """The best plans of a training step on a cluster, exactly: every plan is bounded, and simulated where its bound allows.
 
 Plans are taken in the order of their bounds. One is simulated where it may be among the fastest, or, while bounds are
-within reach of the fastest, where nothing that was simulated beats its bound in less memory: what is left out could have
-been neither.
+within reach of the fastest, where nothing that was simulated beats its bound in less memory: what is left out can be
+neither.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.distributed.exchanges import GATHER, REDUCE
-from neusight.distributed.priced import PartTime, PricedUnit, PricedUnits
+from neusight.distributed.priced import PartTime, PricedUnit
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage
 from neusight.schedule.times import StepTimes
