@@ -172,10 +172,12 @@ def trained(
 
 def show(points: list[Point], form: str, many: bool = False, tokens: float = TOKENS) -> None:
     """All points; exit 1 where none has an answer."""
+    from neusight.cli.output import note
     from neusight.cli.show_training import show_points
 
     show_points(points, form, many, tokens)
     if not any(point.estimate for point in points):
+        note(f"error: none of {len(points)} points has an answer: {points[0].error}")
         raise typer.Exit(1)
 
 
