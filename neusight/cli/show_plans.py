@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from neusight.cli.output import Column, Output, line, table
-from neusight.cli.show_training import path_s, seconds, short_words
+from neusight.cli.show_training import paragraph, path_s, seconds, short_words
 from neusight.distributed.answer import TrainingEstimate
 from neusight.distributed.search import Found
 from neusight.units import gib
@@ -49,7 +49,8 @@ def _human(found: Found) -> None:
     line(f"{found.plans:,} plans, {found.simulated:,} simulated; too large of those looked at: {found.too_large:,}\n")
     _plans("fastest", found.best)
     if text := why(found.best):
-        line(f"\nThe first beats the second by {text}.")
+        line()
+        paragraph(f"The first beats the second by {text}.")
     if len(found.frontier) > 1:
         line()
         _plans("less memory", found.frontier)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
 from neusight.cli.output import Column, Output, line, note, table
-from neusight.cli.training_points import Point
+from neusight.cli.training_points import NUMBERS, Point
 from neusight.distributed.answer import TrainingEstimate
 from neusight.plans.memory import PARTS
 from neusight.plans.plan import Plan
@@ -76,8 +76,8 @@ def _full(e: TrainingEstimate, tokens: float) -> None:
     place = f"{e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}"
     dtype = e.run.products or e.run.dtype
     batch = f"{e.plan.global_batch:,} x {e.run.seq_len:,} tokens a step"
-    _paragraph(f"{e.run.decoder.name} on {place} ({e.cluster.id}): {e.run.framework.name}, {dtype}, {batch}")
-    _paragraph(f"plan: {plan_words(e.plan)}")
+    paragraph(f"{e.run.decoder.name} on {place} ({e.cluster.id}): {e.run.framework.name}, {dtype}, {batch}")
+    paragraph(f"plan: {plan_words(e.plan)}")
     line()
     for title, text in _facts(e, tokens):
         for at, part in enumerate(wrap(text, _WIDE - 13, break_on_hyphens=False)):
@@ -126,10 +126,8 @@ def _facts(e: TrainingEstimate, tokens: float) -> Iterator[tuple[str, str]]:
     verdict = "fits" if e.fits else "DOES NOT FIT"
     yield "memory", f"{verdict}: {gib(e.peak_bytes)} of {gib(e.cluster.device.usable_bytes)} on the fullest GPU"
     run = run_of(e, tokens)
-    yield (
-        f"{tokens:.3g} tok",
-        f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours, {_cost(e, run['cost_usd'])}",
-    )
+    length = f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours"
+    yield "run", f"{tokens:.3g} tokens: {length}, {_cost(e, run['cost_usd'])}"
     if run["energy_mwh"] is not None:
         yield "", f"{run['energy_mwh']:,.1f} MWh of the GPUs' boards, {_watts(e)} W each"
 
@@ -184,28 +182,36 @@ def _table(points: Sequence[Point]) -> None:
     found = [(point, point.estimate) for point in points if point.estimate]
     if found:
         e = found[0][1]
-        _paragraph(f"{e.run.decoder.name} on {e.cluster.id}: {_told(same)}")
-    columns = [Column(name.replace("_", "\n"), right=name not in ("dtype", "framework", "shard")) for name in differ]
-    columns += [Column(t, right=True) for t in ("step", "tokens/s", "MFU", "exposed", "bubble", "memory")] + [
-        Column("")
-    ]
-    table(columns, ((*(str(p.asked[name]) for name in differ), *_cells(e)) for p, e in found))
+        paragraph(f"{e.run.decoder.name} on {e.cluster.id}: {_told(same)}")
+    columns = [Column(name.replace("_", "\n"), right=name in NUMBERS) for name in differ]
+    # Many axes leave no room for what a step waits for.
+    titles = [title for title in _FIGURES if len(differ) <= _FEW or title not in ("exposed", "bubble")]
+    columns += [Column(title, right=True) for title in titles]
+    rows = ([str(p.asked[name]) for name in differ] + [_FIGURES[title](e) for title in titles] for p, e in found)
+    table(columns, rows)
     errors = [point.error for point in points if point.error]
     for reason in dict.fromkeys(errors):
         count = errors.count(reason)
-        _paragraph(f"no answer for {count} point{'s' if count > 1 else ''}: {reason}")
+        paragraph(f"no answer for {count} point{'s' if count > 1 else ''}: {reason}")
 
 
 def _told(same: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items()) or "one axis"
 
 
-def _cells(e: TrainingEstimate) -> tuple[str, ...]:
-    exposed = f"{e.exposed_s / e.latency_s:.1%}"
-    figures = (seconds(e.latency_s), f"{e.tokens_per_s:,.0f}", f"{e.mfu:.1%}", exposed, f"{e.bubble:.1%}")
-    return *figures, gib(e.peak_bytes), "" if e.fits else "too large"
+_FEW = 3
+_FIGURES: dict[str, Callable[[TrainingEstimate], str]] = {
+    "step": lambda e: seconds(e.latency_s),
+    "tokens/s": lambda e: f"{e.tokens_per_s:,.0f}",
+    "MFU": lambda e: f"{e.mfu:.1%}",
+    "exposed": lambda e: f"{e.exposed_s / e.latency_s:.1%}",
+    "bubble": lambda e: f"{e.bubble:.1%}",
+    "memory": lambda e: gib(e.peak_bytes),
+    "fits": lambda e: "yes" if e.fits else "no",
+}
 
 
-def _paragraph(text: str) -> None:
+def paragraph(text: str) -> None:
+    """Lines of at most 76 characters, the later ones indented."""
     for at, part in enumerate(wrap(text, _WIDE, break_on_hyphens=False)):
         line(f"{'  ' if at else ''}{part}")

@@ -44,4 +44,6 @@ def _memory(counts: Mapping[str, int]) -> str:
     ran = f"{counts['ran_and_fits']:,} of {counts['ran']:,} runs are said to fit"
     if not counts["out_of_memory"]:
         return f"memory: {ran}"
-    return f"memory: {ran}; of {counts['out_of_memory']:,} that ran out, {counts['out_of_memory_and_does_not_fit']:,} not"
+    return (
+        f"memory: {ran}; of {counts['out_of_memory']:,} that ran out, {counts['out_of_memory_and_does_not_fit']:,} not"
+    )

@@ -81,8 +81,8 @@ def _unit_seconds(
     found: dict[tuple[Local, str], list[UnitSeconds]] = {}
     for (local, recompute, _, _), plan in first.items():
         if (local, recompute) not in found:
-            units = [Exchanged(priced=unit, collectives=()) for unit, _ in priced[local].units.counted()]
-            found[local, recompute] = [unit.seconds(plan, framework) for unit in units]
+            alone = [Exchanged(priced=unit, collectives=()) for unit, _ in priced[local].units.counted()]
+            found[local, recompute] = [unit.seconds(plan, framework) for unit in alone]
     return found
 
 

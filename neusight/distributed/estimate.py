@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from math import exp, hypot, sqrt
 
@@ -40,6 +40,7 @@ def estimated(timed: Timed) -> TrainingEstimate:
     schedule = simulate(timed.pipeline, timed.times, timed.contention)
     counted = list(_counted(timed))
     flop, again = _flop(timed)
+    parts_s, limiters = _by_part(timed)
     errors = errors_of(schedule, counted)
     factor = exp(NORMAL_90 * total_of(errors))
     return TrainingEstimate(
@@ -49,7 +50,8 @@ def estimated(timed: Timed) -> TrainingEstimate:
         high_s=schedule.step_s * factor,
         errors=errors,
         schedule=schedule,
-        **_by_part(timed),
+        parts_s=parts_s,
+        limiters=limiters,
         flop=flop,
         recomputed_flop=again,
         peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(str(Precision.named(asked.products or asked.dtype))),
@@ -115,14 +117,14 @@ def _counted(timed: Timed) -> Iterator[Counted]:
         yield time, 2.0 * plan.micro_batches * (plan.pp * plan.vp - 1)
 
 
-def _by_part(timed: Timed) -> dict[str, dict[str, float] | dict[str, str]]:
+def _by_part(timed: Timed) -> tuple[dict[str, float], dict[str, str]]:
     """What each kind of part takes of a step on an average rank, and what limits it."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     limiters: dict[str, str] = {}
     for time, runs in _counted(timed):
         seconds[time.part.what] += runs * time.latency_s / timed.run.plan.pp
         limiters.setdefault(time.part.what, time.limiter)
-    return {"parts_s": dict(seconds.most_common()), "limiters": limiters}
+    return dict(sorted(seconds.items(), key=lambda item: -item[1])), limiters
 
 
 def _flop(timed: Timed) -> tuple[float, float]:

@@ -36,7 +36,7 @@ def told_by_torchtitan(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[s
         ModelError: values that are not read.
     """
     keys = dict(_keys(table))
-    found = {field: _whole(name, keys[name]) for name, field in _DEGREES.items() if keys.get(name) is not None}
+    found: dict[str, Any] = {field: _whole(name, keys[name]) for name, field in _DEGREES.items() if keys.get(name) is not None}
     found |= _replicas(keys) | _batches(keys, found.get("pp", 1))
     found |= _again(table.get("activation_checkpoint", {}), found.get("pp", 1), depth) | _order(keys)
     found["framework"] = "torchtitan-compiled" if _compiled(table, keys) else "torchtitan"

@@ -13,7 +13,10 @@ from neusight.workloads.decoders.known import known_decoder
 
 ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "--nodes", "2", "--seq-len", "4096")
 STEP = (*ON_A100, "--global-batch", "64")
-ROW = "gpu,num_gpus,nodes,model,layers,hidden,heads,ffn,vocab,activation,seq_len,global_batch,micro_batch,tp,dtype,step_ms"
+ROW = (
+    "gpu,num_gpus,nodes,model,layers,hidden,heads,ffn,vocab,activation,seq_len,global_batch,"
+    "micro_batch,tp,dtype,step_ms"
+)
 
 
 @pytest.fixture(autouse=True)

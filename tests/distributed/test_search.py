@@ -7,12 +7,15 @@ import pytest
 from small_runs import small_decoder, small_run, some_gpus
 
 from neusight import Predictor
+from neusight.devices import load_cluster
 from neusight.distributed.bounds import bounds_s
 from neusight.distributed.search import Found
 from neusight.distributed.space import Space, plans_in
 from neusight.distributed.training_run import TrainingRun
+from neusight.distributed.usual import usual_plan
 from neusight.errors import ModelError
 from neusight.plans.plan import Plan
+from neusight.workloads.decoders.known import known_decoder
 
 SPACE = Space(longest_micro_batch=2, schedules=("1f1b", "zero-bubble"), recomputes=("none", "full"))
 REACH = 1.5
@@ -73,10 +76,18 @@ def test_plans_fill_the_cluster_and_divide_the_model() -> None:
     assert max(plan.tp for plan in plans) == cluster.per_node
 
 
+@pytest.mark.parametrize("vp", [6, 12])
+def test_the_space_has_what_others_ran(vp: int) -> None:
+    """NeMo's recipes for GPT-3 175B on 1,024 H100 (NVIDIA dgxc-benchmarking, v24.11.1 to v25.04)."""
+    decoder, cluster = known_decoder("gpt3-175b"), load_cluster("dgx-h100", 128)
+    told = {"tp": 4, "pp": 8, "vp": vp, "micro_batch": 1, "global_batch": 2048, "shard": "zero1"}
+    assert usual_plan(told, 1024, "megatron-te") in set(plans_in(Space(), decoder, cluster, 2048, 2048))
+
+
 def test_what_fits_nowhere_is_one_line(predictor: Predictor) -> None:
     large = small_run(some_gpus(per_node=2), tp=2, global_batch=8)
     wide = replace(large, decoder=replace(large.decoder, vocab=32000 * 1000))
-    with pytest.raises(ModelError, match="fits on 2 x h100-sxm-80gb under none of .* plans: take more devices"):
+    with pytest.raises(ModelError, match=r"fits on 2 x h100-sxm-80gb under none of .* plans: take more devices"):
         predictor.plans(wide, Space(longest_micro_batch=1))
     with pytest.raises(ModelError, match="no plan shares small and 7 sequences among 1024 devices"):
         predictor.plans(replace(large, cluster=some_gpus(nodes=256), plan=Plan(global_batch=7)))
