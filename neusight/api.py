@@ -441,7 +441,7 @@ class Predictor:
             run: the step; of its plan the global batch counts.
             space: which plans there are; default all that divide model, batch and cluster.
             count: how many of the best.
-            options: ``progress`` of ``neusight.distributed.search.search``.
+            options: ``reach`` and ``progress`` of ``neusight.distributed.search.search``.
 
         Raises:
             ModelError: no plan divides model and batch, or none fits.

@@ -22,6 +22,7 @@ from neusight.cli import (
     memory,
     predict,
     serving,
+    training,
 )
 from neusight.errors import NeusightError, one_line
 
@@ -84,6 +85,8 @@ for command in (
     predict.sweep,
     serving.serving,
     memory.memory,
+    training.training,
+    training.plan,
     learn.fit,
     learn.train,
     evaluate.bench,

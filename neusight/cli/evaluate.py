@@ -129,6 +129,36 @@ def memory(
 
 
 @app.command()
+def training(
+    path: Annotated[Path, typer.Argument(metavar="RUNS", help="Parquet or CSV of distributed training runs.")],
+    tile_models: TileModels = None,
+    calibration: Calibrations = "",
+    form: Format = "human",
+) -> None:
+    """Compare training steps on many GPUs row by row, with means by source, and what runs out of memory.
+
+    A row needs model, gpu, num_gpus, seq_len and the sizes of its model; what else it leaves empty takes defaults,
+    which are shown.
+
+    Examples:
+
+    - `neusight evaluate training $NEUSIGHT_DATA/training-throughput/a100_training.csv`
+
+    - `neusight evaluate training $NEUSIGHT_DATA/training-runs/runs.parquet --format json`
+    """
+    from neusight.cli.output import Output, progress
+    from neusight.cli.show_training_errors import show_training_errors
+    from neusight.evaluation.training import evaluate_training
+
+    predictor = loaded(tile_models, calibration)
+    with progress("predicting") as advance:
+        found = evaluate_training(path, predictor, advance)
+    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
+    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
+    Output(form).data(found, found["rows"], lambda: show_training_errors(found))
+
+
+@app.command()
 def gate(
     write: Annotated[bool, typer.Option("--write", help="Write the summary anew, for a diff to look at.")] = False,
 ) -> None:

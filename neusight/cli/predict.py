@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
     from neusight.plans.plan import Plan
 
-Degree = Annotated[int, typer.Option(min=1, max=1024, help="GPUs of a node: replicas, shares of a layer, stages.")]
+Degree = Annotated[int, typer.Option(min=1, max=1 << 20, help="GPUs that share the step: replicas, layers, stages.")]
 By = Annotated[Literal["operator", "phase", "kernel"], typer.Option(help="Rows of the table, and of CSV.")]
 
 
 def predict(
     model: Model,
-    gpu: Gpus,
+    gpu: Gpus = "",
     mode: Mode = "inference",
     batch: Batch = 1,
     seq_len: SeqLen = None,
@@ -54,6 +54,10 @@ def predict(
     fused_optimizer: Annotated[
         bool, typer.Option("--fused-optimizer", help="The optimizer updates all parameters in one pass.")
     ] = False,
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME", help="Train on many GPUs, as `neusight training`, which has more options.")
+    ] = "",
+    nodes: Annotated[int, typer.Option(min=0, max=10**6, help="Of the cluster.")] = 0,
     dp: Degree = 1,
     tp: Degree = 1,
     pp: Degree = 1,
@@ -107,10 +111,29 @@ def predict(
     - `neusight predict gpt2-large --gpu a100 --mode training --optimizer adam --tp 4 --batch 8`
 
     - `neusight predict ./config.json --gpu h100-sxm-80gb --set dram_bandwidth=4.8TB/s --format json`
+
+    - `neusight predict gpt3-175b --mode training --cluster dgx-a100 --nodes 8 --tp 8 --pp 8 --global-batch 512`
     """
     from neusight.cli.output import busy, note
     from neusight.cli.show import show_estimates
+    from neusight.cli.training import show, trained
+    from neusight.cli.training_points import Place
 
+    if cluster:
+        if gpu or mode != "training":
+            raise typer.BadParameter("has its own GPUs, and trains: say --mode training alone", param_hint="--cluster")
+        step = {
+            "seq_len": seq_len, "dtype": dtype, "optimizer": optimizer if optimizer != "none" else "",
+            "dp": dp if dp > 1 else None, "tp": tp, "pp": pp, "micro_batch": micro_batch,
+            "global_batch": global_batch or batch,
+        }  # fmt: skip
+        place = Place(cluster=cluster, gpu="", per_node=0, network="", overrides=overrides)
+        show(trained(model, place, {"nodes": str(nodes or "")}, _told(step), models=(tile_models, calibration)), form)
+        return
+    if nodes:
+        raise typer.BadParameter("are those of a cluster: name it with --cluster", param_hint="--nodes")
+    if not gpu:
+        raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
     gpus = named_gpus(gpu)
     check_optimizer(optimizer, [mode])
     plan = _plan({"dp": dp, "tp": tp, "pp": pp, "overlap_gradients": overlap}, micro_batch, global_batch or batch)
@@ -143,6 +166,11 @@ def _plan(told: dict[str, Any], micro_batch: int | None, global_batch: int) -> P
         micro_batch = 1 if told["pp"] > 1 else max(1, global_batch // told["dp"])
     plan = Plan(**told, micro_batch=micro_batch, global_batch=global_batch)
     return None if plan.world == 1 and plan.micro_batches == 1 else plan
+
+
+def _told(step: dict[str, Any]) -> dict[str, Any]:
+    """What is not left out."""
+    return {name: value for name, value in step.items() if value}
 
 
 def kernel(

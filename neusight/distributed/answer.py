@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from neusight.devices.cluster import Cluster
@@ -116,7 +116,6 @@ class TrainingEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        plan = {name: getattr(self.plan, name) for name in type(self.plan).__dataclass_fields__}
         return {
             "model": self.run.decoder.name,
             "gpu": self.cluster.device.id,
@@ -124,9 +123,10 @@ class TrainingEstimate:
             "devices": self.cluster.devices,
             "nodes": self.cluster.nodes,
             "seq_len": self.run.seq_len,
+            "optimizer": self.run.optimizer,
             "dtype": self.run.products or self.run.dtype,
             "framework": self.run.framework.name,
-            "plan": plan,
+            "plan": asdict(self.plan),
             "latency_s": self.latency_s,
             "low_s": self.low_s,
             "high_s": self.high_s,

@@ -40,6 +40,7 @@ def estimated(timed: Timed) -> TrainingEstimate:
     schedule = simulate(timed.pipeline, timed.times, timed.contention)
     parts = list(counted(timed))
     flop, again = _flop(timed)
+    parts_s, limiters = _by_part(timed, parts)
     errors = errors_of(schedule, parts, timed.factors.spread)
     factor = exp(NORMAL_90 * total_of(errors))
     return TrainingEstimate(
@@ -49,8 +50,8 @@ def estimated(timed: Timed) -> TrainingEstimate:
         high_s=schedule.step_s * factor,
         errors=errors,
         schedule=schedule,
-        parts_s=seconds_by_part(timed),
-        limiters={time.part.what: time.limiter for time, _ in reversed(parts)},
+        parts_s=parts_s,
+        limiters=limiters,
         flop=flop,
         recomputed_flop=again,
         peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(str(Precision.named(asked.products or asked.dtype))),
@@ -118,12 +119,14 @@ def counted(timed: Timed) -> Iterator[Counted]:
         yield time, 2.0 * plan.micro_batches * (plan.pp * plan.vp - 1)
 
 
-def seconds_by_part(timed: Timed) -> dict[str, float]:
-    """What each kind of part takes of a step on an average rank [s], the longest first."""
+def _by_part(timed: Timed, parts: Iterable[Counted]) -> tuple[dict[str, float], dict[str, str]]:
+    """What each kind of part takes of a step on an average rank [s], the longest first, and what limits it."""
     seconds: dict[str, float] = {}
-    for time, runs in counted(timed):
+    limiters: dict[str, str] = {}
+    for time, runs in parts:
         seconds[time.part.what] = seconds.get(time.part.what, 0.0) + runs * time.latency_s / timed.run.plan.pp
-    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
+        limiters.setdefault(time.part.what, time.limiter)
+    return dict(sorted(seconds.items(), key=lambda item: -item[1])), limiters
 
 
 def _flop(timed: Timed) -> tuple[float, float]:

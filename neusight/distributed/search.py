@@ -1,36 +1,33 @@
 """The best plans of a training step on a cluster, exactly: every plan is bounded, and simulated where its bound allows.
 
-A step takes no less than the kernels of its busiest rank with the fill and drain of the pipeline before and after them,
-and no less than its busiest rank's collectives. Plans are taken in the order of that bound, until none can be among the
-best any more.
+Plans are taken in the order of their bounds. One is simulated where it may be among the fastest, or, while bounds are
+within reach of the fastest, where nothing that was simulated beats its bound in less memory: what is left out can be
+neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from typing import NamedTuple
 
 import numpy as np
 
 from neusight.distributed.answer import TrainingEstimate
+from neusight.distributed.bounds import bounds_s
 from neusight.distributed.estimate import estimated, memory
-from neusight.distributed.factors import shipped_factors
-from neusight.distributed.priced import Pricer, Work, price
+from neusight.distributed.priced import Pricer
 from neusight.distributed.space import Space, plans_in
-from neusight.distributed.stage_times import Exchanged, UnitSeconds
 from neusight.distributed.step import timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import ModelError
 from neusight.plans.plan import Plan
-from neusight.plans.stages import stages_of
 from neusight.schedule.run import step_s
-from neusight.workloads.training.build import units_of
-from neusight.workloads.training.local import Local
 
-_TOGETHER = 32
-"""Plans that are simulated between two looks at how far the search has come."""
-Key = tuple[Local, str]
+_TOGETHER = 64
+"""Plans that are looked at together."""
+REACH = 1.25
+"""How many times as long as the fastest step those of a frontier may be, unless asked otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +36,11 @@ class Found:
 
     Attributes:
         best: estimates of the fastest plans that fit, fastest first.
-        frontier: plans that no other beats in both time and memory, fastest first, among those whose bound lies below
-            the slowest of ``best``.
+        frontier: of plans that fit and are within reach of the fastest, those that no other beats in both time and
+            memory, fastest first.
         plans: in the space.
         simulated: of which the bound did not decide.
-        too_large: of those that were looked at, for the devices' memory.
+        too_large: for the devices' memory, of those whose bounds are within reach.
     """
 
     best: tuple[TrainingEstimate, ...]
@@ -53,143 +50,107 @@ class Found:
     too_large: int
 
 
+class Tried(NamedTuple):
+    """A plan that was simulated."""
+
+    step_s: float
+    bytes: float
+    run: TrainingRun
+
+
 def search(
     asked: TrainingRun,
     pricer: Pricer,
     space: Space | None = None,
     count: int = 5,
+    *,
+    reach: float = REACH,
     progress: Callable[[int, int], None] | None = None,
 ) -> Found:
-    """The fastest plans of a step.
+    """The fastest plans of a step, and what less memory costs.
 
     Args:
         asked: the step; of its plan the global batch counts.
         pricer: answers for kernels and collectives.
         space: which plans there are.
         count: how many of the best.
-        progress: called with (bounded or simulated, of) plans.
+        reach: how many times as long as the fastest step those of the frontier may be.
+        progress: called with (decided, of) plans.
 
     Raises:
         ModelError: no plan divides model and batch, or none fits.
     """
-    plan, cluster = asked.plan, asked.cluster
-    plans = list(plans_in(space or Space(), asked.decoder, cluster, asked.seq_len, plan.global_batch))
-    if not plans:
-        raise ModelError(
-            f"no plan shares {asked.decoder.name} and {plan.global_batch} sequences among {cluster.devices} devices: "
-            "choose a global batch that more of their divisors divide"
-        )
+    plans = _plans(asked, space or Space())
     bounds = bounds_s(asked, plans, pricer)
     order = np.argsort(bounds, kind="stable")
-    kept: list[tuple[float, float, TrainingRun]] = []
-    simulated = too_large = 0
-    for some in _chunks(order.tolist(), _TOGETHER):
-        limit = sorted(step for step, _, _ in kept)[count - 1] if len(kept) >= count else np.inf
-        if bounds[some[0]] >= limit:
+    usable = asked.cluster.device.usable_bytes
+    tried: list[Tried] = []
+    too_large = 0
+    for start in range(0, len(order), _TOGETHER):
+        some = order[start : start + _TOGETHER]
+        if bounds[some[0]] > _last_s(tried, count, reach):
             break
-        runs = [replace(asked, plan=plans[at]) for at in some if bounds[at] < limit]
-        needs = [max(rank.total for rank in memory(run)) for run in runs]
-        fitting = [(n, r) for n, r in zip(needs, runs, strict=True) if n <= cluster.device.usable_bytes]
-        too_large += len(runs) - len(fitting)
-        simulated += len(fitting)
-        kept += _simulated(fitting, pricer)
+        runs = [replace(asked, plan=plans[at]) for at in some]
+        needs = np.array([max(rank.total for rank in memory(run)) for run in runs])
+        too_large += int((needs > usable).sum())
+        is_open = _open(bounds[some], needs, tried, count) & (needs <= usable)
+        tried += _simulated([(float(needs[at]), runs[at]) for at in np.flatnonzero(is_open)], pricer)
         if progress:
-            progress(simulated + too_large, len(plans))
-    if not kept:
+            progress(start + len(some), len(order))
+    if not tried:
         raise ModelError(
-            f"{asked.decoder.name} fits on {cluster.devices} x {cluster.device.id} under none of {len(plans)} plans: "
-            "take more devices or a shorter sequence"
+            f"{asked.decoder.name} fits on {asked.cluster.devices} x {asked.cluster.device.id} under none of "
+            f"{len(plans)} plans: take more devices or a shorter sequence"
         )
-    kept.sort(key=lambda entry: entry[:2])
-    answered = {id(run): estimated(timed([run], pricer)[0]) for _, _, run in (*kept[:count], *_frontier(kept))}
+    tried.sort(key=lambda one: one[:2])
+    best, frontier = tried[:count], _frontier(tried, reach * tried[0].step_s)
+    answers = {id(one.run): estimated(timed([one.run], pricer)[0]) for one in (*best, *frontier)}
     return Found(
-        best=tuple(answered[id(run)] for _, _, run in kept[:count]),
-        frontier=tuple(answered[id(run)] for _, _, run in _frontier(kept)),
+        best=tuple(answers[id(one.run)] for one in best),
+        frontier=tuple(answers[id(one.run)] for one in frontier),
         plans=len(plans),
-        simulated=simulated,
+        simulated=len(tried),
         too_large=too_large,
     )
 
 
-def bounds_s(asked: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.ndarray:
-    """Below which no step of each plan can be, shape (plans,)."""
-    seconds = _unit_seconds(asked, plans, pricer)
-    return np.array([_bound_s(asked, plan, seconds[_local(asked, plan), plan.recompute]) for plan in plans])
-
-
-def _local(asked: TrainingRun, plan: Plan) -> Local:
-    return replace(asked, plan=plan).local
-
-
-def _unit_seconds(asked: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> dict[Key, list[UnitSeconds]]:
-    """Seconds of all units for each share of a micro-batch and way of recomputing, priced together."""
-    first: dict[Local, Plan] = {}
-    for plan in plans:
-        first.setdefault(_local(asked, plan), plan)
-    placed = [
-        replace(asked, plan=plan).placement.placed(units_of(asked.decoder, local, asked.framework))
-        for local, plan in first.items()
-    ]
-    framework = asked.framework
-    works = price([Work(units=units) for units in placed], asked.cluster.device, pricer, framework, shipped_factors())
-    found: dict[Key, list[UnitSeconds]] = {}
-    for local, work in zip(first, works, strict=True):
-        units = [Exchanged(priced=unit, collectives=()) for unit, _ in work.units.counted()]
-        for recompute in {plan.recompute for plan in plans}:
-            how = replace(first[local], recompute=recompute)
-            found[local, recompute] = [unit.seconds(how, framework) for unit in units]
+def _plans(asked: TrainingRun, space: Space) -> list[Plan]:
+    found = list(plans_in(space, asked.decoder, asked.cluster, asked.seq_len, asked.plan.global_batch))
+    if not found:
+        raise ModelError(
+            f"no plan shares {asked.decoder.name} and {asked.plan.global_batch} sequences among "
+            f"{asked.cluster.devices} devices: choose a global batch that more of their divisors divide"
+        )
     return found
 
 
-def _bound_s(asked: TrainingRun, plan: Plan, units: Sequence[UnitSeconds]) -> float:
-    """Kernels of each rank, between the forward passes that come before its first and the backward passes after its
-    last.
-    """
-    stages = stages_of(asked.decoder, plan)
-    weights = 0.0 if plan.schedule == "zero-bubble" else 1.0
-    fill = worst = 0.0
-    for stage in stages:
-        first = _sum(units, stage.chunks[0], before=stage.first, after=stage.last and plan.vp == 1)
-        whole = _sum(units, stage.kinds, before=stage.first, after=stage.last)
-        busy = plan.micro_batches * (whole[0] + whole[1] + whole[2])
-        worst = max(worst, fill + busy)
-        fill += first[0] + first[1] + weights * first[2]
-    return worst
+def _last_s(tried: Sequence[Tried], count: int, reach: float) -> float:
+    """The largest bound [s] of a plan that may still count."""
+    if len(tried) < count:
+        return np.inf
+    steps = sorted(one.step_s for one in tried)
+    return max(steps[count - 1], reach * steps[0])
 
 
-def _sum(
-    units: Sequence[UnitSeconds], kinds: Iterable[int], *, before: bool, after: bool
-) -> tuple[float, float, float]:
-    """(forward, backward with what is computed again, weights) of some layers and of what stands around them."""
-    listed = [units[1 + kind] for kind in kinds]
-    forward = sum(u.forward for u in listed)
-    backward = sum(u.backward + u.recompute for u in listed)
-    weights = sum(u.weights for u in listed)
-    for there, unit in ((before, units[0]), (after, units[-1])):
-        if there:
-            forward, backward, weights = forward + unit.forward, backward + unit.backward, weights + unit.weights
-    return forward, backward, weights
+def _open(bounds: np.ndarray, needs: np.ndarray, tried: Sequence[Tried], count: int) -> np.ndarray:
+    """Which plans of these bounds [s] and needs [B] may be among the fastest, or on the frontier."""
+    steps, sizes = np.array([one[:2] for one in tried]).reshape(-1, 2).T
+    slowest = np.sort(steps)[count - 1] if len(steps) >= count else np.inf
+    beaten = ((steps <= bounds[:, None]) & (sizes <= needs[:, None])).any(axis=1)
+    return (bounds < slowest) | ~beaten
 
 
-def _simulated(
-    fitting: Sequence[tuple[float, TrainingRun]], pricer: Pricer
-) -> Iterator[tuple[float, float, TrainingRun]]:
-    """(seconds, bytes, run) of each."""
+def _simulated(fitting: Sequence[tuple[float, TrainingRun]], pricer: Pricer) -> Iterator[Tried]:
     if not fitting:
         return
     for (need, run), made in zip(fitting, timed([run for _, run in fitting], pricer), strict=True):
-        yield float(step_s(made.pipeline, made.times, made.contention)[0]), need, run
+        yield Tried(float(step_s(made.pipeline, made.times, made.contention)[0]), need, run)
 
 
-def _frontier(kept: Sequence[tuple[float, float, TrainingRun]]) -> list[tuple[float, float, TrainingRun]]:
+def _frontier(tried: Sequence[Tried], longest_s: float) -> list[Tried]:
     """Of plans sorted by time those that need less memory than all before them."""
-    found: list[tuple[float, float, TrainingRun]] = []
-    for entry in kept:
-        if not found or entry[1] < found[-1][1]:
-            found.append(entry)
+    found: list[Tried] = []
+    for one in tried:
+        if one.step_s <= longest_s and (not found or one.bytes < found[-1].bytes):
+            found.append(one)
     return found
-
-
-def _chunks(numbers: Sequence[int], size: int) -> Iterator[list[int]]:
-    for _, group in groupby(enumerate(numbers), key=lambda pair: pair[0] // size):
-        yield [number for _, number in islice(group, size)]

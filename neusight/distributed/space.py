@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from neusight.devices.cluster import Cluster
 from neusight.errors import ModelError
@@ -81,7 +82,7 @@ def _shares_heads(decoder: Decoder, tp: int) -> bool:
 
 
 def _habits(
-    space: Space, decoder: Decoder, degrees: dict[str, int], micro_batch: int, global_batch: int
+    space: Space, decoder: Decoder, degrees: dict[str, Any], micro_batch: int, global_batch: int
 ) -> Iterator[Plan]:
     """Schedules, chunks, sharding of states and recomputation of plans of the same degrees."""
     dp, tp, pp = degrees["dp"], degrees["tp"], degrees["pp"]

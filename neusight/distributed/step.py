@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 from neusight.distributed.exchanges import contention, exchanged, replica_groups, sent
 from neusight.distributed.factors import Factors, shipped_factors
-from neusight.distributed.priced import PartTime, PricedWork, Pricer, Work, price
+from neusight.distributed.priced import PartTime, PricedUnits, Pricer, Work, price
 from neusight.distributed.stage_times import Exchanged, Staged, step_times
 from neusight.distributed.training_run import TrainingRun
 from neusight.plans.stages import Held, Stage, stage_held, stages_of
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.times import StepTimes
 from neusight.workloads.training.build import units_of
+from neusight.workloads.training.local import Local
 from neusight.workloads.training.optimizer import Update, optimizer_parts
 from neusight.workloads.training.units import Part, Unit, Units
 
@@ -34,14 +36,16 @@ class Rank:
     sends: tuple[Part, ...]
 
     @classmethod
-    def of(cls, run: TrainingRun) -> Rank:
+    def of(cls, run: TrainingRun, units: Units) -> Rank:
         """Built from the question.
 
+        Args:
+            run: the question.
+            units: of its share of a micro-batch, see ``units_by_share``.
+
         Raises:
-            ModelError: sizes that ranks or stages cannot share. DeviceError: a cluster of another size.
+            ModelError: sizes that ranks or stages cannot share.
         """
-        run = run.checked()
-        units = run.placement.placed(units_of(run.decoder, run.local, run.framework))
         stages = stages_of(run.decoder, run.plan)
         return cls(
             run=run,
@@ -53,17 +57,13 @@ class Rank:
         )
 
     @cached_property
-    def work(self) -> Work:
-        """All of it, to be priced."""
-        return Work(units=self.units, beside=tuple(self._beside()))
+    def beside(self) -> tuple[Part, ...]:
+        """Parts of whole steps."""
+        return tuple(part for parts in (*self.collectives, *self.updates, self.sends) for part in parts)
 
-    def _beside(self) -> Iterator[Part]:
-        for parts in (*self.collectives, *self.updates, self.sends):
-            yield from parts
-
-    def staged(self, priced: PricedWork) -> Staged:
+    def staged(self, priced: PricedUnits, beside: Sequence[PartTime]) -> Staged:
         """Times put on the stages."""
-        times = iter(priced.beside)
+        times = iter(beside)
 
         def taken(parts: Sequence[Part]) -> tuple[PartTime, ...]:
             return tuple(next(times) for _ in parts)
@@ -71,7 +71,7 @@ class Rank:
         collectives = [taken(parts) for parts in self.collectives]
         updates = [taken(parts) for parts in self.updates]
         sends = taken(self.sends)
-        every_unit = (priced.units.before, *priced.units.layers, priced.units.after)
+        every_unit = (priced.before, *priced.layers, priced.after)
         found = [Exchanged(priced=u, collectives=c) for u, c in zip(every_unit, collectives, strict=True)]
         return Staged(
             stages=self.stages,
@@ -113,19 +113,57 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
         factors: of kernels in steps; default those that ship.
 
     Raises:
-        ModelError, DeviceError: as ``Rank.of`` and ``price``.
+        ModelError, DeviceError: as ``TrainingRun.checked``, ``units_of`` and ``price``.
     """
     factors = factors or shipped_factors()
-    ranks = [Rank.of(run) for run in runs]
-    cluster, framework = runs[0].cluster, runs[0].framework
-    priced = price([rank.work for rank in ranks], cluster.device, pricer, framework, factors)
+    units = units_by_share([run.checked() for run in runs])
+    ranks = [Rank.of(run, units[run.local]) for run in runs]
+    priced = _priced(units, ranks, pricer, factors)
+    framework = runs[0].framework
     found = []
-    for rank, work in zip(ranks, priced, strict=True):
-        staged = rank.staged(work)
+    for rank in ranks:
+        work = priced[rank.run.local]
+        staged = rank.staged(work.units, list(islice(work.beside, len(rank.beside))))
         times, pieces = step_times(staged, rank.run.plan, framework)
         pipeline = Pipeline.of(rank.run.plan, pieces)
         found.append(Timed(rank=rank, staged=staged, pipeline=pipeline, times=times, factors=factors))
     return found
+
+
+def units_by_share(runs: Sequence[TrainingRun]) -> dict[Local, Units]:
+    """Units for each share of a micro-batch that runs of one model have: plans that agree in it agree in them.
+
+    Raises:
+        ModelError: sizes that ranks cannot share.
+    """
+    first = dict(zip((run.local for run in reversed(runs)), reversed(runs), strict=True))
+    return {
+        local: run.placement.placed(units_of(run.decoder, local, run.framework)) for local, run in first.items()
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shared:
+    """Times of the units that ranks share, and one by one of what each rank has beside them."""
+
+    units: PricedUnits
+    beside: Iterator[PartTime]
+
+
+def _priced(
+    units: Mapping[Local, Units], ranks: Sequence[Rank], pricer: Pricer, factors: Factors
+) -> dict[Local, _Shared]:
+    """Times by share of a micro-batch. What belongs to whole steps has no part in a micro-batch's power."""
+    beside: dict[Local, list[Part]] = {local: [] for local in units}
+    for rank in ranks:
+        beside[rank.run.local] += rank.beside
+    works = [Work(units=units[local], beside=tuple(beside[local])) for local in units]
+    run = ranks[0].run
+    answers = price(works, run.cluster.device, pricer, run.framework, factors)
+    return {
+        local: _Shared(units=answer.units, beside=iter(answer.beside))
+        for local, answer in zip(units, answers, strict=True)
+    }
 
 
 def every(units: Units) -> tuple[Unit, ...]:

@@ -34,8 +34,8 @@ class TrainingRun:
         """The run, if plan, model and cluster fit each other.
 
         Raises:
-            DeviceError: a cluster of another size than the plan's. ModelError: layers that stages cannot share, or a
-                sequence longer than the model's.
+            DeviceError: a cluster of another size than the plan's. ModelError: layers that stages cannot share, no
+                sequence, or experts that ranks cannot share out.
         """
         plan, devices = self.plan, self.cluster.devices
         if plan.world != devices:
@@ -50,7 +50,21 @@ class TrainingRun:
             )
         if self.seq_len < 1:
             raise ModelError(f"sequence length {self.seq_len}: give a whole number of at least 1")
+        self._check_experts()
         return self
+
+    def _check_experts(self) -> None:
+        plan = self.plan
+        if plan.ep > 1 and not self.decoder.has_experts:
+            raise ModelError(
+                f"{self.decoder.name} has no experts that ep {plan.ep} ranks could share out: leave ep at 1"
+            )
+        ranks, wanted = plan.dp * plan.cp * plan.tp, plan.ep * plan.expert_tp
+        if plan.ep > 1 and ranks % wanted:
+            raise ModelError(
+                f"ep {plan.ep} x etp {plan.expert_tp} = {wanted} do not divide the dp x cp x tp = {ranks} ranks of a "
+                "stage: choose degrees that do"
+            )
 
     @property
     def local(self) -> Local:

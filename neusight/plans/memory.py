@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError
@@ -71,7 +71,7 @@ class RankMemory:
     @property
     def parts(self) -> dict[str, float]:
         """Bytes by part."""
-        return {name: value for name, value in asdict(self).items() if name in PARTS}
+        return {name: getattr(self, name) for name in PARTS}
 
     @property
     def total(self) -> float:

@@ -1,0 +1,118 @@
+"""Below which no step of a plan can be: kernels of its busiest rank, between the pipeline's fill and drain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neusight.distributed.factors import shipped_factors
+from neusight.distributed.priced import Pricer, Work, price
+from neusight.distributed.stage_times import Exchanged, UnitSeconds
+from neusight.distributed.step import units_by_share
+from neusight.distributed.training_run import TrainingRun
+from neusight.plans.plan import Plan
+from neusight.plans.stages import Stage, stages_of
+from neusight.workloads.training.local import Local
+
+Split = tuple[Local, str, int, int]
+"""What decides what a stage takes of one micro-batch: a rank's share of it, what is computed again, pp and vp."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSums:
+    """Seconds of one micro-batch on each stage, arrays of shape (pp,): passes of all its chunks, and of its first."""
+
+    forward: np.ndarray
+    backward: np.ndarray
+    weights: np.ndarray
+    first_forward: np.ndarray
+    first_backward: np.ndarray
+    first_weights: np.ndarray
+
+    def bound_s(self, schedule: str, micro_batches: int) -> float:
+        """Of a step.
+
+        A rank starts after the forward passes of the first micro-batch on the ranks before it, and ends before the
+        backward passes of the last one on them. Under ``zero-bubble`` its last gradients of weights, as many as its
+        place in the line, run beside those (see ``plans.order.order_of``).
+        """
+        fill = _before(self.first_forward)
+        busy = micro_batches * (self.forward + self.backward + self.weights)
+        if schedule != "zero-bubble":
+            return float((fill + busy + _before(self.first_backward + self.first_weights)).max())
+        late = np.minimum(np.arange(len(busy)), micro_batches) * self.weights
+        return float((fill + busy + np.maximum(0.0, _before(self.first_backward) - late)).max())
+
+
+def bounds_s(asked: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.ndarray:
+    """Below which no step of each plan can be, shape (plans,).
+
+    Args:
+        asked: the step; its own plan does not count.
+        plans: for its cluster.
+        pricer: answers for kernels and collectives.
+    """
+    splits = [_split(asked, plan) for plan in plans]
+    first = dict(zip(reversed(splits), reversed(plans), strict=True))
+    seconds = _unit_seconds(asked, first, pricer)
+    sums = {split: _stage_sums(stages_of(asked.decoder, plan), seconds[split[:2]]) for split, plan in first.items()}
+    known: dict[tuple[Split, str, int], float] = {}
+    for split, plan in zip(splits, plans, strict=True):
+        key = split, plan.schedule, plan.micro_batches
+        if key not in known:
+            known[key] = sums[split].bound_s(plan.schedule, plan.micro_batches)
+    return np.array([known[s, p.schedule, p.micro_batches] for s, p in zip(splits, plans, strict=True)])
+
+
+def _split(asked: TrainingRun, plan: Plan) -> Split:
+    return replace(asked, plan=plan).local, plan.recompute, plan.pp, plan.vp
+
+
+def _unit_seconds(
+    asked: TrainingRun, first: dict[Split, Plan], pricer: Pricer
+) -> dict[tuple[Local, str], list[UnitSeconds]]:
+    """Seconds of all units for each share of a micro-batch and way of recomputing, priced together."""
+    framework = asked.framework
+    units = units_by_share([replace(asked, plan=plan) for plan in first.values()])
+    works = [Work(units=each) for each in units.values()]
+    answers = price(works, asked.cluster.device, pricer, framework, shipped_factors())
+    priced = dict(zip(units, answers, strict=True))
+    found: dict[tuple[Local, str], list[UnitSeconds]] = {}
+    for (local, recompute, _, _), plan in first.items():
+        if (local, recompute) not in found:
+            alone = [Exchanged(priced=unit, collectives=()) for unit, _ in priced[local].units.counted()]
+            found[local, recompute] = [unit.seconds(plan, framework) for unit in alone]
+    return found
+
+
+def _stage_sums(stages: Sequence[Stage], units: Sequence[UnitSeconds]) -> StageSums:
+    whole = [_sum(units, s.kinds, before=s.first, after=s.last) for s in stages]
+    first = [_sum(units, s.chunks[0], before=s.first, after=s.last and len(s.chunks) == 1) for s in stages]
+    forward, backward, weights = np.array(whole).T
+    first_forward, first_backward, first_weights = np.array(first).T
+    return StageSums(
+        forward=forward,
+        backward=backward,
+        weights=weights,
+        first_forward=first_forward,
+        first_backward=first_backward,
+        first_weights=first_weights,
+    )
+
+
+def _sum(
+    units: Sequence[UnitSeconds], kinds: Iterable[int], *, before: bool, after: bool
+) -> tuple[float, float, float]:
+    """(forward, backward with what is computed again, weights) of some layers and of what stands around them."""
+    layers = [units[1 + kind] for kind in kinds]
+    around = [unit for there, unit in ((before, units[0]), (after, units[-1])) if there]
+    every = layers + around
+    backward = sum(u.backward for u in every) + sum(u.recompute for u in layers)
+    return sum(u.forward for u in every), backward, sum(u.weights for u in every)
+
+
+def _before(seconds: np.ndarray) -> np.ndarray:
+    """Of each stage, the sum over those before it."""
+    return np.cumsum(seconds) - seconds

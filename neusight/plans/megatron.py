@@ -1,0 +1,124 @@
+"""Arguments of Megatron-LM (``megatron/training/arguments.py``) as fields of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from neusight.errors import ModelError, shown
+
+_NUMBERS = {
+    "tensor-model-parallel-size": "tp",
+    "pipeline-model-parallel-size": "pp",
+    "context-parallel-size": "cp",
+    "expert-model-parallel-size": "ep",
+    "expert-tensor-parallel-size": "etp",
+    "num-virtual-stages-per-pipeline-rank": "vp",
+    "micro-batch-size": "micro_batch",
+    "global-batch-size": "global_batch",
+    "seq-length": "seq_len",
+}
+_FLAGS: dict[str, tuple[str, Any]] = {
+    "sequence-parallel": ("sequence_parallel", True),
+    "use-distributed-optimizer": ("shard", "zero1"),
+    "use-torch-fsdp2": ("shard", "zero3"),
+    "use-megatron-fsdp": ("shard", "zero3"),
+    "use-custom-fsdp": ("shard", "zero3"),
+    "overlap-grad-reduce": ("overlap_gradients", True),
+    "overlap-param-gather": ("overlap_parameters", True),
+    "tp-comm-overlap": ("overlap_tp", True),
+    "recompute-activations": ("recompute", "selective"),
+    "optimizer-cpu-offload": ("offload", "optimizer"),
+    "grad-reduce-in-bf16": ("gradient_dtype", "bfloat16"),
+    "accumulate-allreduce-grads-in-fp32": ("gradient_dtype", "float32"),
+    "bf16": ("dtype", "bfloat16"),
+    "fp16": ("dtype", "float16"),
+    "fp8-hybrid": ("dtype", "float8"),
+}
+_WORDS: dict[str, tuple[str, dict[str, str]]] = {
+    "recompute-granularity": ("recompute", {"selective": "selective", "full": "full"}),
+    "fp8-format": ("dtype", {"hybrid": "float8", "e4m3": "float8"}),
+    "optimizer": ("optimizer", {"adam": "adam", "sgd": "sgd"}),
+    "transformer-impl": ("framework", {"local": "megatron-local", "transformer_engine": "megatron-te"}),
+    "data-parallel-sharding-strategy": (
+        "shard",
+        {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"},
+    ),
+}
+_UNSET = {"sequence_parallel": False, "shard": "none", "overlap_gradients": False, "overlap_parameters": False,
+          "overlap_tp": False}  # fmt: skip
+"""What Megatron-LM does where an argument is left out, whatever recipes do."""
+_ELSEWHERE = ("recompute-method", "recompute-num-layers", "num-layers-per-virtual-pipeline-stage", "num-layers")
+_MATTERS = ("parallel", "pipeline", "recompute", "batch", "fp8", "fp4", "overlap", "offload", "fsdp", "shard")
+"""In the names of arguments that change a step's time or memory."""
+
+
+def told_by_megatron(words: Sequence[str], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
+    """(fields of a plan and of its run, arguments that matter and have no place there).
+
+    Args:
+        words: of a command line; what stands before the first argument does not count.
+        depth: layers of the model, unless ``--num-layers`` tells.
+
+    Raises:
+        ModelError: a number or word that an argument does not take.
+    """
+    given = _arguments(words)
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _NUMBERS:
+            found[_NUMBERS[name]] = _number(name, value)
+        elif name in _FLAGS:
+            field, meant = _FLAGS[name]
+            # Products in float8 stand beside --bf16.
+            found[field] = "float8" if found.get(field) == "float8" else meant
+        elif name in _WORDS:
+            field, meanings = _WORDS[name]
+            if value not in meanings:
+                raise ModelError(f"--{name} {shown(value)}: one of {', '.join(meanings)} is read")
+            found[field] = meanings[value]
+    if not found:
+        return {}, []
+    found |= _chunks(given, found.get("pp", 1), depth) | _layers(given, found)
+    known = (*_NUMBERS, *_FLAGS, *_WORDS, *_ELSEWHERE)
+    unread = [f"--{name}" for name in given if name not in known and any(part in name for part in _MATTERS)]
+    return {**_UNSET, **found}, unread
+
+
+def _arguments(words: Sequence[str]) -> dict[str, str]:
+    """``--name value``, ``--name=value`` and ``--name`` alone."""
+    found: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word[2:].partition("=")
+            name = name.replace("_", "-")
+            found[name] = value
+        elif name and not found[name]:
+            found[name] = word
+    return found
+
+
+def _number(name: str, value: str) -> int:
+    if not value.isdecimal() or len(value) > 12:
+        raise ModelError(f"--{name} {shown(value)}: give a whole number")
+    return int(value)
+
+
+def _chunks(given: dict[str, str], pp: int, depth: int) -> dict[str, int]:
+    """Chunks of a rank from the layers of each."""
+    name = "num-layers-per-virtual-pipeline-stage"
+    if name not in given:
+        return {}
+    layers = _number("num-layers", given["num-layers"]) if "num-layers" in given else depth
+    each = _number(name, given[name])
+    if not each or not layers or layers % (pp * each):
+        raise ModelError(f"--{name} {each}: {layers} layers in {pp} stages cannot be cut so")
+    return {"vp": layers // (pp * each)}
+
+
+def _layers(given: dict[str, str], found: dict[str, Any]) -> dict[str, int]:
+    """Layers of a stage that are computed again: method ``block`` counts them, ``uniform`` takes all."""
+    if found.get("recompute") != "full" or given.get("recompute-method") != "block":
+        return {}
+    return {"recompute_layers": _number("recompute-num-layers", given.get("recompute-num-layers", ""))}

@@ -1,0 +1,118 @@
+"""Plans from files: this program's own, and what Megatron-LM, torchtitan and DeepSpeed are started with."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from neusight.errors import DataError, nearest, shown
+from neusight.paths import user_path
+from neusight.plans.deepspeed import is_deepspeed, told_by_deepspeed
+from neusight.plans.megatron import told_by_megatron
+from neusight.plans.plan import Plan
+from neusight.plans.torchtitan import is_torchtitan, told_by_torchtitan
+
+RUN = ("seq_len", "dtype", "framework", "optimizer", "micro_batches")
+"""What a file may tell beside the fields of ``Plan``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a file says of a training step: ``fields`` of ``Plan`` and of ``RUN``; ``unread``: options of the file that
+    matter to a step and have no place here.
+    """
+
+    fields: Mapping[str, Any]
+    unread: tuple[str, ...] = ()
+
+
+def read_plan(source: str | Path, depth: int = 0) -> Told:
+    """What a file, or a command line of Megatron-LM, says of a plan.
+
+    Args:
+        source: ``.toml`` (own, or torchtitan's), ``.json`` (own, or DeepSpeed's), any other file with Megatron-LM's
+            arguments, or these arguments themselves.
+        depth: layers of the model, in which some of these files count.
+
+    Raises:
+        DataError: no such file, or none of these. ModelError: values that no plan can have.
+    """
+    if str(source).lstrip().startswith("-"):
+        return _told(*told_by_megatron(_words(str(source), "the command line"), depth))
+    path = user_path(str(source))
+    text = _text(path)
+    if path.suffix == ".toml":
+        table = _parsed(path, text)
+        return _told(*told_by_torchtitan(table, depth)) if is_torchtitan(table) else _own(table, path)
+    if path.suffix == ".json":
+        table = _parsed(path, text)
+        return _told(*told_by_deepspeed(table)) if is_deepspeed(table) else _own(table, path)
+    told = _told(*told_by_megatron(_words(text, str(path)), depth))
+    if not told.fields and not told.unread:
+        raise DataError(f"{path} has no arguments of Megatron-LM: give a .toml or .json file, or such arguments")
+    return told
+
+
+def write_plan(path: Path, plan: Plan, beside: Mapping[str, Any]) -> None:
+    """A TOML file that ``read_plan`` reads.
+
+    Args:
+        path: where.
+        plan: what is not as ``Plan`` has it by default is written, and all degrees and batches.
+        beside: values of ``RUN``.
+
+    Raises:
+        DataError: another ending.
+    """
+    if path.suffix != ".toml":
+        raise DataError(f"{path} would be no plan: name it .toml")
+    usual = asdict(Plan())
+    values = {name: value for name, value in asdict(plan).items() if value != usual[name] or isinstance(value, bool)}
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in (values | dict(beside)).items()))
+
+
+def _told(values: dict[str, Any], unread: list[str]) -> Told:
+    return Told(fields={key: value for key, value in values.items() if value is not None}, unread=tuple(unread))
+
+
+def _own(table: Mapping[str, Any], path: Path) -> Told:
+    known = (*(f.name for f in fields(Plan)), *RUN)
+    for name in table:
+        if name not in known:
+            raise DataError(
+                f"{path}: unknown key '{shown(name)}'{nearest(str(name), known)}: one of {', '.join(known)}"
+            )
+    for name, value in table.items():
+        if not isinstance(value, str | int):
+            raise DataError(f"{path}: {name} = {shown(value)}: give a whole number, true, false or a word")
+    return Told(fields=dict(table))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is no text: give a plan as .toml, .json or arguments") from None
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} does not read as {path.suffix[1:]}: {error}: mend it") from None
+    if not isinstance(table, dict):
+        raise DataError(f"{path} holds no table: write a plan's fields as keys")
+    return table
+
+
+def _words(text: str, where: str) -> list[str]:
+    """Of a script or command line, without comments and continued lines."""
+    try:
+        return shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise DataError(f"{where} does not read as a command line: {error}: mend its quotes") from None

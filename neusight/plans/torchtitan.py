@@ -1,0 +1,123 @@
+"""Configurations of torchtitan (``torchtitan/config_manager.py``, job_config) as fields of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from neusight.errors import ModelError, shown
+
+_TABLES = ("parallelism", "activation_checkpoint", "training", "experimental", "float8", "compile")
+_DEGREES = {"tensor_parallel_degree": "tp", "pipeline_parallel_degree": "pp", "context_parallel_degree": "cp",
+            "expert_parallel_degree": "ep", "expert_tensor_parallel_degree": "etp"}  # fmt: skip
+_SCHEDULES = {"1f1b": "1f1b", "interleaved1f1b": "1f1b", "gpipe": "gpipe"}
+_OPTIMIZERS = {"adam": "adam", "adamw": "adamw"}
+_READ = (
+    *_DEGREES, "data_parallel_replicate_degree", "data_parallel_shard_degree", "data_parallel_degree",
+    "pipeline_parallel_schedule", "pipeline_parallel_microbatch_size", "disable_loss_parallel",
+    "local_batch_size", "batch_size", "global_batch_size", "mixed_precision_reduce",
+)  # fmt: skip
+_MATTERS = ("parallel", "batch", "offload", "reshard", "precision")
+
+
+def is_torchtitan(table: Mapping[str, Any]) -> bool:
+    """Whether a TOML file is one of torchtitan's."""
+    return any(isinstance(table.get(name), dict) for name in _TABLES)
+
+
+def told_by_torchtitan(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
+    """(fields of a plan and of its run, keys that matter and have no place there).
+
+    Args:
+        table: the file.
+        depth: layers of the model, of which ``selective_ac_option`` may count every so many.
+
+    Raises:
+        ModelError: values that are not read.
+    """
+    keys = dict(_keys(table))
+    found: dict[str, Any] = {
+        field: _whole(name, keys[name]) for name, field in _DEGREES.items() if keys.get(name) is not None
+    }
+    found |= _replicas(keys) | _batches(keys, found.get("pp", 1))
+    found |= _again(table.get("activation_checkpoint", {}), found.get("pp", 1), depth) | _order(keys)
+    found["framework"] = "torchtitan-compiled" if _compiled(table, keys) else "torchtitan"
+    found["dtype"] = "float8" if _narrow(table, keys) else "bfloat16"
+    found["overlap_tp"] = bool(keys.get("enable_async_tensor_parallel", False))
+    if keys.get("seq_len"):
+        found["seq_len"] = _whole("seq_len", keys["seq_len"])
+    if optimizer := _OPTIMIZERS.get(str(table.get("optimizer", {}).get("name", "")).lower()):
+        found["optimizer"] = optimizer
+    if keys.get("mixed_precision_reduce"):
+        found["gradient_dtype"] = str(keys["mixed_precision_reduce"])
+    matters = [name for name in keys if name not in _READ and any(part in name for part in _MATTERS)]
+    return found, [name for name in matters if keys[name] and name != "enable_async_tensor_parallel"]
+
+
+def _keys(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys of the tables that shape a step: older files have degrees in ``training`` and ``experimental``."""
+    for name in ("training", "experimental", "parallelism"):
+        part = table.get(name, {})
+        if isinstance(part, dict):
+            yield from part.items()
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ModelError(f"{name} = {shown(value)}: give a whole number of at least 1")
+    return value
+
+
+def _replicas(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """A degree of -1 is what remains of the cluster."""
+    copies = keys.get("data_parallel_replicate_degree", 1)
+    shared = keys.get("data_parallel_shard_degree", keys.get("data_parallel_degree", -1))
+    if shared == -1:
+        return {"shard": "hsdp" if copies > 1 else "zero3"}
+    dp = {"dp": _whole("data_parallel_replicate_degree", copies) * _whole("data_parallel_shard_degree", shared)}
+    if copies > 1 and shared > 1:
+        return dp | {"shard": "hsdp", "shard_group": shared}
+    return dp | {"shard": "zero3" if shared > 1 else "none"}
+
+
+def _batches(keys: Mapping[str, Any], pp: int) -> dict[str, int]:
+    """With stages, a rank's batch is cut into micro-batches, of one sequence unless told."""
+    local = _whole("local_batch_size", keys.get("local_batch_size", keys.get("batch_size", 1)))
+    micro = _whole("pipeline_parallel_microbatch_size", keys.get("pipeline_parallel_microbatch_size", 1))
+    found = {"micro_batch": micro if pp > 1 else local, "micro_batches": max(1, local // micro) if pp > 1 else 1}
+    total = keys.get("global_batch_size", -1)
+    return found if total == -1 else found | {"global_batch": _whole("global_batch_size", total)}
+
+
+def _again(table: Mapping[str, Any], pp: int, depth: int) -> dict[str, Any]:
+    mode, option = str(table.get("mode", "none")), str(table.get("selective_ac_option", "2"))
+    if mode not in ("none", "full", "selective"):
+        raise ModelError(f"activation_checkpoint.mode = {shown(mode)}: one of none, selective, full is read")
+    if mode != "selective":
+        return {"recompute": mode}
+    if option == "op":
+        return {"recompute": "operators"}
+    if not option.isdecimal() or not int(option):
+        raise ModelError(f"selective_ac_option = {shown(option)}: op, or a whole number, is read")
+    return (
+        {"recompute": "full", "recompute_layers": max(1, depth // (int(option) * pp))}
+        if depth
+        else {"recompute": "full"}
+    )
+
+
+def _order(keys: Mapping[str, Any]) -> dict[str, Any]:
+    word = str(keys.get("pipeline_parallel_schedule", "1F1B"))
+    if word.lower() not in _SCHEDULES:
+        raise ModelError(f"pipeline_parallel_schedule = {shown(word)}: one of 1F1B, Interleaved1F1B, GPipe is read")
+    # Interleaved, torchtitan gives each rank two chunks unless told how many layers a chunk has.
+    return {"schedule": _SCHEDULES[word.lower()]} | ({"vp": 2} if word.lower().startswith("inter") else {})
+
+
+def _compiled(table: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
+    return bool(keys.get("compile", False) or table.get("compile", {}).get("enable", False))
+
+
+def _narrow(table: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
+    converters = table.get("model", {}).get("converters", [])
+    return "float8" in converters or bool(table.get("float8", {}).get("enable_float8_linear", False))

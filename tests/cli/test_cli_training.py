@@ -1,0 +1,150 @@
+"""``neusight training``, ``plan``, ``evaluate training`` and ``predict --cluster``: every form, sweeps, mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_runs import as_csv, as_json, invoke, run, unsaid
+
+from neusight import Predictor
+from neusight.devices import load_cluster
+from neusight.distributed.usual import usual_run
+from neusight.workloads.decoders.known import known_decoder
+
+ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "--nodes", "2", "--seq-len", "4096")
+STEP = (*ON_A100, "--global-batch", "64")
+ROW = (
+    "gpu,num_gpus,nodes,model,layers,hidden,heads,ffn,vocab,activation,seq_len,global_batch,"
+    "micro_batch,tp,dtype,step_ms"
+)
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_json_is_what_python_answers(predictor: Predictor) -> None:
+    found = as_json(*STEP, "--tp", 2, "--pp", 2)
+    told = {"tp": 2, "pp": 2, "global_batch": 64, "seq_len": 4096}
+    same = predictor.training(usual_run(known_decoder("llama-3.1-8b"), load_cluster("dgx-a100", 2), told))
+    assert found.pop("run")["gpu_hours"] == pytest.approx(same.gpu_hours(1e12))
+    assert found == json.loads(json.dumps(same.to_dict(), default=str))
+    assert (found["plan"]["dp"], found["plan"]["shard"], found["plan"]["sequence_parallel"]) == (4, "zero1", True)
+
+
+def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> None:
+    text = run(*STEP, "--tp", 2, "--pp", 2, "--recompute", "selective").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    wanted = ("90 %", "tokens/s", "MFU", "HFU", "exposed", "bubble", "critical", "fits", "first rank", "last rank",
+              "limited by", "GPU-hours", "USD", "MWh", "selective recomputation")  # fmt: skip
+    assert [word for word in wanted if word not in " ".join(text.split())] == []
+
+
+def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
+    found = as_json(*STEP, "--tp", "1,3", "--dtype", "bf16,fp8")
+    assert ["latency_s" in row for row in found] == [True, False, False, False]
+    assert "do not divide a cluster of 16" in found[1]["error"]
+    assert "does not compute in float8" in found[2]["error"]
+    rows = as_csv(*STEP, "--tp", "1,3,8")
+    assert [(row["tp"], bool(row["error"])) for row in rows] == [("1", False), ("3", True), ("8", False)]
+    assert float(rows[0]["latency_s"]) < float(rows[2]["latency_s"])
+    text = run(*STEP, "--tp", "1,3,8").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert "no answer for 1 point" in text
+    none = invoke(*STEP, "--tp", "3,5")
+    assert none.exit_code == 1
+    assert none.stderr.startswith("error: none of 2 points has an answer: tp 3 x pp 1")
+
+
+def test_a_gpu_with_its_network_is_a_cluster_too() -> None:
+    words = ("--gpu", "a100-sxm-80gb", "--per-node", 8, "--nodes", 2, "--network", "8 x 200Gb/s")
+    told = as_json("training", "llama-3.1-8b", *words, "-s", 4096, "-b", 64, "--framework", "fsdp")
+    assert (told["devices"], told["plan"]["shard"], told["framework"]) == (16, "zero3", "fsdp")
+
+
+def test_predict_trains_on_a_cluster() -> None:
+    words = ("gpt3-175b", "--mode", "training", "--cluster", "dgx-a100", "--nodes", 8, "--tp", 8, "--pp", 8)
+    found = as_json("predict", *words, "--micro-batch", 1, "--global-batch", 512)
+    same = as_json("training", "gpt3-175b", *words[3:], "--global-batch", 512)
+    assert found == same
+    assert found["devices"] == 64
+    for wrong in (("--tp", 2, "--gpu", "l4"), ("--cluster", "dgx-a100"), ()):
+        assert invoke("predict", "gpt2", *wrong).exit_code == 2
+
+
+def test_traces_open_in_perfetto(tmp_path: Path) -> None:
+    run(*STEP, "--pp", 2, "--trace", tmp_path / "step.json")
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+    assert invoke(*STEP, "--pp", "1,2", "--trace", tmp_path / "many.json").exit_code == 2
+
+
+def test_plans_are_read_and_options_come_before_them(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(
+        "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 32 "
+        "--use-distributed-optimizer --overlap-grad-reduce --recompute-modules core_attn"
+    )
+    result = run(*ON_A100, "--plan", tmp_path / "train.sh", "--tp", 2, "--format", "json")
+    plan = json.loads(result.stdout)["plan"]
+    assert [plan[name] for name in ("dp", "tp", "pp", "micro_batch", "global_batch")] == [4, 2, 2, 2, 32]
+    assert "not read, though they matter: --recompute-modules" in result.stderr
+
+
+def test_the_best_plan_is_written_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "best.toml"
+    words = ("llama-3.1-8b", "--cluster", "dgx-a100", "--seq-len", 4096)
+    few = ("-b", 16, "--longest-micro-batch", 1, "--schedules", "1f1b", "--count", 2)
+    found = as_json("plan", *words, *few, "--out", path)
+    best = as_json("training", *words, "--plan", path)
+    assert best["latency_s"] == pytest.approx(found["best"][0]["latency_s"], rel=1e-6)
+    assert best["plan"] == found["best"][0]["plan"]
+    assert found["plans"] > found["simulated"] > 1
+    difference = sum(found["first_less_second_s"].values())
+    assert difference == pytest.approx(best["latency_s"] - found["best"][1]["latency_s"], rel=1e-4)
+    text = run("plan", *words, *few).stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert [word for word in ("fastest", "less memory", "The first beats the second by") if word not in text] == []
+
+
+def test_evaluate_training_compares_rows_and_says_what_it_assumed(tmp_path: Path) -> None:
+    rows = ["h100-sxm-80gb,16,2,small,8,1024,8,4096,32000,gelu,2048,64,1,2,bfloat16,100"] * 2
+    rows.append("h100-sxm-80gb,16,2,odd,8,1024,8,4096,32000,gelu,2048,64,1,3,bfloat16,100")
+    (tmp_path / "runs.csv").write_text("\n".join([ROW, *rows]))
+    found = as_json("evaluate", "training", tmp_path / "runs.csv")
+    assert (found["total"]["count"], len(found["skipped"])) == (2, 1)
+    row = found["rows"][0]
+    assert row["bias"] == pytest.approx(100 * (row["predicted_ms"] / 100 - 1))
+    assert "sequence_parallel" in {each["what"] for each in found["assumed"]}
+    text = run("evaluate", "training", tmp_path / "runs.csv").stdout
+    assert [word for word in ("small", "rows that err most", "are said to fit") if word not in text] == []
+
+
+def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
+    wrong: dict[tuple[object, ...], str] = {
+        (*STEP, "--tp", 3): "do not divide a cluster of 16",
+        (*STEP, "--dp", 4): "dp 16 would fit",
+        (*STEP, "--pp", 8, "--vp", 8): "need as many layers",
+        (*STEP, "--pp", 8, "--vp", 2, "-b", 18): "a multiple of 8 is needed, such as 8",
+        (*STEP, "-b", 60): "48 would be",
+        (*STEP, "--dtype", "fp8"): "a100-sxm-80gb does not compute in float8",
+        (*STEP, "--dtype", "fp9"): "fp9",
+        (*STEP, "--framework", "megtron"): "did you mean megatron-te",
+        (*STEP, "--schedule", "chimera"): "unknown schedule 'chimera'",
+        (*STEP, "--ep", 4): "has no experts",
+        (*STEP, "--plan", tmp_path / "nowhere.toml"): "check the path",
+        (*STEP, "--set", "network.bandwidth=fast"): "network.bandwidth",
+        ON_A100: "give global_batch",
+        ("training", "llama-3.1-8b", "--cluster", "dgx-a1000", "-b", 8): "did you mean dgx-a100",
+        ("training", "llama-3.1-8bb", "--cluster", "dgx-a100", "-b", 8): "unknown model",
+        ("training", "llama-3.1-8b", "--gpu", "tensordash", "-b", 8): "states no links",
+        ("training", "llama-3.1-8b", "--gpu", "l4", "--nodes", 2, "--network", "fast", "-b", 8): "400Gb/s",
+        ("plan", "llama-3.1-8b", "--cluster", "dgx-a100", "-b", 8, "--schedules", "chimera"): "unknown schedule",
+        ("plan", "llama-3.1-405b", "--gpu", "l4", "--per-node", 1, "-b", 1): "take more devices",
+    }
+    assert unsaid(wrong) == {}
+
+
+def test_places_that_contradict_each_other_are_usage_errors() -> None:
+    for words in ((), ("--cluster", "dgx-a100", "--gpu", "l4"), ("--cluster", "dgx-a100", "--per-node", 4)):
+        assert invoke("training", "llama-3.1-8b", "-b", 8, *words).exit_code == 2

@@ -1,0 +1,29 @@
+"""A small model on a few GPUs, and its training step under any plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neusight.devices import Cluster, cluster_of
+from neusight.distributed.training_run import TrainingRun
+from neusight.distributed.usual import usual_run
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.training.columns import decoder_of_columns
+
+GPU = "h100-sxm-80gb"
+SIZES = {"layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096, "vocab": 32000, "seq_len": 2048}
+
+
+def small_decoder() -> Decoder:
+    return decoder_of_columns({"model": "small", **SIZES})
+
+
+def some_gpus(nodes: int = 1, per_node: int = 4, network: str = "200Gb/s", overrides: tuple[str, ...] = ()) -> Cluster:
+    return cluster_of(GPU, per_node, nodes, network if nodes > 1 else "", overrides)
+
+
+def small_run(cluster: Cluster | None = None, framework: str = "megatron-te", **told: Any) -> TrainingRun:
+    """On one GPU unless told, with four micro-batches of one sequence a replica."""
+    place = cluster or some_gpus(per_node=1)
+    defaults = {"micro_batches": 4, "seq_len": 2048}
+    return usual_run(small_decoder(), place, {**defaults, **told}, framework)

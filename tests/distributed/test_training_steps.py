@@ -1,0 +1,164 @@
+"""Invariants of training steps on many GPUs: sums, bandwidth, memory, recomputation, intervals, scale."""
+
+from dataclasses import replace
+from math import hypot, log
+
+import pytest
+from small_runs import GPU, small_run, some_gpus
+
+from neusight import Predictor
+from neusight.devices import cluster_of
+from neusight.distributed.answer import TrainingEstimate
+from neusight.distributed.step import Timed, timed
+from neusight.distributed.training_run import TrainingRun
+from neusight.errors import DeviceError, ModelError
+from neusight.executors.costs import NORMAL_90
+from neusight.workloads.training.recompute import recomputed
+
+FOUR_WAYS = {
+    "replicas": {},
+    "sharded": {"shard": "zero3"},
+    "tensor": {"tp": 4},
+    "stages": {"pp": 4, "vp": 2},
+}
+
+
+def times_of(predictor: Predictor, run: TrainingRun) -> Timed:
+    return timed([run], predictor._on_cluster(run.cluster))[0]
+
+
+def unhosted(run: TrainingRun) -> TrainingRun:
+    """On a host that is never waited for."""
+    return replace(run, framework=replace(run.framework, host_s_per_operator=0.0))
+
+
+def test_one_gpu_takes_the_sum_of_its_parts(predictor: Predictor) -> None:
+    run = unhosted(small_run(micro_batches=3))
+    found = times_of(predictor, run)
+    before, (layer,), after = found.staged.before, found.staged.layers, found.staged.after
+    counted = ((before, 1), (layer, 8), (after, 1))
+    micro_batch_s = sum(count * sum(t.total_s for t in unit.priced.times) for unit, count in counted)
+    update_s = sum(t.total_s for t in found.staged.updates[0])
+    step = predictor.training(run)
+    assert step.latency_s == pytest.approx(3 * micro_batch_s + update_s)
+    assert (step.exposed_s, step.bubble) == pytest.approx((0.0, 0.0), abs=1e-12)
+
+
+def test_recomputation_takes_exactly_what_runs_again(predictor: Predictor) -> None:
+    runs = {how: unhosted(small_run(micro_batches=4, recompute=how)) for how in ("none", "selective", "full")}
+    steps = {how: predictor.training(run) for how, run in runs.items()}
+    layer = times_of(predictor, runs["none"]).staged.layers[0].priced
+    seconds = {id(t.part): t.total_s for t in layer.times}
+    for how, run in runs.items():
+        again_s = sum(seconds[id(part)] for part in recomputed(layer.unit, how, run.framework))
+        assert steps[how].latency_s - steps["none"].latency_s == pytest.approx(4 * 8 * again_s, rel=1e-6)
+    assert steps["none"].peak_bytes > steps["selective"].peak_bytes * 0.999 > steps["full"].peak_bytes * 0.999
+    assert steps["none"].peak_bytes > steps["full"].peak_bytes
+    assert steps["full"].hfu > steps["full"].mfu
+    assert steps["none"].hfu == steps["none"].mfu
+
+
+@pytest.mark.parametrize("told", FOUR_WAYS.values(), ids=FOUR_WAYS)
+def test_more_bandwidth_is_never_slower(predictor: Predictor, told: dict[str, object]) -> None:
+    def step_s(network: str, *changes: str) -> float:
+        cluster = cluster_of(GPU, 2, 2, network, changes)
+        return predictor.training(small_run(cluster, **told)).latency_s
+
+    base = "dram_bandwidth=3.35TB/s"
+    usual = step_s("2 x 100Gb/s", base)
+    assert step_s("2 x 400Gb/s", base) <= usual
+    assert step_s("2 x 100Gb/s", "dram_bandwidth=5TB/s") <= usual
+    assert step_s("2 x 100Gb/s", base, "links.nvlink=900GB/s") <= usual
+
+
+def test_a_faster_network_shortens_what_waits_for_it(predictor: Predictor) -> None:
+    slow, fast = (
+        predictor.training(small_run(some_gpus(nodes=2, network=words), shard="zero3"))
+        for words in ("10Gb/s", "400Gb/s")
+    )
+    assert slow.latency_s > 1.2 * fast.latency_s
+    assert slow.exposed_s > 2.0 * fast.exposed_s
+
+
+def test_memory_falls_with_what_is_shared(predictor: Predictor) -> None:
+    cluster = some_gpus()
+
+    def peak(**told: object) -> float:
+        return predictor.training(small_run(cluster, **told)).peak_bytes
+
+    kinds = [peak(shard=shard) for shard in ("none", "zero1", "zero2", "zero3")]
+    assert kinds == sorted(kinds, reverse=True)
+    assert kinds[0] > kinds[1] > kinds[3]
+    alone = peak(shard="none")
+    assert peak(tp=2, shard="none") < alone
+    assert peak(pp=2, shard="none") < alone
+    assert peak(cp=2, shard="none") < alone
+
+
+@pytest.mark.parametrize("told", FOUR_WAYS.values(), ids=FOUR_WAYS)
+def test_intervals_enclose_and_errors_add_in_quadrature(predictor: Predictor, told: dict[str, object]) -> None:
+    step = predictor.training(small_run(some_gpus(nodes=2, per_node=2), **told))
+    assert step.low_s < step.latency_s < step.high_s
+    total = hypot(*step.errors.values())
+    assert log(step.high_s / step.latency_s) == pytest.approx(NORMAL_90 * total)
+    assert log(step.latency_s / step.low_s) == pytest.approx(NORMAL_90 * total)
+    assert sum(step.schedule.path_s.values()) == pytest.approx(step.latency_s)
+
+
+def test_parts_of_a_step_are_shares_of_it(predictor: Predictor) -> None:
+    step = predictor.training(small_run(some_gpus(), tp=2, pp=2))
+    assert 0.0 < step.mfu < 1.0
+    assert 0.0 < step.bubble < 1.0
+    assert step.tokens_per_s == pytest.approx(step.run.tokens / step.latency_s)
+    assert set(step.limiters) == set(step.parts_s)
+    assert step.gpu_hours(1e9) == pytest.approx(4 * step.hours(1e9))
+
+
+def scaled(predictor: Predictor, nodes: int) -> TrainingEstimate:
+    """As many sequences for each replica, whatever the number of nodes."""
+    cluster = cluster_of(GPU, 8, nodes, "8 x 400Gb/s")
+    return predictor.training(small_run(cluster, tp=2, pp=2, micro_batches=8))
+
+
+def test_eight_times_the_replicas_take_a_little_longer(predictor: Predictor) -> None:
+    small, large = scaled(predictor, 16), scaled(predictor, 128)
+    assert (small.cluster.devices, large.cluster.devices) == (128, 1024)
+    assert small.latency_s <= large.latency_s < 1.5 * small.latency_s
+    assert large.peak_bytes < small.peak_bytes
+    assert large.tokens_per_s > 5 * small.tokens_per_s
+
+
+def test_a_batch_of_runs_is_timed_as_each_alone(predictor: Predictor) -> None:
+    """But for how closely the clock under a power limit is solved for."""
+    cluster = some_gpus()
+    runs = [small_run(cluster, **told, global_batch=16) for told in FOUR_WAYS.values()]
+    together = timed(runs, predictor._on_cluster(cluster))
+    for run, one in zip(runs, together, strict=True):
+        alone = times_of(predictor, run)
+        for name, value in vars(alone.times).items():
+            assert vars(one.times)[name] == pytest.approx(value, rel=1e-6), name
+
+
+WRONG: dict[str, tuple[dict[str, object], str]] = {
+    "world": ({"tp": 3}, "tp 3 x pp 1 x cp 1 = 3 devices of a replica do not divide a cluster of 4"),
+    "told world": ({"dp": 2}, "2 devices on a cluster of 4; dp 4 would fit"),
+    "stages": ({"pp": 4, "vp": 4}, "4 stages of 4 chunks need as many layers: small has 8"),
+    "interleaved": ({"pp": 4, "vp": 2, "global_batch": 6}, "6 micro-batches over 4 pipeline ranks"),
+    "batch": ({"global_batch": 6}, "global batch 6 is no multiple of dp 4 x micro-batch 1: 4 would be"),
+    "no batch": ({"micro_batches": 0}, "without a batch: give global_batch"),
+    "experts": ({"ep": 2}, "small has no experts that ep 2 ranks could share out"),
+    "sequence": ({"seq_len": 2047, "tp": 2}, "choose a seq_len of 2048"),
+    "dtype": ({"dtype": "float8", "cluster": cluster_of("a100-sxm-80gb", 4)}, "does not compute in float8"),
+    "optimizer": ({"optimizer": "lion"}, "lion"),
+    "word": ({"shard": "zero4"}, "unknown shard 'zero4'; did you mean"),
+    "field": ({"tensor": 4}, "unknown field 'tensor' of a training step"),
+    "framework": ({"framework": "megatron"}, "unknown framework 'megatron'"),
+}
+
+
+@pytest.mark.parametrize(("told", "said"), WRONG.values(), ids=WRONG)
+def test_mistakes_say_what_would_do(predictor: Predictor, told: dict[str, object], said: str) -> None:
+    given = {"cluster": some_gpus(), **told}
+    with pytest.raises((ModelError, DeviceError)) as caught:
+        predictor.training(small_run(**given))
+    assert said in str(caught.value)

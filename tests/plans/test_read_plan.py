@@ -1,0 +1,166 @@
+"""Plans from files: own, and those of Megatron-LM, torchtitan and DeepSpeed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight.errors import DataError, ModelError
+from neusight.plans.plan import Plan
+from neusight.plans.read import read_plan, write_plan
+
+MEGATRON = """
+#!/bin/bash
+# --tensor-model-parallel-size 16 in a comment
+torchrun --nproc_per_node 8 pretrain_gpt.py \\
+    --num-layers 96 --hidden-size 12288 --tensor-model-parallel-size 8 \\
+    --pipeline-model-parallel-size=4 --num-layers-per-virtual-pipeline-stage 3 \\
+    --micro-batch-size 2 --global-batch-size 512 --seq-length 2048 --sequence-parallel \\
+    --use-distributed-optimizer --overlap-grad-reduce --bf16 --fp8-format hybrid \\
+    --recompute-granularity full --recompute-method block --recompute-num-layers 5 \\
+    --overlap-p2p-communication-warmup-flush --decoder-first-pipeline-num-layers 2 --lr 1e-4
+"""
+TITAN = """
+[training]
+local_batch_size = 4
+global_batch_size = 64
+seq_len = 8192
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 4
+tensor_parallel_degree = 2
+enable_async_tensor_parallel = true
+fsdp_reshard_after_forward = "never"
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+[compile]
+enable = true
+[optimizer]
+name = "AdamW"
+"""
+DEEPSPEED: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 8,
+    "train_batch_size": "auto",
+    "zero_optimization": {"stage": 2, "overlap_comm": False, "offload_optimizer": {"device": "cpu"}},
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+}
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
+    plan = Plan(dp=4, tp=2, pp=2, vp=4, micro_batch=2, global_batch=64, shard="zero1", recompute="full")
+    write_plan(tmp_path / "plan.toml", plan, {"seq_len": 4096, "dtype": "bf16"})
+    told = dict(read_plan(tmp_path / "plan.toml").fields)
+    assert (told.pop("seq_len"), told.pop("dtype")) == (4096, "bf16")
+    assert Plan.of(told) == plan
+    with pytest.raises(DataError, match=r"name it \.toml"):
+        write_plan(tmp_path / "plan.json", plan, {})
+
+
+def test_own_json_is_read_too(tmp_path: Path) -> None:
+    path = written(tmp_path, "plan.json", '{"tp": 4, "sequence_parallel": true, "framework": "fsdp"}')
+    assert read_plan(path).fields == {"tp": 4, "sequence_parallel": True, "framework": "fsdp"}
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_arguments_of_megatron(tmp_path: Path, as_file: bool) -> None:
+    arguments = MEGATRON[MEGATRON.index("--num-layers") :]
+    told = read_plan(written(tmp_path, "train.sh", MEGATRON) if as_file else arguments)
+    assert told.fields == {
+        "tp": 8, "pp": 4, "vp": 8, "micro_batch": 2, "global_batch": 512, "seq_len": 2048, "sequence_parallel": True,
+        "shard": "zero1", "overlap_gradients": True, "overlap_parameters": False, "overlap_tp": False,
+        "dtype": "float8", "recompute": "full", "recompute_layers": 5,
+    }  # fmt: skip
+    assert told.unread == ("--overlap-p2p-communication-warmup-flush", "--decoder-first-pipeline-num-layers")
+
+
+def test_layers_of_a_chunk_count_in_the_layers_of_the_model() -> None:
+    line = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
+    assert read_plan(line, depth=32).fields["vp"] == 4
+    with pytest.raises(ModelError, match="30 layers in 4 stages cannot be cut so"):
+        read_plan(line, depth=30)
+
+
+def test_tables_of_torchtitan(tmp_path: Path) -> None:
+    told = read_plan(written(tmp_path, "llama.toml", TITAN))
+    assert told.fields == {
+        "tp": 2, "dp": 8, "shard": "hsdp", "shard_group": 4, "micro_batch": 4, "micro_batches": 1, "global_batch": 64,
+        "recompute": "operators", "schedule": "1f1b", "framework": "torchtitan-compiled", "dtype": "bfloat16",
+        "overlap_tp": True, "seq_len": 8192, "optimizer": "adamw",
+    }  # fmt: skip
+    assert told.unread == ("fsdp_reshard_after_forward",)
+
+
+def test_older_files_of_torchtitan(tmp_path: Path) -> None:
+    text = """
+        [training]
+        batch_size = 8
+        data_parallel_shard_degree = -1
+        tensor_parallel_degree = 1
+        compile = false
+        [experimental]
+        pipeline_parallel_degree = 4
+        pipeline_parallel_schedule = "Interleaved1F1B"
+        [activation_checkpoint]
+        mode = "selective"
+        selective_ac_option = "2"
+        [float8]
+        enable_float8_linear = true
+        """
+    told = read_plan(written(tmp_path, "old.toml", text), depth=32).fields
+    wanted = {"tp": 1, "pp": 4, "shard": "zero3", "micro_batch": 1, "micro_batches": 8, "vp": 2, "dtype": "float8",
+              "framework": "torchtitan", "recompute": "full", "recompute_layers": 4}  # fmt: skip
+    assert {name: told[name] for name in wanted} == wanted
+    assert "dp" not in told
+
+
+def test_json_of_deepspeed(tmp_path: Path) -> None:
+    zero = DEEPSPEED["zero_optimization"] | {"zero_hpz_partition_size": 8, "offload_param": {"device": "none"}}
+    told = read_plan(written(tmp_path, "ds.json", json.dumps(DEEPSPEED | {"zero_optimization": zero})))
+    assert told.fields == {
+        "framework": "fsdp", "shard": "zero2", "overlap_gradients": False, "micro_batch": 4, "micro_batches": 8,
+        "offload": "optimizer", "dtype": "bfloat16", "optimizer": "adamw",
+    }  # fmt: skip
+    assert told.unread == ("zero_hpz_partition_size",)
+
+
+WRONG = {
+    "key.toml": ("tensor = 4", "unknown key 'tensor'"),
+    "value.toml": ("tp = 1.5", "tp = 1.5: give a whole number"),
+    "broken.toml": ("tp = = 1", "does not read as toml"),
+    "list.json": ("[1]", "holds no table"),
+    "nested.json": ("[" * 100_000, "does not read as json"),
+    "quotes.sh": ("--tensor-model-parallel-size '8", "mend its quotes"),
+    "other.sh": ("echo hello", "has no arguments of Megatron-LM"),
+    "word.sh": ("--recompute-granularity most", "one of selective, full is read"),
+    "number.sh": ("--tensor-model-parallel-size many", "--tensor-model-parallel-size many: give a whole number"),
+    "stage.json": ('{"zero_optimization": {"stage": 4}}', "zero_optimization.stage = 4: one of 0, 1, 2, 3"),
+    "batch.json": ('{"train_batch_size": "large"}', "train_batch_size = large: give a whole number"),
+    "schedule.toml": ('[parallelism]\npipeline_parallel_schedule = "ZBV"', "one of 1F1B, Interleaved1F1B, GPipe"),
+    "mode.toml": ('[activation_checkpoint]\nmode = "some"', "activation_checkpoint.mode = some"),
+    "degree.toml": ("[parallelism]\ntensor_parallel_degree = 0", "give a whole number of at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes_are_told_with_their_place(tmp_path: Path, name: str) -> None:
+    text, said = WRONG[name]
+    with pytest.raises((DataError, ModelError)) as caught:
+        read_plan(written(tmp_path, name, text))
+    assert said in str(caught.value)
+
+
+def test_what_is_no_text_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(DataError, match="is no text"):
+        read_plan(path)
