@@ -130,6 +130,8 @@ def predict(
         place = Place(cluster=cluster, gpu="", per_node=0, network="", overrides=overrides)
         show(trained(model, place, {"nodes": str(nodes or "")}, _told(step), models=(tile_models, calibration)), form)
         return
+    if shards and tp == 1:
+        raise typer.BadParameter("tells how --tp shares products, and there is none", param_hint="--shard")
     if nodes:
         raise typer.BadParameter("are those of a cluster: name it with --cluster", param_hint="--nodes")
     if not gpu:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from neusight.errors import DataError
 from neusight.plans.plan import Plan
 
@@ -57,7 +59,9 @@ def told_run(row: Row) -> ToldRun:
         ModelError: a plan that does not divide.
     """
     said = {name: value for name, value in row.items() if not _empty(value)}
-    for name in ("model", "gpu", "num_gpus", "seq_len"):
+    if "num_gpus" not in said:
+        said["num_gpus"] = int(np.prod([int(said.get(degree, 1)) for degree in ("dp", "tp", "pp", "cp")]))
+    for name in ("model", "gpu", "seq_len"):
         if name not in said:
             raise DataError(f"a training run without {name}: give that column")
     dtype = str(said.get("dtype", "bfloat16"))

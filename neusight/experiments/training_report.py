@@ -169,7 +169,7 @@ def ratios(results: Results) -> Figure:
         axes.set_xticks(_GPUS, labels=[f"{gpus:,}" for gpus in _GPUS])
         axes.set_xticks([], minor=True)
         axes.set_title(_short(source), fontsize=SMALL)
-        axes.tick_params(labelsize=SMALL)
+        axes.tick_params(labelsize=SMALL, labelbottom=True)
     figure.supxlabel("GPUs", fontsize=10)
     figure.supylabel("predicted / measured", fontsize=10)
     legend(figure, panels)

@@ -79,12 +79,13 @@ def test_a_planted_shape_is_found(predictor: KernelPredictor, device: DeviceSpec
     def deep_is_slow(batch: KernelBatch) -> np.ndarray:
         return np.exp(0.12 * (np.log2(batch["k"]) - 9.0))
 
-    calibration = fit_calibration(predictor, device, measured(products(50), predictor, device, deep_is_slow))
+    # As many kernels as the README has people measure.
+    calibration = fit_calibration(predictor, device, measured(products(100), predictor, device, deep_is_slow))
     batch = kernels(products(200, seed=1))
     found = factors(predictor.predict(batch, device), corrected(predictor, calibration, batch, device))
     truth = deep_is_slow(batch)
     level_alone = np.abs(np.log(np.median(truth) / truth)).mean()
-    assert np.abs(np.log(found / truth)).mean() < 0.42 * level_alone
+    assert np.abs(np.log(found / truth)).mean() < 0.35 * level_alone
 
 
 def test_what_is_measured_moves_other_families_less(predictor: KernelPredictor, device: DeviceSpec) -> None:

@@ -173,7 +173,7 @@ def keys(value: Any) -> set[str]:
 
 def test_neither_measurements_nor_published_predictions_are_stored(results: dict[str, Any]) -> None:
     for stored in [results, *(load_results(e) for e in list_experiments())]:
-        told = {key for key in keys(stored) if key.endswith("_ms") or "measured" in key}
+        told = {key for key in keys({**stored, "declared": None}) if key.endswith("_ms") or "measured" in key}
         assert told <= {"predicted_ms", "low_ms", "high_ms", "measured"}  # by which command zeros were measured
     text = as_text({"rows": results["models"]["rows"]})
     assert not [ms for ms in STEP_MS.values() if f": {ms}," in text or f": {1.5 * ms}," in text]
