@@ -8,7 +8,6 @@ from math import exp, hypot, sqrt
 import numpy as np
 
 from neusight.distributed.answer import TrainingEstimate
-from neusight.distributed.factors import kind_of
 from neusight.distributed.priced import PartTime
 from neusight.distributed.stage_times import recomputed_counts, unit_counts
 from neusight.distributed.step import Timed
@@ -81,7 +80,7 @@ def errors_of(schedule: Run, parts: Iterable[Counted], composition: float) -> di
     kernels_s, inside_s = (sum(n * t.latency_s for t, n in some) for some in (kernels, inside))
     share = inside_s / (kernels_s + inside_s) if inside_s else 0.0
     _, own = _relative(kernels)
-    shared, _ = _relative([(t, n) for t, n in kernels if kind_of(t.part) in ("products", "narrow_products")])
+    shared, _ = _relative([(t, n) for t, n in kernels if t.part.batch.family == "gemm"])
     linked = (share * computing + schedule.step_s - computing) * hypot(*_relative(collectives))
     found = {
         "device": (1.0 - share) * computing * shared,

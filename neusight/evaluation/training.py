@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ import numpy as np
 from neusight.devices import cluster_of, load_cluster, load_device
 from neusight.devices.cluster import Cluster
 from neusight.distributed.answer import TrainingEstimate
+from neusight.distributed.estimate import memory
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DataError, NeusightError
 from neusight.evaluation.training_rows import ToldRun, told_run
 from neusight.learn.training_steps import MeasuredStep
+from neusight.plans.fits import verdict
 from neusight.workloads.training.columns import decoder_of_columns
 from neusight.workloads.training.frameworks import framework_named
 
@@ -102,10 +105,13 @@ def measured_steps(tables: Iterable[Path]) -> list[MeasuredStep]:
 def asked_of(told: ToldRun) -> TrainingRun:
     """What a row ran, as a question.
 
+    Where it does not tell what was computed again, that is the fewest layers of a stage with which the run fits: it
+    ran.
+
     Raises:
         NeusightError: an unknown GPU, a model that its columns do not describe, a plan that does not fit.
     """
-    return TrainingRun(
+    asked = TrainingRun(
         decoder=decoder_of_columns(told.columns),
         cluster=_cluster(told),
         plan=told.plan,
@@ -114,6 +120,19 @@ def asked_of(told: ToldRun) -> TrainingRun:
         dtype=told.dtype,
         products=told.products,
     )
+    untold = any(what == "recompute" for what, _, _ in told.assumed)
+    return _fitting(asked) if untold and told.plan.recompute == "none" else asked
+
+
+def _fitting(asked: TrainingRun) -> TrainingRun:
+    """The run with the fewest layers of each stage computed again with which it fits; as it is where none do."""
+    device, plan = asked.cluster.device, asked.plan
+    for layers in range(asked.decoder.depth // plan.pp + 1):
+        again = replace(plan, recompute="full", recompute_layers=layers) if layers else plan
+        tried = replace(asked, plan=again)
+        if verdict(memory(tried), device).fits:
+            return tried
+    return asked
 
 
 def _cluster(told: ToldRun) -> Cluster:
@@ -143,9 +162,8 @@ def _named(record: Mapping[Any, Any], number: int) -> str:
 
 
 def _compared(told: ToldRun, estimate: TrainingEstimate) -> dict[str, Any]:
-    predicted, measured = 1e3 * estimate.latency_s, told.step_ms
+    predicted, measured, plan = 1e3 * estimate.latency_s, told.step_ms, estimate.plan
     low, high = 1e3 * estimate.low_s, 1e3 * estimate.high_s
-    plan = told.plan
     bias = None if measured is None else 100.0 * (predicted / measured - 1.0)
     return {
         "source": told.source,

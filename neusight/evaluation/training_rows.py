@@ -100,12 +100,14 @@ def _framework(said: Row) -> str:
     if "nemo" in name or "transformer engine" in name:
         return "megatron-te"
     if "megatron" in name:
-        return "megatron-local"
+        attention = str(said.get("attention_kernel") or said.get("attention") or "")
+        return "megatron-local" if "unfused" in attention or re.search(r"20(19|2[0-2])", name) else "megatron-te"
     if "torchtitan" in name:
         return "torchtitan"
     if "llm-foundry" in name or "composer" in name:
         return "composer"
-    return "fsdp" if "fsdp" in name else "megatron-te"
+    plain = any(word in name for word in ("fsdp", "deepspeed", "accelerate", "lightning", "ddp"))
+    return "fsdp" if plain else "megatron-te"
 
 
 def _plan(said: Row, framework: str) -> tuple[Plan, list[tuple[str, str, str]]]:
@@ -129,7 +131,7 @@ def _plan(said: Row, framework: str) -> tuple[Plan, list[tuple[str, str, str]]]:
     if "overlap_grad_reduce" not in said and dp > 1:
         default("overlap of gradients", overlap, "frameworks since 2023 reduce them beside the backward pass")
     if "recompute" not in said:
-        default("recompute", "none", "not told; fused attention keeps no scores")
+        default("recompute", "none", "not told; or the fewest layers of a stage with which the run fits")
     vp = int(said.get("vp", 1))
     if framework == "megatron-te" and pp > 1 and "vp" not in said:
         vp = default("vp", int(said["layers"]) // pp, "recipes of NeMo interleave, a layer a chunk")

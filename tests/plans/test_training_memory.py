@@ -264,12 +264,11 @@ def test_load_of_experts_is_what_the_fit_says() -> None:
 
 
 @measured
-@pytest.mark.parametrize(
-    ("table", "wrong"), [("training-runs/runs.parquet", 1), ("training-throughput/a100_training.csv", 0)]
-)
-def test_runs_that_ran_fit_and_those_out_of_memory_do_not(table: str, wrong: int) -> None:
-    """One published run, of 340 billion parameters in bfloat16 on 128 GPUs, does not say what it recomputed."""
+@pytest.mark.parametrize("table", ["training-runs/runs.parquet", "training-throughput/a100_training.csv"])
+def test_runs_that_ran_fit_and_those_out_of_memory_do_not(table: str) -> None:
+    """One published run, of 340 billion parameters in bfloat16 on 128 GPUs, needs a layer of each stage computed again,
+    of which it does not tell.
+    """
     found = evaluate_memory(Path(DATA or "") / table)
     assert not found["skipped"]
-    assert sum(not row["right"] for row in found["rows"]) == wrong
-    assert all(row["right"] for row in found["rows"] if not row["ran"])
+    assert all(row["right"] for row in found["rows"])
