@@ -69,7 +69,7 @@ def test_predict_trains_on_a_cluster() -> None:
     same = as_json("training", "gpt3-175b", *words[3:], "--global-batch", 512)
     assert found == same
     assert found["devices"] == 64
-    for wrong in (("--tp", 2, "--gpu", "l4"), ("--cluster", "dgx-a100"), ()):
+    for wrong in (("--nodes", 2, "--gpu", "l4"), ("--cluster", "dgx-a100"), ()):
         assert invoke("predict", "gpt2", *wrong).exit_code == 2
 
 
