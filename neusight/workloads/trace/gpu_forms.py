@@ -144,6 +144,19 @@ def _ctc(attention: str, log_probs: Any, targets: Any, input_lengths: Any, targe
     return functional.ctc_loss(log_probs, targets, *lengths, **how)
 
 
+def _learns(x: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and x.requires_grad
+
+
+def _singular_values(attention: str, x: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
+    """Without vectors unless a gradient needs them; of fake tensors, PyTorch assumes that one might."""
+    return aten._linalg_svd(x, False, _learns(x), driver=driver)[1]
+
+
+def _eigenvalues(attention: str, x: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
+    return aten._linalg_eigh(x, UPLO, _learns(x))[0]
+
+
 def _recurrent(name: str, attention: str, *args: Any) -> tuple[torch.Tensor, ...]:
     return on_cudnn(name, *args)
 
@@ -153,5 +166,7 @@ _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.dropout: lambda attention, input, p, train: _dropout(attention, input, p, train),
     functional.scaled_dot_product_attention: _attention,
     functional.ctc_loss: _ctc,
+    torch.linalg.svdvals: _singular_values,
+    torch.linalg.eigvalsh: _eigenvalues,
     **{getattr(torch, name): partial(_recurrent, name) for name in MODES},
 }
