@@ -125,6 +125,12 @@ def test_long_rows_are_sorted_digit_by_digit() -> None:
         assert kernel.write_bytes == passes * 3 * length * (4 + 8)
 
 
+def test_the_largest_of_a_long_row_are_searched_digit_by_digit() -> None:
+    for length, reads in [(4096, 1), (50000, 5)]:
+        (kernel,) = [k for k in found(lambda x: x.topk(4)[0], (3, length)) if k.op == "topk"]
+        assert (kernel.passes, kernel.read_bytes) == (reads, reads * 3 * length * 4)
+
+
 def test_counting_reads_every_value_and_writes_the_bins() -> None:
     (count,) = [k for k in found(lambda x: torch.histc(x, 32), (1000,)) if k.op == "bincount"]
     assert (count.read_bytes, count.write_bytes, count.rows * count.cols) == (4000, 32 * 4, 1000)

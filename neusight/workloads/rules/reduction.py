@@ -159,13 +159,10 @@ def reduced(call: Call) -> tuple[Kernel, ...]:
     return _reduced(op, rows, x.elements // rows, call)
 
 
-@rule("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "cummin", "topk", "kthvalue")
+@rule("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "cummin")
 def scanned(call: Call) -> tuple[Kernel, ...]:
     """Along one dimension, the last unless said."""
-    position = {"topk": 2, "kthvalue": 2}.get(call.name, 1)
-    dim = call.arg(position, "dim", -1)
-    op = "topk" if call.name == "kthvalue" else call.name.rstrip("_")
-    return along(call, op, dim if isinstance(dim, int) and not isinstance(dim, bool) else -1)
+    return along(call, call.name.rstrip("_"), call.arg(1, "dim", -1))
 
 
 @rule("nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss_nd")

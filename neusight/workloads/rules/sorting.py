@@ -33,6 +33,17 @@ def sorted_rows(call: Call) -> tuple[Kernel, ...]:
     return tuple(_in_digits(kernel, call.args[0]) for kernel in along(call, "sort", dim))
 
 
+@rule("topk", "kthvalue")
+def largest(call: Call) -> tuple[Kernel, ...]:
+    """A row by a block where it is short; a longer one is read digit by digit, and once more for what is chosen."""
+    x = call.args[0]
+    passes = _digits(x) + 1
+    return tuple(
+        kernel if kernel.cols <= _ROW_OF_BLOCK else replace(kernel, passes=passes, read_bytes=passes * x.nbytes)
+        for kernel in along(call, "topk", call.arg(2, "dim", -1))
+    )
+
+
 def _in_digits(kernel: RowReduction, keys: TensorSpec) -> RowReduction:
     """The sort itself where its rows are short, else a pass a digit."""
     if kernel.cols <= _ROW_OF_BLOCK:

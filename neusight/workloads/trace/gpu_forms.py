@@ -153,7 +153,7 @@ def _singular_values(attention: str, x: torch.Tensor, *, driver: str | None = No
     return aten._linalg_svd(x, False, _learns(x), driver=driver)[1]
 
 
-def _eigenvalues(attention: str, x: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
+def _eigenvalues(attention: str, x: torch.Tensor, UPLO: str = "L") -> torch.Tensor:  # noqa: N803 (PyTorch's name)
     return aten._linalg_eigh(x, UPLO, _learns(x))[0]
 
 
