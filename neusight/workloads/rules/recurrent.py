@@ -61,7 +61,7 @@ class _Direction:
         rows = self.gates * self.hidden
         inputs = self.product(self.steps * self.batch, rows, self.width, "tn")
         states = _STATES[self.cell]
-        step = (
+        step: tuple[Kernel, ...] = (
             self.product(self.batch, rows, self.state, "tn"),
             self.pointwise(self.cell, 2 * self.gates + states - 1, self.gates + states),
             *self.projection,
@@ -75,7 +75,7 @@ class _Direction:
         """
         rows, all_rows, states = self.gates * self.hidden, self.steps * self.batch, _STATES[self.cell]
         turned = tuple(self.product(p.m, p.k, p.n, "nn") for p in self.projection)
-        step = (
+        step: tuple[Kernel, ...] = (
             *turned,
             self.pointwise(f"{self.cell}_backward", self.gates + 3 * states, self.gates + states - 1),
             self.product(self.batch, self.state, rows, "nn"),

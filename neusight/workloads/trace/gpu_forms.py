@@ -140,8 +140,8 @@ def _eager(asked: _Attention) -> torch.Tensor:
 
 def _ctc(attention: str, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, **how: Any) -> Any:
     """Lengths as tensors: numbers would be copied into a tensor by its address, which a fake one has not."""
-    lengths = (torch.as_tensor(given, dtype=torch.long) for given in (input_lengths, target_lengths))
-    return functional.ctc_loss(log_probs, targets, *lengths, **how)
+    inputs, outputs = (torch.as_tensor(given, dtype=torch.long) for given in (input_lengths, target_lengths))
+    return functional.ctc_loss(log_probs, targets, inputs, outputs, **how)
 
 
 def _learns(x: torch.Tensor) -> bool:
