@@ -29,7 +29,8 @@ def _memory(estimate: Estimate) -> str:
 def _fallback(estimate: Estimate) -> str:
     share = estimate.coverage["fallback"]
     if estimate.uncovered:
-        return f"no rule for {', '.join(estimate.uncovered)}: estimated as data movement ({share:.1%} of the latency)"
+        named = ", ".join(estimate.uncovered)
+        return f"no rule for {named}: priced as data movement, a lower bound that makes {share:.1%} of the latency"
     return f"{share:.1%} of the latency is a bare roofline, a lower bound: no tile model covers it" if share else ""
 
 

@@ -31,7 +31,8 @@ def _conv2d(k: Any) -> str:
     shape = f"{k.batch}x{k.in_channels}x{k.height}x{k.width}"
     stride = f"/{k.stride}" if k.stride > 1 else ""
     groups = f" groups {k.groups}" if k.groups > 1 else ""
-    return f"conv2d {k.op} {shape} to {k.out_channels}, {k.kernel_height}x{k.kernel_width}{stride}{groups}"
+    output = f"x{k.output_height}x{k.output_width}" if k.output_height else ""
+    return f"conv2d {k.op} {shape} to {k.out_channels}{output}, {k.kernel_height}x{k.kernel_width}{stride}{groups}"
 
 
 def _attention(k: Any) -> str:

@@ -48,7 +48,9 @@ class Gemm:
 class Conv2d:
     """2-D convolution in NCHW; ``op`` is ``forward``, ``input_grad`` or ``weight_grad``.
 
-    ``in_channels``, ``height`` and ``width`` are those of the forward input, whatever the direction.
+    ``in_channels``, ``height`` and ``width`` are those of the forward input, whatever the direction. Where the
+    dimensions differ in stride or padding, ``output_height`` and ``output_width`` state the forward output; elsewhere
+    they are 0 and follow. A 3-D convolution counts its depth, also that of kernel and output, into the height.
     """
 
     family: ClassVar[str] = "conv2d"
@@ -65,6 +67,8 @@ class Conv2d:
     dilation: int = 1
     groups: int = 1
     dtype: str = "float32"
+    output_height: int = 0
+    output_width: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +250,7 @@ other families, see ``neusight.kernels.moe``, and what several devices do togeth
 
 LATER_FIELDS = frozenset({
     "weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected", "accumulates",
+    "output_height", "output_width",
 })  # fmt: skip
 """Fields that families got after kernels of theirs had been measured and written down: where they are missing, they
 have their defaults, and a kernel that has the defaults keeps the name it had."""

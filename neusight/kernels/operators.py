@@ -76,12 +76,39 @@ _OF_OTHER_OPERANDS: dict[str, int] = {
     "binary_cross_entropy_with_logits": _EXP + _LOG + 6, "polar": 2 * _SIN + 2, "complex": 0,
 }  # fmt: skip
 """Operands that are broadcast, reduced, optional or of a dtype of their own."""
+_SERIES = _EXP + _LOG + _DIV + 20
+"""A special function by two expansions, of which one is taken: rational of degree 8 to 10 (Cephes, Moshier 1989)."""
+_OF_MATHEMATICS: dict[str, int] = {
+    "tan": _SIN + _DIV, "asin": _SQRT + _SIN, "acos": _SQRT + _SIN, "atan2": _SIN + _DIV, "asinh": _LOG + _SQRT + 2,
+    "acosh": _LOG + _SQRT + 2, "atanh": _LOG + _DIV + 2, "hypot": _SQRT + 3, "frac": 2, "log10": _LOG, "square": 1,
+    "sinc": _SIN + _DIV + 1, "logit": _LOG + _DIV + 1, "logit_backward": _DIV + 3, "logaddexp2": _EXP + _LOG + 3,
+    "copysign": 2, "deg2rad": 1, "rad2deg": 1, "nan_to_num": 3, "angle": _SIN + _DIV, "signbit": 1, "isfinite": 1,
+    "erfc": _ERF, "erfinv": _LOG + _SQRT + _ERF, "lgamma": _SERIES, "digamma": _SERIES, "polygamma": 2 * _SERIES,
+    "i0": _SERIES, "special_i0e": _SERIES, "special_i1": _SERIES, "special_i1e": _SERIES, "special_ndtri": _SERIES,
+    "special_entr": _LOG + 2, "_conj_physical": 1, "conj_physical": 1, "nextafter": 4, "gcd": 32 * _DIV,
+    "hardshrink": 2, "hardshrink_backward": 2, "softshrink": 3, "softshrink_backward": 2, "threshold": 2,
+    "celu": _EXP + 3, "rrelu_with_noise": _PHILOX + 2, "rrelu_with_noise_backward": 2, "log_sigmoid_backward": _EXP + 5,
+    "binary_cross_entropy": 2 * _LOG + 4, "binary_cross_entropy_backward": _DIV + 4,
+    "soft_margin_loss": _EXP + _LOG + 3, "soft_margin_loss_backward": _EXP + _DIV + 3,
+    "__lshift__": 1, "__rshift__": 1, "bitwise_left_shift": 1, "bitwise_right_shift": 1, "diag_embed": 0,
+    "linalg_cross": 9, "affine_grid_generator": 12, "hann_window": _SIN + 3, "hamming_window": _SIN + 3,
+    "_standard_gamma": 4 * _PHILOX + 2 * _SERIES, "_sample_dirichlet": 4 * _PHILOX + 2 * _SERIES,
+    "poisson": 4 * _PHILOX + _SERIES, "binomial": 4 * _PHILOX + _SERIES,
+}  # fmt: skip
+"""Of one or two tensors, which calls tell; a sampler by rejection takes a few tries."""
+_SIGMOID = _EXP + _DIV + 1
+_OF_RECURRENT_CELLS: dict[str, int] = {
+    # Sums of two products and two biases for each gate, the gates, and the new state.
+    "rnn_cell": 3 + _TANH, "gru_cell": 9 + 2 * _SIGMOID + _TANH + 5, "lstm_cell": 12 + 3 * _SIGMOID + 2 * _TANH + 4,
+    "rnn_cell_backward": 4, "gru_cell_backward": 20, "lstm_cell_backward": 24 + _TANH,
+}  # fmt: skip
+"""Pointwise part of a step of a recurrent layer, an element of its state (Appleyard et al. 2016, section 3.1.2)."""
 
 ELEMENTWISE: dict[str, Operator] = {
     **{op: Operator(flops) for op, flops in _OF_ONE_TENSOR.items()},
     **{op: Operator(flops, _TWO) for op, flops in _OF_TWO_TENSORS.items()},
     **{op: Operator(flops, read, _NONE, bytes_written=_MASK) for op, (flops, read) in _COMPARED.items()},
-    **{op: Operator(flops, None) for op, flops in _OF_OTHER_OPERANDS.items()},
+    **{op: Operator(flops, None) for op, flops in (_OF_OTHER_OPERANDS | _OF_MATHEMATICS | _OF_RECURRENT_CELLS).items()},
     "addcmul": Operator(3, _THREE),
     "addcdiv": Operator(2 + _DIV, _THREE),
     "where": Operator(1, _TWO, bytes_read=_MASK),
@@ -124,10 +151,11 @@ ROW_REDUCTION: dict[str, Operator] = {
     "cumprod": Operator(1),
     "logcumsumexp": Operator(_EXP + _LOG + 3),
     "cummax": Operator(1, bytes_written=(8, 0, 0)),
+    "cummin": Operator(1, bytes_written=(8, 0, 0)),
     "sort": Operator(16, bytes_written=(8, 0, 0)),
     # One value of each row of log-probabilities and its target; the loss and the sum of weights.
     "nll_loss": Operator(2, written=_TWO_A_ROW, bytes_read=(8, 0, 0)),
-    **{op: Operator(1, None) for op in ("nonzero", "unique_dim", "bincount")},
+    **{op: Operator(1, None) for op in ("nonzero", "unique_dim", "bincount", "trace", "segment_reduce")},
     "topk": Operator(8, None),
 }
 """Reductions over rows, an element of the input."""

@@ -109,12 +109,14 @@ def scale_bytes(batch: KernelBatch, rows: np.ndarray, matrices: np.ndarray) -> t
 
 
 def conv_output(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Height and width of a convolution's output: ``(H + 2 p - d (k - 1) - 1) // s + 1``."""
-    reach_h = batch["dilation"] * (batch["kernel_height"] - 1) + 1
-    reach_w = batch["dilation"] * (batch["kernel_width"] - 1) + 1
-    height = (batch["height"] + 2 * batch["padding"] - reach_h) // batch["stride"] + 1
-    width = (batch["width"] + 2 * batch["padding"] - reach_w) // batch["stride"] + 1
-    return height.astype(float), width.astype(float)
+    """Height and width of a convolution's output: as stated, else ``(H + 2 p - d (k - 1) - 1) // s + 1``."""
+
+    def extent(axis: str) -> np.ndarray:
+        reach = batch["dilation"] * (batch[f"kernel_{axis}"] - 1) + 1
+        follows = (batch[axis] + 2 * batch["padding"] - reach) // batch["stride"] + 1
+        return np.where(batch[f"output_{axis}"] > 0, batch[f"output_{axis}"], follows).astype(float)
+
+    return extent("height"), extent("width")
 
 
 def conv_gemm(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -10,6 +10,8 @@ from typing import Any
 from neusight.kernels.precision import stored_bytes
 
 FLOATING = frozenset({"float64", "float32", "float16", "bfloat16"})
+REAL_PART = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+"""Dtype of the real and of the imaginary part."""
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -43,6 +45,16 @@ class TensorSpec:
         """Bytes as stored: a dimension with stride 0 is a broadcast and counts once."""
         stored = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
         return int((stored if self.elements else 0) * stored_bytes(self.dtype))
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element."""
+        return int(stored_bytes(self.dtype))
+
+    @property
+    def complex(self) -> bool:
+        """Whether the elements are complex numbers."""
+        return self.dtype in REAL_PART
 
     @property
     def floating(self) -> bool:
@@ -97,6 +109,9 @@ class Call:
 
     @property
     def dtype(self) -> str:
-        """The floating dtype the operator computes in: of its first floating argument, else result; else as stored."""
-        tensors = (*self.inputs, *self.outputs)
-        return next((t.dtype for t in tensors if t.floating), tensors[0].dtype if tensors else "float32")
+        """The floating dtype the operator computes in: of its first floating argument, else result; else as stored.
+
+        Complex numbers are computed with in that of their parts.
+        """
+        dtypes = [REAL_PART.get(t.dtype, t.dtype) for t in (*self.inputs, *self.outputs)]
+        return next((dtype for dtype in dtypes if dtype in FLOATING), dtypes[0] if dtypes else "float32")

@@ -22,6 +22,9 @@ WORDS: dict[Kernel, str] = {
     Gemm(op="bmm", batch=12, m=8, n=16, k=32, layout="nn"): "bmm 12x8x16x32 nn",
     Gemm(m=8, n=16, k=32, bias=True): "linear 8x16x32 tn +bias",
     Conv2d(kernel_height=7, kernel_width=7, **IMAGE): "conv2d forward 2x3x9x9 to 64, 7x7/2",
+    Conv2d(kernel_height=7, kernel_width=7, output_height=2, output_width=3, **IMAGE): (
+        "conv2d forward 2x3x9x9 to 64x2x3, 7x7/2"
+    ),
     Attention(batch=2, heads=8, kv_heads=4, q_len=16, kv_len=32, head_dim=64, causal=True): (
         "attention forward 2x8/4x16x32x64 causal"
     ),

@@ -54,6 +54,12 @@ def test_fallback_is_one_pass_over_arguments_and_results() -> None:
     assert (kernel.op, kernel.read_bytes, kernel.write_bytes) == ("fallback", 128, 128)
 
 
+def test_fallback_of_a_matrix_function_does_an_elimination() -> None:
+    x = TensorSpec((2, 8, 4))
+    assert only(fallback(call("linalg_mystery", x, out=TensorSpec((2,))))).flops == 2 * 8 * 4 * 4
+    assert only(fallback(call("mystery", x, out=TensorSpec((2,))))).flops == 2
+
+
 def test_transposed_operands_are_layouts_not_copies(subtests: pytest.Subtests) -> None:
     for a_strides, b_strides, layout in [
         ((7, 1), (1, 7), "tn"),

@@ -197,21 +197,18 @@ def test_weights_are_never_allocated() -> None:
 
 def test_operator_without_rule_is_named_with_its_layer_and_allowed_on_request() -> None:
     def build() -> nn.Module:
-        return nn.Sequential(Applied(lambda x: torch.fft.rfft(x).abs()))
+        return nn.Sequential(Applied(torch.special.bessel_j0))
 
-    with pytest.raises(CoverageError, match=r"aten\._fft_r2c.*layer '0', forward"):
+    with pytest.raises(CoverageError, match=r"aten\.special_bessel_j0.*layer '0', forward"):
         step(build, 4, 16, mode="inference")
     workload = step(build, 4, 16, mode="inference", allow_fallback=True)
-    assert workload.uncovered == ("aten._fft_r2c",)
+    assert workload.uncovered == ("aten.special_bessel_j0",)
     (kernel,) = [k for k in kernels(workload) if k.op == "fallback"]
-    assert (kernel.read_bytes, kernel.write_bytes) == (4 * 16 * 4, 4 * 9 * 8)
+    assert (kernel.read_bytes, kernel.write_bytes) == (4 * 16 * 4, 4 * 16 * 4)
 
 
 def test_what_cannot_be_traced_is_one_line_that_says_where() -> None:
-    reader = nn.Sequential(Applied(lambda x: x if (x > 0).any() else -x))
     cases: list[tuple[Any, tuple[int, ...], dict[str, Any], str]] = [
-        (reader, (4,), {}, "layer '0' reads a value"),
-        (Applied(lambda x: x[x > 0]), (4,), {}, "shape depends on data"),
         (lambda: nn.Linear(4, 4), (8, 5), {}, "cannot trace 'm'"),
         (lambda: 3, (), {}, "returned int"),
         (lambda: nn.Linear(4, 4), (8, 4), {"optimizer_form": "fast"}, "unknown optimizer form 'fast': one of"),

@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
-from neusight.errors import CoverageError
 from neusight.kernels import Conv2d, Elementwise, Kernel, RowReduction
 from neusight.kernels.operators import ELEMENTWISE, ROW_REDUCTION
 from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
 
 
-def _two(shape: Sequence[int]) -> tuple[int, int]:
-    """Height and width of a 2-D convolution; a 1-D convolution is one of height 1."""
-    if len(shape) > 2:
-        raise CoverageError("operator 'aten.convolution' has no kernel rule in 3-D: only 1-D and 2-D are covered")
-    return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+@dataclass(frozen=True)
+class _Geometry:
+    """What a convolution has in each dimension, and its groups."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+
+    @property
+    def even(self) -> bool:
+        """Whether one number stands for all dimensions."""
+        return all(len(set(each)) == 1 for each in (self.stride, self.padding, self.dilation))
 
 
-def _conv(
-    op: str,
-    x: TensorSpec,
-    weight: TensorSpec,
-    *,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Conv2d:
-    height, width = _two(x.shape[2:])
-    kernel_height, kernel_width = _two(weight.shape[2:])
+def _plane(extents: Sequence[int]) -> tuple[int, int]:
+    """Height and width; one dimension is a height of 1, and a depth counts into the height."""
+    return prod(extents[:-1]), extents[-1]
+
+
+def _conv(op: str, image: TensorSpec, weight: TensorSpec, output: TensorSpec, how: _Geometry) -> Conv2d:
+    """From the input of the forward convolution, its weight and its output."""
+    (height, width), (kernel_height, kernel_width) = _plane(image.shape[2:]), _plane(weight.shape[2:])
+    follows = len(image.shape) == 4 and how.even
+    output_height, output_width = (0, 0) if follows else _plane(output.shape[2:])
     return Conv2d(
-        op=op, batch=x.shape[0], in_channels=x.shape[1], out_channels=weight.shape[0], height=height, width=width,
-        kernel_height=kernel_height, kernel_width=kernel_width, stride=stride[-1], padding=padding[-1],
-        dilation=dilation[-1], groups=groups, dtype=x.dtype,
+        op=op, batch=image.shape[0], in_channels=image.shape[1], out_channels=weight.shape[0], height=height,
+        width=width, kernel_height=kernel_height, kernel_width=kernel_width, stride=how.stride[-1],
+        padding=how.padding[-1], dilation=how.dilation[-1], groups=how.groups, dtype=image.dtype,
+        output_height=output_height, output_width=output_width,
     )  # fmt: skip
 
 
@@ -42,8 +49,9 @@ def _conv(
 def convolution(call: Call) -> tuple[Kernel, ...]:
     """cuDNN's forward, then the bias added in place. A transposed convolution is the input gradient of its mirror."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args[:9]
-    op, image = ("input_grad", call.output) if transposed else ("forward", x)
-    kernel = _conv(op, image, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    how = _Geometry(stride, padding, dilation, groups)
+    op, image, output = ("input_grad", call.output, x) if transposed else ("forward", x, call.output)
+    kernel = _conv(op, image, weight, output, how)
     return (kernel,) if bias is None else (kernel, _add_bias(call.output, bias))
 
 
@@ -58,12 +66,11 @@ def _add_bias(out: TensorSpec, bias: TensorSpec) -> Elementwise:
 def convolution_backward(call: Call) -> tuple[Kernel, ...]:
     """One kernel for each gradient asked for; that of the bias sums the output gradient over all but channels."""
     grad, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = call.args[:11]
-    image = grad if transposed else x
+    how = _Geometry(stride, padding, dilation, groups)
+    image, output = (grad, x) if transposed else (x, grad)
     ops = ("forward" if transposed else "input_grad", "weight_grad")
     kernels: list[Kernel] = [
-        _conv(op, image, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
-        for op, want in zip(ops, wanted, strict=False)
-        if want
+        _conv(op, image, weight, output, how) for op, want in zip(ops, wanted, strict=False) if want
     ]
     if wanted[2]:
         kernels.append(channel_sum(grad))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from neusight.kernels import Gemm, Kernel, Memory
+from neusight.kernels import Gemm, GroupedGemm, Kernel, Memory
 from neusight.workloads.rules.registry import rule
-from neusight.workloads.tensors import Call, TensorSpec
+from neusight.workloads.tensors import REAL_PART, Call, TensorSpec
 
 
 def _order(matrix: TensorSpec) -> str:
@@ -30,7 +30,8 @@ def copy_of(tensor: TensorSpec, op: str = "copy") -> Memory:
     )
 
 
-def _product(a: TensorSpec, b: TensorSpec, *, op: str, bias: bool = False) -> tuple[Kernel, ...]:
+def product(a: TensorSpec, b: TensorSpec, *, op: str, bias: bool = False) -> tuple[Kernel, ...]:
+    """C[(b,) m, n] = A[(b,) m, k] B[(b,) k, n], with copies of operands that no layout of cuBLAS fits."""
     orders = _order(b), _order(a)
     batch = a.shape[0] if len(a.shape) == 3 else 1
     (m, k), n = a.shape[-2:], b.shape[-1]
@@ -38,13 +39,19 @@ def _product(a: TensorSpec, b: TensorSpec, *, op: str, bias: bool = False) -> tu
         return ()
     copies = tuple(copy_of(t) for t, order in zip((b, a), orders, strict=True) if order == "c")
     layout = "".join(orders).replace("c", "n")
-    return (*copies, Gemm(op=op, batch=batch, m=m, n=n, k=k, layout=layout, bias=bias, dtype=a.dtype))
+    # A complex product is four real ones: twice the rows by twice the columns.
+    parts = 2 if a.complex else 1
+    dtype = REAL_PART.get(a.dtype, a.dtype)
+    return (
+        *copies,
+        Gemm(op=op, batch=batch, m=parts * m, n=parts * n, k=k, layout=layout, bias=bias, dtype=dtype),
+    )
 
 
 @rule("mm")
 def mm(call: Call) -> tuple[Kernel, ...]:
     """2 m n k FLOP."""
-    return _product(call.args[0], call.args[1], op="linear")
+    return product(call.args[0], call.args[1], op="linear")
 
 
 @rule("addmm")
@@ -52,8 +59,8 @@ def addmm(call: Call) -> tuple[Kernel, ...]:
     """A vector is added in the epilogue; a matrix is first copied into the result, which the product accumulates to."""
     added, a, b = call.args[:3]
     if len(added.shape) == 1:
-        return _product(a, b, op="linear", bias=True)
-    return (copy_of(added), *_product(a, b, op="linear"))
+        return product(a, b, op="linear", bias=True)
+    return (copy_of(added), *product(a, b, op="linear"))
 
 
 @rule("linear")
@@ -62,28 +69,28 @@ def linear(call: Call) -> tuple[Kernel, ...]:
     x, weight, bias = call.args[0], call.args[1], call.arg(2, "bias")
     flat = TensorSpec((x.elements // x.shape[-1], x.shape[-1]), x.dtype)
     turned = TensorSpec(weight.shape[::-1], weight.dtype, weight.strides[::-1])
-    return _product(flat, turned, op="linear", bias=bias is not None)
+    return product(flat, turned, op="linear", bias=bias is not None)
 
 
 @rule("bmm")
 def bmm(call: Call) -> tuple[Kernel, ...]:
     """2 b m n k FLOP."""
-    return _product(call.args[0], call.args[1], op="bmm")
+    return product(call.args[0], call.args[1], op="bmm")
 
 
 @rule("baddbmm")
 def baddbmm(call: Call) -> tuple[Kernel, ...]:
     """The addend is copied into the result, which the product accumulates to; with beta 0 it is not read."""
-    product = _product(call.args[1], call.args[2], op="bmm")
-    return product if call.kwargs.get("beta", 1) == 0 else (copy_of(call.args[0]), *product)
+    kernels = product(call.args[1], call.args[2], op="bmm")
+    return kernels if call.kwargs.get("beta", 1) == 0 else (copy_of(call.args[0]), *kernels)
 
 
 @rule("addbmm")
 def addbmm(call: Call) -> tuple[Kernel, ...]:
     """A sum of products: the addend is copied into the result, to which every product accumulates."""
     a, b = call.args[1:3]
-    product = TensorSpec(a.shape[1:], a.dtype, a.strides[1:]), TensorSpec(b.shape[1:], b.dtype, b.strides[1:])
-    return (copy_of(call.args[0]), *_product(*product, op="linear") * a.shape[0])
+    each = TensorSpec(a.shape[1:], a.dtype, a.strides[1:]), TensorSpec(b.shape[1:], b.dtype, b.strides[1:])
+    return (copy_of(call.args[0]), *product(*each, op="linear") * a.shape[0])
 
 
 @rule("mv", "dot", "vdot")
@@ -91,10 +98,36 @@ def mv(call: Call) -> tuple[Kernel, ...]:
     """A product with a vector is a GEMM with n = 1."""
     a, vector = call.args[:2]
     matrix = a if len(a.shape) == 2 else TensorSpec((1, a.elements), a.dtype)
-    return _product(matrix, TensorSpec((vector.elements, 1), vector.dtype), op="linear")
+    return product(matrix, TensorSpec((vector.elements, 1), vector.dtype), op="linear")
 
 
 @rule("addmv")
 def addmv(call: Call) -> tuple[Kernel, ...]:
     """A matrix-vector product that accumulates to a copy of the addend."""
     return (copy_of(call.args[0]), *mv(Call("mv", "default", call.args[1:3])))
+
+
+@rule("_int_mm", "_scaled_mm")
+def narrow_mm(call: Call) -> tuple[Kernel, ...]:
+    """8-bit operands; their scales come with them."""
+    return product(call.args[0], call.args[1], op="linear")
+
+
+@rule("_grouped_mm", "_scaled_grouped_mm")
+def grouped(call: Call) -> tuple[Kernel, ...]:
+    """Products of groups of rows, of columns or of a depth, whose ends ``offs`` tells; the groups are taken as even.
+
+    [t, k] x [g, k, n] gives [t, n], a layer of experts; [g, m, k] x [k, t] the same turned around; [m, t] x [t, n]
+    gives [g, m, n], the gradient of their weights; [g, m, k] x [g, k, n] is a batch of products.
+    """
+    a, b = call.args[:2]
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    forms = len(a.shape), len(b.shape)
+    if forms == (3, 3):
+        return product(a, b, op="bmm")
+    if forms == (2, 2):
+        groups = call.output.shape[0]
+        return (Gemm(op="bmm", batch=groups, m=m, n=n, k=max(1, k // groups), layout="nt", dtype=a.dtype),)
+    groups = max(a.shape, b.shape, key=len)[0]
+    tokens, across = (m, n) if forms == (2, 3) else (n, m)
+    return (GroupedGemm(groups=groups, tokens=tokens, n=across, k=k, dtype=a.dtype),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.kernels import Kernel, Memory
+from neusight.kernels import Elementwise, Kernel, Memory
 from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
 
@@ -27,14 +27,16 @@ def copied_into(call: Call) -> tuple[Kernel, ...]:
     return move("copy", call.output, call.args[1].nbytes)
 
 
-@rule("cat", "stack", "hstack", "vstack", "concat")
+@rule("cat", "stack", "hstack", "vstack", "concat", "block_diag")
 def concatenated(call: Call) -> tuple[Kernel, ...]:
     """Reads every part, writes the whole."""
     return move("cat", call.output, call.read_bytes)
 
 
-@rule("repeat", "repeat_interleave", "roll", "flip", "constant_pad_nd", "reflection_pad2d", "im2col", "col2im",
-      "pixel_shuffle", "channel_shuffle", "native_channel_shuffle", "rot90")  # fmt: skip
+@rule("repeat", "repeat_interleave", "roll", "flip", "constant_pad_nd", "im2col", "col2im", "pixel_shuffle",
+      "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "rot90", "unfold_backward",
+      "lu_unpack", *(f"{kind}_pad{n}d{end}" for kind in ("reflection", "replication") for n in (1, 2, 3)
+                     for end in ("", "_backward")))  # fmt: skip
 def rearranged(call: Call) -> tuple[Kernel, ...]:
     """Reads the source once, writes the result."""
     return move("copy", call.output, call.args[0].nbytes)
@@ -64,6 +66,35 @@ def embedding_backward(call: Call) -> tuple[Kernel, ...]:
         write_bytes=grad.nbytes,
         dtype=grad.dtype,
     )
+    return (*move("fill", call.output, 0), add)
+
+
+@rule("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(call: Call) -> tuple[Kernel, ...]:
+    """Reads a row for each index, adds or compares those of a bag, and writes one; the rows are never written out."""
+    weight, indices, bags = call.args[0], call.args[1], call.output
+    row = weight.shape[-1]
+    elements = indices.elements * row
+    read = elements * weight.element_bytes + sum(t.nbytes for t in call.inputs[1:])
+    if not elements:
+        return ()
+    return (
+        Elementwise(
+            op="embedding_bag", elements=elements, read_bytes=read, write_bytes=bags.nbytes,
+            flops=elements * (1 + (len(call.args) > 6 and call.args[6] is not None)), dtype=weight.dtype,
+        ),
+    )  # fmt: skip
+
+
+@rule("_embedding_bag_backward", "_embedding_bag_dense_backward")
+def embedding_bag_backward(call: Call) -> tuple[Kernel, ...]:
+    """Zeroes the table's gradient, then adds a bag's gradient to the row of each of its indices."""
+    grad, indices = call.args[:2]
+    moved = indices.elements * grad.shape[-1] * grad.element_bytes
+    add = Memory(
+        op="embedding_backward", elements=indices.elements * grad.shape[-1], read_bytes=2 * moved + indices.nbytes,
+        write_bytes=moved, dtype=grad.dtype,
+    )  # fmt: skip
     return (*move("fill", call.output, 0), add)
 
 
@@ -110,7 +141,8 @@ def _places(call: Call, target: TensorSpec, values: TensorSpec) -> int:
     return max(values.elements, max(t.elements for t in indices) * rest)
 
 
-@rule("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "index_add", "index_add_", "index_copy",
+@rule("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "index_add", "index_add_", "index_reduce",
+      "index_reduce_", "put", "put_", "masked_scatter_backward", "index_copy",
       "index_copy_", "index_fill", "index_fill_", "masked_scatter", "masked_scatter_")  # fmt: skip
 def scattered(call: Call) -> tuple[Kernel, ...]:
     """Reads indices and source, writes as many elements; additions read them too, functional forms first copy."""

@@ -14,7 +14,7 @@ from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
 
 
-def reduce(op: str, rows: int, cols: int, *, read_bytes: int, write_bytes: int, dtype: str) -> tuple[Kernel, ...]:
+def reduce(op: str, rows: int, cols: int, *, read_bytes: int, write_bytes: int, dtype: str) -> tuple[RowReduction, ...]:
     """One reduction of ``rows`` rows of ``cols`` columns; none when it is empty."""
     if not rows * cols:
         return ()
@@ -26,12 +26,12 @@ def reduce(op: str, rows: int, cols: int, *, read_bytes: int, write_bytes: int, 
     )
 
 
-def _reduced(op: str, rows: int, cols: int, call: Call) -> tuple[Kernel, ...]:
+def _reduced(op: str, rows: int, cols: int, call: Call) -> tuple[RowReduction, ...]:
     """A reduction that reads all arguments and writes all results of a call."""
     return reduce(op, rows, cols, read_bytes=call.read_bytes, write_bytes=call.write_bytes, dtype=call.dtype)
 
 
-def _along(call: Call, op: str, dim: int) -> tuple[Kernel, ...]:
+def along(call: Call, op: str, dim: int) -> tuple[RowReduction, ...]:
     """A reduction of the first argument along one dimension, whatever the results look like."""
     x = call.args[0]
     cols = x.shape[dim] if x.shape else 1
@@ -41,13 +41,13 @@ def _along(call: Call, op: str, dim: int) -> tuple[Kernel, ...]:
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
 def softmax(call: Call) -> tuple[Kernel, ...]:
     """Rows over the given dimension."""
-    return _along(call, "log_softmax" if "log" in call.name else "softmax", call.arg(1, "dim", -1))
+    return along(call, "log_softmax" if "log" in call.name else "softmax", call.arg(1, "dim", -1))
 
 
 @rule("_softmax_backward_data", "_log_softmax_backward_data")
 def softmax_backward(call: Call) -> tuple[Kernel, ...]:
     """Reads the gradient and the result, writes the input's gradient."""
-    return _along(call, "log_softmax_backward" if "log" in call.name else "softmax_backward", call.args[2])
+    return along(call, "log_softmax_backward" if "log" in call.name else "softmax_backward", call.args[2])
 
 
 @rule("native_layer_norm", "layer_norm")
@@ -141,13 +141,14 @@ def group_norm_backward(call: Call) -> tuple[Kernel, ...]:
 _EXTREMES = frozenset({"max", "min", "amax", "amin", "aminmax"})
 """Values alone, or with their places: ``max`` along a dimension."""
 _REDUCED_AS = {
+    "_segment_reduce_backward": "segment_reduce",
     "argmin": "argmax", "std": "var", "var_mean": "var", "std_mean": "var", "linalg_vector_norm": "norm",
 }  # fmt: skip
 
 
 @rule("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "nansum", "std", "var",
-      "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "count_nonzero", "nonzero", "unique_dim",
-      "bincount", "aminmax")  # fmt: skip
+      "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "count_nonzero", "aminmax", "trace",
+      "segment_reduce", "_segment_reduce_backward")  # fmt: skip
 def reduced(call: Call) -> tuple[Kernel, ...]:
     """One row an element of the result; two operands make it pointwise (``max(a, b)``)."""
     if isinstance(call.arg(1, "other"), TensorSpec):
@@ -158,13 +159,10 @@ def reduced(call: Call) -> tuple[Kernel, ...]:
     return _reduced(op, rows, x.elements // rows, call)
 
 
-@rule("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "sort", "argsort", "topk", "kthvalue", "median", "mode")
+@rule("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "cummin")
 def scanned(call: Call) -> tuple[Kernel, ...]:
     """Along one dimension, the last unless said."""
-    position = {"topk": 2, "kthvalue": 2}.get(call.name, 1)
-    dim = call.arg(position, "dim", -1)
-    op = {"argsort": "sort", "kthvalue": "topk", "median": "sort", "mode": "sort"}.get(call.name, call.name.rstrip("_"))
-    return _along(call, op, dim if isinstance(dim, int) and not isinstance(dim, bool) else -1)
+    return along(call, call.name.rstrip("_"), call.arg(1, "dim", -1))
 
 
 @rule("nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss_nd")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from neusight.errors import CoverageError, nearest
 from neusight.kernels import Elementwise, Kernel
-from neusight.workloads.tensors import Call
+from neusight.workloads.tensors import Call, TensorSpec
 
 Rule = Callable[[Call], tuple[Kernel, ...]]
 _RULES: dict[str, Rule] = {}
@@ -54,18 +54,30 @@ def kernels_of(call: Call) -> tuple[Kernel, ...]:
     return found(call)
 
 
+_CUBIC = ("linalg_", "_linalg_", "cholesky", "lu_", "ormqr", "triangular", "matrix_")
+"""How names of operators begin that factor or multiply matrices."""
+
+
 def fallback(call: Call) -> tuple[Kernel, ...]:
-    """An operator without a rule as one pass over its tensors, one FLOP an output element."""
+    """An operator without a rule as one pass over its tensors, one FLOP an output element.
+
+    Where its name says that it works on whole matrices, it does at least the m n min(m, n) FLOP of one elimination.
+    """
     elements = sum(t.elements for t in call.outputs)
     if not elements:
         return ()
+    flops = max([elements, *map(_elimination, call.inputs)]) if call.name.startswith(_CUBIC) else elements
     return (
         Elementwise(
             op="fallback",
             elements=elements,
             read_bytes=call.read_bytes,
             write_bytes=call.write_bytes,
-            flops=elements,
+            flops=flops,
             dtype=call.dtype,
         ),
     )
+
+
+def _elimination(tensor: TensorSpec) -> int:
+    return tensor.elements * min(tensor.shape[-2:]) if len(tensor.shape) > 1 else 0

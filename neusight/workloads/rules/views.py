@@ -10,7 +10,7 @@ VIEWS = """
     view _unsafe_view _reshape_alias reshape expand expand_as t transpose numpy_T permute select slice split
     split_with_sizes chunk unbind squeeze unsqueeze alias detach as_strided diagonal view_as unfold flatten
     movedim swapaxes narrow lift lift_fresh squeeze_ unsqueeze_ transpose_ t_ detach_ view_as_real view_as_complex
-    real imag positive unsafe_split unsafe_chunk
+    real imag _conj conj _neg_view resolve_conj positive unsafe_split unsafe_chunk
 """
 ALLOCATIONS = "empty empty_like empty_strided new_empty new_empty_strided resize_ set_"
 HOST = """

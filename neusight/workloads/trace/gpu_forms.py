@@ -1,4 +1,4 @@
-"""What a GPU runs where the CPU's dispatcher would pick something else: fused dropout and fused attention.
+"""What a GPU runs where the CPU's dispatcher would pick something else: fused dropout, attention, recurrent layers.
 
 Tensors of a trace are fake and on the CPU, because builds of PyTorch without CUDA cannot run autograd on fake CUDA
 tensors. Operators that are composed differently on the two devices are therefore replaced before they dispatch.
@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from neusight.workloads.trace.recurrent import MODES, on_cudnn
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -136,8 +138,35 @@ def _eager(asked: _Attention) -> torch.Tensor:
     return torch.matmul(weights, value)
 
 
+def _ctc(attention: str, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, **how: Any) -> Any:
+    """Lengths as tensors: numbers would be copied into a tensor by its address, which a fake one has not."""
+    inputs, outputs = (torch.as_tensor(given, dtype=torch.long) for given in (input_lengths, target_lengths))
+    return functional.ctc_loss(log_probs, targets, inputs, outputs, **how)
+
+
+def _learns(x: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and x.requires_grad
+
+
+def _singular_values(attention: str, x: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
+    """Without vectors unless a gradient needs them; of fake tensors, PyTorch assumes that one might."""
+    return aten._linalg_svd(x, False, _learns(x), driver=driver)[1]
+
+
+def _eigenvalues(attention: str, x: torch.Tensor, UPLO: str = "L") -> torch.Tensor:  # noqa: N803 (PyTorch's name)
+    return aten._linalg_eigh(x, UPLO, _learns(x))[0]
+
+
+def _recurrent(name: str, attention: str, *args: Any) -> tuple[torch.Tensor, ...]:
+    return on_cudnn(name, *args)
+
+
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.dropout: _dropout,
     torch.dropout: lambda attention, input, p, train: _dropout(attention, input, p, train),
     functional.scaled_dot_product_attention: _attention,
+    functional.ctc_loss: _ctc,
+    torch.linalg.svdvals: _singular_values,
+    torch.linalg.eigvalsh: _eigenvalues,
+    **{getattr(torch, name): partial(_recurrent, name) for name in MODES},
 }

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import CoverageError, ModelError
 from neusight.kernels import Kernel
 from neusight.workloads.rules import covered, fallback, kernels_of
 from neusight.workloads.tensors import Call, TensorSpec
+from neusight.workloads.trace import assumed, recurrent
 from neusight.workloads.trace.memory import Allocation, Ledger
 from neusight.workloads.workload import Phase
 
@@ -23,30 +24,14 @@ _DEVICE = torch.ops.prim.device.default
 """Asked for by Python wrappers of tensors, of which a real run has none."""
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
 _IN_PART = {
-    *(
-        "embedding",
-        "index",
-        "_unsafe_index",
-        "gather",
-        "index_select",
-        "take",
-        "take_along_dim",
-        "index_put",
-        "index_put_",
-    ),
-    *(
-        "_index_put_impl_",
-        "scatter",
-        "scatter_",
-        "scatter_add",
-        "scatter_add_",
-        "index_add",
-        "index_add_",
-        "index_copy_",
-    ),
+    *("embedding", "_embedding_bag", "index", "_unsafe_index", "gather", "index_select", "take", "take_along_dim"),
+    *("index_put", "index_put_", "_index_put_impl_", "scatter", "scatter_", "scatter_add", "scatter_add_"),
+    *("index_add", "index_add_", "index_copy_"),
 }
 """Operators that touch as many elements of their first argument as the others or the result have."""
-_READS_VALUES = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
+_READS_VALUES = {
+    *(aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default, aten.allclose.default),
+}
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
@@ -111,6 +96,8 @@ class Recorder(TorchDispatchMode):
         self.allow_fallback = allow_fallback
         self.nodes: list[RawNode] = []
         self.uncovered: dict[str, None] = {}
+        self.assumed: dict[str, None] = {}
+        """What was taken for granted where values decide, in lines for a reader of the estimate."""
         self.phase: Phase = "forward"
         self.layers: list[str] = [""]
         self.recording = False
@@ -135,13 +122,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if self.recording:
             self.ledger.now = len(self.nodes)
-        try:
-            result = _run(func, args, kwargs)
-        except DynamicOutputShapeException:
-            raise ModelError(
-                f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
-                "fixed shapes"
-            ) from None
+        result = self._result(func, args, kwargs)
         outputs = list(_tensors(result if isinstance(result, list | tuple) else (result,)))
         if self.recording:
             self._record(func, args, kwargs, outputs)
@@ -151,14 +132,32 @@ class Recorder(TorchDispatchMode):
                 self.ledger.add(tensor)
         return result
 
+    def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an operator returns; where its shape depends on data, the largest that it can be."""
+        try:
+            return _run(func, args, kwargs)
+        except DynamicOutputShapeException:
+            if func not in assumed.RESULTS:
+                raise ModelError(
+                    f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
+                    "fixed shapes"
+                ) from None
+        self._assume(f"{self._where()} calls {_plain(func)}, whose result depends on data: taken as large as it can be")
+        return assumed.RESULTS[func](*args, **kwargs)
+
     def _value(self, func: Any, args: tuple[Any, ...]) -> Any:
         """Fake tensors have no values. Optimizers read their step counters, which are one after the first step."""
         if self.phase == "optimizer":
             return 1.0
-        raise ModelError(
-            f"{self._where()} reads a value from a tensor ({func}): "
-            "a trace has no values, pass it as a Python number or give the layer a form without"
-        )
+        if not any(isinstance(a, FakeTensor) for a in args):
+            return func(*args)
+        found = assumed.value(func, args)
+        self._assume(f"{self._where()} reads a value from a tensor ({_plain(func)}): taken as {found}")
+        return found
+
+    def _assume(self, line: str) -> None:
+        if self.recording:
+            self.assumed.setdefault(line)
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> None:
         index, layer = len(self.nodes), self._layer()
@@ -240,6 +239,11 @@ class Recorder(TorchDispatchMode):
         return fallback(call)
 
 
+def _plain(func: Any) -> str:
+    """An operator as a reader knows it, without its overload."""
+    return f"{func.namespace}.{func.__name__.partition('.')[0]}"
+
+
 def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> Call:
     packet, _, overload = func.__name__.partition(".")
     name = packet if func.namespace == "aten" else f"{func.namespace}::{packet}"
@@ -249,8 +253,12 @@ def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: lis
 
 
 def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Multi-tensor operators change no shapes, so their results need no computation; the CPU would split them up."""
+    """Multi-tensor operators change no shapes, so their results need no computation; the CPU would split them up.
+    Recurrent layers of cuDNN have no form on the CPU.
+    """
     name = func.__name__
+    if name.startswith("_cudnn_rnn"):
+        return recurrent.gradients(*args) if "backward" in name else recurrent.results(*args)
     if not name.startswith(("_foreach_", "_fused_")) or name.startswith("_foreach_norm"):
         return func(*args, **kwargs)
     if func._schema.is_mutable:  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, NeusightError
@@ -69,7 +69,19 @@ def trace(
         parameters = sum(p.numel() for p in module.parameters())
         how = _How(request.mode, (request.optimizer, optimizer_form), loss, time_loss)
         _step(recorder, module, given, how)
-    return layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
+    found = layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
+    return replace(found, warnings=_in_short(tuple(recorder.assumed)))
+
+
+_MOST_WARNINGS = 4
+
+
+def _in_short(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The first lines, and how many more there are: equal layers say the same."""
+    more = len(lines) - _MOST_WARNINGS
+    if more <= 0:
+        return lines
+    return (*lines[:_MOST_WARNINGS], f"{more} more results depend on data and were taken as large as they can be")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,68 @@
+"""Recurrent layers as PyTorch runs them on CUDA: one call of cuDNN, which the CPU would write out in steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+"""Functions of ``torch`` that are recurrent layers, with cuDNN's numbers of their cells."""
+_KEPT = {0: 1, 1: 1, 2: 6, 3: 5}
+"""Vectors a step and state that the backward pass needs: gates, and beside them cell states and their tanh (LSTM), or
+the state and its part of the candidate (GRU)."""
+_WEIGHTS = 2
+"""Of a layer and direction: those of the input and of the state; as many biases, and perhaps a projection."""
+
+
+def on_cudnn(name: str, *args: Any) -> tuple[torch.Tensor, ...]:
+    """A layer called as ``torch.lstm``, ``torch.gru`` and so on are: padded, or packed with ``batch_sizes`` second.
+
+    Returns:
+        The output and the last state; of an LSTM also its cell's.
+    """
+    if isinstance(args[3], list | tuple):
+        x, sizes, state, weights, *flags = args
+        batch = x.shape[0] // len(sizes)
+        return _call(name, x, (state, weights), (*flags, False), [batch] * len(sizes))
+    x, state, weights, *flags = args
+    return _call(name, x, (state, weights), tuple(flags), [])
+
+
+def _call(
+    name: str, x: torch.Tensor, given: tuple[Any, Any], flags: tuple[Any, ...], batch_sizes: list[int]
+) -> tuple[torch.Tensor, ...]:
+    """``given`` are state and weights, ``flags`` the arguments from ``has_biases`` to ``batch_first``."""
+    (state, weights), (biases, layers, dropout, train, both, batch_first) = given, flags
+    hidden_state, cell_state = state if name == "lstm" else (state, None)
+    hidden, returned = weights[1].shape[0] // _gates(name), hidden_state.shape[-1]
+    projected = returned if returned != hidden else 0
+    stride = _WEIGHTS * (1 + bool(biases)) + bool(projected)
+    found = aten._cudnn_rnn(
+        x, list(weights), stride, x.new_empty(0), hidden_state, cell_state, MODES[name], hidden, projected, layers,
+        batch_first, dropout, train, both, batch_sizes, None,
+    )  # fmt: skip
+    return tuple(found[: 3 if name == "lstm" else 2])
+
+
+def _gates(name: str) -> int:
+    return {"lstm": 4, "gru": 3}.get(name, 1)
+
+
+def results(*call: Any) -> tuple[torch.Tensor, ...]:
+    """Of ``_cudnn_rnn``: output, last states, what the backward pass needs of every step, and the packed weights."""
+    x, _, _, buffer, state, cell, mode, hidden, projected, layers, _, _, train, both, *_ = call
+    ways = 1 + bool(both)
+    output = x.new_empty(*x.shape[:-1], ways * (projected or hidden))
+    steps = x.numel() // x.shape[-1]
+    kept = layers * ways * steps * hidden * _KEPT[mode] * x.element_size() if train else 0
+    last = x.new_empty(0) if cell is None else torch.empty_like(cell)
+    return output, torch.empty_like(state), last, x.new_empty(kept, dtype=torch.uint8), buffer
+
+
+def gradients(*call: Any) -> tuple[Any, ...]:
+    """Of ``_cudnn_rnn_backward``: gradients of input, states and weights."""
+    x, weights, _, _, state, cell, *_ = call
+    of_cell = None if cell is None else torch.empty_like(cell)
+    return torch.empty_like(x), torch.empty_like(state), of_cell, [torch.empty_like(w) for w in weights]
