@@ -51,6 +51,14 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """A small integer tensor whose values decide shapes, such as the rows and columns of patches."""
+
+    values: Any
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One dispatched operator: ``name`` without namespace ``aten``, ``overload``, arguments and results.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import CoverageError, ModelError
@@ -130,7 +130,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _READS_VALUES:
-            return self._value(func, args)
+            return self._value(func, args, kwargs)
         if func is _DEVICE:
             return func(*args, **kwargs)
         if self.recording:
@@ -151,8 +151,10 @@ class Recorder(TorchDispatchMode):
                 self.ledger.add(tensor)
         return result
 
-    def _value(self, func: Any, args: tuple[Any, ...]) -> Any:
+    def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fake tensors have no values. Optimizers read their step counters, which are one after the first step."""
+        if _known(args):
+            return _run(func, args, kwargs)
         if self.phase == "optimizer":
             return 1.0
         raise ModelError(
@@ -248,9 +250,18 @@ def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: lis
     return Call(name, overload, description.of(args), described, tuple(spec_of(t) for t in outputs))
 
 
+def _known(values: Iterable[Any]) -> bool:
+    """Whether all tensors among these have values, as few small inputs do that decide shapes."""
+    tensors = list(_tensors(values))
+    return bool(tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
+
+
 def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Multi-tensor operators change no shapes, so their results need no computation; the CPU would split them up."""
     name = func.__name__
+    if _known((*args, *kwargs.values())):
+        with unset_fake_temporarily():
+            return func(*args, **kwargs)
     if not name.startswith(("_foreach_", "_fused_")) or name.startswith("_foreach_norm"):
         return func(*args, **kwargs)
     if func._schema.is_mutable:  # type: ignore[attr-defined]

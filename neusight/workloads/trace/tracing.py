@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, NeusightError
 from neusight.requests import Request
-from neusight.workloads.tensors import TensorSpec
+from neusight.workloads.tensors import Known, TensorSpec
 from neusight.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -133,10 +133,14 @@ def _fake_module(model: Any, dtype: str) -> torch.nn.Module:
 def _fake_inputs(inputs: Inputs, dtype: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and named arguments with fake tensors in place of specs and tensors."""
     import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     def fake(value: Any) -> Any:
         if isinstance(value, TensorSpec):
             floating, own = value.floating, getattr(torch, value.dtype)
+        elif isinstance(value, Known):
+            with unset_fake_temporarily():
+                return torch.tensor(value.values, dtype=getattr(torch, value.dtype))
         elif isinstance(value, torch.Tensor):
             floating, own = value.is_floating_point(), value.dtype
         else:
