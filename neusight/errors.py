@@ -31,6 +31,10 @@ class ModelError(NeusightError):
     """A model that cannot be found, built or run with the given inputs."""
 
 
+class DataDependentError(ModelError):
+    """A model whose shapes or branches depend on values, which a trace does not have."""
+
+
 class CoverageError(NeusightError):
     """An operator, kernel family or dtype for which there is no rule."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from neusight.errors import ModelError
+from neusight.errors import DataDependentError, ModelError
 from neusight.requests import Extents, Request
 from neusight.workloads.cache import read_trace, trace_key, write_trace
 from neusight.workloads.inputs import told
@@ -112,7 +112,11 @@ def trace_source(
     from neusight.workloads.trace.tracing import trace
 
     def traced(model: Any, inputs: Any, asked: Request) -> Workload:
-        workload = trace(model, inputs, asked, loss=loss, time_loss=False, allow_fallback=allow_fallback)
+        how: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
+        try:
+            workload = trace(model, inputs, asked, **how)
+        except DataDependentError:
+            workload = trace(model, inputs, asked, integers=True, **how)
         return replace(workload, inputs=told(inputs, asked.dtype))
 
     if source.config is not None:

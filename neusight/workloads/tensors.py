@@ -56,6 +56,13 @@ class Known:
 
     values: Any
     dtype: str = "int64"
+    shape: tuple[int, ...] = ()
+    """Where all values are alike, ``values`` is the one."""
+
+    @classmethod
+    def ones(cls, *shape: int, dtype: str = "int64") -> Known:
+        """A mask that hides nothing."""
+        return cls(1, dtype, tuple(shape))
 
 
 @dataclass(frozen=True, slots=True)

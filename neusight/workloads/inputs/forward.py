@@ -13,7 +13,7 @@ from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.inputs.layouts import makers
 from neusight.workloads.inputs.sizes import Sizes
 
-_MODALITIES = ("input_ids", "pixel_values", "input_features", "input_values", "audio_mel", "past_values")
+_MODALITIES = ("input_ids", "pixel_values", "input_features", "input_values", "audio_mel", "past_values", "image_pixel_values")
 """What a model of several kinds of input is given one of each of."""
 _COMPANIONS = {
     "pixel_values": (
@@ -25,11 +25,14 @@ _COMPANIONS = {
         *("past_time_features", "past_observed_mask", "future_values", "future_time_features"),
         *("static_categorical_features", "static_real_features"),
     ),
+    "image_grid_thw": ("position_ids",),
     "states": ("actions", "rewards", "returns_to_go", "timesteps"),
     "input_features": ("feature_attention_mask", "input_features_mask"),
 }
 """What comes with an input where a ``forward`` takes it."""
 _EXTENTS = ("image_size", "frames", "seconds")
+_SEES = ("vision_config", "backbone_config", "image_size", "patch_size", "num_channels")
+"""Keys of models that read images."""
 _ALTERNATIVES = 8
 """Ways of feeding a model that are tried at most."""
 
@@ -103,8 +106,8 @@ def wanted(kind: Any, config: Any) -> list[str]:
 
 def _reads(name: str, names: list[str], config: Any) -> bool:
     """Whether a model of several kinds of input has this one beside its main one."""
-    if name == "pixel_values":
-        return hasattr(config, "vision_config") or "input_ids" not in names
+    if name in ("pixel_values", "image_pixel_values"):
+        return any(hasattr(config, part) for part in _SEES) or "input_ids" not in names
     if name in ("input_features", "input_values", "audio_mel"):
         return hasattr(config, "audio_config")
     return name == "input_ids" and any(hasattr(config, part) for part in ("text_config", "decoder"))

@@ -44,6 +44,8 @@ def told(inputs: Any, dtype: str) -> tuple[str, ...]:
 
 
 def _told(value: Any, dtype: str) -> str:
+    if isinstance(value, Known) and value.shape:
+        return f"{'x'.join(map(str, value.shape))}:{value.dtype}"
     if isinstance(value, Known):
         return f"{value.values}" if len(str(value.values)) <= 40 else f"{_shape(value.values)}:{value.dtype}"
     shape = getattr(value, "shape", None)

@@ -7,13 +7,13 @@ from neusight.workloads.inputs.sizes import Sizes
 from neusight.workloads.tensors import Known, TensorSpec
 
 
-@layout("pixel_values", "image", "images", "pixel_values_images")
+@layout("pixel_values", "image", "images", "image_pixel_values")
 def pixels(sizes: Sizes) -> Ways:
     """Shape (batch, channels, height, width); or patches, or tiles of images, or frames of a clip."""
     batch, channels = sizes.batch, sizes.channels
     height, width = sizes.edges
     if "image_grid_thw" in sizes.parameters or "grid_thw" in sizes.parameters:
-        return (_flat_patches(sizes),)
+        return (flat_patches(sizes),)
     if {"spatial_shapes", "pixel_position_ids", "image_position_ids"} & sizes.parameters:
         return _patches(sizes)
     whole = floats(batch, channels, height, width)
@@ -37,7 +37,7 @@ def _grid(sizes: Sizes) -> tuple[int, int, int]:
     return 1, height, width
 
 
-def _flat_patches(sizes: Sizes) -> TensorSpec:
+def flat_patches(sizes: Sizes) -> TensorSpec:
     """Patches of all images in a row, shape (patches, channels x time x patch²)."""
     _, height, width = _grid(sizes)
     depth = sizes.of("vision", "temporal_patch_size") or 1
@@ -81,8 +81,8 @@ def pixel_mask(sizes: Sizes) -> Ways:
     """Which patches there are, shape (batch, patches), of ones; or which pixels."""
     if "spatial_shapes" in sizes.parameters:
         _, height, width = _grid(sizes)
-        return (Known([[1] * (height * width)] * sizes.batch, "int32"),)
-    return None, integers(sizes.batch, 1, *sizes.edges)
+        return (Known.ones(sizes.batch, height * width, dtype="int32"),)
+    return None, Known.ones(sizes.batch, 1, *sizes.edges)
 
 
 @layout("pixel_mask")

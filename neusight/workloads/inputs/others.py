@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neusight.workloads.inputs.images import flat_patches
 from neusight.workloads.inputs.layouts import Ways, floats, integers, layout
 from neusight.workloads.inputs.sizes import Sizes
 
@@ -13,8 +14,11 @@ def _width(sizes: Sizes) -> int:
 
 @layout("hidden_states", "inputs_embeds", "encoder_hidden_states", "query_embeds", "embeddings", "audio_embeds")
 def states(sizes: Sizes) -> Ways:
-    """Shape (batch, sequence, width)."""
-    return (floats(sizes.batch, sizes.seq_len, _width(sizes)),)
+    """Shape (batch, sequence, width), or with the width before it; patches where there is a grid of them."""
+    if "grid_thw" in sizes.parameters:
+        return (flat_patches(sizes),)
+    batch, length, width = sizes.batch, sizes.seq_len, _width(sizes)
+    return floats(batch, length, width), floats(batch, width, length), floats(length, width)
 
 
 @layout("inputs")

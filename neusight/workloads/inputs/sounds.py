@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neusight.workloads.inputs.layouts import Ways, floats, integers, layout
 from neusight.workloads.inputs.sizes import FRAMES_PER_SECOND, Sizes
+from neusight.workloads.tensors import Known
 
 
 def _bins(sizes: Sizes) -> int:
@@ -24,7 +25,7 @@ def _windows(sizes: Sizes) -> int:
     return round(sizes.seconds * FRAMES_PER_SECOND)
 
 
-@layout("input_features", "audio_features", "audio_input_features", "audio_mel", "spectrogram")
+@layout("input_features", "audio_input_embeds", "audio_features", "audio_input_features", "audio_mel", "spectrogram")
 def spectrum(sizes: Sizes) -> Ways:
     """Shape (batch, bins, windows) or (batch, windows, bins), with a channel where models read it as an image."""
     batch, bins, windows = sizes.batch, _bins(sizes), _windows(sizes)
@@ -48,8 +49,8 @@ def wave(sizes: Sizes) -> Ways:
 
 @layout("feature_attention_mask", "input_features_mask", "audio_mel_mask", "audio_attention_mask", "padding_mask")
 def windows_mask(sizes: Sizes) -> Ways:
-    """Which windows are no padding, shape (batch, windows); models run without where all are alike."""
-    return None, integers(sizes.batch, _windows(sizes))
+    """Which windows are no padding, shape (batch, windows): all; models that can run without are given none."""
+    return None, Known.ones(sizes.batch, _windows(sizes))
 
 
 @layout("audio_codes", "codes")

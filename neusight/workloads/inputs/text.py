@@ -36,6 +36,14 @@ def boxes(sizes: Sizes) -> Ways:
     return integers(sizes.batch, sizes.seq_len, 4), integers(sizes.batch, sizes.seq_len, 8)
 
 
+@layout("position_ids")
+def positions(sizes: Sizes) -> Ways:
+    """Places in time, height and width of each token, which follow from the grids of images, (3, batch, sequence)."""
+    if "image_grid_thw" not in sizes.parameters:
+        return (None,)
+    return integers(3, sizes.batch, sizes.seq_len), None
+
+
 @layout("classes_structure", "num_options")
 def classes(sizes: Sizes) -> Ways:
     """Classes of each sample, shape (batch,)."""

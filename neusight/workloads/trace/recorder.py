@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from neusight.errors import CoverageError, ModelError
+from neusight.errors import CoverageError, DataDependentError
 from neusight.kernels import Kernel
 from neusight.workloads.rules import covered, fallback, kernels_of
 from neusight.workloads.tensors import Call, TensorSpec
@@ -46,6 +46,10 @@ _IN_PART = {
     ),
 }
 """Operators that touch as many elements of their first argument as the others or the result have."""
+_FACTORIES = {
+    *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default),
+    *(aten.ones.default, aten.empty.memory_format),
+}
 _READS_VALUES = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
 
 
@@ -105,10 +109,11 @@ class Recorder(TorchDispatchMode):
     The operators of the backward pass get the layer of the forward operator whose autograd node runs them.
     """
 
-    def __init__(self, ledger: Ledger, *, allow_fallback: bool) -> None:
+    def __init__(self, ledger: Ledger, *, allow_fallback: bool, integers: bool = False) -> None:
         super().__init__()
         self.ledger = ledger
         self.allow_fallback = allow_fallback
+        self.integers = integers
         self.nodes: list[RawNode] = []
         self.uncovered: dict[str, None] = {}
         self.phase: Phase = "forward"
@@ -136,9 +141,10 @@ class Recorder(TorchDispatchMode):
         if self.recording:
             self.ledger.now = len(self.nodes)
         try:
-            result = _run(func, args, kwargs)
+            result = _kept(func, args, kwargs) if self.integers else None
+            result = _run(func, args, kwargs) if result is None else result
         except DynamicOutputShapeException:
-            raise ModelError(
+            raise DataDependentError(
                 f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
                 "fixed shapes"
             ) from None
@@ -157,7 +163,7 @@ class Recorder(TorchDispatchMode):
             return _run(func, args, kwargs)
         if self.phase == "optimizer":
             return 1.0
-        raise ModelError(
+        raise DataDependentError(
             f"{self._where()} reads a value from a tensor ({func}): "
             "a trace has no values, pass it as a Python number or give the layer a form without"
         )
@@ -256,9 +262,30 @@ def _known(values: Iterable[Any]) -> bool:
     return bool(tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
 
 
+def _kept(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Integers that follow from numbers alone, with their values; None for all else."""
+    if func not in _FACTORIES or any(True for _ in _tensors((*args, *kwargs.values()))):
+        return None
+    with unset_fake_temporarily():
+        made: torch.Tensor = func(*args, **kwargs)
+    return made if not made.is_floating_point() else None
+
+
+def _places(indices: Iterable[Any]) -> list[Any]:
+    """Indices with masks whose values are known as the places that they choose, which has a shape."""
+    found: list[Any] = []
+    for index in indices:
+        masks = isinstance(index, torch.Tensor) and index.dtype == torch.bool and _known((index,))
+        with unset_fake_temporarily():
+            found.extend(index.nonzero(as_tuple=True) if masks else (index,))
+    return found
+
+
 def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Multi-tensor operators change no shapes, so their results need no computation; the CPU would split them up."""
     name = func.__name__
+    if func is aten.index.Tensor:
+        args = (args[0], _places(args[1]))
     if _known((*args, *kwargs.values())):
         with unset_fake_temporarily():
             return func(*args, **kwargs)
