@@ -210,6 +210,7 @@ class Predictor:
             inputs: example inputs of a module, named or positional; values do not matter, shapes do.
             options: of ``Request.of``: ``mode`` (``inference``, or ``training``: forward, backward and, if chosen, the
                 optimizer), ``batch`` (samples a step), ``seq_len`` (tokens a sample; default is the model's own),
+                ``image_size``, ``frames``, ``seconds``, ``given`` (other extents of inputs, see ``Extents``),
                 ``dtype`` (of weights and activations; default what the model's file states, else float32),
                 ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``), ``attention`` (``eager``, ``sdpa``, ``flash``),
                 ``launch`` (``eager``, ``compiled`` by ``torch.compile``, or that as a CUDA ``graph``);
@@ -584,9 +585,7 @@ def _workload(model: Any, asked: Request, setting: Setting, inputs: Any = None) 
     """The step on one device, with the zeros and the optimizer that are asked for."""
     from neusight.workloads import load_workload
 
-    workload = load_workload(
-        model, asked, inputs=inputs, allow_fallback=setting.allow_fallback, cache=setting.cache
-    )
+    workload = load_workload(model, asked, inputs=inputs, allow_fallback=setting.allow_fallback, cache=setting.cache)
     if (zeros := setting.sparsity) is not None:
         workload = sparsify(workload, zeros.profile if isinstance(zeros, _ByContent) else as_profile(zeros))
     if setting.fused_optimizer:

@@ -1,4 +1,4 @@
-"""Which class of transformers a configuration stands for: as it says, else by the tasks that its type has classes for."""
+"""Which class of transformers a configuration stands for: as it says, else by the tasks that its type has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ _BERT_HEADS = {"training": "BertForPreTraining", "inference": "BertForSequenceCl
 """BERT is trained with its pre-training heads and used as a classifier."""
 
 _TASKS = (
-    *("CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CTC", "RNNT", "TDT"),
+    *(
+        "CAUSAL_LM",
+        "MASKED_LM",
+        "IMAGE_CLASSIFICATION",
+        "SEQ_TO_SEQ_CAUSAL_LM",
+        "SPEECH_SEQ_2_SEQ",
+        "CTC",
+        "RNNT",
+        "TDT",
+    ),
     *("TEXT_TO_SPECTROGRAM", "TEXT_TO_WAVEFORM", "AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION", "OBJECT_DETECTION"),
     *("UNIVERSAL_SEGMENTATION", "INSTANCE_SEGMENTATION", "SEMANTIC_SEGMENTATION", "IMAGE_SEGMENTATION"),
     *("DEPTH_ESTIMATION", "ZERO_SHOT_OBJECT_DETECTION", "ZERO_SHOT_IMAGE_CLASSIFICATION", "KEYPOINT_DETECTION"),

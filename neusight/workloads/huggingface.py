@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, NeusightError, nearest, reason
-from neusight.requests import Request
+from neusight.requests import Extents, Request
 from neusight.workloads.catalogue import ready_types
-from neusight.workloads.inputs import Fed, fed
 from neusight.workloads.heads import model_class
+from neusight.workloads.inputs import Fed, fed
 from neusight.workloads.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -83,6 +83,20 @@ def feedings(config: dict[str, Any], request: Request) -> Fed:
         return Fed((input_specs(config, request.batch, request.seq_len, request.attention),), request.seq_len)
     parsed = _parse(config)
     return fed(model_class(config, parsed, request.mode), parsed, request)
+
+
+def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
+    """The configuration with the image size and frames that were asked for: learnt positions are as many as patches."""
+    asked = {"image_size": extents.image_size, "num_frames": extents.frames}
+    changes = {key: value for key, value in asked.items() if value is not None}
+    if not changes:
+        return config
+    parsed = _parse(config)
+    vision = getattr(parsed, "vision_config", None)
+    inner = {key: value for key, value in changes.items() if hasattr(vision, key)}
+    outer = {key: value for key, value in changes.items() if hasattr(parsed, key)}
+    nested = {"vision_config": {**(config.get("vision_config") or {}), **inner}} if inner else {}
+    return {**config, **outer, **nested}
 
 
 def _parse(config: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from neusight.workloads.workload import Workload, renamed
 if TYPE_CHECKING:
     import torch
 
+
 def load_workload(
     model: Any,
     request: Request | None = None,
@@ -83,9 +84,7 @@ def _seq_len(source: WorkloadSource, seq_len: int | None) -> int | None:
             raise ModelError(f"{source.name} reads images, which have no sequence: leave out --seq-len")
         return None
     if seq_len is None:
-        if limit and source.takes_seq_len:
-            return min(limit, LARGEST_DEFAULT_SEQ_LEN)
-        return DEFAULT_SEQ_LEN if source.ready_type else None
+        return min(limit or DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN) if source.ready_type else None
     if limit is not None and seq_len > limit:
         raise ModelError(f"sequence length {seq_len} is longer than {source.name} allows: at most {limit}")
     return seq_len
@@ -134,9 +133,10 @@ def _first_that_runs(
     Raises:
         ModelError: it runs with none; what it says of the first. CoverageError: an operator has no rule.
     """
-    from neusight.workloads.huggingface import build_model, feedings
+    from neusight.workloads.huggingface import build_model, feedings, resized
 
     refused: ModelError | None = None
+    config = resized(config, request.extents)
     feeding = feedings(config, request)
     asked = replace(request, seq_len=feeding.seq_len)
     for inputs in feeding.ways:

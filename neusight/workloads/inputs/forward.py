@@ -13,7 +13,15 @@ from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.inputs.layouts import makers
 from neusight.workloads.inputs.sizes import Sizes
 
-_MODALITIES = ("input_ids", "pixel_values", "input_features", "input_values", "audio_mel", "past_values", "image_pixel_values")
+_MODALITIES = (
+    "input_ids",
+    "pixel_values",
+    "input_features",
+    "input_values",
+    "audio_mel",
+    "past_values",
+    "image_pixel_values",
+)
 """What a model of several kinds of input is given one of each of."""
 _COMPANIONS = {
     "pixel_values": (

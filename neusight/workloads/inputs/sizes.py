@@ -59,7 +59,11 @@ class Sizes:
     def edges(self) -> tuple[int, int]:
         """Height and width of an image [pixels]."""
         self.used.add("image_size")
-        size = self.extents.image_size or self.of("vision", "image_size", "input_size", "img_size", "max_img_size") or IMAGE_SIZE
+        size = (
+            self.extents.image_size
+            or self.of("vision", "image_size", "input_size", "img_size", "max_img_size")
+            or IMAGE_SIZE
+        )
         if isinstance(size, dict):
             size = [size.get("height", IMAGE_SIZE), size.get("width", IMAGE_SIZE)]
         height, width = (size[0], size[-1]) if isinstance(size, list | tuple) else (size, size)
@@ -80,7 +84,9 @@ class Sizes:
     def frames(self) -> int:
         """Images of a clip."""
         self.used.add("frames")
-        return int(self.extents.frames or self.of("vision", "num_frames", "frames_per_clip", "max_num_frames") or FRAMES)
+        return int(
+            self.extents.frames or self.of("vision", "num_frames", "frames_per_clip", "max_num_frames") or FRAMES
+        )
 
     @property
     def seconds(self) -> float:
