@@ -71,15 +71,19 @@ def config_max_seq_len(config: dict[str, Any]) -> int | None:
 _RELATIVE_POSITIONS = frozenset({"t5", "mt5", "umt5", "longt5", "switch_transformers"})
 
 
-@cache
-def ready_types() -> frozenset[str]:
-    """The model types of the ready workloads, whose inputs are known without asking transformers."""
-    return frozenset(_config(name)["model_type"] for name in _entries())
-
-
 def is_image_config(config: dict[str, Any]) -> bool:
     """Whether the model reads images: these state the size of an image or of its channels."""
     return "image_size" in config or "num_channels" in config
+
+
+def is_ready_type(config: dict[str, Any]) -> bool:
+    """Whether ready workloads have this type, if not these sizes: what it is fed is known without its class."""
+    return (config["model_type"], is_image_config(config)) in _ready_types()
+
+
+@cache
+def _ready_types() -> frozenset[tuple[str, bool]]:
+    return frozenset((_config(name)["model_type"], is_image_config(_config(name))) for name in _entries())
 
 
 def _normal(name: str) -> str:

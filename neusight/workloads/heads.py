@@ -74,7 +74,7 @@ def _tasks(parsed: Any) -> tuple[str, ...]:
     if getattr(parsed, "is_encoder_decoder", False):
         return ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", *_IMAGES_AND_TEXT, *_TASKS)
     if any(hasattr(parsed, part) for part in ("vision_config", "audio_config")):
-        return (*_IMAGES_AND_TEXT, *_TASKS)
+        return (*_IMAGES_AND_TEXT, "ZERO_SHOT_IMAGE_CLASSIFICATION", *_TASKS)
     return (*_TASKS, *_IMAGES_AND_TEXT)
 
 

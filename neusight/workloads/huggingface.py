@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, NeusightError, nearest, reason
 from neusight.requests import Extents, Request
-from neusight.workloads.catalogue import ready_types
+from neusight.workloads.catalogue import is_ready_type
 from neusight.workloads.heads import model_class
 from neusight.workloads.inputs import Fed, fed
 from neusight.workloads.tensors import TensorSpec
@@ -78,8 +79,12 @@ def feedings(config: dict[str, Any], request: Request) -> Fed:
     Raises:
         ModelError: as ``build_model``, or it needs an input that nobody knows how to make.
     """
-    plain = not request.extents.given and config["model_type"] in ready_types()
-    if plain:
+    from neusight.workloads import vision
+
+    other = replace(request.extents, image_size=None) != Extents()
+    if other and config["model_type"] in vision.ARCHITECTURES:
+        raise ModelError(f"{config['model_type']} reads images alone: leave out --frames, --seconds and --input")
+    if not other and is_ready_type(config):
         return Fed((input_specs(config, request.batch, request.seq_len, request.attention),), request.seq_len)
     parsed = _parse(config)
     return fed(model_class(config, parsed, request.mode), parsed, request)
@@ -87,10 +92,14 @@ def feedings(config: dict[str, Any], request: Request) -> Fed:
 
 def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
     """The configuration with the image size and frames that were asked for: learnt positions are as many as patches."""
+    from neusight.workloads import vision
+
     asked = {"image_size": extents.image_size, "num_frames": extents.frames}
     changes = {key: value for key, value in asked.items() if value is not None}
     if not changes:
         return config
+    if config["model_type"] in vision.ARCHITECTURES:
+        return config | changes
     parsed = _parse(config)
     vision = getattr(parsed, "vision_config", None)
     inner = {key: value for key, value in changes.items() if hasattr(vision, key)}

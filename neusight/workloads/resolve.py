@@ -22,8 +22,8 @@ from neusight.workloads.catalogue import (
     catalogue_config,
     config_max_seq_len,
     is_image_config,
+    is_ready_type,
     list_workloads,
-    ready_types,
 )
 from neusight.workloads.config_file import dtype_of, quantization_of, read_config
 
@@ -61,7 +61,7 @@ class WorkloadSource:
     @property
     def ready_type(self) -> bool:
         """Whether the model is of a type that ready workloads have, if not of their sizes."""
-        return self.config is not None and self.config["model_type"] in ready_types()
+        return self.config is not None and is_ready_type(self.config)
 
 
 def resolve(model: Any, inputs: Any = None) -> WorkloadSource:

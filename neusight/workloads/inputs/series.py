@@ -18,7 +18,8 @@ def past(sizes: Sizes) -> Ways:
     """Shape (batch, time, channels), or (batch, time) of single series."""
     channels = sizes.of("whole", "num_input_channels", "input_size") or 1
     several, single = floats(sizes.batch, _context(sizes), channels), floats(sizes.batch, _context(sizes))
-    return (single, several) if channels == 1 else (several, single)
+    stated = sizes.of("whole", "num_input_channels") is not None
+    return (several, single) if stated or channels > 1 else (single, several)
 
 
 @layout("past_observed_mask")

@@ -50,6 +50,8 @@ _FACTORIES = {
     *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default),
     *(aten.ones.default, aten.empty.memory_format),
 }
+_FEW = 64
+"""Elements of a mask over the images of a batch; masks over tokens have more."""
 _READS_VALUES = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default}
 
 
@@ -272,12 +274,21 @@ def _kept(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Ten
 
 
 def _places(indices: Iterable[Any]) -> list[Any]:
-    """Indices with masks whose values are known as the places that they choose, which has a shape."""
+    """Masks as the places that they choose, which have a shape: those of known values, and those over few images, all
+    of which are there.
+    """
     found: list[Any] = []
     for index in indices:
-        masks = isinstance(index, torch.Tensor) and index.dtype == torch.bool and _known((index,))
-        with unset_fake_temporarily():
-            found.extend(index.nonzero(as_tuple=True) if masks else (index,))
+        if not isinstance(index, torch.Tensor) or index.dtype != torch.bool:
+            found.append(index)
+        elif _known((index,)):
+            with unset_fake_temporarily():
+                found.extend(index.nonzero(as_tuple=True))
+        elif index.numel() <= _FEW:
+            with unset_fake_temporarily():
+                found.extend(torch.ones(index.shape).nonzero(as_tuple=True))
+        else:
+            found.append(index)
     return found
 
 
