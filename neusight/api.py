@@ -69,6 +69,7 @@ class Setting:
         simulate: on such a device, run its scheduler instead of the tile model that has learned from it.
         compression: on such a device, zeros don't travel to and from DRAM.
         fused_optimizer: the optimizer updates all parameters in one pass, as ``fused=True`` and Apex do.
+        cache: read and write the user's cache of traces.
         plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch``.
         shards: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
             ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
@@ -81,6 +82,7 @@ class Setting:
     simulate: bool = False
     compression: bool = False
     fused_optimizer: bool = False
+    cache: bool = True
     plan: Plan | None = None
     shards: Mapping[str, str] | None = None
 
@@ -209,6 +211,7 @@ class Predictor:
             inputs: example inputs of a module, named or positional; values do not matter, shapes do.
             options: of ``Request.of``: ``mode`` (``inference``, or ``training``: forward, backward and, if chosen, the
                 optimizer), ``batch`` (samples a step), ``seq_len`` (tokens a sample; default is the model's own),
+                ``image_size``, ``frames``, ``seconds``, ``given`` (other extents of inputs, see ``Extents``),
                 ``dtype`` (of weights and activations; default what the model's file states, else float32),
                 ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``), ``attention`` (``eager``, ``sdpa``, ``flash``),
                 ``launch`` (``eager``, ``compiled`` by ``torch.compile``, or that as a CUDA ``graph``);
@@ -264,6 +267,7 @@ class Predictor:
             allow_fallback=setting.allow_fallback,
             sparsity=None if zeros is None else _ByContent(zeros),  # type: ignore[arg-type]
             fused_optimizer=setting.fused_optimizer,
+            cache=setting.cache,
         )
         return self._programs(str(model), _version(model), asked, remembered)
 
@@ -587,7 +591,7 @@ def _workload(model: Any, asked: Request, setting: Setting, inputs: Any = None) 
     """The step on one device, with the zeros and the optimizer that are asked for."""
     from neusight.workloads import load_workload
 
-    workload = load_workload(model, asked, inputs=inputs, allow_fallback=setting.allow_fallback)
+    workload = load_workload(model, asked, inputs=inputs, allow_fallback=setting.allow_fallback, cache=setting.cache)
     if (zeros := setting.sparsity) is not None:
         workload = sparsify(workload, zeros.profile if isinstance(zeros, _ByContent) else as_profile(zeros))
     if setting.fused_optimizer:

@@ -14,6 +14,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 """Dtypes that whole models are estimated in; single kernels have more."""
 OPTIMIZERS = ("none", "sgd", "adam", "adamw")
 ATTENTIONS = ("eager", "sdpa", "flash")
+_LONGEST_S = 86_400
 LAUNCHES = ("eager", "compiled", "graph")
 
 
@@ -44,6 +45,31 @@ class Engine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Extents:
+    """What a person may say of inputs beside batch and sequence length; None takes the model's own.
+
+    ``image_size`` is the edge of a square image [pixels], ``frames`` the images of a clip, ``seconds`` the length of a
+    sound, ``given`` inputs written out as ``name=shape:dtype``.
+    """
+
+    image_size: int | None = None
+    frames: int | None = None
+    seconds: float | None = None
+    given: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "given", tuple(self.given))
+        if self.seconds is not None and not 0 < self.seconds <= _LONGEST_S:
+            raise ModelError(f"{self.seconds:g} seconds of sound: give a number above 0, and at most {_LONGEST_S:,}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was asked for, by name; nothing where the model's own is taken."""
+        stated = {"image_size": self.image_size, "frames": self.frames, "seconds": self.seconds}
+        known = {name: value for name, value in stated.items() if value is not None}
+        return known | ({"given": list(self.given)} if self.given else {})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One step of a model: everything that decides which kernels run, and nothing of the device.
 
@@ -58,6 +84,7 @@ class Request:
     precision: Precision = field(default_factory=Precision)
     optimizer: str = "none"
     engine: Engine = field(default_factory=Engine)
+    extents: Extents = field(default_factory=Extents)
 
     @classmethod
     def of(
@@ -76,7 +103,7 @@ class Request:
             dtype: of weights and activations, by any of its names.
             attention: ``eager``, ``sdpa`` or ``flash``.
             launch: ``eager``, ``compiled`` or ``graph``, see ``Engine``.
-            fields: ``mode``, ``batch``, ``seq_len`` and ``optimizer``.
+            fields: ``mode``, ``batch``, ``seq_len``, ``optimizer``, and those of ``Extents``.
 
         Raises:
             ModelError: an unknown option, a batch or length below 1, an optimizer without training.
@@ -88,8 +115,10 @@ class Request:
         _known("launch", launch, LAUNCHES)
         _known("mode", fields.get("mode", "inference"), MODES)
         _known("optimizer", fields.get("optimizer", "none"), OPTIMIZERS)
-        asked = cls(model=model, precision=precision, engine=Engine.torch(attention, launch), **fields)
-        for what, value in (("batch", asked.batch), ("sequence length", asked.seq_len)):
+        told = {f: fields.pop(f) for f in Extents.__dataclass_fields__ if f in fields}
+        extents = Extents(**told)
+        asked = cls(model=model, precision=precision, engine=Engine.torch(attention, launch), extents=extents, **fields)
+        for what, value in _counts(asked):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")
         if asked.optimizer != "none" and asked.mode == "inference":
@@ -120,12 +149,23 @@ class Request:
             "dtype": self.dtype,
             "optimizer": self.optimizer,
             "attention": self.attention,
+            **self.extents.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Request:
         """Read what ``to_dict`` wrote."""
         return cls.of(**data)
+
+
+def _counts(asked: Request) -> tuple[tuple[str, int | None], ...]:
+    extents = asked.extents
+    return (
+        ("batch", asked.batch),
+        ("sequence length", asked.seq_len),
+        ("image size", extents.image_size),
+        ("frames", extents.frames),
+    )
 
 
 def _known(what: str, value: Any, known: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from neusight.cli import architectures
 from neusight.cli.options import (
     Attention,
     Batch,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 devices = typer.Typer(no_args_is_help=True, help="The accelerators that the catalogue holds.")
 workloads = typer.Typer(no_args_is_help=True, help="The models that are ready to predict.")
+workloads.command("check")(architectures.check)
 models = typer.Typer(no_args_is_help=True, help="Trained tile models: what they learned from, and how good they are.")
 
 

@@ -58,6 +58,17 @@ Batch = Annotated[int, typer.Option("--batch", "-b", max=_MOST, help="Samples a 
 SeqLen = Annotated[
     int | None, typer.Option("--seq-len", "-s", max=_MOST, help="Tokens a sample; default: the model's own.")
 ]
+ImageSize = Annotated[
+    int | None, typer.Option("--image-size", max=_MOST, help="Edge of an image in pixels; default: the model's own.")
+]
+Frames = Annotated[int | None, typer.Option(max=_MOST, help="Images of a clip; default: the model's own.")]
+Seconds = Annotated[float | None, typer.Option(help="Length of a sound; default: the model's own, else 10.")]
+GivenInputs = Annotated[
+    list[str],
+    typer.Option(
+        "--input", metavar="NAME=SHAPE:DTYPE", help="One input written out: `pixel_values=1x3x448x448`. Repeatable."
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything that is drawn at random.")]
 Dtype = Annotated[
     str, typer.Option(help="Of weights and activations; bf16, fp16, … too. Default: a config.json's, else float32.")

@@ -12,11 +12,15 @@ from neusight.cli.options import (
     Calibrations,
     Dtype,
     Format,
+    Frames,
+    GivenInputs,
     Gpus,
+    ImageSize,
     Mode,
     Model,
     Optimizer,
     Overrides,
+    Seconds,
     SeqLen,
     Sparsity,
     TileModels,
@@ -46,6 +50,10 @@ def predict(
     mode: Mode = "inference",
     batch: Batch = 1,
     seq_len: SeqLen = None,
+    image_size: ImageSize = None,
+    frames: Frames = None,
+    seconds: Seconds = None,
+    given: GivenInputs = [],  # noqa: B006
     dtype: Dtype = "",
     optimizer: Optimizer = "none",
     attention: Attention = "eager",
@@ -106,6 +114,8 @@ def predict(
 
     - `neusight predict vgg16 --gpu a100-sxm-40gb,tensordash --mode training --sparsity activations=0.6,gradients=0.5`
 
+    - `neusight predict ./whisper/config.json --gpu l4 --seconds 30 --input decoder_input_ids=1x64:int64`
+
     - `neusight predict gpt2-large --gpu a100 --compile`
 
     - `neusight predict gpt2-large --gpu a100 --mode training --optimizer adam --tp 4 --batch 8`
@@ -148,6 +158,7 @@ def predict(
                 optimizer=optimizer, fused_optimizer=fused_optimizer, plan=plan, shards=_fields(shards) or None,
                 attention=attention, launch=launch, overrides=overrides, allow_fallback=allow_fallback,
                 sparsity=sparsity or None, simulate=simulate, compression=compression,
+                image_size=image_size, frames=frames, seconds=seconds, given=tuple(given),
             )
             for name in gpus
         ]  # fmt: skip

@@ -55,6 +55,8 @@ def _headline(e: Estimate) -> None:
     optimizer = f", {e.optimizer}" if e.optimizer != "none" else ""
     gpu = e.gpu if e.devices == 1 else f"{e.devices} {e.gpu}"
     line(f"{e.model} on {gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{optimizer}")
+    for text in _wrapped("  fed         ", e.inputs):
+        line(text)
     low_s, high_s = e.interval
     line(f"  latency     {milliseconds(e.latency_s)}  (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})")
     doubts = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_DOUBT), reverse=True)
@@ -66,6 +68,12 @@ def _headline(e: Estimate) -> None:
     if e.energy_j:
         parts = ", ".join(f"{name} {joules:.3g}" for name, joules in e.energy_j.items())
         line(f"  energy      {sum(e.energy_j.values()):.3g} J ({parts})")
+
+
+def _wrapped(title: str, words: Sequence[str]) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(" ".join(words), 80, initial_indent=title, subsequent_indent=" " * len(title)) if words else []
 
 
 def _phases(e: Estimate) -> None:

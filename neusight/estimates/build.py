@@ -39,6 +39,7 @@ def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) 
         memory=MemoryEstimate.of(timeline.program.memory, device.usable_bytes),
         provenance=provenance,
         uncovered=workload.uncovered,
+        inputs=workload.inputs,
         usd_per_hour=device.price_usd_per_hour,
     )
     return warnings_of(estimate, workload.warnings)

@@ -59,6 +59,7 @@ class Estimate:
     provenance: Provenance
     uncovered: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
     usd_per_hour: float | None = None
     devices: int = 1
 
@@ -222,6 +223,7 @@ class Estimate:
             memory=max(self.memory, other.memory, key=lambda m: m.peak_bytes / m.capacity_bytes),
             provenance=self.provenance.merged(other.provenance),
             uncovered=union(self.uncovered, other.uncovered),
+            inputs=union(self.inputs, other.inputs),
             warnings=union(self.warnings, other.warnings),
             usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,
         )

@@ -19,6 +19,7 @@ def report(estimate: Estimate) -> dict[str, Any]:
         "mode": estimate.mode,
         "batch": estimate.batch,
         "seq_len": estimate.seq_len,
+        "inputs": list(estimate.inputs),
         "dtype": estimate.dtype,
         "optimizer": estimate.optimizer,
         "attention": estimate.attention,

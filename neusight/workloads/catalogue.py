@@ -76,6 +76,16 @@ def is_image_config(config: dict[str, Any]) -> bool:
     return "image_size" in config or "num_channels" in config
 
 
+def is_ready_type(config: dict[str, Any]) -> bool:
+    """Whether ready workloads have this type, if not these sizes: what it is fed is known without its class."""
+    return (config["model_type"], is_image_config(config)) in _ready_types()
+
+
+@cache
+def _ready_types() -> frozenset[tuple[str, bool]]:
+    return frozenset((_config(name)["model_type"], is_image_config(_config(name))) for name in _entries())
+
+
 def _normal(name: str) -> str:
     return name.strip().rsplit("/", 1)[-1].lower().replace("_", "-")
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, NeusightError, nearest, reason
+from neusight.requests import Extents, Request
+from neusight.workloads.catalogue import is_ready_type
+from neusight.workloads.heads import model_class
+from neusight.workloads.inputs import Fed, fed
 from neusight.workloads.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import torch
-
-_BERT_HEADS = {"training": "BertForPreTraining", "inference": "BertForSequenceClassification"}
-"""BERT is trained with its pre-training heads and used as a classifier."""
 
 _NOT_A_MODEL_OPTION = ("model_type", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache")
 
@@ -34,7 +36,7 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
     if own := vision.ARCHITECTURES.get(config["model_type"]):
         return _constructed(config["model_type"], lambda: own(config))
     parsed = _parse(config)
-    kind = _model_class(config, parsed, mode)
+    kind = model_class(config, parsed, mode)
     implementation = "eager" if attention == "eager" or not _has_attention(config) else "sdpa"
     if implementation == "sdpa" and not getattr(kind, "_supports_sdpa", False):
         raise ModelError(f"{kind.__name__} has no fused attention in transformers: use --attention eager")
@@ -71,6 +73,41 @@ def input_specs(config: dict[str, Any], batch: int, seq_len: int | None, attenti
     return {"input_ids": tokens}
 
 
+def feedings(config: dict[str, Any], request: Request) -> Fed:
+    """How the module of a configuration can be fed: ready models as they ship, others as their class wants it.
+
+    Raises:
+        ModelError: as ``build_model``, or it needs an input that nobody knows how to make.
+    """
+    from neusight.workloads import vision
+
+    other = replace(request.extents, image_size=None) != Extents()
+    if other and config["model_type"] in vision.ARCHITECTURES:
+        raise ModelError(f"{config['model_type']} reads images alone: leave out --frames, --seconds and --input")
+    if not other and is_ready_type(config):
+        return Fed((input_specs(config, request.batch, request.seq_len, request.attention),), request.seq_len)
+    parsed = _parse(config)
+    return fed(model_class(config, parsed, request.mode), parsed, request)
+
+
+def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
+    """The configuration with the image size and frames that were asked for: learnt positions are as many as patches."""
+    from neusight.workloads import vision
+
+    asked = {"image_size": extents.image_size, "num_frames": extents.frames}
+    changes = {key: value for key, value in asked.items() if value is not None}
+    if not changes:
+        return config
+    if config["model_type"] in vision.ARCHITECTURES:
+        return config | changes
+    parsed = _parse(config)
+    vision = getattr(parsed, "vision_config", None)
+    inner = {key: value for key, value in changes.items() if hasattr(vision, key)}
+    outer = {key: value for key, value in changes.items() if hasattr(parsed, key)}
+    nested = {"vision_config": {**(config.get("vision_config") or {}), **inner}} if inner else {}
+    return {**config, **outer, **nested}
+
+
 def _parse(config: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig
 
@@ -81,11 +118,19 @@ def _parse(config: dict[str, Any]) -> Any:
     options = {key: value for key, value in config.items() if key not in _NOT_A_MODEL_OPTION}
     try:
         with _quiet():
-            return AutoConfig.for_model(kind, use_cache=False, **options)
+            return _with_token_ids(AutoConfig.for_model(kind, use_cache=False, **options))
     except Exception as error:
         raise ModelError(
             f"cannot read the configuration of '{kind}': {reason(error)}; correct what it names"
         ) from error
+
+
+def _with_token_ids(parsed: Any) -> Any:
+    """With some id for the places of images and sounds in a text: which one changes no operator, none is an error."""
+    for name in ("image_token_id", "audio_token_id", "video_token_id", "image_token_index", "audio_token_index"):
+        if getattr(parsed, name, 0) is None:
+            setattr(parsed, name, 0)
+    return parsed
 
 
 @contextmanager
@@ -99,35 +144,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
-
-
-def _model_class(config: dict[str, Any], parsed: Any, mode: str) -> Any:
-    """The class with the right head: by rule for BERT, else as the configuration says, else by what the type has."""
-    import transformers
-
-    kind = config["model_type"]
-    if kind == "bert":
-        return getattr(transformers, _BERT_HEADS[mode])
-    for name in config.get("architectures") or ():
-        if (found := getattr(transformers, name, None)) is not None:
-            return found
-    return _class_by_type(parsed, kind)
-
-
-def _class_by_type(parsed: Any, kind: str) -> Any:
-    from transformers.models.auto import modeling_auto as auto
-
-    mappings = [auto.MODEL_FOR_CAUSAL_LM_MAPPING, auto.MODEL_FOR_MASKED_LM_MAPPING]
-    mappings.append(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING)
-    if parsed.is_encoder_decoder:
-        mappings = [auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING]
-    for mapping in mappings:
-        if type(parsed) in mapping:
-            return mapping[type(parsed)]
-    raise ModelError(
-        f"model_type '{kind}' has no language-model or image-classification head: name a class in 'architectures', "
-        "or pass package.module:function"
-    )
 
 
 def _has_attention(config: dict[str, Any]) -> bool:

@@ -7,18 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError
-from neusight.requests import Request
+from neusight.requests import Extents, Request
 from neusight.workloads.cache import read_trace, trace_key, write_trace
+from neusight.workloads.inputs import told
+from neusight.workloads.inputs.sizes import DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN
 from neusight.workloads.resolve import WorkloadSource, resolve
 from neusight.workloads.workload import Workload, renamed
 
 if TYPE_CHECKING:
     import torch
-
-DEFAULT_SEQ_LEN = 512
-"""Tokens a sample where a model sets no limit to them."""
-LARGEST_DEFAULT_SEQ_LEN = 2048
-"""Tokens a sample, unless asked for more, where a model's limit is larger."""
 
 
 def load_workload(
@@ -80,14 +77,14 @@ def _settled(source: WorkloadSource, request: Request) -> Request:
 
 
 def _seq_len(source: WorkloadSource, seq_len: int | None) -> int | None:
+    """The length that is asked for or the model's own; None where only its class can tell, or it has none."""
     limit = source.max_seq_len
-    if not source.takes_seq_len:
+    if source.ready_type and not source.takes_seq_len:
         if seq_len is not None:
             raise ModelError(f"{source.name} reads images, which have no sequence: leave out --seq-len")
         return None
     if seq_len is None:
-        default = min(limit, LARGEST_DEFAULT_SEQ_LEN) if limit else DEFAULT_SEQ_LEN
-        return default if source.config else None
+        return min(limit or DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN) if source.ready_type else None
     if limit is not None and seq_len > limit:
         raise ModelError(f"sequence length {seq_len} is longer than {source.name} allows: at most {limit}")
     return seq_len
@@ -96,10 +93,15 @@ def _seq_len(source: WorkloadSource, seq_len: int | None) -> int | None:
 def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
     if source.catalogue is None:
         return None
+    from neusight.workloads.huggingface import input_specs
     from neusight.workloads.shipped import shipped_workload
 
     found = shipped_workload(source.catalogue)
-    return found.evaluate(request) if found else None
+    step = found.evaluate(request) if found and request.extents == Extents() else None
+    if step is None or source.config is None:
+        return None
+    specs = input_specs(source.config, request.batch, request.seq_len, request.attention)
+    return replace(step, inputs=told(specs, request.dtype))
 
 
 def trace_source(
@@ -108,18 +110,49 @@ def trace_source(
     """Trace now; arguments are those of ``load_workload``, resolved and checked."""
     from neusight.workloads.trace.tracing import trace
 
-    model, inputs, asked = _built(source, request)
-    return trace(model, inputs, asked, loss=loss, time_loss=False, allow_fallback=allow_fallback)
+    def traced(model: Any, inputs: Any, asked: Request) -> Workload:
+        how: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
+        try:
+            workload = trace(model, inputs, asked, **how)
+            decided = bool(workload.warnings)
+        except ModelError:
+            decided = True
+        if decided:  # by values, of which small integers can keep theirs
+            workload = trace(model, inputs, asked, integers=True, **how)
+        return replace(workload, inputs=told(inputs, asked.dtype))
+
+    if source.config is not None:
+        return _first_that_runs(source.config, request, traced)
+    if request.extents != Extents():
+        raise ModelError(f"the inputs of {source.name} are its own: leave out --image-size, --frames and --input")
+    return traced(*_built(source, request))
+
+
+def _first_that_runs(
+    config: dict[str, Any], request: Request, traced: Callable[[Any, Any, Request], Workload]
+) -> Workload:
+    """The trace of the first way to feed a model that it runs with.
+
+    Raises:
+        ModelError: it runs with none; what it says of the first. CoverageError: an operator has no rule.
+    """
+    from neusight.workloads.huggingface import build_model, feedings, resized
+
+    refused: ModelError | None = None
+    config = resized(config, request.extents)
+    feeding = feedings(config, request)
+    asked = replace(request, seq_len=feeding.seq_len)
+    for inputs in feeding.ways:
+        try:
+            return traced(lambda: build_model(config, request.mode, request.attention), inputs, asked)
+        except ModelError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]:
-    """What ``trace`` takes: a module or its builder, inputs, and the request as the inputs have it."""
-    if source.config is not None:
-        from neusight.workloads.huggingface import build_model, input_specs
-
-        config = source.config
-        specs = input_specs(config, request.batch, request.seq_len, request.attention)
-        return lambda: build_model(config, request.mode, request.attention), specs, request
+    """What ``trace`` takes: a module, inputs, and the request as the inputs have it."""
     if source.function is None:
         return source.module, source.inputs, replace(request, batch=_batch_of(source.inputs, request))
     from neusight.workloads.resolve import call_function

@@ -22,6 +22,7 @@ from neusight.workloads.catalogue import (
     catalogue_config,
     config_max_seq_len,
     is_image_config,
+    is_ready_type,
     list_workloads,
 )
 from neusight.workloads.config_file import dtype_of, quantization_of, read_config
@@ -56,6 +57,11 @@ class WorkloadSource:
     def takes_seq_len(self) -> bool:
         """Whether a sequence length means anything; of a function or a module nobody knows."""
         return self.config is None or not is_image_config(self.config)
+
+    @property
+    def ready_type(self) -> bool:
+        """Whether the model is of a type that ready workloads have, if not of their sizes."""
+        return self.config is not None and is_ready_type(self.config)
 
 
 def resolve(model: Any, inputs: Any = None) -> WorkloadSource:

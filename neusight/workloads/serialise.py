@@ -79,6 +79,7 @@ def workload_of(content: Mapping[str, Any], request: Request, values: Mapping[st
             parameters=number(content["parameters"]),
             uncovered=tuple(content["uncovered"]),
             warnings=tuple(content["warnings"]),
+            inputs=tuple(content.get("inputs", ())),
             tensors=tuple(_tensor(row, shapes, layers, number, request.dtype) for row in content["tensors"]),
             nodes=tuple(_node(row, operators, kernels, layers, number) for row in content["nodes"]),
         )
@@ -88,7 +89,8 @@ def workload_of(content: Mapping[str, Any], request: Request, values: Mapping[st
 
 def to_json(workload: Workload) -> str:
     """One line of JSON."""
-    content = {"version": VERSION, "request": workload.request.to_dict(), **shared(content_of(workload))}
+    head = {"version": VERSION, "request": workload.request.to_dict(), "inputs": list(workload.inputs)}
+    content = {**head, **shared(content_of(workload))}
     return json.dumps(content, separators=(",", ":"))
 
 

@@ -63,6 +63,21 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """A small integer tensor whose values decide shapes, such as the rows and columns of patches."""
+
+    values: Any
+    dtype: str = "int64"
+    shape: tuple[int, ...] = ()
+    """Where all values are alike, ``values`` is the one."""
+
+    @classmethod
+    def ones(cls, *shape: int, dtype: str = "int64") -> Known:
+        """A mask that hides nothing."""
+        return cls(1, dtype, tuple(shape))
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One dispatched operator: ``name`` without namespace ``aten``, ``overload``, arguments and results.
 

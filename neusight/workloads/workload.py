@@ -155,7 +155,8 @@ class MemoryProfile:
 class Workload:
     """One step. ``nodes`` in the order of their first copies; ``parameters`` counts the model's.
 
-    ``uncovered`` names operators without a rule that the caller allowed to be replaced by an analytic fallback.
+    ``uncovered`` names operators without a rule that the caller allowed to be replaced by an analytic fallback;
+    ``inputs`` says what the model was fed, as ``name=shape:dtype`` each.
     """
 
     request: Request
@@ -164,6 +165,7 @@ class Workload:
     parameters: int
     uncovered: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    inputs: tuple[str, ...] = ()
 
     @property
     def length(self) -> int:

@@ -107,7 +107,7 @@ def test_numbers_that_no_model_has(config):
 def test_what_transformers_refuses_is_told_with_its_reason(config):
     wrong = {
         "model_type 'gpt22' .*did you mean .*gpt2": {"model_type": "gpt22"},
-        "no language-model or image-classification head": {"model_type": "encodec", "n_embd": None, "n_head": None},
+        "sam_mask_decoder. has no class of its own": {"model_type": "sam_mask_decoder", "n_embd": None, "n_head": None},
         "GPT2LMHeadModel cannot be built.*poetry": {"activation_function": "poetry"},
         "stages of a vgg lists the channels": {"model_type": "vgg", "stages": [[64, "x"]], "image_size": 224},
         "multiple of the number of attention heads": {

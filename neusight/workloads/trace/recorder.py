@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import CoverageError, ModelError
@@ -29,6 +29,12 @@ _IN_PART = {
     *("index_add", "index_add_", "index_copy_"),
 }
 """Operators that touch as many elements of their first argument as the others or the result have."""
+_FACTORIES = {
+    *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default),
+    *(aten.ones.default, aten.empty.memory_format),
+}
+_FEW = 64
+"""Elements of a mask over the images of a batch; masks over tokens have more."""
 _READS_VALUES = {
     *(aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default, aten.allclose.default),
 }
@@ -90,10 +96,11 @@ class Recorder(TorchDispatchMode):
     The operators of the backward pass get the layer of the forward operator whose autograd node runs them.
     """
 
-    def __init__(self, ledger: Ledger, *, allow_fallback: bool) -> None:
+    def __init__(self, ledger: Ledger, *, allow_fallback: bool, integers: bool = False) -> None:
         super().__init__()
         self.ledger = ledger
         self.allow_fallback = allow_fallback
+        self.integers = integers
         self.nodes: list[RawNode] = []
         self.uncovered: dict[str, None] = {}
         self.assumed: dict[str, None] = {}
@@ -117,7 +124,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _READS_VALUES:
-            return self._value(func, args)
+            return self._value(func, args, kwargs)
         if func is _DEVICE:
             return func(*args, **kwargs)
         if self.recording:
@@ -134,6 +141,9 @@ class Recorder(TorchDispatchMode):
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What an operator returns; where its shape depends on data, the largest that it can be."""
+        kept = _kept(func, args, kwargs) if self.integers else None
+        if kept is not None:
+            return kept
         try:
             return _run(func, args, kwargs)
         except DynamicOutputShapeException:
@@ -145,8 +155,10 @@ class Recorder(TorchDispatchMode):
         self._assume(f"{self._where()} calls {_plain(func)}, whose result depends on data: taken as large as it can be")
         return assumed.RESULTS[func](*args, **kwargs)
 
-    def _value(self, func: Any, args: tuple[Any, ...]) -> Any:
+    def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fake tensors have no values. Optimizers read their step counters, which are one after the first step."""
+        if _known(args):
+            return _run(func, args, kwargs)
         if self.phase == "optimizer":
             return 1.0
         if not any(isinstance(a, FakeTensor) for a in args):
@@ -252,6 +264,40 @@ def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: lis
     return Call(name, overload, description.of(args), described, tuple(spec_of(t) for t in outputs))
 
 
+def _known(values: Iterable[Any]) -> bool:
+    """Whether all tensors among these have values, as few small inputs do that decide shapes."""
+    tensors = list(_tensors(values))
+    return bool(tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
+
+
+def _kept(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Integers that follow from numbers alone, with their values; None for all else."""
+    if func not in _FACTORIES or any(True for _ in _tensors((*args, *kwargs.values()))):
+        return None
+    with unset_fake_temporarily():
+        made: torch.Tensor = func(*args, **kwargs)
+    return made if not made.is_floating_point() else None
+
+
+def _places(indices: Iterable[Any]) -> list[Any]:
+    """Masks as the places that they choose, which have a shape: those of known values, and those over few images, all
+    of which are there.
+    """
+    found: list[Any] = []
+    for index in indices:
+        if not isinstance(index, torch.Tensor) or index.dtype != torch.bool:
+            found.append(index)
+        elif _known((index,)):
+            with unset_fake_temporarily():
+                found.extend(index.nonzero(as_tuple=True))
+        elif index.numel() <= _FEW:
+            with unset_fake_temporarily():
+                found.extend(torch.ones(index.shape).nonzero(as_tuple=True))
+        else:
+            found.append(index)
+    return found
+
+
 def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Multi-tensor operators change no shapes, so their results need no computation; the CPU would split them up.
     Recurrent layers of cuDNN have no form on the CPU.
@@ -259,6 +305,11 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     name = func.__name__
     if name.startswith("_cudnn_rnn"):
         return recurrent.gradients(*args) if "backward" in name else recurrent.results(*args)
+    if func is aten.index.Tensor:
+        args = (args[0], _places(args[1]))
+    if _known((*args, *kwargs.values())):
+        with unset_fake_temporarily():
+            return func(*args, **kwargs)
     if not name.startswith(("_foreach_", "_fused_")) or name.startswith("_foreach_norm"):
         return func(*args, **kwargs)
     if func._schema.is_mutable:  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, NeusightError
 from neusight.requests import Request
-from neusight.workloads.tensors import TensorSpec
+from neusight.workloads.tensors import Known, TensorSpec
 from neusight.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def trace(
     loss: Callable[[Any], torch.Tensor] | None = None,
     time_loss: bool = True,
     allow_fallback: bool = False,
+    integers: bool = False,
 ) -> Workload:
     """Run one step on fake tensors and record what a GPU would run.
 
@@ -51,6 +52,8 @@ def trace(
         time_loss: whether the forward kernels of the loss are part of the workload (phase forward, layer ``loss``).
             Without them, the backward pass still begins with its gradient.
         allow_fallback: replace operators without a rule by one pass over their tensors, listed in ``uncovered``.
+        integers: keep the values of integers that follow from numbers and from inputs with values, for models whose
+            shapes depend on them.
 
     Raises:
         CoverageError: an operator has no rule, and ``allow_fallback`` is False.
@@ -62,10 +65,10 @@ def trace(
     from neusight.workloads.trace.memory import Ledger
     from neusight.workloads.trace.recorder import Recorder
 
-    recorder = Recorder(Ledger(), allow_fallback=allow_fallback)
+    recorder = Recorder(Ledger(), allow_fallback=allow_fallback, integers=integers)
     with explained(request.model, "trace"), _environment(request.attention, request.mode):
         module = _fake_module(model, request.dtype)
-        given = _fake_inputs(inputs, request.dtype)
+        given = _fake_inputs(inputs, request.dtype, integers)
         parameters = sum(p.numel() for p in module.parameters())
         how = _How(request.mode, (request.optimizer, optimizer_form), loss, time_loss)
         _step(recorder, module, given, how)
@@ -142,17 +145,27 @@ def _fake_module(model: Any, dtype: str) -> torch.nn.Module:
     return module
 
 
-def _fake_inputs(inputs: Inputs, dtype: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and named arguments with fake tensors in place of specs and tensors."""
+def _fake_inputs(inputs: Inputs, dtype: str, integers: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments with fake tensors in place of specs and tensors; integers may be zeros."""
     import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     def fake(value: Any) -> Any:
         if isinstance(value, TensorSpec):
             floating, own = value.floating, getattr(torch, value.dtype)
+        elif isinstance(value, Known):
+            with unset_fake_temporarily():
+                own = getattr(torch, value.dtype)
+                if value.shape:
+                    return torch.full(value.shape, value.values, dtype=own)
+                return torch.tensor(value.values, dtype=own)
         elif isinstance(value, torch.Tensor):
             floating, own = value.is_floating_point(), value.dtype
         else:
             return value
+        if integers and not floating:
+            with unset_fake_temporarily():
+                return torch.zeros(value.shape, dtype=own)
         return torch.empty(value.shape, dtype=getattr(torch, dtype) if floating else own)
 
     if isinstance(inputs, Mapping):

@@ -6,6 +6,7 @@ is packed; then they run without a mask. Sparse layers run every expert on a pad
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,6 +66,8 @@ def settle_routers(module: torch.nn.Module) -> None:
 
 _SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
 _MASKS = "transformers.masking_utils"
+_UNCHECKED = "TRANSFORMERS_DISABLE_TORCH_CHECK"
+"""Set, models do not compare how many places for images a text has with how many images there are."""
 _PATCHES: tuple[tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
     (_MASKS, "is_tracing", _never),
     (_MASKS, "find_packed_sequence_indices", _nothing),
@@ -85,6 +88,8 @@ def _owner(path: str) -> Any:
 def unpadded_batches() -> Iterator[None]:
     """Answer the questions of Hugging Face models inside; other modules are not touched."""
     saved = []
+    checked = os.environ.get(_UNCHECKED)
+    os.environ[_UNCHECKED] = "1"
     for path, name, replacement in _PATCHES:
         owner = _owner(path)
         if owner is not None and hasattr(owner, name):
@@ -96,3 +101,7 @@ def unpadded_batches() -> Iterator[None]:
     finally:
         for owner, name, original in saved:
             setattr(owner, name, original)
+        if checked is None:
+            del os.environ[_UNCHECKED]
+        else:
+            os.environ[_UNCHECKED] = checked

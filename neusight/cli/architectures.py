@@ -1,0 +1,77 @@
+"""``neusight workloads check``: how many architectures of a library get an estimate, and what the others lack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from neusight.cli.options import Format, Mode, Seed, named_gpu
+
+if TYPE_CHECKING:
+    from neusight.evaluation.architectures import Answer
+
+
+def check(
+    library: Annotated[Literal["transformers"], typer.Argument(help="Whose model types.")] = "transformers",
+    limit: Annotated[int | None, typer.Option(min=1, help="So many of them at random; default: all.")] = None,
+    seed: Seed = 0,
+    mode: Mode = "inference",
+    gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="What they are estimated on.")] = "l4",
+    form: Format = "human",
+) -> None:
+    """Estimate every architecture with its default configuration two layers deep, and list what is missing.
+
+    No operator is replaced by a fallback, and none may take longer than 20 seconds.
+
+    Examples:
+
+    - `neusight workloads check transformers --limit 40 --seed 1`
+
+    - `neusight workloads check transformers --mode training --format json > coverage.json`
+    """
+    from neusight.api import Predictor
+    from neusight.cli.output import Output, progress
+    from neusight.evaluation.architectures import check as checked
+    from neusight.evaluation.architectures import drawn, grouped
+
+    kinds = drawn(limit, seed)
+    with progress("estimating") as advance:
+        answers = checked(Predictor.load(), kinds, named_gpu(gpu), mode, advance)
+    rows = [asdict(answer) for answer in answers]
+    found = sum(answer.latency_s is not None for answer in answers)
+    data: dict[str, Any] = {"mode": mode, "gpu": gpu, "answered": found, "of": len(rows)}
+    data |= {"reasons": grouped(answers), "architectures": rows}
+    Output(form).data(data, rows, lambda: _human(answers, data))
+
+
+def _human(answers: Sequence[Answer], data: dict[str, Any]) -> None:
+    from neusight.cli.output import Column, line, table
+    from neusight.units import milliseconds
+
+    columns = (
+        Column("architecture"),
+        Column("layers"),
+        Column("latency", right=True),
+        Column("took", right=True),
+        Column("fed, or what is missing", wrap=True),
+    )
+    table(
+        columns,
+        (
+            (
+                each.kind,
+                each.layers,
+                "-" if each.latency_s is None else milliseconds(each.latency_s),
+                f"{each.seconds:.1f} s",
+                each.group or " ".join(each.inputs),
+            )
+            for each in answers
+        ),
+    )
+    share = data["answered"] / data["of"] if data["of"] else 0.0
+    line(f"{data['answered']} of {data['of']} architectures answered in {data['mode']} ({share:.0%})")
+    for group in data["reasons"]:
+        line(f"  {group['count']:3} {group['reason']}: {', '.join(group['architectures'])}")

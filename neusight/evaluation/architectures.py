@@ -1,0 +1,161 @@
+"""How many of the architectures that transformers knows get an estimate, and what the others lack."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from neusight.api import Predictor
+from neusight.errors import CoverageError, ModelError, NeusightError
+from neusight.workloads.shallow import architectures, default_config, shallow_config
+
+LIMIT_S = 20.0
+"""An architecture that takes longer than this counts as missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One architecture: ``latency_s`` of its step or None, then with the reason in ``missing`` and its ``group``.
+
+    ``layers`` says how deep it was: ``two``, or ``default`` where two cannot be built. ``seconds`` is what answering
+    took; ``inputs`` what the model was fed.
+    """
+
+    kind: str
+    latency_s: float | None = None
+    layers: str = "two"
+    inputs: tuple[str, ...] = ()
+    seconds: float = 0.0
+    missing: str = ""
+    group: str = ""
+
+
+def drawn(limit: int | None, seed: int) -> list[str]:
+    """Names of architectures: all, or as many as ``limit`` at random, in the order of the names."""
+    known = architectures()
+    if limit is None or limit >= len(known):
+        return known
+    return sorted(random.Random(seed).sample(known, limit))
+
+
+def check(
+    predictor: Predictor,
+    kinds: Sequence[str],
+    gpu: str,
+    mode: str = "inference",
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Answer]:
+    """Estimate one step of each architecture, two layers deep, without any fallback.
+
+    Args:
+        predictor: what answers.
+        kinds: model types of transformers.
+        gpu: id of the catalogue.
+        mode: ``inference`` or ``training``.
+        progress: called with (done, of) after each.
+    """
+    found = []
+    for done, kind in enumerate(kinds, start=1):
+        found.append(_timed(predictor, kind, gpu, mode))
+        if progress:
+            progress(done, len(kinds))
+    return found
+
+
+def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Reasons why answers are missing, the most frequent first, each with its architectures."""
+    groups: dict[str, list[str]] = {}
+    for answer in answers:
+        if answer.missing:
+            groups.setdefault(answer.group, []).append(answer.kind)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [{"reason": reason, "count": len(kinds), "architectures": kinds} for reason, kinds in ordered]
+
+
+def _timed(predictor: Predictor, kind: str, gpu: str, mode: str) -> Answer:
+    start = monotonic()
+    try:
+        with _within(LIMIT_S):
+            found = _estimated(predictor, kind, gpu, mode)
+    except NeusightError as error:
+        found = {"missing": str(error), "group": _group(error)}
+    return Answer(kind=kind, seconds=monotonic() - start, **found)
+
+
+def _estimated(predictor: Predictor, kind: str, gpu: str, mode: str) -> dict[str, Any]:
+    """Two layers deep; as deep as the default where other keys of a configuration name layers beyond the second."""
+    try:
+        return _answered(predictor, shallow_config(kind), gpu, mode)
+    except ModelError as shallow:
+        if isinstance(shallow, TooLongError):
+            raise
+        try:
+            return _answered(predictor, default_config(kind), gpu, mode) | {"layers": "default"}
+        except (CoverageError, TooLongError):
+            raise
+        except ModelError:
+            raise shallow from None
+
+
+def _answered(predictor: Predictor, config: dict[str, Any], gpu: str, mode: str) -> dict[str, Any]:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / config["model_type"] / "config.json"
+        file.parent.mkdir()
+        file.write_text(json.dumps(config), encoding="utf-8")
+        found = predictor.estimate(file, gpu, mode=mode, cache=False)
+    return {"latency_s": found.latency_s, "inputs": found.inputs}
+
+
+class TooLongError(ModelError):
+    """An architecture that takes longer than its limit."""
+
+
+@contextmanager
+def _within(limit_s: float) -> Iterator[None]:
+    """End what runs inside after so long, where the system has alarms, and only in the main thread."""
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise TooLongError(f"no answer within {limit_s:.0f} s: give fewer layers or smaller inputs")
+
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+_GROUPS = (
+    (r"operator '(aten\.)?([\w.:]+)' has no kernel rule", "no rule for {1}"),
+    (r"shape depends on data", "shapes that depend on data"),
+    (r"reads a value from a tensor", "values that a trace does not have"),
+    (r"needs '(\w+)'", "no way to make input {0}"),
+    (r"pip install|requires the (\w+) library|torchvision|timm", "a library that is not installed"),
+    (r"no answer within", "too slow"),
+    (r"cannot be built from|default configuration|cannot read the configuration", "cannot be built from its default"),
+    (r"no class of its own", "no class of its own"),
+    (r"cannot trace", "does not run with these inputs"),
+)
+
+
+def _group(error: NeusightError) -> str:
+    text = str(error)
+    for pattern, name in _GROUPS:
+        if match := re.search(pattern, text):
+            return name.format(*(match.groups() or ("",)))
+    return type(error).__name__

@@ -1,0 +1,6 @@
+"""What a model's ``forward`` is fed: names from its signature, shapes from its configuration and what was asked for."""
+
+from neusight.workloads.inputs.forward import Fed, fed
+from neusight.workloads.inputs.given import told
+
+__all__ = ["Fed", "fed", "told"]

@@ -1,0 +1,121 @@
+"""Which inputs a ``forward`` is given: those that it cannot do without, and the main ones of what it can read."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any
+
+from neusight.errors import ModelError
+from neusight.requests import Request
+from neusight.workloads.inputs.given import given_inputs
+from neusight.workloads.inputs.layouts import makers
+from neusight.workloads.inputs.sizes import Sizes
+
+_MODALITIES = (
+    "input_ids",
+    "pixel_values",
+    "input_features",
+    "input_values",
+    "audio_mel",
+    "past_values",
+    "image_pixel_values",
+)
+"""What a model of several kinds of input is given one of each of."""
+_COMPANIONS = {
+    "pixel_values": (
+        *("image_grid_thw", "grid_thw", "spatial_shapes", "image_sizes", "pixel_position_ids", "image_position_ids"),
+        *("aspect_ratio_ids", "aspect_ratio_mask", "pixel_attention_mask", "input_points", "input_labels"),
+    ),
+    "input_ids": ("bbox", "xpath_tags_seq", "xpath_subs_seq", "visual_feats", "visual_pos"),
+    "past_values": (
+        *("past_time_features", "past_observed_mask", "future_values", "future_time_features"),
+        *("static_categorical_features", "static_real_features"),
+    ),
+    "image_grid_thw": ("position_ids",),
+    "states": ("actions", "rewards", "returns_to_go", "timesteps"),
+    "input_features": ("feature_attention_mask", "input_features_mask"),
+}
+"""What comes with an input where a ``forward`` takes it."""
+_EXTENTS = ("image_size", "frames", "seconds")
+_SEES = ("vision_config", "backbone_config", "image_size", "patch_size", "num_channels")
+"""Keys of models that read images."""
+_ALTERNATIVES = 8
+"""Ways of feeding a model that are tried at most."""
+
+
+@dataclass(frozen=True)
+class Fed:
+    """Ways to feed a model, the likeliest first, and the tokens a sample that they have; None where they have none."""
+
+    ways: tuple[dict[str, Any], ...]
+    seq_len: int | None
+
+
+def fed(kind: Any, config: Any, request: Request) -> Fed:
+    """How a model can be fed.
+
+    Args:
+        kind: its class.
+        config: as transformers has parsed it.
+        request: batch, sequence length and other extents that were asked for.
+
+    Raises:
+        ModelError: it needs an input that nobody knows how to make, or an extent was asked for that it does not have.
+    """
+    parameters = [name for name in inspect.signature(kind.forward).parameters if name != "self"]
+    sizes = Sizes(
+        config=config,
+        parameters=frozenset(parameters),
+        batch=request.batch,
+        tokens=request.seq_len,
+        extents=request.extents,
+    )
+    given = given_inputs(request.extents.given, parameters)
+    ways = [_ways(name, sizes, kind.__name__) for name in wanted(kind, config) if name not in given]
+    _refuse_unused(kind.__name__, sizes)
+    chosen = islice(product(*ways), _ALTERNATIVES)
+    found = tuple({name: way for name, way in each if way is not None} | given for each in chosen)
+    return Fed(found, sizes.seq_len if "seq_len" in sizes.used else None)
+
+
+def _ways(name: str, sizes: Sizes, model: str) -> list[tuple[str, Any]]:
+    maker = makers().get(name)
+    if maker is None:
+        raise ModelError(
+            f"{model} needs '{name}', which does not follow from its configuration: give it with "
+            f"--input {name}=SHAPE:DTYPE"
+        )
+    return [(name, way) for way in maker(sizes)]
+
+
+def _refuse_unused(model: str, sizes: Sizes) -> None:
+    """An extent that no input has is a mistake of the person who asked for it."""
+    asked = {"seq_len": sizes.tokens, **{name: getattr(sizes.extents, name) for name in _EXTENTS}}
+    for name, value in asked.items():
+        if value is not None and name not in sizes.used:
+            option = f"--{name.replace('_', '-')}"
+            raise ModelError(f"no input of {model} depends on {option}: leave it out, or write inputs with --input")
+
+
+def wanted(kind: Any, config: Any) -> list[str]:
+    """Names of the inputs that a class is given, the main one first."""
+    parameters = {n: p for n, p in inspect.signature(kind.forward).parameters.items() if n != "self"}
+    main = getattr(kind, "main_input_name", None) or "input_ids"
+    names = [main] if isinstance(main, str) else list(main)
+    names += [n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    names += [name for name in _MODALITIES if _reads(name, names, config)]
+    if getattr(config, "is_encoder_decoder", False) or "decoder" in kind.__name__.lower():
+        names.append("decoder_input_ids")
+    names += [other for name in names for other in _COMPANIONS.get(name, ())]
+    return [name for name in dict.fromkeys(names) if name in parameters]
+
+
+def _reads(name: str, names: list[str], config: Any) -> bool:
+    """Whether a model of several kinds of input has this one beside its main one."""
+    if name in ("pixel_values", "image_pixel_values"):
+        return any(hasattr(config, part) for part in _SEES) or "input_ids" not in names
+    if name in ("input_features", "input_values", "audio_mel"):
+        return hasattr(config, "audio_config")
+    return name == "input_ids" and any(hasattr(config, part) for part in ("text_config", "decoder"))

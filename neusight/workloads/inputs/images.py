@@ -1,0 +1,166 @@
+"""Images and clips: whole, in tiles, or cut into patches with the grid that they came from."""
+
+from __future__ import annotations
+
+from neusight.workloads.inputs.layouts import Ways, floats, integers, layout
+from neusight.workloads.inputs.sizes import Sizes
+from neusight.workloads.tensors import Known, TensorSpec
+
+
+@layout("pixel_values", "image", "images", "image_pixel_values")
+def pixels(sizes: Sizes) -> Ways:
+    """Shape (batch, channels, height, width); or patches, or tiles of images, or frames of a clip."""
+    batch, channels = sizes.batch, sizes.channels
+    height, width = sizes.edges
+    if "image_grid_thw" in sizes.parameters or "grid_thw" in sizes.parameters:
+        return (flat_patches(sizes),)
+    if {"spatial_shapes", "pixel_position_ids", "image_position_ids"} & sizes.parameters:
+        return _patches(sizes)
+    whole = floats(batch, channels, height, width)
+    clip = floats(batch, sizes.frames, channels, height, width) if _takes_clips(sizes) else None
+    tiles = floats(batch, 1, channels, height, width)
+    if "aspect_ratio_ids" in sizes.parameters:
+        return (floats(batch, 1, sizes.of("vision", "max_num_tiles") or 1, channels, height, width),)
+    ways = (clip, whole, tiles) if clip else (whole, tiles)
+    return tuple(reversed(ways)) if "image_sizes" in sizes.parameters and not clip else ways
+
+
+def _takes_clips(sizes: Sizes) -> bool:
+    return sizes.of("vision", "num_frames", "frames_per_clip", "tubelet_size") is not None
+
+
+def _grid(sizes: Sizes) -> tuple[int, int, int]:
+    """Rows and columns of patches, multiples of what is merged; and patches along time."""
+    merge = sizes.of("vision", "spatial_merge_size", "merge_size", "downsample_factor") or 1
+    step = sizes.patch * (merge if isinstance(merge, int) else merge[-1])
+    height, width = (max(edge // step, 1) * step // sizes.patch for edge in sizes.edges)
+    return 1, height, width
+
+
+def flat_patches(sizes: Sizes) -> TensorSpec:
+    """Patches of all images in a row, shape (patches, channels x time x patch²)."""
+    _, height, width = _grid(sizes)
+    depth = sizes.of("vision", "temporal_patch_size") or 1
+    return floats(sizes.batch * height * width, sizes.channels * depth * sizes.patch**2)
+
+
+def _patches(sizes: Sizes) -> Ways:
+    """Shape (batch, patches, channels x patch²)."""
+    _, height, width = _grid(sizes)
+    return (floats(sizes.batch, height * width, sizes.channels * sizes.patch**2),)
+
+
+@layout("image_grid_thw", "grid_thw")
+def grid(sizes: Sizes) -> Ways:
+    """Patches of each image along time, height and width, shape (images, 3)."""
+    return (Known([list(_grid(sizes))] * sizes.batch),)
+
+
+@layout("spatial_shapes", "image_grid_hws")
+def shapes(sizes: Sizes) -> Ways:
+    """Patches of each image along height and width, shape (images, 2)."""
+    return (Known([list(_grid(sizes)[1:])] * sizes.batch),)
+
+
+@layout("image_sizes", "original_sizes")
+def original(sizes: Sizes) -> Ways:
+    """Height and width of each image before it was cut [pixels], shape (images, 2)."""
+    return (Known([list(sizes.edges)] * sizes.batch),)
+
+
+@layout("pixel_position_ids", "image_position_ids")
+def positions(sizes: Sizes) -> Ways:
+    """Column and row of each patch, shape (batch, patches, 2)."""
+    _, height, width = _grid(sizes)
+    places = [[x, y] for y in range(height) for x in range(width)]
+    return (Known([places] * sizes.batch),)
+
+
+@layout("pixel_attention_mask")
+def pixel_mask(sizes: Sizes) -> Ways:
+    """Which patches there are, shape (batch, patches), of ones; or which pixels."""
+    if "spatial_shapes" in sizes.parameters:
+        _, height, width = _grid(sizes)
+        return (Known.ones(sizes.batch, height * width, dtype="int32"),)
+    return None, Known.ones(sizes.batch, 1, *sizes.edges)
+
+
+@layout("pixel_mask")
+def image_mask(sizes: Sizes) -> Ways:
+    """Which pixels are no padding, shape (batch, height, width)."""
+    return (integers(sizes.batch, *sizes.edges),)
+
+
+@layout("pixel_values_videos", "video_values")
+def clips(sizes: Sizes) -> Ways:
+    """Shape (batch, frames, channels, height, width)."""
+    return (floats(sizes.batch, sizes.frames, sizes.channels, *sizes.edges),)
+
+
+@layout("flattened_patches")
+def flattened(sizes: Sizes) -> Ways:
+    """Patches with row and column before their pixels, shape (batch, patches, 2 + channels x patch²)."""
+    count = sizes.of("vision", "max_patches", "seq_len") or 2048
+    return (floats(sizes.batch, count, 2 + sizes.channels * sizes.patch**2),)
+
+
+@layout("aspect_ratio_ids")
+def aspect(sizes: Sizes) -> Ways:
+    """Which arrangement of tiles each image has, shape (batch, images)."""
+    return (integers(sizes.batch, 1),)
+
+
+@layout("aspect_ratio_mask")
+def tile_mask(sizes: Sizes) -> Ways:
+    """Which tiles each image has, shape (batch, images, tiles)."""
+    return (integers(sizes.batch, 1, sizes.of("vision", "max_num_tiles") or 1),)
+
+
+@layout("prompt_pixel_values", "prompt_masks")
+def prompts(sizes: Sizes) -> Ways:
+    """An example for segmentation in context, as large as the image."""
+    return (floats(sizes.batch, sizes.channels, *sizes.edges),)
+
+
+@layout("input_points")
+def points(sizes: Sizes) -> Ways:
+    """One point a mask that is asked for, shape (batch, masks, points, 2) [pixels]."""
+    return (floats(sizes.batch, 1, 1, 2),)
+
+
+@layout("input_labels")
+def labels(sizes: Sizes) -> Ways:
+    """Whether each point is inside, shape (batch, masks, points)."""
+    return (integers(sizes.batch, 1, 1),)
+
+
+@layout("task_inputs")
+def task(sizes: Sizes) -> Ways:
+    """Tokens of the task's name."""
+    return (integers(sizes.batch, sizes.of("text", "task_seq_len", "text_encoder_context_length") or 77),)
+
+
+@layout("prompt_depth")
+def depth(sizes: Sizes) -> Ways:
+    """A coarse map of depths; models run without one."""
+    return None, floats(sizes.batch, 1, *sizes.edges)
+
+
+@layout("bool_masked_pos")
+def masked(sizes: Sizes) -> Ways:
+    """Which patches of a clip are hidden, shape (batch, patches)."""
+    tube = sizes.of("vision", "tubelet_size") or 1
+    height, width = (edge // sizes.patch for edge in sizes.edges)
+    return (Known([[i % 2 for i in range(height * width * (sizes.frames // tube))]] * sizes.batch, "bool"),)
+
+
+@layout("visual_feats")
+def regions(sizes: Sizes) -> Ways:
+    """Features of what a detector found, shape (batch, regions, width); 36 regions as LXMERT has."""
+    return (floats(sizes.batch, 36, sizes.of("vision", "visual_feat_dim") or 2048),)
+
+
+@layout("visual_pos")
+def places(sizes: Sizes) -> Ways:
+    """Boxes of those regions, shape (batch, regions, 4)."""
+    return (floats(sizes.batch, 36, sizes.of("vision", "visual_pos_dim") or 4),)

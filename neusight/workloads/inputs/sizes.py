@@ -1,0 +1,128 @@
+"""How large inputs are: what was asked for, what a configuration states, and what is customary where neither says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from neusight.requests import Extents
+
+DEFAULT_SEQ_LEN = 512
+"""Tokens a sample where a model sets no limit to them."""
+LARGEST_DEFAULT_SEQ_LEN = 2048
+"""Tokens a sample, unless asked for more, where a model's limit is larger."""
+IMAGE_SIZE = 224
+"""Edge in pixels where a configuration states none: ImageNet's customary crop."""
+FRAMES = 16
+"""Images a clip where a configuration states none, as Kinetics models are customarily fed."""
+SECONDS = 10.0
+"""Sound a sample, in seconds, where a configuration sets no length."""
+SAMPLING_RATE = 16_000
+"""Samples a second where a configuration states none, as speech models are customarily fed."""
+FRAMES_PER_SECOND = 100
+"""Windows of a spectrogram a second: they are customarily 10 ms apart."""
+
+_PARTS = (
+    *("text_config", "decoder", "decoder_config", "generator", "backbone_config", "vision_config", "image_config"),
+    *("audio_config", "encoder_config", "encoder", "speech_config", "thinker_config"),
+)
+_LIMITS = (
+    *("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "seq_length"),
+    "max_sequence_length",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """A model's configuration together with what was asked for, which comes first.
+
+    ``used`` notes which of the extents any input has taken, so that one without a meaning can be refused.
+    """
+
+    config: Any
+    parameters: frozenset[str] = frozenset()
+    batch: int = 1
+    tokens: int | None = None
+    extents: Extents = field(default_factory=Extents)
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens a sample: asked for, else the model's limit or less."""
+        self.used.add("seq_len")
+        limit = self.of("text", *_LIMITS)
+        longest = min(limit, LARGEST_DEFAULT_SEQ_LEN) if isinstance(limit, int) and limit > 0 else DEFAULT_SEQ_LEN
+        return self.tokens or longest
+
+    @property
+    def edges(self) -> tuple[int, int]:
+        """Height and width of an image [pixels]."""
+        self.used.add("image_size")
+        size = (
+            self.extents.image_size
+            or self.of("vision", "image_size", "input_size", "img_size", "max_img_size")
+            or IMAGE_SIZE
+        )
+        if isinstance(size, dict):
+            size = [size.get("height", IMAGE_SIZE), size.get("width", IMAGE_SIZE)]
+        height, width = (size[0], size[-1]) if isinstance(size, list | tuple) else (size, size)
+        return int(height), int(width)
+
+    @property
+    def channels(self) -> int:
+        """Of an image."""
+        return int(self.of("vision", "num_channels", "in_channels", "in_chans", "num_image_channels") or 3)
+
+    @property
+    def patch(self) -> int:
+        """Edge of a patch [pixels]."""
+        size = self.of("vision", "patch_size", "encoder_stride") or 16
+        return int(size[-1]) if isinstance(size, list | tuple) else int(size)
+
+    @property
+    def frames(self) -> int:
+        """Images of a clip."""
+        self.used.add("frames")
+        return int(
+            self.extents.frames or self.of("vision", "num_frames", "frames_per_clip", "max_num_frames") or FRAMES
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Length of a sound."""
+        self.used.add("seconds")
+        return self.extents.seconds or SECONDS
+
+    @property
+    def samples(self) -> int:
+        """Of a wave."""
+        rate = self.of("audio", "sampling_rate", "sample_rate") or SAMPLING_RATE
+        return int(self.seconds * rate)
+
+    def of(self, kind: str, *names: str) -> Any:
+        """The first of these keys that is stated, in the part of that kind first, then in the whole, then anywhere."""
+        for part in _ordered(self.config, kind):
+            for name in names:
+                if (value := getattr(part, name, None)) is not None:
+                    return value
+        return None
+
+
+def _ordered(config: Any, kind: str) -> Iterator[Any]:
+    """The configuration's parts, those of a kind first, then the whole, then the rest."""
+    parts = list(_parts(config))
+    yield from (part for name, part in parts if name.startswith(kind))
+    if kind == "text":
+        yield from (part for name, part in parts if name.startswith(("decoder", "generator")))
+    yield config
+    if kind != "text":
+        yield from (part for _, part in parts)
+
+
+def _parts(config: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
+    for name in _PARTS:
+        part = getattr(config, name, None)
+        if part is not None and hasattr(part, "to_dict") and depth:
+            yield name, part
+            yield from _parts(part, depth - 1)

@@ -1,0 +1,56 @@
+"""Tokens: of one side or two, with the places of words on a page where a model reads documents."""
+
+from __future__ import annotations
+
+from neusight.workloads.inputs.layouts import Ways, integers, layout
+from neusight.workloads.inputs.sizes import Sizes
+
+
+@layout("input_ids", "classes_input_ids", "tasks_input_ids", "qformer_input_ids", "text_input_ids", "question_type_ids")
+def tokens(sizes: Sizes) -> Ways:
+    """Shape (batch, sequence); models of several codebooks have those last, or first."""
+    books = sizes.of("text", "num_codebooks", "num_channels_codebook", "num_vq") or 1
+    plain, stacked = integers(sizes.batch, sizes.seq_len), integers(sizes.batch, sizes.seq_len, books)
+    flat, first = integers(sizes.batch * books, sizes.seq_len), integers(sizes.batch, books, sizes.seq_len)
+    return (plain,) if books == 1 else (plain, stacked, flat, first)
+
+
+@layout("decoder_input_ids")
+def target(sizes: Sizes) -> Ways:
+    """As long as the source; with several codebooks a sample has one row each."""
+    books = sizes.of("decoder", "num_codebooks", "decoder_num_codebooks") or 1
+    plain = integers(sizes.batch, sizes.seq_len)
+    more = (integers(sizes.batch * books, sizes.seq_len), integers(sizes.batch, sizes.seq_len, books))
+    return (plain,) if books == 1 else (*more, plain)
+
+
+@layout("classes_attention_mask", "tasks_attention_mask", "marks")
+def mask(sizes: Sizes) -> Ways:
+    """Shape (batch, sequence), of ones."""
+    return (integers(sizes.batch, sizes.seq_len),)
+
+
+@layout("bbox")
+def boxes(sizes: Sizes) -> Ways:
+    """Corners of each token's box on its page, shape (batch, sequence, 4); BROS has eight numbers a box."""
+    return integers(sizes.batch, sizes.seq_len, 4), integers(sizes.batch, sizes.seq_len, 8)
+
+
+@layout("position_ids")
+def positions(sizes: Sizes) -> Ways:
+    """Places in time, height and width of each token, which follow from the grids of images, (3, batch, sequence)."""
+    if "image_grid_thw" not in sizes.parameters:
+        return (None,)
+    return integers(3, sizes.batch, sizes.seq_len), None
+
+
+@layout("classes_structure", "num_options")
+def classes(sizes: Sizes) -> Ways:
+    """Classes of each sample, shape (batch,)."""
+    return (integers(sizes.batch),)
+
+
+@layout("xpath_tags_seq", "xpath_subs_seq")
+def xpath(sizes: Sizes) -> Ways:
+    """Tags from the root of a page to a token, shape (batch, sequence, depth)."""
+    return (integers(sizes.batch, sizes.seq_len, sizes.of("text", "max_depth") or 50),)

@@ -1,0 +1,89 @@
+"""Architectures that transformers knows, each with its default configuration made two layers deep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from neusight.errors import ModelError, nearest, reason
+
+LAYERS = 2
+_COUNTS = frozenset(
+    (
+        *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "layers", "depth", "depths", "num_blocks"),
+        *("encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers", "decoder_num_layers"),
+        *("encoder_num_hidden_layers", "decoder_num_hidden_layers", "decoder_depth", "speech_encoder_layers"),
+        *("t2u_encoder_layers", "t2u_decoder_layers", "pred_num_hidden_layers", "num_mel_attn_blocks"),
+        *("l_layers", "x_layers", "r_layers", "num_spatial_layers", "num_temporal_layers", "resampler_depth"),
+        *("num_self_attends_per_block", "memory_attention_num_layers", "text_encoder_num_layers", "query_dec_layers"),
+        *("blocks_per_stage", "n_attn_blocks", "block_sizes", "num_block_repeats", "aligner_num_add_layers"),
+        *("num_global_layers", "num_attention_layers", "posterior_encoder_num_wavenet_layers"),
+    )
+)
+"""Keys that say how many equal blocks follow each other; of lists, one number a stage."""
+
+
+def architectures() -> list[str]:
+    """Model types with a class of their own in transformers, by name; parts that only others build are none."""
+    from transformers import CONFIG_MAPPING
+
+    return sorted(kind for kind in CONFIG_MAPPING if kind in _with_class())
+
+
+@cache
+def _with_class() -> frozenset[str]:
+    from transformers.models.auto import modeling_auto as auto
+
+    tables = [v for name, v in vars(auto).items() if name.startswith("MODEL_") and name.endswith("_MAPPING_NAMES")]
+    return frozenset(kind for table in tables for kind in table)
+
+
+def shallow_config(kind: str) -> dict[str, Any]:
+    """The contents of a ``config.json`` that states the type and as few layers as can be: all else is its default.
+
+    Args:
+        kind: a ``model_type``.
+
+    Raises:
+        ModelError: transformers knows no such type, or its default configuration cannot be made.
+    """
+    from transformers import CONFIG_MAPPING
+
+    try:
+        default = CONFIG_MAPPING[default_config(kind)["model_type"]]().to_dict()
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"the default configuration of '{kind}' cannot be made: {reason(error)}") from error
+    return {"model_type": kind, **_cut(default)}
+
+
+def default_config(kind: str) -> dict[str, Any]:
+    """The contents of a ``config.json`` that states the type alone, as deep as its default is.
+
+    Raises:
+        ModelError: transformers knows no such type.
+    """
+    from transformers import CONFIG_MAPPING
+
+    if kind not in CONFIG_MAPPING:
+        raise ModelError(f"model_type '{kind}' is not one that transformers knows{nearest(kind, CONFIG_MAPPING)}")
+    return {"model_type": kind}
+
+
+def _cut(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that count layers, cut; nested configurations with their type, so that transformers knows them."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in _COUNTS:
+            found[key] = _at_most(value)
+        elif isinstance(value, Mapping) and key.endswith("config") and (inner := _cut(value)):
+            found[key] = {"model_type": value["model_type"], **inner} if value.get("model_type") else inner
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _at_most(count: Any) -> Any:
+    if isinstance(count, list):
+        return [_at_most(each) for each in count]
+    return min(count, LAYERS) if isinstance(count, int) and not isinstance(count, bool) else None

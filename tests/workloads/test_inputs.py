@@ -1,0 +1,140 @@
+"""What models are fed follows from their class and configuration; a step then runs as many tokens, pixels and samples."""
+
+import json
+from math import prod
+
+import pytest
+
+from neusight.errors import ModelError
+from neusight.requests import Request
+from neusight.workloads import load_workload
+from neusight.workloads.huggingface import feedings
+from neusight.workloads.inputs import told
+from neusight.workloads.inputs.given import given_inputs
+from neusight.workloads.shallow import architectures, shallow_config
+from neusight.workloads.tensors import Known, TensorSpec
+
+FED = {
+    "vit": {"pixel_values": (2, 3, 224, 224)},
+    "videomae": {"pixel_values": (2, 16, 3, 224, 224)},
+    "whisper": {"input_features": (2, 80, 3000), "decoder_input_ids": (2, 448)},
+    "wav2vec2": {"input_values": (2, 160_000)},
+    "clip": {"input_ids": (2, 77), "pixel_values": (2, 3, 224, 224)},
+    "bart": {"input_ids": (2, 1024), "decoder_input_ids": (2, 1024)},
+    "sam": {"pixel_values": (2, 3, 1024, 1024), "input_points": (2, 1, 1, 2), "input_labels": (2, 1, 1)},
+    "patchtst": {"past_values": (2, 32, 1)},
+    "layoutlm": {"input_ids": (2, 512), "bbox": (2, 512, 4)},
+    "decision_transformer": {"states": (2, 341, 17), "actions": (2, 341, 4)},
+}
+
+
+def first(kind: str, **asked: object) -> dict[str, object]:
+    return feedings(shallow_config(kind), Request.of(kind, batch=2, **asked)).ways[0]
+
+
+def shapes(inputs: dict[str, object]) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in inputs.items() if isinstance(value, TensorSpec)}
+
+
+@pytest.mark.parametrize("kind", FED)
+def test_shapes_follow_from_the_default_configuration(kind):
+    assert shapes(first(kind)).items() >= FED[kind].items()
+
+
+def test_patches_are_as_many_as_their_grid_has():
+    inputs = first("qwen2_5_vl", image_size=280)
+    grid = inputs["image_grid_thw"]
+    assert isinstance(grid, Known) and len(grid.values) == 2
+    patches, width = inputs["pixel_values"].shape
+    assert patches == sum(prod(rows) for rows in grid.values)
+    # Channels, two frames as one, and patches of 14 x 14 pixels; the edge is 20 of them.
+    assert (grid.values[0], width) == ([1, 20, 20], 3 * 2 * 14 * 14)
+
+
+def test_what_was_asked_for_comes_before_the_configuration():
+    assert first("videomae", frames=8, image_size=112)["pixel_values"].shape == (2, 8, 3, 112, 112)
+    assert first("wav2vec2", seconds=2.5)["input_values"].shape == (2, 40_000)
+    assert first("whisper", seconds=7.0, seq_len=9)["input_features"].shape == (2, 80, 700)
+    given = first("vit", given=("pixel_values=5x3x32x64",))
+    assert given == {"pixel_values": TensorSpec((5, 3, 32, 64))}
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"seq_len": 7}, "no input of ViT.* depends on --seq-len"),
+        ({"frames": 7}, "no input of ViT.* depends on --frames"),
+        ({"seconds": 7.0}, "no input of ViT.* depends on --seconds"),
+        ({"given": ("pixels=1x3",)}, "takes no input 'pixels'.*did you mean pixel_values"),
+        ({"given": ("pixel_values=big",)}, "not NAME=SHAPE:DTYPE"),
+        ({"given": ("pixel_values=3:float3",)}, "unknown dtype 'float3'"),
+    ],
+)
+def test_an_extent_without_a_meaning_is_refused(asked, why):
+    with pytest.raises(ModelError, match=why):
+        first("vit", **asked)
+
+
+def test_an_input_that_nobody_can_make_is_named():
+    with pytest.raises(ModelError, match="needs 'inference_session'.*--input inference_session="):
+        first("sam3_tracker_video")
+
+
+def test_what_was_fed_can_be_given_again():
+    inputs = {"input_ids": TensorSpec((1, 8), "int64"), "pixel_values": TensorSpec((1, 3, 4, 4))}
+    texts = told(inputs, "bfloat16")
+    assert texts == ("input_ids=1x8:int64", "pixel_values=1x3x4x4:bfloat16")
+    again = given_inputs(texts, inputs)
+    assert [(name, spec.shape) for name, spec in again.items()] == [(n, s.shape) for n, s in inputs.items()]
+
+
+def test_layers_are_cut_in_every_part_of_a_model():
+    config = shallow_config("clip")
+    assert config["text_config"]["num_hidden_layers"] == config["vision_config"]["num_hidden_layers"] == 2
+    assert shallow_config("swin")["depths"] == [2, 2, 2, 2]
+    assert shallow_config("bart") == {"model_type": "bart", "encoder_layers": 2, "decoder_layers": 2} | {
+        key: 2 for key in shallow_config("bart").keys() & {"num_hidden_layers"}
+    }
+
+
+def test_parts_that_only_others_build_are_no_architectures():
+    known = architectures()
+    assert {"llama", "whisper", "clip", "sam", "autoformer"} <= set(known)
+    assert "sam_mask_decoder" not in known
+    assert known == sorted(set(known))
+
+
+@pytest.mark.parametrize(
+    "kind", ["convnext", "audio-spectrogram-transformer", "blip-2", "patchtst", "idefics3", "lilt"]
+)
+def test_a_step_runs_with_what_it_is_fed_and_says_so(kind, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(shallow_config(kind)))
+    step = load_workload(str(file), batch=1, cache=False)
+    assert step.launches and step.inputs
+    twice = load_workload(str(file), batch=2, cache=False)
+    assert [text.replace("=1x", "=2x") for text in step.inputs] == list(twice.inputs)
+
+
+def test_the_request_has_the_tokens_that_were_fed(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(shallow_config("clip")))
+    assert load_workload(str(file), cache=False).request.seq_len == 77
+    file.write_text(json.dumps(shallow_config("vit")))
+    assert load_workload(str(file), cache=False).request.seq_len is None
+
+
+def test_a_stored_step_keeps_what_was_fed(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEUSIGHT_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(shallow_config("vit")))
+    asked = {"image_size": 64, "batch": 3}
+    first_time = load_workload(str(file), **asked)
+    assert load_workload(str(file), **asked) == first_time
+    assert first_time.inputs == ("pixel_values=3x3x64x64:float32",)
+    assert load_workload(str(file), batch=3).inputs == ("pixel_values=3x3x224x224:float32",)
+
+
+def test_ready_workloads_say_what_they_were_fed():
+    assert load_workload("gpt2-large", batch=2, seq_len=64).inputs == ("input_ids=2x64:int64",)
+    assert load_workload("vgg16", batch=2).inputs == ("pixel_values=2x3x224x224:float32",)
