@@ -101,8 +101,8 @@ def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
     if config["model_type"] in vision.ARCHITECTURES:
         return config | changes
     parsed = _parse(config)
-    vision = getattr(parsed, "vision_config", None)
-    inner = {key: value for key, value in changes.items() if hasattr(vision, key)}
+    seeing = getattr(parsed, "vision_config", None)
+    inner = {key: value for key, value in changes.items() if hasattr(seeing, key)}
     outer = {key: value for key, value in changes.items() if hasattr(parsed, key)}
     nested = {"vision_config": {**(config.get("vision_config") or {}), **inner}} if inner else {}
     return {**config, **outer, **nested}

@@ -112,13 +112,7 @@ def trace_source(
 
     def traced(model: Any, inputs: Any, asked: Request) -> Workload:
         how: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
-        try:
-            workload = trace(model, inputs, asked, **how)
-            decided = bool(workload.warnings)
-        except ModelError:
-            decided = True
-        if decided:  # by values, of which small integers can keep theirs
-            workload = trace(model, inputs, asked, integers=True, **how)
+        workload = _as_values_decide(lambda integers: trace(model, inputs, asked, integers=integers, **how))
         return replace(workload, inputs=told(inputs, asked.dtype))
 
     if source.config is not None:
@@ -126,6 +120,24 @@ def trace_source(
     if request.extents != Extents():
         raise ModelError(f"the inputs of {source.name} are its own: leave out --image-size, --frames and --input")
     return traced(*_built(source, request))
+
+
+def _as_values_decide(traced: Callable[[bool], Workload]) -> Workload:
+    """A trace; where values decide, one in which small integers keep theirs, if that runs.
+
+    Raises:
+        ModelError: it runs neither way.
+    """
+    try:
+        workload = traced(False)
+    except ModelError:
+        return traced(True)
+    if not workload.warnings:
+        return workload
+    try:
+        return traced(True)
+    except ModelError:
+        return workload
 
 
 def _first_that_runs(

@@ -69,7 +69,8 @@ def test_a_file_built_now_equals_live_traces_at_fresh_points() -> None:
         file = ShippedWorkload(json.loads(json.dumps(content)))
         for point, step in product(points[name], steps):
             options = point | step
-            if file.evaluate(Request.of(name, **options)) != live(name, **options):
+            # What a step is fed is told by who loads it.
+            if file.evaluate(Request.of(name, **options)) != replace(live(name, **options), inputs=()):
                 wrong.append((name, options))
         assert file.evaluate(Request.of(name, **points[name][0], dtype="bfloat16")) is None
     assert wrong == []

@@ -141,9 +141,19 @@ class Recorder(TorchDispatchMode):
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What an operator returns; where its shape depends on data, the largest that it can be."""
-        kept = _kept(func, args, kwargs) if self.integers else None
-        if kept is not None:
-            return kept
+        if self.integers:
+            kept = _kept(func, args, kwargs)
+            if kept is not None:
+                return kept
+            if _known((*args, *kwargs.values())):
+                return _with_values(func, args, kwargs)
+        if func is aten.index.Tensor:
+            places = _places(args[1])
+            if len(places) != len(args[1]) or any(a is not b for a, b in zip(places, args[1], strict=True)):
+                self._assume(
+                    f"{self._where()} calls {_plain(func)}, whose result depends on data: taken as large as it can be"
+                )
+            args = (args[0], places)
         try:
             return _run(func, args, kwargs)
         except DynamicOutputShapeException:
@@ -157,8 +167,8 @@ class Recorder(TorchDispatchMode):
 
     def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fake tensors have no values. Optimizers read their step counters, which are one after the first step."""
-        if _known(args):
-            return _run(func, args, kwargs)
+        if self.integers and _known(args):
+            return _with_values(func, args, kwargs)
         if self.phase == "optimizer":
             return 1.0
         if not any(isinstance(a, FakeTensor) for a in args):
@@ -279,6 +289,12 @@ def _kept(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Ten
     return made if not made.is_floating_point() else None
 
 
+def _with_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run on tensors that have values."""
+    with unset_fake_temporarily():
+        return func(*args, **kwargs)
+
+
 def _places(indices: Iterable[Any]) -> list[Any]:
     """Masks as the places that they choose, which have a shape: those of known values, and those over few images, all
     of which are there.
@@ -305,11 +321,6 @@ def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     name = func.__name__
     if name.startswith("_cudnn_rnn"):
         return recurrent.gradients(*args) if "backward" in name else recurrent.results(*args)
-    if func is aten.index.Tensor:
-        args = (args[0], _places(args[1]))
-    if _known((*args, *kwargs.values())):
-        with unset_fake_temporarily():
-            return func(*args, **kwargs)
     if not name.startswith(("_foreach_", "_fused_")) or name.startswith("_foreach_norm"):
         return func(*args, **kwargs)
     if func._schema.is_mutable:  # type: ignore[attr-defined]
