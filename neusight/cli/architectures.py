@@ -34,12 +34,15 @@ def check(
     """
     from neusight.api import Predictor
     from neusight.cli.output import Output, progress
+    from neusight.devices import load_device
     from neusight.evaluation.architectures import check as checked
     from neusight.evaluation.architectures import drawn, grouped
 
+    device = named_gpu(gpu)
+    load_device(device)  # What is wrong with it is one line, not the reason of every architecture.
     kinds = drawn(limit, seed)
     with progress("estimating") as advance:
-        answers = checked(Predictor.load(), kinds, named_gpu(gpu), mode, advance)
+        answers = checked(Predictor.load(), kinds, device, mode, advance)
     rows = [asdict(answer) for answer in answers]
     found = sum(answer.latency_s is not None for answer in answers)
     data: dict[str, Any] = {"mode": mode, "gpu": gpu, "answered": found, "of": len(rows)}

@@ -19,7 +19,7 @@ arithmetic, as TensorRT-LLM's plugin has it; ``sq`` is SmoothQuant."""
 MAY_BE_ZERO = (
     *("padding", "window", "largest", "read_bytes", "write_bytes", "flops"),
     *("kv_len", "prefix_len", "v_dim", "value_dim", "selected", "top_k"),
-    "per_node",
+    *("per_node", "output_height", "output_width"),
 )
 """Whole numbers of a row that are no extent."""
 

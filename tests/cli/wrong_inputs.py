@@ -326,6 +326,8 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "models show": [("", words("gemm")), *common],
         "workloads list": [("--format!", form)],
         "workloads show": [("", model), *step, ("--format", form)],
+        "workloads check": [("", word("transformers")), ("--limit!", Kind(fixed(1), m.count_text)), ("--seed", seed),
+                            ("--mode!", word("inference")), ("--gpu!", Kind(fixed("l4"), m.gpu)), ("--format", form)],
         "experiments list": [("--format!", form)],
         "experiments run": [("", words("ablation")), ("--jobs", count), ("--format", form)],
         "experiments report": [("", plan)],

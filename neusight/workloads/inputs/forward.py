@@ -10,7 +10,7 @@ from typing import Any
 from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
-from neusight.workloads.inputs.layouts import makers
+from neusight.workloads.inputs.makers import makers
 from neusight.workloads.inputs.sizes import Sizes
 
 _MODALITIES = (

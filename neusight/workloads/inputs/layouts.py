@@ -5,7 +5,7 @@ What is right is what the model runs with: the ways of a name are tried in order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -16,25 +16,17 @@ Ways = Sequence[Any]
 """Alternatives for one input: a ``TensorSpec``, ``Known`` values, or anything that is passed on."""
 
 
-_MAKERS: dict[str, Callable[[Sizes], Ways]] = {}
+MAKERS: dict[str, Callable[[Sizes], Ways]] = {}
 
 
 def layout(*names: str) -> Callable[[Callable[[Sizes], Ways]], Callable[[Sizes], Ways]]:
     """Register what makes the inputs of these names."""
 
     def entered(maker: Callable[[Sizes], Ways]) -> Callable[[Sizes], Ways]:
-        _MAKERS.update(dict.fromkeys(names, maker))
+        MAKERS.update(dict.fromkeys(names, maker))
         return maker
 
     return entered
-
-
-def makers() -> Mapping[str, Callable[[Sizes], Ways]]:
-    """By the name of the input."""
-    from neusight.workloads.inputs import images, others, series, sounds, text
-
-    assert images and others and series and sounds and text
-    return _MAKERS
 
 
 def floats(*shape: int) -> TensorSpec:
