@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads.cache import read_trace, trace_key, write_trace
+from neusight.workloads.image_models import settle_torchvision
 from neusight.workloads.resolve import WorkloadSource, resolve
 from neusight.workloads.workload import Workload, renamed
 
@@ -117,9 +118,12 @@ def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]
     if source.config is not None:
         from neusight.workloads.huggingface import build_model, input_specs
 
+        settle_torchvision()
         config = source.config
         specs = input_specs(config, request.batch, request.seq_len, request.attention)
         return lambda: build_model(config, request.mode, request.attention), specs, request
+    if (known := source.image_model) is not None:
+        return known.build, known.inputs(request.batch), request
     if source.function is None:
         return source.module, source.inputs, replace(request, batch=_batch_of(source.inputs, request))
     from neusight.workloads.resolve import call_function
