@@ -10,8 +10,10 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -141,30 +143,33 @@ def _library(name: str) -> ModuleType:
         ) from None
 
 
+@cache
 def settle_torchvision() -> None:
     """Make torchvision importable, where it is installed, before anything else imports it, as timm and transformers do.
 
     Its builds for CUDA do not load their compiled library beside PyTorch for the CPU, and then fail at the first
     operator of it that they name. No classifier calls those, so that their schemas are all that is missing.
     """
-    if find_spec("torchvision") is None:
-        return
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        _define_schemas()
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        importlib.import_module("torchvision")
+    found = find_spec("torchvision") if "torchvision" not in sys.modules else None
+    if found is not None and not _loads(Path(found.origin or "").parent):
+        import torch
+
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in _COMPILED_OPERATORS:
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _KEPT.append(library)
 
 
-def _define_schemas() -> None:
+def _loads(package: Path) -> bool:
+    """Whether a package's compiled operators load beside the installed PyTorch."""
     import torch
 
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in _COMPILED_OPERATORS:
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _KEPT.append(library)
+    try:
+        for file in (*package.glob("_C*.so"), *package.glob("_C*.pyd")):
+            torch.ops.load_library(file)
+    except OSError:
+        return False
+    return hasattr(torch.ops.torchvision, _COMPILED_OPERATORS[0])
 
 
 _KEPT: list[Any] = []

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads.cache import read_trace, trace_key, write_trace
-from neusight.workloads.image_models import settle_torchvision
 from neusight.workloads.resolve import WorkloadSource, resolve
 from neusight.workloads.workload import Workload, renamed
 
@@ -100,7 +99,12 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
     from neusight.workloads.shipped import shipped_workload
 
     found = shipped_workload(source.catalogue)
-    return found.evaluate(request) if found else None
+    if found is None or request.engine.layout != "nchw":
+        return None
+    # What is kept in float32 runs the same operators, in whatever its products are computed.
+    plain = replace(request, precision=replace(request.precision, products=""))
+    step = found.evaluate(plain)
+    return replace(step, request=request) if step else None
 
 
 def trace_source(
@@ -118,7 +122,6 @@ def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]
     if source.config is not None:
         from neusight.workloads.huggingface import build_model, input_specs
 
-        settle_torchvision()
         config = source.config
         specs = input_specs(config, request.batch, request.seq_len, request.attention)
         return lambda: build_model(config, request.mode, request.attention), specs, request

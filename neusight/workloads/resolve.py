@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import ModelError, NeusightError, nearest, reason, shown
-from neusight.kernels.precision import dtype_named
+from neusight.kernels.precision import Precision
 from neusight.paths import is_there, user_path
 from neusight.workloads.catalogue import (
     canonical_name,
@@ -32,10 +32,10 @@ from neusight.workloads.image_models import ImageModel, image_model
 class WorkloadSource:
     """Where a model comes from.
 
-    Exactly one of ``config``, ``function``, ``module`` and ``image_model`` says it. ``digest`` is the content that a stored trace
-    depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready workload that
-    this is, if it is one. ``dtype`` and ``quantization`` are what a user's file states of its weights: None and ''
-    where it states nothing, as all of the catalogue.
+    Exactly one of ``config``, ``function``, ``module`` and ``image_model`` says it. ``digest`` is the content that a
+    stored trace depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready
+    workload that this is, if it is one. ``dtype`` and ``quantization`` are what a user's file states of its weights:
+    None and '' where it states nothing, as all of the catalogue.
     """
 
     name: str
@@ -126,7 +126,7 @@ def stated_dtype(source: WorkloadSource, asked: str | None = None) -> tuple[str,
     """
     kept = f"quantization ({source.quantization}) of {source.name}"
     if asked:
-        dtype = dtype_named(asked)
+        dtype = str(Precision.named(asked))
         return dtype, f"{kept} is set aside: estimated in {dtype}" if source.quantization else ""
     if source.quantization:
         raise ModelError(f"{kept} is not estimated: give --dtype bfloat16, say, to set it aside")

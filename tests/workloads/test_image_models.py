@@ -20,7 +20,6 @@ def test_other_names_are_no_image_models():
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_a_missing_library_is_named_with_its_extra(library, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.setattr("neusight.workloads.image_models.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=rf"{library} cannot be imported.*pip install 'neusight\[(timm|vision)\]'"):
         resolve(f"{library}:resnet18")
 
