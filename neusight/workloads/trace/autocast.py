@@ -19,8 +19,8 @@ _BELOW = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _HALF_TEXT = """
     _convolution _scaled_dot_product_flash_attention _thnn_fused_gru_cell _thnn_fused_lstm_cell addbmm addmm addmv addr
     baddbmm bmm chain_matmul conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d
-    convolution cudnn_convolution cudnn_convolution_transpose einsum gru_cell linalg_multi_dot linalg_vecdot linear lstm_cell matmul
-    mm mv prelu rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention
+    convolution cudnn_convolution cudnn_convolution_transpose einsum gru_cell linalg_multi_dot linalg_vecdot linear
+    lstm_cell matmul mm mv prelu rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention
 """
 _WIDEST_TEXT = "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot"
 _HALF = frozenset(_HALF_TEXT.split())
