@@ -158,8 +158,9 @@ def _question_answering(name: str) -> Any:
     def build() -> torch.nn.Module:
         from transformers import BertConfig, BertForQuestionAnswering
 
-        sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
-        config = BertConfig(**sizes, intermediate_size=4 * width)
+        config = BertConfig(
+            num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width
+        )
         config._attn_implementation = "eager"
         return BertForQuestionAnswering(config)
 
