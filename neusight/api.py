@@ -29,6 +29,7 @@ from neusight.plans.plan import Plan
 from neusight.requests import Request
 from neusight.transforms.compiled import compiled
 from neusight.transforms.optimizer import fuse_optimizer
+from neusight.transforms.precision import as_computed
 from neusight.transforms.sparsity import Sparsity, as_profile, sparsify
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ class Predictor:
                 optimizer), ``batch`` (samples a step), ``seq_len`` (tokens a sample; default is the model's own),
                 ``image_size``, ``frames``, ``seconds``, ``given`` (other extents of inputs, see ``Extents``),
                 ``dtype`` (of weights and activations; default what the model's file states, else float32),
+                ``layout`` of images (``nchw``, or ``nhwc``),
                 ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``), ``attention`` (``eager``, ``sdpa``, ``flash``),
                 ``launch`` (``eager``, ``compiled`` by ``torch.compile``, or that as a CUDA ``graph``);
                 and of ``Setting``.
@@ -231,7 +233,7 @@ class Predictor:
             raise ModelError(f"{', '.join(options)} beside a request: give the one or the other")
         asked, said = (request, "") if request else _asked(model, options)
         device = as_device(gpu, setting.overrides)
-        device.gemm_flops_per_s(asked.dtype)
+        device.gemm_flops_per_s(asked.precision.of_products)
         plan = setting.plan or Plan(micro_batch=asked.batch, global_batch=asked.batch)
         asked = _micro(asked, plan)
         programs = self._step(model, inputs, asked, setting, lambda batch: self._cost(batch, device, setting))
@@ -596,7 +598,7 @@ def _workload(model: Any, asked: Request, setting: Setting, inputs: Any = None) 
         workload = sparsify(workload, zeros.profile if isinstance(zeros, _ByContent) else as_profile(zeros))
     if setting.fused_optimizer:
         workload = fuse_optimizer(workload)
-    return replace(workload, request=replace(workload.request, engine=asked.engine))
+    return as_computed(replace(workload, request=replace(workload.request, engine=asked.engine)))
 
 
 def _micro(asked: Request, plan: Plan) -> Request:

@@ -10,8 +10,9 @@ from neusight.kernels.precision import Precision
 
 Mode = Literal["inference", "training"]
 MODES = ("inference", "training")
-DTYPES = ("float32", "bfloat16", "float16")
-"""Dtypes that whole models are estimated in; single kernels have more."""
+DTYPES = ("float32", "bfloat16", "float16", "tf32", "amp_float16", "amp_bfloat16")
+"""Precisions that whole models are estimated in, see ``Precision``; single kernels have more."""
+LAYOUTS = ("nchw", "nhwc")
 OPTIMIZERS = ("none", "sgd", "adam", "adamw")
 ATTENTIONS = ("eager", "sdpa", "flash")
 _LONGEST_S = 86_400
@@ -27,11 +28,14 @@ class Engine:
     time's logarithm from one host to another. ``launch``: ``eager``, operator by operator; ``compiled``, the fused
     kernels of ``torch.compile`` from its generated wrapper, each of which is taken to cost the host an operator's time;
     ``graph``, those as one CUDA graph (``mode="reduce-overhead"``), which costs the host as much as one operator.
+    ``layout`` is the order in which images lie in memory: ``nchw``, or ``nhwc`` (``torch.channels_last``), to which
+    the module and its inputs were converted before the step.
     """
 
     name: str = "torch-eager"
     attention: str = "eager"
     launch: str = "eager"
+    layout: str = "nchw"
     host_s_per_operator: float = 7e-6
     """Assumption: in the operator timings of the float32 data set, operators without a kernel take 6 to 12 µs by the
     median of each host; this is near the fast end, as befits what nothing can be faster than."""
@@ -39,9 +43,10 @@ class Engine:
     """Assumption: 6 to 12 µs enclose nine of ten hosts, ln(12 / 6) / (2 · 1.645)."""
 
     @classmethod
-    def torch(cls, attention: str = "eager", launch: str = "eager") -> Engine:
-        """PyTorch, by its forms of attention and of launching."""
-        return cls(name="torch-eager" if launch == "eager" else "torch-compile", attention=attention, launch=launch)
+    def torch(cls, attention: str = "eager", launch: str = "eager", layout: str = "nchw") -> Engine:
+        """PyTorch, by its forms of attention and of launching, and the layout of images."""
+        name = "torch-eager" if launch == "eager" else "torch-compile"
+        return cls(name=name, attention=attention, launch=launch, layout=layout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,15 +99,17 @@ class Request:
         dtype: str = "float32",
         attention: str = "eager",
         launch: str = "eager",
+        layout: str = "nchw",
         **fields: Any,
     ) -> Request:
         """A request from the words that people use, checked.
 
         Args:
             model: name, path or function; may stay empty for a module.
-            dtype: of weights and activations, by any of its names.
+            dtype: of weights and activations, by any of its names; ``tf32``; ``amp`` or ``amp_bf16`` for autocast.
             attention: ``eager``, ``sdpa`` or ``flash``.
             launch: ``eager``, ``compiled`` or ``graph``, see ``Engine``.
+            layout: of images, ``nchw`` or ``nhwc``.
             fields: ``mode``, ``batch``, ``seq_len``, ``optimizer``, and those of ``Extents``.
 
         Raises:
@@ -113,11 +120,12 @@ class Request:
         _known("dtype", str(precision), DTYPES)
         _known("attention", attention, ATTENTIONS)
         _known("launch", launch, LAUNCHES)
+        _known("layout", layout, LAYOUTS)
         _known("mode", fields.get("mode", "inference"), MODES)
         _known("optimizer", fields.get("optimizer", "none"), OPTIMIZERS)
         told = {f: fields.pop(f) for f in Extents.__dataclass_fields__ if f in fields}
-        extents = Extents(**told)
-        asked = cls(model=model, precision=precision, engine=Engine.torch(attention, launch), extents=extents, **fields)
+        engine = Engine.torch(attention, launch, layout)
+        asked = cls(model=model, precision=precision, engine=engine, extents=Extents(**told), **fields)
         for what, value in _counts(asked):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")
@@ -127,7 +135,7 @@ class Request:
 
     @property
     def dtype(self) -> str:
-        """The dtype of weights and activations, as text."""
+        """The precision as text: of weights and activations, ``tf32``, ``amp_float16``."""
         return str(self.precision)
 
     @property
@@ -140,7 +148,7 @@ class Request:
         return replace(self, model=model, seq_len=seq_len)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that ``from_dict`` reads back; the engine by its form of attention."""
+        """Plain data that ``from_dict`` reads back; the engine by its form of attention and its layout."""
         return {
             "model": self.model,
             "mode": self.mode,
@@ -149,6 +157,7 @@ class Request:
             "dtype": self.dtype,
             "optimizer": self.optimizer,
             "attention": self.attention,
+            "layout": self.engine.layout,
             **self.extents.to_dict(),
         }
 

@@ -110,6 +110,42 @@ def serving(
 
 
 @app.command()
+def steps(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Steps of image models or BERT, .parquet or .csv.")],
+    gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID[,ID…]", help="Keep rows of these. Default: all.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, max=10**9, help="Compare so many rows, drawn at random.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draw others.")] = 0,
+    tile_models: TileModels = None,
+    calibration: Calibrations = "",
+    form: Format = "human",
+) -> None:
+    """Compare steps of public benchmarks row by row: models of timm and torchvision, and training of BERT and ResNet.
+
+    Models are built by the libraries themselves: `pip install 'neusight[timm]'`.
+
+    Examples:
+
+    - `neusight evaluate steps $NEUSIGHT_DATA/vision-models/torchvision.parquet --gpu a100-sxm-40gb`
+
+    - `neusight evaluate steps $NEUSIGHT_DATA/vision-models/timm.parquet --limit 300 --format json`
+    """
+    from neusight.cli.output import Output, note, progress
+    from neusight.cli.show_steps import show_steps
+    from neusight.evaluation import Picked, evaluate_steps
+    from neusight.evaluation.steps import columns_of
+
+    predictor = loaded(tile_models, calibration)
+    picked = Picked(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
+    with progress("predicting") as advance:
+        found = evaluate_steps(path, predictor, picked, advance)
+    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
+    for text in found["assumed"]:
+        note(f"warning: {text}")
+    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
+    Output(form).data(found, [columns_of(row) for row in found["rows"]], lambda: show_steps(found))
+
+
+@app.command()
 def memory(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Training runs, .parquet or .csv.")],
     form: Format = "human",

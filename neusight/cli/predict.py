@@ -59,6 +59,9 @@ def predict(
     attention: Attention = "eager",
     compiled: Annotated[bool, typer.Option("--compile", help="As torch.compile runs it: chains fused.")] = False,
     cuda_graph: Annotated[bool, typer.Option("--cuda-graph", help="Compiled, and launched as one CUDA graph.")] = False,
+    layout: Annotated[
+        Literal["nchw", "nhwc"], typer.Option(help="Of images in memory; nhwc is PyTorch's channels_last.")
+    ] = "nchw",
     fused_optimizer: Annotated[
         bool, typer.Option("--fused-optimizer", help="The optimizer updates all parameters in one pass.")
     ] = False,
@@ -118,6 +121,8 @@ def predict(
 
     - `neusight predict gpt2-large --gpu a100 --compile`
 
+    - `neusight predict timm:convnext_tiny@288 --gpu a100 --dtype amp --layout nhwc --batch 64`
+
     - `neusight predict gpt2-large --gpu a100 --mode training --optimizer adam --tp 4 --batch 8`
 
     - `neusight predict ./config.json --gpu h100-sxm-80gb --set dram_bandwidth=4.8TB/s --format json`
@@ -156,7 +161,7 @@ def predict(
             predictor.estimate(
                 model, name, mode=mode, batch=batch if plan is None else 1, seq_len=seq_len, dtype=dtype or None,
                 optimizer=optimizer, fused_optimizer=fused_optimizer, plan=plan, shards=_fields(shards) or None,
-                attention=attention, launch=launch, overrides=overrides, allow_fallback=allow_fallback,
+                attention=attention, launch=launch, layout=layout, overrides=overrides, allow_fallback=allow_fallback,
                 sparsity=sparsity or None, simulate=simulate, compression=compression,
                 image_size=image_size, frames=frames, seconds=seconds, given=tuple(given),
             )

@@ -46,7 +46,8 @@ class Gemm:
 
 @dataclass(frozen=True, kw_only=True)
 class Conv2d:
-    """2-D convolution in NCHW; ``op`` is ``forward``, ``input_grad`` or ``weight_grad``.
+    """2-D convolution; ``op`` is ``forward``, ``input_grad`` or ``weight_grad``; images lie as ``image_layout``
+    says, ``nchw`` or ``nhwc``.
 
     ``in_channels``, ``height`` and ``width`` are those of the forward input, whatever the direction. Where the
     dimensions differ in stride or padding, ``output_height`` and ``output_width`` state the forward output; elsewhere
@@ -66,6 +67,7 @@ class Conv2d:
     padding: int = 0
     dilation: int = 1
     groups: int = 1
+    image_layout: str = "nchw"
     dtype: str = "float32"
     output_height: int = 0
     output_width: int = 0
@@ -250,7 +252,7 @@ other families, see ``neusight.kernels.moe``, and what several devices do togeth
 
 LATER_FIELDS = frozenset({
     "weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected", "accumulates",
-    "output_height", "output_width",
+    "output_height", "output_width", "image_layout",
 })  # fmt: skip
 """Fields that families got after kernels of theirs had been measured and written down: where they are missing, they
 have their defaults, and a kernel that has the defaults keeps the name it had."""

@@ -209,6 +209,7 @@ _OPS: dict[str, tuple[str, ...]] = {
 }
 _CHOICES = {
     "layout": ("tn", "nn", "nt", "tt"),
+    "image_layout": ("nchw", "nhwc"),
     "weight_dtype": ("", "float8", "int8", "int4", "mxfp4", "nvfp4"),
     "scaling": ("", "tensor", "row", "block"),
 }

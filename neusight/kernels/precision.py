@@ -78,26 +78,47 @@ def dtype_named(name: str) -> str:
     return plain
 
 
+MIXED = {
+    "amp": "float16",
+    "amp_float16": "float16",
+    "amp_fp16": "float16",
+    "amp_bfloat16": "bfloat16",
+    "amp_bf16": "bfloat16",
+}
+"""Names of float32 weights under ``torch.autocast``, with the dtype that it casts to; ``amp`` is what PyTorch takes on
+CUDA unless told."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Precision:
     """What a model's numbers are kept and computed in: dtypes of ``DTYPE_BYTES``.
 
-    ``accumulate`` is that of products' sums, ``kv_cache`` that of cached keys and values.
+    ``accumulate`` is that of products' sums, ``kv_cache`` that of cached keys and values. ``autocast`` is the dtype
+    that ``torch.autocast`` casts operands of products to while the model runs forward, '' without it. ``products`` is
+    ``tf32`` where products and convolutions of float32 run so, as PyTorch allows convolutions by default and products
+    by ``torch.backends.cuda.matmul.allow_tf32``; '' where they run in the dtype of their operands.
     """
 
     weights: str = "float32"
     activations: str = "float32"
     accumulate: str = "float32"
     kv_cache: str = "float32"
+    autocast: str = ""
+    products: str = ""
 
     @classmethod
     def named(cls, name: str) -> Precision:
         """Weights, activations and cache all in one dtype, by any of its names; sums are kept in float32 at least.
+        ``tf32`` keeps float32, ``amp`` and ``amp_bf16`` are float32 weights under autocast.
 
         Raises:
             CoverageError: no dtype has this name.
         """
-        dtype = dtype_named(name)
+        plain = name.strip().lower()
+        if plain in MIXED:
+            return cls(autocast=MIXED[plain])
+        if (dtype := dtype_named(name)) == "tf32":
+            return cls(products="tf32")
         return cls(
             weights=dtype,
             activations=dtype,
@@ -105,6 +126,13 @@ class Precision:
             kv_cache=dtype,
         )
 
+    @property
+    def of_products(self) -> str:
+        """The dtype that most of a step's products run in."""
+        return self.autocast or self.products or self.activations
+
     def __str__(self) -> str:
+        if self.autocast:
+            return f"amp_{self.autocast}"
         parts = dict.fromkeys((self.weights, self.activations, self.kv_cache))
-        return "/".join(parts)
+        return self.products or "/".join(parts)

@@ -128,7 +128,7 @@ def _exchanged(step: Workload, stage: np.ndarray, number: int) -> dict[str, list
     """
     training = step.request.mode == "training"
     sent = _crossing(step, stage, number + 1)
-    dtype = step.request.dtype
+    dtype = step.request.precision.activations
     forward = [Collective(op="send_recv", ranks=2, bytes=sent, dtype=dtype)] if sent else []
     tied = _tied_bytes(step, stage, number)
     both = [Collective(op="all_reduce", ranks=2, bytes=tied, dtype=dtype)] if tied else []

@@ -90,7 +90,7 @@ def _exchanges(workload: Workload, plan: Plan) -> list[Launch]:
         return []
     if plan.shard == "none":
         return [] if plan.overlap_gradients else [_collective("all_reduce", gradient_bytes(workload, plan), plan)]
-    dtype = workload.request.dtype
+    dtype = workload.request.precision.weights
     weights = int(workload.parameters * stored_bytes(dtype))
     reduced = [] if plan.overlap_gradients else [_collective("reduce_scatter", gradient_bytes(workload, plan), plan)]
     return [*reduced, _collective("all_gather", weights, replace(plan, gradient_dtype=dtype))]

@@ -97,11 +97,15 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
     from neusight.workloads.shipped import shipped_workload
 
     found = shipped_workload(source.catalogue)
-    step = found.evaluate(request) if found and request.extents == Extents() else None
-    if step is None or source.config is None:
+    if found is None or source.config is None or request.extents != Extents() or request.engine.layout != "nchw":
+        return None
+    # What is kept in float32 runs the same operators, in whatever its products are computed.
+    plain = replace(request, precision=replace(request.precision, products=""))
+    step = found.evaluate(plain)
+    if step is None:
         return None
     specs = input_specs(source.config, request.batch, request.seq_len, request.attention)
-    return replace(step, inputs=told(specs, request.dtype))
+    return replace(step, request=request, inputs=told(specs, request.precision.weights))
 
 
 def trace_source(
@@ -113,11 +117,13 @@ def trace_source(
     def traced(model: Any, inputs: Any, asked: Request) -> Workload:
         how: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
         workload = _as_values_decide(lambda integers: trace(model, inputs, asked, integers=integers, **how))
-        return replace(workload, inputs=told(inputs, asked.dtype))
+        return replace(workload, inputs=told(inputs, asked.precision.weights))
 
     if source.config is not None:
         return _first_that_runs(source.config, request, traced)
-    if request.extents != Extents():
+    if source.image_model is not None and request.extents == Extents(image_size=request.extents.image_size):
+        source = replace(source, image_model=source.image_model.at(request.extents.image_size))
+    elif request.extents != Extents():
         raise ModelError(f"the inputs of {source.name} are its own: leave out --image-size, --frames and --input")
     return traced(*_built(source, request))
 
@@ -164,7 +170,9 @@ def _first_that_runs(
 
 
 def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]:
-    """What ``trace`` takes: a module, inputs, and the request as the inputs have it."""
+    """What ``trace`` takes: a module or its builder, inputs, and the request as the inputs have it."""
+    if source.image_model is not None:
+        return source.image_model.build, source.image_model.inputs(request.batch), request
     if source.function is None:
         return source.module, source.inputs, replace(request, batch=_batch_of(source.inputs, request))
     from neusight.workloads.resolve import call_function

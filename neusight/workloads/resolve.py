@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import ModelError, NeusightError, nearest, reason, shown
-from neusight.kernels.precision import dtype_named
+from neusight.kernels.precision import Precision
 from neusight.paths import is_there, user_path
 from neusight.workloads.catalogue import (
     canonical_name,
@@ -26,22 +26,24 @@ from neusight.workloads.catalogue import (
     list_workloads,
 )
 from neusight.workloads.config_file import dtype_of, quantization_of, read_config
+from neusight.workloads.image_models import ImageModel, image_model
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSource:
     """Where a model comes from.
 
-    Exactly one of ``config``, ``function`` and ``module`` says it. ``digest`` is the content that a stored trace
-    depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready workload that
-    this is, if it is one. ``dtype`` and ``quantization`` are what a user's file states of its weights: None and ''
-    where it states nothing, as all of the catalogue.
+    Exactly one of ``config``, ``function``, ``module`` and ``image_model`` says it. ``digest`` is the content that a
+    stored trace depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready
+    workload that this is, if it is one. ``dtype`` and ``quantization`` are what a user's file states of its weights:
+    None and '' where it states nothing, as all of the catalogue.
     """
 
     name: str
     config: dict[str, Any] | None = None
     function: str | None = None
     module: Any = None
+    image_model: ImageModel | None = None
     inputs: Any = None
     digest: str | None = None
     catalogue: str | None = None
@@ -56,7 +58,7 @@ class WorkloadSource:
     @property
     def takes_seq_len(self) -> bool:
         """Whether a sequence length means anything; of a function or a module nobody knows."""
-        return self.config is None or not is_image_config(self.config)
+        return self.image_model is None and (self.config is None or not is_image_config(self.config))
 
     @property
     def ready_type(self) -> bool:
@@ -69,6 +71,7 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
 
     Args:
         model: a catalogue name or alias; the path of a Hugging Face ``config.json`` or of the folder that holds it;
+            ``timm:NAME`` or ``torchvision:NAME``, see ``neusight.workloads.image_models``;
             ``package.module:function``, where the function returns a module and its example inputs (the current
             folder is importable; it may take ``batch`` and ``seq_len``); a ``torch.nn.Module``, or a function without
             arguments that builds one.
@@ -86,11 +89,13 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
         return _from_config(known, catalogue_config(known), known)
     if is_there(text):
         return _from_file(Path(text))
+    if (found := image_model(text)) is not None:
+        return WorkloadSource(name=text, image_model=found, digest=_sha(found.content))
     if ":" in text:
         return _from_function(text)
     raise ModelError(
         f"unknown model '{shown(text)}'{nearest(text, _known_names())}: give a name from 'neusight workloads', "
-        "the path of a config.json, or package.module:function"
+        "the path of a config.json, timm:NAME, torchvision:NAME, or package.module:function"
     )
 
 
@@ -127,7 +132,7 @@ def stated_dtype(source: WorkloadSource, asked: str | None = None) -> tuple[str,
     """
     kept = f"quantization ({source.quantization}) of {source.name}"
     if asked:
-        dtype = dtype_named(asked)
+        dtype = str(Precision.named(asked))
         return dtype, f"{kept} is set aside: estimated in {dtype}" if source.quantization else ""
     if source.quantization:
         raise ModelError(f"{kept} is not estimated: give --dtype bfloat16, say, to set it aside")

@@ -182,7 +182,7 @@ def _kernel_row(kernel: Kernel) -> list[Any]:
 
 def _kernel(entry: list[Any], number: Number, dtype: str) -> Kernel:
     family, given = entry
-    texts = {"op", "layout", "dtype", "kv_dtype"}
+    texts = {"op", "layout", "image_layout", "dtype", "kv_dtype"}
     own = {name: value if name in texts else number(value) for name, value in given.items()}
     if own.get("dtype") == MODEL_DTYPE:
         own["dtype"] = dtype

@@ -15,6 +15,8 @@ from neusight.errors import ModelError
 from neusight.workloads.trace.recorder import Recorder
 
 aten = torch.ops.aten
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a module is called with, in order and by name."""
 _SMALL_FACTORIES = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default}
 _FILLS = ("normal_", "uniform_", "fill_", "zero_", "trunc_normal_", "random_", "bernoulli_", "exponential_", "erfinv_")
 
@@ -70,6 +72,26 @@ def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         memo[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
     return copy.deepcopy(module, memo)
+
+
+def channels_last(module: torch.nn.Module, given: Given) -> tuple[torch.nn.Module, Given]:
+    """The module and its inputs with all that has four dimensions in NHWC, as ``memory_format=torch.channels_last``.
+
+    Fake parameters cannot be changed in place, so each is exchanged, wherever it is used.
+    """
+    turned: dict[int, torch.nn.Parameter] = {}
+    for part in module.modules():
+        for name, own in part.named_parameters(recurse=False, remove_duplicate=False):
+            if own.dim() == 4:
+                new = turned.setdefault(id(own), torch.nn.Parameter(_turned(own.detach()), own.requires_grad))
+                setattr(part, name, new)
+    args, kwargs = given
+    return module, (tuple(map(_turned, args)), {key: _turned(value) for key, value in kwargs.items()})
+
+
+def _turned(value: Any) -> Any:
+    images = isinstance(value, torch.Tensor) and value.dim() == 4
+    return value.contiguous(memory_format=torch.channels_last) if images else value
 
 
 @contextmanager

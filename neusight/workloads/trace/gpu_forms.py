@@ -91,6 +91,15 @@ class _Attention:
         fits = self.query.dim() == 4 and width <= _FLASH_HEAD_DIM and width == self.value.shape[-1]
         return fits and self.attn_mask is None and self.query.dtype in _HALF
 
+    def cast(self) -> _Attention:
+        """The same under autocast, which casts queries, keys, values and a floating mask before a kernel is chosen."""
+        if not torch.is_autocast_enabled("cpu"):
+            return self
+        dtype, mask = torch.get_autocast_dtype("cpu"), self.attn_mask
+        mask = mask.to(dtype) if mask is not None and mask.is_floating_point() else mask
+        query, key, value = (tensor.to(dtype) for tensor in (self.query, self.key, self.value))
+        return replace(self, query=query, key=key, value=value, attn_mask=mask)
+
     def without_mask(self) -> _Attention:
         """The same of a batch with nothing padded, whose mask can only be causal."""
         square = self.query.shape[-2] == self.key.shape[-2]
@@ -98,7 +107,7 @@ class _Attention:
 
 
 def _attention(attention: str, *args: Any, **kwargs: Any) -> torch.Tensor:
-    asked = _Attention(*args, **kwargs)
+    asked = _Attention(*args, **kwargs).cast()
     asked = asked.without_mask() if attention == "flash" else asked
     if attention != "eager" and asked.fits_flash:
         return _fused(aten._scaled_dot_product_flash_attention, asked)

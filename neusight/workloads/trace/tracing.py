@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -61,16 +61,21 @@ def trace(
     """
     if optimizer_form not in FORMS:
         raise ModelError(f"unknown optimizer form '{optimizer_form}': one of {', '.join(FORMS)}")
+    from neusight.workloads.image_models import settle_torchvision
+    from neusight.workloads.trace.building import channels_last
     from neusight.workloads.trace.layers import layered
     from neusight.workloads.trace.memory import Ledger
     from neusight.workloads.trace.recorder import Recorder
 
+    settle_torchvision()
     recorder = Recorder(Ledger(), allow_fallback=allow_fallback, integers=integers)
     with explained(request.model, "trace"), _environment(request.attention, request.mode):
-        module = _fake_module(model, request.dtype)
-        given = _fake_inputs(inputs, request.dtype, integers)
+        module = _fake_module(model, request.precision.weights)
+        given = _fake_inputs(inputs, request.precision.weights, integers)
+        if request.engine.layout == "nhwc":
+            module, given = channels_last(module, given)
         parameters = sum(p.numel() for p in module.parameters())
-        how = _How(request.mode, (request.optimizer, optimizer_form), loss, time_loss)
+        how = _How(request.mode, (request.optimizer, optimizer_form), loss, time_loss, request.precision.autocast)
         _step(recorder, module, given, how)
     found = layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
     return replace(found, warnings=_in_short(tuple(recorder.assumed)))
@@ -89,12 +94,15 @@ def _in_short(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _How:
-    """What a step runs beside the module: optimizer by name and form, the loss, and whether it is timed."""
+    """What a step runs beside the module: optimizer by name and form, the loss, whether it is timed, and the dtype of
+    autocast around both, '' without.
+    """
 
     mode: str
     optimizer: tuple[str, str]
     loss: Callable[[Any], Any] | None
     time_loss: bool
+    autocast: str
 
 
 @contextmanager
@@ -177,6 +185,9 @@ def _step(
     recorder: Recorder, module: torch.nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]], how: _How
 ) -> None:
     """Forward, and in training backward and the optimizer's step."""
+    import torch
+
+    from neusight.workloads.trace.autocast import gpu_autocast
     from neusight.workloads.trace.building import track_layers
     from neusight.workloads.trace.training import default_loss, prepared_optimizer
     from neusight.workloads.trace.transformers_forms import unpadded_batches
@@ -189,11 +200,13 @@ def _step(
     update = prepared_optimizer(module, *how.optimizer, ledger) if training else None
     args, kwargs = given
     with unpadded_batches(), track_layers(module, recorder), recorder:
-        with recorder.during("forward"):
-            result = module(*args, **kwargs)
+        with gpu_autocast(getattr(torch, how.autocast)) if how.autocast else nullcontext():
+            with recorder.during("forward"):
+                result = module(*args, **kwargs)
+            if training:
+                with recorder.during("forward", record=how.time_loss, layer="loss"):
+                    scalar = (how.loss or default_loss)(result)
         if training:
-            with recorder.during("forward", record=how.time_loss, layer="loss"):
-                scalar = (how.loss or default_loss)(result)
             del result
             _learn(recorder, module, scalar, update)
         ledger.close()

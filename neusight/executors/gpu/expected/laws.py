@@ -9,6 +9,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.attention import attention_shape, attention_times
+from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise
 from neusight.executors.gpu.expected.matrix import Product, matrix_times, product_tiling
 from neusight.executors.gpu.expected.moe import grouped_times, moe_shape, moe_times
 from neusight.executors.gpu.expected.streams import stream_shape, stream_times
@@ -59,6 +60,14 @@ def _expert_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions
     return (moe_times if batch.family == "moe" else grouped_times)(batch, device, conditions, physics)
 
 
+def _stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+    return stream_times(as_streams(batch), device, conditions, physics)
+
+
+def _stream_shape(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Shape:
+    return stream_shape(as_streams(batch), device, conditions, physics)
+
+
 def _no_shape(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Shape:
     return {}
 
@@ -67,7 +76,7 @@ LAWS: dict[str, Law] = {
     "matrix": Law(tile=_product_tiles, times=matrix_times, shape=_no_shape),
     "attention": Law(tile=tile, times=_untiled(attention_times), shape=attention_shape),
     "moe": Law(tile=_expert_tiles, times=_untiled(_expert_times), shape=moe_shape),
-    "stream": Law(tile=tile, times=_untiled(stream_times), shape=stream_shape),
+    "stream": Law(tile=tile, times=_untiled(_stream_times), shape=_stream_shape),
 }
 """Laws by name, which is also the name of the tile model that corrects them."""
 BY_FAMILY = {
@@ -79,11 +88,16 @@ BY_FAMILY = {
 
 
 def law_names(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
-    """Name of the law of each kernel, shape (n,); "" for products and convolutions on the ordinary pipelines."""
+    """Name of the law of each kernel, shape (n,); "" for products and convolutions on the ordinary pipelines.
+
+    In dtypes that matrix units take, depthwise convolutions are streams all the same: they have no inner extent for a
+    product.
+    """
     if batch.family in BY_FAMILY:
         return np.full(len(batch), BY_FAMILY[batch.family])
     units = set(device.matrix_flops_per_s) - {"float64", "float32"}
-    return np.where(np.isin(batch["dtype"], list(units)), "matrix", "")
+    law = np.where(is_depthwise(batch), "stream", "matrix") if batch.family == "conv2d" else "matrix"
+    return np.where(np.isin(batch["dtype"], list(units)), law, "")
 
 
 def answering_model(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.layouts import turning_s
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
@@ -22,6 +23,7 @@ from neusight.kernels.work import (
     element_bytes,
     result_bytes,
     weight_bytes,
+    work_of,
 )
 from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.cache import reusable_l2_bytes
@@ -227,7 +229,7 @@ def matrix_times(
     a chain of steps along the inner extent, each of which waits for its operands.
 
     Args:
-        batch: products of the family ``gemm`` in dtypes of matrix units.
+        batch: products of the family ``gemm`` in dtypes of matrix units, or the implicit ones of ``conv2d``.
         device: R peak [FLOP/s], N SMs, W_2 ports between SMs and L2 [B/s].
         conditions: what caches hold, how the kernel was launched.
         physics: η, h, k_0, τ and the rest, group ``matrix``.
@@ -245,7 +247,9 @@ def matrix_times(
     odd = (p.k % ALIGNED != 0) | (p.n % ALIGNED != 0)
     hot = hot_share(device, conditions, physics)
     dram, l2 = _traffic(p, t, device, physics)
-    cold = compulsory(p) * (1.0 - hot) + dram
+    once = compulsory(p) if batch.family == "gemm" else work_of(batch).bytes
+    # Of an implicit product, windows that overlap are one image in DRAM, however often they are read.
+    cold = once * (1.0 - hot) + dram * once / compulsory(p)
     active = np.minimum(tiles, device.sm_count)
     return Times(
         compute_s=compute_s * (1.0 + matrix.misaligned_cost * odd) * _conversion(batch, physics),
@@ -254,7 +258,8 @@ def matrix_times(
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
         added_s=start_s(device, conditions, physics)
         + np.where(t.parts > 1.0, matrix.split_s, 0.0)
-        + _quantisation_s(batch, device, conditions, physics),
+        + _quantisation_s(batch, device, conditions, physics)
+        + turning_s(batch, device, conditions, physics),
         switching_j=2.0
         * p.batch
         * p.m

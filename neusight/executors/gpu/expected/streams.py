@@ -37,6 +37,10 @@ BY_HAND = ("silu_and_mul", "gelu", "rms_norm", "rope")
 """Operators that serving engines wrote by hand, with one element a thread at a time (vLLM, ``activation_kernels.cu``,
 ``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``)."""
 FLOAT_BYTES = 4.0
+REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "max", "argmax", "var", "norm", "nansum", "count_nonzero")
+"""Operators of PyTorch's general reduction, whose blocks take several rows where these are shorter than a warp
+(``Reduce.cuh``, ``setReduceConfig``)."""
+WARP = 32.0
 SCHEDULED = 128.0
 """Threads of the warps that four schedulers issue in a clock."""
 
@@ -176,13 +180,15 @@ def _times_again(op: np.ndarray, cols: np.ndarray) -> np.ndarray:
 def _threads(op: np.ndarray, cols: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
     """Threads that share a row."""
     wide = np.clip(cols / VECTOR, 32.0, BLOCK_THREADS)
-    torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_COLUMNS, 32.0, wide))
+    narrow = np.where(np.isin(op, REDUCED), 2.0 ** np.floor(np.log2(np.clip(cols, 1.0, WARP))), WARP)
+    torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_COLUMNS, narrow, wide))
     return np.where(by_hand, np.clip(cols, 32.0, BLOCK_THREADS), torch)
 
 
 def _blocks_of_sm(s: Stream, device: DeviceSpec) -> np.ndarray:
-    """Rows that an SM has under way."""
-    return np.clip(np.floor(device.max_threads_per_sm / s.threads), 1.0, device.max_blocks_per_sm)
+    """Rows that an SM has under way: one a block, unless they are shorter than a warp and share one."""
+    most = np.where(s.threads < WARP, device.max_threads_per_sm, device.max_blocks_per_sm)
+    return np.clip(np.floor(device.max_threads_per_sm / s.threads), 1.0, most)
 
 
 def _rows_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:

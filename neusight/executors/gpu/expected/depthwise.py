@@ -1,0 +1,41 @@
+"""Depthwise convolutions as streams: a filter of its own for each channel leaves no inner extent for a product.
+
+PyTorch and cuDNN compute one output a thread on the ordinary pipelines, from a window of one channel, as pooling does
+(PyTorch, ``aten/src/ATen/native/cuda/DepthwiseConv2d.cu``). Images stay in the layout that they have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import conv_output, work_of
+
+POOLING = "avg_pool2d"
+"""The pointwise operator that reads and adds up the same windows."""
+
+
+def is_depthwise(batch: KernelBatch) -> np.ndarray:
+    """Whether each of a batch of convolutions has groups of one input channel, shape (n,)."""
+    return (batch["groups"] > 1) & (batch["groups"] == batch["in_channels"])
+
+
+def as_streams(batch: KernelBatch) -> KernelBatch:
+    """Convolutions as pointwise kernels over what they write, or read for a gradient of filters, with their own bytes
+    and operations; a batch of another family as it is.
+    """
+    if batch.family != "conv2d":
+        return batch
+    work, (height, width) = work_of(batch), conv_output(batch)
+    images = batch["batch"].astype(float)
+    inputs = images * batch["in_channels"] * batch["height"] * batch["width"]
+    outputs = images * batch["out_channels"] * height * width
+    return KernelBatch.from_columns(
+        "elementwise",
+        op=POOLING,
+        elements=np.where(batch["op"] == "input_grad", inputs, outputs).astype(np.int64),
+        read_bytes=work.read_bytes.astype(np.int64),
+        write_bytes=work.write_bytes.astype(np.int64),
+        flops=work.flops.astype(np.int64),
+        dtype=batch["dtype"],
+    )

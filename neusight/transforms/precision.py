@@ -1,0 +1,26 @@
+"""Products and convolutions in the precision and layout in which a step's engine runs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.kernels.families import Conv2d, Gemm, Kernel
+from neusight.workloads.workload import Workload
+
+
+def as_computed(workload: Workload) -> Workload:
+    """The step with the products of float32 in the precision of its request (tf32), and convolutions of images in the
+    layout of its engine; the same workload where both are as traced.
+    """
+    asked = workload.request
+    products, layout = asked.precision.products, asked.engine.layout
+    if not products and layout == "nchw":
+        return workload
+
+    def changed(kernel: Kernel) -> Kernel:
+        if products and isinstance(kernel, Conv2d | Gemm) and kernel.dtype == "float32":
+            kernel = replace(kernel, dtype=products)
+        return replace(kernel, image_layout=layout) if isinstance(kernel, Conv2d) else kernel
+
+    nodes = tuple(replace(node, kernels=tuple(map(changed, node.kernels))) for node in workload.nodes)
+    return replace(workload, nodes=nodes)

@@ -1,0 +1,89 @@
+"""``torch.autocast`` as CUDA does it, on tensors of a trace, which are on the CPU.
+
+PyTorch's autocast for the CPU casts operands and keeps casts of weights for the length of a step as that for CUDA does,
+but it has other lists of operators. Which operators CUDA casts is read off PyTorch's own registrations; what it casts
+them to follows PyTorch's documentation, "Autocast Op Reference".
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_CPU = "AutocastCPU"
+_BELOW = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+_HALF_TEXT = """
+    _convolution _scaled_dot_product_flash_attention _thnn_fused_gru_cell _thnn_fused_lstm_cell addbmm addmm addmv addr
+    baddbmm bmm chain_matmul conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d
+    convolution cudnn_convolution cudnn_convolution_transpose einsum gru_cell linalg_multi_dot linalg_vecdot linear
+    lstm_cell matmul mm mv prelu rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention
+"""
+_WIDEST_TEXT = "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot"
+_HALF = frozenset(_HALF_TEXT.split())
+"""Operators that run in the 16-bit dtype ("CUDA Ops that can autocast to float16")."""
+_WIDEST = frozenset(_WIDEST_TEXT.split())
+"""Operators that run in the widest dtype of their operands ("that promote to the widest input type")."""
+
+
+@contextmanager
+def gpu_autocast(dtype: torch.dtype) -> Iterator[None]:
+    """What ``torch.autocast("cuda", dtype)`` makes of operators, for tensors on the CPU.
+
+    Args:
+        dtype: ``torch.float16`` or ``torch.bfloat16``.
+    """
+    with torch.library._scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
+        # PyTorch says of each that an operator's cast on the CPU gives way.
+        warnings.simplefilter("ignore")
+        for name, cast in _otherwise(dtype).items():
+            library.impl(name, cast, _CPU)
+        with torch.autocast("cpu", dtype):
+            yield
+
+
+def _otherwise(dtype: torch.dtype) -> dict[str, Callable[..., Any]]:
+    """Operators that the CPU's autocast leaves alone or casts otherwise, with what CUDA's does."""
+    cuda, cpu = registered("AutocastCUDA"), registered(_CPU)
+    changed = dict.fromkeys(cpu - cuda, torch.library.fallthrough_kernel)
+    for name in cuda - cpu:
+        kind = name.partition(".")[0]
+        changed[name] = _casting(name, dtype if kind in _HALF else None if kind in _WIDEST else torch.float32)
+    return changed
+
+
+def registered(key: str) -> set[str]:
+    """ATen's operators, with their overloads, for which PyTorch has a cast under a dispatch key."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    return {name.removeprefix("aten::") for name in names if has(name, key)}
+
+
+def _casting(name: str, dtype: torch.dtype | None) -> Callable[..., Any]:
+    """The operator with its floating tensors cast first; to the widest among them where ``dtype`` is None."""
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_BELOW):
+            wanted = dtype or _widest((*args, *kwargs.values()))
+            return operator(*_cast(args, wanted), **{key: _cast(value, wanted) for key, value in kwargs.items()})
+
+    return cast
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        floating = value.is_floating_point() and value.dtype != torch.float64
+        return value.to(dtype) if floating else value
+    if isinstance(value, list | tuple):
+        return type(value)(_cast(item, dtype) for item in value)
+    return value
+
+
+def _widest(values: tuple[Any, ...]) -> torch.dtype:
+    found = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
+    return torch.float32 if torch.float32 in found or len(found) != 1 else found.pop()

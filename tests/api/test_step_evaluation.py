@@ -1,0 +1,112 @@
+"""Rows of public benchmarks as questions, and what is said of their errors."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from neusight.errors import DataError
+from neusight.evaluation.step_rows import HOST_COPY, told_step
+from neusight.evaluation.steps import errors_by_kind
+
+TIMM = {
+    "gpu": "rtx-3090", "workload": "training", "model": "resnet18", "precision": "amp_float16", "layout": "nhwc",
+    "compile": "eager", "reparam": False, "batch": 64.0, "image_size": 160, "step_ms": 20.0, "torch": "1.12",
+    "timm": "0.6.6",
+}  # fmt: skip
+TORCHVISION = {
+    "gpu": "titan-v", "workload": "inference", "model": "vgg11", "precision": "float16", "global_batch": 12,
+    "image_size": 224, "host_copy": True, "step_ms": 3.0,
+}  # fmt: skip
+BENCHMARK = {
+    "gpu": "a100-sxm-80gb", "model": "bert_base", "precision": "mixed_float16", "mixed": "apex_o2",
+    "sequence_or_image": 384.0, "global_batch": 8, "step_ms": 100.0,
+}  # fmt: skip
+
+
+def test_a_row_of_timm_steps_under_autocast():
+    told = told_step(TIMM)
+    assert told.model == "timm:resnet18@160"
+    assert told.options == {
+        "mode": "training", "batch": 64, "dtype": "amp", "layout": "nhwc", "attention": "eager", "launch": "eager",
+        "optimizer": "sgd",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "torch, attention", [("1.13", "eager"), ("2.1.0", "sdpa"), ("2.4.0", "sdpa"), ("10.0", "sdpa")]
+)
+def test_attention_is_fused_from_the_version_on_that_fuses_it(torch, attention):
+    assert told_step(TIMM | {"torch": torch}).options["attention"] == attention
+
+
+def test_what_is_left_out_is_said():
+    assert told_step(TORCHVISION).assumed == (HOST_COPY,)
+    assert told_step(TORCHVISION | {"host_copy": False}).assumed == ()
+    assert "masters" in told_step(BENCHMARK).assumed[0]
+
+
+def test_bert_answers_questions():
+    told = told_step(BENCHMARK)
+    assert told.model.__name__ == "bert_base"
+    assert told.inputs["input_ids"].shape == (8, 384)
+    assert told.options["dtype"] == "float16"
+
+
+@pytest.mark.parametrize(
+    "row, reason",
+    [
+        (TIMM | {"step_ms": 0.0}, "step_ms"),
+        (TIMM | {"step_ms": None}, "step_ms 'None'"),
+        (TIMM | {"precision": "int8"}, "precision 'int8'"),
+        (TIMM | {"reparam": True}, "folded"),
+        (TIMM | {"workload": "profile"}, "workload 'profile'"),
+        (TORCHVISION | {"global_batch": float("nan")}, "global_batch 'nan'"),
+        (BENCHMARK | {"model": "waveglow"}, "no source"),
+        (BENCHMARK | {"mixed": "apex_o1"}, "apex_o1"),
+    ],
+)
+def test_rows_that_are_not_estimated_say_why(row, reason):
+    with pytest.raises(DataError, match=reason):
+        told_step(row)
+
+
+def test_kinds_are_blamed_for_the_rows_that_they_fill():
+    rows = [{"bias": -40.0, "shares": {"a": 1.0, "wait": 0.0}}, {"bias": 20.0, "shares": {"a": 0.25, "b": 0.75}}]
+    found = {row["kind"]: row for row in errors_by_kind(rows)}
+    assert found.keys() == {"a", "b"}
+    assert found["a"]["bias"] == pytest.approx((-40 * 1.0 + 20 * 0.25) / 1.25)
+    assert found["b"] == {"kind": "b", "share": pytest.approx(37.5), "bias": pytest.approx(20.0)}
+
+
+@pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs NEUSIGHT_DATA")
+@pytest.mark.parametrize("name", ["timm", "torchvision", "lambda_training"])
+def test_every_measured_row_is_a_question_or_says_why(name):
+    file = Path(os.environ["NEUSIGHT_DATA"]) / "vision-models" / f"{name}.parquet"
+    told = 0
+    for row in pq.read_table(file).to_pylist():
+        try:
+            told += told_step(row).measured_ms > 0
+        except DataError as error:
+            assert "not estimated" in str(error)
+    assert told > 100
+
+
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="needs the extra vision")
+def test_a_table_is_compared_row_by_row(tmp_path):
+    import pyarrow as pa
+
+    from neusight.api import Predictor
+    from neusight.evaluation import evaluate_steps
+
+    small = TORCHVISION | {"image_size": 64, "model": "squeezenet1_1"}
+    file = tmp_path / "steps.parquet"
+    pq.write_table(pa.Table.from_pylist([small, small | {"gpu": "no-such-gpu"}]), file)
+    found = evaluate_steps(file, Predictor.load())
+    (row,) = found["rows"]
+    assert row["ape"] == pytest.approx(100 * abs(row["predicted_ms"] / 3.0 - 1))
+    assert row["low_ms"] <= row["predicted_ms"] <= row["high_ms"]
+    assert sum(row["shares"].values()) == pytest.approx(1.0)
+    assert "no-such-gpu" in found["skipped"][0]["reason"]

@@ -1,0 +1,83 @@
+"""Convolutions in 16 bit: layouts, overlapping windows, depthwise filters; and reductions of short rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neusight.devices import load_device
+from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise
+from neusight.executors.gpu.expected.layouts import turning_s
+from neusight.executors.gpu.expected.matrix import Product, matrix_times, product_tiling
+from neusight.executors.gpu.expected.streams import stream_times
+from neusight.executors.gpu.expected.times import start_s
+from neusight.kernels import KernelBatch, work_of
+from neusight.kernels.conditions import Conditions
+from neusight.laws.dram import sustained_dram_bytes_per_s
+from neusight.laws.physics import DEFAULT
+
+GPUS = ("v100-pcie-32gb", "l4", "h100-sxm-80gb")
+
+
+def convolutions(**changes: Any) -> KernelBatch:
+    columns = {
+        "batch": [32], "in_channels": [64], "out_channels": [64], "height": [28], "width": [28], "kernel_height": [3],
+        "kernel_width": [3], "padding": [1], "dtype": ["float16"],
+    }  # fmt: skip
+    return KernelBatch.from_columns("conv2d", **columns | changes)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_turning_reads_and_writes_input_and_output_once(gpu: str) -> None:
+    device, conditions = load_device(gpu), Conditions.of(1)
+    found = turning_s(convolutions(), device, conditions, DEFAULT)
+    moved = 2 * 2 * (2 * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, DEFAULT)
+    assert found == pytest.approx(moved + 2 * start_s(device, conditions, DEFAULT))
+
+
+@pytest.mark.parametrize("alike", [{"image_layout": ["nhwc"]}, {"in_channels": [1], "out_channels": [1]}])
+def test_what_lies_the_same_in_both_layouts_is_not_turned(alike: dict[str, Any]) -> None:
+    assert turning_s(convolutions(**alike), load_device("l4"), Conditions.of(1), DEFAULT) == 0.0
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_windows_that_overlap_are_one_image_in_dram(gpu: str) -> None:
+    device, batch = load_device(gpu), convolutions(batch=[256])
+    tiling = product_tiling(Product.of(batch, device), device, DEFAULT)
+    times = matrix_times(batch, device, Conditions.of(1), DEFAULT, tiling)
+    image_s = work_of(batch).bytes / sustained_dram_bytes_per_s(device, DEFAULT)
+    # Nine windows hold a pixel; re-reads of blocks come on top of the image itself, far below that.
+    assert image_s <= times.dram_s < 3 * image_s
+
+
+def test_depthwise_filters_are_told_by_their_groups() -> None:
+    groups = convolutions(in_channels=[64, 64, 64, 1], groups=[1, 32, 64, 1], **_four())
+    assert is_depthwise(groups).tolist() == [False, False, True, False]
+
+
+def _four() -> dict[str, Any]:
+    return {name: [value] * 4 for name, value in (("out_channels", 64), ("batch", 2), ("height", 8), ("width", 8))} | {
+        "kernel_height": [3] * 4, "kernel_width": [3] * 4, "padding": [1] * 4, "dtype": ["float16"] * 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["forward", "input_grad", "weight_grad"])
+def test_a_depthwise_stream_has_the_work_of_its_convolution(op: str) -> None:
+    batch = convolutions(groups=[64], op=[op])
+    one, other = work_of(batch), work_of(as_streams(batch))
+    assert (one.flops, one.read_bytes, one.write_bytes) == (other.flops, other.read_bytes, other.write_bytes)
+
+
+def test_other_families_stay_as_they_are() -> None:
+    gemm = KernelBatch.from_columns("gemm", m=[64], n=[64], k=[64])
+    assert as_streams(gemm) is gemm
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_short_rows_of_a_reduction_share_a_block(gpu: str) -> None:
+    rows, cols = 2**26 // np.array([2, 64]), np.array([2, 64])
+    size = {"read_bytes": [2**28] * 2, "write_bytes": 4 * rows, "flops": [2**26] * 2}
+    batch = KernelBatch.from_columns("row_reduction", op=["sum", "sum"], rows=rows, cols=cols, **size)
+    short, long = stream_times(batch, load_device(gpu), Conditions.of(2), DEFAULT).unlimited_s
+    # The same elements; a row that took a warp each would take 32 times as long.
+    assert short < 8 * long

@@ -1,0 +1,36 @@
+"""Products in tf32 and images in NHWC: what changes, and what does not."""
+
+from dataclasses import replace
+
+import pytest
+
+from neusight.requests import Request
+from neusight.transforms.precision import as_computed
+from neusight.workloads import load_workload
+
+
+def families(workload):
+    return [k for n in workload.nodes for k in n.kernels]
+
+
+@pytest.mark.parametrize("dtype", ["tf32", "float32"])
+def test_products_alone_run_in_tf32(dtype):
+    step = load_workload("alexnet", dtype=dtype, batch=2)
+    assert {k.dtype for k in families(step)} == {"float32"}
+    found = as_computed(step)
+    assert {k.dtype for k in families(found) if k.family in ("gemm", "conv2d")} == {dtype}
+    assert {k.dtype for k in families(found) if k.family not in ("gemm", "conv2d")} == {"float32"}
+
+
+def test_convolutions_know_the_layout_of_their_images():
+    step = load_workload("alexnet", batch=2)
+    engine = replace(step.request.engine, layout="nhwc")
+    found = as_computed(replace(step, request=replace(step.request, engine=engine)))
+    assert {k.image_layout for k in families(found) if k.family == "conv2d"} == {"nhwc"}
+    assert [k for k in families(found) if k.family != "conv2d"] == [k for k in families(step) if k.family != "conv2d"]
+
+
+def test_a_step_as_traced_stays_as_it_is():
+    step = load_workload("alexnet", batch=2)
+    assert step.request == Request.of("alexnet", batch=2)
+    assert as_computed(step) is step
