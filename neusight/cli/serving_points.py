@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from neusight.cli.options import listed, numbers
+from neusight.cli.points import Point
 from neusight.errors import NeusightError
 from neusight.serving.load import MOST_TOKENS
 
@@ -31,15 +32,6 @@ SLOWEST, FASTEST = 1e-6, 1e6
 """Rates [requests/s], likewise."""
 UNBOUNDED = 16
 """Lengths of a model without a longest sequence are cut at so many times their mean (assumption)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """What was asked, with an answer or the ``error`` that stands for it."""
-
-    asked: dict[str, Any]
-    estimate: ServingEstimate | None = None
-    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +169,7 @@ class Asked:
 
         return known_decoder(self.model).max_len
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[Point[ServingEstimate]]:
         """Every combination, deployment by deployment.
 
         Raises:
@@ -230,7 +222,9 @@ class Asked:
             self.model, self._device(gpu), longest, self.options, **{**self.setup, **setup}
         )  # fmt: skip
 
-    def _point(self, asked: dict[str, Any], setup: Mapping[str, Any], value: Any, lengths: Any) -> Point:
+    def _point(
+        self, asked: dict[str, Any], setup: Mapping[str, Any], value: Any, lengths: Any
+    ) -> Point[ServingEstimate]:
         from neusight.serving import answer
         from neusight.serving.load import longest_of
 
@@ -246,7 +240,9 @@ class Asked:
                 raise
             return Point(asked=asked, error=str(error))
 
-    def _frontier(self, asked: dict[str, Any], setup: Mapping[str, Any], lengths: Any) -> Iterator[Point]:
+    def _frontier(
+        self, asked: dict[str, Any], setup: Mapping[str, Any], lengths: Any
+    ) -> Iterator[Point[ServingEstimate]]:
         from neusight.serving import frontier
         from neusight.serving.load import most_tokens
 

@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from neusight.cli.output import Column, Output, line, note, table
-from neusight.cli.serving_points import Point
+from neusight.cli.points import Point
 from neusight.errors import DataError
 from neusight.serving.answer import Figure, Limiter, ServingEstimate
 from neusight.serving.frontier import best_trades
@@ -23,7 +23,7 @@ _PARTS = 5
 """Parts of passes that are named, the largest."""
 
 
-def show_points(points: Sequence[Point], form: str, many: bool) -> None:
+def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool) -> None:
     """One answer in full, or a table. JSON is an object, or a list of them where ``many`` were asked for."""
     data: list[dict[str, Any]] = [
         point.estimate.to_dict() if point.estimate else point.asked | {"error": point.error} for point in points
@@ -35,7 +35,7 @@ def show_points(points: Sequence[Point], form: str, many: bool) -> None:
     Output(form).data(data if many else data[0], _rows(points), lambda: human(points))
 
 
-def _rows(points: Sequence[Point]) -> list[dict[str, Any]]:
+def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
     found = [serving_row(point.estimate) for point in points if point.estimate]
     keys = list(found[0]) if found else list(points[0].asked)
     rows = iter(found)
@@ -140,7 +140,7 @@ _LOADS = {"concurrency": "clients", "rate": "req/s", "batch": "batch", "requests
 _SIZES = {"concurrency": "clients", "rate": "requests/s", "batch": "requests in the batch"}
 
 
-def _table(points: Sequence[Point]) -> None:
+def _table(points: Sequence[Point[ServingEstimate]]) -> None:
     """A row a point; what all share stands above, a star at those that none beats in throughput and speed."""
     found = [(point, point.estimate) for point in points if point.estimate]
     names = [*_KEYS, *_LOADS]
@@ -238,7 +238,7 @@ def _by_reason(failed: Sequence[Choice]) -> dict[tuple[str, str], list[int]]:
     return found
 
 
-def draw(points: Sequence[Point], file: Path) -> None:
+def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
     """Throughput of each GPU against speed for each user, a line a deployment, the clients beside its points.
 
     Raises:
@@ -271,7 +271,7 @@ def draw(points: Sequence[Point], file: Path) -> None:
     figure.savefig(file, dpi=150)
 
 
-def _series(point: Point, points: Sequence[Point]) -> str:
+def _series(point: Point[ServingEstimate], points: Sequence[Point[ServingEstimate]]) -> str:
     differ = [name for name in _KEYS if len({str(each.asked.get(name)) for each in points}) > 1]
     words = [str(point.asked[n]) if n in ("gpu", "dtype") else f"{n} {point.asked[n]}" for n in differ]
     return ", ".join(words) or str(point.asked["gpu"])

@@ -7,7 +7,8 @@ from textwrap import wrap
 from typing import Any
 
 from neusight.cli.output import Column, Output, line, note, table
-from neusight.cli.training_points import NUMBERS, Point
+from neusight.cli.points import Point
+from neusight.cli.training_points import NUMBERS
 from neusight.distributed.answer import TrainingEstimate
 from neusight.plans.memory import PARTS
 from neusight.plans.plan import Plan
@@ -29,7 +30,7 @@ CSV = (
 )  # fmt: skip
 
 
-def show_points(points: Sequence[Point], form: str, many: bool, tokens: float) -> None:
+def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool, tokens: float) -> None:
     """One answer in full, or a table. JSON is an object, or a list of them where ``many`` were asked for."""
     data = [
         {**p.estimate.to_dict(), "run": run_of(p.estimate, tokens)} if p.estimate else p.asked | {"error": p.error}
@@ -60,7 +61,7 @@ def run_of(e: TrainingEstimate, tokens: float) -> dict[str, Any]:
     }
 
 
-def _row(point: Point) -> dict[str, Any]:
+def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
     """The same columns for all, whether there is an answer or not."""
     found = point.estimate.to_dict() if point.estimate else {}
     plan = found.get("plan", {})
@@ -174,7 +175,7 @@ def _parts(e: TrainingEstimate) -> None:
     table(columns, ((w, seconds(s), f"{s / e.latency_s:.1%}", e.limiters[w]) for w, s in largest))
 
 
-def _table(points: Sequence[Point]) -> None:
+def _table(points: Sequence[Point[TrainingEstimate]]) -> None:
     """A row a point; what all share stands above."""
     names = list(points[0].asked)
     differ = [name for name in names if len({str(point.asked[name]) for point in points}) > 1]

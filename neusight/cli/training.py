@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from neusight.cli.options import Calibrations, Format, TileModels, is_list, loaded, note_corrections
-from neusight.cli.training_points import Asked, Place, Point, axes_of, file_told
+from neusight.cli.points import Point
+from neusight.cli.training_points import Asked, Place, axes_of, file_told
 from neusight.errors import ModelError
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def trained(
     plan: str = "",
     *,
     models: tuple[Path | None, str] = (None, ""),
-) -> list[Point]:
+) -> list[Point[TrainingEstimate]]:
     """Points of what was typed.
 
     Args:
@@ -170,7 +171,7 @@ def trained(
     return points
 
 
-def show(points: list[Point], form: str, many: bool = False, tokens: float = TOKENS) -> None:
+def show(points: list[Point[TrainingEstimate]], form: str, many: bool = False, tokens: float = TOKENS) -> None:
     """All points; exit 1 where none has an answer."""
     from neusight.cli.output import note
     from neusight.cli.show_training import show_points

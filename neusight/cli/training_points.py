@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from neusight.cli.options import listed, named_gpu, numbers
+from neusight.cli.points import Point
 from neusight.errors import NeusightError
 
 if TYPE_CHECKING:
@@ -58,15 +59,6 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """What was asked, with an answer or the ``error`` that stands for it."""
-
-    asked: dict[str, Any]
-    estimate: TrainingEstimate | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Asked:
     """Steps of a model: ``axes`` are values to combine, by name; ``told`` what all have in common."""
 
@@ -81,7 +73,7 @@ class Asked:
         """Whether several were asked for."""
         return any(len(values) > 1 for values in self.axes.values())
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[Point[TrainingEstimate]]:
         """Every combination.
 
         Raises:

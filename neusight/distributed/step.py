@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
@@ -189,8 +189,3 @@ def updated(held: Held, run: TrainingRun) -> tuple[Part, ...]:
         products="" if whole else run.products,
     )
     return optimizer_parts(share, share if whole else round(held.total), update)
-
-
-def with_plan(run: TrainingRun, **fields: object) -> TrainingRun:
-    """The run under a plan that differs in some fields."""
-    return replace(run, plan=replace(run.plan, **fields))  # type: ignore[arg-type]

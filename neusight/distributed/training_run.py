@@ -8,6 +8,7 @@ from neusight.devices.cluster import Cluster
 from neusight.distributed.placement import Placement
 from neusight.errors import DeviceError, ModelError
 from neusight.plans.plan import Plan
+from neusight.plans.stages import local_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.local import Local
@@ -69,11 +70,7 @@ class TrainingRun:
     @property
     def local(self) -> Local:
         """What one rank has of a micro-batch."""
-        plan = self.plan
-        return Local(
-            batch=plan.micro_batch, seq_len=self.seq_len, tp=plan.tp, cp=plan.cp, ep=plan.ep, etp=plan.expert_tp,
-            sequence_parallel=plan.sequence_parallel, dtype=self.dtype, products=self.products,
-        )  # fmt: skip
+        return local_of(self.plan, self.seq_len, self.dtype, self.products)
 
     @property
     def placement(self) -> Placement:

@@ -9,7 +9,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.plan import Plan
-from neusight.plans.stages import Stage, layer_held, outside_held, stage_held, stages_of, waiting
+from neusight.plans.stages import Stage, layer_held, local_of, outside_held, stage_held, stages_of, waiting
 from neusight.plans.states import States, states_of
 from neusight.plans.workspaces import workspace_bytes
 from neusight.workloads.decoders.decoder import Decoder
@@ -109,23 +109,12 @@ def _check_experts(decoder: Decoder, plan: Plan) -> None:
         raise ModelError(f"ep x etp = {experts} does not divide dp x cp x tp = {ranks}: change one of them")
 
 
-def local_of(plan: Plan, training: Training) -> Local:
-    """A rank's share of a micro-batch."""
-    return Local(
-        batch=plan.micro_batch,
-        seq_len=training.seq_len,
-        tp=plan.tp,
-        cp=plan.cp,
-        ep=plan.ep,
-        etp=plan.expert_tp,
-        sequence_parallel=plan.sequence_parallel,
-        dtype=training.dtype,
-        products=training.products,
-    )
+def _local(plan: Plan, training: Training) -> Local:
+    return local_of(plan, training.seq_len, training.dtype, training.products)
 
 
 def _rank(stage: Stage, decoder: Decoder, plan: Plan, training: Training, device: DeviceSpec) -> RankMemory:
-    local = local_of(plan, training)
+    local = _local(plan, training)
     states = states_of(
         stage_held(stage, decoder, local),
         plan,
@@ -155,7 +144,7 @@ def _moments(
     stage: Stage, decoder: Decoder, plan: Plan, training: Training, states: States
 ) -> dict[str, tuple[float, float, float]]:
     """Activations, loss and temporaries when they may be most."""
-    local, keeping = local_of(plan, training), training.keeping
+    local, keeping = _local(plan, training), training.keeping
     mask = float(local.batch * local.length * local.seq_len) if keeping.dense_mask else 0.0
     kept = _activations(stage, decoder, plan, training)
     found = {"step": (0.0, 0.0, states.cast)}
@@ -174,7 +163,7 @@ def _moments(
 
 def _activations(stage: Stage, decoder: Decoder, plan: Plan, training: Training) -> float:
     """Of all micro-batches that wait on a stage."""
-    local, keeping = local_of(plan, training), training.keeping
+    local, keeping = _local(plan, training), training.keeping
     each = [_layer_kept(layer, decoder, plan, local, keeping) for layer, _ in decoder.layers]
     whole = [total_bytes(layer_saved(layer, decoder.hidden, local, keeping)) for layer, _ in decoder.layers]
     budget = (plan.recompute_layers or len(stage.kinds)) if plan.recompute == "full" else len(stage.kinds)

@@ -43,6 +43,21 @@ class Stage:
         return tuple(kind for chunk in self.chunks for kind in chunk)
 
 
+def local_of(plan: Plan, seq_len: int, dtype: str, products: str) -> Local:
+    """A rank's share of a micro-batch of sequences of ``seq_len`` tokens."""
+    return Local(
+        batch=plan.micro_batch,
+        seq_len=seq_len,
+        tp=plan.tp,
+        cp=plan.cp,
+        ep=plan.ep,
+        etp=plan.expert_tp,
+        sequence_parallel=plan.sequence_parallel,
+        dtype=dtype,
+        products=products,
+    )
+
+
 def stages_of(decoder: Decoder, plan: Plan, layers: Sequence[int] = ()) -> tuple[Stage, ...]:
     """The ranks of a pipeline.
 
@@ -82,18 +97,15 @@ def waiting(stage: Stage, plan: Plan, group: int = 0) -> tuple[int, ...]:
 
     One forward, one backward: ``pp - i`` on stage ``i``; interleaved: ``2 (pp - i - 1) + (vp - 1) group + 1`` chunks'
     worth, ``group`` micro-batches of a chunk before its next (Narayanan et al. 2021; default: ``pp``). GPipe: all
-    micro-batches (Huang et al. 2019). Zero bubble: ``pp`` on every stage (Qi et al. 2023, ZB-H1).
+    micro-batches (Huang et al. 2019), but one where no other stage waits for them. Zero bubble: ``pp`` on every stage,
+    and as many of each further chunk (Qi et al. 2023, ZB-H1).
     """
     most = plan.micro_batches
-    if plan.schedule == "gpipe":
+    if plan.schedule == "gpipe" and plan.pp > 1:
         return (most,) * plan.vp
-    if plan.schedule == "zero-bubble" and plan.vp == 1:
-        return (min(most, plan.pp),)
-    behind = plan.pp - stage.index - 1
-    if plan.vp == 1:
-        return (min(most, behind + 1),)
-    group = group or plan.pp
-    started = range(min(most * plan.vp, 2 * behind + (plan.vp - 1) * group + 1))
+    group, behind = group or plan.pp, plan.pp - stage.index - 1
+    ahead = (1 if plan.vp == 1 else 2) * behind + 1 if plan.schedule == "1f1b" else plan.pp
+    started = range(min(most * plan.vp, ahead + (plan.vp - 1) * group))
     order = [at % (group * plan.vp) // group for at in started]
     return tuple(order.count(chunk) for chunk in range(plan.vp))
 

@@ -81,11 +81,6 @@ ERAS: tuple[tuple[str, tuple[int, int], str], ...] = (
 asynchronous scheduling with 0.14, TensorRT-LLM's executor replaced its Python sessions with 0.12."""
 
 
-def engine_names() -> tuple[str, ...]:
-    """Names that ``engine_named`` takes."""
-    return tuple(_PLAIN)
-
-
 def engine_named(name: str, version: str = "", artifact: Path | None = None) -> ServingEngine:
     """An engine with the constants that ``neusight fit --engines`` found for its version.
 

@@ -11,14 +11,15 @@ from neusight.devices import load_device
 from neusight.errors import ModelError
 from neusight.evaluation.memory import evaluate_memory, fitted_expert_load
 from neusight.plans.fits import LENGTH_STEP, largest_micro_batch, longest_sequence, verdict
-from neusight.plans.memory import PARTS, RankMemory, Training, local_of, memory_of
+from neusight.plans.memory import PARTS, RankMemory, Training, memory_of
 from neusight.plans.plan import Plan
-from neusight.plans.stages import Held, stage_held, stages_of, waiting
+from neusight.plans.stages import Held, local_of, stage_held, stages_of, waiting
 from neusight.plans.states import states_of
 from neusight.plans.workspaces import workspace_bytes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, SelfAttention
 from neusight.workloads.training.keeping import EXPERT_LOAD, FSDP, MEGATRON
+from neusight.workloads.training.local import Local
 
 MIB = 2**20
 A100, H100 = load_device("a100-sxm-80gb"), load_device("h100-sxm-80gb")
@@ -40,6 +41,10 @@ def plan(**fields: Any) -> Plan:
     batches = fields.pop("micro_batches", 8)
     each = fields.get("dp", 1) * fields.get("micro_batch", 1)
     return Plan(**({"global_batch": batches * each} | fields))
+
+
+def share(of: Plan) -> Local:
+    return local_of(of, TRAINING.seq_len, TRAINING.dtype, TRAINING.products)
 
 
 def ranks(of: Plan, training: Training = TRAINING, model: Decoder | None = None) -> dict[str, RankMemory]:
@@ -94,7 +99,7 @@ def test_an_optimizer_on_the_host_leaves_weights_and_gradients() -> None:
 def test_ranks_hold_the_model_once(tp: int, pp: int) -> None:
     """Norms are on each of the ``tp`` ranks; all else is held once."""
     model, of = decoder(), plan(tp=tp, pp=pp)
-    held = sum(stage_held(stage, model, local_of(of, TRAINING)).total for stage in stages_of(model, of))
+    held = sum(stage_held(stage, model, share(of)).total for stage in stages_of(model, of))
     norms = (2 * 8 + 1) * model.hidden
     assert tp * held == pytest.approx(model.parameters + (tp - 1) * norms)
 
@@ -102,7 +107,7 @@ def test_ranks_hold_the_model_once(tp: int, pp: int) -> None:
 def test_first_and_last_stage_keep_a_tied_embedding_each() -> None:
     model = decoder(tied=True)
     of = plan(pp=2)
-    held = sum(stage_held(stage, model, local_of(of, TRAINING)).total for stage in stages_of(model, of))
+    held = sum(stage_held(stage, model, share(of)).total for stage in stages_of(model, of))
     assert held == model.parameters + model.vocab * model.hidden
 
 
