@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from neusight.torchvision_import import watch_for_torchvision
+
 __version__ = "0.1.0"
 __all__ = ["DeviceSpec", "Estimate", "Predictor", "StepTimePredictor", "__version__", "load_device"]
 
@@ -20,6 +22,8 @@ _HOMES = {
     "StepTimePredictor": "neusight.serving",
     "load_device": "neusight.devices",
 }
+
+watch_for_torchvision()
 
 
 def __getattr__(name: str) -> Any:

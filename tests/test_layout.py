@@ -17,6 +17,7 @@ PACKAGE = ROOT / "neusight"
 
 # The rooms from the ground up: each may import those before it and itself. ``learn`` is loaded by no prediction.
 ROOMS = [
+    "torchvision_import",
     "errors",
     "units",
     "paths",

@@ -5,15 +5,11 @@
 from __future__ import annotations
 
 import importlib
-import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +25,6 @@ TORCHVISION_SIZE = 224
 """Edge [pixels] that torchvision's classifiers are trained at, unless their name is in ``_LARGER``."""
 _LARGER = {"inception_v3": 299}
 _LARGEST_SIZE = 100_000
-_COMPILED_OPERATORS = ("nms", "qnms")
-"""Operators whose schemas torchvision's compiled library defines, and which it names when it is imported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,46 +132,12 @@ def _library(name: str) -> ModuleType:
         ModelError: it is not installed, or does not fit the installed PyTorch.
     """
     try:
-        settle_torchvision()
         return importlib.import_module(name)
     except Exception as error:
         raise ModelError(
             f"{name} cannot be imported ({type(error).__name__}: {reason(error)}): "
             f"pip install 'neusight[{LIBRARIES[name]}]'"
         ) from None
-
-
-@cache
-def settle_torchvision() -> None:
-    """Make torchvision importable, where it is installed, before anything else imports it, as timm and transformers do.
-
-    Its builds for CUDA do not load their compiled library beside PyTorch for the CPU, and then fail at the first
-    operator of it that they name. No classifier calls those, so that their schemas are all that is missing.
-    """
-    found = find_spec("torchvision") if "torchvision" not in sys.modules else None
-    if found is not None and not _loads(Path(found.origin or "").parent):
-        import torch
-
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in _COMPILED_OPERATORS:
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
-
-
-def _loads(package: Path) -> bool:
-    """Whether a package's compiled operators load beside the installed PyTorch."""
-    import torch
-
-    try:
-        for file in (*package.glob("_C*.so"), *package.glob("_C*.pyd")):
-            torch.ops.load_library(file)
-    except OSError:
-        return False
-    return hasattr(torch.ops.torchvision, _COMPILED_OPERATORS[0])
-
-
-_KEPT: list[Any] = []
-"""Definitions last as long as the library object."""
 
 
 def _installed(library: str) -> str:

@@ -79,7 +79,7 @@ def _settled(source: WorkloadSource, request: Request) -> Request:
 def _seq_len(source: WorkloadSource, seq_len: int | None) -> int | None:
     """The length that is asked for or the model's own; None where only its class can tell, or it has none."""
     limit = source.max_seq_len
-    if source.ready_type and not source.takes_seq_len:
+    if (source.ready_type or source.image_model) and not source.takes_seq_len:
         if seq_len is not None:
             raise ModelError(f"{source.name} reads images, which have no sequence: leave out --seq-len")
         return None

@@ -204,7 +204,7 @@ def test_rows_are_evaluated_as_they_are_on_the_device_beside_them(
         task(configs / "small-resnet.json", "inference", batches=[1]),
     ]
     rows = [row_of(one, bench) | {"gpu": "mine"} for one in planned]
-    rows += [rows[0] | {"dtype": "tf32"}, rows[0] | {"option": "fusion"}]
+    rows += [rows[0] | {"dtype": "float8"}, rows[0] | {"option": "fusion"}]
     file = tmp_path / "models" / "latency.parquet"
     write_configs(planned, file.parent / "configs")
     pq.write_table(pa.Table.from_pylist(rows, MODEL_TABLE.arrow()), file)
@@ -226,7 +226,7 @@ def test_rows_are_evaluated_as_they_are_on_the_device_beside_them(
     assert found["rows"][0]["measured_ms"] == rows[0]["e2e_ms"]
     assert found["rows"][-1]["predicted_ms"] < found["rows"][0]["predicted_ms"]
     (skipped,) = found["skipped"]
-    assert "'tf32'" in skipped["reason"]
+    assert "'float8" in skipped["reason"]
 
 
 def test_files_that_say_nothing_of_attention_and_optimizer(tmp_path: Path) -> None:

@@ -61,13 +61,11 @@ def trace(
     """
     if optimizer_form not in FORMS:
         raise ModelError(f"unknown optimizer form '{optimizer_form}': one of {', '.join(FORMS)}")
-    from neusight.workloads.image_models import settle_torchvision
     from neusight.workloads.trace.building import channels_last
     from neusight.workloads.trace.layers import layered
     from neusight.workloads.trace.memory import Ledger
     from neusight.workloads.trace.recorder import Recorder
 
-    settle_torchvision()
     recorder = Recorder(Ledger(), allow_fallback=allow_fallback, integers=integers)
     with explained(request.model, "trace"), _environment(request.attention, request.mode):
         module = _fake_module(model, request.precision.weights)
