@@ -142,7 +142,7 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
             ops[positions] = kinds_of(batch, conditions)
         found = predictor.kernels(batch, device, conditions=conditions)
         alone = np.where(conditions.timing == "stream", out["measured"].to_numpy()[positions], np.nan)
-        left = _without_drift(batch["op"], positions, alone, 1e3 * found.bound_s)
+        left = without_drift(batch["op"], positions, alone, 1e3 * found.bound_s)
         executed = np.where(np.isnan(told[positions]), left, told[positions])
         parts = (found.latency_s, found.bound_s, found.low_s, found.high_s, found.execution_s, 1e-3 * executed)
         for name, part in zip(columns, parts, strict=True):
@@ -150,7 +150,7 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
     return out.assign(op=ops, **columns)
 
 
-def _without_drift(ops: np.ndarray, place: np.ndarray, alone_ms: np.ndarray, bound_ms: np.ndarray) -> np.ndarray:
+def without_drift(ops: np.ndarray, place: np.ndarray, alone_ms: np.ndarray, bound_ms: np.ndarray) -> np.ndarray:
     """Lone launches less what drifted along the table, at least the bound [ms]; NaN where nothing did, or where
     ``alone_ms`` is. See ``neusight.learn.drift``.
     """

@@ -31,11 +31,16 @@ REMEMBERED = 128
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds of a batch of kernels, each launched alone, shape (n,); no interval where none is stated."""
+    """Seconds of a batch of kernels, each launched alone, shape (n,); no interval where none is stated.
+
+    ``execution_s`` is without the launch and ``bound_s`` the least that it can be, where a predictor tells them.
+    """
 
     latency_s: np.ndarray
     low_s: np.ndarray | None = None
     high_s: np.ndarray | None = None
+    execution_s: np.ndarray | None = None
+    bound_s: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class TileModelEntrant:
     def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
         """With the 90 % interval."""
         said = self.predictor.kernels(batch, device, conditions=conditions)
-        return Forecast(said.latency_s, said.low_s, said.high_s)
+        return Forecast(said.latency_s, said.low_s, said.high_s, said.execution_s, said.bound_s)
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
         """With the 90 % interval; operators without a rule count as data movement."""

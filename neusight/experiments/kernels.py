@@ -17,6 +17,7 @@ from neusight.datasets import to_batches
 from neusight.datasets.conditions import conditions_of
 from neusight.devices import load_device
 from neusight.errors import DataError
+from neusight.evaluation.kernels import without_drift
 from neusight.experiments.baselines import roofline_s
 from neusight.experiments.entrants import Entrant, TileModelEntrant
 from neusight.kernels.work import work_of
@@ -113,13 +114,21 @@ def _unique(ids: pd.Series) -> pd.Series:
 
 
 def predicted_rows(tested: Tested, entrant: Entrant) -> pd.DataFrame:
-    """The facts with what a predictor says: predictor, seed, and in ms predicted, low, high (NaN without interval)."""
-    out = tested.facts.assign(predictor=entrant.name, seed=entrant.seed, predicted=np.nan, low=np.nan, high=np.nan)
+    """The facts with what a predictor says: predictor, seed, and in ms predicted, low, high (NaN without interval),
+    without the launch execution and, measured, executed (NaN but where launches grew along the table).
+    """
+    unknown = dict.fromkeys(("predicted", "low", "high", "execution", "executed"), np.nan)
+    out = tested.facts.assign(predictor=entrant.name, seed=entrant.seed, **unknown)
     for batch, positions, conditions in tested.batches:
         said = entrant.kernels(batch, tested.device, conditions)
         out.loc[positions, "predicted"] = 1e3 * said.latency_s
         if said.low_s is not None and said.high_s is not None:
             out.loc[positions, "low"], out.loc[positions, "high"] = 1e3 * said.low_s, 1e3 * said.high_s
+        if said.execution_s is not None and said.bound_s is not None:
+            measured = tested.facts["measured"].to_numpy()[positions]
+            alone = np.where(conditions.timing == "stream", measured, np.nan)
+            out.loc[positions, "execution"] = 1e3 * said.execution_s
+            out.loc[positions, "executed"] = without_drift(batch["op"], positions, alone, 1e3 * said.bound_s)
     return out
 
 
@@ -133,7 +142,8 @@ def kernel_cells(rows: pd.DataFrame, groups: Mapping[tuple[str, str], str]) -> l
     Returns:
         fold, gpu, group, kind, predictor, count, mape, median_ape, bias, quantiles (of signed errors, at
         ``QUANTILES``), roofline_mape, inside (percent of rows within the 90 % interval), width (median of its width
-        over the prediction, in percent); of several trainings all pooled, and spread (least and largest mape).
+        over the prediction, in percent), executed_mape (without launches that grew along the table; None where none
+        did); of several trainings all pooled, and spread (least and largest mape).
     """
     keys = ["fold", "gpu", "kind", "predictor"]
     found = []
@@ -155,8 +165,15 @@ def kernel_errors(rows: pd.DataFrame) -> dict[str, Any]:
         "quantiles": [float(q) for q in np.percentile(signed, QUANTILES)],
         "roofline_mape": float(100 * (rows["roofline"] / rows["measured"] - 1).abs().mean()),
         "spread": [float(by_seed.min()), float(by_seed.max())],
+        "executed_mape": _executed_mape(rows),
         **_interval(rows),
     }
+
+
+def _executed_mape(rows: pd.DataFrame) -> float | None:
+    if "executed" not in rows or rows["executed"].isna().all():
+        return None
+    return float(100 * (rows["execution"] / rows["executed"] - 1).abs().mean())
 
 
 def _interval(rows: pd.DataFrame) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ import pytest
 from neusight import Predictor
 from neusight.errors import DataError, DeviceError
 from neusight.evaluation import evaluate_kernels, evaluate_models
-from neusight.evaluation.kernels import _without_drift
+from neusight.evaluation.kernels import without_drift
 from neusight.evaluation.models import plan_named
 from neusight.plans.plan import Plan
 
@@ -154,9 +154,9 @@ def test_launches_that_grew_along_the_table_are_no_execution() -> None:
     rng = np.random.default_rng(1)
     work_ms, place = rng.uniform(0.01, 1.0, n), np.arange(n)
     launch_ms = 0.05 + 0.3 * (place / n) ** 2
-    left = _without_drift(np.full(n, "forward"), place, work_ms + launch_ms, work_ms)
+    left = without_drift(np.full(n, "forward"), place, work_ms + launch_ms, work_ms)
     assert np.abs(left / work_ms - 1).mean() < 0.05
-    steady = _without_drift(np.full(n, "forward"), place, work_ms + 0.05, work_ms)
-    replayed = _without_drift(np.full(n, "forward"), place, np.full(n, np.nan), work_ms)
+    steady = without_drift(np.full(n, "forward"), place, work_ms + 0.05, work_ms)
+    replayed = without_drift(np.full(n, "forward"), place, np.full(n, np.nan), work_ms)
     assert np.isnan(steady).all()
     assert np.isnan(replayed).all()
