@@ -1,8 +1,8 @@
 """Makes torchvision importable beside a PyTorch that its compiled library does not fit.
 
 torchvision's builds for CUDA do not load that library beside PyTorch for the CPU, and importing the package then fails
-at the first operator of it that it names; transformers' and timm's image models fail with it. No model's layers call
-those operators, so that their schemas are all that is missing.
+at the first operator of it that it names; transformers' and timm's image models fail with it. A trace needs no more of
+it than schemas and the shapes of results.
 """
 
 from __future__ import annotations
@@ -14,10 +14,18 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_OPERATORS = ("nms", "qnms")
-"""Operators of the compiled library that torchvision names when it is imported."""
+if TYPE_CHECKING:
+    import torch
+
+_ALIGN = "Tensor input, Tensor rois, float spatial_scale, int pooled_height, int pooled_width, int sampling_ratio"
+_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    f"roi_align({_ALIGN}, bool aligned) -> Tensor",
+)
+"""Of operators of the compiled library that torchvision names when it is imported, and that its models call."""
 _KEPT: list[Any] = []
 """Definitions last as long as the library object."""
 
@@ -44,9 +52,15 @@ def _define() -> None:
     import torch
 
     library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in _OPERATORS:
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for schema in _SCHEMAS:
+        library.define(schema)
+    library.impl("roi_align", _aligned, "Meta")
     _KEPT.append(library)
+
+
+def _aligned(input: torch.Tensor, rois: torch.Tensor, _scale: float, height: int, width: int, *_: Any) -> torch.Tensor:
+    """Each region of each channel at one size."""
+    return input.new_empty(rois.shape[0], input.shape[1], height, width)
 
 
 def _loads(package: Path) -> bool:
@@ -58,4 +72,4 @@ def _loads(package: Path) -> bool:
             torch.ops.load_library(file)
     except OSError:
         return False
-    return hasattr(torch.ops.torchvision, _OPERATORS[0])
+    return hasattr(torch.ops.torchvision, "nms")

@@ -15,20 +15,25 @@ if TYPE_CHECKING:
 
 
 def check(
-    library: Annotated[Literal["transformers"], typer.Argument(help="Whose model types.")] = "transformers",
+    library: Annotated[
+        Literal["transformers", "timm", "torchvision"], typer.Argument(help="Whose architectures.")
+    ] = "transformers",
     limit: Annotated[int | None, typer.Option(min=1, help="So many of them at random; default: all.")] = None,
     seed: Seed = 0,
     mode: Mode = "inference",
     gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="What they are estimated on.")] = "l4",
     form: Format = "human",
 ) -> None:
-    """Estimate every architecture with its default configuration two layers deep, and list what is missing.
+    """Estimate every architecture of a library, and list what is missing.
 
-    No operator is replaced by a fallback, and none may take longer than 20 seconds.
+    Those of transformers have their default configuration two layers deep; those of timm and torchvision are whole. No
+    operator is replaced by a fallback, and no answer may take longer than 20 seconds.
 
     Examples:
 
     - `neusight workloads check transformers --limit 40 --seed 1`
+
+    - `neusight workloads check timm --limit 100 --mode training`
 
     - `neusight workloads check transformers --mode training --format json > coverage.json`
     """
@@ -40,12 +45,12 @@ def check(
 
     device = named_gpu(gpu)
     load_device(device)  # What is wrong with it is one line, not the reason of every architecture.
-    kinds = drawn(limit, seed)
+    kinds = drawn(limit, seed, library)
     with progress("estimating") as advance:
-        answers = checked(Predictor.load(), kinds, device, mode, advance)
+        answers = checked(Predictor.load(), kinds, device, mode, advance, library=library)
     rows = [asdict(answer) for answer in answers]
     found = sum(answer.latency_s is not None for answer in answers)
-    data: dict[str, Any] = {"mode": mode, "gpu": gpu, "answered": found, "of": len(rows)}
+    data: dict[str, Any] = {"library": library, "mode": mode, "gpu": gpu, "answered": found, "of": len(rows)}
     data |= {"reasons": grouped(answers), "architectures": rows}
     Output(form).data(data, rows, lambda: _human(answers, data))
 

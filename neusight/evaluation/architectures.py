@@ -1,4 +1,4 @@
-"""How many of the architectures that transformers knows get an estimate, and what the others lack."""
+"""How many of the architectures that a library knows get an estimate, and what the others lack."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -19,6 +20,7 @@ from typing import Any
 from neusight.api import Predictor
 from neusight.errors import CoverageError, ModelError, NeusightError
 from neusight.workloads.shallow import architectures, default_config, shallow_config
+from neusight.workloads.sources.image_models import model_names
 
 LIMIT_S = 20.0
 """An architecture that takes longer than this counts as missing."""
@@ -28,8 +30,8 @@ LIMIT_S = 20.0
 class Answer:
     """One architecture: ``latency_s`` of its step or None, then with the reason in ``missing`` and its ``group``.
 
-    ``layers`` says how deep it was: ``two``, or ``default`` where two cannot be built. ``seconds`` is what answering
-    took; ``inputs`` what the model was fed.
+    ``layers`` says how deep it was: ``two``, ``default`` where two cannot be built, ``all`` of an image model.
+    ``seconds`` is what answering took; ``inputs`` what the model was fed.
     """
 
     kind: str
@@ -41,9 +43,13 @@ class Answer:
     group: str = ""
 
 
-def drawn(limit: int | None, seed: int) -> list[str]:
-    """Names of architectures: all, or as many as ``limit`` at random, in the order of the names."""
-    known = architectures()
+def drawn(limit: int | None, seed: int, library: str = "transformers") -> list[str]:
+    """Names of a library's architectures: all, or as many as ``limit`` at random, in the order of the names.
+
+    Raises:
+        ModelError: the library is not installed.
+    """
+    known = architectures() if library == "transformers" else sorted(model_names(library))
     if limit is None or limit >= len(known):
         return known
     return sorted(random.Random(seed).sample(known, limit))
@@ -55,19 +61,24 @@ def check(
     gpu: str,
     mode: str = "inference",
     progress: Callable[[int, int], None] | None = None,
+    *,
+    library: str = "transformers",
 ) -> list[Answer]:
-    """Estimate one step of each architecture, two layers deep, without any fallback.
+    """Estimate one step of each architecture without any fallback: of transformers two layers deep, of others whole.
 
     Args:
         predictor: what answers.
-        kinds: model types of transformers.
+        kinds: model types of transformers, or names of image models.
         gpu: id of the catalogue.
         mode: ``inference`` or ``training``.
         progress: called with (done, of) after each.
+        library: whose architectures these are: ``transformers``, ``timm`` or ``torchvision``.
     """
+    shallow = library == "transformers"
+    ask = partial(_estimated, predictor) if shallow else partial(_whole, predictor, library)
     found = []
     for done, kind in enumerate(kinds, start=1):
-        found.append(_timed(predictor, kind, gpu, mode))
+        found.append(_timed(partial(ask, kind, gpu, mode), kind))
         if progress:
             progress(done, len(kinds))
     return found
@@ -83,11 +94,11 @@ def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     return [{"reason": reason, "count": len(kinds), "architectures": kinds} for reason, kinds in ordered]
 
 
-def _timed(predictor: Predictor, kind: str, gpu: str, mode: str) -> Answer:
+def _timed(ask: Callable[[], dict[str, Any]], kind: str) -> Answer:
     start = monotonic()
     try:
         with _within(LIMIT_S):
-            found = _estimated(predictor, kind, gpu, mode)
+            found = ask()
     except NeusightError as error:
         found = {"missing": str(error), "group": _group(error)}
     return Answer(kind=kind, seconds=monotonic() - start, **found)
@@ -115,6 +126,13 @@ def _answered(predictor: Predictor, config: dict[str, Any], gpu: str, mode: str)
         file.write_text(json.dumps(config), encoding="utf-8")
         found = predictor.estimate(file, gpu, mode=mode, cache=False)
     return {"latency_s": found.latency_s, "inputs": found.inputs}
+
+
+def _whole(predictor: Predictor, library: str, kind: str, gpu: str, mode: str) -> dict[str, Any]:
+    # Batch norm does not train on a single value, as which some models pool an image.
+    batch = 2 if mode == "training" else 1
+    found = predictor.estimate(f"{library}:{kind}", gpu, mode=mode, batch=batch, cache=False)
+    return {"latency_s": found.latency_s, "inputs": found.inputs, "layers": "all"}
 
 
 class TooLongError(ModelError):
@@ -147,7 +165,11 @@ _GROUPS = (
     (r"needs '(\w+)'", "no way to make input {0}"),
     (r"pip install|requires the (\w+) library|torchvision|timm", "a library that is not installed"),
     (r"no answer within", "too slow"),
-    (r"cannot be built from|default configuration|cannot read the configuration", "cannot be built from its default"),
+    (r"trains on lists of boxes", "training on lists of boxes"),
+    (
+        r"cannot build|cannot be built from|default configuration|cannot read the configuration",
+        "cannot be built from its default",
+    ),
     (r"no class of its own", "no class of its own"),
     (r"cannot trace", "does not run with these inputs"),
 )

@@ -73,13 +73,14 @@ def shipped_step(model: str, request: Request | None = None, **options: Any) -> 
 
 def _settled(source: WorkloadSource, request: Request) -> Request:
     """The request with the model's name and the sequence length asked for or the default; None for images."""
-    return request.resolved(source.name, _seq_len(source, request.seq_len))
+    asked = request.resolved(source.name, _seq_len(source, request.seq_len))
+    return source.described.settled(asked) if source.described is not None else asked
 
 
 def _seq_len(source: WorkloadSource, seq_len: int | None) -> int | None:
     """The length that is asked for or the model's own; None where only its class can tell, or it has none."""
     limit = source.max_seq_len
-    if (source.ready_type or source.image_model) and not source.takes_seq_len:
+    if source.ready_type and not source.takes_seq_len:
         if seq_len is not None:
             raise ModelError(f"{source.name} reads images, which have no sequence: leave out --seq-len")
         return None
@@ -117,15 +118,20 @@ def trace_source(
     def traced(model: Any, inputs: Any, asked: Request) -> Workload:
         how: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
         workload = _as_values_decide(lambda integers: trace(model, inputs, asked, integers=integers, **how))
-        return replace(workload, inputs=told(inputs, asked.precision.weights))
+        return replace(workload, inputs=told(_flat(inputs), asked.precision.weights))
 
     if source.config is not None:
         return _first_that_runs(source.config, request, traced)
-    if source.image_model is not None and request.extents == Extents(image_size=request.extents.image_size):
-        source = replace(source, image_model=source.image_model.at(request.extents.image_size))
-    elif request.extents != Extents():
+    if source.described is None and request.extents != Extents():
         raise ModelError(f"the inputs of {source.name} are its own: leave out --image-size, --frames and --input")
     return traced(*_built(source, request))
+
+
+def _flat(inputs: Any) -> Any:
+    """Inputs in order with those of a list, such as the images that a detector takes, one by one."""
+    if isinstance(inputs, Mapping):
+        return inputs
+    return [one for value in inputs for one in (value if isinstance(value, list) else [value])]
 
 
 def _as_values_decide(traced: Callable[[bool], Workload]) -> Workload:
@@ -171,8 +177,9 @@ def _first_that_runs(
 
 def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]:
     """What ``trace`` takes: a module or its builder, inputs, and the request as the inputs have it."""
-    if source.image_model is not None:
-        return source.image_model.build, source.image_model.inputs(request.batch), request
+    if source.described is not None:
+        described = source.described
+        return lambda: described.build(request), described.inputs(request), request
     if source.function is None:
         return source.module, source.inputs, replace(request, batch=_batch_of(source.inputs, request))
     from neusight.workloads.resolve import call_function

@@ -26,14 +26,14 @@ from neusight.workloads.catalogue import (
     list_workloads,
 )
 from neusight.workloads.config_file import dtype_of, quantization_of, read_config
-from neusight.workloads.image_models import ImageModel, image_model
+from neusight.workloads.sources import Described, described
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSource:
     """Where a model comes from.
 
-    Exactly one of ``config``, ``function``, ``module`` and ``image_model`` says it. ``digest`` is the content that a
+    Exactly one of ``config``, ``function``, ``module`` and ``described`` says it. ``digest`` is the content that a
     stored trace depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready
     workload that this is, if it is one. ``dtype`` and ``quantization`` are what a user's file states of its weights:
     None and '' where it states nothing, as all of the catalogue.
@@ -43,7 +43,7 @@ class WorkloadSource:
     config: dict[str, Any] | None = None
     function: str | None = None
     module: Any = None
-    image_model: ImageModel | None = None
+    described: Described | None = None
     inputs: Any = None
     digest: str | None = None
     catalogue: str | None = None
@@ -58,7 +58,7 @@ class WorkloadSource:
     @property
     def takes_seq_len(self) -> bool:
         """Whether a sequence length means anything; of a function or a module nobody knows."""
-        return self.image_model is None and (self.config is None or not is_image_config(self.config))
+        return self.described is None and (self.config is None or not is_image_config(self.config))
 
     @property
     def ready_type(self) -> bool:
@@ -71,7 +71,7 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
 
     Args:
         model: a catalogue name or alias; the path of a Hugging Face ``config.json`` or of the folder that holds it;
-            ``timm:NAME`` or ``torchvision:NAME``, see ``neusight.workloads.image_models``;
+            ``timm:NAME`` or ``torchvision:NAME``, see ``neusight.workloads.sources``;
             ``package.module:function``, where the function returns a module and its example inputs (the current
             folder is importable; it may take ``batch`` and ``seq_len``); a ``torch.nn.Module``, or a function without
             arguments that builds one.
@@ -89,8 +89,8 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
         return _from_config(known, catalogue_config(known), known)
     if is_there(text):
         return _from_file(Path(text))
-    if (found := image_model(text)) is not None:
-        return WorkloadSource(name=text, image_model=found, digest=_sha(found.content))
+    if (found := described(text)) is not None:
+        return WorkloadSource(name=text, described=found, digest=_sha(found.content))
     if ":" in text:
         return _from_function(text)
     raise ModelError(

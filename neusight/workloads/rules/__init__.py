@@ -2,6 +2,7 @@
 
 from neusight.workloads.rules import (
     attention,
+    boxes,
     conv,
     distance,
     elementwise,
@@ -20,6 +21,7 @@ from neusight.workloads.rules.registry import covered, fallback, kernels_of, rul
 
 __all__ = [
     "attention",
+    "boxes",
     "conv",
     "covered",
     "distance",

@@ -79,6 +79,10 @@ def _packed(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[
     return x.new_empty(steps * batch, *x.shape[2:]), torch.empty(steps, dtype=torch.long)
 
 
+def _kept(boxes: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty(boxes.shape[0], dtype=torch.long)
+
+
 RESULTS: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: _places,
     aten.masked_select.default: _chosen,
@@ -94,6 +98,15 @@ RESULTS: dict[Any, Callable[..., Any]] = {
     aten._pack_padded_sequence.default: _packed,
 }
 """Results of the largest shape there can be, on fake tensors, by operator."""
+
+
+OTHERS: dict[str, Callable[..., Any]] = {"torchvision::nms": _kept}
+"""The same of operators that other libraries define, by name."""
+
+
+def result(func: Any) -> Callable[..., Any] | None:
+    """What makes the largest result of an operator; None where nobody knows how large that is."""
+    return RESULTS.get(func) or OTHERS.get(func._schema.name)
 
 
 def value(func: Any, args: tuple[Any, ...]) -> Any:

@@ -24,8 +24,8 @@ _FILLS = ("normal_", "uniform_", "fill_", "zero_", "trunc_normal_", "random_", "
 class _Building(TorchDispatchMode):
     """In-place initialisers return at once, as fake weights have no values; ranges keep theirs.
 
-    Constructors compute settings from short ranges (one dropout rate a layer) and read them, so operators on real
-    tensors alone run for real.
+    Constructors compute settings from short ranges (one dropout rate or width a layer) and read them, so operators that
+    have no other tensors run for real.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -41,8 +41,8 @@ class _Building(TorchDispatchMode):
 
 
 def _all_real(args: tuple[Any, ...]) -> bool:
-    tensors = [a for a in args if isinstance(a, torch.Tensor)]
-    return bool(tensors) and len(tensors) == len(args) and not any(isinstance(t, FakeTensor) for t in tensors)
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    return bool(tensors) and not any(isinstance(t, FakeTensor) for t in tensors)
 
 
 def built(build: Callable[[], Any], dtype: torch.dtype) -> torch.nn.Module:

@@ -157,13 +157,14 @@ class Recorder(TorchDispatchMode):
         try:
             return _run(func, args, kwargs)
         except DynamicOutputShapeException:
-            if func not in assumed.RESULTS:
+            largest = assumed.result(func)
+            if largest is None:
                 raise ModelError(
                     f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
                     "fixed shapes"
                 ) from None
         self._assume(f"{self._where()} calls {_plain(func)}, whose result depends on data: taken as large as it can be")
-        return assumed.RESULTS[func](*args, **kwargs)
+        return largest(*args, **kwargs)
 
     def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fake tensors have no values. Optimizers read their step counters, which are one after the first step."""

@@ -124,6 +124,7 @@ def _environment(attention: str, mode: str) -> Iterator[None]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from neusight.workloads.trace.gpu_forms import gpu_forms
+    from neusight.workloads.trace.torchvision_forms import torchvision_forms
 
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
@@ -132,9 +133,12 @@ def _environment(attention: str, mode: str) -> Iterator[None]:
         # Copying a module while it is built asks fake tensors for their address.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+        # Shapes of torchvision's own fake operators ask for sizes by a name that PyTorch has changed.
+        warnings.filterwarnings("ignore", message="`create_unbacked_symint` is deprecated")
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(torch.set_grad_enabled(mode == "training"))
         stack.enter_context(gpu_forms(attention))
+        stack.enter_context(torchvision_forms())
         yield
 
 
@@ -168,7 +172,7 @@ def _fake_inputs(inputs: Inputs, dtype: str, integers: bool) -> tuple[tuple[Any,
         elif isinstance(value, torch.Tensor):
             floating, own = value.is_floating_point(), value.dtype
         else:
-            return value
+            return type(value)(map(fake, value)) if type(value) in (list, tuple) else value
         if integers and not floating:
             with unset_fake_temporarily():
                 return torch.zeros(value.shape, dtype=own)

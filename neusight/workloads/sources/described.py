@@ -1,0 +1,61 @@
+"""What every source of models answers: which step it can run, its module, and what that is fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from neusight.errors import ModelError
+from neusight.requests import Request
+
+if TYPE_CHECKING:
+    import torch
+
+Inputs = Mapping[str, Any] | Sequence[Any]
+_OPTIONS = {
+    "seq_len": "--seq-len",
+    "image_size": "--image-size",
+    "frames": "--frames",
+    "seconds": "--seconds",
+    "given": "--input",
+}
+
+
+class Described(Protocol):
+    """A model that can be built, and fed, for any step that it has."""
+
+    @property
+    def content(self) -> str:
+        """All that a stored trace depends on: the model, and the version of whatever builds it."""
+
+    def settled(self, request: Request) -> Request:
+        """The step with what it leaves open.
+
+        Raises:
+            ModelError: the model has no such step, or no input depends on what was asked for.
+        """
+
+    def build(self, request: Request) -> torch.nn.Module:
+        """The module, with weights that nobody has trained.
+
+        Raises:
+            ModelError: something is not installed, or there is no such model.
+        """
+
+    def inputs(self, request: Request) -> Inputs:
+        """What the module's ``forward`` takes in a settled step."""
+
+
+def refuse_others(request: Request, *known: str) -> Request:
+    """The request, if all that it says of inputs beside the batch is among ``known``.
+
+    Raises:
+        ModelError: something else was asked for, on which no input depends.
+    """
+    asked = {"seq_len": request.seq_len, **request.extents.to_dict()}
+    if "seq_len" not in known and request.seq_len is not None:
+        raise ModelError(f"{request.model} has no sequence: leave out --seq-len")
+    for name, value in asked.items():
+        if value is not None and name not in known:
+            raise ModelError(f"no input of {request.model} depends on {_OPTIONS[name]}: leave it out")
+    return request

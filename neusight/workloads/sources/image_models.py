@@ -1,0 +1,140 @@
+"""Image models of timm and torchvision by name: ``timm:resnet50``, ``timm:vit_base_patch16_224@288``,
+``torchvision:fasterrcnn_resnet50_fpn``. A number after ``@`` is the edge of the image in pixels.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from neusight.errors import ModelError, nearest, reason, shown
+from neusight.requests import Request
+from neusight.workloads.sources import torchvision_inputs
+from neusight.workloads.sources.described import Inputs, refuse_others
+from neusight.workloads.sources.libraries import installed, library
+from neusight.workloads.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+LIBRARIES = ("timm", "torchvision")
+_LARGEST_SIZE = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageModel:
+    """A model of a library: ``size`` is the edge of its square images [pixels], None for its own."""
+
+    library: str
+    name: str
+    size: int | None = None
+
+    @property
+    def content(self) -> str:
+        """The model and the version of the library that builds it."""
+        return f"{self.library} {installed(self.library)} {self.name} {self.size}"
+
+    def exact(self) -> str:
+        """The name that the installed version knows the model by.
+
+        Raises:
+            ModelError: the library is missing, or has no such model.
+        """
+        known = model_names(self.library)
+        found = _current_name(self.library, self.name)
+        if found not in known:
+            hint = nearest(self.name, known)
+            raise ModelError(f"{self.library} {installed(self.library)} has no model '{shown(self.name)}'{hint}")
+        return found
+
+    def settled(self, request: Request) -> Request:
+        """Images of a size and clips of a length may be asked for."""
+        if self.library == "timm":
+            return refuse_others(request, "image_size")
+        return torchvision_inputs.settled(self.exact, request)
+
+    def build(self, request: Request) -> torch.nn.Module:
+        """The module, made for images of the size asked for.
+
+        Raises:
+            ModelError: the library is missing, has no such model, or cannot build it for images of this size.
+        """
+        name, size = self.exact(), request.extents.image_size or self.size
+        try:
+            with warnings.catch_warnings():
+                # Names of older versions are translated, with a warning.
+                warnings.simplefilter("ignore")
+                return _build_timm(name, size) if self.library == "timm" else _build_torchvision(name)
+        except Exception as error:
+            raise ModelError(
+                f"{self.library} cannot build {name}: {type(error).__name__}: {reason(error)}; try another size"
+            ) from error
+
+    def inputs(self, request: Request) -> Inputs:
+        """Images of shape (batch, channels, height, width), or what else a task of torchvision takes."""
+        name, size = self.exact(), request.extents.image_size or self.size
+        if self.library == "torchvision":
+            return torchvision_inputs.inputs(name, request.batch, size, request.extents.frames)
+        stated = library("timm").get_pretrained_cfg(name)
+        channels, *edges = tuple(stated.input_size) if stated is not None else (3, 224, 224)
+        return (TensorSpec((request.batch, channels, *((size, size) if size else edges))),)
+
+
+def image_model(text: str) -> ImageModel | None:
+    """The model that ``library:name`` or ``library:name@size`` stands for; None where it names none of the libraries.
+
+    Nothing is imported: whether the library has the model shows when it is built.
+
+    Raises:
+        ModelError: the size is no number of pixels.
+    """
+    package, colon, rest = text.partition(":")
+    if not colon or package not in LIBRARIES:
+        return None
+    name, at, size = rest.partition("@")
+    if at and not (size.isascii() and size.isdigit() and 0 < int(size) <= _LARGEST_SIZE):
+        raise ModelError(f"cannot read '{shown(size)}' in '{shown(text)}' as pixels: write {package}:NAME@224, say")
+    return ImageModel(library=package, name=name, size=int(size) if at else None)
+
+
+def model_names(package: str) -> list[str]:
+    """Every model that a library can build; of torchvision without those of quantized weights.
+
+    Raises:
+        ModelError: the library cannot be imported.
+    """
+    module = library(package)
+    if package == "timm":
+        return list(module.list_models())
+    return [name for name in module.models.list_models() if not name.startswith("quantized_")]
+
+
+def _current_name(package: str, name: str) -> str:
+    """Of a model of timm without the tag of its weights, which may have been part of its name in older versions."""
+    if package != "timm":
+        return name
+    from timm.models import _registry
+
+    renamed = _registry._deprecated_models.get(name) or name
+    return str(renamed).partition(".")[0]
+
+
+def _build_timm(name: str, size: int | None) -> Any:
+    timm = library("timm")
+    if size is None or size == timm.get_pretrained_cfg(name).input_size[-1]:
+        return timm.create_model(name)
+    with suppress(TypeError):
+        # Models with positions or windows are built for a size; the others take any and refuse the word.
+        return timm.create_model(name, img_size=size)
+    return timm.create_model(name)
+
+
+def _build_torchvision(name: str) -> Any:
+    # Without weights of their own, backbones of detectors would be downloaded.
+    without = {"weights": None, "weights_backbone": None}
+    models = library("torchvision").models
+    with suppress(TypeError):
+        return models.get_model(name, **without)
+    return models.get_model(name, weights=None)
