@@ -38,9 +38,10 @@ def given_inputs(texts: Sequence[str], parameters: Collection[str]) -> dict[str,
 
 
 def told(inputs: Any, dtype: str) -> tuple[str, ...]:
-    """What a model was fed, one text an input; floating inputs in the dtype of the request, names where there are."""
-    pairs = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
-    return tuple(f"{name}={_told(value, dtype)}" for name, value in pairs)
+    """What a model was fed, one text an input, with names where there are; floating inputs in the dtype given."""
+    if isinstance(inputs, Mapping):
+        return tuple(f"{name}={_told(value, dtype)}" for name, value in inputs.items())
+    return tuple(_told(value, dtype) for value in inputs)
 
 
 def _told(value: Any, dtype: str) -> str:
