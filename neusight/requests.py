@@ -79,7 +79,8 @@ class Request:
     """One step of a model: everything that decides which kernels run, and nothing of the device.
 
     ``model`` is whatever ``neusight.workloads.resolve`` takes as text. ``seq_len`` None takes the model's own length.
-    ``optimizer`` steps in training only.
+    ``optimizer`` steps in training only; ``grad_scaler``: before it, gradients are scaled back and searched for
+    overflows, as ``torch.amp.GradScaler`` does.
     """
 
     model: str = ""
@@ -88,6 +89,7 @@ class Request:
     seq_len: int | None = None
     precision: Precision = field(default_factory=Precision)
     optimizer: str = "none"
+    grad_scaler: bool = False
     engine: Engine = field(default_factory=Engine)
     extents: Extents = field(default_factory=Extents)
 
@@ -110,10 +112,11 @@ class Request:
             attention: ``eager``, ``sdpa`` or ``flash``.
             launch: ``eager``, ``compiled`` or ``graph``, see ``Engine``.
             layout: of images, ``nchw`` or ``nhwc``.
-            fields: ``mode``, ``batch``, ``seq_len``, ``optimizer``, and those of ``Extents``.
+            fields: ``mode``, ``batch``, ``seq_len``, ``optimizer``, ``grad_scaler``, and those of ``Extents``.
 
         Raises:
-            ModelError: an unknown option, a batch or length below 1, an optimizer without training.
+            ModelError: an unknown option, a batch or length below 1, an optimizer without training,
+                or a scaler without an optimizer.
             CoverageError: an unknown dtype.
         """
         precision = Precision.named(dtype)
@@ -131,6 +134,8 @@ class Request:
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")
         if asked.optimizer != "none" and asked.mode == "inference":
             raise ModelError(f"optimizer {asked.optimizer} steps in training only: ask for mode training, or leave it")
+        if asked.grad_scaler and asked.optimizer == "none":
+            raise ModelError("gradients are scaled back for an optimizer, and there is none: name one, or leave it")
         return asked
 
     @property
@@ -158,6 +163,7 @@ class Request:
             "optimizer": self.optimizer,
             "attention": self.attention,
             "layout": self.engine.layout,
+            **({"grad_scaler": True} if self.grad_scaler else {}),
             **self.extents.to_dict(),
         }
 

@@ -65,6 +65,9 @@ def predict(
     fused_optimizer: Annotated[
         bool, typer.Option("--fused-optimizer", help="The optimizer updates all parameters in one pass.")
     ] = False,
+    grad_scaler: Annotated[
+        bool, typer.Option("--grad-scaler", help="Gradients are scaled back first, as float16 needs.")
+    ] = False,
     cluster: Annotated[
         str, typer.Option(metavar="NAME", help="Train on many GPUs, as `neusight training`, which has more options.")
     ] = "",
@@ -160,7 +163,8 @@ def predict(
         estimates = [
             predictor.estimate(
                 model, name, mode=mode, batch=batch if plan is None else 1, seq_len=seq_len, dtype=dtype or None,
-                optimizer=optimizer, fused_optimizer=fused_optimizer, plan=plan, shards=_fields(shards) or None,
+                optimizer=optimizer, grad_scaler=grad_scaler, fused_optimizer=fused_optimizer,
+                plan=plan, shards=_fields(shards) or None,
                 attention=attention, launch=launch, layout=layout, overrides=overrides, allow_fallback=allow_fallback,
                 sparsity=sparsity or None, simulate=simulate, compression=compression,
                 image_size=image_size, frames=frames, seconds=seconds, given=tuple(given),

@@ -98,7 +98,8 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
     from neusight.workloads.shipped import shipped_workload
 
     found = shipped_workload(source.catalogue)
-    if found is None or source.config is None or request.extents != Extents() or request.engine.layout != "nchw":
+    as_shipped = request.extents == Extents() and request.engine.layout == "nchw" and not request.grad_scaler
+    if found is None or source.config is None or not as_shipped:
         return None
     # What is kept in float32 runs the same operators, in whatever its products are computed.
     plain = replace(request, precision=replace(request.precision, products=""))

@@ -27,8 +27,8 @@ class Twice(nn.Module):
         return torch.softmax(self.norm(self.linear(self.linear(x))), -1)
 
 
-def step(dtype, mode="inference"):
-    return trace(Twice, (TensorSpec((8, WIDTH)),), Request.of("twice", dtype=dtype, mode=mode))
+def step(dtype, mode="inference", **more):
+    return trace(Twice, (TensorSpec((8, WIDTH)),), Request.of("twice", dtype=dtype, mode=mode, **more))
 
 
 def kernels(workload, family):
@@ -93,3 +93,18 @@ def test_channels_last_turns_weights_and_images():
 def test_layouts_are_checked():
     with pytest.raises(ModelError, match=r"layout 'nhcw'.*did you mean"):
         Request.of("m", layout="nhcw")
+
+
+def test_a_scaler_passes_over_gradients_once_before_the_step():
+    plain, scaled = (step("amp", "training", optimizer="sgd", **more) for more in ({}, {"grad_scaler": True}))
+    unscale = "aten._amp_foreach_non_finite_check_and_unscale_"
+    first = next(n for n in scaled.nodes if n.phase == "optimizer")
+    assert first.operator.startswith(unscale)
+    assert not [n for n in plain.nodes if n.operator.startswith(unscale)]
+    (kernel,) = first.kernels
+    assert kernel.read_bytes == kernel.write_bytes == 4 * scaled.parameters
+
+
+def test_a_scaler_needs_a_step():
+    with pytest.raises(ModelError, match="for an optimizer, and there is none"):
+        Request.of(mode="training", grad_scaler=True)

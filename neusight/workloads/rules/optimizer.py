@@ -44,6 +44,19 @@ def _foreach(call: Call) -> tuple[Kernel, ...]:
 rule(*(f"_{op}" for op in OPTIMIZER if op.startswith("foreach_")))(_foreach)
 
 
+@rule("_amp_foreach_non_finite_check_and_unscale_")
+def unscale(call: Call) -> tuple[Kernel, ...]:
+    """What ``torch.amp.GradScaler`` does before a step: gradients are looked through and multiplied by one number."""
+    gradients = _lists(call)[0]
+    elements, size = sum(t.elements for t in gradients), _size(gradients)
+    return (
+        Optimizer(
+            op="foreach_mul", elements=elements, tensors=len(gradients), read_bytes=size, write_bytes=size,
+            flops=OPTIMIZER["foreach_mul"].flops * elements, dtype=gradients[0].dtype,
+        ),
+    )  # fmt: skip
+
+
 def _fused(call: Call, name: str, written: int) -> tuple[Kernel, ...]:
     """Every list is read; the first ``written`` of those that a step changes are written back."""
     params, grads, *others = _lists(call)

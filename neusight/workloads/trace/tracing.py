@@ -73,7 +73,14 @@ def trace(
         if request.engine.layout == "nhwc":
             module, given = channels_last(module, given)
         parameters = sum(p.numel() for p in module.parameters())
-        how = _How(request.mode, (request.optimizer, optimizer_form), loss, time_loss, request.precision.autocast)
+        how = _How(
+            mode=request.mode,
+            optimizer=(request.optimizer, optimizer_form),
+            loss=loss,
+            time_loss=time_loss,
+            autocast=request.precision.autocast,
+            grad_scaler=request.grad_scaler,
+        )
         _step(recorder, module, given, how)
     found = layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
     return replace(found, warnings=_in_short(tuple(recorder.assumed)))
@@ -90,10 +97,10 @@ def _in_short(lines: tuple[str, ...]) -> tuple[str, ...]:
     return (*lines[:_MOST_WARNINGS], f"{more} more results depend on data and were taken as large as they can be")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _How:
-    """What a step runs beside the module: optimizer by name and form, the loss, whether it is timed, and the dtype of
-    autocast around both, '' without.
+    """What a step runs beside the module: optimizer by name and form, the loss, whether it is timed, the dtype of
+    autocast around both, '' without, and whether gradients are scaled back.
     """
 
     mode: str
@@ -101,6 +108,7 @@ class _How:
     loss: Callable[[Any], Any] | None
     time_loss: bool
     autocast: str
+    grad_scaler: bool
 
 
 @contextmanager
@@ -210,12 +218,14 @@ def _step(
                     scalar = (how.loss or default_loss)(result)
         if training:
             del result
-            _learn(recorder, module, scalar, update)
+            _learn(recorder, module, scalar, update, how.grad_scaler)
         ledger.close()
 
 
-def _learn(recorder: Recorder, module: torch.nn.Module, loss: torch.Tensor, update: Any) -> None:
+def _learn(recorder: Recorder, module: torch.nn.Module, loss: torch.Tensor, update: Any, grad_scaler: bool) -> None:
     """Backward from the loss, then the optimizer's step if there is one."""
+    from neusight.workloads.trace.training import unscale
+
     with recorder.during("backward"):
         loss.backward()
     for parameter in module.parameters():
@@ -223,4 +233,6 @@ def _learn(recorder: Recorder, module: torch.nn.Module, loss: torch.Tensor, upda
             recorder.ledger.add(parameter.grad).kind = "gradient"
     if update is not None:
         with recorder.during("optimizer"):
+            if grad_scaler:
+                unscale(module)
             update.step()

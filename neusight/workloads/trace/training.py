@@ -66,6 +66,18 @@ def prepared_optimizer(module: torch.nn.Module, name: str, form: str, ledger: Le
     return optimizer
 
 
+def unscale(module: torch.nn.Module) -> None:
+    """Before a step, what ``torch.amp.GradScaler`` does to gradients, those of one dtype at once; a trace has no
+    overflow.
+    """
+    by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
+    for gradients in by_dtype.values():
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, torch.zeros(()), torch.ones(()))
+
+
 def _make(name: str, form: str, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     options: dict[str, Any] = {"foreach": form == "foreach", "fused": form == "fused", "lr": 1e-3}
     if name == "sgd":
