@@ -149,23 +149,27 @@ def list_workloads(
     serving: Annotated[bool, typer.Option("--serving", help="Language models that `neusight serving` knows.")] = False,
     form: Format = "human",
 ) -> None:
-    """List all ready models.
+    """List all models that have a name: those whose steps ship, then those that are traced when they are asked for.
 
     Example: `neusight workloads list --serving`
     """
-    from neusight.cli.output import Column, Output, table
+    from neusight.cli.output import Column, Output, line, table
+    from neusight.workloads import list_traced
     from neusight.workloads import list_workloads as ready
 
     if serving:
         _list_served(form)
         return
 
-    found = ready()
-    rows = [asdict(info) for info in found]
+    found = [(info, True) for info in ready()] + [(info, False) for info in list_traced()]
+    rows = [asdict(info) | {"ships": ships} for info, ships in found]
 
     def human() -> None:
         columns = (Column("name"), Column("parameters", right=True), Column("longest", right=True), Column("kind"))
-        table(columns, ((i.name, _count(i.parameters), str(i.max_seq_len or "-"), i.kind) for i in found))
+        cells = ((i.name, _count(i.parameters), str(i.max_seq_len or "-"), i.kind) for i, _ in found)
+        table(columns, cells)
+        line("Others: timm:NAME, torchvision:NAME, diffusers:FOLDER/unet, the path of a")
+        line("config.json, or package.module:function.")
 
     Output(form).data(rows, rows, human)
 

@@ -163,13 +163,12 @@ _GROUPS = (
     (r"shape depends on data", "shapes that depend on data"),
     (r"reads a value from a tensor", "values that a trace does not have"),
     (r"needs '(\w+)'", "no way to make input {0}"),
+    (r"trains on lists of boxes", "training on lists of boxes"),
+    (r"cannot trace '(timm|torchvision):", "does not run with these inputs"),
+    (r"(timm|torchvision) cannot build", "cannot be built"),
     (r"pip install|requires the (\w+) library|torchvision|timm", "a library that is not installed"),
     (r"no answer within", "too slow"),
-    (r"trains on lists of boxes", "training on lists of boxes"),
-    (
-        r"cannot build|cannot be built from|default configuration|cannot read the configuration",
-        "cannot be built from its default",
-    ),
+    (r"cannot be built from|default configuration|cannot read the configuration", "cannot be built from its default"),
     (r"no class of its own", "no class of its own"),
     (r"cannot trace", "does not run with these inputs"),
 )

@@ -2,6 +2,7 @@
 
 from neusight.workloads.catalogue import WorkloadInfo, list_workloads
 from neusight.workloads.load import load_workload, shipped_step
+from neusight.workloads.models.catalogue import list_traced
 from neusight.workloads.resolve import WorkloadSource, resolve
 from neusight.workloads.workload import Launch, MemoryProfile, Node, Tensor, Workload
 
@@ -13,6 +14,7 @@ __all__ = [
     "Workload",
     "WorkloadInfo",
     "WorkloadSource",
+    "list_traced",
     "list_workloads",
     "load_workload",
     "resolve",

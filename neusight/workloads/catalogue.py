@@ -18,6 +18,11 @@ KINDS = {
     "encoder-decoder": "encoder and decoder, both sides of the given sequence length",
     "mixture-of-experts": "encoder and decoder whose sparse layers run every expert on a padded buffer",
     "image": "image classifier",
+    "vision": "images to features, boxes or maps",
+    "multimodal": "images or sounds, and text",
+    "diffusion": "denoiser of a diffusion model",
+    "recommendation": "probability of a click",
+    "recurrent": "recurrent layers",
 }
 
 
@@ -45,7 +50,7 @@ def canonical_name(name: str) -> str | None:
 
     Case, ``_`` for ``-`` and the organisation before a slash do not matter: ``facebook/opt-1.3b`` is ``opt-1.3b``.
     """
-    return _names().get(_normal(name))
+    return _names().get(normal_name(name))
 
 
 def catalogue_config(name: str) -> dict[str, Any]:
@@ -56,7 +61,7 @@ def catalogue_config(name: str) -> dict[str, Any]:
     """
     known = canonical_name(name)
     if known is None:
-        raise ModelError(f"unknown model '{name}'{nearest(_normal(name), _names())}: see 'neusight workloads'")
+        raise ModelError(f"unknown model '{name}'{nearest(normal_name(name), _names())}: see 'neusight workloads'")
     return dict(_config(known))
 
 
@@ -86,7 +91,8 @@ def _ready_types() -> frozenset[tuple[str, bool]]:
     return frozenset((_config(name)["model_type"], is_image_config(_config(name))) for name in _entries())
 
 
-def _normal(name: str) -> str:
+def normal_name(name: str) -> str:
+    """A name as names are compared: in small letters, without the organisation before a slash."""
     return name.strip().rsplit("/", 1)[-1].lower().replace("_", "-")
 
 
@@ -108,7 +114,7 @@ def _entries() -> dict[str, dict[str, Any]]:
 @cache
 def _names() -> dict[str, str]:
     entries = _entries()
-    return {_normal(n): name for name, entry in entries.items() for n in (name, *entry.get("aliases", ()))}
+    return {normal_name(n): name for name, entry in entries.items() for n in (name, *entry.get("aliases", ()))}
 
 
 @cache

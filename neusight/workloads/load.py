@@ -129,9 +129,10 @@ def trace_source(
 
 
 def _flat(inputs: Any) -> Any:
-    """Inputs in order with those of a list, such as the images that a detector takes, one by one."""
+    """Inputs with those of a list or a dictionary, such as the images that a detector takes, one by one."""
     if isinstance(inputs, Mapping):
-        return inputs
+        pairs = ((name, value if isinstance(value, Mapping) else {"": value}) for name, value in inputs.items())
+        return {f"{name}.{part}".rstrip("."): one for name, parts in pairs for part, one in parts.items()}
     return [one for value in inputs for one in (value if isinstance(value, list) else [value])]
 
 

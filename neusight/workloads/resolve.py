@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,8 @@ from neusight.workloads.catalogue import (
     list_workloads,
 )
 from neusight.workloads.config_file import dtype_of, quantization_of, read_config
-from neusight.workloads.sources import Described, described
+from neusight.workloads.models.catalogue import list_traced
+from neusight.workloads.sources import Described, described, traced_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
 
     Args:
         model: a catalogue name or alias; the path of a Hugging Face ``config.json`` or of the folder that holds it;
-            ``timm:NAME`` or ``torchvision:NAME``, see ``neusight.workloads.sources``;
+            ``timm:NAME``, ``torchvision:NAME`` or ``diffusers:PATH``, see ``neusight.workloads.sources``;
             ``package.module:function``, where the function returns a module and its example inputs (the current
             folder is importable; it may take ``batch`` and ``seq_len``); a ``torch.nn.Module``, or a function without
             arguments that builds one.
@@ -83,19 +84,21 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
     if not isinstance(model, str | Path):
         return _from_module(model, inputs)
     text = str(model)
+    if (found := described(text)) is not None:
+        return WorkloadSource(name=text, described=found, digest=_sha(found.content))
     if _is_path(text):
         return _from_file(user_path(text))
     if known := canonical_name(text):
         return _from_config(known, catalogue_config(known), known)
     if is_there(text):
         return _from_file(Path(text))
-    if (found := described(text)) is not None:
-        return WorkloadSource(name=text, described=found, digest=_sha(found.content))
+    if (traced := traced_model(text)) is not None:
+        return _from_traced(*traced)
     if ":" in text:
         return _from_function(text)
     raise ModelError(
         f"unknown model '{shown(text)}'{nearest(text, _known_names())}: give a name from 'neusight workloads', "
-        "the path of a config.json, timm:NAME, torchvision:NAME, or package.module:function"
+        "the path of a config.json, timm:NAME, torchvision:NAME, diffusers:FOLDER, or package.module:function"
     )
 
 
@@ -111,6 +114,12 @@ def _from_module(module: Any, inputs: Any) -> WorkloadSource:
 def _from_config(name: str, config: dict[str, Any], catalogue: str | None) -> WorkloadSource:
     content = json.dumps(config, sort_keys=True)
     return WorkloadSource(name=name, config=config, digest=_sha(content), catalogue=catalogue)
+
+
+def _from_traced(name: str, found: Mapping[str, Any] | Described) -> WorkloadSource:
+    if isinstance(found, Mapping):
+        return _from_config(name, dict(found), None)
+    return WorkloadSource(name=name, described=found, digest=_sha(found.content))
 
 
 def _from_file(path: Path) -> WorkloadSource:
@@ -285,7 +294,7 @@ def importable_here() -> Iterator[None]:
 
 
 def _known_names() -> list[str]:
-    return [name for info in list_workloads() for name in (info.name, *info.aliases)]
+    return [name for info in (*list_workloads(), *list_traced()) for name in (info.name, *info.aliases)]
 
 
 def _sha(text: str) -> str:

@@ -71,11 +71,14 @@ def embedding_backward(call: Call) -> tuple[Kernel, ...]:
 
 @rule("_embedding_bag", "_embedding_bag_forward_only")
 def embedding_bag(call: Call) -> tuple[Kernel, ...]:
-    """Reads a row for each index, adds or compares those of a bag, and writes one; the rows are never written out."""
+    """Reads a row for each index, adds or compares those of a bag, and writes one; the rows are never written out.
+
+    Of a table that has fewer rows than are asked for, every row comes from memory once.
+    """
     weight, indices, bags = call.args[0], call.args[1], call.output
     row = weight.shape[-1]
     elements = indices.elements * row
-    read = elements * weight.element_bytes + sum(t.nbytes for t in call.inputs[1:])
+    read = min(elements, weight.elements) * weight.element_bytes + sum(t.nbytes for t in call.inputs[1:])
     if not elements:
         return ()
     return (
@@ -88,9 +91,15 @@ def embedding_bag(call: Call) -> tuple[Kernel, ...]:
 
 @rule("_embedding_bag_backward", "_embedding_bag_dense_backward")
 def embedding_bag_backward(call: Call) -> tuple[Kernel, ...]:
-    """Zeroes the table's gradient, then adds a bag's gradient to the row of each of its indices."""
+    """Zeroes the table's gradient, then adds a bag's gradient to the row of each of its indices.
+
+    A sparse gradient is made of those rows alone, which are copied from their bags.
+    """
     grad, indices = call.args[:2]
-    moved = indices.elements * grad.shape[-1] * grad.element_bytes
+    rows = TensorSpec((indices.elements, grad.shape[-1]), grad.dtype)
+    moved = rows.nbytes
+    if not call.output.elements:
+        return move("gather", rows, min(moved, grad.nbytes) + indices.nbytes)
     add = Memory(
         op="embedding_backward", elements=indices.elements * grad.shape[-1], read_bytes=2 * moved + indices.nbytes,
         write_bytes=moved, dtype=grad.dtype,

@@ -66,7 +66,7 @@ class ImageModel:
             with warnings.catch_warnings():
                 # Names of older versions are translated, with a warning.
                 warnings.simplefilter("ignore")
-                return _build_timm(name, size) if self.library == "timm" else _build_torchvision(name)
+                return _build_timm(name, size) if self.library == "timm" else _build_torchvision(name, size)
         except Exception as error:
             raise ModelError(
                 f"{self.library} cannot build {name}: {type(error).__name__}: {reason(error)}; try another size"
@@ -131,10 +131,13 @@ def _build_timm(name: str, size: int | None) -> Any:
     return timm.create_model(name)
 
 
-def _build_torchvision(name: str) -> Any:
+def _build_torchvision(name: str, size: int | None) -> Any:
     # Without weights of their own, backbones of detectors would be downloaded.
     without = {"weights": None, "weights_backbone": None}
     models = library("torchvision").models
+    if name.startswith("vit_"):
+        # The only ones with positions that are made for a size.
+        return models.get_model(name, weights=None, image_size=size or torchvision_inputs.edges(name)[0])
     with suppress(TypeError):
         return models.get_model(name, **without)
     return models.get_model(name, weights=None)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from neusight.workloads.models.catalogue import traced_config, traced_name
 from neusight.workloads.sources.described import Described
+from neusight.workloads.sources.diffusion_models import CLASS, DiffusionModel, diffusion_model
 from neusight.workloads.sources.image_models import image_model
+from neusight.workloads.sources.plain_models import MODULE, plain_model
 
 
 def described(text: str) -> Described | None:
@@ -12,4 +18,23 @@ def described(text: str) -> Described | None:
     Raises:
         ModelError: the rest of the text cannot be read.
     """
-    return image_model(text)
+    return image_model(text) or diffusion_model(text)
+
+
+def traced_model(text: str) -> tuple[str, Mapping[str, Any] | Described] | None:
+    """The name of a model that is traced when it is asked for, with its configuration of transformers or its source.
+
+    Raises:
+        ModelError: an option after ``@`` that the model does not have.
+    """
+    before, _, option = text.partition("@")
+    name = traced_name(before)
+    if name is None:
+        return None
+    config = traced_config(name)
+    if MODULE in config:
+        found = plain_model(name, config, option)
+        return found.name, found
+    if option:
+        return None
+    return name, DiffusionModel(name=name, config=config) if CLASS in config else config

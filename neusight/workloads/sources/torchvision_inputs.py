@@ -55,18 +55,21 @@ def inputs(name: str, batch: int, size: int | None, frames: int | None) -> Input
         frames: images of a clip; None for as many as Kinetics models are customarily fed.
     """
     kind = task(name)
-    edges = (size, size) if size else _edges(name, kind)
+    height, width = (size, size) if size else edges(name)
     if kind == "detection":
-        return ([TensorSpec((3, *edges)) for _ in range(batch)],)
+        return ([TensorSpec((3, height, width)) for _ in range(batch)],)
     if kind == "optical_flow":
-        return (TensorSpec((batch, 3, *edges)), TensorSpec((batch, 3, *edges)))
+        return (TensorSpec((batch, 3, height, width)), TensorSpec((batch, 3, height, width)))
     if kind == "video":
-        return (TensorSpec((batch, 3, frames or FRAMES, *edges)),)
-    return (TensorSpec((batch, 3, *edges)),)
+        return (TensorSpec((batch, 3, frames or FRAMES, height, width)),)
+    return (TensorSpec((batch, 3, height, width)),)
 
 
-def _edges(name: str, kind: str) -> tuple[int, int]:
-    """Height and width of the preset's images [pixels]; of those that state none, see above."""
+def edges(name: str) -> tuple[int, int]:
+    """Height and width of the preset's images [pixels]; of detectors and optical flow, whose presets state none, what
+    they are customarily given.
+    """
+    kind = task(name)
     if kind in ("detection", "optical_flow"):
         return PHOTOGRAPH if kind == "detection" else VIDEO_FRAME
     stated = _preset(name)

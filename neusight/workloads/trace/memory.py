@@ -42,14 +42,18 @@ class Ledger:
         self._references: dict[int, weakref.ref[Any]] = {}
 
     def add(self, tensor: Any, kind: TensorKind = "intermediate", layer: str = "") -> Allocation:
-        """The allocation behind a tensor, entered now if it is new."""
-        storage = tensor.untyped_storage()
+        """The allocation behind a tensor, entered now if it is new.
+
+        A sparse one is its own: how many values it has, a trace does not know, and it counts as none.
+        """
+        storage = tensor if tensor.is_sparse else tensor.untyped_storage()
         key = storage._cdata
         known = self._alive.get(key)
         if known is not None:
             return known
         dtype = str(tensor.dtype).removeprefix("torch.")
-        new = Allocation(storage.nbytes(), self.now, kind, tuple(tensor.shape), dtype, layer)
+        nbytes = 0 if tensor.is_sparse else storage.nbytes()
+        new = Allocation(nbytes, self.now, kind, tuple(tensor.shape), dtype, layer)
         self.allocations.append(new)
         self._alive[key] = new
         self._references[key] = weakref.ref(storage, lambda _: self._bury(key))

@@ -48,7 +48,9 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """Shape, dtype and strides of a tensor."""
+    """Shape, dtype and strides of a tensor; of a sparse one no rows, as many as those of a fake one."""
+    if tensor.is_sparse:
+        return TensorSpec((0, *tensor.shape[1:]), _dtype_name(tensor.dtype))
     return TensorSpec(tuple(tensor.shape), _dtype_name(tensor.dtype), tensor.stride())
 
 

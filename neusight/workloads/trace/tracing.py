@@ -180,7 +180,7 @@ def _fake_inputs(inputs: Inputs, dtype: str, integers: bool) -> tuple[tuple[Any,
         elif isinstance(value, torch.Tensor):
             floating, own = value.is_floating_point(), value.dtype
         else:
-            return type(value)(map(fake, value)) if type(value) in (list, tuple) else value
+            return _each(fake, value)
         if integers and not floating:
             with unset_fake_temporarily():
                 return torch.zeros(value.shape, dtype=own)
@@ -189,6 +189,13 @@ def _fake_inputs(inputs: Inputs, dtype: str, integers: bool) -> tuple[tuple[Any,
     if isinstance(inputs, Mapping):
         return (), {key: fake(value) for key, value in inputs.items()}
     return tuple(fake(value) for value in inputs), {}
+
+
+def _each(change: Callable[[Any], Any], value: Any) -> Any:
+    """The same for all that a plain list or dictionary holds; anything else as it is."""
+    if type(value) is dict:
+        return {key: change(one) for key, one in value.items()}
+    return type(value)(map(change, value)) if type(value) in (list, tuple) else value
 
 
 def _step(

@@ -1,0 +1,166 @@
+"""Models that are traced by name, and parts of diffusion pipelines."""
+
+import json
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from neusight.errors import ModelError
+from neusight.requests import Extents, Request
+from neusight.workloads import list_traced, list_workloads, load_workload, resolve
+from neusight.workloads.catalogue import KINDS
+from neusight.workloads.models.catalogue import traced_config, traced_name
+from neusight.workloads.models.recommendation import Dlrm, expected_rows
+from neusight.workloads.models.recommendation import inputs as dlrm_inputs
+from neusight.workloads.sources.diffusion_inputs import Fed, inputs_of
+from neusight.workloads.sources.diffusion_models import from_path
+
+with_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs the extra diffusers")
+TINY = {"module": "dlrm", "dense_features": 3, "bottom": [8], "embedding_dim": 4, "top": [8], "tables": [50, 7, 900]}
+TINY_UNET = {
+    "_class_name": "UNet2DConditionModel", "sample_size": 8, "in_channels": 4, "out_channels": 4,
+    "block_out_channels": [32, 64], "layers_per_block": 1, "cross_attention_dim": 16, "attention_head_dim": 8,
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"], "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+}  # fmt: skip
+
+
+def test_names_stand_for_one_model_each():
+    names = [name for info in (*list_workloads(), *list_traced()) for name in (info.name, *info.aliases)]
+    assert len(names) == len(set(names))
+    assert all(info.kind in KINDS and info.parameters > 0 for info in list_traced())
+    assert all(resolve(name).catalogue is None for info in list_traced() for name in (info.name, *info.aliases))
+    assert traced_name("openai/CLIP_ViT_base_patch32") == "clip-vit-b-32"
+
+
+# What the authors of the models (or the papers) state.
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("clip-vit-b-32", 151_277_313), ("whisper-small", 241_734_912), ("convnext-tiny", 28_589_128),
+        ("efficientnet-b0", 5_288_548), ("swin-tiny", 28_288_354), ("lstm-ptb-large", 66_034_000),
+        ("dlrm-kaggle", 540_677_217),
+    ],
+)  # fmt: skip
+def test_models_have_the_parameters_that_their_authors_state(name, parameters):
+    stated = {info.name: info.parameters for info in list_traced()}
+    assert load_workload(name, cache=False).parameters == stated[name] == parameters
+
+
+def test_a_bag_reads_as_many_rows_as_are_asked_for_but_no_more_than_its_table_has():
+    step = _step(batch=64)
+    bags = [k for n in step.nodes for k in n.kernels if getattr(k, "op", "") == "embedding_bag"]
+    rows = [min(64, table) for table in TINY["tables"]]
+    places = 2 * 64 * 8  # an index and where its bag begins
+    assert [k.read_bytes - places for k in bags] == [4 * 4 * count for count in rows]
+    assert {k.elements for k in bags} == {64 * 4}
+
+
+def test_skewed_lookups_read_fewer_rows():
+    expected = [sum(1 - (1 - p) ** 300 for p in _zipf(rows, 1.2)) for rows in (7, 900)]
+    assert [expected_rows(rows, 300, 1.2) for rows in (7, 900)] == [round(e) for e in expected]
+    large = sum(1 - (1 - p) ** 2000 for p in _zipf(50_000, 1.05))
+    assert expected_rows(50_000, 2000, 1.05) == pytest.approx(large, rel=0.01)
+    assert expected_rows(10**7, 2000, 0.0) == 2000
+
+
+def _zipf(rows, skew):
+    weights = [i**-skew for i in range(1, rows + 1)]
+    return [w / sum(weights) for w in weights]
+
+
+def test_dlrm_trains_with_gradients_of_the_rows_it_looked_up():
+    step = _step(batch=64, mode="training")
+    assert step.memory.gradients < 4 * sum(TINY["tables"]) * 4
+    assert "aten._embedding_bag_backward.default" in {n.operator for n in step.nodes if n.phase == "backward"}
+
+
+def test_dlrm_multiplies_all_pairs():
+    model, given = _tiny(batch=2)
+    tensors = {n: torch.zeros(s.shape, dtype=getattr(torch, s.dtype)) for n, s in given.items()}
+    tensors["offsets"] += torch.arange(2)
+    assert model(**tensors).shape == (2,)
+    assert model.top[0].in_features == 4 + 4 * 3 // 2  # four vectors: three tables and the dense one
+
+
+def _tiny(batch):
+    return Dlrm(TINY), dlrm_inputs(TINY, batch)
+
+
+def _step(batch, **options):
+    model, inputs = _tiny(batch)
+    return load_workload(model, inputs=inputs, batch=batch, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("dlrm-kaggle@steep", {}, "write dlrm-terabyte@1.05"),
+        ("lstm@1.0", {}, "Zipf"),
+        ("dlrm-kaggle", {"seq_len": 3}, "has no sequence"),
+        ("lstm", {"image_size": 64}, "leave it out"),
+    ],
+)
+def test_what_a_model_does_not_have_is_refused(name, options, says):
+    with pytest.raises(ModelError, match=says):
+        load_workload(name, cache=False, **options)
+
+
+def test_diffusers_that_are_not_installed_are_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(ModelError, match=r"pip install 'neusight\[diffusers\]'"):
+        load_workload("sd-1.5-unet", cache=False)
+
+
+def test_a_pipeline_stands_for_its_denoiser(tmp_path):
+    for part, config in (("unet", TINY_UNET), ("vae", {"_class_name": "AutoencoderKL"})):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_text(json.dumps(config))
+    assert resolve(f"diffusers:{tmp_path}").described.config == TINY_UNET
+    assert from_path(tmp_path / "vae" / "config.json").kind == "AutoencoderKL"
+    (tmp_path / "unet" / "config.json").unlink()
+    with pytest.raises(ModelError, match="it has vae: name one as FOLDER/PART"):
+        resolve(f"diffusers:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [("{}", "states no _class_name"), ("[]", "no JSON object"), ("x", "JSON")]
+)
+def test_other_files_are_no_parts_of_pipelines(tmp_path, content, says):
+    file = tmp_path / "config.json"
+    file.write_text(content)
+    with pytest.raises(ModelError, match=says):
+        resolve(f"diffusers:{file}")
+
+
+def test_denoisers_are_fed_latents_and_text():
+    def forward(self, hidden_states, timestep, encoder_hidden_states=None, img_ids=None, txt_ids=None): ...
+
+    config = traced_config("flux-dev")
+    request = Request(batch=2, extents=Extents(image_size=512), seq_len=256)
+    fed = inputs_of(forward, Fed(kind=config["_class_name"], config=config, request=request))
+    tokens = (512 // 16) ** 2
+    assert {name: spec.shape for name, spec in fed.items()} == {
+        "hidden_states": (2, tokens, 64),
+        "timestep": (2,),
+        "encoder_hidden_states": (2, 256, 4096),
+        "img_ids": (tokens, 3),
+        "txt_ids": (256, 3),
+    }
+
+
+def test_an_input_that_nobody_can_make_is_named():
+    def forward(self, sample, mystery): ...
+
+    with pytest.raises(ModelError, match="needs 'mystery'"):
+        inputs_of(forward, Fed(kind="UNet2DModel", config={"in_channels": 3}, request=Request()))
+
+
+@with_diffusers
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_a_denoiser_is_traced(mode, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(TINY_UNET))
+    step = load_workload(f"diffusers:{tmp_path}", mode=mode, batch=3, image_size=128, cache=False)
+    assert step.inputs == ("sample=3x4x16x16:float32", "timestep=3:int64", "encoder_hidden_states=3x77x16:float32")
+    assert not step.uncovered
