@@ -26,6 +26,8 @@ _BERT_SIZES = {"bert_base": (12, 768, 12), "bert_large": (24, 1024, 16)}
 """Layers, width and heads: Devlin et al. 2019, section 3."""
 RESNET = "resnet50_v1.5"
 """With the stride in the 3x3 convolution, as torchvision's ``resnet50`` has it."""
+WAVEGLOW = "waveglow"
+"""Of the benchmark's sizes, as the model of this name has them: 8,000 samples an item."""
 HOST_COPY = "the copy of the images from the host, inside what was measured, is left out"
 _LARGEST = 10**6
 
@@ -88,9 +90,11 @@ def _of_benchmark(row: Mapping[str, Any]) -> ToldStep:
     if row["model"] == RESNET:
         options["optimizer"] = "sgd"
         return _told(row, "torchvision:resnet50", options, assumed=assumed, image_size=224)
+    options |= {"optimizer": "adam", "fused_optimizer": True}
+    if row["model"] == WAVEGLOW:
+        return _told(row, WAVEGLOW, options, assumed=assumed)
     if row["model"] not in _BERT_SIZES:
         raise DataError(f"{row['model']} is not estimated: no source has this model")
-    options |= {"optimizer": "adam", "fused_optimizer": True}
     return _told(row, _question_answering(str(row["model"])), options, assumed=assumed, inputs=_tokens(row))
 
 

@@ -23,6 +23,7 @@ KINDS = {
     "diffusion": "denoiser of a diffusion model",
     "recommendation": "probability of a click",
     "recurrent": "recurrent layers",
+    "audio": "spectrograms to speech",
 }
 
 

@@ -13,7 +13,6 @@ from neusight.workloads.catalogue import is_ready_type
 from neusight.workloads.heads import model_class
 from neusight.workloads.inputs import Fed, fed
 from neusight.workloads.tensors import TensorSpec
-from neusight.workloads.trace.torchvision_forms import settle_torchvision
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +109,6 @@ def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
 
 
 def _parse(config: dict[str, Any]) -> Any:
-    settle_torchvision()
     from transformers import CONFIG_MAPPING, AutoConfig
 
     kind = config["model_type"]

@@ -64,7 +64,7 @@ def test_bert_answers_questions():
         (TIMM | {"reparam": True}, "folded"),
         (TIMM | {"workload": "profile"}, "workload 'profile'"),
         (TORCHVISION | {"global_batch": float("nan")}, "global_batch 'nan'"),
-        (BENCHMARK | {"model": "waveglow"}, "no source"),
+        (BENCHMARK | {"model": "transformer_xl_base"}, "no source"),
         (BENCHMARK | {"mixed": "apex_o1"}, "apex_o1"),
     ],
 )

@@ -40,7 +40,7 @@ def test_names_stand_for_one_model_each():
     [
         ("clip-vit-b-32", 151_277_313), ("whisper-small", 241_734_912), ("convnext-tiny", 28_589_128),
         ("efficientnet-b0", 5_288_548), ("swin-tiny", 28_288_354), ("lstm-ptb-large", 66_034_000),
-        ("dlrm-kaggle", 540_677_217),
+        ("dlrm-kaggle", 540_677_217), ("waveglow", 267_999_848),
     ],
 )  # fmt: skip
 def test_models_have_the_parameters_that_their_authors_state(name, parameters):
@@ -164,3 +164,13 @@ def test_a_denoiser_is_traced(mode, tmp_path):
     step = load_workload(f"diffusers:{tmp_path}", mode=mode, batch=3, image_size=128, cache=False)
     assert step.inputs == ("sample=3x4x16x16:float32", "timestep=3:int64", "encoder_hidden_states=3x77x16:float32")
     assert not step.uncovered
+
+
+def test_a_flow_of_samples_runs_the_products_of_its_paper():
+    """Prenger et al. 2019, section 3: 12 flows of 8 dilated convolutions of width 3, over groups of 8 samples."""
+    step = load_workload("waveglow", batch=2, cache=False)
+    convolutions = [k for n in step.nodes for _ in range(n.copies) for k in n.kernels if k.family == "conv2d"]
+    dilated = [k for k in convolutions if k.kernel_width * k.kernel_height == 3]
+    assert len(dilated) == 12 * 8
+    assert {(k.in_channels, k.out_channels, k.height * k.width) for k in dilated} == {(512, 1024, 1000)}
+    assert sorted({k.dilation for k in dilated}) == [2**n for n in range(8)]

@@ -41,17 +41,22 @@ class PlainModel:
         """The module."""
         from neusight.workloads.models.recommendation import Dlrm
         from neusight.workloads.models.recurrence import LanguageLstm, SpeechGru
+        from neusight.workloads.models.waveglow import WaveGlow
 
         if self.config[MODULE] == "dlrm":
             return Dlrm(self.config, self.skew)
+        if self.config[MODULE] == "waveglow":
+            return WaveGlow(self.config)
         return (LanguageLstm if self.config[MODULE] == "lstm" else SpeechGru)(self.config)
 
     def inputs(self, request: Request) -> Inputs:
         """By name."""
-        from neusight.workloads.models import recommendation, recurrence
+        from neusight.workloads.models import recommendation, recurrence, waveglow
 
         if self.config[MODULE] == "dlrm":
             return recommendation.inputs(self.config, request.batch)
+        if self.config[MODULE] == "waveglow":
+            return waveglow.inputs(self.config, request.batch)
         make = recurrence.language_inputs if self.config[MODULE] == "lstm" else recurrence.speech_inputs
         return make(self.config, request.batch, request.seq_len)
 
