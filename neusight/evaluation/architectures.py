@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from neusight.api import Predictor
-from neusight.errors import CoverageError, ModelError, NeusightError
+from neusight.errors import ModelError, NeusightError
 from neusight.workloads.shallow import architectures, default_config, shallow_config
 from neusight.workloads.sources.image_models import model_names
 
@@ -109,12 +109,8 @@ def _estimated(predictor: Predictor, kind: str, gpu: str, mode: str) -> dict[str
     try:
         return _answered(predictor, shallow_config(kind), gpu, mode)
     except ModelError as shallow:
-        if isinstance(shallow, TooLongError):
-            raise
         try:
             return _answered(predictor, default_config(kind), gpu, mode) | {"layers": "default"}
-        except (CoverageError, TooLongError):
-            raise
         except ModelError:
             raise shallow from None
 
@@ -135,8 +131,12 @@ def _whole(predictor: Predictor, library: str, kind: str, gpu: str, mode: str) -
     return {"latency_s": found.latency_s, "inputs": found.inputs, "layers": "all"}
 
 
-class TooLongError(ModelError):
+class TooLongError(NeusightError):
     """An architecture that takes longer than its limit."""
+
+
+class _Ring(BaseException):
+    """The alarm, which nothing that is tried in turn takes for a refusal."""
 
 
 @contextmanager
@@ -144,15 +144,18 @@ def _within(limit_s: float) -> Iterator[None]:
     """End what runs inside after so long, where the system has alarms, and only in the main thread."""
 
     def ring(_number: int, _frame: FrameType | None) -> None:
-        raise TooLongError(f"no answer within {limit_s:.0f} s: give fewer layers or smaller inputs")
+        raise _Ring
 
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    # Again each second: where the first ring falls into a destructor, Python ignores it.
+    signal.setitimer(signal.ITIMER_REAL, limit_s, 1.0)
     try:
         yield
+    except _Ring:
+        raise TooLongError(f"no answer within {limit_s:.0f} s: give fewer layers or smaller inputs") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -73,8 +73,13 @@ def input_specs(config: dict[str, Any], batch: int, seq_len: int | None, attenti
     return {"input_ids": tokens}
 
 
-def feedings(config: dict[str, Any], request: Request) -> Fed:
+def feedings(config: dict[str, Any], request: Request, also: Sequence[str] = ()) -> Fed:
     """How the module of a configuration can be fed: ready models as they ship, others as their class wants it.
+
+    Args:
+        config: the contents of a ``config.json``.
+        request: the extents that were asked for.
+        also: names of further inputs to give.
 
     Raises:
         ModelError: as ``build_model``, or it needs an input that nobody knows how to make.
@@ -87,7 +92,10 @@ def feedings(config: dict[str, Any], request: Request) -> Fed:
     if not other and is_ready_type(config):
         return Fed((input_specs(config, request.batch, request.seq_len, request.attention),), request.seq_len)
     parsed = _parse(config)
-    return fed(model_class(config, parsed, request.mode), parsed, request)
+    try:
+        return fed(model_class(config, parsed, request.mode), parsed, request, also)
+    except ImportError as error:
+        raise ModelError(f"{config['model_type']} needs a library that is not installed: {reason(error)}") from error
 
 
 def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from neusight.errors import ModelError
 from neusight.requests import Extents, Request
 from neusight.workloads.cache import read_trace, trace_key, write_trace
-from neusight.workloads.inputs import told
+from neusight.workloads.inputs import missed, told
 from neusight.workloads.inputs.sizes import DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN
 from neusight.workloads.resolve import WorkloadSource, resolve
+from neusight.workloads.tensors import Known
 from neusight.workloads.workload import Workload, renamed
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ def trace_source(
 
     def traced(model: Any, inputs: Any, asked: Request) -> Workload:
         how: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
-        workload = _as_values_decide(lambda integers: trace(model, inputs, asked, integers=integers, **how))
+        given = inputs.values() if isinstance(inputs, Mapping) else inputs
+        first = any(isinstance(value, Known) for value in given)
+        workload = _as_values_decide(lambda integers: trace(model, inputs, asked, integers=integers, **how), first)
         return replace(workload, inputs=told(_flat(inputs), asked.precision.weights))
 
     if source.config is not None:
@@ -136,45 +139,60 @@ def _flat(inputs: Any) -> Any:
     return [one for value in inputs for one in (value if isinstance(value, list) else [value])]
 
 
-def _as_values_decide(traced: Callable[[bool], Workload]) -> Workload:
+def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Workload:
     """A trace; where values decide, one in which small integers keep theirs, if that runs.
 
+    Args:
+        traced: a trace, whose argument says whether integers keep their values.
+        first: whether to try with values at once, since inputs have some.
+
     Raises:
-        ModelError: it runs neither way.
+        ModelError: it runs neither way; what it says of the first.
     """
     try:
-        workload = traced(False)
-    except ModelError:
-        return traced(True)
-    if not workload.warnings:
-        return workload
+        workload = traced(first)
+    except ModelError as error:
+        refused = error
+    else:
+        if first or not workload.warnings:
+            return workload
+        try:
+            return traced(True)
+        except ModelError:
+            return workload
     try:
-        return traced(True)
+        return traced(not first)
     except ModelError:
-        return workload
+        # Not from the second refusal: the cause of the first says what the model missed.
+        raise refused from refused.__cause__
 
 
 def _first_that_runs(
     config: dict[str, Any], request: Request, traced: Callable[[Any, Any, Request], Workload]
 ) -> Workload:
-    """The trace of the first way to feed a model that it runs with.
+    """The trace of the first way to feed a model that it runs with; what refusals name is given as well.
 
     Raises:
         ModelError: it runs with none; what it says of the first. CoverageError: an operator has no rule.
     """
     from neusight.workloads.huggingface import build_model, feedings, resized
+    from neusight.workloads.trace.building import Kept
 
-    refused: ModelError | None = None
     config = resized(config, request.extents)
-    feeding = feedings(config, request)
-    asked = replace(request, seq_len=feeding.seq_len)
-    for inputs in feeding.ways:
-        try:
-            return traced(lambda: build_model(config, request.mode, request.attention), inputs, asked)
-        except ModelError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
+    also: tuple[str, ...] = ()
+    model = Kept(lambda: build_model(config, request.mode, request.attention))
+    while True:
+        feeding = feedings(config, request, also)
+        asked, refusals = replace(request, seq_len=feeding.seq_len), []
+        for inputs in feeding.ways:
+            try:
+                return traced(model, inputs, asked)
+            except ModelError as error:
+                refusals.append(error)
+        name = next((name for error in refusals if (name := missed(error, feeding.others))), None)
+        if name is None:
+            raise refusals[0]
+        also = (*also, name)
 
 
 def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -56,7 +57,27 @@ def shallow_config(kind: str) -> dict[str, Any]:
         raise
     except Exception as error:
         raise ModelError(f"the default configuration of '{kind}' cannot be made: {reason(error)}") from error
-    return {"model_type": kind, **_cut(default)}
+    cut = _cut(default)
+    return {"model_type": kind, **(cut if _fits(kind, cut) else _fitting(kind, cut))}
+
+
+def _fitting(kind: str, cut: Mapping[str, Any]) -> dict[str, Any]:
+    """As many keys of a cut configuration as the type takes together: some keys name layers that others count."""
+    kept: dict[str, Any] = {}
+    for key, value in cut.items():
+        if _fits(kind, {**kept, key: value}):
+            kept[key] = value
+    return kept
+
+
+def _fits(kind: str, options: Mapping[str, Any]) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    try:
+        CONFIG_MAPPING[kind](**deepcopy(dict(options)))
+    except Exception:
+        return False
+    return True
 
 
 def default_config(kind: str) -> dict[str, Any]:

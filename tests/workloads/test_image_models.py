@@ -72,10 +72,10 @@ def test_settings_that_constructors_compute_are_those_of_the_published_model():
 @pytest.mark.parametrize(
     ("name", "frames", "fed"),
     [
-        ("deeplabv3_mobilenet_v3_large", None, ("0=2x3x520x520:float32",)),
-        ("r3d_18", 8, ("0=2x3x8x112x112:float32",)),
-        ("raft_small", None, ("0=2x3x520x960:float32", "1=2x3x520x960:float32")),
-        ("ssdlite320_mobilenet_v3_large", None, ("0=3x480x640:float32", "1=3x480x640:float32")),
+        ("deeplabv3_mobilenet_v3_large", None, ("2x3x520x520:float32",)),
+        ("r3d_18", 8, ("2x3x8x112x112:float32",)),
+        ("raft_small", None, ("2x3x520x960:float32", "2x3x520x960:float32")),
+        ("ssdlite320_mobilenet_v3_large", None, ("3x480x640:float32", "3x480x640:float32")),
     ],
 )
 def test_every_task_of_torchvision_is_fed_what_it_takes(name, frames, fed):

@@ -9,7 +9,7 @@ from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads import load_workload
 from neusight.workloads.huggingface import feedings
-from neusight.workloads.inputs import told
+from neusight.workloads.inputs import missed, told
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.shallow import architectures, shallow_config
 from neusight.workloads.tensors import Known, TensorSpec
@@ -78,6 +78,37 @@ def test_an_extent_without_a_meaning_is_refused(asked, why):
 def test_an_input_that_nobody_can_make_is_named():
     with pytest.raises(ModelError, match=r"needs 'inference_session'.*--input inference_session="):
         first("sam3_tracker_video")
+
+
+def test_what_a_refusal_names_is_what_was_missed():
+    said = ModelError("both pixel_values and bbox should be specified")
+    assert missed(said, ("bbox", "visual_pos")) == "bbox"
+    assert missed(said, ("visual_pos",)) is None
+
+
+def test_the_line_that_met_a_none_names_what_was_missed(tmp_path):
+    file = tmp_path / "model.py"
+    file.write_text("def forward(bbox=None):\n    return bbox.sum(-1)\n")
+    scope: dict[str, object] = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    with pytest.raises(AttributeError) as caught:
+        scope["forward"]()
+    refused = ModelError("cannot trace")
+    refused.__cause__ = caught.value
+    assert missed(refused, ("pixel_values", "bbox")) == "bbox"
+
+
+def test_a_model_gets_what_it_asks_for(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(shallow_config("blip_2_qformer")))
+    step = load_workload(str(file), seq_len=16, cache=False)
+    assert [text.partition("=")[0] for text in step.inputs] == ["query_embeds", "encoder_hidden_states"]
+
+
+def test_a_cut_that_a_type_refuses_leaves_the_rest():
+    # Its adapter names layers 18 and 24 of the tower, which two layers do not have.
+    config = shallow_config("molmo2")
+    assert "vision_config" not in config and config["text_config"]["num_hidden_layers"] == 2
 
 
 def test_what_was_fed_can_be_given_again():

@@ -182,6 +182,21 @@ def test_experts_of_grouped_products_share_the_tokens() -> None:
     assert (kernel.groups, kernel.tokens, kernel.n, kernel.k) == (4, 64, 48, 32)
 
 
+def test_experts_of_wide_numbers_run_one_by_one() -> None:
+    def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(x, weight, offs=torch.arange(16, 65, 16, dtype=torch.int32))
+
+    kernels = [k for k in found(layer, (64, 32), (4, 32, 48)) if k.family == "gemm"]
+    assert [(k.m, k.n, k.k) for k in kernels] == [(16, 48, 32)] * 4
+
+
+def test_experts_without_tokens_run_nothing() -> None:
+    def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(x, weight, offs=torch.zeros(8, dtype=torch.int32))
+
+    assert len([k for k in found(layer, (3, 32), (8, 32, 48)) if k.family == "gemm"]) == 3
+
+
 def test_complex_products_do_four_real_ones() -> None:
     (gemm,) = [k for k in found(lambda x: torch.complex(x, x) @ torch.complex(x, x), (N, N)) if k.family == "gemm"]
     assert (flops(gemm), gemm.dtype) == (4 * 2 * N**3, "float32")

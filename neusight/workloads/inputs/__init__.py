@@ -2,5 +2,6 @@
 
 from neusight.workloads.inputs.forward import Fed, fed
 from neusight.workloads.inputs.given import told
+from neusight.workloads.inputs.refusals import missed
 
-__all__ = ["Fed", "fed", "told"]
+__all__ = ["Fed", "fed", "missed", "told"]

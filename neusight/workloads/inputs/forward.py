@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
@@ -33,7 +34,7 @@ _COMPANIONS = {
         *("past_time_features", "past_observed_mask", "future_values", "future_time_features"),
         *("static_categorical_features", "static_real_features"),
     ),
-    "image_grid_thw": ("position_ids",),
+    "image_grid_thw": ("position_ids", "mm_token_type_ids"),
     "states": ("actions", "rewards", "returns_to_go", "timesteps"),
     "input_features": ("feature_attention_mask", "input_features_mask"),
 }
@@ -41,6 +42,10 @@ _COMPANIONS = {
 _EXTENTS = ("image_size", "frames", "seconds")
 _SEES = ("vision_config", "backbone_config", "image_size", "patch_size", "num_channels")
 """Keys of models that read images."""
+_HEARS = ("audio_config", "speech_config")
+"""Keys of models that read sounds."""
+_INSTEAD = ("inputs_embeds", "decoder_inputs_embeds", "hidden_states")
+"""What replaces an input that models are given."""
 _ALTERNATIVES = 8
 """Ways of feeding a model that are tried at most."""
 
@@ -51,20 +56,24 @@ class Fed:
 
     ways: tuple[dict[str, Any], ...]
     seq_len: int | None
+    others: tuple[str, ...] = ()
+    """Inputs that the model takes beside those, and that can be made."""
 
 
-def fed(kind: Any, config: Any, request: Request) -> Fed:
+def fed(kind: Any, config: Any, request: Request, also: Sequence[str] = ()) -> Fed:
     """How a model can be fed.
 
     Args:
         kind: its class.
         config: as transformers has parsed it.
         request: batch, sequence length and other extents that were asked for.
+        also: names of further inputs to give.
 
     Raises:
         ModelError: it needs an input that nobody knows how to make, or an extent was asked for that it does not have.
     """
-    parameters = [name for name in inspect.signature(kind.forward).parameters if name != "self"]
+    signature = inspect.signature(kind.forward).parameters
+    parameters = [name for name in signature if name != "self"]
     sizes = Sizes(
         config=config,
         parameters=frozenset(parameters),
@@ -73,21 +82,32 @@ def fed(kind: Any, config: Any, request: Request) -> Fed:
         extents=request.extents,
     )
     given = given_inputs(request.extents.given, parameters)
-    ways = [_ways(name, sizes, kind.__name__) for name in wanted(kind, config) if name not in given]
+    names = list(dict.fromkeys([*wanted(kind, config), *also]))
+    needed = {*also, *(name for name in parameters if signature[name].default is inspect.Parameter.empty)}
+    ways = [_ways(name, sizes, kind.__name__, name in needed) for name in names if name not in given]
     _refuse_unused(kind.__name__, sizes)
-    chosen = islice(product(*ways), _ALTERNATIVES)
+    chosen = islice(_likeliest(ways), _ALTERNATIVES)
     found = tuple({name: way for name, way in each if way is not None} | given for each in chosen)
-    return Fed(found, sizes.seq_len if "seq_len" in sizes.used else None)
+    others = tuple(name for name in parameters if name in makers() and name not in {*names, *given, *_INSTEAD})
+    return Fed(found, sizes.seq_len if "seq_len" in sizes.used else None, others)
 
 
-def _ways(name: str, sizes: Sizes, model: str) -> list[tuple[str, Any]]:
+def _likeliest(ways: Sequence[Sequence[tuple[str, Any]]]) -> Iterator[tuple[tuple[str, Any], ...]]:
+    """One way of each input, those in which the fewest are not the likeliest of their input first."""
+    places = product(*(range(len(each)) for each in ways))
+    for chosen in sorted(places, key=lambda place: sum(map(bool, place))):
+        yield tuple(each[i] for each, i in zip(ways, chosen, strict=True))
+
+
+def _ways(name: str, sizes: Sizes, model: str, needed: bool) -> list[tuple[str, Any]]:
     maker = makers().get(name)
     if maker is None:
         raise ModelError(
             f"{model} needs '{name}', which does not follow from its configuration: give it with "
             f"--input {name}=SHAPE:DTYPE"
         )
-    return [(name, way) for way in maker(sizes)]
+    ways = [(name, way) for way in maker(sizes)]
+    return [way for way in ways if way[1] is not None] or ways if needed else ways
 
 
 def _refuse_unused(model: str, sizes: Sizes) -> None:
@@ -108,14 +128,30 @@ def wanted(kind: Any, config: Any) -> list[str]:
     names += [name for name in _MODALITIES if _reads(name, names, config)]
     if getattr(config, "is_encoder_decoder", False) or "decoder" in kind.__name__.lower():
         names.append("decoder_input_ids")
-    names += [other for name in names for other in _COMPANIONS.get(name, ())]
-    return [name for name in dict.fromkeys(names) if name in parameters]
+    return list(_with_companions(names, parameters))
+
+
+def _with_companions(names: Iterable[str], parameters: Collection[str]) -> dict[str, None]:
+    """Those that a ``forward`` takes, with what comes with them, and with that."""
+    found: dict[str, None] = {}
+    waiting = [name for name in names if name in parameters]
+    while waiting:
+        name = waiting.pop(0)
+        if name not in found:
+            found[name] = None
+            waiting += [other for other in _COMPANIONS.get(name, ()) if other in parameters]
+    return found
 
 
 def _reads(name: str, names: list[str], config: Any) -> bool:
     """Whether a model of several kinds of input has this one beside its main one."""
     if name in ("pixel_values", "image_pixel_values"):
-        return any(hasattr(config, part) for part in _SEES) or "input_ids" not in names
+        return _states(config, _SEES) or "input_ids" not in names
     if name in ("input_features", "input_values", "audio_mel"):
-        return hasattr(config, "audio_config")
-    return name == "input_ids" and any(hasattr(config, part) for part in ("text_config", "decoder"))
+        return _states(config, _HEARS)
+    return name == "input_ids" and _states(config, ("text_config", "decoder"))
+
+
+def _states(config: Any, keys: Sequence[str]) -> bool:
+    """Whether any of these is there, and not None as parts are that a model was built without."""
+    return any(getattr(config, key, None) is not None for key in keys)

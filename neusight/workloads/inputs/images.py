@@ -18,11 +18,21 @@ def pixels(sizes: Sizes) -> Ways:
         return _patches(sizes)
     whole = floats(batch, channels, height, width)
     clip = floats(batch, sizes.frames, channels, height, width) if _takes_clips(sizes) else None
-    tiles = floats(batch, 1, channels, height, width)
+    tiles, pairs = floats(batch, 1, channels, height, width), floats(batch, 2, channels, height, width)
     if "aspect_ratio_ids" in sizes.parameters:
         return (floats(batch, 1, sizes.of("vision", "max_num_tiles") or 1, channels, height, width),)
-    ways = (clip, whole, tiles) if clip else (whole, tiles)
-    return tuple(reversed(ways)) if "image_sizes" in sizes.parameters and not clip else ways
+    large = tuple(floats(batch, channels, edge, edge) for edge in sizes.larger_edges)
+    if "image_sizes" in sizes.parameters and not clip:
+        return tiles, whole
+    patches = () if sizes.of("vision", "patch_size") is None else _patches(sizes)
+    return (clip, whole, tiles) if clip else (whole, *large, tiles, pairs, *patches)
+
+
+@layout("high_res_pixel_values")
+def fine_pixels(sizes: Sizes) -> Ways:
+    """The same images for an encoder of its own, in more detail."""
+    edge = getattr(getattr(sizes.config, "high_res_vision_config", None), "image_size", None) or max(sizes.edges)
+    return (floats(sizes.batch, sizes.channels, edge, edge),)
 
 
 def _takes_clips(sizes: Sizes) -> bool:
@@ -31,10 +41,22 @@ def _takes_clips(sizes: Sizes) -> bool:
 
 def _grid(sizes: Sizes) -> tuple[int, int, int]:
     """Rows and columns of patches, multiples of what is merged; and patches along time."""
-    merge = sizes.of("vision", "spatial_merge_size", "merge_size", "downsample_factor") or 1
-    step = sizes.patch * (merge if isinstance(merge, int) else merge[-1])
+    step = sizes.patch * _merged(sizes)
     height, width = (max(edge // step, 1) * step // sizes.patch for edge in sizes.edges)
     return 1, height, width
+
+
+def _merged(sizes: Sizes) -> int:
+    """Patches that become one, along height and width."""
+    names = ("spatial_merge_size", "merge_size", "downsample_factor", "pooling_kernel_size")
+    merge = sizes.of("vision", *names) or 1
+    return int(merge if isinstance(merge, int) else merge[-1])
+
+
+def merged_patches(sizes: Sizes) -> int:
+    """Places that an image takes among the tokens of a text."""
+    _, height, width = _grid(sizes)
+    return height * width // _merged(sizes) ** 2
 
 
 def flat_patches(sizes: Sizes) -> TensorSpec:
@@ -114,6 +136,18 @@ def aspect(sizes: Sizes) -> Ways:
 def tile_mask(sizes: Sizes) -> Ways:
     """Which tiles each image has, shape (batch, images, tiles)."""
     return (integers(sizes.batch, 1, sizes.of("vision", "max_num_tiles") or 1),)
+
+
+@layout("image_attention_mask")
+def image_attention(sizes: Sizes) -> Ways:
+    """Which images each token of a text sees, shape (batch, sequence, images)."""
+    return (Known.ones(sizes.batch, sizes.seq_len, 1),)
+
+
+@layout("image_patches")
+def line_of_patches(sizes: Sizes) -> Ways:
+    """Patches before the text that describes them, shape (batch, patches, channels x patch²)."""
+    return _patches(sizes)
 
 
 @layout("prompt_pixel_values", "prompt_masks")

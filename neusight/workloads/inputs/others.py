@@ -12,7 +12,14 @@ def _width(sizes: Sizes) -> int:
     return int(sizes.of("text", *names) or 768)
 
 
-@layout("hidden_states", "inputs_embeds", "encoder_hidden_states", "query_embeds", "embeddings", "audio_embeds")
+@layout("encoder_hidden_states")
+def source(sizes: Sizes) -> Ways:
+    """States of an encoder that this decoder reads, shape (batch, sequence, its width)."""
+    width = sizes.of("whole", "encoder_hidden_size", "cross_attention_hidden_size") or _width(sizes)
+    return (floats(sizes.batch, sizes.seq_len, int(width)),)
+
+
+@layout("hidden_states", "inputs_embeds", "query_embeds", "embeddings", "audio_embeds")
 def states(sizes: Sizes) -> Ways:
     """Shape (batch, sequence, width), or with the width before it; patches where there is a grid of them."""
     if "grid_thw" in sizes.parameters:

@@ -14,6 +14,10 @@ LARGEST_DEFAULT_SEQ_LEN = 2048
 """Tokens a sample, unless asked for more, where a model's limit is larger."""
 IMAGE_SIZE = 224
 """Edge in pixels where a configuration states none: ImageNet's customary crop."""
+SCENE_SIZE = 640
+"""Edge in pixels for models that look for several objects, and state none: the longer edge of COCO's images."""
+LARGER_IMAGES = (640, 1536)
+"""Edges in pixels for models to which that is too small: that of COCO, and four tiles of 384."""
 FRAMES = 16
 """Images a clip where a configuration states none, as Kinetics models are customarily fed."""
 SECONDS = 10.0
@@ -27,9 +31,10 @@ _PARTS = (
     *("text_config", "decoder", "decoder_config", "generator", "backbone_config", "vision_config", "image_config"),
     *("audio_config", "encoder_config", "encoder", "speech_config", "thinker_config"),
 )
+_EDGES = ("image_size", "input_size", "img_size", "max_img_size")
 _LIMITS = (
     *("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "seq_length"),
-    "max_sequence_length",
+    *("max_sequence_length", "max_text_len"),
 )
 
 
@@ -59,15 +64,27 @@ class Sizes:
     def edges(self) -> tuple[int, int]:
         """Height and width of an image [pixels]."""
         self.used.add("image_size")
-        size = (
-            self.extents.image_size
-            or self.of("vision", "image_size", "input_size", "img_size", "max_img_size")
-            or IMAGE_SIZE
-        )
+        usual = IMAGE_SIZE if self.of("whole", "num_queries") is None else SCENE_SIZE
+        size = self.extents.image_size or self._stated_edges() or usual
         if isinstance(size, dict):
             size = [size.get("height", IMAGE_SIZE), size.get("width", IMAGE_SIZE)]
         height, width = (size[0], size[-1]) if isinstance(size, list | tuple) else (size, size)
         return int(height), int(width)
+
+    @property
+    def larger_edges(self) -> tuple[int, ...]:
+        """Edges of square images for a model to which the usual ones may be too small, since it states none."""
+        if self.extents.image_size is not None or self._stated_edges() is not None:
+            return ()
+        return tuple(edge for edge in LARGER_IMAGES if edge > max(self.edges))
+
+    def _stated_edges(self) -> Any:
+        """The size of a backbone is what it was taught with, before it looked for objects."""
+        if self.of("whole", "num_queries") is None:
+            return self.of("vision", *_EDGES)
+        parts = [self.config, *(part for name, part in _parts(self.config) if not name.startswith("backbone"))]
+        stated = (getattr(part, key, None) for part in parts for key in _EDGES)
+        return next((size for size in stated if size is not None), None)
 
     @property
     def channels(self) -> int:

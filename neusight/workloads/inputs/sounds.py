@@ -6,16 +6,18 @@ from neusight.workloads.inputs.layouts import Ways, floats, integers, layout
 from neusight.workloads.inputs.sizes import FRAMES_PER_SECOND, Sizes
 from neusight.workloads.tensors import Known
 
+_BINS = (
+    *("feature_projection_input_dim", "input_feat_size", "input_dim", "num_mel_bins", "mel_bins", "n_mels"),
+    *("input_feat_per_channel", "feature_size", "num_mels", "input_size", "n_mel_channels", "model_in_dim"),
+)
+_USUAL_BINS = (80, 128)
+"""Of speech models that state none."""
+
 
 def _bins(sizes: Sizes) -> int:
-    return int(
-        sizes.of(
-            "audio",
-            *("num_mel_bins", "feature_projection_input_dim", "input_feat_size", "input_dim", "mel_bins", "n_mels"),
-            *("input_feat_per_channel", "feature_size", "num_mels", "input_size", "n_mel_channels", "model_in_dim"),
-        )
-        or 80
-    )
+    """Bins of a window; where several windows are stacked, of all of them."""
+    bins = int(sizes.of("audio", *_BINS) or _USUAL_BINS[0])
+    return bins * int(sizes.of("audio", "num_stacked_frames") or 1)
 
 
 def _windows(sizes: Sizes) -> int:
@@ -31,9 +33,9 @@ def spectrum(sizes: Sizes) -> Ways:
     batch, bins, windows = sizes.batch, _bins(sizes), _windows(sizes)
     image = floats(batch, 1, sizes.of("audio", "spec_size", "max_length") or windows, bins)
     first, last = floats(batch, bins, windows), floats(batch, windows, bins)
-    return (last, first, image) if sizes.of("audio", "num_conv_layers", "feature_projection_input_dim") else (
-        first, last, image
-    )  # fmt: skip
+    more = () if sizes.of("audio", *_BINS) else tuple(floats(batch, windows, bins) for bins in _USUAL_BINS[1:])
+    time_first = sizes.of("audio", "num_conv_layers", "feature_projection_input_dim")
+    return (last, first, image, *more) if time_first else (first, last, image, *more)
 
 
 @layout("input_values", "audio_values", "audio_input_values", "input_audio")
@@ -47,7 +49,10 @@ def wave(sizes: Sizes) -> Ways:
     return floats(batch, samples), floats(batch, channels if isinstance(channels, int) else 1, samples)
 
 
-@layout("feature_attention_mask", "input_features_mask", "audio_mel_mask", "audio_attention_mask", "padding_mask")
+_MASKS = ("feature_attention_mask", "input_features_mask", "input_feature_mask", "audio_mel_mask")
+
+
+@layout(*_MASKS, "audio_attention_mask", "padding_mask")
 def windows_mask(sizes: Sizes) -> Ways:
     """Which windows are no padding, shape (batch, windows): all; models that can run without are given none."""
     return None, Known.ones(sizes.batch, _windows(sizes))

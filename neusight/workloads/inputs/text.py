@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from neusight.workloads.inputs.images import merged_patches
 from neusight.workloads.inputs.layouts import Ways, integers, layout
 from neusight.workloads.inputs.sizes import Sizes
+from neusight.workloads.tensors import Known
 
 
 @layout("input_ids", "classes_input_ids", "tasks_input_ids", "qformer_input_ids", "text_input_ids", "question_type_ids")
@@ -18,7 +20,8 @@ def tokens(sizes: Sizes) -> Ways:
 @layout("decoder_input_ids")
 def target(sizes: Sizes) -> Ways:
     """As long as the source; with several codebooks a sample has one row each."""
-    books = sizes.of("decoder", "num_codebooks", "decoder_num_codebooks") or 1
+    channels = getattr(getattr(sizes.config, "decoder_config", None), "num_channels", None)
+    books = channels or sizes.of("decoder", "num_codebooks", "decoder_num_codebooks") or 1
     plain = integers(sizes.batch, sizes.seq_len)
     more = (integers(sizes.batch * books, sizes.seq_len), integers(sizes.batch, sizes.seq_len, books))
     return (plain,) if books == 1 else (*more, plain)
@@ -42,6 +45,13 @@ def positions(sizes: Sizes) -> Ways:
     if "image_grid_thw" not in sizes.parameters:
         return (None,)
     return integers(3, sizes.batch, sizes.seq_len), None
+
+
+@layout("mm_token_type_ids")
+def modalities(sizes: Sizes) -> Ways:
+    """Which tokens stand for images (1), first of all, and which for text (0), shape (batch, sequence)."""
+    images = min(merged_patches(sizes), sizes.seq_len)
+    return (Known([[1] * images + [0] * (sizes.seq_len - images)] * sizes.batch),)
 
 
 @layout("classes_structure", "num_options")

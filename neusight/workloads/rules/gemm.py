@@ -118,16 +118,33 @@ def grouped(call: Call) -> tuple[Kernel, ...]:
     """Products of groups of rows, of columns or of a depth, whose ends ``offs`` tells; the groups are taken as even.
 
     [t, k] x [g, k, n] gives [t, n], a layer of experts; [g, m, k] x [k, t] the same turned around; [m, t] x [t, n]
-    gives [g, m, n], the gradient of their weights; [g, m, k] x [g, k, n] is a batch of products.
+    gives [g, m, n], the gradient of their weights; [g, m, k] x [g, k, n] is a batch of products. Others than bfloat16
+    and fp8 run as one product a group (PyTorch's ``GroupedMMUtils.h``).
     """
     a, b = call.args[:2]
     (m, k), n = a.shape[-2:], b.shape[-1]
     forms = len(a.shape), len(b.shape)
     if forms == (3, 3):
         return product(a, b, op="bmm")
+    groups = call.output.shape[0] if forms == (2, 2) else max(a.shape, b.shape, key=len)[0]
+    if a.dtype in _ONE_BY_ONE:
+        return _one_by_one(a, b, groups)
     if forms == (2, 2):
-        groups = call.output.shape[0]
         return (Gemm(op="bmm", batch=groups, m=m, n=n, k=max(1, k // groups), layout="nt", dtype=a.dtype),)
-    groups = max(a.shape, b.shape, key=len)[0]
     tokens, across = (m, n) if forms == (2, 3) else (n, m)
     return (GroupedGemm(groups=groups, tokens=tokens, n=across, k=k, dtype=a.dtype),)
+
+
+_ONE_BY_ONE = ("float32", "float16")
+
+
+def _one_by_one(a: TensorSpec, b: TensorSpec, groups: int) -> tuple[Kernel, ...]:
+    """A product for each group that has any rows, each with an even share of them."""
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    shared = n if len(a.shape) == 3 else m if len(b.shape) == 3 else k
+    filled = max(1, min(groups, shared))
+    share = -(-shared // filled)
+    (m, n, k) = (m, share, k) if len(a.shape) == 3 else (share, n, k) if len(b.shape) == 3 else (m, n, share)
+    left = TensorSpec((m, k), a.dtype, (a.strides[-2], a.strides[-1]))
+    right = TensorSpec((k, n), b.dtype, (b.strides[-2], b.strides[-1]))
+    return product(left, right, op="linear") * filled

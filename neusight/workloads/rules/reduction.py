@@ -141,14 +141,14 @@ def group_norm_backward(call: Call) -> tuple[Kernel, ...]:
 _EXTREMES = frozenset({"max", "min", "amax", "amin", "aminmax"})
 """Values alone, or with their places: ``max`` along a dimension."""
 _REDUCED_AS = {
-    "_segment_reduce_backward": "segment_reduce",
+    "_segment_reduce_backward": "segment_reduce", "_is_all_true": "all", "_is_any_true": "any",
     "argmin": "argmax", "std": "var", "var_mean": "var", "std_mean": "var", "linalg_vector_norm": "norm",
 }  # fmt: skip
 
 
 @rule("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "nansum", "std", "var",
       "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "count_nonzero", "aminmax", "trace",
-      "segment_reduce", "_segment_reduce_backward")  # fmt: skip
+      "segment_reduce", "_segment_reduce_backward", "_is_all_true", "_is_any_true")  # fmt: skip
 def reduced(call: Call) -> tuple[Kernel, ...]:
     """One row an element of the result; two operands make it pointwise (``max(a, b)``)."""
     if isinstance(call.arg(1, "other"), TensorSpec):

@@ -1,8 +1,8 @@
 """What a trace takes for granted where a result depends on values, which fake tensors have not; said in warnings.
 
 As much as there can be is selected: every element of a mask, every value distinct, every sequence at its full length.
-A value that the host reads is one, a condition false, a comparison of two tensors true: the ordinary case of code that
-looks for what is wrong (NaN, padding, overflow).
+A value that the host reads is one, a condition false, a comparison of two tensors and of all elements of one true: the
+ordinary case of code that looks for what is wrong (NaN, padding, overflow).
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ RESULTS: dict[Any, Callable[..., Any]] = {
 
 OTHERS: dict[str, Callable[..., Any]] = {"torchvision::nms": _kept}
 """The same of operators that other libraries define, by name."""
+_ALL = ("aten.all.", "aten._is_all_true.")
 
 
 def result(func: Any) -> Callable[..., Any] | None:
@@ -109,9 +110,15 @@ def result(func: Any) -> Callable[..., Any] | None:
     return RESULTS.get(func) or OTHERS.get(func._schema.name)
 
 
-def value(func: Any, args: tuple[Any, ...]) -> Any:
-    """What the host is taken to read: a condition is false, a number one, two tensors are equal."""
-    if func in (aten.equal.default, aten.allclose.default):
+def value(func: Any, args: tuple[Any, ...], maker: str = "") -> Any:
+    """What the host is taken to read: a condition is false, a number one, two tensors are equal.
+
+    Args:
+        func: the operator that reads.
+        args: what it reads.
+        maker: the operator that made that; whether all elements of a tensor hold is taken as true.
+    """
+    if func in (aten.equal.default, aten.allclose.default) or maker.startswith(_ALL):
         return True
     first: torch.Tensor = args[0]
     if first.dtype == torch.bool or func is aten.is_nonzero.default:

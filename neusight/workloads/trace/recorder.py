@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,9 @@ from neusight.errors import CoverageError, ModelError
 from neusight.kernels import Kernel
 from neusight.workloads.rules import covered, fallback, kernels_of
 from neusight.workloads.tensors import Call, TensorSpec
-from neusight.workloads.trace import assumed, recurrent
+from neusight.workloads.trace import assumed
 from neusight.workloads.trace.memory import Allocation, Ledger
+from neusight.workloads.trace.running import run
 from neusight.workloads.workload import Phase
 
 aten = torch.ops.aten
@@ -31,7 +32,7 @@ _IN_PART = {
 """Operators that touch as many elements of their first argument as the others or the result have."""
 _FACTORIES = {
     *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default),
-    *(aten.ones.default, aten.empty.memory_format),
+    *(aten.ones.default, aten.empty.memory_format, aten.scalar_tensor.default),
 }
 _FEW = 64
 """Elements of a mask over the images of a batch; masks over tokens have more."""
@@ -157,7 +158,7 @@ class Recorder(TorchDispatchMode):
                 )
             args = (args[0], places)
         try:
-            return _run(func, args, kwargs)
+            return run(func, args, kwargs)
         except DynamicOutputShapeException:
             largest = assumed.result(func)
             if largest is None:
@@ -176,9 +177,14 @@ class Recorder(TorchDispatchMode):
             return 1.0
         if not any(isinstance(a, FakeTensor) for a in args):
             return func(*args)
-        found = assumed.value(func, args)
+        found = assumed.value(func, args, self._maker(args[0]))
         self._assume(f"{self._where()} reads a value from a tensor ({_plain(func)}): taken as {found}")
         return found
+
+    def _maker(self, tensor: torch.Tensor) -> str:
+        """The operator that wrote a tensor last; nothing where that came before the step."""
+        writer = self.ledger.add(tensor).writer
+        return self.nodes[writer].operator if writer >= 0 else ""
 
     def _assume(self, line: str) -> None:
         if self.recording:
@@ -315,17 +321,3 @@ def _places(indices: Iterable[Any]) -> list[Any]:
         else:
             found.append(index)
     return found
-
-
-def _run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Multi-tensor operators change no shapes, so their results need no computation; the CPU would split them up.
-    Recurrent layers of cuDNN have no form on the CPU.
-    """
-    name = func.__name__
-    if name.startswith("_cudnn_rnn"):
-        return recurrent.gradients(*args) if "backward" in name else recurrent.results(*args)
-    if not name.startswith(("_foreach_", "_fused_")) or name.startswith("_foreach_norm"):
-        return func(*args, **kwargs)
-    if func._schema.is_mutable:  # type: ignore[attr-defined]
-        return None
-    return [torch.empty_like(t) for t in args[0]]

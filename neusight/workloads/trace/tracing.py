@@ -15,7 +15,9 @@ from neusight.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from neusight.workloads.trace.building import Kept
     from neusight.workloads.trace.recorder import Recorder
 
 Inputs = Mapping[str, Any] | Sequence[Any]
@@ -23,7 +25,7 @@ FORMS = ("foreach", "fused")
 
 
 def trace(
-    model: torch.nn.Module | Callable[[], torch.nn.Module],
+    model: torch.nn.Module | Callable[[], torch.nn.Module] | Kept,
     inputs: Inputs,
     request: Request,
     *,
@@ -39,8 +41,8 @@ def trace(
     already. Forward is timed from inputs to the model's result.
 
     Args:
-        model: a function that builds the module (called on fake tensors, so no weight is ever allocated), or a module
-            (left as it is; the trace works on a fake copy of it).
+        model: a function that builds the module (called on fake tensors, so no weight is ever allocated), the same to
+            be kept for other inputs, or a module (left as it is; the trace works on a fake copy of it).
         inputs: by name or in order, what ``forward`` takes: a TensorSpec or tensor (only its shape and dtype count;
             floating ones take the request's dtype), anything else is passed on.
         request: mode (``inference``: evaluation mode, no autograd), dtype, optimizer (``sgd`` has momentum 0.9), and
@@ -61,14 +63,17 @@ def trace(
     """
     if optimizer_form not in FORMS:
         raise ModelError(f"unknown optimizer form '{optimizer_form}': one of {', '.join(FORMS)}")
-    from neusight.workloads.trace.building import channels_last
+    import torch
+
+    from neusight.workloads.trace.building import Kept, channels_last
     from neusight.workloads.trace.layers import layered
     from neusight.workloads.trace.memory import Ledger
     from neusight.workloads.trace.recorder import Recorder
 
     recorder = Recorder(Ledger(), allow_fallback=allow_fallback, integers=integers)
-    with explained(request.model, "trace"), _environment(request.attention, request.mode):
-        module = _fake_module(model, request.precision.weights)
+    source = model if isinstance(model, Kept) else Kept(model)
+    with explained(request.model, "trace"), _environment(request.attention, request.mode, source.fake):
+        module = source.module(getattr(torch, request.precision.weights))
         given = _fake_inputs(inputs, request.precision.weights, integers)
         if request.engine.layout == "nhwc":
             module, given = channels_last(module, given)
@@ -126,10 +131,9 @@ def explained(name: str, doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def _environment(attention: str, mode: str) -> Iterator[None]:
-    """Fake tensors, GPU forms of operators, no CPU fast paths, gradients as the mode wants them."""
+def _environment(attention: str, mode: str, fake: FakeTensorMode) -> Iterator[None]:
+    """A mode of fake tensors, GPU forms of operators, no CPU fast paths, gradients as the mode wants them."""
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
     from neusight.workloads.trace.gpu_forms import gpu_forms
     from neusight.workloads.trace.torchvision_forms import torchvision_forms
@@ -143,24 +147,11 @@ def _environment(attention: str, mode: str) -> Iterator[None]:
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         # Shapes of torchvision's own fake operators ask for sizes by a name that PyTorch has changed.
         warnings.filterwarnings("ignore", message="`create_unbacked_symint` is deprecated")
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(fake)
         stack.enter_context(torch.set_grad_enabled(mode == "training"))
         stack.enter_context(gpu_forms(attention))
         stack.enter_context(torchvision_forms())
         yield
-
-
-def _fake_module(model: Any, dtype: str) -> torch.nn.Module:
-    """The module on fake tensors: built without initialising anything, or a copy without the weights."""
-    import torch
-
-    from neusight.workloads.trace.building import built, copy_as_fake
-    from neusight.workloads.trace.transformers_forms import settle_routers
-
-    floating = getattr(torch, dtype)
-    module = copy_as_fake(model, floating) if isinstance(model, torch.nn.Module) else built(model, floating)
-    settle_routers(module)
-    return module
 
 
 def _fake_inputs(inputs: Inputs, dtype: str, integers: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
