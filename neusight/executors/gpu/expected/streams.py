@@ -36,10 +36,15 @@ VECTOR = 4.0
 BY_HAND = ("silu_and_mul", "gelu", "rms_norm", "rope")
 """Operators that serving engines wrote by hand, with one element a thread at a time (vLLM, ``activation_kernels.cu``,
 ``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``)."""
+CHANNEL_THREADS, CHANNEL_LOADS, CHANNEL_WALKS = 512.0, 2.0, 2.0
+"""Of cuDNN's batch normalisation in training, which has a block for a channel: its threads, the loads that a thread
+has under way, one tensor or more, and how often it walks along the channel, for the statistics and to apply them (the
+names of its kernels, ``bn_fw_tr_1C11_kernel_NCHW`` with 512; loads: assumption)."""
 FLOAT_BYTES = 4.0
 REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "max", "argmax", "var", "norm", "nansum", "count_nonzero")
 """Operators of PyTorch's general reduction, whose blocks take several rows where these are shorter than a warp
 (``Reduce.cuh``, ``setReduceConfig``)."""
+CHANNELS = ("batch_norm", "batch_norm_backward")
 WARP = 32.0
 SCHEDULED = 128.0
 """Threads of the warps that four schedulers issue in a clock."""
@@ -51,7 +56,8 @@ class Stream:
 
     ``again_bytes`` are read a second time and more by row-wise kernels, ``flops`` the arithmetic; ``rows`` is 0 where
     there are none to keep apart, ``threads`` those that share a row, ``vector`` the elements of their step.
-    ``by_hand`` marks kernels of serving engines that were written with one element a thread at a time.
+    ``walks`` is how often they walk along it. ``by_hand`` marks kernels of serving engines that were written with one
+    element a thread at a time.
     """
 
     elements: np.ndarray
@@ -63,6 +69,7 @@ class Stream:
     cols: np.ndarray
     threads: np.ndarray
     vector: np.ndarray
+    walks: np.ndarray
     by_hand: np.ndarray
 
     @classmethod
@@ -82,7 +89,8 @@ class Stream:
             rows=rows,
             cols=cols,
             threads=_threads(batch["op"], cols, by_hand),
-            vector=np.where(by_hand, 1.0, np.where(batch["op"] == "add_rms_norm", 2.0 * VECTOR, VECTOR)),
+            vector=_vector(batch["op"], by_hand),
+            walks=np.where(np.isin(batch["op"], CHANNELS) & by_row, CHANNEL_WALKS, 1.0),
             by_hand=by_hand,
         )
 
@@ -182,7 +190,15 @@ def _threads(op: np.ndarray, cols: np.ndarray, by_hand: np.ndarray) -> np.ndarra
     wide = np.clip(cols / VECTOR, 32.0, BLOCK_THREADS)
     narrow = np.where(np.isin(op, REDUCED), 2.0 ** np.floor(np.log2(np.clip(cols, 1.0, WARP))), WARP)
     torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_COLUMNS, narrow, wide))
+    torch = np.where(np.isin(op, CHANNELS), CHANNEL_THREADS, torch)
     return np.where(by_hand, np.clip(cols, 32.0, BLOCK_THREADS), torch)
+
+
+def _vector(op: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
+    """Elements of a row that a thread takes in a step: of its loads, those of one tensor."""
+    tensors = by_distinct(op, lambda name: 2.0 if name.endswith("backward") else 1.0)
+    torch = np.where(op == "add_rms_norm", 2.0 * VECTOR, VECTOR)
+    return np.where(by_hand, 1.0, np.where(np.isin(op, CHANNELS), CHANNEL_LOADS / tensors, torch))
 
 
 def _blocks_of_sm(s: Stream, device: DeviceSpec) -> np.ndarray:
@@ -197,7 +213,8 @@ def _rows_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics)
     parts = row_parts(batch, device) if batch.family == "row_reduction" else 1.0
     steps = np.ceil(s.cols / parts / (s.threads * s.vector))
     blocks = _blocks_of_sm(s, device)
-    row_s = (stream.row_cycles + _step_cycles(blocks * s.threads, physics) * steps) / device.boost_clock_hz
+    walked = s.walks * steps * _step_cycles(blocks * s.threads, physics)
+    row_s = (stream.row_cycles + walked) / device.boost_clock_hz
     waves = np.maximum(s.rows * parts / (device.sm_count * blocks), 1.0)
     return np.where(s.rows > 0, waves * row_s, 0.0)
 
