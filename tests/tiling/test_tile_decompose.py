@@ -162,7 +162,7 @@ def test_a_convolution_in_16_bits_has_the_tiles_of_its_product() -> None:
     for dtype in ("bfloat16", "float16", "tf32"):
         conv = KernelBatch.from_columns(
             "conv2d", batch=8, in_channels=256, out_channels=512, height=56, width=56, kernel_height=1,
-            kernel_width=1, dtype=dtype,
+            kernel_width=1, dtype=dtype, image_layout="nhwc",
         )  # fmt: skip
         product = KernelBatch.from_columns("gemm", dtype=dtype, **shape)
         found, expected = (situate(b, h100, shipped_choice()) for b in (conv, product))
