@@ -98,7 +98,7 @@ class RowReduction:
     """A reduction over ``cols``, once for each of ``rows``: softmax, layer_norm, batch_norm, sum, and their gradients.
 
     ``op``: softmax, log_softmax, layer_norm, rms_norm, batch_norm, group_norm, sum, mean, max, argmax, topk, cumsum,
-    and ``<op>_backward``. ``batch_norm`` has channels as rows and batch x height x width as cols, which lie in memory as
+    and ``<op>_backward``. ``batch_norm`` has channels as rows and batch x height x width as cols, in memory as
     ``image_layout`` says. ``passes`` as in ``Elementwise``.
     """
 
