@@ -215,7 +215,8 @@ class Predictor:
                 ``image_size``, ``frames``, ``seconds``, ``given`` (other extents of inputs, see ``Extents``),
                 ``dtype`` (of weights and activations; default what the model's file states, else float32),
                 ``layout`` of images (``nchw``, or ``nhwc``), ``grad_scaler``,
-                ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``), ``attention`` (``eager``, ``sdpa``, ``flash``),
+                ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``, ``bert_adam``),
+                ``attention`` (``eager``, ``sdpa``, ``flash``),
                 ``launch`` (``eager``, ``compiled`` by ``torch.compile``, or that as a CUDA ``graph``);
                 and of ``Setting``.
 

@@ -13,7 +13,8 @@ MODES = ("inference", "training")
 DTYPES = ("float32", "bfloat16", "float16", "tf32", "amp_float16", "amp_bfloat16")
 """Precisions that whole models are estimated in, see ``Precision``; single kernels have more."""
 LAYOUTS = ("nchw", "nhwc")
-OPTIMIZERS = ("none", "sgd", "adam", "adamw")
+OPTIMIZERS = ("none", "sgd", "adam", "adamw", "bert_adam")
+"""``bert_adam`` is Adam as NVIDIA's BERT has it for float32, one parameter after another."""
 ATTENTIONS = ("eager", "sdpa", "flash")
 _LONGEST_S = 86_400
 LAUNCHES = ("eager", "compiled", "graph")

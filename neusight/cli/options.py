@@ -73,7 +73,9 @@ Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything tha
 Dtype = Annotated[
     str, typer.Option(help="Of weights and activations; bf16, fp16, … too. Default: a config.json's, else float32.")
 ]
-Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw"], typer.Option(help="Whose step is part of training.")]
+Optimizer = Annotated[
+    Literal["none", "sgd", "adam", "adamw", "bert_adam"], typer.Option(help="Whose step is part of training.")
+]
 Attention = Annotated[Literal["eager", "sdpa", "flash"], typer.Option(help="How attention runs.")]
 
 

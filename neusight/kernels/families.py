@@ -98,8 +98,8 @@ class RowReduction:
     """A reduction over ``cols``, once for each of ``rows``: softmax, layer_norm, batch_norm, sum, and their gradients.
 
     ``op``: softmax, log_softmax, layer_norm, rms_norm, batch_norm, group_norm, sum, mean, max, argmax, topk, cumsum,
-    and ``<op>_backward``. ``batch_norm`` has channels as rows and batch x height x width as cols. ``passes`` as in
-    ``Elementwise``.
+    and ``<op>_backward``. ``batch_norm`` has channels as rows and batch x height x width as cols, in memory as
+    ``image_layout`` says. ``passes`` as in ``Elementwise``.
     """
 
     family: ClassVar[str] = "row_reduction"
@@ -111,6 +111,7 @@ class RowReduction:
     flops: int
     dtype: str = "float32"
     passes: int = 1
+    image_layout: str = "nchw"
 
 
 @dataclass(frozen=True, kw_only=True)

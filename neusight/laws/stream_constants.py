@@ -28,6 +28,10 @@ class StreamConstants:
     """Instructions an element of vectorised kernels, beside the arithmetic."""
     flop_instructions: float = constant(1.0, 0.5, "counts of the table of operators")
     """Instructions an operation of the arithmetic."""
+    tap_instructions: float = constant(
+        8.0, 0.3, "PyTorch, DepthwiseConv2d.cu: two comparisons, two sums, two loads, two conversions"
+    )
+    """Instructions for each value of a window that a depthwise convolution reads, beside the arithmetic."""
     norm_instructions: float = constant(40.0, 0.7, "guess: Welford's update has a division an element")
     """Instructions an element of PyTorch's layer_norm beside the arithmetic."""
     step_cycles: float = constant(1000.0, 0.5, "a trip to memory of some 600 cycles, and as much in the pipelines")

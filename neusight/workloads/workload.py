@@ -257,6 +257,11 @@ class Workload:
     def _last(self, phase: Phase) -> int:
         return max((n.id + n.stride * (n.copies - 1) for n in self.nodes if n.phase == phase), default=-1)
 
+    @property
+    def lives(self) -> dict[str, np.ndarray]:
+        """Columns over all copies of all tensors: ``nbytes``, and ``born`` and ``died`` as of ``Tensor``."""
+        return {name: self._each_tensor[name] for name in ("nbytes", "born", "died")}
+
     @cached_property
     def _each_tensor(self) -> dict[str, np.ndarray]:
         """Columns over all copies of all tensors."""

@@ -7,9 +7,10 @@ import pytest
 
 from neusight.devices import load_device
 from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise
+from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.gpu.expected.layouts import turning_s
 from neusight.executors.gpu.expected.matrix import Product, matrix_times, product_tiling
-from neusight.executors.gpu.expected.streams import stream_times
+from neusight.executors.gpu.expected.streams import lanes, stream_times
 from neusight.executors.gpu.expected.times import start_s
 from neusight.kernels import KernelBatch, work_of
 from neusight.kernels.conditions import Conditions
@@ -81,3 +82,35 @@ def test_short_rows_of_a_reduction_share_a_block(gpu: str) -> None:
     short, long = stream_times(batch, load_device(gpu), Conditions.of(2), DEFAULT).unlimited_s
     # The same elements; a row that took a warp each would take 32 times as long.
     assert short < 8 * long
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_value_of_a_window_costs_instructions_and_half_of_them_where_channels_lie_side_by_side(gpu: str) -> None:
+    device = load_device(gpu)
+    edges = {"kernel_height": [3, 7], "kernel_width": [3, 7], "padding": [1, 3], "groups": [64, 64]}
+    twice = {name: value * 2 for name, value in _one().items()} | edges
+    for layout, share in (("nchw", 1.0), ("nhwc", 0.5)):
+        batch = as_streams(convolutions(**twice, image_layout=[layout] * 2))
+        small, large = stream_times(batch, device, Conditions.of(2), DEFAULT).compute_s
+        taps = (49 - 9) * 32 * 64 * 28 * 28
+        each = 2 * DEFAULT.stream.flop_instructions + share * DEFAULT.stream.tap_instructions
+        clocked = lanes(device) * device.sm_count * device.boost_clock_hz
+        assert large - small == pytest.approx(taps * each / clocked)
+
+
+def _one() -> dict[str, Any]:
+    names = ("batch", "in_channels", "out_channels", "height", "width", "dtype")
+    return dict(zip(names, ([32], [64], [64], [28], [28], ["float16"]), strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "tf32"])
+def test_depthwise_filters_are_streams_in_any_dtype(dtype: str) -> None:
+    assert law_names(convolutions(groups=[64], dtype=[dtype]), load_device("l4")) == "stream"
+
+
+def test_only_gradients_of_filters_are_cut_into_more_than_sixteen_parts() -> None:
+    device = load_device("a100-sxm-80gb")
+    # One tile of 64 x 64 filters, over half a million pixels: no SM but one would work.
+    for op, least, most in (("weight_grad", 32, 128), ("forward", 1, 16)):
+        batch = convolutions(op=[op], batch=[640], kernel_height=[1], kernel_width=[1], padding=[0])
+        assert least <= product_tiling(Product.of(batch, device), device, DEFAULT).parts <= most

@@ -79,7 +79,7 @@ def test_large_pointwise_kernels_do_gain_from_bandwidth(predictor: KernelPredict
 
 def test_a_batch_is_its_kernels_one_by_one(predictor: KernelPredictor) -> None:
     # Convolutions with and without Winograd take different models, and keep their order.
-    assert set(answering_model(grid("conv2d"), CATALOGUE["mi100"])) == {"conv2d", "gemm"}
+    assert set(answering_model(grid("conv2d"), CATALOGUE["mi100"])) == {"conv2d", "gemm", "stream"}
     for gpu, family in product(("v100-pcie-32gb", "mi100"), EVERY):
         batch, device = grid(family), CATALOGUE[gpu]
         together = predictor.predict(batch, device)
@@ -114,12 +114,12 @@ def test_convolutions_take_the_model_of_their_algorithm() -> None:
     shape = {"batch": 1, "in_channels": 8, "out_channels": 8, "height": 9, "width": 9, "padding": 1}
     columns = {"kernel_height": [3, 1, 3, 3], "kernel_width": [3, 1, 3, 3], "stride": [1, 1, 2, 1]}
     batch = KernelBatch.from_columns("conv2d", groups=[1, 1, 1, 8], **columns, **shape)
-    assert answering_model(batch, CATALOGUE["l4"]).tolist() == ["conv2d", "gemm", "gemm", "gemm"]
+    assert answering_model(batch, CATALOGUE["l4"]).tolist() == ["conv2d", "gemm", "gemm", "stream"]
     narrow = KernelBatch("conv2d", {**batch.columns, "dtype": np.full(4, "float16")})
     # A filter for each channel has no inner extent for a matrix unit.
     assert answering_model(narrow, CATALOGUE["l4"]).tolist() == ["matrix", "matrix", "matrix", "stream"]
     # Pascal has no matrix units.
-    assert answering_model(narrow, CATALOGUE["p4"]).tolist() == ["conv2d", "gemm", "gemm", "gemm"]
+    assert answering_model(narrow, CATALOGUE["p4"]).tolist() == ["conv2d", "gemm", "gemm", "stream"]
 
 
 def test_each_family_is_answered_by_its_law_in_every_dtype() -> None:
@@ -135,6 +135,21 @@ def test_what_a_model_did_not_learn_from_is_marked(predictor: KernelPredictor) -
     )
     found = predictor.predict(batch, CATALOGUE["l4"])
     assert (found.source, found.outside) == ("stream (transferred)", "operator poetry")
+
+
+def test_what_was_learned_says_nothing_of_other_operators(predictor: KernelPredictor) -> None:
+    # A training device, on which all that was learned counts, and its level.
+    for name, known, other in (("stream", "relu", "poetry"), ("matrix", "linear", "einsum")):
+        device = CATALOGUE[predictor.artifacts[name].manifest.training_gpus[0]]
+        if name == "stream":
+            size = {"elements": 2**26, "read_bytes": 2**28, "write_bytes": 2**28, "flops": 2**26}
+            batches = [KernelBatch.from_columns("elementwise", op=op, **size) for op in (known, other)]
+        else:
+            batches = [linear(op=op, dtype="float16") for op in (known, other)]
+        shares = [predictor.predict(batch, device).utilisation for batch in batches]
+        prior = predictor.situate(batches[1], device).prior
+        assert shares[1] == pytest.approx(1 / (1 + np.exp(-prior)))
+        assert shares[0] != pytest.approx(shares[1], rel=1e-6)
 
 
 def linear(**columns: Any) -> KernelBatch:

@@ -8,7 +8,7 @@ from neusight.devices import load_device
 from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.tiling import tile
 from neusight.executors.gpu.tiling.library import shipped_choice
-from neusight.executors.gpu.tiling.split import LEAST_DEPTH, SPLITS, split_depth
+from neusight.executors.gpu.tiling.split import LEAST_DEPTH, SPLITS, filling_parts, split_depth
 from neusight.kernels import KernelBatch
 
 
@@ -68,3 +68,21 @@ def test_a_cut_never_makes_the_arithmetic_slower() -> None:
     assert (cut.compute_s[chosen] < whole.compute_s[chosen]).all()
     # Partial results are written and read through L2.
     assert (cut.l2_bytes[chosen] > whole.l2_bytes[chosen]).all()
+
+
+def test_parts_that_fill_a_device_leave_no_part_too_shallow() -> None:
+    tiles, depth, room = np.array([4.0, 500.0, 1.0]), np.array([1e6, 1e6, 1000.0]), np.full(3, 320.0)
+    # As many as there is room for; none where tiles fill it; no part below the least depth.
+    assert filling_parts(tiles, depth, room).tolist() == [80.0, 1.0, np.floor(1000 / LEAST_DEPTH)]
+
+
+def test_a_gradient_of_filters_is_cut_until_it_fills_the_device() -> None:
+    device = load_device("v100-pcie-32gb")
+    shape = {"batch": 128, "in_channels": 64, "out_channels": 64, "height": 56, "width": 56}
+    for op in ("forward", "weight_grad"):
+        batch = KernelBatch.from_columns("conv2d", op=op, kernel_height=1, kernel_width=1, **shape)
+        found = tile(batch, device, shipped_choice())
+        assert (np.asarray(found.parts) > 1) == (op == "weight_grad")
+        np.testing.assert_allclose(found.depth * found.parts, 128 * 56 * 56 if op == "weight_grad" else 64)
+        if op == "weight_grad":
+            assert 0.5 < found.tile_count / (found.resident * device.sm_count) <= 1

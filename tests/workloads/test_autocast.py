@@ -106,3 +106,31 @@ def test_a_scaler_passes_over_gradients_once_before_the_step():
 def test_a_scaler_needs_a_step():
     with pytest.raises(ModelError, match="for an optimizer, and there is none"):
         Request.of(mode="training", grad_scaler=True)
+
+
+class Sums(nn.Module):
+    """A softmax, a sum and a norm of what a product wrote in 16 bit."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y.softmax(-1) / y.sum(-1, keepdim=True) / torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+
+
+def test_what_autocast_widens_as_it_loads_is_not_cast_before():
+    found = trace(Sums, (TensorSpec((8, WIDTH)),), Request.of("sums", dtype="amp"))
+    assert {k.op: (k.read_bytes, k.write_bytes) for k in kernels(found, "row_reduction")} == {
+        "softmax": (2 * 8 * WIDTH, 4 * 8 * WIDTH),
+        "sum": (2 * 8 * WIDTH, 4 * 8),
+        "norm": (2 * 8 * WIDTH, 4 * 8),
+    }
+    # Weight, bias and input of the product: no result of it.
+    assert sum(k.op == "copy" for k in kernels(found, "memory")) == 3
+
+
+def test_a_softmax_of_bfloat16_is_widened_first():
+    found = trace(Sums, (TensorSpec((8, WIDTH)),), Request.of("sums", dtype="amp_bf16"))
+    assert sum(k.op == "copy" for k in kernels(found, "memory")) == 4

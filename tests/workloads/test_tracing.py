@@ -118,6 +118,18 @@ def test_half_precision_computes_in_half_precision() -> None:
     assert workload.memory.weights == 2 * workload.parameters
 
 
+def test_bert_adam_updates_one_parameter_after_another() -> None:
+    found = traced("gpt2", mode="training", optimizer="bert_adam")
+    update = [k for n in found.nodes if n.phase == "optimizer" for k in n.kernels for _ in range(n.copies)]
+    each = [k for k in update if k.family == "elementwise"]
+    norms = [k for k in update if k.family == "optimizer"]
+    assert [k.op for k in norms] == ["foreach_norm"]
+    # Two that scale, two for each moment, a root, a sum, a quotient, three of the update; two more where it decays.
+    tables = sum(t.copies for t in found.tensors if t.kind == "weight" and len(t.shape) > 1)
+    vectors = sum(t.copies for t in found.tensors if t.kind == "weight" and len(t.shape) == 1)
+    assert len(each) == 12 * (tables + vectors) + 2 * tables
+
+
 def test_an_optimizer_is_one_fused_pass_or_the_multi_tensor_kernels_of_cuda() -> None:
     for optimizer, bytes_each in (("adamw", 28), ("adam", 28), ("sgd", 20)):
         fused = traced("gpt2", mode="training", optimizer=optimizer, form="fused")

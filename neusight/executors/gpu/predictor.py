@@ -165,13 +165,21 @@ class KernelPredictor:
         artifact = self.artifacts[name]
         situation = self.situate(batch, device, conditions)
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
-        levels = by_distinct(kernel_kinds(batch), lambda kind: _level(artifact, device, kind) or 0.0)
-        share = utilisation(artifact.logits(inputs, situation.prior, device), levels)
         native = trained_on(artifact, batch)
+        share = _shares(artifact, situation, inputs, native)
         outside = _outside(artifact, situation, native, inputs)
         found = _estimates(situation, share, artifact, native, outside)
         correction = self.correction(device)
         return found if correction is None else correction.apply(situation, found)
+
+
+def _shares(artifact: Artifact, s: Situation, inputs: np.ndarray, native: np.ndarray) -> np.ndarray:
+    """Utilisation of each kernel. What was learned of some operators, in some dtypes, says nothing of others: those
+    are as physics has them.
+    """
+    levels = by_distinct(kernel_kinds(s.batch), lambda kind: _level(artifact, s.device, kind) or 0.0)
+    learned = artifact.logits(inputs, s.prior, s.device)
+    return utilisation(np.where(native, learned, s.prior), np.where(native, levels, 0.0))
 
 
 def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray) -> Costs:

@@ -23,6 +23,14 @@ _HALF_TEXT = """
     lstm_cell matmul mm mv prelu rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention
 """
 _WIDEST_TEXT = "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot"
+_WIDENING_TEXT = """
+    softmax.int log_softmax.int sum sum.dim_IntList prod prod.dim_int cumsum cumprod linalg_vector_norm
+"""
+_WIDENING = frozenset(_WIDENING_TEXT.split())
+"""Operators that CUDA's autocast asks for a result in float32 instead of casting what they read: their kernels widen
+each value as they load it (PyTorch, ``autocast_mode.h``, ``fp32_set_opt_dtype``)."""
+_FUSED_SOFTMAX = {"softmax.int": "_softmax", "log_softmax.int": "_log_softmax"}
+"""Those that a GPU runs as one kernel from float16 to float32 (``half_to_float``)."""
 _HALF = frozenset(_HALF_TEXT.split())
 """Operators that run in the 16-bit dtype ("CUDA Ops that can autocast to float16")."""
 _WIDEST = frozenset(_WIDEST_TEXT.split())
@@ -49,7 +57,9 @@ def _otherwise(dtype: torch.dtype) -> dict[str, Callable[..., Any]]:
     """Operators that the CPU's autocast leaves alone or casts otherwise, with what CUDA's does."""
     cuda, cpu = registered("AutocastCUDA"), registered(_CPU)
     changed = dict.fromkeys(cpu - cuda, torch.library.fallthrough_kernel)
-    for name in cuda - cpu:
+    for name in _WIDENING & cuda:
+        changed[name] = _widening(name)
+    for name in cuda - cpu - _WIDENING:
         kind = name.partition(".")[0]
         changed[name] = _casting(name, dtype if kind in _HALF else None if kind in _WIDEST else torch.float32)
     return changed
@@ -64,8 +74,7 @@ def registered(key: str) -> set[str]:
 
 def _casting(name: str, dtype: torch.dtype | None) -> Callable[..., Any]:
     """The operator with its floating tensors cast first; to the widest among them where ``dtype`` is None."""
-    packet, _, overload = name.partition(".")
-    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    operator = _operator(name)
 
     def cast(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_BELOW):
@@ -73,6 +82,31 @@ def _casting(name: str, dtype: torch.dtype | None) -> Callable[..., Any]:
             return operator(*_cast(args, wanted), **{key: _cast(value, wanted) for key, value in kwargs.items()})
 
     return cast
+
+
+def _widening(name: str) -> Callable[..., Any]:
+    """The operator with a result in float32, unless its caller says in what."""
+    operator = _operator(name)
+
+    def widened(x: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_BELOW):
+            said = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
+            if said or not _narrow(x):
+                return operator(x, *args, **kwargs)
+            if name in _FUSED_SOFTMAX and x.dtype == torch.float16:
+                return getattr(torch.ops.aten, _FUSED_SOFTMAX[name])(x, args[0] if args else kwargs["dim"], True)
+            return operator(x, *args, **kwargs | {"dtype": torch.float32})
+
+    return widened
+
+
+def _narrow(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+
+
+def _operator(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

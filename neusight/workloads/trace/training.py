@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from neusight.errors import ModelError
 from neusight.workloads.trace.memory import Ledger
+from neusight.workloads.trace.optimizers import BertAdam
 
 
 def default_loss(result: Any) -> torch.Tensor:
@@ -79,6 +80,8 @@ def unscale(module: torch.nn.Module) -> None:
 
 
 def _make(name: str, form: str, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    if name == "bert_adam":
+        return BertAdam(parameters)
     options: dict[str, Any] = {"foreach": form == "foreach", "fused": form == "fused", "lr": 1e-3}
     if name == "sgd":
         return torch.optim.SGD(parameters, momentum=0.9, **options)

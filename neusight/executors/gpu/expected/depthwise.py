@@ -11,8 +11,8 @@ import numpy as np
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import conv_output, work_of
 
-POOLING = "avg_pool2d"
-"""The pointwise operator that reads and adds up the same windows."""
+WINDOWS, PAIRED_WINDOWS = "depthwise", "depthwise_nhwc"
+"""Names of the streams: windows of one channel, or of two neighbours that lie side by side in NHWC."""
 
 
 def is_depthwise(batch: KernelBatch) -> np.ndarray:
@@ -32,7 +32,7 @@ def as_streams(batch: KernelBatch) -> KernelBatch:
     outputs = images * batch["out_channels"] * height * width
     return KernelBatch.from_columns(
         "elementwise",
-        op=POOLING,
+        op=np.where(batch["image_layout"] == "nhwc", PAIRED_WINDOWS, WINDOWS),
         elements=np.where(batch["op"] == "input_grad", inputs, outputs).astype(np.int64),
         read_bytes=work.read_bytes.astype(np.int64),
         write_bytes=work.write_bytes.astype(np.int64),

@@ -90,14 +90,13 @@ BY_FAMILY = {
 def law_names(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
     """Name of the law of each kernel, shape (n,); "" for products and convolutions on the ordinary pipelines.
 
-    In dtypes that matrix units take, depthwise convolutions are streams all the same: they have no inner extent for a
-    product.
+    Depthwise convolutions are streams in any dtype: they have no inner extent for a product.
     """
     if batch.family in BY_FAMILY:
         return np.full(len(batch), BY_FAMILY[batch.family])
     units = set(device.matrix_flops_per_s) - {"float64", "float32"}
-    law = np.where(is_depthwise(batch), "stream", "matrix") if batch.family == "conv2d" else "matrix"
-    return np.where(np.isin(batch["dtype"], list(units)), law, "")
+    law = np.where(np.isin(batch["dtype"], list(units)), "matrix", "")
+    return np.where(is_depthwise(batch), "stream", law) if batch.family == "conv2d" else law
 
 
 def answering_model(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:

@@ -36,8 +36,10 @@ TILES: tuple[tuple[int, int], ...] = (
     *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (128, 16), (16, 64), (32, 32)),
 )
 """(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for."""
-SPLITS = (1, 2, 4, 8, 16)
+SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Parts into which the inner extent may be cut."""
+MOST_SPLITS, MOST_PIXEL_SPLITS = 16.0, 128.0
+"""Those of a plain product, and of a gradient of filters, whose inner extent is all pixels, at most."""
 ALIGNED = 8
 """Elements of 16 bits that make up a load of 16 bytes."""
 CUT_BYTES = 2.0
@@ -71,6 +73,8 @@ class Product:
     b_bytes: np.ndarray
     c_bytes: np.ndarray
     flops_per_s: np.ndarray
+    most_parts: np.ndarray | float = MOST_SPLITS
+    """Into which a library cuts the inner extent [-]."""
 
     @classmethod
     def of(cls, batch: KernelBatch, device: DeviceSpec) -> Product:
@@ -78,7 +82,8 @@ class Product:
         rates, size = by_distinct(batch["dtype"], device.gemm_flops_per_s), element_bytes(batch)
         if batch.family == "conv2d":
             groups, m, n, k = conv_gemm(batch)
-            return cls(m, n, k, groups, size, size, result_bytes(batch), rates)
+            parts = np.where(batch["op"] == "weight_grad", MOST_PIXEL_SPLITS, MOST_SPLITS)
+            return cls(m, n, k, groups, size, size, result_bytes(batch), rates, parts)
         m, n, k, products = (batch[name].astype(float) for name in ("m", "n", "k", "batch"))
         # What is accumulated to is read and written.
         result = np.where(batch["accumulates"], 2.0 * ACCUMULATOR_BYTES, result_bytes(batch))
@@ -149,6 +154,7 @@ def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.nda
     """
     cost = _TileCost.of(p, device, physics)
     able = np.flatnonzero((p.batch == 1) & (p.a_bytes >= CUT_BYTES))
+    most = np.broadcast_to(p.most_parts, p.m.shape)
     best, parts = np.zeros(len(p.m), dtype=int), np.ones(len(p.m))
     least = np.full(len(p.m), np.inf)
     for number, shape in enumerate(TILES):
@@ -159,7 +165,7 @@ def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.nda
         best[better], parts[better] = number, 1.0
         idle = able[tiles[able] < IDLE_ROUNDS * device.sm_count]
         for cut in SPLITS[1:]:
-            rows = idle[p.k[idle] >= cut * LEAST_DEPTH]
+            rows = idle[(p.k[idle] >= cut * LEAST_DEPTH) & (most[idle] >= cut)]
             time_s = cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + physics.matrix.split_s
             better = time_s < least[rows]
             won = rows[better]

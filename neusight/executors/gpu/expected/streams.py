@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.depthwise import PAIRED_WINDOWS, WINDOWS
 from neusight.executors.gpu.expected.matrix import dram_pj_per_byte
 from neusight.executors.gpu.expected.times import Times
 from neusight.executors.gpu.tiling.decompose import row_parts
@@ -36,10 +37,15 @@ VECTOR = 4.0
 BY_HAND = ("silu_and_mul", "gelu", "rms_norm", "rope")
 """Operators that serving engines wrote by hand, with one element a thread at a time (vLLM, ``activation_kernels.cu``,
 ``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``)."""
+CHANNEL_THREADS, CHANNEL_LOADS, CHANNEL_WALKS = 512.0, 2.0, 2.0
+"""Of cuDNN's batch normalisation in training, which in NCHW has a block for a channel: its threads, the loads that a
+thread has under way, of one tensor or more, and how often it walks along the channel, for the statistics and to apply
+them (the names of its kernels, ``bn_fw_tr_1C11_kernel_NCHW`` with 512; loads: assumption)."""
 FLOAT_BYTES = 4.0
 REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "max", "argmax", "var", "norm", "nansum", "count_nonzero")
 """Operators of PyTorch's general reduction, whose blocks take several rows where these are shorter than a warp
 (``Reduce.cuh``, ``setReduceConfig``)."""
+CHANNELS = ("batch_norm", "batch_norm_backward")
 WARP = 32.0
 SCHEDULED = 128.0
 """Threads of the warps that four schedulers issue in a clock."""
@@ -51,7 +57,8 @@ class Stream:
 
     ``again_bytes`` are read a second time and more by row-wise kernels, ``flops`` the arithmetic; ``rows`` is 0 where
     there are none to keep apart, ``threads`` those that share a row, ``vector`` the elements of their step.
-    ``by_hand`` marks kernels of serving engines that were written with one element a thread at a time.
+    ``walks`` is how often they walk along it. ``by_hand`` marks kernels of serving engines that were written with one
+    element a thread at a time.
     """
 
     elements: np.ndarray
@@ -63,6 +70,7 @@ class Stream:
     cols: np.ndarray
     threads: np.ndarray
     vector: np.ndarray
+    walks: np.ndarray
     by_hand: np.ndarray
 
     @classmethod
@@ -70,6 +78,7 @@ class Stream:
         """Those of a batch of ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer`` kernels."""
         work, none = work_of(batch), np.zeros(len(batch))
         by_row = batch.family == "row_reduction"
+        channels = np.isin(batch["op"], CHANNELS) & by_row
         by_hand = np.isin(batch["op"], BY_HAND) & (element_bytes(batch) < FLOAT_BYTES)
         rows, cols = (batch[name].astype(float) if by_row else none for name in ("rows", "cols"))
         return cls(
@@ -79,10 +88,12 @@ class Stream:
             again_bytes=_times_again(batch["op"], cols) * work.read_bytes if by_row else none,
             flops=work.flops,
             passes=batch["passes"].astype(float) if "passes" in batch.columns else np.ones(len(batch)),
-            rows=rows,
+            # In NHWC neighbours belong to all channels, which all blocks share.
+            rows=np.where(channels & (batch["image_layout"] == "nhwc"), none, rows) if by_row else none,
             cols=cols,
             threads=_threads(batch["op"], cols, by_hand),
-            vector=np.where(by_hand, 1.0, np.where(batch["op"] == "add_rms_norm", 2.0 * VECTOR, VECTOR)),
+            vector=_vector(batch["op"], by_hand),
+            walks=np.where(channels, CHANNEL_WALKS, 1.0),
             by_hand=by_hand,
         )
 
@@ -182,7 +193,15 @@ def _threads(op: np.ndarray, cols: np.ndarray, by_hand: np.ndarray) -> np.ndarra
     wide = np.clip(cols / VECTOR, 32.0, BLOCK_THREADS)
     narrow = np.where(np.isin(op, REDUCED), 2.0 ** np.floor(np.log2(np.clip(cols, 1.0, WARP))), WARP)
     torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_COLUMNS, narrow, wide))
+    torch = np.where(np.isin(op, CHANNELS), CHANNEL_THREADS, torch)
     return np.where(by_hand, np.clip(cols, 32.0, BLOCK_THREADS), torch)
+
+
+def _vector(op: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
+    """Elements of a row that a thread takes in a step: of its loads, those of one tensor."""
+    tensors = by_distinct(op, lambda name: 2.0 if name.endswith("backward") else 1.0)
+    torch = np.where(op == "add_rms_norm", 2.0 * VECTOR, VECTOR)
+    return np.where(by_hand, 1.0, np.where(np.isin(op, CHANNELS), CHANNEL_LOADS / tensors, torch))
 
 
 def _blocks_of_sm(s: Stream, device: DeviceSpec) -> np.ndarray:
@@ -197,7 +216,8 @@ def _rows_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics)
     parts = row_parts(batch, device) if batch.family == "row_reduction" else 1.0
     steps = np.ceil(s.cols / parts / (s.threads * s.vector))
     blocks = _blocks_of_sm(s, device)
-    row_s = (stream.row_cycles + _step_cycles(blocks * s.threads, physics) * steps) / device.boost_clock_hz
+    walked = s.walks * steps * _step_cycles(blocks * s.threads, physics)
+    row_s = (stream.row_cycles + walked) / device.boost_clock_hz
     waves = np.maximum(s.rows * parts / (device.sm_count * blocks), 1.0)
     return np.where(s.rows > 0, waves * row_s, 0.0)
 
@@ -229,14 +249,22 @@ def _hot(s: Stream, device: DeviceSpec, conditions: Conditions, physics: Physics
 def _missed(s: Stream, batch: KernelBatch, device: DeviceSpec, physics: Physics) -> np.ndarray:
     """Share of what rows read again that comes from DRAM."""
     running = np.minimum(s.rows, device.sm_count * _blocks_of_sm(s, device))
-    flight = np.maximum(running * s.cols * element_bytes(batch), 1.0)
+    flight = np.maximum(np.where(s.rows > 0, running * s.cols * element_bytes(batch), s.again_bytes), 1.0)
     return reread_missed_share(flight, reusable_l2_bytes(device), physics)
 
 
 def _issue_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
     """Time for which instructions are issued [s]: arithmetic on float32 lanes, what else there is in any slot."""
     stream = physics.stream
-    arithmetic = s.flops * stream.flop_instructions
+    arithmetic = s.flops * stream.flop_instructions + 0.5 * s.flops * _tap_instructions(batch["op"], physics)
     arithmetic += np.where(batch["op"] == "layer_norm", s.elements * stream.norm_instructions, 0.0)
     cycles = s.elements * s.passes * stream.plain_instructions / issue_slots(device) + arithmetic / lanes(device)
     return np.asarray(cycles / (device.sm_count * device.boost_clock_hz))
+
+
+def _tap_instructions(op: np.ndarray, physics: Physics) -> np.ndarray:
+    """Instructions for a value of a window beside its multiplication and addition: its place, whether it lies in the
+    image, its load and that of its weight. In NHWC a thread takes two channels in one load.
+    """
+    taps = physics.stream.tap_instructions
+    return np.select([op == WINDOWS, op == PAIRED_WINDOWS], [taps, 0.5 * taps], 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
 from neusight.executors.gpu.tiling.library import Products, TileChoice, least_cost_tile
-from neusight.executors.gpu.tiling.split import split_depth
+from neusight.executors.gpu.tiling.split import filling_parts, split_depth
 from neusight.kernels import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
@@ -172,12 +172,18 @@ def _library_tiles(
 
 @decomposer("conv2d")
 def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
-    """The implicit product's tiles: those of ``linear``."""
+    """The implicit product's tiles: those of ``linear``. A gradient of filters has few, and an inner extent of all
+    pixels, along which libraries cut it until the device is full (cuDNN, ``CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0`` and
+    ``_3``: blocks of pixels that add to the same result).
+    """
     groups, m, n, k = conv_gemm(batch)
     products = Products(m, n, k, groups)
-    return product_tiling(
+    whole = product_tiling(
         products, *_library_tiles(products, batch["dtype"], "linear", device, choice, physics=physics), device
     )
+    parts = filling_parts(whole.tile_count, k, whole.resident * device.sm_count)
+    parts = np.where(batch["op"] == "weight_grad", parts, 1.0)
+    return replace(whole, batch=groups * parts, depth=k / parts, parts=parts)
 
 
 @decomposer("attention")

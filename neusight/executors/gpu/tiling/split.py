@@ -59,3 +59,19 @@ def split_depth(
     time_s = np.where(parts > 1, WORTH_IT * (time_s + summed_s), time_s)
     possible = (parts == 1) | (depth / parts >= LEAST_DEPTH)
     return parts[np.argmin(np.where(possible, time_s, np.inf), axis=0), 0]
+
+
+def filling_parts(tiles: np.ndarray, depth: np.ndarray, room: np.ndarray) -> np.ndarray:
+    r"""Parts [-] into which the inner extent is cut where a library fills the device whatever that costs, shape (n,).
+
+    .. math:: s = \max\left(1, \min\left(\lfloor B / T \rfloor, \lfloor k / 256 \rfloor\right)\right)
+
+    Args:
+        tiles: T, blocks of the product without a cut [-].
+        depth: k, inner extent [elements].
+        room: B, blocks that the device holds at a time [-].
+
+    Source: the grids of cuDNN's kernels for gradients of filters, which grow with the device. Validity: products
+    whose results are few beside their operands.
+    """
+    return np.maximum(1.0, np.minimum(np.floor(room / tiles), np.floor(depth / LEAST_DEPTH)))
