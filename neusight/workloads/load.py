@@ -199,7 +199,8 @@ def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]
     """What ``trace`` takes: a module or its builder, inputs, and the request as the inputs have it."""
     if source.described is not None:
         described = source.described
-        return lambda: described.build(request), described.inputs(request), request
+        given = described.inputs(request)
+        return lambda: described.build(request), given, replace(request, batch=_batch_of(given, request))
     if source.function is None:
         return source.module, source.inputs, replace(request, batch=_batch_of(source.inputs, request))
     from neusight.workloads.resolve import call_function

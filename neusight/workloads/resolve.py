@@ -27,7 +27,7 @@ from neusight.workloads.catalogue import (
 )
 from neusight.workloads.config_file import dtype_of, quantization_of, read_config
 from neusight.workloads.models.catalogue import list_traced
-from neusight.workloads.sources import Described, described, traced_model
+from neusight.workloads.sources import Described, described, described_file, traced_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +124,8 @@ def _from_traced(name: str, found: Mapping[str, Any] | Described) -> WorkloadSou
 
 def _from_file(path: Path) -> WorkloadSource:
     file = path / "config.json" if path.is_dir() else path
+    if (found := described_file(file)) is not None:
+        return WorkloadSource(name=str(path), described=found, digest=_sha(found.content))
     config = read_config(file)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     source = _from_config(name, config, same_workload(config))

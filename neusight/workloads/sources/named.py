@@ -1,14 +1,20 @@
-"""Which source a text such as ``timm:resnet50`` names."""
+"""Which source a text such as ``timm:resnet50``, or a file, stands for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from neusight.paths import read_json
 from neusight.workloads.models.catalogue import traced_config, traced_name
+from neusight.workloads.sources import exported, onnx_models
 from neusight.workloads.sources.described import Described
-from neusight.workloads.sources.diffusion_models import CLASS, DiffusionModel, diffusion_model
+from neusight.workloads.sources.diffusion_models import CLASS, DiffusionModel, diffusion_model, from_path
+from neusight.workloads.sources.exported import ExportedModel
 from neusight.workloads.sources.image_models import image_model
+from neusight.workloads.sources.onnx_models import OnnxModel
 from neusight.workloads.sources.plain_models import MODULE, plain_model
 
 
@@ -19,6 +25,18 @@ def described(text: str) -> Described | None:
         ModelError: the rest of the text cannot be read.
     """
     return image_model(text) or diffusion_model(text)
+
+
+def described_file(file: Path) -> Described | None:
+    """The model of a program or of a configuration of diffusers; None for any other file."""
+    if file.suffix == exported.SUFFIX:
+        return ExportedModel(file=file)
+    if file.suffix == onnx_models.SUFFIX:
+        return OnnxModel(file=file)
+    with suppress(OSError, ValueError):
+        if file.suffix == ".json" and CLASS in (read_json(file) or ()):
+            return from_path(file)
+    return None
 
 
 def traced_model(text: str) -> tuple[str, Mapping[str, Any] | Described] | None:
