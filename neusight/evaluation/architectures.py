@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic
+from time import process_time
 from types import FrameType
 from typing import Any
 
@@ -21,7 +21,7 @@ from neusight.errors import ModelError, NeusightError
 from neusight.workloads.shallow import architectures, default_config, shallow_config
 
 LIMIT_S = 20.0
-"""An architecture that takes longer than this counts as missing."""
+"""A configuration that takes longer than this, in seconds of a processor, counts as missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,8 @@ class Answer:
     """One architecture: ``latency_s`` of its step or None, then with the reason in ``missing`` and its ``group``.
 
     ``layers`` says how deep it was: ``two``, or ``default`` where two cannot be built. ``seconds`` is what answering
-    took; ``inputs`` what the model was fed.
+    took of a processor; ``inputs`` what the model was fed; ``buildable`` whether transformers itself makes the model
+    from its default configuration, so that there is anything to answer.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Answer:
     seconds: float = 0.0
     missing: str = ""
     group: str = ""
+    buildable: bool = True
 
 
 def drawn(limit: int | None, seed: int) -> list[str]:
@@ -74,7 +76,7 @@ def check(
 
 
 def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Reasons why answers are missing, the most frequent first, each with its architectures."""
+    """Reasons why answers of these are missing, the most frequent first, each with its architectures."""
     groups: dict[str, list[str]] = {}
     for answer in answers:
         if answer.missing:
@@ -84,13 +86,29 @@ def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def _timed(predictor: Predictor, kind: str, gpu: str, mode: str) -> Answer:
-    start = monotonic()
+    start = process_time()
     try:
-        with _within(LIMIT_S):
-            found = _estimated(predictor, kind, gpu, mode)
+        found = _estimated(predictor, kind, gpu, mode)
     except NeusightError as error:
-        found = {"missing": str(error), "group": _group(error)}
-    return Answer(kind=kind, seconds=monotonic() - start, **found)
+        group = _group(error)
+        found = {"missing": str(error), "group": group, "buildable": group not in _UNBUILT or buildable(kind, mode)}
+    return Answer(kind=kind, seconds=process_time() - start, **found)
+
+
+def buildable(kind: str, mode: str = "inference") -> bool:
+    """Whether transformers itself makes a model from the type's default configuration, without weights."""
+    import torch
+    from transformers import CONFIG_MAPPING
+
+    from neusight.workloads.heads import model_class
+
+    try:
+        parsed = CONFIG_MAPPING[kind]()
+        with torch.device("meta"):
+            model_class(default_config(kind), parsed, mode)(parsed)
+    except Exception:
+        return False
+    return True
 
 
 def _estimated(predictor: Predictor, kind: str, gpu: str, mode: str) -> dict[str, Any]:
@@ -109,7 +127,8 @@ def _answered(predictor: Predictor, config: dict[str, Any], gpu: str, mode: str)
         file = Path(folder) / config["model_type"] / "config.json"
         file.parent.mkdir()
         file.write_text(json.dumps(config), encoding="utf-8")
-        found = predictor.estimate(file, gpu, mode=mode, cache=False)
+        with _within(LIMIT_S):
+            found = predictor.estimate(file, gpu, mode=mode, cache=False)
     return {"latency_s": found.latency_s, "inputs": found.inputs}
 
 
@@ -128,19 +147,19 @@ def _within(limit_s: float) -> Iterator[None]:
     def ring(_number: int, _frame: FrameType | None) -> None:
         raise _Ring
 
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+    if not hasattr(signal, "SIGPROF") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGPROF, ring)
     # Again each second: where the first ring falls into a destructor, Python ignores it.
-    signal.setitimer(signal.ITIMER_REAL, limit_s, 1.0)
+    signal.setitimer(signal.ITIMER_PROF, limit_s, 1.0)
     try:
         yield
     except _Ring:
         raise TooLongError(f"no answer within {limit_s:.0f} s: give fewer layers or smaller inputs") from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 _GROUPS = (
@@ -148,12 +167,16 @@ _GROUPS = (
     (r"shape depends on data", "shapes that depend on data"),
     (r"reads a value from a tensor", "values that a trace does not have"),
     (r"needs '(\w+)'", "no way to make input {0}"),
-    (r"pip install|requires the (\w+) library|torchvision|timm", "a library that is not installed"),
+    (r"pip install|(requires|needs) .*library", "a library that is not installed"),
     (r"no answer within", "too slow"),
     (r"cannot be built from|default configuration|cannot read the configuration", "cannot be built from its default"),
     (r"no class of its own", "no class of its own"),
     (r"cannot trace", "does not run with these inputs"),
 )
+
+
+_UNBUILT = ("a library that is not installed", "cannot be built from its default", "no class of its own")
+"""Groups in which there may be nothing to answer."""
 
 
 def _group(error: NeusightError) -> str:
