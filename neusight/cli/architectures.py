@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -22,12 +23,14 @@ def check(
     seed: Seed = 0,
     mode: Mode = "inference",
     gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="What they are estimated on.")] = "l4",
+    report: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write summary and report into it.")] = None,
     form: Format = "human",
 ) -> None:
     """Estimate every architecture of a library, and list what is missing.
 
     Those of transformers have their default configuration two layers deep; those of timm and torchvision are whole. No
-    operator is replaced by a fallback, and no answer may take longer than 20 seconds.
+    operator is replaced by a fallback, and no answer may take longer than 20 seconds. Types that transformers itself
+    does not build from their default configuration do not count.
 
     Examples:
 
@@ -36,12 +39,15 @@ def check(
     - `neusight workloads check timm --limit 100 --mode training`
 
     - `neusight workloads check transformers --mode training --format json > coverage.json`
+
+    - `neusight workloads check transformers --report experiments/architectures`
     """
     from neusight.api import Predictor
     from neusight.cli.output import Output, progress
     from neusight.devices import load_device
     from neusight.evaluation.architectures import check as checked
     from neusight.evaluation.architectures import drawn, grouped
+    from neusight.experiments.architectures import summary_of, write
 
     device = named_gpu(gpu)
     load_device(device)  # What is wrong with it is one line, not the reason of every architecture.
@@ -49,9 +55,13 @@ def check(
     with progress("estimating") as advance:
         answers = checked(Predictor.load(), kinds, device, mode, advance, library=library)
     rows = [asdict(answer) for answer in answers]
-    found = sum(answer.latency_s is not None for answer in answers)
-    data: dict[str, Any] = {"library": library, "mode": mode, "gpu": gpu, "answered": found, "of": len(rows)}
+    counted = [answer for answer in answers if answer.buildable]
+    found = sum(answer.latency_s is not None for answer in counted)
+    data: dict[str, Any] = {"library": library, "mode": mode, "gpu": gpu, "answered": found, "of": len(counted)}
+    data["types"] = len(rows)
     data |= {"reasons": grouped(answers), "architectures": rows}
+    if report is not None:
+        write(report, summary_of(answers, mode, device))
     Output(form).data(data, rows, lambda: _human(answers, data))
 
 
@@ -81,5 +91,7 @@ def _human(answers: Sequence[Answer], data: dict[str, Any]) -> None:
     )
     share = data["answered"] / data["of"] if data["of"] else 0.0
     line(f"{data['answered']} of {data['of']} architectures answered in {data['mode']} ({share:.0%})")
+    if unbuilt := data["types"] - data["of"]:
+        line(f"{unbuilt} more are not built from their default configuration by transformers itself")
     for group in data["reasons"]:
         line(f"  {group['count']:3} {group['reason']}: {', '.join(group['architectures'])}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic
+from time import process_time
 from types import FrameType
 from typing import Any
 
@@ -23,7 +23,7 @@ from neusight.workloads.shallow import architectures, default_config, shallow_co
 from neusight.workloads.sources.image_models import model_names
 
 LIMIT_S = 20.0
-"""An architecture that takes longer than this counts as missing."""
+"""A configuration that takes longer than this, in seconds of a processor, counts as missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,8 @@ class Answer:
     """One architecture: ``latency_s`` of its step or None, then with the reason in ``missing`` and its ``group``.
 
     ``layers`` says how deep it was: ``two``, ``default`` where two cannot be built, ``all`` of an image model.
-    ``seconds`` is what answering took; ``inputs`` what the model was fed.
+    ``seconds`` is what answering took of a processor; ``inputs`` what the model was fed; ``buildable`` whether the
+    library itself makes the model from its default configuration, so that there is anything to answer.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Answer:
     seconds: float = 0.0
     missing: str = ""
     group: str = ""
+    buildable: bool = True
 
 
 def drawn(limit: int | None, seed: int, library: str = "transformers") -> list[str]:
@@ -78,14 +80,14 @@ def check(
     ask = partial(_estimated, predictor) if shallow else partial(_whole, predictor, library)
     found = []
     for done, kind in enumerate(kinds, start=1):
-        found.append(_timed(partial(ask, kind, gpu, mode), kind))
+        found.append(_timed(partial(ask, kind, gpu, mode), kind, mode))
         if progress:
             progress(done, len(kinds))
     return found
 
 
 def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Reasons why answers are missing, the most frequent first, each with its architectures."""
+    """Reasons why answers of these are missing, the most frequent first, each with its architectures."""
     groups: dict[str, list[str]] = {}
     for answer in answers:
         if answer.missing:
@@ -94,14 +96,30 @@ def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     return [{"reason": reason, "count": len(kinds), "architectures": kinds} for reason, kinds in ordered]
 
 
-def _timed(ask: Callable[[], dict[str, Any]], kind: str) -> Answer:
-    start = monotonic()
+def _timed(ask: Callable[[], dict[str, Any]], kind: str, mode: str) -> Answer:
+    start = process_time()
     try:
-        with _within(LIMIT_S):
-            found = ask()
+        found = ask()
     except NeusightError as error:
-        found = {"missing": str(error), "group": _group(error)}
-    return Answer(kind=kind, seconds=monotonic() - start, **found)
+        group = _group(error)
+        found = {"missing": str(error), "group": group, "buildable": group not in _UNBUILT or buildable(kind, mode)}
+    return Answer(kind=kind, seconds=process_time() - start, **found)
+
+
+def buildable(kind: str, mode: str = "inference") -> bool:
+    """Whether transformers itself makes a model from the type's default configuration, without weights."""
+    import torch
+    from transformers import CONFIG_MAPPING
+
+    from neusight.workloads.heads import model_class
+
+    try:
+        parsed = CONFIG_MAPPING[kind]()
+        with torch.device("meta"):
+            model_class(default_config(kind), parsed, mode)(parsed)
+    except Exception:
+        return False
+    return True
 
 
 def _estimated(predictor: Predictor, kind: str, gpu: str, mode: str) -> dict[str, Any]:
@@ -120,14 +138,16 @@ def _answered(predictor: Predictor, config: dict[str, Any], gpu: str, mode: str)
         file = Path(folder) / config["model_type"] / "config.json"
         file.parent.mkdir()
         file.write_text(json.dumps(config), encoding="utf-8")
-        found = predictor.estimate(file, gpu, mode=mode, cache=False)
+        with _within(LIMIT_S):
+            found = predictor.estimate(file, gpu, mode=mode, cache=False)
     return {"latency_s": found.latency_s, "inputs": found.inputs}
 
 
 def _whole(predictor: Predictor, library: str, kind: str, gpu: str, mode: str) -> dict[str, Any]:
     # Batch norm does not train on a single value, as which some models pool an image.
     batch = 2 if mode == "training" else 1
-    found = predictor.estimate(f"{library}:{kind}", gpu, mode=mode, batch=batch, cache=False)
+    with _within(LIMIT_S):
+        found = predictor.estimate(f"{library}:{kind}", gpu, mode=mode, batch=batch, cache=False)
     return {"latency_s": found.latency_s, "inputs": found.inputs, "layers": "all"}
 
 
@@ -146,19 +166,19 @@ def _within(limit_s: float) -> Iterator[None]:
     def ring(_number: int, _frame: FrameType | None) -> None:
         raise _Ring
 
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+    if not hasattr(signal, "SIGPROF") or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGPROF, ring)
     # Again each second: where the first ring falls into a destructor, Python ignores it.
-    signal.setitimer(signal.ITIMER_REAL, limit_s, 1.0)
+    signal.setitimer(signal.ITIMER_PROF, limit_s, 1.0)
     try:
         yield
     except _Ring:
         raise TooLongError(f"no answer within {limit_s:.0f} s: give fewer layers or smaller inputs") from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 _GROUPS = (
@@ -169,12 +189,16 @@ _GROUPS = (
     (r"trains on lists of boxes", "training on lists of boxes"),
     (r"cannot trace '(timm|torchvision):", "does not run with these inputs"),
     (r"(timm|torchvision) cannot build", "cannot be built"),
-    (r"pip install|requires the (\w+) library|torchvision|timm", "a library that is not installed"),
+    (r"pip install|(requires|needs) .*library", "a library that is not installed"),
     (r"no answer within", "too slow"),
     (r"cannot be built from|default configuration|cannot read the configuration", "cannot be built from its default"),
     (r"no class of its own", "no class of its own"),
     (r"cannot trace", "does not run with these inputs"),
 )
+
+
+_UNBUILT = ("a library that is not installed", "cannot be built from its default", "no class of its own")
+"""Groups in which there may be nothing to answer."""
 
 
 def _group(error: NeusightError) -> str:

@@ -126,15 +126,21 @@ def _parse(config: dict[str, Any]) -> Any:
     options = {key: value for key, value in config.items() if key not in _NOT_A_MODEL_OPTION}
     try:
         with _quiet():
-            return _with_token_ids(AutoConfig.for_model(kind, use_cache=False, **options))
+            return _for_a_step(AutoConfig.for_model(kind, use_cache=False, **options))
     except Exception as error:
         raise ModelError(
             f"cannot read the configuration of '{kind}': {reason(error)}; correct what it names"
         ) from error
 
 
-def _with_token_ids(parsed: Any) -> Any:
-    """With some id for the places of images and sounds in a text: which one changes no operator, none is an error."""
+def _for_a_step(parsed: Any) -> Any:
+    """With some id for the places of images and sounds in a text: which one changes no operator, none is an error.
+
+    Parts keep no keys and values either, since a step is not continued.
+    """
+    for name in getattr(parsed, "sub_configs", ()):
+        if (part := getattr(parsed, name, None)) is not None and hasattr(part, "use_cache"):
+            part.use_cache = False
     for name in ("image_token_id", "audio_token_id", "video_token_id", "image_token_index", "audio_token_index"):
         if getattr(parsed, name, 0) is None:
             setattr(parsed, name, 0)

@@ -28,6 +28,7 @@ _COMPANIONS = {
     "pixel_values": (
         *("image_grid_thw", "grid_thw", "spatial_shapes", "image_sizes", "pixel_position_ids", "image_position_ids"),
         *("aspect_ratio_ids", "aspect_ratio_mask", "pixel_attention_mask", "input_points", "input_labels"),
+        *("image_embeds_position_mask", "target_sizes", "image_grid_hw"),
     ),
     "input_ids": ("bbox", "xpath_tags_seq", "xpath_subs_seq", "visual_feats", "visual_pos"),
     "past_values": (
@@ -46,7 +47,7 @@ _HEARS = ("audio_config", "speech_config")
 """Keys of models that read sounds."""
 _INSTEAD = ("inputs_embeds", "decoder_inputs_embeds", "hidden_states")
 """What replaces an input that models are given."""
-_ALTERNATIVES = 8
+_ALTERNATIVES = 16
 """Ways of feeding a model that are tried at most."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neusight.workloads.inputs.layouts import Ways, floats, integers, layout
-from neusight.workloads.inputs.sizes import Sizes
+from neusight.workloads.inputs.sizes import TEXT_LINE, Sizes
 from neusight.workloads.tensors import Known, TensorSpec
 
 
@@ -12,20 +12,51 @@ def pixels(sizes: Sizes) -> Ways:
     """Shape (batch, channels, height, width); or patches, or tiles of images, or frames of a clip."""
     batch, channels = sizes.batch, sizes.channels
     height, width = sizes.edges
-    if "image_grid_thw" in sizes.parameters or "grid_thw" in sizes.parameters:
-        return (flat_patches(sizes),)
+    if {"image_grid_thw", "grid_thw", "image_grid_hw"} & sizes.parameters:
+        return _ways_of_patches(sizes)
     if {"spatial_shapes", "pixel_position_ids", "image_position_ids"} & sizes.parameters:
         return _patches(sizes)
     whole = floats(batch, channels, height, width)
     clip = floats(batch, sizes.frames, channels, height, width) if _takes_clips(sizes) else None
-    tiles, pairs = floats(batch, 1, channels, height, width), floats(batch, 2, channels, height, width)
+    tiles = floats(batch, _tiles(sizes), channels, height, width)
+    pairs = floats(batch, 2, channels, height, width)
     if "aspect_ratio_ids" in sizes.parameters:
         return (floats(batch, 1, sizes.of("vision", "max_num_tiles") or 1, channels, height, width),)
     large = tuple(floats(batch, channels, edge, edge) for edge in sizes.larger_edges)
     if "image_sizes" in sizes.parameters and not clip:
         return tiles, whole
     patches = () if sizes.of("vision", "patch_size") is None else _patches(sizes)
-    return (clip, whole, tiles) if clip else (whole, *large, tiles, pairs, *patches)
+    edges = _even_edges(sizes)
+    even = floats(batch, 1, channels, *edges), floats(batch, channels, *edges)
+    line = floats(batch, channels, *TEXT_LINE)
+    return (clip, whole, tiles) if clip else (whole, tiles, pairs, line, *large, *patches, *even)
+
+
+def _tiles(sizes: Sizes) -> int:
+    """Parts that an image is cut into, and the whole beside them, where a configuration lists ways to cut it."""
+    pinpoints = sizes.of("whole", "image_grid_pinpoints")
+    if not pinpoints:
+        return 1
+    from transformers.image_processing_utils import select_best_resolution
+
+    height, width = sizes.edges
+    across, down = select_best_resolution((height, width), [list(each) for each in pinpoints])
+    return 1 + across * down // (height * width)
+
+
+def _even_edges(sizes: Sizes) -> tuple[int, int]:
+    """Height and width rounded up to whole groups of patches, of which a model makes one."""
+    factor = sizes.of("whole", "scale_factor", "pixel_shuffle_factor", "num_windows")
+    step = sizes.patch * (factor if isinstance(factor, int) else 1)
+    height, width = (-(-edge // step) * step for edge in sizes.edges)
+    return height, width
+
+
+def _ways_of_patches(sizes: Sizes) -> Ways:
+    """Patches with a grid: as rows, as small images, or with two images along time as Qwen2-VL has them."""
+    rows, two = flat_patches(sizes), 2 if sizes.of("vision", "temporal_patch_size") is None else 1
+    small = floats(rows.shape[0], sizes.channels, sizes.patch, sizes.patch)
+    return (rows, small) if two == 1 else (rows, small, floats(rows.shape[0], two * rows.shape[1]))
 
 
 @layout("high_res_pixel_values")
@@ -78,7 +109,7 @@ def grid(sizes: Sizes) -> Ways:
     return (Known([list(_grid(sizes))] * sizes.batch),)
 
 
-@layout("spatial_shapes", "image_grid_hws")
+@layout("spatial_shapes", "image_grid_hws", "image_grid_hw", "target_sizes")
 def shapes(sizes: Sizes) -> Ways:
     """Patches of each image along height and width, shape (images, 2)."""
     return (Known([list(_grid(sizes)[1:])] * sizes.batch),)
@@ -87,7 +118,7 @@ def shapes(sizes: Sizes) -> Ways:
 @layout("image_sizes", "original_sizes")
 def original(sizes: Sizes) -> Ways:
     """Height and width of each image before it was cut [pixels], shape (images, 2)."""
-    return (Known([list(sizes.edges)] * sizes.batch),)
+    return Known([list(sizes.edges)] * sizes.batch), None
 
 
 @layout("pixel_position_ids", "image_position_ids")
@@ -104,7 +135,7 @@ def pixel_mask(sizes: Sizes) -> Ways:
     if "spatial_shapes" in sizes.parameters:
         _, height, width = _grid(sizes)
         return (Known.ones(sizes.batch, height * width, dtype="int32"),)
-    return None, Known.ones(sizes.batch, 1, *sizes.edges)
+    return None, Known.ones(sizes.batch, 1, dtype="bool"), Known.ones(sizes.batch, 1, *sizes.edges)
 
 
 @layout("pixel_mask")

@@ -19,7 +19,7 @@ def source(sizes: Sizes) -> Ways:
     return (floats(sizes.batch, sizes.seq_len, int(width)),)
 
 
-@layout("hidden_states", "inputs_embeds", "query_embeds", "embeddings", "audio_embeds")
+@layout("hidden_states", "inputs_embeds", "noise_embeds", "query_embeds", "embeddings", "audio_embeds")
 def states(sizes: Sizes) -> Ways:
     """Shape (batch, sequence, width), or with the width before it; patches where there is a grid of them."""
     if "grid_thw" in sizes.parameters:

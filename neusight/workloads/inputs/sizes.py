@@ -10,6 +10,8 @@ from neusight.requests import Extents
 
 DEFAULT_SEQ_LEN = 512
 """Tokens a sample where a model sets no limit to them."""
+STEPPED_SEQ_LEN = 512
+"""Tokens a sample, unless asked for more, of models with a state, which may take one token after the other."""
 LARGEST_DEFAULT_SEQ_LEN = 2048
 """Tokens a sample, unless asked for more, where a model's limit is larger."""
 IMAGE_SIZE = 224
@@ -18,6 +20,8 @@ SCENE_SIZE = 640
 """Edge in pixels for models that look for several objects, and state none: the longer edge of COCO's images."""
 LARGER_IMAGES = (640, 1536)
 """Edges in pixels for models to which that is too small: that of COCO, and four tiles of 384."""
+TEXT_LINE = (48, 320)
+"""Height and width in pixels of a line of text that is to be read, as PaddleOCR cuts it out."""
 FRAMES = 16
 """Images a clip where a configuration states none, as Kinetics models are customarily fed."""
 SECONDS = 10.0
@@ -31,6 +35,16 @@ _PARTS = (
     *("text_config", "decoder", "decoder_config", "generator", "backbone_config", "vision_config", "image_config"),
     *("audio_config", "encoder_config", "encoder", "speech_config", "thinker_config"),
 )
+_STATES = (
+    "mamba_d_state",
+    "state_size",
+    "ssm_state_size",
+    "mamba_d_conv",
+    "conv_L_cache",
+    "lru_width",
+    "linear_key_head_dim",
+)
+"""Keys of layers with a state."""
 _EDGES = ("image_size", "input_size", "img_size", "max_img_size")
 _LIMITS = (
     *("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "seq_length"),
@@ -58,7 +72,8 @@ class Sizes:
         self.used.add("seq_len")
         limit = self.of("text", *_LIMITS)
         longest = min(limit, LARGEST_DEFAULT_SEQ_LEN) if isinstance(limit, int) and limit > 0 else DEFAULT_SEQ_LEN
-        return self.tokens or longest
+        stepped = self.of("text", *_STATES) is not None
+        return self.tokens or (min(longest, STEPPED_SEQ_LEN) if stepped else longest)
 
     @property
     def edges(self) -> tuple[int, int]:

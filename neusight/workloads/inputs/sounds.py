@@ -55,7 +55,8 @@ _MASKS = ("feature_attention_mask", "input_features_mask", "input_feature_mask",
 @layout(*_MASKS, "audio_attention_mask", "padding_mask")
 def windows_mask(sizes: Sizes) -> Ways:
     """Which windows are no padding, shape (batch, windows): all; models that can run without are given none."""
-    return None, Known.ones(sizes.batch, _windows(sizes))
+    shape = sizes.batch, _windows(sizes)
+    return None, Known.ones(*shape), Known.ones(*shape, dtype="bool")
 
 
 @layout("audio_codes", "codes")

@@ -8,13 +8,28 @@ from neusight.workloads.inputs.sizes import Sizes
 from neusight.workloads.tensors import Known
 
 
-@layout("input_ids", "classes_input_ids", "tasks_input_ids", "qformer_input_ids", "text_input_ids", "question_type_ids")
+@layout("input_ids", "classes_input_ids", "tasks_input_ids", "text_input_ids", "question_type_ids")
 def tokens(sizes: Sizes) -> Ways:
     """Shape (batch, sequence); models of several codebooks have those last, or first."""
     books = sizes.of("text", "num_codebooks", "num_channels_codebook", "num_vq") or 1
     plain, stacked = integers(sizes.batch, sizes.seq_len), integers(sizes.batch, sizes.seq_len, books)
     flat, first = integers(sizes.batch * books, sizes.seq_len), integers(sizes.batch, books, sizes.seq_len)
-    return (plain,) if books == 1 else (plain, stacked, flat, first)
+    with_text = integers(sizes.batch, sizes.seq_len, books + 1)
+    return (plain,) if books == 1 else (plain, stacked, flat, first, with_text)
+
+
+@layout("qformer_input_ids")
+def queried(sizes: Sizes) -> Ways:
+    """The text once more, for the smaller model that asks the image, which has a limit of its own."""
+    limit = getattr(getattr(sizes.config, "qformer_config", None), "max_position_embeddings", None)
+    return (integers(sizes.batch, min(sizes.seq_len, limit or sizes.seq_len)),)
+
+
+@layout("image_embeds_position_mask")
+def image_places(sizes: Sizes) -> Ways:
+    """Which tokens an image takes the place of, the first, shape (batch, sequence)."""
+    images = min(sizes.of("whole", "latent_query_num") or 1, sizes.seq_len)
+    return (Known([[1] * images + [0] * (sizes.seq_len - images)] * sizes.batch),)
 
 
 @layout("decoder_input_ids")

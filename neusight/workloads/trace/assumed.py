@@ -83,6 +83,14 @@ def _kept(boxes: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.empty(boxes.shape[0], dtype=torch.long)
 
 
+def even_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[int] | None:
+    """Shares of a tensor that was to be split by assumed values, all one, that do not add up to it; else None."""
+    total, count = x.shape[dim], len(sizes)
+    if sum(sizes) == total or set(sizes) != {1}:
+        return None
+    return [total // count + (i < total % count) for i in range(count)]
+
+
 RESULTS: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: _places,
     aten.masked_select.default: _chosen,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ _FACTORIES = {
 }
 _FEW = 64
 """Elements of a mask over the images of a batch; masks over tokens have more."""
+_MANY = 1 << 24
+"""Elements that are not computed."""
 _READS_VALUES = {
     *(aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default, aten.allclose.default),
 }
@@ -148,8 +151,11 @@ class Recorder(TorchDispatchMode):
             kept = _kept(func, args, kwargs)
             if kept is not None:
                 return kept
-            if _known((*args, *kwargs.values())):
+            if _known((*args, *kwargs.values())) and _small(func, args, kwargs):
                 return _with_values(func, args, kwargs)
+        if func is aten.split_with_sizes.default and (even := assumed.even_sizes(*args, **kwargs)):
+            self._assume(f"{self._where()} splits a tensor by values of another: taken as even shares")
+            args = (args[0], even, *args[2:])
         if func is aten.index.Tensor:
             places = _places(args[1])
             if len(places) != len(args[1]) or any(a is not b for a, b in zip(places, args[1], strict=True)):
@@ -296,6 +302,17 @@ def _kept(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Ten
     with unset_fake_temporarily():
         made: torch.Tensor = func(*args, **kwargs)
     return made if not made.is_floating_point() else None
+
+
+def _small(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether to compute what decides shapes, which is never large: a product over all pairs of pixels would be."""
+    if prod(max(1, tensor.numel()) for tensor in _tensors((*args, *kwargs.values()))) <= _MANY:
+        return True
+    try:
+        result = func(*args, **kwargs)
+    except DynamicOutputShapeException:
+        return True
+    return all(t.numel() <= _MANY for t in _tensors(result if isinstance(result, list | tuple) else (result,)))
 
 
 def _with_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
