@@ -19,6 +19,8 @@ def show_steps(found: Mapping[str, Any]) -> None:
     line("\nBias of rows by the kernels that they spend their time in; share of the predicted time.\n")
     columns = [Column("kernels"), Column("share", right=True), Column("bias", right=True)]
     table(columns, ((row["kind"], f"{row['share']:.1f}", f"{row['bias']:+.1f}") for row in found["by_kind"]))
+    for name, memory in found["memory"].items():
+        line(f"Memory, {name.replace('_', ' ')}: {memory['right']:.0f} % of {memory['count']:,}.")
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import DataError
@@ -35,7 +35,8 @@ _LARGEST = 10**6
 @dataclass(frozen=True, kw_only=True)
 class ToldStep:
     """A row as a question: ``model`` as ``Predictor.estimate`` takes it, with ``inputs`` where it is a function that
-    builds a module; ``options`` of the step; ``told`` the columns that name the row; ``assumed`` what was not told.
+    builds a module; ``options`` of the step; ``told`` the columns that name the row; ``assumed`` what was not told;
+    ``batch_failed`` the next larger batch, where it was tried and did not run.
     """
 
     gpu: str
@@ -45,6 +46,7 @@ class ToldStep:
     measured_ms: float
     told: Mapping[str, Any]
     assumed: tuple[str, ...] = field(default=())
+    batch_failed: int | None = None
 
 
 def told_step(row: Mapping[str, Any]) -> ToldStep:
@@ -69,7 +71,9 @@ def _of_timm(row: Mapping[str, Any]) -> ToldStep:
     if options["mode"] == "training":
         options["optimizer"] = "sgd"
     name = f"timm:{row['model']}@{int(_number(row, 'image_size'))}"
-    return _told(row, name, options, layout=row["layout"], compile=row["compile"], image_size=int(row["image_size"]))
+    told = _told(row, name, options, layout=row["layout"], compile=row["compile"], image_size=int(row["image_size"]))
+    failed = row.get("batch_failed")
+    return replace(told, batch_failed=int(failed)) if failed and failed > told.options["batch"] else told
 
 
 def _of_torchvision(row: Mapping[str, Any]) -> ToldStep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,11 @@ def evaluate_steps(
     Returns:
         ``rows``: gpu, model, workload, precision, layout, compile, batch, image_size, predicted_ms, low_ms, high_ms,
         measured_ms, ape, bias, inside (the 90 % interval), covered (no operator needed the fallback), family of the
-        model, and ``shares``: of the predicted time, by kind of kernel. ``means`` by ``BY``, ``by_kind``: of kernels,
-        see ``errors_by_kind``, and ``total``. ``assumed``: what rows do not tell. ``skipped``: rows that are not
-        compared, each with its reason.
+        model, ``fits``: whether the step's memory does, ``failed_fits``: whether that of the next larger batch does,
+        where that was tried and did not run, else None, and ``shares``: of the predicted time, by kind of kernel.
+        ``means`` by ``BY``, ``by_kind``: of kernels, see ``errors_by_kind``, and ``total``. ``memory``: of both kinds
+        of steps the count, and the percentage whose memory is as it was. ``assumed``: what rows do not tell.
+        ``skipped``: rows that are not compared, each with its reason.
 
     Raises:
         DataError: no such file, a foreign file, or no row left.
@@ -52,7 +55,7 @@ def evaluate_steps(
     for done, record in enumerate(records, start=1):
         try:
             told = told_step(record)
-            rows.append(_compared(told, _estimated(told, predictor)))
+            rows.append(_compared(told, _estimated(told, predictor)) | {"failed_fits": _failed_fits(told, predictor)})
         except NeusightError as error:
             skipped.append({**{key: record.get(key) for key in _NAMED}, "reason": str(error)})
         if progress:
@@ -64,6 +67,7 @@ def evaluate_steps(
         "means": {name: _means(rows, name) for name in BY},
         "by_kind": errors_by_kind(rows),
         "total": summary(rows),
+        "memory": _memory(rows),
         "assumed": sorted({text for row in rows for text in row["assumed"]}),
         "skipped": skipped,
     }
@@ -83,6 +87,22 @@ def _estimated(told: ToldStep, predictor: Predictor) -> Estimate:
     return predictor.estimate(told.model, told.gpu, inputs=told.inputs, allow_fallback=True, **told.options)
 
 
+def _failed_fits(told: ToldStep, predictor: Predictor) -> bool | None:
+    """Whether the batch that did not run would have fitted; None where there is none."""
+    if told.batch_failed is None:
+        return None
+    larger = replace(told, options={**told.options, "batch": told.batch_failed})
+    return _estimated(larger, predictor).memory.fits
+
+
+def _memory(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Steps that ran and fit, and batches that did not run and do not [percent]."""
+    ran = [row["fits"] for row in rows]
+    failed = [not row["failed_fits"] for row in rows if row["failed_fits"] is not None]
+    named = {"ran_fits": ran, "failed_does_not_fit": failed}
+    return {name: {"count": len(right), "right": 100 * float(np.mean(right))} for name, right in named.items() if right}
+
+
 def _compared(told: ToldStep, estimate: Estimate) -> dict[str, Any]:
     low, high = (1e3 * value for value in estimate.interval)
     predicted, measured = 1e3 * estimate.latency_s, told.measured_ms
@@ -96,6 +116,7 @@ def _compared(told: ToldStep, estimate: Estimate) -> dict[str, Any]:
         "bias": 100 * (predicted / measured - 1),
         "inside": low <= measured <= high,
         "covered": not estimate.uncovered,
+        "fits": estimate.memory.fits,
         "family": str(told.told["model"]).split("_")[0].rstrip("0123456789"),
         "shares": _shares(estimate),
         "assumed": told.assumed,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from neusight.plans.fits import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.workloads.workload import KEPT, Workload
 
 ROUND = 512
@@ -22,6 +23,9 @@ MIDDLE, MIDDLE_SEGMENT = 10 * 2**20, 20 * 2**20
 """The same of larger ones (``kMinLargeAlloc``, ``kLargeBuffer``)."""
 LARGE_ROUND = 2**21
 """Bytes that larger segments are rounded up to (``kRoundLarge``)."""
+CONTESTED = 0.4
+"""Of a device, above which fragments may decide whether a step fits: the largest seen are 1.5 times what is allocated
+(assumption)."""
 STEPS = 2
 """Steps that are replayed: the second one meets what the first one left."""
 
@@ -143,6 +147,23 @@ def reserved_bytes(workload: Workload, limit_bytes: float = float("inf")) -> int
         if not _replayed(allocator, lives["nbytes"], events):
             return None
     return allocator.most_reserved_bytes
+
+
+def reserve_bytes(workload: Workload, capacity_bytes: float) -> int:
+    """What a process takes beside the tensors at their peak [B]: context, and what its allocator holds and cannot use.
+
+    A step that leaves much of a device free needs no replay: its allocator gives back nothing, and wants nothing.
+
+    Args:
+        workload: the step.
+        capacity_bytes: what a process may allocate on the device.
+    """
+    peak = workload.memory.peak
+    usual = int(CONTEXT_BYTES + ALLOCATOR_SHARE * peak)
+    if not CONTESTED * capacity_bytes < peak + usual <= capacity_bytes:
+        return usual
+    reserved = reserved_bytes(workload, capacity_bytes - CONTEXT_BYTES) or reserved_bytes(workload)
+    return max(usual, int(CONTEXT_BYTES + (reserved or peak) - peak))
 
 
 def _events(lives: dict[str, np.ndarray], rows: np.ndarray) -> list[tuple[int, int, int]]:

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def _file(key: str) -> Path:
     return cache_dir() / "traces" / f"{key}.json"
 
 
+@lru_cache
 def _version(package: str) -> str:
     try:
         return version(package)
@@ -56,8 +58,11 @@ def _version(package: str) -> str:
         return "none"
 
 
+@lru_cache
 def _tracer_digest() -> str:
-    """The rules that turn operators into kernels, as source: a checkout changes without a new version."""
+    """The rules that turn operators into kernels, as source: a checkout changes without a new version, but not while
+    it runs.
+    """
     folder = Path(__file__).resolve().parent
     sources = sorted([*folder.rglob("*.py"), *(folder.parent / "kernels").glob("*.py")])
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

@@ -166,6 +166,8 @@ def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.nda
         idle = able[tiles[able] < IDLE_ROUNDS * device.sm_count]
         for cut in SPLITS[1:]:
             rows = idle[(p.k[idle] >= cut * LEAST_DEPTH) & (most[idle] >= cut)]
+            if not len(rows):
+                break
             time_s = cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + physics.matrix.split_s
             better = time_s < least[rows]
             won = rows[better]
