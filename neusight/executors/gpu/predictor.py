@@ -246,8 +246,8 @@ def _factors(artifact: Artifact, device: DeviceSpec, kind: str) -> tuple[float, 
 
 
 def _spread(manifest: Manifest, kind: str, seen: bool) -> float:
-    """Of a kind that held-out devices did not have, that of the kind in the middle: the widest ones have reasons of their
-    own, such as engines' kernels for weights of four bits. Half of it where the level is known.
+    """Of a kind that held-out devices did not have, that of the kind in the middle: the widest ones have reasons of
+    their own, such as engines' kernels for weights of four bits. Half of it where the level is known.
     """
     usual = float(np.median(list(manifest.spread.values()) or [UNKNOWN_SPREAD]))
     return manifest.spread.get(kind, usual) * (SEEN_SHARE if seen else 1.0)
