@@ -49,7 +49,11 @@ Sparsity = Annotated[
     ),
 ]
 Model = Annotated[
-    str, typer.Argument(help="A name of `neusight workloads list`, a config.json, or package.module:function.")
+    str,
+    typer.Argument(
+        help="A name of `neusight workloads list`, timm:NAME, torchvision:NAME, diffusers:FOLDER, a config.json, a "
+        ".onnx or .pt2 file, or package.module:function."
+    ),
 ]
 Mode = Annotated[Literal["inference", "training"], typer.Option(help="What a step runs.")]
 _MOST = 10**9

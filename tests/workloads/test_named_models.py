@@ -150,6 +150,22 @@ def test_denoisers_are_fed_latents_and_text():
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "config", "shape"),
+    [
+        ("AutoencoderKL", {"in_channels": 3}, (1, 3, 256, 256)),
+        ("UNet2DConditionModel", {"in_channels": 4}, (1, 4, 32, 32)),
+        ("UNet3DConditionModel", {"in_channels": 4}, (1, 4, 5, 32, 32)),
+        ("CogVideoXTransformer3DModel", {"in_channels": 16, "sample_height": 60}, (1, 5, 16, 32, 32)),
+    ],
+)
+def test_pictures_are_pixels_or_latents_and_clips_have_a_time(kind, config, shape):
+    def forward(self, sample): ...
+
+    request = Request(extents=Extents(image_size=256, frames=17))
+    assert inputs_of(forward, Fed(kind=kind, config=config, request=request))["sample"].shape == shape
+
+
 def test_an_input_that_nobody_can_make_is_named():
     def forward(self, sample, mystery): ...
 

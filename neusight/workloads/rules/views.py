@@ -11,7 +11,7 @@ VIEWS = """
     split_with_sizes chunk unbind squeeze unsqueeze alias detach as_strided diagonal view_as unfold flatten
     movedim swapaxes narrow lift lift_fresh squeeze_ unsqueeze_ transpose_ t_ detach_ view_as_real view_as_complex
     real imag _conj conj _neg_view resolve_conj positive unsafe_split unsafe_chunk
-    _indices _values _coalesced_ is_coalesced
+    _indices _values _coalesced_ is_coalesced _sparse_coo_tensor_with_dims_and_tensors
 """
 ALLOCATIONS = "empty empty_like empty_strided new_empty new_empty_strided resize_ set_"
 HOST = """

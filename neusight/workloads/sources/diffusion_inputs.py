@@ -35,6 +35,9 @@ in Stable Diffusion 3."""
 CLIP_TOKENS = 77
 """Tokens of a prompt in all others (Radford et al. 2021, section 2.4)."""
 _TEXT_WIDTHS = ("joint_attention_dim", "caption_channels", "text_dim", "text_embed_dim", "cross_attention_dim")
+_COLOURS = 3
+_CLIPS = ("3D", "Video", "AutoencoderKLWan")
+"""Of the names of classes that take clips."""
 _TIME_IDS = 6
 """Original size, crop and target size of an image, two numbers each (Podell et al. 2023, section 2.2)."""
 
@@ -53,23 +56,42 @@ class Fed:
         return self.request.batch
 
     @property
-    def edge(self) -> int:
-        """Latents along an edge of the image."""
-        size = self.config.get("sample_size")
+    def edges(self) -> tuple[int, int]:
+        """Latents, or pixels of a model without latents, along the height and the width of the image."""
         asked = self.request.extents.image_size
         if asked:
-            return max(1, asked // LATENT_PIXELS)
-        return int(size if isinstance(size, int) else size[0]) if size else IMAGE_SIZE // LATENT_PIXELS
+            return (max(1, asked // self.pixels),) * 2
+        size = self.config.get("sample_size") or IMAGE_SIZE // self.pixels
+        height, width = (size[0], size[-1]) if isinstance(size, list | tuple) else (size, size)
+        return int(self.config.get("sample_height") or height), int(self.config.get("sample_width") or width)
+
+    @property
+    def edge(self) -> int:
+        """Latents along the height."""
+        return self.edges[0]
+
+    @property
+    def pixels(self) -> int:
+        """Along the edge of one place that the model reads: one of autoencoders and of models of three channels."""
+        in_pixels = self.kind.startswith(("Autoencoder", "VQ")) or self.channels == _COLOURS
+        return 1 if in_pixels else LATENT_PIXELS
 
     @property
     def channels(self) -> int:
-        """Of a latent, or of a token where several latents are packed into one."""
+        """Of a latent, or of a token where several latents are packed into one.
+
+        Raises:
+            ModelError: the configuration states none.
+        """
+        if not isinstance(self.config.get("in_channels"), int):
+            raise ModelError(f"the configuration of {self.kind} states no in_channels: add it, as its class takes it")
         return int(self.config["in_channels"])
 
     @property
     def tokens(self) -> int:
         """Of the prompt."""
-        return self.request.seq_len or TEXT_TOKENS.get(self.kind, CLIP_TOKENS)
+        stated = self.config.get("max_text_seq_length")
+        return int(self.request.seq_len or stated or TEXT_TOKENS.get(self.kind, CLIP_TOKENS))
 
     @property
     def packed(self) -> bool:
@@ -79,7 +101,13 @@ class Fed:
     @property
     def clip(self) -> bool:
         """Whether the model takes clips."""
-        return isinstance(self.config.get("patch_size"), list | tuple)
+        return isinstance(self.config.get("patch_size"), list | tuple) or any(word in self.kind for word in _CLIPS)
+
+    @property
+    def frames(self) -> int:
+        """Latents of a clip along its time."""
+        asked = self.request.extents.frames or self.config.get("sample_frames") or FRAMES
+        return 1 + (asked - 1) // (self.config.get("temporal_compression_ratio") or CLIP_FRAMES)
 
     @property
     def text_width(self) -> int:
@@ -98,8 +126,9 @@ def inputs_of(forward: Callable[..., Any], fed: Fed) -> dict[str, Any]:
     """
     found = {}
     for parameter in list(inspect.signature(forward).parameters.values()):
-        make = _MAKERS.get(parameter.name)
-        if make is None and parameter.default is parameter.empty and parameter.name not in ("self", "kwargs"):
+        needed = parameter.default is parameter.empty and parameter.name not in ("self", "kwargs")
+        make = _MAKERS.get(parameter.name) or (_IF_NEEDED.get(parameter.name) if needed else None)
+        if make is None and needed:
             raise ModelError(
                 f"{fed.kind} needs '{parameter.name}', which does not follow from its configuration: pass "
                 "package.module:function, whose function returns the module and its inputs"
@@ -113,22 +142,13 @@ def inputs_of(forward: Callable[..., Any], fed: Fed) -> dict[str, Any]:
 def _latents(fed: Fed) -> TensorSpec:
     if fed.packed:
         return TensorSpec((fed.batch, _image_tokens(fed), fed.channels))
-    if fed.clip:
-        frames = 1 + ((fed.request.extents.frames or FRAMES) - 1) // CLIP_FRAMES
-        return TensorSpec((fed.batch, fed.channels, frames, fed.edge, fed.edge))
-    return TensorSpec((fed.batch, fed.channels, fed.edge, fed.edge))
+    if fed.kind.startswith("CogVideoX"):
+        return TensorSpec((fed.batch, fed.frames, fed.channels, *fed.edges))
+    return TensorSpec((fed.batch, fed.channels, *((fed.frames,) if fed.clip else ()), *fed.edges))
 
 
 def _image_tokens(fed: Fed) -> int:
     return max(1, fed.edge // PACKED) ** 2
-
-
-def _sample(fed: Fed) -> TensorSpec:
-    """Of an autoencoder pixels, of a UNet latents."""
-    if not fed.kind.startswith("Autoencoder"):
-        return _latents(fed)
-    size = fed.request.extents.image_size or fed.config.get("sample_size") or IMAGE_SIZE
-    return TensorSpec((fed.batch, fed.channels, size, size))
 
 
 def _text(fed: Fed) -> TensorSpec | None:
@@ -180,7 +200,7 @@ def _image_grid(fed: Fed) -> list[Any] | None:
 
 
 _MAKERS: dict[str, Callable[[Fed], Any]] = {
-    "sample": _sample,
+    "sample": _latents,
     "hidden_states": _latents,
     "timestep": lambda fed: TensorSpec((fed.batch,), "int64"),
     "encoder_hidden_states": _text,
@@ -194,3 +214,5 @@ _MAKERS: dict[str, Callable[[Fed], Any]] = {
     "img_shapes": _image_grid,
 }
 """Makers by the name of a parameter of ``forward``; None where the model is told nothing of it."""
+_IF_NEEDED = {"encoder_attention_mask": lambda fed: TensorSpec((fed.batch, fed.tokens), "bool")}
+"""The same of inputs that a model is given only where it cannot do without."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class DiffusionModel:
         """
         kind = self._class()
         sized = "sample_size" in self.config and request.extents.image_size and not self._any_size()
-        changes = {"sample_size": Fed(kind=self.kind, config=self.config, request=request).edge} if sized else {}
+        changes = {"sample_size": self._fed(kind, request).edge} if sized else {}
         try:
             return kind.from_config({**self.config, **changes})
         except Exception as error:
@@ -65,7 +66,7 @@ class DiffusionModel:
     def inputs(self, request: Request) -> Inputs:
         """Latents, timesteps and encoded text, as the pipeline of the model feeds it."""
         kind = self._class()
-        return inputs_of(kind.forward, Fed(kind=self.kind, config=self._whole(kind), request=request))
+        return inputs_of(kind.forward, self._fed(kind, request))
 
     def _class(self) -> Any:
         found = getattr(library("diffusers"), self.kind, None)
@@ -81,13 +82,11 @@ class DiffusionModel:
         """UNets and autoencoders are the same for images of every size; positions of transformers are not."""
         return not self.kind.endswith(("Transformer2DModel", "Transformer3DModel"))
 
-    def _whole(self, kind: Any) -> dict[str, Any]:
-        """The configuration with the defaults of its class."""
-        from inspect import signature
-
+    def _fed(self, kind: Any, request: Request) -> Fed:
+        """The step, by the configuration with the defaults of its class."""
         parameters = signature(kind.__init__).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        return {**defaults, **self.config}
+        return Fed(kind=self.kind, config={**defaults, **self.config}, request=request)
 
 
 def diffusion_model(text: str) -> DiffusionModel | None:
