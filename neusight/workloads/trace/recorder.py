@@ -109,6 +109,8 @@ class Recorder(TorchDispatchMode):
         self.uncovered: dict[str, None] = {}
         self.assumed: dict[str, None] = {}
         """What was taken for granted where values decide, in lines for a reader of the estimate."""
+        self.undecided = False
+        """Whether a value was asked for that there was not."""
         self.phase: Phase = "forward"
         self.layers: list[str] = [""]
         self.recording = False
@@ -165,6 +167,7 @@ class Recorder(TorchDispatchMode):
             return run(func, args, kwargs)
         except DynamicOutputShapeException:
             if func not in assumed.RESULTS:
+                self.undecided = True
                 raise ModelError(
                     f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
                     "fixed shapes"
@@ -190,6 +193,7 @@ class Recorder(TorchDispatchMode):
         return self.nodes[writer].operator if writer >= 0 else ""
 
     def _assume(self, line: str) -> None:
+        self.undecided = True
         if self.recording:
             self.assumed.setdefault(line)
 
