@@ -31,6 +31,10 @@ class ModelError(NeusightError):
     """A model that cannot be found, built or run with the given inputs."""
 
 
+class UndecidedError(ModelError):
+    """A model that did not run after a value had to be taken for granted: with values it may."""
+
+
 class CoverageError(NeusightError):
     """An operator, kernel family or dtype for which there is no rule."""
 

@@ -37,7 +37,7 @@ def summary_of(answers: Sequence[Answer], mode: str, gpu: str) -> dict[str, Any]
             "longest": round(max(answer.seconds for answer in answered), 1) if answered else 0.0,
             "total": round(sum(seconds)),
         },
-        "fed": dict(Counter(_fed(answer.inputs) for answer in answered).most_common()),
+        "fed": dict(Counter(_fed(answer.inputs) for answer in answered)),
         "reasons": grouped(buildable),
         "missing": {answer.kind: _short(answer.missing) for answer in buildable if answer.missing},
         "unbuildable": {answer.kind: _short(answer.missing) for answer in answers if not answer.buildable},
@@ -110,7 +110,8 @@ def _overview(modes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _mode(summary: Mapping[str, Any]) -> str:
-    fed = ", ".join(f"{kind} {count}" for kind, count in summary["fed"].items())
+    counts = sorted(summary["fed"].items(), key=lambda item: (-item[1], item[0]))
+    fed = ", ".join(f"{kind} {count}" for kind, count in counts)
     reasons = [(each["reason"], str(each["count"]), ", ".join(each["architectures"])) for each in summary["reasons"]]
     parts = [
         f"## {summary['mode'].capitalize()}, on {summary['gpu']}",

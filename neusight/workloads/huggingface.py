@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from neusight.errors import ModelError, NeusightError, nearest, reason
 from neusight.requests import Extents, Request
 from neusight.workloads.catalogue import is_ready_type
 from neusight.workloads.heads import model_class
-from neusight.workloads.inputs import Fed, fed
+from neusight.workloads.inputs import Asked, Fed, fed
 from neusight.workloads.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ def input_specs(config: dict[str, Any], batch: int, seq_len: int | None, attenti
     return {"input_ids": tokens}
 
 
-def feedings(config: dict[str, Any], request: Request, also: Sequence[str] = ()) -> Fed:
+def feedings(config: dict[str, Any], request: Request, asked: Asked | None = None) -> Fed:
     """How the module of a configuration can be fed: ready models as they ship, others as their class wants it.
 
     Args:
         config: the contents of a ``config.json``.
         request: the extents that were asked for.
-        also: names of further inputs to give.
+        asked: what to give beside the usual inputs or to leave out.
 
     Raises:
         ModelError: as ``build_model``, or it needs an input that nobody knows how to make.
@@ -93,7 +93,7 @@ def feedings(config: dict[str, Any], request: Request, also: Sequence[str] = ())
         return Fed((input_specs(config, request.batch, request.seq_len, request.attention),), request.seq_len)
     parsed = _parse(config)
     try:
-        return fed(model_class(config, parsed, request.mode), parsed, request, also)
+        return fed(model_class(config, parsed, request.mode), parsed, request, asked or Asked())
     except ImportError as error:
         raise ModelError(f"{config['model_type']} needs a library that is not installed: {reason(error)}") from error
 

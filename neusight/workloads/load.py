@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from neusight.errors import ModelError
+from neusight.errors import ModelError, UndecidedError
 from neusight.requests import Extents, Request
 from neusight.workloads.cache import read_trace, trace_key, write_trace
-from neusight.workloads.inputs import missed, told
+from neusight.workloads.inputs import Asked, Fed, missed, told
 from neusight.workloads.inputs.sizes import DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN
 from neusight.workloads.resolve import WorkloadSource, resolve
 from neusight.workloads.tensors import Known
@@ -152,6 +152,8 @@ def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Worklo
     try:
         workload = traced(first)
     except ModelError as error:
+        if not first and not isinstance(error, UndecidedError):
+            raise
         refused = error
     else:
         if first or not workload.warnings:
@@ -170,7 +172,10 @@ def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Worklo
 def _first_that_runs(
     config: dict[str, Any], request: Request, traced: Callable[[Any, Any, Request], Workload]
 ) -> Workload:
-    """The trace of the first way to feed a model that it runs with; what refusals name is given as well.
+    """The trace of the first way to feed a model that it runs with.
+
+    What refusals name is given as well; a model that then runs with none is fed without its sounds, then without its
+    images, of which a warning tells.
 
     Raises:
         ModelError: it runs with none; what it says of the first. CoverageError: an operator has no rule.
@@ -179,20 +184,39 @@ def _first_that_runs(
     from neusight.workloads.trace.building import Kept
 
     config = resized(config, request.extents)
-    also: tuple[str, ...] = ()
     model = Kept(lambda: build_model(config, request.mode, request.attention))
+    asked, refused = Asked(), None
     while True:
-        feeding = feedings(config, request, also)
-        asked, refusals = replace(request, seq_len=feeding.seq_len), []
-        for inputs in feeding.ways:
-            try:
-                return traced(model, inputs, asked)
-            except ModelError as error:
-                refusals.append(error)
-        name = next((name for error in refusals if (name := missed(error, feeding.others))), None)
-        if name is None:
-            raise refusals[0]
-        also = (*also, name)
+        feeding = feedings(config, request, asked)
+        found = _with_any(feeding, request, lambda inputs, step: traced(model, inputs, step))
+        if isinstance(found, Workload):
+            return replace(found, warnings=(*_left_out(asked), *found.warnings))
+        refused = refused or found[0]
+        name = next((name for error in found if (name := missed(error, feeding.others))), None)
+        if name is not None:
+            asked = Asked((*asked.also, name), asked.without)
+        elif feeding.beside:
+            asked = Asked(asked.also, (*asked.without, feeding.beside[0]))
+        else:
+            raise refused
+
+
+def _with_any(
+    feeding: Fed, request: Request, traced: Callable[[Any, Request], Workload]
+) -> Workload | list[ModelError]:
+    """The trace of the first way that runs, else what the model says of each."""
+    refusals = []
+    for inputs in feeding.ways:
+        try:
+            return traced(inputs, replace(request, seq_len=feeding.seq_len))
+        except ModelError as error:
+            refusals.append(error)
+    return refusals
+
+
+def _left_out(asked: Asked) -> tuple[str, ...]:
+    names = " and ".join(asked.without)
+    return (f"fed without {names}, with which it does not run: the step is that of what is left",) if names else ()
 
 
 def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]:

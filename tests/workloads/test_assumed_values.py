@@ -11,7 +11,7 @@ from small_models import kernels
 from torch import nn
 from torch.nn import functional
 
-from neusight.errors import ModelError
+from neusight.errors import ModelError, UndecidedError
 from neusight.requests import Request
 from neusight.workloads import Workload
 from neusight.workloads.tensors import TensorSpec
@@ -89,3 +89,36 @@ def test_what_has_no_largest_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(assumed, "RESULTS", {})
     with pytest.raises(ModelError, match=r"the model calls aten\.nonzero.*shape depends on data: give"):
         traced(lambda x: x.nonzero())
+
+
+def test_all_elements_are_taken_to_hold_and_none_to_be_wrong() -> None:
+    def checked(x: torch.Tensor) -> torch.Tensor:
+        if not (x >= 0).all() or torch.isnan(x).any():
+            raise ValueError("wrong")
+        return x + 1
+
+    assert "add_scalar" in [kernel.op for kernel in kernels(traced(checked))]
+
+
+def test_shares_that_values_decide_are_even() -> None:
+    def split(x: torch.Tensor) -> list[torch.Tensor]:
+        counts = torch.bincount(x[:, 0].long(), minlength=4).tolist()
+        return [part + 1 for part in x.split(counts)]
+
+    step = traced(split)
+    assert [k.elements for k in kernels(step) if k.op == "add_scalar"] == [2 * COLS, 2 * COLS, COLS, COLS]
+    assert any("even shares" in line for line in step.warnings)
+
+
+def test_a_refusal_after_an_assumption_is_told_apart() -> None:
+    def refused(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no")
+
+    def undecided(x: torch.Tensor) -> torch.Tensor:
+        return x.view(int(x.sum()), -1, 7)
+
+    with pytest.raises(UndecidedError):
+        traced(undecided)
+    with pytest.raises(ModelError) as caught:
+        traced(refused)
+    assert not isinstance(caught.value, UndecidedError)

@@ -40,6 +40,9 @@ _COMPANIONS = {
     "input_features": ("feature_attention_mask", "input_features_mask"),
 }
 """What comes with an input where a ``forward`` takes it."""
+_BESIDE = ("input_features", "input_values", "audio_mel", "pixel_values", "image_pixel_values")
+"""What is left out first where a model does not run with all that it reads."""
+_ANY = frozenset(name for companions in _COMPANIONS.values() for name in companions)
 _EXTENTS = ("image_size", "frames", "seconds")
 _SEES = ("vision_config", "backbone_config", "image_size", "patch_size", "num_channels")
 """Keys of models that read images."""
@@ -52,6 +55,18 @@ _ALTERNATIVES = 16
 
 
 @dataclass(frozen=True)
+class Asked:
+    """Inputs to give beside those that a class is always given, and kinds of input to leave out with all of theirs."""
+
+    also: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether an input is one of those, or comes with one."""
+        return any(name == left or name in _with_companions((left,), _ANY) for left in self.without)
+
+
+@dataclass(frozen=True)
 class Fed:
     """Ways to feed a model, the likeliest first, and the tokens a sample that they have; None where they have none."""
 
@@ -59,16 +74,18 @@ class Fed:
     seq_len: int | None
     others: tuple[str, ...] = ()
     """Inputs that the model takes beside those, and that can be made."""
+    beside: tuple[str, ...] = ()
+    """Sounds and images that it is given beside a text, without which it may run."""
 
 
-def fed(kind: Any, config: Any, request: Request, also: Sequence[str] = ()) -> Fed:
+def fed(kind: Any, config: Any, request: Request, asked: Asked = Asked()) -> Fed:
     """How a model can be fed.
 
     Args:
         kind: its class.
         config: as transformers has parsed it.
         request: batch, sequence length and other extents that were asked for.
-        also: names of further inputs to give.
+        asked: what to give beside those or to leave out.
 
     Raises:
         ModelError: it needs an input that nobody knows how to make, or an extent was asked for that it does not have.
@@ -83,14 +100,22 @@ def fed(kind: Any, config: Any, request: Request, also: Sequence[str] = ()) -> F
         extents=request.extents,
     )
     given = given_inputs(request.extents.given, parameters)
-    names = list(dict.fromkeys([*wanted(kind, config), *also]))
-    needed = {*also, *(name for name in parameters if signature[name].default is inspect.Parameter.empty)}
+    names = [n for n in dict.fromkeys([*wanted(kind, config), *asked.also]) if not asked.leaves_out(n)]
+    needed = {*asked.also, *(name for name in parameters if signature[name].default is inspect.Parameter.empty)}
     ways = [_ways(name, sizes, kind.__name__, name in needed) for name in names if name not in given]
     _refuse_unused(kind.__name__, sizes)
     chosen = islice(_likeliest(ways), _ALTERNATIVES)
     found = tuple({name: way for name, way in each if way is not None} | given for each in chosen)
-    others = tuple(name for name in parameters if name in makers() and name not in {*names, *given, *_INSTEAD})
-    return Fed(found, sizes.seq_len if "seq_len" in sizes.used else None, others)
+    others = [n for n in parameters if n in makers() and n not in {*names, *given, *_INSTEAD}]
+    beside = tuple(
+        n for n in _BESIDE if n in names and n not in {*needed, *given, _main(kind)} and "input_ids" in names
+    )
+    return Fed(
+        ways=found,
+        seq_len=sizes.seq_len if "seq_len" in sizes.used else None,
+        others=tuple(n for n in others if not asked.leaves_out(n)),
+        beside=beside,
+    )
 
 
 def _likeliest(ways: Sequence[Sequence[tuple[str, Any]]]) -> Iterator[tuple[tuple[str, Any], ...]]:
@@ -123,13 +148,18 @@ def _refuse_unused(model: str, sizes: Sizes) -> None:
 def wanted(kind: Any, config: Any) -> list[str]:
     """Names of the inputs that a class is given, the main one first."""
     parameters = {n: p for n, p in inspect.signature(kind.forward).parameters.items() if n != "self"}
-    main = getattr(kind, "main_input_name", None) or "input_ids"
-    names = [main] if isinstance(main, str) else list(main)
+    names = [_main(kind)]
     names += [n for n, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     names += [name for name in _MODALITIES if _reads(name, names, config)]
     if getattr(config, "is_encoder_decoder", False) or "decoder" in kind.__name__.lower():
         names.append("decoder_input_ids")
     return list(_with_companions(names, parameters))
+
+
+def _main(kind: Any) -> str:
+    """The input that a class calls its main one; the first where it lists several."""
+    main = getattr(kind, "main_input_name", None) or "input_ids"
+    return main if isinstance(main, str) else main[0]
 
 
 def _with_companions(names: Iterable[str], parameters: Collection[str]) -> dict[str, None]:

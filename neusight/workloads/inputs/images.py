@@ -6,6 +6,9 @@ from neusight.workloads.inputs.layouts import Ways, floats, integers, layout
 from neusight.workloads.inputs.sizes import TEXT_LINE, Sizes
 from neusight.workloads.tensors import Known, TensorSpec
 
+_DEPTH = ("temporal_patch_size", "patch_temporal")
+"""Images along time that a patch has."""
+
 
 @layout("pixel_values", "image", "images", "image_pixel_values")
 def pixels(sizes: Sizes) -> Ways:
@@ -54,7 +57,7 @@ def _even_edges(sizes: Sizes) -> tuple[int, int]:
 
 def _ways_of_patches(sizes: Sizes) -> Ways:
     """Patches with a grid: as rows, as small images, or with two images along time as Qwen2-VL has them."""
-    rows, two = flat_patches(sizes), 2 if sizes.of("vision", "temporal_patch_size") is None else 1
+    rows, two = flat_patches(sizes), 2 if sizes.of("vision", *_DEPTH) is None else 1
     small = floats(rows.shape[0], sizes.channels, sizes.patch, sizes.patch)
     return (rows, small) if two == 1 else (rows, small, floats(rows.shape[0], two * rows.shape[1]))
 
@@ -93,7 +96,7 @@ def merged_patches(sizes: Sizes) -> int:
 def flat_patches(sizes: Sizes) -> TensorSpec:
     """Patches of all images in a row, shape (patches, channels x time x patch²)."""
     _, height, width = _grid(sizes)
-    depth = sizes.of("vision", "temporal_patch_size") or 1
+    depth = sizes.of("vision", *_DEPTH) or 1
     return floats(sizes.batch * height * width, sizes.channels * depth * sizes.patch**2)
 
 
@@ -113,6 +116,12 @@ def grid(sizes: Sizes) -> Ways:
 def shapes(sizes: Sizes) -> Ways:
     """Patches of each image along height and width, shape (images, 2)."""
     return (Known([list(_grid(sizes)[1:])] * sizes.batch),)
+
+
+@layout("merge_sizes")
+def merges(sizes: Sizes) -> Ways:
+    """Along height and width, how many patches of each image become one, shape (images,)."""
+    return (Known([_merged(sizes)] * sizes.batch),)
 
 
 @layout("image_sizes", "original_sizes")

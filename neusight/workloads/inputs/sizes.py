@@ -48,7 +48,7 @@ _STATES = (
 _EDGES = ("image_size", "input_size", "img_size", "max_img_size")
 _LIMITS = (
     *("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "seq_length"),
-    *("max_sequence_length", "max_text_len"),
+    *("max_sequence_length"),
 )
 
 
@@ -70,7 +70,7 @@ class Sizes:
     def seq_len(self) -> int:
         """Tokens a sample: asked for, else the model's limit or less."""
         self.used.add("seq_len")
-        limit = self.of("text", *_LIMITS)
+        limit = self.of("whole", "max_text_len") or self.of("text", *_LIMITS)
         longest = min(limit, LARGEST_DEFAULT_SEQ_LEN) if isinstance(limit, int) and limit > 0 else DEFAULT_SEQ_LEN
         stepped = self.of("text", *_STATES) is not None
         return self.tokens or (min(longest, STEPPED_SEQ_LEN) if stepped else longest)

@@ -10,6 +10,8 @@ _BINS = (
     *("feature_projection_input_dim", "input_feat_size", "input_dim", "num_mel_bins", "mel_bins", "n_mels"),
     *("input_feat_per_channel", "feature_size", "num_mels", "input_size", "n_mel_channels", "model_in_dim"),
 )
+_STACKED = (2, 4)
+"""Windows that some models take as one."""
 _USUAL_BINS = (80, 128)
 """Of speech models that state none."""
 
@@ -33,7 +35,8 @@ def spectrum(sizes: Sizes) -> Ways:
     batch, bins, windows = sizes.batch, _bins(sizes), _windows(sizes)
     image = floats(batch, 1, sizes.of("audio", "spec_size", "max_length") or windows, bins)
     first, last = floats(batch, bins, windows), floats(batch, windows, bins)
-    more = () if sizes.of("audio", *_BINS) else tuple(floats(batch, windows, bins) for bins in _USUAL_BINS[1:])
+    more = [] if sizes.of("audio", *_BINS) else [floats(batch, windows, bins) for bins in _USUAL_BINS[1:]]
+    more += [floats(batch, windows // count, bins * count) for count in _STACKED]
     time_first = sizes.of("audio", "num_conv_layers", "feature_projection_input_dim")
     return (last, first, image, *more) if time_first else (first, last, image, *more)
 

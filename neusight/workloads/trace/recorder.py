@@ -111,6 +111,8 @@ class Recorder(TorchDispatchMode):
         self.uncovered: dict[str, None] = {}
         self.assumed: dict[str, None] = {}
         """What was taken for granted where values decide, in lines for a reader of the estimate."""
+        self.undecided = False
+        """Whether a value was asked for that there was not."""
         self.phase: Phase = "forward"
         self.layers: list[str] = [""]
         self.recording = False
@@ -168,6 +170,7 @@ class Recorder(TorchDispatchMode):
         except DynamicOutputShapeException:
             largest = assumed.result(func)
             if largest is None:
+                self.undecided = True
                 raise ModelError(
                     f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
                     "fixed shapes"
@@ -193,6 +196,7 @@ class Recorder(TorchDispatchMode):
         return self.nodes[writer].operator if writer >= 0 else ""
 
     def _assume(self, line: str) -> None:
+        self.undecided = True
         if self.recording:
             self.assumed.setdefault(line)
 

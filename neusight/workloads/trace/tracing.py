@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from neusight.errors import ModelError, NeusightError
+from neusight.errors import ModelError, NeusightError, UndecidedError
 from neusight.requests import Request
 from neusight.workloads.tensors import Known, TensorSpec
 from neusight.workloads.workload import Workload
@@ -60,6 +60,7 @@ def trace(
     Raises:
         CoverageError: an operator has no rule, and ``allow_fallback`` is False.
         ModelError: an option is unknown, or the module cannot be built or run with these inputs.
+        UndecidedError: it cannot be run, after a value was asked for that there was not.
     """
     if optimizer_form not in FORMS:
         raise ModelError(f"unknown optimizer form '{optimizer_form}': one of {', '.join(FORMS)}")
@@ -72,7 +73,11 @@ def trace(
 
     recorder = Recorder(Ledger(), allow_fallback=allow_fallback, integers=integers)
     source = model if isinstance(model, Kept) else Kept(model)
-    with explained(request.model, "trace"), _environment(request.attention, request.mode, source.fake):
+    with (
+        _told_apart(recorder),
+        explained(request.model, "trace"),
+        _environment(request.attention, request.mode, source.fake),
+    ):
         module = source.module(getattr(torch, request.precision.weights))
         given = _fake_inputs(inputs, request.precision.weights, integers)
         if request.engine.layout == "nhwc":
@@ -128,6 +133,17 @@ def explained(name: str, doing: str) -> Iterator[None]:
         raise ModelError(
             f"cannot {doing} '{name}': {type(error).__name__}: {first}; check that the inputs fit its forward()"
         ) from error
+
+
+@contextmanager
+def _told_apart(recorder: Recorder) -> Iterator[None]:
+    """A refusal after a value was taken for granted may be due to that."""
+    try:
+        yield
+    except ModelError as error:
+        if not recorder.undecided:
+            raise
+        raise UndecidedError(str(error)) from error.__cause__
 
 
 @contextmanager
