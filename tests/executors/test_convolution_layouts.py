@@ -36,6 +36,14 @@ def test_turning_reads_and_writes_input_and_output_once(gpu: str) -> None:
     assert found == pytest.approx(moved + 2 * start_s(device, conditions, DEFAULT))
 
 
+@pytest.mark.parametrize(("op", "images"), [("forward", 1), ("input_grad", 1), ("weight_grad", 2)])
+def test_in_tf32_only_what_is_read_is_turned(op: str, images: int) -> None:
+    device, conditions = load_device("l4"), Conditions.of(1)
+    found = turning_s(convolutions(op=[op], dtype=["tf32"]), device, conditions, DEFAULT)
+    moved = 2 * 4 * (images * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, DEFAULT)
+    assert found == pytest.approx(moved + images * start_s(device, conditions, DEFAULT))
+
+
 @pytest.mark.parametrize("alike", [{"image_layout": ["nhwc"]}, {"in_channels": [1], "out_channels": [1]}])
 def test_what_lies_the_same_in_both_layouts_is_not_turned(alike: dict[str, Any]) -> None:
     assert turning_s(convolutions(**alike), load_device("l4"), Conditions.of(1), DEFAULT) == 0.0

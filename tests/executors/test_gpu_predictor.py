@@ -18,7 +18,7 @@ from neusight.errors import CoverageError, DeviceError
 from neusight.executors import Costs
 from neusight.executors.gpu.expected import laws
 from neusight.executors.gpu.features import feature_matrix
-from neusight.executors.gpu.predictor import CHUNK, KernelPredictor, answering_model
+from neusight.executors.gpu.predictor import CHUNK, TRANSFER_WIDENING, KernelPredictor, answering_model
 from neusight.executors.gpu.tile_models.artifact import sm_kind
 from neusight.executors.gpu.tiling import decompose
 from neusight.kernels import KernelBatch, work
@@ -178,8 +178,8 @@ def test_transferred_kernels_have_wider_intervals(predictor: KernelPredictor) ->
     manifest = predictor.artifacts["gemm"].manifest
     assert sides(known) == pytest.approx(tuple(manifest.intervals["linear"]))
     low, high = manifest.interval
-    assert sides(other) == pytest.approx((low**1.5, high**1.5))
-    assert other.spread == pytest.approx(1.5 * np.median(list(manifest.spread.values())))
+    assert sides(other) == pytest.approx((low**TRANSFER_WIDENING, high**TRANSFER_WIDENING))
+    assert other.spread == pytest.approx(TRANSFER_WIDENING * np.median(list(manifest.spread.values())))
 
 
 def test_training_devices_use_their_level_and_narrower_intervals(predictor: KernelPredictor) -> None:
