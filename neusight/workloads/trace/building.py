@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from neusight.errors import ModelError
 from neusight.workloads.trace.recorder import Recorder
@@ -17,6 +17,8 @@ from neusight.workloads.trace.recorder import Recorder
 aten = torch.ops.aten
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """What a module is called with, in order and by name."""
+_FEW = 256
+"""Elements of a tensor of settings."""
 _SMALL_FACTORIES = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default}
 _FILLS = ("normal_", "uniform_", "fill_", "zero_", "trunc_normal_", "random_", "bernoulli_", "exponential_", "erfinv_")
 
@@ -41,8 +43,12 @@ class _Building(TorchDispatchMode):
 
 
 def _all_real(args: tuple[Any, ...]) -> bool:
-    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-    return bool(tensors) and not any(isinstance(t, FakeTensor) for t in tensors)
+    """Whether all tensors have values; beside numbers they must be few, as settings are and tables of positions not."""
+    leaves = torch.utils._pytree.tree_leaves(args)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not tensors or any(isinstance(t, FakeTensor) for t in tensors):
+        return False
+    return len(tensors) == len(leaves) or all(t.numel() <= _FEW for t in tensors)
 
 
 def built(build: Callable[[], Any], dtype: torch.dtype) -> torch.nn.Module:
@@ -71,7 +77,9 @@ def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         memo[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
-    return copy.deepcopy(module, memo)
+    with _disable_current_modes():
+        # Tensors that are neither, such as the blocks of a mask, keep their values.
+        return copy.deepcopy(module, memo)
 
 
 def channels_last(module: torch.nn.Module, given: Given) -> tuple[torch.nn.Module, Given]:
