@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from neusight.errors import ModelError
 from neusight.workloads.trace.recorder import Recorder
+from neusight.workloads.trace.transformers_forms import settle_routers
 
 aten = torch.ops.aten
 Given = tuple[tuple[Any, ...], dict[str, Any]]
@@ -49,6 +50,44 @@ def _all_real(args: tuple[Any, ...]) -> bool:
     if not tensors or any(isinstance(t, FakeTensor) for t in tensors):
         return False
     return len(tensors) == len(leaves) or all(t.numel() <= _FEW for t in tensors)
+
+
+class Kept:
+    """A module to trace with several inputs in turn: built once, on the fake tensors of one mode.
+
+    Args:
+        source: a function that builds it, without initialising anything; or a module, of which a copy without the
+            weights is made.
+    """
+
+    def __init__(self, source: torch.nn.Module | Callable[[], Any]) -> None:
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._source = source
+        self._module: torch.nn.Module | None = None
+        self._refusal: Exception | None = None
+
+    def module(self, dtype: torch.dtype) -> torch.nn.Module:
+        """The module without gradients of an earlier trace.
+
+        Raises:
+            ModelError: as ``built``; the same one again where it was refused before.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        if self._module is None:
+            self._module = self._made(dtype)
+        self._module.zero_grad()
+        return self._module
+
+    def _made(self, dtype: torch.dtype) -> torch.nn.Module:
+        source = self._source
+        try:
+            module = copy_as_fake(source, dtype) if isinstance(source, torch.nn.Module) else built(source, dtype)
+        except Exception as refusal:
+            self._refusal = refusal
+            raise
+        settle_routers(module)
+        return module
 
 
 def built(build: Callable[[], Any], dtype: torch.dtype) -> torch.nn.Module:
