@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import ModelError
 from neusight.workloads.trace.recorder import Recorder
@@ -116,7 +116,7 @@ def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         memo[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
-    with _disable_current_modes():
+    with torch.utils._python_dispatch._disable_current_modes():
         # Tensors that are neither, such as the blocks of a mask, keep their values.
         return copy.deepcopy(module, memo)
 

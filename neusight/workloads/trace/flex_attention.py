@@ -37,10 +37,14 @@ def flex_forms(attention: Attention) -> Iterator[None]:
             setattr(module, name, original)
 
 
-def _attended(
-    attention: Attention, query: Any, key: Any, value: Any, change: Any, _mask: Any, scale: float, *_: Any
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The result, with the logarithms of sums and the largest scores, of shape (batch, heads, queries), beside it."""
+def _attended(attention: Attention, *given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The result, with the logarithms of sums and the largest scores, of shape (batch, heads, queries), beside it.
+
+    Args:
+        attention: see ``flex_forms``.
+        given: queries, keys, values, the change of scores, the blocks of the mask, the scale, and options.
+    """
+    query, key, value, _, _, scale, *_ = given
     found = attention(query, key, value, scale=scale, enable_gqa=query.shape[-3] != key.shape[-3])
     beside = query.new_empty(query.shape[:-1], dtype=torch.float32)
     return found, beside, beside
