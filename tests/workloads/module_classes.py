@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
 
 from neusight.workloads.tensors import TensorSpec
 
@@ -166,6 +167,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Given]] = {
     "item": (lambda x: x * x.sum().item(), (LINE,)),
     "nonzero": (lambda x: x[x.gt(0).nonzero(as_tuple=True)], (LINE,)),
     "scaled_dot_product_attention": (functional.scaled_dot_product_attention, ((2, 3, 8, 4),) * 3),
+    "flex_attention": (flex_attention, ((2, 3, 128, 16),) * 3),
     "grid_sample": (lambda x, grid: functional.grid_sample(x, grid, align_corners=False), (PLANE, (2, 5, 5, 2))),
     "affine_grid": (lambda x: functional.affine_grid(x, [2, 3, 8, 8], align_corners=False), ((2, 2, 3),)),
     "cumsum": (lambda x: x.cumsum(-1), (LINE,)),

@@ -8,9 +8,11 @@ import pytest
 import torch
 from module_classes import FUNCTIONS, MODULES, NOTHING
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from neusight import Predictor
 from neusight.devices import load_device
+from neusight.workloads import load_workload
 from neusight.workloads.tensors import TensorSpec
 
 GPU = "h100-sxm-80gb"
@@ -53,3 +55,23 @@ def test_everything_runs_and_takes_time(predictor: Predictor, name: str, mode: s
     size = sum(prod(spec.shape) * spec.element_bytes for spec in inputs if spec.floating)
     assert found.latency_s >= 2 * size / load_device(GPU).dram_bandwidth_bytes_per_s  # each is scaled: read and written
     assert found.latency_s >= SHORTEST_S * sum(row.count for row in found.by_kernel)
+
+
+class Masked(nn.Module):
+    """Flexible attention under a mask that the module holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(16, 16)
+        self.mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, device="cpu")
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return flex_attention(self.project(x), x, x, block_mask=self.mask)
+
+
+@pytest.mark.parametrize(("attention", "products"), [("eager", 3), ("sdpa", 1)])
+def test_flexible_attention_is_one_kernel_or_written_out(attention: str, products: int) -> None:
+    step = load_workload(Masked(), inputs=[TensorSpec((2, 3, 256, 16))], attention=attention, dtype="bfloat16")
+    families = [kernel.family for node in step.nodes for kernel in node.kernels]
+    assert families.count("gemm") == products
+    assert families.count("attention") == (1 if attention == "sdpa" else 0)

@@ -116,7 +116,9 @@ def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         memo[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
-    return copy.deepcopy(module, memo)
+    with torch.utils._python_dispatch._disable_current_modes():
+        # Tensors that are neither, such as the blocks of a mask, keep their values.
+        return copy.deepcopy(module, memo)
 
 
 def channels_last(module: torch.nn.Module, given: Given) -> tuple[torch.nn.Module, Given]:

@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from neusight.workloads.trace.flex_attention import flex_forms
 from neusight.workloads.trace.recurrent import MODES, on_cudnn
 
 aten = torch.ops.aten
@@ -53,7 +54,7 @@ def gpu_forms(attention: str) -> Iterator[None]:
         # A mode is off inside the functions it sees, so those that functional itself calls are exchanged as well.
         for name, original in originals.items():
             setattr(functional, name, partial(_REPLACEMENTS[original], attention))
-        with _Forms(attention):
+        with _Forms(attention), flex_forms(partial(_attention, attention)):
             yield
     finally:
         for name, original in originals.items():
