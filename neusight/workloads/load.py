@@ -131,6 +131,10 @@ def trace_source(
     return traced(*_built(source, request))
 
 
+_LONG = 4000
+"""Operators of a step that is not traced again: it loops over time or experts, and no value that it reads is known."""
+
+
 def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Workload:
     """A trace; where values decide, one in which small integers keep theirs, if that runs.
 
@@ -148,7 +152,7 @@ def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Worklo
             raise
         refused = error
     else:
-        if first or not workload.warnings:
+        if first or not workload.warnings or sum(node.copies for node in workload.nodes) > _LONG:
             return workload
         try:
             return traced(True)
