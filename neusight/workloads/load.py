@@ -18,6 +18,9 @@ from neusight.workloads.workload import Workload, renamed
 if TYPE_CHECKING:
     import torch
 
+_LONG = 4000
+"""Operators of a step that is not traced again: it loops over time or experts, and no value that it reads is known."""
+
 
 def load_workload(
     model: Any,
@@ -156,7 +159,7 @@ def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Worklo
             raise
         refused = error
     else:
-        if first or not workload.warnings:
+        if first or not workload.warnings or sum(node.copies for node in workload.nodes) > _LONG:
             return workload
         try:
             return traced(True)

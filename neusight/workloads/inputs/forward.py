@@ -33,7 +33,7 @@ _COMPANIONS = {
     "input_ids": ("bbox", "xpath_tags_seq", "xpath_subs_seq", "visual_feats", "visual_pos"),
     "past_values": (
         *("past_time_features", "past_observed_mask", "future_values", "future_time_features"),
-        *("static_categorical_features", "static_real_features"),
+        *("static_categorical_features", "static_real_features", "forecast_context_len"),
     ),
     "image_grid_thw": ("position_ids", "mm_token_type_ids"),
     "states": ("actions", "rewards", "returns_to_go", "timesteps"),

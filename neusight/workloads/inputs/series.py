@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from neusight.workloads.inputs.layouts import Ways, floats, integers, layout
-from neusight.workloads.inputs.sizes import Sizes
+from neusight.workloads.inputs.sizes import LARGEST_DEFAULT_SEQ_LEN, Sizes
 
 
 def _context(sizes: Sizes) -> int:
     """Past points, and those that lags reach back to."""
-    length = sizes.of("whole", "context_length", "prediction_length") or 512
+    length = min(sizes.of("whole", "context_length", "prediction_length") or 512, LARGEST_DEFAULT_SEQ_LEN)
     lags = sizes.of("whole", "lags_sequence")
     return length + max(lags) if lags else length
 
@@ -20,6 +20,12 @@ def past(sizes: Sizes) -> Ways:
     several, single = floats(sizes.batch, _context(sizes), channels), floats(sizes.batch, _context(sizes))
     stated = sizes.of("whole", "num_input_channels") is not None
     return (several, single) if stated or channels > 1 else (single, several)
+
+
+@layout("forecast_context_len")
+def looked_at(sizes: Sizes) -> Ways:
+    """How many past points a model looks at that would else fill them up to its longest context."""
+    return (_context(sizes),)
 
 
 @layout("past_observed_mask")

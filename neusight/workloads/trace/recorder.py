@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import CoverageError, ModelError
 from neusight.kernels import Kernel
 from neusight.workloads.rules import covered, fallback, kernels_of
 from neusight.workloads.tensors import Call, TensorSpec
-from neusight.workloads.trace import assumed
+from neusight.workloads.trace import assumed, values
 from neusight.workloads.trace.memory import Allocation, Ledger
 from neusight.workloads.trace.running import run
+from neusight.workloads.trace.values import tensors_in
 from neusight.workloads.workload import Phase
 
 aten = torch.ops.aten
@@ -31,14 +31,6 @@ _IN_PART = {
     *("index_add", "index_add_", "index_copy_"),
 }
 """Operators that touch as many elements of their first argument as the others or the result have."""
-_FACTORIES = {
-    *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default),
-    *(aten.ones.default, aten.empty.memory_format, aten.scalar_tensor.default),
-}
-_FEW = 64
-"""Elements of a mask over the images of a batch; masks over tokens have more."""
-_MANY = 1 << 24
-"""Elements that are not computed."""
 _READS_VALUES = {
     *(aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default, aten.allclose.default),
 }
@@ -88,14 +80,6 @@ class _Description(dict[int, TensorSpec]):
         return value
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
-
-
 class Recorder(TorchDispatchMode):
     """Runs operators on fake tensors and records them, with the phase and the layer they belong to.
 
@@ -138,7 +122,7 @@ class Recorder(TorchDispatchMode):
         if self.recording:
             self.ledger.now = len(self.nodes)
         result = self._result(func, args, kwargs)
-        outputs = list(_tensors(result if isinstance(result, list | tuple) else (result,)))
+        outputs = list(tensors_in(result if isinstance(result, list | tuple) else (result,)))
         if self.recording:
             self._record(func, args, kwargs, outputs)
         else:
@@ -150,16 +134,16 @@ class Recorder(TorchDispatchMode):
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What an operator returns; where its shape depends on data, the largest that it can be."""
         if self.integers:
-            kept = _kept(func, args, kwargs)
+            kept = values.kept(func, args, kwargs)
             if kept is not None:
                 return kept
-            if _known((*args, *kwargs.values())) and _small(func, args, kwargs):
-                return _with_values(func, args, kwargs)
+            if values.known((*args, *kwargs.values())) and values.small(func, args, kwargs):
+                return values.computed(func, args, kwargs)
         if func is aten.split_with_sizes.default and (even := assumed.even_sizes(*args, **kwargs)):
             self._assume(f"{self._where()} splits a tensor by values of another: taken as even shares")
             args = (args[0], even, *args[2:])
         if func is aten.index.Tensor:
-            places = _places(args[1])
+            places = values.places(args[1])
             if len(places) != len(args[1]) or any(a is not b for a, b in zip(places, args[1], strict=True)):
                 self._assume(
                     f"{self._where()} calls {_plain(func)}, whose result depends on data: taken as large as it can be"
@@ -180,8 +164,8 @@ class Recorder(TorchDispatchMode):
 
     def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fake tensors have no values. Optimizers read their step counters, which are one after the first step."""
-        if self.integers and _known(args):
-            return _with_values(func, args, kwargs)
+        if self.integers and values.known(args):
+            return values.computed(func, args, kwargs)
         if self.phase == "optimizer":
             return 1.0
         if not any(isinstance(a, FakeTensor) for a in args):
@@ -202,7 +186,7 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> None:
         index, layer = len(self.nodes), self._layer()
-        inputs = list(_tensors((*args, *kwargs.values())))
+        inputs = list(tensors_in((*args, *kwargs.values())))
         read = [self.ledger.add(t, "input", layer) for t in inputs]
         sources = {one.writer for one in read} - {-1}
         written = self._write(func, args, outputs, index, layer)
@@ -238,7 +222,7 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 if argument.is_write:
-                    for tensor in _tensors((value,)):
+                    for tensor in tensors_in((value,)):
                         changed = self.ledger.add(tensor, layer=layer)
                         changed.writer = index
                         written.append((changed, spec_of(tensor)))
@@ -291,54 +275,3 @@ def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: lis
     description = _Description()
     described = {key: description.of(value) for key, value in kwargs.items()}
     return Call(name, overload, description.of(args), described, tuple(spec_of(t) for t in outputs))
-
-
-def _known(values: Iterable[Any]) -> bool:
-    """Whether all tensors among these have values, as few small inputs do that decide shapes."""
-    tensors = list(_tensors(values))
-    return bool(tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
-
-
-def _kept(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Integers that follow from numbers alone, with their values; None for all else."""
-    if func not in _FACTORIES or any(True for _ in _tensors((*args, *kwargs.values()))):
-        return None
-    with unset_fake_temporarily():
-        made: torch.Tensor = func(*args, **kwargs)
-    return made if not made.is_floating_point() else None
-
-
-def _small(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether to compute what decides shapes, which is never large: a product over all pairs of pixels would be."""
-    if prod(max(1, tensor.numel()) for tensor in _tensors((*args, *kwargs.values()))) <= _MANY:
-        return True
-    try:
-        result = func(*args, **kwargs)
-    except DynamicOutputShapeException:
-        return True
-    return all(t.numel() <= _MANY for t in _tensors(result if isinstance(result, list | tuple) else (result,)))
-
-
-def _with_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run on tensors that have values."""
-    with unset_fake_temporarily():
-        return func(*args, **kwargs)
-
-
-def _places(indices: Iterable[Any]) -> list[Any]:
-    """Masks as the places that they choose, which have a shape: those of known values, and those over few images, all
-    of which are there.
-    """
-    found: list[Any] = []
-    for index in indices:
-        if not isinstance(index, torch.Tensor) or index.dtype != torch.bool:
-            found.append(index)
-        elif _known((index,)):
-            with unset_fake_temporarily():
-                found.extend(index.nonzero(as_tuple=True))
-        elif index.numel() <= _FEW:
-            with unset_fake_temporarily():
-                found.extend(torch.ones(index.shape).nonzero(as_tuple=True))
-        else:
-            found.append(index)
-    return found
