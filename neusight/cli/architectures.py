@@ -21,7 +21,9 @@ def check(
     seed: Seed = 0,
     mode: Mode = "inference",
     gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="What they are estimated on.")] = "l4",
-    report: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write summary and report into it.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", file_okay=False, help="Write summary and report into it.")
+    ] = None,
     form: Format = "human",
 ) -> None:
     """Estimate every architecture with its default configuration two layers deep, and list what is missing.
@@ -55,7 +57,7 @@ def check(
     data: dict[str, Any] = {"mode": mode, "gpu": gpu, "answered": found, "of": len(counted), "types": len(rows)}
     data |= {"reasons": grouped(answers), "architectures": rows}
     if report is not None:
-        write(report, summary_of(answers, mode, device))
+        write(report, summary_of(answers, mode, device, len(drawn(None, seed))))
     Output(form).data(data, rows, lambda: _human(answers, data))
 
 
