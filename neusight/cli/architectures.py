@@ -23,7 +23,9 @@ def check(
     seed: Seed = 0,
     mode: Mode = "inference",
     gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="What they are estimated on.")] = "l4",
-    report: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write summary and report into it.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", file_okay=False, help="Write summary and report into it.")
+    ] = None,
     form: Format = "human",
 ) -> None:
     """Estimate every architecture of a library, and list what is missing.
@@ -61,7 +63,7 @@ def check(
     data["types"] = len(rows)
     data |= {"reasons": grouped(answers), "architectures": rows}
     if report is not None:
-        write(report, summary_of(answers, mode, device))
+        write(report, summary_of(answers, mode, device, len(drawn(None, seed))))
     Output(form).data(data, rows, lambda: _human(answers, data))
 
 

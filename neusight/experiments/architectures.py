@@ -19,8 +19,15 @@ _KINDS = {"text": ("input_ids",), "images": ("pixel", "image"), "sound": ("input
 _LONGEST_REASON = 110
 
 
-def summary_of(answers: Sequence[Answer], mode: str, gpu: str) -> dict[str, Any]:
-    """What a report says of one mode: counts, times in seconds, what was fed, and what is missing and why."""
+def summary_of(answers: Sequence[Answer], mode: str, gpu: str, known: int) -> dict[str, Any]:
+    """What a report says of one mode: counts, times in seconds, what was fed, and what is missing and why.
+
+    Args:
+        answers: of all types, or of some at random.
+        mode: what was asked for.
+        gpu: id of the catalogue.
+        known: how many types there are.
+    """
     buildable = [answer for answer in answers if answer.buildable]
     answered = [answer for answer in buildable if not answer.missing]
     seconds = [answer.seconds for answer in answers]
@@ -28,6 +35,7 @@ def summary_of(answers: Sequence[Answer], mode: str, gpu: str) -> dict[str, Any]
         "versions": {name: version(name) for name in ("transformers", "torch")},
         "mode": mode,
         "gpu": gpu,
+        "known": known,
         "types": len(answers),
         "buildable": len(buildable),
         "answered": len(answered),
@@ -79,7 +87,8 @@ def render(modes: Mapping[str, Mapping[str, Any]]) -> str:
         f"Every type of model that has a class of its own in {versions}: made from its default configuration, two "
         "layers deep where its configuration can be cut, fed what its signature and configuration ask for, traced "
         "without any fallback of operators, and estimated. Types that transformers itself does not build from their "
-        f"default are listed and not counted. An answer that takes longer than {LIMIT_S:.0f} s counts as missing."
+        f"default are listed and not counted. An answer that takes longer than {LIMIT_S:.0f} s of a processor "
+        "counts as missing; all times are such."
     )
     again = "Again with `neusight workloads check transformers --mode inference --report experiments/architectures`, "
     parts = [
@@ -96,7 +105,7 @@ def _overview(modes: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [
         (
             mode,
-            str(summary["types"]),
+            f"{summary['types']} of {summary['known']}",
             str(summary["buildable"]),
             str(summary["answered"]),
             f"{100 * summary['answered'] / max(1, summary['buildable']):.1f} %",

@@ -16,7 +16,7 @@ ANSWERS = (
 
 
 def test_what_cannot_be_built_does_not_count():
-    summary = summary_of(ANSWERS, "inference", "l4")
+    summary = summary_of(ANSWERS, "inference", "l4", 9)
     assert (summary["types"], summary["buildable"], summary["answered"]) == (4, 3, 2)
     assert summary["fed"] == {"text and images": 1, "text": 1}
     assert summary["default_depth"] == ["b"]
@@ -26,10 +26,10 @@ def test_what_cannot_be_built_does_not_count():
 
 
 def test_a_report_has_every_mode_that_was_checked(tmp_path):
-    inference, training = (summary_of(ANSWERS, mode, "l4") for mode in ("inference", "training"))
+    inference, training = (summary_of(ANSWERS, mode, "l4", 9) for mode in ("inference", "training"))
     write(tmp_path, inference)
     files = write(tmp_path, training)
     assert json.loads(files[0].read_text()) == {"inference": inference, "training": training}
     text = files[1].read_text()
     assert text == render({"inference": inference, "training": training})
-    assert "66.7 %" in text and "## Inference" in text and "## Training" in text
+    assert "66.7 %" in text and "4 of 9" in text and "## Inference" in text and "## Training" in text
