@@ -23,8 +23,9 @@ def as_computed(workload: Workload) -> Workload:
     def changed(kernel: Kernel) -> Kernel:
         if products and isinstance(kernel, Conv2d | Gemm) and kernel.dtype == "float32":
             kernel = replace(kernel, dtype=products)
-        of_images = isinstance(kernel, Conv2d) or (isinstance(kernel, RowReduction) and kernel.op in OF_CHANNELS)
-        return replace(kernel, image_layout=layout) if of_images else kernel
+        if isinstance(kernel, Conv2d) or (isinstance(kernel, RowReduction) and kernel.op in OF_CHANNELS):
+            return replace(kernel, image_layout=layout)
+        return kernel
 
     nodes = tuple(replace(node, kernels=tuple(map(changed, node.kernels))) for node in workload.nodes)
     return replace(workload, nodes=nodes)

@@ -21,7 +21,7 @@ class BertAdam(torch.optim.Optimizer):
         super().__init__(parameters, {})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
         updated = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         torch._foreach_norm([p.grad for p in updated])
