@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from neusight.errors import DataError
+from neusight.evaluation import steps
 from neusight.evaluation.step_rows import HOST_COPY, told_step
 from neusight.evaluation.steps import errors_by_kind
 
@@ -79,6 +80,27 @@ def test_kinds_are_blamed_for_the_rows_that_they_fill():
     assert found.keys() == {"a", "b"}
     assert found["a"]["bias"] == pytest.approx((-40 * 1.0 + 20 * 0.25) / 1.25)
     assert found["b"] == {"kind": "b", "share": pytest.approx(37.5), "bias": pytest.approx(20.0)}
+
+
+def test_a_larger_batch_that_did_not_run_is_told():
+    assert told_step(TIMM | {"batch_failed": 2 * TIMM["batch"]}).batch_failed == 2 * TIMM["batch"]
+    for none in (None, float("nan"), TIMM["batch"]):
+        assert told_step(TIMM | {"batch_failed": none}).batch_failed is None
+
+
+def test_memory_is_right_where_what_ran_fits_and_what_failed_does_not():
+    rows = [{"fits": True, "failed_fits": None}, {"fits": False, "failed_fits": False}]
+    assert steps._memory(rows) == {
+        "ran_fits": {"count": 2, "right": 50.0},
+        "failed_does_not_fit": {"count": 1, "right": 100.0},
+    }
+    assert "failed_does_not_fit" not in steps._memory(rows[:1])
+
+
+@pytest.mark.parametrize(("mixed", "optimizer"), [("apex_o2", "adam"), ("", "bert_adam")])
+def test_bert_has_the_optimizer_of_its_example(mixed, optimizer):
+    told = told_step(BENCHMARK | {"mixed": mixed, "precision": "mixed_float16" if mixed else "tf32"})
+    assert told.options["optimizer"] == optimizer
 
 
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs NEUSIGHT_DATA")

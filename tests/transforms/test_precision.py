@@ -30,6 +30,15 @@ def test_convolutions_know_the_layout_of_their_images():
     assert [k for k in families(found) if k.family != "conv2d"] == [k for k in families(step) if k.family != "conv2d"]
 
 
+def test_norms_of_channels_know_the_layout_and_other_reductions_do_not():
+    step = load_workload("resnet-18", batch=2, mode="training")
+    engine = replace(step.request.engine, layout="nhwc")
+    found = as_computed(replace(step, request=replace(step.request, engine=engine)))
+    layouts = {(k.op, k.image_layout) for k in families(found) if k.family == "row_reduction"}
+    assert {("batch_norm", "nhwc"), ("batch_norm_backward", "nhwc")} <= layouts
+    assert {layout for op, layout in layouts if not op.startswith("batch_norm")} == {"nchw"}
+
+
 def test_a_step_as_traced_stays_as_it_is():
     step = load_workload("alexnet", batch=2)
     assert step.request == Request.of("alexnet", batch=2)
