@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import CoverageError, ModelError
@@ -164,12 +164,10 @@ class Recorder(TorchDispatchMode):
 
     def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fake tensors have no values. Optimizers read their step counters, which are one after the first step."""
-        if self.integers and values.known(args):
+        if values.known(args):
             return values.computed(func, args, kwargs)
         if self.phase == "optimizer":
             return 1.0
-        if not any(isinstance(a, FakeTensor) for a in args):
-            return func(*args)
         found = assumed.value(func, args, self._maker(args[0]))
         self._assume(f"{self._where()} reads a value from a tensor ({_plain(func)}): taken as {found}")
         return found
