@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from neusight.estimates.shared import Price, estimate_shared, programs_of
 from neusight.executors import Costs, Executor, Options, load_executor
 from neusight.executors.base import LINK
 from neusight.executors.gpu.predictor import KernelPredictor
+from neusight.executors.together import Together
 from neusight.kernels import Kernel, KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
 from neusight.kernels.named import requested
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 Gpu = str | Path | DeviceSpec
 _REMEMBERED = 256
 """Programs that a predictor keeps: a few hundred kernels each."""
+_TOGETHER = 200
+"""Steps of a sweep whose kernels are priced at once; beyond that a call's own price no longer shows."""
 _DEPLOYMENTS = 64
 """Served models that a predictor keeps with the times of their passes: about a megabyte each."""
 
@@ -226,6 +229,19 @@ class Predictor:
             DeviceError: the device is unknown, malformed, or lacks the dtype.
             DataError: a sparsity profile is malformed, or of other layers than the model's.
         """
+        return self._estimate(self._ready(model, gpu, request=request, setting=setting, inputs=inputs, **options))
+
+    def _ready(
+        self,
+        model: Any,
+        gpu: Gpu,
+        *,
+        request: Request | None = None,
+        setting: Setting | None = None,
+        inputs: Any = None,
+        **options: Any,
+    ) -> _Ready:
+        """What ``estimate`` asks, as programs for a device; arguments and errors as there."""
         given = {name: options.pop(name) for name in Setting.__dataclass_fields__ if name in options}
         setting = replace(setting or Setting(), **given)
         if request is not None and not isinstance(request, Request):
@@ -238,10 +254,11 @@ class Predictor:
         plan = setting.plan or Plan(micro_batch=asked.batch, global_batch=asked.batch)
         asked = _micro(asked, plan)
         programs = self._step(model, inputs, asked, setting, lambda batch: self._cost(batch, device, setting))
-        estimate = self._estimate(programs, plan, device, setting)
-        return replace(estimate, warnings=(said, *estimate.warnings)) if said else estimate
+        return _Ready(programs=programs, plan=plan, device=device, setting=setting, said=said)
 
-    def _estimate(self, programs: Sequence[Program], plan: Plan, device: DeviceSpec, setting: Setting) -> Estimate:
+    def _estimate(self, ready: _Ready, price: Price | None = None) -> Estimate:
+        """``price``: of the step's kernels where they are priced already."""
+        device, setting = ready.device, ready.setting
         executor = self._executor(device)
         zeros = as_profile(setting.sparsity).source if setting.sparsity is not None else ""
         provenance = Provenance(
@@ -250,9 +267,11 @@ class Predictor:
             sparsity=zeros if "sparsity" in executor.takes else "",
             **executor.provenance(device),
         )
-        estimate = estimate_shared(programs, plan, device, lambda batch: self._cost(batch, device, setting), provenance)
+        price = price or (lambda batch: self._cost(batch, device, setting))
+        estimate = estimate_shared(ready.programs, ready.plan, device, price, provenance)
         said = (*_without_effect(executor, device, setting), *executor.advice(device, setting.sparsity is not None))
-        return replace(estimate, warnings=(*said, *estimate.warnings))
+        first = (ready.said,) if ready.said else ()
+        return replace(estimate, warnings=(*first, *said, *estimate.warnings))
 
     def _cost(self, batch: KernelBatch, device: DeviceSpec, setting: Setting) -> Costs:
         return self._executor(device, batch.family).cost(batch, device, setting.options)
@@ -502,25 +521,76 @@ class Predictor:
 
         lists = {name: list(options.pop(plural, (default,))) for name, (plural, default) in _COMBINED.items()}
         grid = list(product(models, gpus, lists["mode"], batches, lists["seq_len"], lists["dtype"]))
-        rows = []
-        for done, (model, gpu, *point) in enumerate(grid, start=1):
-            step = dict(zip(("mode", "batch", "seq_len", "dtype"), point, strict=True))
-            rows.append(self._point(model, gpu, step, setting, options))
-            if progress:
-                progress(done, len(grid))
+        rows: list[dict[str, Any]] = []
+        for start in range(0, len(grid), _TOGETHER):
+            points = [_Point.of(*point) for point in grid[start : start + _TOGETHER]]
+            found = [self._point(point, setting, options) for point in points]
+            prices = self._prices([ready for ready in found if isinstance(ready, _Ready)])
+            for point, ready in zip(points, found, strict=True):
+                rows.append(point.asked | self._answer(ready, prices))
+                if progress:
+                    progress(len(rows), len(grid))
         return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
 
-    def _point(
-        self, model: str, gpu: Gpu, step: dict[str, Any], setting: Setting | None, options: dict[str, Any]
-    ) -> dict[str, Any]:
-        name = gpu.id if isinstance(gpu, DeviceSpec) else str(gpu)
-        asked = {"model": model, "gpu": name, **step}
-        stepless = {"optimizer": "none"} if step["mode"] == "inference" else {}
+    def _point(self, point: _Point, setting: Setting | None, options: dict[str, Any]) -> _Ready | NeusightError:
+        stepless = {"optimizer": "none"} if point.step["mode"] == "inference" else {}
         try:
-            found = self.estimate(model, gpu, setting=setting, **step, **options | stepless)
-            return asked | _figures(found) | {"error": ""}
+            return self._ready(point.model, point.gpu, setting=setting, **point.step, **options | stepless)
         except NeusightError as error:
-            return asked | {"fits": False, "error": str(error)}
+            return error
+
+    def _prices(self, steps: Sequence[_Ready]) -> dict[int, Price]:
+        """Prices of the kernels of all steps on each of their devices, by the identity of the device."""
+        devices = {id(step.device): step for step in steps}
+        return {
+            key: Together(
+                [batch for step in steps if step.device is one.device for batch in step.batches],
+                partial(self._cost, device=one.device, setting=one.setting),
+            )
+            for key, one in devices.items()
+        }
+
+    def _answer(self, ready: _Ready | NeusightError, prices: Mapping[int, Price]) -> dict[str, Any]:
+        try:
+            if isinstance(ready, NeusightError):
+                raise ready
+            return _figures(self._estimate(ready, prices[id(ready.device)])) | {"error": ""}
+        except NeusightError as error:
+            return {"fits": False, "error": str(error)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ready:
+    """A step that waits for its prices; ``said`` is a line on what was asked, or ''."""
+
+    programs: Sequence[Program]
+    plan: Plan
+    device: DeviceSpec
+    setting: Setting
+    said: str
+
+    @property
+    def batches(self) -> list[KernelBatch]:
+        """Kernels of all programs."""
+        return [batch for program in self.programs for batch, _ in program.batches]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Point:
+    """One combination of a sweep."""
+
+    model: str
+    gpu: Gpu
+    step: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: str, gpu: Gpu, *step: Any) -> _Point:
+        return cls(model=model, gpu=gpu, step=dict(zip(("mode", "batch", "seq_len", "dtype"), step, strict=True)))
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        name = self.gpu.id if isinstance(self.gpu, DeviceSpec) else str(self.gpu)
+        return {"model": self.model, "gpu": name, **self.step}
 
 
 OPERANDS = ("resident", "cold")

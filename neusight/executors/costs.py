@@ -25,6 +25,10 @@ class EnergyUse:
     sram_j: np.ndarray
     dram_j: np.ndarray
 
+    def take(self, rows: np.ndarray) -> EnergyUse:
+        """Of some of the launches."""
+        return EnergyUse(compute_j=self.compute_j[rows], sram_j=self.sram_j[rows], dram_j=self.dram_j[rows])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
@@ -103,6 +107,14 @@ class Costs:
         share = bound_s / (times["latency_s"] - self.overhead_s)
         limiter = np.where(self.latency_s < times["latency_s"], "dram", self.limiter)
         return replace(self, **times, bound_s=bound_s, utilisation=share, limiter=limiter)
+
+    def take(self, rows: np.ndarray) -> Costs:
+        """Costs of some of the kernels."""
+        nested = ("demand", "energy")
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in nested}
+        demand = None if self.demand is None else self.demand.take(rows)
+        energy = None if self.energy is None else self.energy.take(rows)
+        return Costs(**columns, demand=demand, energy=energy)
 
     @staticmethod
     def joined(parts: Sequence[tuple[np.ndarray, Costs]], length: int) -> Costs:

@@ -285,6 +285,13 @@ class KernelBatch:
         return KernelBatch(self.family, columns)
 
     @staticmethod
+    def joined(batches: Sequence[KernelBatch]) -> KernelBatch:
+        """All rows of batches of one family, one batch after another."""
+        first = batches[0]
+        columns = {name: np.concatenate([batch[name] for batch in batches]) for name in first.columns}
+        return KernelBatch(first.family, columns)
+
+    @staticmethod
     def of(kernels: Sequence[Kernel]) -> KernelBatch:
         """Columns of kernels that are all of one family."""
         kind = type(kernels[0])

@@ -178,8 +178,11 @@ def sustained_clock(demand: PowerDemand, counts: np.ndarray | None = None) -> np
 
     low = np.full(demand.dram_s.shape if counts is None else (), LEAST_CLOCK)
     high = np.ones_like(low)
+    above = over(high) > 0
+    if not above.any():
+        return high
     for _ in range(30):
         middle = (low + high) / 2
         hot = over(middle) > 0
         low, high = np.where(hot, low, middle), np.where(hot, middle, high)
-    return np.where(over(np.ones_like(low)) > 0, (low + high) / 2, 1.0)
+    return np.where(above, (low + high) / 2, 1.0)

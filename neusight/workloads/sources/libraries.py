@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
@@ -27,6 +28,7 @@ def library(name: str) -> ModuleType:
         ) from None
 
 
+@cache
 def installed(name: str) -> str:
     """The version of a package that is installed, or ``none``; nothing is imported."""
     try:
