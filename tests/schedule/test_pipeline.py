@@ -9,9 +9,9 @@ import pytest
 from steps import IDS, NAMES, ORDERS, drawn
 
 from neusight.errors import ModelError
-from neusight.plans.in_flight import in_flight
 from neusight.plans.order import order_of
 from neusight.plans.plan import Plan
+from neusight.plans.stages import Stage, waiting
 from neusight.schedule.events import events_of
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.run import simulate, step_s
@@ -174,10 +174,12 @@ def test_passes_in_flight_are_those_of_the_simulation(order: Pipeline) -> None:
     events = events_of(simulate(order, drawn(order, 3)))
     ends = "weights" if order.splits_weights else "backward"
     is_pass = events.piece <= 0  # Of a pass in pieces, one stands for all: the first forward, the last backward.
+    plan = Plan(pp=order.pp, vp=order.vp, global_batch=order.micro_batches, schedule=order.schedule)
     for rank in range(order.pp):
         what = events.what[is_pass & (events.rank == rank)]
         alive = np.cumsum(what == "forward") - np.cumsum(what == ends)
-        assert alive.max() == in_flight(order.schedule, order.pp, order.vp, order.micro_batches, rank)
+        stage = Stage(index=rank, of=order.pp, chunks=((0,),) * order.vp)
+        assert alive.max() == sum(waiting(stage, plan))
 
 
 @pytest.mark.parametrize(
