@@ -19,6 +19,7 @@ from typing import Any
 
 from neusight.api import Predictor
 from neusight.errors import ModelError, NeusightError
+from neusight.evaluation.runnable import runnable
 from neusight.workloads.shallow import architectures, default_config, shallow_config
 from neusight.workloads.sources.image_models import model_names
 
@@ -111,7 +112,10 @@ def _timed(ask: Callable[[], dict[str, Any]], kind: str, mode: str) -> Answer:
 
 
 def buildable(kind: str, mode: str = "inference") -> bool:
-    """Whether transformers itself makes a model from the type's default configuration, without weights."""
+    """Whether transformers makes a model from the type's default configuration that some input runs through.
+
+    It is made without weights; what no input can run is what ``runnable`` says.
+    """
     import torch
     from transformers import CONFIG_MAPPING
 
@@ -120,10 +124,10 @@ def buildable(kind: str, mode: str = "inference") -> bool:
     try:
         parsed = CONFIG_MAPPING[kind]()
         with torch.device("meta"):
-            model_class(default_config(kind), parsed, mode)(parsed)
+            model = model_class(default_config(kind), parsed, mode)(parsed)
     except Exception:
         return False
-    return True
+    return runnable(model)
 
 
 def _estimated(predictor: Predictor, kind: str, gpu: str, mode: str) -> dict[str, Any]:
@@ -201,7 +205,10 @@ _GROUPS = (
 )
 
 
-_UNBUILT = ("a library that is not installed", "cannot be built from its default", "no class of its own")
+_UNBUILT = (
+    *("a library that is not installed", "cannot be built from its default", "no class of its own"),
+    "does not run with these inputs",
+)
 """Groups in which there may be nothing to answer."""
 
 

@@ -87,8 +87,9 @@ def render(modes: Mapping[str, Mapping[str, Any]]) -> str:
         f"Every type of model that has a class of its own in {versions}: made from its default configuration, two "
         "layers deep where its configuration can be cut, fed what its signature and configuration ask for, traced "
         "without any fallback of operators, and estimated. Types that transformers itself does not build from their "
-        f"default are listed and not counted. An answer that takes longer than {LIMIT_S:.0f} s of a processor "
-        "counts as missing; all times are such."
+        "default, or builds so that no input can run (a part whose shapes follow from the configuration alone fails on "
+        "small real tensors), are listed and not counted. An answer that takes longer than "
+        f"{LIMIT_S:.0f} s of a processor counts as missing; all times are such."
     )
     again = "Again with `neusight workloads check transformers --mode inference --report experiments/architectures`, "
     parts = [
@@ -128,7 +129,7 @@ def _mode(summary: Mapping[str, Any]) -> str:
         wrapped(f"At their default depth: {', '.join(summary['default_depth']) or 'none'}."),
         table(("what is missing", "types", "which"), reasons, words=3),
         table(("type", "what it says"), sorted(summary["missing"].items()), words=2),
-        "Not counted, since transformers does not build them from their default configuration:",
+        "Not counted, since transformers does not build them, or for no input, from their default configuration:",
         table(("type", "what it says"), sorted(summary["unbuildable"].items()), words=2),
     ]
     return "\n\n".join(parts)

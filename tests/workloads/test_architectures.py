@@ -4,10 +4,14 @@ import itertools
 import signal
 
 import pytest
+import torch
+from transformers import CONFIG_MAPPING
 
 from neusight.api import Predictor
 from neusight.evaluation import architectures
 from neusight.evaluation.architectures import TooLongError, buildable, check, drawn
+from neusight.evaluation.runnable import runnable
+from neusight.workloads.heads import model_class
 
 GROUP, LEAST = 5, 4
 """So many types are asked together, of which so many are answered.
@@ -35,6 +39,26 @@ def test_what_transformers_does_not_build_is_no_gap(predictor):
     assert not buildable("esm") and buildable("gpt2")
     (answer,) = check(predictor, ["esm"], "l4")
     assert answer.missing and not answer.buildable
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")
+@pytest.mark.parametrize(
+    ("kind", "part", "fitting"),
+    [
+        # Half of a head of 128 is not 8 + 12 + 12, as which its rotary frequencies are divided.
+        ("glm4v", "text_config", {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [16, 24, 24]}}),
+        # Its default looks at no scale of what its backbone sees.
+        ("lw_detr", None, {"projector_scale_factors": [1.0]}),
+    ],
+)
+def test_a_default_that_no_input_runs_through_is_no_gap(kind, part, fitting):
+    def model(**options):
+        parsed = CONFIG_MAPPING[kind](**options)
+        with torch.device("meta"):
+            return model_class({"model_type": kind}, parsed, "inference")(parsed)
+
+    assert not runnable(model())
+    assert runnable(model(**({part: fitting} if part else fitting)))
 
 
 def test_an_answer_that_takes_too_long_is_cut_short(predictor, monkeypatch):

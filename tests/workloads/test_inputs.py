@@ -24,6 +24,10 @@ FED = {
     "sam": {"pixel_values": (2, 3, 1024, 1024), "input_points": (2, 1, 1, 2), "input_labels": (2, 1, 1)},
     "patchtst": {"past_values": (2, 32, 1)},
     "layoutlm": {"input_ids": (2, 512), "bbox": (2, 512, 4)},
+    # Its 160 features are those of a part that hears; both are the same ten seconds.
+    "neucodec": {"input_values": (2, 160_000), "input_features": (2, 1000, 160)},
+    # A block of 16 tokens, after states of five layers of the model that it drafts for.
+    "muse_glimmer_assistant": {"noise_embeds": (2, 16, 6656), "context_hidden_states": (2, 2048, 5 * 6656)},
     "decision_transformer": {"states": (2, 341, 17), "actions": (2, 341, 4)},
 }
 
@@ -143,6 +147,14 @@ def test_a_step_runs_with_what_it_is_fed_and_says_so(kind, tmp_path):
     assert step.launches and step.inputs
     twice = load_workload(str(file), batch=2, cache=False)
     assert [text.replace("=1x", "=2x") for text in step.inputs] == list(twice.inputs)
+
+
+def test_an_image_may_come_as_what_becomes_a_token(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(shallow_config("inkling2_vision")))
+    # 240 pixels are 6 x 6 tokens of 2 x 2 patches of 20 pixels each.
+    fed_with = load_workload(str(file), image_size=240, cache=False).inputs
+    assert fed_with == ("pixel_values=36x40x40x3:float32", "image_grid_thw=[[1, 6, 6]]")
 
 
 def test_the_request_has_the_tokens_that_were_fed(tmp_path):

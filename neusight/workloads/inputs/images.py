@@ -56,10 +56,15 @@ def _even_edges(sizes: Sizes) -> tuple[int, int]:
 
 
 def _ways_of_patches(sizes: Sizes) -> Ways:
-    """Patches with a grid: as rows, as small images, or with two images along time as Qwen2-VL has them."""
+    """Patches with a grid: as rows, as small images, or with two images along time as Qwen2-VL has them.
+
+    Inkling cuts images into what becomes one token, with channels last.
+    """
     rows, two = flat_patches(sizes), 2 if sizes.of("vision", *_DEPTH) is None else 1
     small = floats(rows.shape[0], sizes.channels, sizes.patch, sizes.patch)
-    return (rows, small) if two == 1 else (rows, small, floats(rows.shape[0], two * rows.shape[1]))
+    merge, edge = _merged(sizes), sizes.patch * _merged(sizes)
+    merged = (floats(rows.shape[0] // merge**2, edge, edge, sizes.channels),) if merge > 1 else ()
+    return (rows, small, *merged) if two == 1 else (rows, small, floats(rows.shape[0], two * rows.shape[1]), *merged)
 
 
 @layout("high_res_pixel_values")
@@ -108,8 +113,10 @@ def _patches(sizes: Sizes) -> Ways:
 
 @layout("image_grid_thw", "grid_thw")
 def grid(sizes: Sizes) -> Ways:
-    """Patches of each image along time, height and width, shape (images, 3)."""
-    return (Known([list(_grid(sizes))] * sizes.batch),)
+    """Patches of each image along time, height and width, shape (images, 3); or tokens, where several become one."""
+    merge, (time, height, width) = _merged(sizes), _grid(sizes)
+    counts = [[time, height, width]] + [[time, height // merge, width // merge]] * (merge > 1)
+    return tuple(Known([each] * sizes.batch) for each in counts)
 
 
 @layout("spatial_shapes", "image_grid_hws", "image_grid_hw", "target_sizes")

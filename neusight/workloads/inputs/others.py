@@ -19,7 +19,20 @@ def source(sizes: Sizes) -> Ways:
     return (floats(sizes.batch, sizes.seq_len, int(width)),)
 
 
-@layout("hidden_states", "inputs_embeds", "noise_embeds", "query_embeds", "embeddings", "audio_embeds")
+@layout("noise_embeds")
+def draft(sizes: Sizes) -> Ways:
+    """The tokens of a draft that are found at once, shape (batch, block, width)."""
+    return (floats(sizes.batch, sizes.of("whole", "block_size") or sizes.seq_len, _width(sizes)),)
+
+
+@layout("context_hidden_states")
+def context(sizes: Sizes) -> Ways:
+    """States of the model that a draft is for: of several of its layers, side by side, at each token so far."""
+    layers = sizes.of("whole", "target_layer_ids") or (0,)
+    return (floats(sizes.batch, sizes.seq_len, len(layers) * _width(sizes)),)
+
+
+@layout("hidden_states", "inputs_embeds", "query_embeds", "embeddings", "audio_embeds")
 def states(sizes: Sizes) -> Ways:
     """Shape (batch, sequence, width), or with the width before it; patches where there is a grid of them."""
     if "grid_thw" in sizes.parameters:

@@ -34,6 +34,7 @@ FRAMES_PER_SECOND = 100
 _PARTS = (
     *("text_config", "decoder", "decoder_config", "generator", "backbone_config", "vision_config", "image_config"),
     *("audio_config", "encoder_config", "encoder", "speech_config", "thinker_config"),
+    "semantic_model_config",
 )
 _STATES = (
     "mamba_d_state",

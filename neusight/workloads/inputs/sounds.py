@@ -23,8 +23,9 @@ def _bins(sizes: Sizes) -> int:
 
 
 def _windows(sizes: Sizes) -> int:
-    """As many as the encoder has places for, twice where two strides halve them; else 10 ms each."""
-    if sizes.extents.seconds is None and (most := sizes.of("audio", "max_source_positions")):
+    """As many as the encoder has places for, twice where two strides halve them; else 10 ms each, as beside a wave."""
+    free = sizes.extents.seconds is None and "input_values" not in sizes.parameters
+    if free and (most := sizes.of("audio", "max_source_positions")):
         return int(most) * (1 if sizes.of("audio", "num_conv_layers") else 2)
     return round(sizes.seconds * FRAMES_PER_SECOND)
 
