@@ -15,11 +15,13 @@ _POSITIONS = ((3, 1, 2), (4, 1, 2), (1, 2))
 def runnable(model: Any) -> bool:
     """Whether a model of transformers, on whatever device, could run with some input.
 
-    False where rotary frequencies do not divide into the sections that the configuration names, or where a detector
-    looks for objects on no level of features.
+    False where rotary frequencies do not divide into the sections that the configuration names, where a router is not
+    told how many experts to choose, or where a detector looks for objects on no level of features.
     """
     sectioned = [part for part in model.modules() if getattr(part, "mrope_section", None)]
-    return getattr(model.config, "num_feature_levels", None) != 0 and all(map(_rotates, sectioned))
+    unsettled = [part for part in model.modules() if getattr(part, "top_k", 0) is None and hasattr(part, "weight")]
+    seeing = getattr(model.config, "num_feature_levels", None) != 0
+    return seeing and all(map(_rotates, sectioned)) and all(map(_routes, unsettled))
 
 
 def _rotates(part: Any) -> bool:
@@ -31,6 +33,14 @@ def _rotates(part: Any) -> bool:
     except TypeError:
         return True
     return any(_runs(embedding, torch.zeros(1, 2, 1), torch.zeros(shape, dtype=torch.long)) for shape in _POSITIONS)
+
+
+def _routes(router: Any) -> bool:
+    """Whether a router without a number of experts to choose takes two tokens: how many they are changes nothing."""
+    import torch
+
+    width = router.weight.shape[-1]
+    return any(_runs(router, torch.empty(*batch, 2, width, device=router.weight.device)) for batch in ((), (1,)))
 
 
 def _runs(module: Any, *inputs: Any) -> bool:

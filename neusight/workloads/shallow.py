@@ -23,6 +23,8 @@ _COUNTS = frozenset(
     )
 )
 """Keys that say how many equal blocks follow each other; of lists, one number a stage."""
+_SHARING = "num_kv_shared_layers"
+"""How many of the last layers use keys and values of earlier ones: of as few as are left, none."""
 
 
 def architectures() -> list[str]:
@@ -99,6 +101,8 @@ def _cut(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in config.items():
         if key in _COUNTS:
             found[key] = _at_most(value)
+        elif key == _SHARING and value:
+            found[key] = 0
         elif isinstance(value, Mapping) and key.endswith("config") and (inner := _cut(value)):
             found[key] = {"model_type": value["model_type"], **inner} if value.get("model_type") else inner
     return {key: value for key, value in found.items() if value is not None}

@@ -47,6 +47,8 @@ def test_what_transformers_does_not_build_is_no_gap(predictor):
     [
         # Half of a head of 128 is not 8 + 12 + 12, as which its rotary frequencies are divided.
         ("glm4v", "text_config", {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [16, 24, 24]}}),
+        # How many experts a token goes to is left open.
+        ("deepseek_v2", None, {"num_experts_per_tok": 2}),
         # Its default looks at no scale of what its backbone sees.
         ("lw_detr", None, {"projector_scale_factors": [1.0]}),
     ],

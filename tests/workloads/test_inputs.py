@@ -126,6 +126,10 @@ def test_what_was_fed_can_be_given_again():
 def test_layers_are_cut_in_every_part_of_a_model():
     config = shallow_config("clip")
     assert config["text_config"]["num_hidden_layers"] == config["vision_config"]["num_hidden_layers"] == 2
+    # The last 15 of 35 layers use keys and values of the 20 before them, of which two leave none to do so.
+    assert (
+        shallow_config("gemma3n")["text_config"].items() >= {"num_hidden_layers": 2, "num_kv_shared_layers": 0}.items()
+    )
     assert shallow_config("swin")["depths"] == [2, 2, 2, 2]
     assert shallow_config("bart") == {"model_type": "bart", "encoder_layers": 2, "decoder_layers": 2} | dict.fromkeys(
         shallow_config("bart").keys() & {"num_hidden_layers"}, 2

@@ -38,7 +38,7 @@ def spectrum(sizes: Sizes) -> Ways:
     first, last = floats(batch, bins, windows), floats(batch, windows, bins)
     more = [] if sizes.of("audio", *_BINS) else [floats(batch, windows, bins) for bins in _USUAL_BINS[1:]]
     more += [floats(batch, windows // count, bins * count) for count in _STACKED]
-    time_first = sizes.of("audio", "num_conv_layers", "feature_projection_input_dim")
+    time_first = sizes.of("audio", "num_conv_layers", "feature_projection_input_dim", "input_feat_size")
     return (last, first, image, *more) if time_first else (first, last, image, *more)
 
 
