@@ -38,5 +38,5 @@ clean:
 # Installed once, and again when what is needed changes.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,diffusers,onnx]'
 	touch $@
