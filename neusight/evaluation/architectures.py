@@ -6,9 +6,10 @@ import json
 import random
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,7 +124,7 @@ def buildable(kind: str, mode: str = "inference") -> bool:
 
     try:
         parsed = CONFIG_MAPPING[kind]()
-        with torch.device("meta"):
+        with torch.device("meta"), redirect_stdout(sys.stderr):
             model = model_class(default_config(kind), parsed, mode)(parsed)
     except Exception:
         return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from typing import Any
 
 from neusight.errors import ModelError
@@ -46,23 +48,28 @@ def model_class(config: dict[str, Any], parsed: Any, mode: str) -> Any:
     import transformers
 
     kind = config["model_type"]
-    if kind == "bert":
-        return getattr(transformers, _BERT_HEADS[mode])
-    for name in config.get("architectures") or ():
-        if (found := getattr(transformers, name, None)) is not None:
-            return found
-    return _class_by_task(parsed, kind)
+    # Some modules print what their own documentation lacks when they are imported.
+    with redirect_stdout(sys.stderr):
+        if kind == "bert":
+            return getattr(transformers, _BERT_HEADS[mode])
+        for name in config.get("architectures") or ():
+            if (found := getattr(transformers, name, None)) is not None:
+                return found
+        return _class_by_task(parsed, kind)
 
 
 def _class_by_task(parsed: Any, kind: str) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
-    for task in _tasks(parsed):
-        mapping = getattr(auto, f"MODEL_FOR_{task}_MAPPING", None)
-        if mapping is not None and type(parsed) in mapping:
+    mappings = [getattr(auto, f"MODEL_FOR_{task}_MAPPING", None) for task in _tasks(parsed)]
+    for mapping in (*mappings, auto.MODEL_MAPPING):
+        if mapping is None or type(parsed) not in mapping:
+            continue
+        try:
             return _first(mapping[type(parsed)])
-    if type(parsed) in auto.MODEL_MAPPING:
-        return _first(auto.MODEL_MAPPING[type(parsed)])
+        except ValueError:
+            # Registered under a name that the package does not have.
+            continue
     raise ModelError(
         f"model_type '{kind}' has no class of its own in transformers, as parts of other models have none: name a "
         "class in 'architectures', or pass package.module:function"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,9 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
 
 def _constructed(name: str, build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
     try:
-        return build()
+        # Some classes print what their own documentation lacks.
+        with redirect_stdout(sys.stderr):
+            return build()
     except NeusightError:
         raise
     except Exception as error:
