@@ -53,6 +53,8 @@ def check(
 
     device = named_gpu(gpu)
     load_device(device)  # What is wrong with it is one line, not the reason of every architecture.
+    if report is not None and library != "transformers":
+        raise typer.BadParameter("is written of transformers alone: leave it out", param_hint="--report")
     kinds = drawn(limit, seed, library)
     with progress("estimating") as advance:
         answers = checked(Predictor.load(), kinds, device, mode, advance, library=library)
@@ -63,7 +65,7 @@ def check(
     data["types"] = len(rows)
     data |= {"reasons": grouped(answers), "architectures": rows}
     if report is not None:
-        write(report, summary_of(answers, mode, device, len(drawn(None, seed))))
+        write(report, summary_of(answers, mode, device, len(drawn(None, seed)), seed))
     Output(form).data(data, rows, lambda: _human(answers, data))
 
 

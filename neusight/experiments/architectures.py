@@ -19,7 +19,7 @@ _KINDS = {"text": ("input_ids",), "images": ("pixel", "image"), "sound": ("input
 _LONGEST_REASON = 110
 
 
-def summary_of(answers: Sequence[Answer], mode: str, gpu: str, known: int) -> dict[str, Any]:
+def summary_of(answers: Sequence[Answer], mode: str, gpu: str, known: int, seed: int = 0) -> dict[str, Any]:
     """What a report says of one mode: counts, times in seconds, what was fed, and what is missing and why.
 
     Args:
@@ -27,6 +27,7 @@ def summary_of(answers: Sequence[Answer], mode: str, gpu: str, known: int) -> di
         mode: what was asked for.
         gpu: id of the catalogue.
         known: how many types there are.
+        seed: by which some of them were drawn.
     """
     buildable = [answer for answer in answers if answer.buildable]
     answered = [answer for answer in buildable if not answer.missing]
@@ -36,6 +37,7 @@ def summary_of(answers: Sequence[Answer], mode: str, gpu: str, known: int) -> di
         "mode": mode,
         "gpu": gpu,
         "known": known,
+        "seed": seed,
         "types": len(answers),
         "buildable": len(buildable),
         "answered": len(answered),
@@ -91,14 +93,20 @@ def render(modes: Mapping[str, Mapping[str, Any]]) -> str:
         "small real tensors), are listed and not counted. An answer that takes longer than "
         f"{LIMIT_S:.0f} s of a processor counts as missing; all times are such."
     )
-    again = "Again with `neusight workloads check transformers --mode inference --report experiments/architectures`, "
     parts = [
         "# Architectures of transformers that get an estimate",
         wrapped(intro),
         _overview(modes),
-        wrapped(again + "and with `--mode training`."),
+        "Again with:",
+        "```sh\n" + "\n".join(_command(summary) for _, summary in sorted(modes.items())) + "\n```",
     ]
     return "\n\n".join([*parts, *(_mode(summary) for _, summary in sorted(modes.items()))]) + "\n"
+
+
+def _command(summary: Mapping[str, Any]) -> str:
+    """What draws the same types again; all of them need no draw."""
+    drawn = f" --limit {summary['types']} --seed {summary['seed']}" if summary["types"] < summary["known"] else ""
+    return f"neusight workloads check transformers --mode {summary['mode']}{drawn} --report experiments/architectures"
 
 
 def _overview(modes: Mapping[str, Mapping[str, Any]]) -> str:

@@ -33,3 +33,9 @@ def test_a_report_has_every_mode_that_was_checked(tmp_path):
     text = files[1].read_text()
     assert text == render({"inference": inference, "training": training})
     assert "66.7 %" in text and "4 of 9" in text and "## Inference" in text and "## Training" in text
+
+
+def test_a_report_says_how_its_types_were_drawn():
+    some, every = (summary_of(ANSWERS, "inference", "l4", known, 7) for known in (9, len(ANSWERS)))
+    assert "--mode inference --limit 4 --seed 7 --report" in render({"inference": some})
+    assert "--mode inference --report" in render({"inference": every})

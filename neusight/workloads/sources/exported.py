@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, reason
 from neusight.requests import Request
-from neusight.workloads.sources.described import Inputs, refuse_others
-from neusight.workloads.sources.files import digest, sized
+from neusight.workloads.sources.described import Inputs
+from neusight.workloads.sources.files import digest, for_inference, sized
 
 if TYPE_CHECKING:
     import torch
@@ -36,12 +36,7 @@ class ExportedModel:
         Raises:
             ModelError: training was asked for, which a program does not have.
         """
-        if request.mode == "training":
-            raise ModelError(
-                f"{request.model} is a program for inference: leave out --mode training, or pass the module itself as "
-                "package.module:function"
-            )
-        return refuse_others(request, "seq_len", "image_size", "given")
+        return for_inference(request)
 
     def build(self, request: Request) -> torch.nn.Module:
         """The program as a module without weights."""

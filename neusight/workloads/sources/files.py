@@ -10,6 +10,7 @@ from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.inputs.sizes import IMAGE_SIZE
+from neusight.workloads.sources.described import refuse_others
 from neusight.workloads.tensors import TensorSpec
 
 SEQ_LEN = 128
@@ -28,6 +29,20 @@ def digest(file: Path) -> str:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise ModelError(f"cannot read {file}: {error.strerror}; check the path") from None
+
+
+def for_inference(request: Request) -> Request:
+    """The request, if it is for inference and asks for extents that a file may leave open.
+
+    Raises:
+        ModelError: training was asked for, which no file of a graph has, or something that no input depends on.
+    """
+    if request.mode == "training":
+        raise ModelError(
+            f"{request.model} is a graph for inference: leave out --mode training, or pass the module itself as "
+            "package.module:function"
+        )
+    return refuse_others(request, "seq_len", "image_size", "given")
 
 
 def sized(name: str, shape: Sequence[int | None], dtype: str, request: Request) -> TensorSpec:
