@@ -32,6 +32,14 @@ class StreamConstants:
         8.0, 0.3, "PyTorch, DepthwiseConv2d.cu: two comparisons, two sums, two loads, two conversions"
     )
     """Instructions for each value of a window that a depthwise convolution reads, beside the arithmetic."""
+    input_tap_instructions: float = constant(
+        16.0, 0.3, "ibid.: four comparisons, and what the stride leaves over, in each direction"
+    )
+    """The same of its gradient of the input."""
+    weight_tap_instructions: float = constant(
+        40.0, 0.3, "ibid.: the place of each value follows from a division by the width, 20 instructions"
+    )
+    """The same of its gradient of the filters."""
     norm_instructions: float = constant(40.0, 0.7, "guess: Welford's update has a division an element")
     """Instructions an element of PyTorch's layer_norm beside the arithmetic."""
     step_cycles: float = constant(1000.0, 0.5, "a trip to memory of some 600 cycles, and as much in the pipelines")

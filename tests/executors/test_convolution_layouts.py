@@ -9,7 +9,7 @@ from neusight.devices import load_device
 from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.gpu.expected.layouts import turning_s
-from neusight.executors.gpu.expected.matrix import Product, matrix_times, product_tiling
+from neusight.executors.gpu.expected.matrix import matrix_times, picked_product, product_tiling
 from neusight.executors.gpu.expected.streams import lanes, stream_times
 from neusight.executors.gpu.expected.times import start_s
 from neusight.kernels import KernelBatch, work_of
@@ -49,10 +49,39 @@ def test_what_lies_the_same_in_both_layouts_is_not_turned(alike: dict[str, Any])
     assert turning_s(convolutions(**alike), load_device("l4"), Conditions.of(1), DEFAULT) == 0.0
 
 
+def pointwise(**changes: Any) -> KernelBatch:
+    return convolutions(**{"kernel_height": [1], "kernel_width": [1], "padding": [0]} | changes)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_filters_of_one_pixel_multiply_images_in_nchw_as_they_lie(gpu: str) -> None:
+    device, conditions, batch = load_device(gpu), Conditions.of(1), pointwise()
+    p = picked_product(batch, device, DEFAULT)
+    assert (p.m, p.n, p.k, p.batch) == (64, 28 * 28, 64, 32)
+    times = matrix_times(batch, device, conditions, DEFAULT, product_tiling(p, device, DEFAULT))
+    assert times.added_s == pytest.approx(start_s(device, conditions, DEFAULT))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"height": [7], "width": [7]}, {"stride": [2]}, {"op": ["input_grad"]}, {"op": ["weight_grad"]}, {"groups": [2]}],
+    ids=["odd pixels", "stride", "gradient of images", "gradient of filters", "groups"],
+)
+def test_what_no_product_in_nchw_computes_is_turned(other: dict[str, Any]) -> None:
+    assert not picked_product(pointwise(**other), load_device("l4"), DEFAULT).as_it_lies
+    assert turning_s(pointwise(**other), load_device("l4"), Conditions.of(1), DEFAULT) > 0
+
+
+def test_images_are_turned_where_that_is_faster() -> None:
+    """Few pixels an image fill no tile: a product over those of all images is worth turning them."""
+    batch = pointwise(batch=[4096], height=[2], width=[2], in_channels=[2048], out_channels=[2048])
+    assert not picked_product(batch, load_device("l4"), DEFAULT).as_it_lies
+
+
 @pytest.mark.parametrize("gpu", GPUS)
 def test_windows_that_overlap_are_one_image_in_dram(gpu: str) -> None:
     device, batch = load_device(gpu), convolutions(batch=[256])
-    tiling = product_tiling(Product.of(batch, device), device, DEFAULT)
+    tiling = product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT)
     times = matrix_times(batch, device, Conditions.of(1), DEFAULT, tiling)
     image_s = work_of(batch).bytes / sustained_dram_bytes_per_s(device, DEFAULT)
     # Nine windows hold a pixel; re-reads of blocks come on top of the image itself, far below that.
@@ -83,6 +112,19 @@ def test_other_families_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("cols", [49, 196, 784])
+def test_rows_of_a_reduction_share_blocks_and_wait_for_memory(gpu: str, cols: int) -> None:
+    device, rows = load_device(gpu), 2**28 // cols
+    size = {"read_bytes": [2 * rows * cols], "write_bytes": [2 * rows], "flops": [rows * cols]}
+    columns = {"op": ["mean"], "rows": [rows], "cols": [cols], "dtype": ["float16"]}
+    times = stream_times(
+        KernelBatch.from_columns("row_reduction", **columns, **size), device, Conditions.of(1), DEFAULT
+    )
+    # Seven by seven pixels are two values a thread of a warp: those wait for each other, at most four times as long.
+    assert times.unlimited_s < 4 * 2 * rows * cols / sustained_dram_bytes_per_s(device, DEFAULT)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
 def test_short_rows_of_a_reduction_share_a_block(gpu: str) -> None:
     rows, cols = 2**26 // np.array([2, 64]), np.array([2, 64])
     size = {"read_bytes": [2**28] * 2, "write_bytes": 4 * rows, "flops": [2**26] * 2}
@@ -92,16 +134,19 @@ def test_short_rows_of_a_reduction_share_a_block(gpu: str) -> None:
     assert short < 8 * long
 
 
+@pytest.mark.parametrize(("op", "name"), [("forward", ""), ("input_grad", "input_"), ("weight_grad", "weight_")])
 @pytest.mark.parametrize("gpu", GPUS)
-def test_a_value_of_a_window_costs_instructions_and_half_of_them_where_channels_lie_side_by_side(gpu: str) -> None:
-    device = load_device(gpu)
-    edges = {"kernel_height": [3, 7], "kernel_width": [3, 7], "padding": [1, 3], "groups": [64, 64]}
+def test_a_value_of_a_window_costs_instructions_and_half_of_them_where_channels_lie_side_by_side(
+    gpu: str, op: str, name: str
+) -> None:
+    device, stream = load_device(gpu), DEFAULT.stream
+    edges = {"kernel_height": [3, 7], "kernel_width": [3, 7], "padding": [1, 3], "groups": [64, 64], "op": [op, op]}
     twice = {name: value * 2 for name, value in _one().items()} | edges
     for layout, share in (("nchw", 1.0), ("nhwc", 0.5)):
         batch = as_streams(convolutions(**twice, image_layout=[layout] * 2))
         small, large = stream_times(batch, device, Conditions.of(2), DEFAULT).compute_s
         taps = (49 - 9) * 32 * 64 * 28 * 28
-        each = 2 * DEFAULT.stream.flop_instructions + share * DEFAULT.stream.tap_instructions
+        each = 2 * stream.flop_instructions + share * getattr(stream, f"{name}tap_instructions")
         clocked = lanes(device) * device.sm_count * device.boost_clock_hz
         assert large - small == pytest.approx(taps * each / clocked)
 
@@ -121,4 +166,4 @@ def test_only_gradients_of_filters_are_cut_into_more_than_sixteen_parts() -> Non
     # One tile of 64 x 64 filters, over half a million pixels: no SM but one would work.
     for op, least, most in (("weight_grad", 32, 128), ("forward", 1, 16)):
         batch = convolutions(op=[op], batch=[640], kernel_height=[1], kernel_width=[1], padding=[0])
-        assert least <= product_tiling(Product.of(batch, device), device, DEFAULT).parts <= most
+        assert least <= product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT).parts <= most

@@ -11,8 +11,10 @@ import numpy as np
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import conv_output, work_of
 
-WINDOWS, PAIRED_WINDOWS = "depthwise", "depthwise_nhwc"
-"""Names of the streams: windows of one channel, or of two neighbours that lie side by side in NHWC."""
+WINDOWS = {"forward": "depthwise", "input_grad": "depthwise_input_grad", "weight_grad": "depthwise_weight_grad"}
+"""Names of the streams, by what they compute."""
+PAIRED = "_nhwc"
+"""What follows the name where windows are of two neighbouring channels, side by side in NHWC."""
 
 
 def is_depthwise(batch: KernelBatch) -> np.ndarray:
@@ -30,9 +32,10 @@ def as_streams(batch: KernelBatch) -> KernelBatch:
     images = batch["batch"].astype(float)
     inputs = images * batch["in_channels"] * batch["height"] * batch["width"]
     outputs = images * batch["out_channels"] * height * width
+    names = np.array([WINDOWS[op] for op in batch["op"]])
     return KernelBatch.from_columns(
         "elementwise",
-        op=np.where(batch["image_layout"] == "nhwc", PAIRED_WINDOWS, WINDOWS),
+        op=np.where(batch["image_layout"] == "nhwc", np.char.add(names, PAIRED), names),
         elements=np.where(batch["op"] == "input_grad", inputs, outputs).astype(np.int64),
         read_bytes=work.read_bytes.astype(np.int64),
         write_bytes=work.write_bytes.astype(np.int64),

@@ -13,6 +13,8 @@ from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 
 FLOAT_BYTES = 4.0
+LEAST_COPY = 4.0
+"""Bytes that a copy from memory to shared memory has at least (PTX ISA, ``cp.async``: 4, 8 or 16)."""
 PASSES = 2.0
 """Each value is read once and written once."""
 
@@ -34,19 +36,39 @@ def turning_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, ph
 
     Source: NVIDIA, cuDNN Developer Guide, "Tensor Transformations" (conversion between NCHW and NHWC); names of its
     kernels on Ampere, ``tf32f32_f32_nhwckrsc_nchw`` and ``f16f16_nhwckrsc_nhwc`` (input, filter, output). Validity:
-    convolutions that run on matrix units; a library that has a kernel for NCHW and finds it faster takes that.
+    convolutions that run on matrix units, but for those that a library finds faster as they lie, see
+    ``lies_as_product``.
     """
     if batch.family != "conv2d":
         return np.zeros(len(batch))
+    moved = turned_bytes(batch)
+    moved_s = moved.sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
+    return moved_s + (moved > 0).sum(axis=0) * start_s(device, conditions, physics)
+
+
+def turned_bytes(batch: KernelBatch) -> np.ndarray:
+    """Bytes that turning a convolution's input and its output moves, shape (2, n); 0 of what stays as it is."""
     height, width = conv_output(batch)
     images = batch["batch"].astype(float)
     source = images * batch["in_channels"] * _if_any(batch["in_channels"], batch["height"] * batch["width"])
     target = images * batch["out_channels"] * _if_any(batch["out_channels"], height * width)
     both, op = element_bytes(batch) < FLOAT_BYTES, batch["op"]
     turned = np.stack([source * (both | (op != "input_grad")), target * (both | (op != "forward"))])
-    moved_s = PASSES * element_bytes(batch) * turned.sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
-    turned_s = moved_s + (turned > 0).sum(axis=0) * start_s(device, conditions, physics)
-    return np.where(batch["image_layout"] == "nchw", turned_s, 0.0)
+    return np.asarray(PASSES * element_bytes(batch) * turned * (batch["image_layout"] == "nchw"))
+
+
+def lies_as_product(batch: KernelBatch) -> np.ndarray:
+    """Whether images in NCHW are operands as they lie, shape (n,): filters of one pixel multiply channels by pixels,
+    where neighbours along the pixels can be copied together.
+
+    Source: cuDNN API, ``cudnnConvolutionFwdAlgo_t`` has explicit and implicit products of NCHW; of its algorithms for
+    gradients none is a plain product.
+    """
+    pixels = batch["height"] * batch["width"]
+    one = (batch["kernel_height"] == 1) & (batch["kernel_width"] == 1) & (batch["stride"] == 1) & (batch["groups"] == 1)
+    copied = (pixels * element_bytes(batch)) % LEAST_COPY == 0
+    alike = one & (batch["padding"] == 0) & (pixels > 1) & copied & (batch["op"] == "forward")
+    return np.asarray(alike & (batch["image_layout"] == "nchw"))
 
 
 def _if_any(channels: np.ndarray, pixels: np.ndarray) -> np.ndarray:

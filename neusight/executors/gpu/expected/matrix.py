@@ -11,20 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.expected.layouts import turning_s
+from neusight.executors.gpu.expected.layouts import lies_as_product, turned_bytes, turning_s
+from neusight.executors.gpu.expected.products import Product, by_image, compulsory, product_of
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import (
-    ACCUMULATOR_BYTES,
-    by_distinct,
-    conv_gemm,
-    element_bytes,
-    result_bytes,
-    weight_bytes,
-    work_of,
-)
+from neusight.kernels.work import work_of
 from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
@@ -38,8 +31,6 @@ TILES: tuple[tuple[int, int], ...] = (
 """(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for."""
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Parts into which the inner extent may be cut."""
-MOST_SPLITS, MOST_PIXEL_SPLITS = 16.0, 128.0
-"""Those of a plain product, and of a gradient of filters, whose inner extent is all pixels, at most."""
 ALIGNED = 8
 """Elements of 16 bits that make up a load of 16 bytes."""
 CUT_BYTES = 2.0
@@ -59,35 +50,6 @@ BLOCKS_OF_SM = 2.0
 _M, _N = (np.array(v, dtype=float) for v in zip(*TILES, strict=True))
 IDLE_ROUNDS = 1.5
 """Blocks an SM from which no cut along the depth pays."""
-
-
-@dataclass(frozen=True)
-class Product:
-    """Products as an SM sees them: extents [elements], bytes of an element of A, B and C; columns of shape (n,)."""
-
-    m: np.ndarray
-    n: np.ndarray
-    k: np.ndarray
-    batch: np.ndarray
-    a_bytes: np.ndarray
-    b_bytes: np.ndarray
-    c_bytes: np.ndarray
-    flops_per_s: np.ndarray
-    most_parts: np.ndarray | float = MOST_SPLITS
-    """Into which a library cuts the inner extent [-]."""
-
-    @classmethod
-    def of(cls, batch: KernelBatch, device: DeviceSpec) -> Product:
-        """Those of a batch of the family ``gemm``, or the implicit ones of ``conv2d``."""
-        rates, size = by_distinct(batch["dtype"], device.gemm_flops_per_s), element_bytes(batch)
-        if batch.family == "conv2d":
-            groups, m, n, k = conv_gemm(batch)
-            parts = np.where(batch["op"] == "weight_grad", MOST_PIXEL_SPLITS, MOST_SPLITS)
-            return cls(m, n, k, groups, size, size, result_bytes(batch), rates, parts)
-        m, n, k, products = (batch[name].astype(float) for name in ("m", "n", "k", "batch"))
-        # What is accumulated to is read and written.
-        result = np.where(batch["accumulates"], 2.0 * ACCUMULATOR_BYTES, result_bytes(batch))
-        return cls(m, n, k, products, size, weight_bytes(batch), result, rates)
 
 
 @dataclass(frozen=True)
@@ -146,8 +108,27 @@ def clock_gain(device: DeviceSpec, physics: Physics) -> float:
     return physics.matrix.boost_gain if consumer else 1.0
 
 
-def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(tile_m, tile_n, parts) of least time, each of shape (n,): arithmetic, L2 and latency of every candidate.
+def picked_product(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
+    """The products that a library runs: of convolutions in NCHW that are one an image as they lie, those, where images
+    that are turned first would take longer.
+    """
+    p = product_of(batch, device)
+    if batch.family != "conv2d":
+        return p
+    rows = np.flatnonzero(lies_as_product(batch))
+    if not len(rows):
+        return p
+    lying, turned = by_image(batch.take(rows), device), p.take(rows)
+    moved_s = turned_bytes(batch.take(rows)).sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
+    as_it_lies_s, turned_s = (pick_tiles(each, device, physics)[3] for each in (lying, turned))
+    better = as_it_lies_s < turned_s + moved_s
+    return p.replaced(rows[better], lying.take(better))
+
+
+def pick_tiles(
+    p: Product, device: DeviceSpec, physics: Physics
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(tile_m, tile_n, parts, seconds) of least time, each of shape (n,): arithmetic, L2, latency of every candidate.
 
     Libraries cut 16-bit products alone, one at a time (kernels for 8-bit operands come without split-K), and a cut
     pays only where the tiles leave SMs idle.
@@ -172,7 +153,7 @@ def pick_tiles(p: Product, device: DeviceSpec, physics: Physics) -> tuple[np.nda
             better = time_s < least[rows]
             won = rows[better]
             least[won], best[won], parts[won] = time_s[better], number, cut
-    return _M[best], _N[best], parts
+    return _M[best], _N[best], parts, least
 
 
 @dataclass(frozen=True)
@@ -209,7 +190,7 @@ class _TileCost:
 
 def product_tiling(p: Product, device: DeviceSpec, physics: Physics) -> Tiling:
     """The tiles that ``pick_tiles`` finds, as blocks."""
-    tile_m, tile_n, parts = pick_tiles(p, device, physics)
+    tile_m, tile_n, parts, _ = pick_tiles(p, device, physics)
     return Tiling(
         tile_m=tile_m,
         tile_n=tile_n,
@@ -246,7 +227,7 @@ def matrix_times(
     Source: CUTLASS, Efficient GEMM in CUDA (tiles, split-K); Little's law; constants fitted. Validity: 16-bit and
     8-bit products on NVIDIA GPUs from Volta on; others by the same law.
     """
-    p, t, matrix, law = Product.of(batch, device), tiling, physics.matrix, MatrixUnit(device, physics)
+    p, t, matrix, law = picked_product(batch, device, physics), tiling, physics.matrix, MatrixUnit(device, physics)
     tiles, depth = t.tile_count, t.depth
     share = tiles / device.sm_count
     busiest = np.maximum(share + matrix.tail_share * (np.ceil(share) - share), np.minimum(np.ceil(share), 1.0))
@@ -267,7 +248,7 @@ def matrix_times(
         added_s=start_s(device, conditions, physics)
         + np.where(t.parts > 1.0, matrix.split_s, 0.0)
         + _quantisation_s(batch, device, conditions, physics)
-        + turning_s(batch, device, conditions, physics),
+        + np.where(p.as_it_lies, 0.0, turning_s(batch, device, conditions, physics)),
         switching_j=2.0
         * p.batch
         * p.m
@@ -303,11 +284,6 @@ def _quantisation_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     vllm, trtllm = (conditions.engine == name for name in ("vllm", "trtllm"))
     own_s = own_s * np.select([vllm, trtllm], [matrix.quantise_vllm, matrix.quantise_trtllm], 1.0)
     return np.where(batch["quantised"], own_s, 0.0)
-
-
-def compulsory(p: Product) -> np.ndarray:
-    """Bytes of operands and result, each once [B]."""
-    return p.batch * (p.m * p.k * p.a_bytes + p.k * p.n * p.b_bytes + p.m * p.n * p.c_bytes)
 
 
 def product_energy_j(p: Product, dtype: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:

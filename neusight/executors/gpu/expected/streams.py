@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.expected.depthwise import PAIRED_WINDOWS, WINDOWS
+from neusight.executors.gpu.expected.depthwise import PAIRED, WINDOWS
 from neusight.executors.gpu.expected.matrix import dram_pj_per_byte
 from neusight.executors.gpu.expected.times import Times
 from neusight.executors.gpu.tiling.decompose import row_parts
@@ -43,8 +43,12 @@ thread has under way, of one tensor or more, and how often it walks along the ch
 them (the names of its kernels, ``bn_fw_tr_1C11_kernel_NCHW`` with 512; loads: assumption)."""
 FLOAT_BYTES = 4.0
 REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "max", "argmax", "var", "norm", "nansum", "count_nonzero")
-"""Operators of PyTorch's general reduction, whose blocks take several rows where these are shorter than a warp
-(``Reduce.cuh``, ``setReduceConfig``)."""
+"""Operators of PyTorch's general reduction, whose blocks take several rows."""
+REDUCING_THREADS, REDUCING_ROWS = 512.0, 16.0
+"""Of such a block its threads, and the rows that it takes at most, with a warp for each at least where they are as long
+(``Reduce.cuh``, ``MAX_NUM_THREADS`` and ``setReduceConfig``)."""
+WHOLE_BLOCK = 256.0
+"""Values of a thread from which all of a block takes one row (ditto)."""
 CHANNELS = ("batch_norm", "batch_norm_backward")
 WARP = 32.0
 SCHEDULED = 128.0
@@ -57,8 +61,8 @@ class Stream:
 
     ``again_bytes`` are read a second time and more by row-wise kernels, ``flops`` the arithmetic; ``rows`` is 0 where
     there are none to keep apart, ``threads`` those that share a row, ``vector`` the elements of their step.
-    ``walks`` is how often they walk along it. ``by_hand`` marks kernels of serving engines that were written with one
-    element a thread at a time.
+    ``walks`` is how often they walk along it, ``several`` whether a block takes more than one. ``by_hand`` marks
+    kernels of serving engines that were written with one element a thread at a time.
     """
 
     elements: np.ndarray
@@ -71,6 +75,7 @@ class Stream:
     threads: np.ndarray
     vector: np.ndarray
     walks: np.ndarray
+    several: np.ndarray
     by_hand: np.ndarray
 
     @classmethod
@@ -91,9 +96,10 @@ class Stream:
             # In NHWC neighbours belong to all channels, which all blocks share.
             rows=np.where(channels & (batch["image_layout"] == "nhwc"), none, rows) if by_row else none,
             cols=cols,
-            threads=_threads(batch["op"], cols, by_hand),
+            threads=_threads(batch["op"], rows, cols, by_hand),
             vector=_vector(batch["op"], by_hand),
             walks=np.where(channels, CHANNEL_WALKS, 1.0),
+            several=np.isin(batch["op"], REDUCED) & by_row,
             by_hand=by_hand,
         )
 
@@ -188,13 +194,24 @@ def _times_again(op: np.ndarray, cols: np.ndarray) -> np.ndarray:
     return np.asarray(times * (1.0 - in_registers))
 
 
-def _threads(op: np.ndarray, cols: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
+def _threads(op: np.ndarray, rows: np.ndarray, cols: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
     """Threads that share a row."""
     wide = np.clip(cols / VECTOR, 32.0, BLOCK_THREADS)
-    narrow = np.where(np.isin(op, REDUCED), 2.0 ** np.floor(np.log2(np.clip(cols, 1.0, WARP))), WARP)
-    torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_COLUMNS, narrow, wide))
-    torch = np.where(np.isin(op, CHANNELS), CHANNEL_THREADS, torch)
+    torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_COLUMNS, WARP, wide))
+    torch = np.select([np.isin(op, REDUCED), np.isin(op, CHANNELS)], [_reducing(rows, cols), CHANNEL_THREADS], torch)
     return np.where(by_hand, np.clip(cols, 32.0, BLOCK_THREADS), torch)
+
+
+def _reducing(rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    """Threads of a general reduction that share a row: as many as it has values, and as are left by other rows."""
+    left = REDUCING_THREADS / np.clip(_power_of_two(rows), 1.0, REDUCING_ROWS)
+    shared = np.clip(_power_of_two(cols), 1.0, left)
+    return np.where(cols / shared >= WHOLE_BLOCK, REDUCING_THREADS, shared)
+
+
+def _power_of_two(values: np.ndarray) -> np.ndarray:
+    """The largest that is no more."""
+    return np.asarray(2.0 ** np.floor(np.log2(np.maximum(values, 1.0))))
 
 
 def _vector(op: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
@@ -205,8 +222,8 @@ def _vector(op: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
 
 
 def _blocks_of_sm(s: Stream, device: DeviceSpec) -> np.ndarray:
-    """Rows that an SM has under way: one a block, unless they are shorter than a warp and share one."""
-    most = np.where(s.threads < WARP, device.max_threads_per_sm, device.max_blocks_per_sm)
+    """Rows that an SM has under way: one a block, unless blocks take several."""
+    most = np.where(s.several, device.max_threads_per_sm, device.max_blocks_per_sm)
     return np.clip(np.floor(device.max_threads_per_sm / s.threads), 1.0, most)
 
 
@@ -217,7 +234,10 @@ def _rows_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics)
     steps = np.ceil(s.cols / parts / (s.threads * s.vector))
     blocks = _blocks_of_sm(s, device)
     walked = s.walks * steps * _step_cycles(blocks * s.threads, physics)
-    row_s = (stream.row_cycles + walked) / device.boost_clock_hz
+    # A warp that has a row for itself needs no barrier of its block: what it has found is written in one more step.
+    alone = s.several & (s.threads <= WARP)
+    ends = np.where(alone, _step_cycles(blocks * s.threads, physics), stream.row_cycles)
+    row_s = (ends + walked) / device.boost_clock_hz
     waves = np.maximum(s.rows * parts / (device.sm_count * blocks), 1.0)
     return np.where(s.rows > 0, waves * row_s, 0.0)
 
@@ -266,5 +286,8 @@ def _tap_instructions(op: np.ndarray, physics: Physics) -> np.ndarray:
     """Instructions for a value of a window beside its multiplication and addition: its place, whether it lies in the
     image, its load and that of its weight. In NHWC a thread takes two channels in one load.
     """
-    taps = physics.stream.tap_instructions
-    return np.select([op == WINDOWS, op == PAIRED_WINDOWS], [taps, 0.5 * taps], 0.0)
+    stream = physics.stream
+    each = (stream.tap_instructions, stream.input_tap_instructions, stream.weight_tap_instructions)
+    taps = dict(zip(WINDOWS.values(), each, strict=True))
+    paired = {name + PAIRED: 0.5 * count for name, count in taps.items()}
+    return by_distinct(op, lambda name: (taps | paired).get(name, 0.0))
