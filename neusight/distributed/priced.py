@@ -9,12 +9,12 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.factors import Factors
+from neusight.distributed.shared_power import share_power
 from neusight.executors.costs import Costs
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.distinct import concatenated
 from neusight.kernels.families import KernelBatch
 from neusight.laws.power import sustained_clock
-from neusight.schedule.timeline import share_power
 from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.units import Part, Pass, Unit, Units
 

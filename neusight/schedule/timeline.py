@@ -11,7 +11,6 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.costs import LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, total_of
-from neusight.laws.power import PowerDemand, sustained_clock
 from neusight.plans.program import Program
 from neusight.requests import Engine
 
@@ -51,7 +50,8 @@ class Timeline:
 
 
 def one_stream(program: Program, costs: Sequence[Costs], device: DeviceSpec, engine: Engine) -> Timeline:
-    """The program's kernels one after the other.
+    """The program's kernels one after the other, each at the clock that its own power allows: what waits for memory
+    draws nearly as much as what computes, so that kernels lend each other next to none of the device's limit.
 
     Args:
         program: what runs.
@@ -60,9 +60,8 @@ def one_stream(program: Program, costs: Sequence[Costs], device: DeviceSpec, eng
         engine: gives the host.
     """
     counts = [program.counts[at] for _, at in program.batches]
-    shared = share_power(costs, counts)
-    errors = tuple(_errors(c, device.launch_overhead_s) for c in shared)
-    stream = tuple(in_stream(c, device.launch_overhead_s) for c in shared)
+    errors = tuple(_errors(c, device.launch_overhead_s) for c in costs)
+    stream = tuple(in_stream(c, device.launch_overhead_s) for c in costs)
     totals = _totals(stream, errors, counts)
     host = _host_wait(totals, program.host_operators, engine)
     memory = _memory_wait(totals, host, program.traffic_bytes, device)
@@ -107,39 +106,6 @@ def _errors(single: Costs, interval_s: float) -> Errors:
         "launch": launch * latency_s * LAUNCH_SPREAD,
         "composition": latency_s * COMPOSITION_SPREAD,
     }
-
-
-def share_power(answers: Sequence[Costs], counts: Sequence[np.ndarray]) -> list[Costs]:
-    """Costs of kernels that run in one stream under one power limit, from those of kernels that run alone.
-
-    Alone, a power-hungry kernel settles at a low clock. In a step, cool kernels (copies, normalisations) leave part of
-    the budget to it, and the clock settles where the average of all meets the limit:
-
-        execution = alone * time(shared clock) / time(own clock)
-
-    Args:
-        answers: one entry a family; unchanged when any of them knows no power.
-        counts: how often each kernel runs, as the answers.
-    """
-    demands = [answer.demand for answer in answers if answer.demand is not None]
-    if not demands or len(demands) < len(answers):
-        return list(answers)
-    shared = sustained_clock(PowerDemand.joined(demands), np.concatenate(list(counts)))
-    out = []
-    for answer, demand in zip(answers, demands, strict=True):
-        factor = demand.time_s(shared) / demand.time_s(sustained_clock(demand))
-        out.append(_stretched(answer, factor))
-    return out
-
-
-def _stretched(single: Costs, factor: np.ndarray) -> Costs:
-    """Executions times ``factor``, never below the bound."""
-    latency_s, low_s, high_s = (
-        single.overhead_s + np.maximum((part - single.overhead_s) * factor, single.bound_s)
-        for part in (single.latency_s, single.low_s, single.high_s)
-    )
-    share = single.bound_s / (latency_s - single.overhead_s)
-    return replace(single, latency_s=latency_s, low_s=low_s, high_s=high_s, utilisation=share)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A batch of kernels on a device with everything physics says about it: work, bound, tiles, traffic, expected time.
 
-The expected time is the prior of every tile model: resources work at typical sustained rates, overlap imperfectly,
-and share the power budget. It holds global constants (``Physics``) and nothing of any single device, so that it
+The expected time is the prior of every tile model: resources work at typical sustained rates, overlap imperfectly
+within the power budget. It holds global constants (``Physics``) and nothing of any single device, so that it
 transfers; the tile models learn what remains.
 """
 
@@ -138,7 +138,7 @@ class Situation:
         return slow_down(self.device, self.unlimited_s, energy_j, self.conditions.burst, self.physics)
 
     def power_demand(self) -> PowerDemand:
-        """Times and energies at full clock, for kernels that share a power budget."""
+        """Times and energies at full clock, under the device's power budget."""
         return PowerDemand(
             clocked_s=np.maximum(np.maximum(self.compute_s, self.l2_s), 1e-12),
             dram_s=self.dram_s,
