@@ -1,5 +1,6 @@
 """Convolutions in 16 bit: layouts, overlapping windows, depthwise filters; and reductions of short rows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -167,3 +168,25 @@ def test_only_gradients_of_filters_are_cut_into_more_than_sixteen_parts() -> Non
     for op, least, most in (("weight_grad", 32, 128), ("forward", 1, 16)):
         batch = convolutions(op=[op], batch=[640], kernel_height=[1], kernel_width=[1], padding=[0])
         assert least <= product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT).parts <= most
+
+
+@pytest.mark.parametrize(("dtype", "extents"), [("float16", (64, 68, 66, 67)), ("tf32", (64, 66, 67, 67))])
+@pytest.mark.parametrize("of", ["n", "k"])
+def test_each_halving_of_what_a_thread_copies_at_once_costs_the_same(
+    dtype: str, extents: tuple[int, ...], of: str
+) -> None:
+    columns = {"m": [512] * 4, "n": [512] * 4, "k": [512] * 4, "dtype": [dtype] * 4} | {of: [448 + n for n in extents]}
+    batch, device = KernelBatch.from_columns("gemm", **columns), load_device("a100-sxm-80gb")
+    free = replace(DEFAULT, matrix=replace(DEFAULT.matrix, misaligned_cost=0.0))
+    tiling = product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT)
+    dear, cheap = (matrix_times(batch, device, Conditions.of(4), p, tiling).compute_s for p in (DEFAULT, free))
+    halvings = np.array([0, 1, 2, 3] if dtype == "float16" else [0, 1, 2, 2])
+    assert dear / cheap == pytest.approx(1.0 + DEFAULT.matrix.misaligned_cost * halvings)
+
+
+def test_channels_that_are_turned_are_padded_on_the_way() -> None:
+    device, batch = load_device("l4"), convolutions(in_channels=[3], out_channels=[67])
+    free = replace(DEFAULT, matrix=replace(DEFAULT.matrix, misaligned_cost=0.0))
+    tiling = product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT)
+    dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (DEFAULT, free))
+    assert dear == cheap

@@ -31,8 +31,8 @@ TILES: tuple[tuple[int, int], ...] = (
 """(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for."""
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Parts into which the inner extent may be cut."""
-ALIGNED = 8
-"""Elements of 16 bits that make up a load of 16 bytes."""
+LOAD_BYTES = 16
+"""Of the widest load and copy of a thread."""
 CUT_BYTES = 2.0
 """Bytes of an operand's element from which products are cut along their depth."""
 LEAST_DEPTH = 64.0
@@ -233,7 +233,6 @@ def matrix_times(
     busiest = np.maximum(share + matrix.tail_share * (np.ceil(share) - share), np.minimum(np.ceil(share), 1.0))
     work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + matrix.prologue_depth)
     compute_s = busiest * 2.0 * work * device.sm_count / (p.flops_per_s * matrix.share * clock_gain(device, physics))
-    odd = (p.k % ALIGNED != 0) | (p.n % ALIGNED != 0)
     hot = hot_share(device, conditions, physics)
     dram, l2 = _traffic(p, t, device, physics)
     once = compulsory(p) if batch.family == "gemm" else work_of(batch).bytes
@@ -241,7 +240,7 @@ def matrix_times(
     cold = once * (1.0 - hot) + dram * once / compulsory(p)
     active = np.minimum(tiles, device.sm_count)
     return Times(
-        compute_s=compute_s * (1.0 + matrix.misaligned_cost * odd) * _conversion(batch, physics),
+        compute_s=compute_s * _misaligned(batch, p, physics) * _conversion(batch, physics),
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2 / (law.port * active),
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
@@ -259,6 +258,18 @@ def matrix_times(
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=matrix.overlap,
     )
+
+
+def _misaligned(batch: KernelBatch, p: Product, physics: Physics) -> np.ndarray:
+    """Factor [-] of operands whose rows do not all begin at a multiple of a load: with each halving of what a thread
+    copies at once there are twice as many copies. Channels of images that are turned first are padded on the way
+    (cuDNN 7.6.3, release notes).
+    """
+    whole = (LOAD_BYTES / p.a_bytes).astype(np.int64)
+    together = np.minimum(np.gcd(p.k.astype(np.int64), whole), np.gcd(p.n.astype(np.int64), whole))
+    halvings = np.log2(whole / together)
+    padded = (batch.family == "conv2d") & ~np.broadcast_to(p.as_it_lies, p.m.shape)
+    return np.asarray(1.0 + physics.matrix.misaligned_cost * np.where(padded, 0.0, halvings))
 
 
 def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:
