@@ -9,7 +9,6 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.factors import Factors
-from neusight.distributed.shared_power import share_power
 from neusight.executors.costs import Costs
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.distinct import concatenated
@@ -111,7 +110,7 @@ def price(
 ) -> list[PricedWork]:
     """Times of several ranks' work, each family of kernels asked once for all.
 
-    Kernels follow each other in a stream that the host keeps filled, and share the device's power budget rank by rank.
+    Kernels follow each other in a stream that the host keeps filled.
 
     Args:
         many: work of one rank each, such as those of several plans.
@@ -161,19 +160,13 @@ def _asked(batches: Sequence[KernelBatch], device: DeviceSpec, pricer: Pricer, v
 
 
 def _times(parts: Sequence[tuple[Part, float]], rows: Sequence[int], costs: dict[str, Costs]) -> list[PartTime]:
-    """Parts of one rank with their times under a shared power limit."""
+    """Parts of one rank with their times."""
     families: dict[str, list[int]] = {}
     for number, (part, _) in enumerate(parts):
         families.setdefault(part.batch.family, []).append(number)
-    kernels = {f: numbers for f, numbers in families.items() if f != COLLECTIVE}
-    own = [taken(costs[family], np.array([rows[n] for n in numbers])) for family, numbers in kernels.items()]
-    shared = share_power(own, [np.array([parts[n][1] for n in numbers]) for numbers in kernels.values()])
-    answers = dict(zip(kernels, shared, strict=True))
-    if COLLECTIVE in families:
-        answers[COLLECTIVE] = taken(costs[COLLECTIVE], np.array([rows[n] for n in families[COLLECTIVE]]))
     found: dict[int, PartTime] = {}
     for family, numbers in families.items():
-        answer = answers[family]
+        answer = taken(costs[family], np.array([rows[n] for n in numbers]))
         columns = (answer.latency_s, answer.spread, answer.own_spread, answer.limiter, energy_j(answer))
         for number, values in zip(numbers, zip(*(c.tolist() for c in columns), strict=True), strict=True):
             latency_s, spread, own_spread, limiter, joule = values

@@ -153,7 +153,7 @@ class _Shared:
 def _priced(
     units: Mapping[Local, Units], ranks: Sequence[Rank], pricer: Pricer, factors: Factors
 ) -> dict[Local, _Shared]:
-    """Times by share of a micro-batch. What belongs to whole steps has no part in a micro-batch's power."""
+    """Times by share of a micro-batch."""
     beside: dict[Local, list[Part]] = {local: [] for local in units}
     for rank in ranks:
         beside[rank.run.local] += rank.beside

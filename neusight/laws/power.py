@@ -154,35 +154,33 @@ class PowerDemand:
 _COLUMNS = ("clocked_s", "dram_s", "switching_j", "traffic_j")
 
 
-def sustained_clock(demand: PowerDemand, counts: np.ndarray | None = None) -> np.ndarray:
-    r"""Share of the boost clock [-] at which average power meets the budget, by bisection.
+def sustained_clock(demand: PowerDemand) -> np.ndarray:
+    r"""Share of the boost clock [-] at which each kernel's power meets the budget, shape (n,), by bisection.
 
-    .. math:: \sum_i n_i E_i(c) = P_{left} \sum_i n_i t_i(c)
+    .. math:: E(c) = P_{left} t(c)
+
+    Kernels lend nothing to each other: those that wait for memory draw nearly what arithmetic draws, far more than
+    their operations and bytes account for. Boards of one die with limits of 300 and 400 W differ in whole training
+    steps as they do in products.
 
     Args:
         demand: of the kernels.
-        counts: how often each kernel runs in the stream that shares the budget; the limiter averages over many
-            milliseconds, so that cool kernels lend their share to hot ones. Without counts each kernel is a stream
-            of its own.
-
-    Returns:
-        One clock a kernel, shape (n,), or with counts one for all, shape ().
 
     Source: the limiter's own rule, average power at most the limit. Validity: streams longer than the limiter's
     window of some ten milliseconds.
     """
-
-    def over(clock: np.ndarray) -> np.ndarray:
-        excess = demand.energy_j(clock) - demand.budget_w * demand.time_s(clock)
-        return excess if counts is None else (counts * excess).sum()
-
-    low = np.full(demand.dram_s.shape if counts is None else (), LEAST_CLOCK)
-    high = np.ones_like(low)
-    above = over(high) > 0
+    high = np.ones(demand.dram_s.shape)
+    low = np.full_like(high, LEAST_CLOCK)
+    above = _over(demand, high) > 0
     if not above.any():
         return high
     for _ in range(30):
         middle = (low + high) / 2
-        hot = over(middle) > 0
+        hot = _over(demand, middle) > 0
         low, high = np.where(hot, low, middle), np.where(hot, middle, high)
     return np.where(above, (low + high) / 2, 1.0)
+
+
+def _over(demand: PowerDemand, clock: np.ndarray) -> np.ndarray:
+    """Energy beyond the budget [J]."""
+    return demand.energy_j(clock) - demand.budget_w * demand.time_s(clock)

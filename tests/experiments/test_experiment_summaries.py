@@ -57,14 +57,15 @@ def test_kernel_errors_by_gpu() -> None:
     assert (l4["inside"], l4["width"]) == pytest.approx((50, 75))
     assert l4["quantiles"] == pytest.approx([-28, -20, -10, 0, 8])
     assert (mi100["group"], mi100["mape"]) == ("other_vendor", pytest.approx(200))
-    assert l4["executed_mape"] is None
+    assert l4["grown_mape"] is None
 
 
-def test_where_launches_grew_executions_are_compared_beside() -> None:
-    executions = kernel_rows().assign(execution=[0.9, 0.006, 1.2, 3.0], executed=[1.0, 0.005, np.nan, np.nan])
+def test_where_launches_grew_rows_are_compared_with_their_own_launch_beside() -> None:
+    executions = kernel_rows().assign(execution=[0.9, 0.006, 1.2, 3.0], executed=[0.8, 0.005, np.nan, np.nan])
     l4, t4, _ = kernel_cells(executions, GROUPS)
-    assert l4["executed_mape"] == pytest.approx((10 + 20) / 2)
-    assert t4["executed_mape"] is None
+    # Of 1 ms 0.2 were the launch, of 0.01 ms half.
+    assert l4["grown_mape"] == pytest.approx((10 + 10) / 2)
+    assert t4["grown_mape"] is None
 
 
 def test_every_gpu_counts_once_in_the_mean_and_other_vendors_apart() -> None:
