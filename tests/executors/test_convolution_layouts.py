@@ -162,6 +162,24 @@ def test_depthwise_filters_are_streams_in_any_dtype(dtype: str) -> None:
     assert law_names(convolutions(groups=[64], dtype=[dtype]), load_device("l4")) == "stream"
 
 
+@pytest.mark.parametrize(
+    ("changes", "law"),
+    [
+        ({}, "stream"),
+        ({"image_layout": ["nchw"]}, "matrix"),
+        ({"op": ["forward"]}, "matrix"),
+        ({"op": ["input_grad"]}, "matrix"),
+        ({"groups": [1]}, "matrix"),
+        ({"groups": [8]}, "matrix"),
+        ({"dtype": ["float32"]}, ""),
+    ],
+    ids=["NHWC", "NCHW", "forward", "gradient of images", "one group", "groups of eight channels", "float32"],
+)
+def test_gradients_of_grouped_filters_in_nhwc_run_without_matrix_units(changes: dict[str, Any], law: str) -> None:
+    grouped = {"op": ["weight_grad"], "image_layout": ["nhwc"], "groups": [2]}
+    assert law_names(convolutions(**grouped | changes), load_device("l4")) == law
+
+
 def test_only_gradients_of_filters_are_cut_into_more_than_sixteen_parts() -> None:
     device = load_device("a100-sxm-80gb")
     # One tile of 64 x 64 filters, over half a million pixels: no SM but one would work.

@@ -1,7 +1,8 @@
-"""Depthwise convolutions as streams: a filter of its own for each channel leaves no inner extent for a product.
+"""Convolutions as streams: a filter of its own for each channel leaves no inner extent for a product.
 
 PyTorch and cuDNN compute one output a thread on the ordinary pipelines, from a window of one channel, as pooling does
-(PyTorch, ``aten/src/ATen/native/cuda/DepthwiseConv2d.cu``). Images stay in the layout that they have.
+(PyTorch, ``aten/src/ATen/native/cuda/DepthwiseConv2d.cu``). Images stay in the layout that they have. Where cuDNN has
+no kernel on matrix units for filters of groups, theirs run so as well.
 """
 
 from __future__ import annotations
@@ -16,10 +17,25 @@ WINDOWS = {"forward": "depthwise", "input_grad": "depthwise_input_grad", "weight
 PAIRED = "_nhwc"
 """What follows the name where windows are of two neighbouring channels, side by side in NHWC."""
 
+HELD_WHOLE = (4, 8, 16)
+"""Channels of a group of which a matrix instruction, 16 elements deep, holds whole ones (PTX ISA, ``mma.m16n8k16``)."""
+
 
 def is_depthwise(batch: KernelBatch) -> np.ndarray:
     """Whether each of a batch of convolutions has groups of one input channel, shape (n,)."""
     return (batch["groups"] > 1) & (batch["groups"] == batch["in_channels"])
+
+
+def is_direct(batch: KernelBatch) -> np.ndarray:
+    """Whether kernels take each multiplication of a convolution by itself, shape (n,): depthwise ones, and in NHWC
+    gradients of grouped filters but those whose groups a matrix instruction holds whole.
+
+    Source: cuDNN's ``wgrad2d_grouped_direct_kernel<__half, float, float, ...>`` (pytorch/pytorch#34977). Validity: no
+    version of cuDNN that was measured in training (8.2 to 8.3) has another; later ones were not.
+    """
+    channels = batch["in_channels"] // np.maximum(batch["groups"], 1)
+    grouped = (batch["groups"] > 1) & (batch["image_layout"] == "nhwc") & (batch["op"] == "weight_grad")
+    return np.asarray(is_depthwise(batch) | (grouped & ~np.isin(channels, HELD_WHOLE)))
 
 
 def as_streams(batch: KernelBatch) -> KernelBatch:

@@ -9,7 +9,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.attention import attention_shape, attention_times
-from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise
+from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise, is_direct
 from neusight.executors.gpu.expected.matrix import matrix_times, picked_product, product_tiling
 from neusight.executors.gpu.expected.moe import grouped_times, moe_shape, moe_times
 from neusight.executors.gpu.expected.streams import stream_shape, stream_times
@@ -90,13 +90,15 @@ BY_FAMILY = {
 def law_names(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
     """Name of the law of each kernel, shape (n,); "" for products and convolutions on the ordinary pipelines.
 
-    Depthwise convolutions are streams in any dtype: they have no inner extent for a product.
+    Depthwise convolutions are streams in any dtype: they have no inner extent for a product; see ``is_direct``.
     """
     if batch.family in BY_FAMILY:
         return np.full(len(batch), BY_FAMILY[batch.family])
     units = set(device.matrix_flops_per_s) - {"float64", "float32"}
     law = np.where(np.isin(batch["dtype"], list(units)), "matrix", "")
-    return np.where(is_depthwise(batch), "stream", law) if batch.family == "conv2d" else law
+    if batch.family != "conv2d":
+        return law
+    return np.where(np.where(law == "matrix", is_direct(batch), is_depthwise(batch)), "stream", law)
 
 
 def answering_model(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
