@@ -11,6 +11,8 @@ from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
 from neusight.estimates.verdicts import warnings_of
 from neusight.executors.costs import Costs
+from neusight.executors.gpu.expected.depthwise import is_depthwise
+from neusight.executors.gpu.expected.laws import law_names
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
 from neusight.schedule.timeline import Errors, Timeline, Wait
@@ -19,6 +21,10 @@ _COLUMNS = (
     *("latency_s", "low_s", "high_s", "bound_s", "utilisation", "limiter"),
     *("tile", "tile_count", "waves", "outside", "source"),
 )
+
+
+MUCH = 0.1
+"""Of a step, from which a part is worth a warning."""
 
 
 def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) -> Estimate:
@@ -42,7 +48,22 @@ def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) 
         inputs=workload.inputs,
         usd_per_hour=device.price_usd_per_hour,
     )
-    return warnings_of(estimate, workload.warnings)
+    return warnings_of(estimate, (*workload.warnings, *_of_versions(timeline, device, estimate.latency_s)))
+
+
+def _of_versions(timeline: Timeline, device: DeviceSpec, latency_s: float) -> Iterator[str]:
+    """What takes much of a step in some versions of a library alone."""
+    program = timeline.program
+    grouped_s = 0.0
+    for (batch, at), costs in zip(program.batches, timeline.costs, strict=True):
+        if batch.family == "conv2d" and device.kind == "gpu":
+            grouped = (law_names(batch, device) == "stream") & ~is_depthwise(batch)
+            grouped_s += float((costs.latency_s * program.counts[at])[grouped].sum())
+    if grouped_s > MUCH * latency_s:
+        yield (
+            f"{grouped_s / latency_s:.0%} of the latency is of gradients of grouped filters in NHWC, as slow as with "
+            "cuDNN 8.2 and 8.3: later versions were not measured; compare --layout nchw"
+        )
 
 
 def lone_kernels(batch: KernelBatch, costs: Costs) -> list[KernelEstimate]:
