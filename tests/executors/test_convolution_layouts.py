@@ -10,7 +10,7 @@ from neusight.devices import load_device
 from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.gpu.expected.layouts import turning_s
-from neusight.executors.gpu.expected.matrix import matrix_times, picked_product, product_tiling
+from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
 from neusight.executors.gpu.expected.streams import lanes, stream_times
 from neusight.executors.gpu.expected.times import start_s
 from neusight.kernels import KernelBatch, work_of
@@ -57,9 +57,11 @@ def pointwise(**changes: Any) -> KernelBatch:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_filters_of_one_pixel_multiply_images_in_nchw_as_they_lie(gpu: str) -> None:
     device, conditions, batch = load_device(gpu), Conditions.of(1), pointwise()
-    p = picked_product(batch, device, DEFAULT)
-    assert (p.m, p.n, p.k, p.batch) == (64, 28 * 28, 64, 32)
-    times = matrix_times(batch, device, conditions, DEFAULT, product_tiling(p, device, DEFAULT))
+    tiling = product_tiling(batch, device, DEFAULT)
+    # 64 filters by 784 pixels, for each of 32 images.
+    assert tiling.as_it_lies and tiling.batch == 32 and tiling.depth == 64
+    assert tiling.down * tiling.tile_m >= 64 and tiling.across * tiling.tile_n >= 28 * 28
+    times = matrix_times(batch, device, conditions, DEFAULT, tiling)
     assert times.added_s == pytest.approx(start_s(device, conditions, DEFAULT))
 
 
@@ -69,20 +71,20 @@ def test_filters_of_one_pixel_multiply_images_in_nchw_as_they_lie(gpu: str) -> N
     ids=["odd pixels", "stride", "gradient of images", "gradient of filters", "groups"],
 )
 def test_what_no_product_in_nchw_computes_is_turned(other: dict[str, Any]) -> None:
-    assert not picked_product(pointwise(**other), load_device("l4"), DEFAULT).as_it_lies
+    assert not product_tiling(pointwise(**other), load_device("l4"), DEFAULT).as_it_lies
     assert turning_s(pointwise(**other), load_device("l4"), Conditions.of(1), DEFAULT) > 0
 
 
 def test_images_are_turned_where_that_is_faster() -> None:
     """Few pixels an image fill no tile: a product over those of all images is worth turning them."""
     batch = pointwise(batch=[4096], height=[2], width=[2], in_channels=[2048], out_channels=[2048])
-    assert not picked_product(batch, load_device("l4"), DEFAULT).as_it_lies
+    assert not product_tiling(batch, load_device("l4"), DEFAULT).as_it_lies
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_windows_that_overlap_are_one_image_in_dram(gpu: str) -> None:
     device, batch = load_device(gpu), convolutions(batch=[256])
-    tiling = product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT)
+    tiling = product_tiling(batch, device, DEFAULT)
     times = matrix_times(batch, device, Conditions.of(1), DEFAULT, tiling)
     image_s = work_of(batch).bytes / sustained_dram_bytes_per_s(device, DEFAULT)
     # Nine windows hold a pixel; re-reads of blocks come on top of the image itself, far below that.
@@ -185,7 +187,7 @@ def test_only_gradients_of_filters_are_cut_into_more_than_sixteen_parts() -> Non
     # One tile of 64 x 64 filters, over half a million pixels: no SM but one would work.
     for op, least, most in (("weight_grad", 32, 128), ("forward", 1, 16)):
         batch = convolutions(op=[op], batch=[640], kernel_height=[1], kernel_width=[1], padding=[0])
-        assert least <= product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT).parts <= most
+        assert least <= product_tiling(batch, device, DEFAULT).parts <= most
 
 
 @pytest.mark.parametrize(("dtype", "extents"), [("float16", (64, 68, 66, 67)), ("tf32", (64, 66, 67, 67))])
@@ -197,7 +199,7 @@ def test_each_halving_of_what_a_thread_copies_at_once_costs_the_same(
     columns |= {of: [448 + n for n in extents]}
     batch, device = KernelBatch.from_columns("gemm", **columns), load_device("a100-sxm-80gb")
     free = replace(DEFAULT, matrix=replace(DEFAULT.matrix, misaligned_cost=0.0))
-    tiling = product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT)
+    tiling = product_tiling(batch, device, DEFAULT)
     dear, cheap = (matrix_times(batch, device, Conditions.of(4), p, tiling).compute_s for p in (DEFAULT, free))
     halvings = np.array([0, 1, 2, 3] if dtype == "float16" else [0, 1, 2, 2])
     assert dear / cheap == pytest.approx(1.0 + DEFAULT.matrix.misaligned_cost * halvings)
@@ -208,7 +210,7 @@ def test_an_extent_along_which_nothing_lies_may_be_odd(of: str, layout: str) -> 
     columns = {"m": [512], "n": [512], "k": [512], "dtype": ["float16"], "layout": [layout]} | {of: [511]}
     batch, device = KernelBatch.from_columns("gemm", **columns), load_device("a100-sxm-80gb")
     free = replace(DEFAULT, matrix=replace(DEFAULT.matrix, misaligned_cost=0.0))
-    tiling = product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT)
+    tiling = product_tiling(batch, device, DEFAULT)
     dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (DEFAULT, free))
     assert dear == cheap
 
@@ -216,6 +218,6 @@ def test_an_extent_along_which_nothing_lies_may_be_odd(of: str, layout: str) -> 
 def test_channels_that_are_turned_are_padded_on_the_way() -> None:
     device, batch = load_device("l4"), convolutions(in_channels=[3], out_channels=[67])
     free = replace(DEFAULT, matrix=replace(DEFAULT.matrix, misaligned_cost=0.0))
-    tiling = product_tiling(picked_product(batch, device, DEFAULT), device, DEFAULT)
+    tiling = product_tiling(batch, device, DEFAULT)
     dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (DEFAULT, free))
     assert dear == cheap

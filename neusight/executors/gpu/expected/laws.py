@@ -10,7 +10,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.attention import attention_shape, attention_times
 from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise, is_direct
-from neusight.executors.gpu.expected.matrix import matrix_times, picked_product, product_tiling
+from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
 from neusight.executors.gpu.expected.moe import grouped_times, moe_shape, moe_times
 from neusight.executors.gpu.expected.streams import stream_shape, stream_times
 from neusight.executors.gpu.expected.times import Times
@@ -48,7 +48,7 @@ def _untiled(
 
 
 def _product_tiles(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
-    return product_tiling(picked_product(batch, device, physics), device, physics)
+    return product_tiling(batch, device, physics)
 
 
 def _expert_tiles(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:

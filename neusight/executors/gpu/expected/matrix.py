@@ -108,23 +108,6 @@ def clock_gain(device: DeviceSpec, physics: Physics) -> float:
     return physics.matrix.boost_gain if consumer else 1.0
 
 
-def picked_product(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
-    """The products that a library runs: of convolutions in NCHW that are one an image as they lie, those, where images
-    that are turned first would take longer.
-    """
-    p = product_of(batch, device)
-    if batch.family != "conv2d":
-        return p
-    rows = np.flatnonzero(lies_as_product(batch))
-    if not len(rows):
-        return p
-    lying, turned = by_image(batch.take(rows), device), p.take(rows)
-    moved_s = turned_bytes(batch.take(rows)).sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
-    as_it_lies_s, turned_s = (pick_tiles(each, device, physics)[3] for each in (lying, turned))
-    better = as_it_lies_s < turned_s + moved_s
-    return p.replaced(rows[better], lying.take(better))
-
-
 def pick_tiles(
     p: Product, device: DeviceSpec, physics: Physics
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -188,9 +171,22 @@ class _TileCost:
         return np.asarray(busiest * (work * self.each[rows] + panels) + waiting)
 
 
-def product_tiling(p: Product, device: DeviceSpec, physics: Physics) -> Tiling:
-    """The tiles that ``pick_tiles`` finds, as blocks."""
-    tile_m, tile_n, parts, _ = pick_tiles(p, device, physics)
+def product_tiling(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Tiling:
+    """The blocks that a library runs: of convolutions in NCHW that are one product an image as they lie, those of it,
+    where images that are turned first would take longer.
+    """
+    p, as_it_lies = product_of(batch, device), np.zeros(len(batch), dtype=bool)
+    tile_m, tile_n, parts, seconds = pick_tiles(p, device, physics)
+    rows = np.flatnonzero(lies_as_product(batch)) if batch.family == "conv2d" else np.zeros(0, dtype=int)
+    if len(rows):
+        lying, some = by_image(batch.take(rows), device), batch.take(rows)
+        moved_s = turned_bytes(some).sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
+        *picked, lying_s = pick_tiles(lying, device, physics)
+        better = lying_s < seconds[rows] + moved_s
+        for column, found in zip((tile_m, tile_n, parts), picked, strict=True):
+            column[rows[better]] = found[better]
+        as_it_lies[rows[better]] = True
+        p = p.replaced(rows[better], lying.take(better))
     return Tiling(
         tile_m=tile_m,
         tile_n=tile_n,
@@ -201,7 +197,14 @@ def product_tiling(p: Product, device: DeviceSpec, physics: Physics) -> Tiling:
         resident=np.ones(len(p.m)),
         sm_count=device.sm_count,
         parts=parts,
+        as_it_lies=as_it_lies,
     )
+
+
+def _product(batch: KernelBatch, device: DeviceSpec, tiling: Tiling) -> Product:
+    """That of a tiling."""
+    p, rows = product_of(batch, device), np.flatnonzero(np.broadcast_to(tiling.as_it_lies, len(batch)))
+    return p.replaced(rows, by_image(batch.take(rows), device)) if len(rows) else p
 
 
 def matrix_times(
@@ -227,7 +230,7 @@ def matrix_times(
     Source: CUTLASS, Efficient GEMM in CUDA (tiles, split-K); Little's law; constants fitted. Validity: 16-bit and
     8-bit products on NVIDIA GPUs from Volta on; others by the same law.
     """
-    p, t, matrix, law = picked_product(batch, device, physics), tiling, physics.matrix, MatrixUnit(device, physics)
+    p, t, matrix, law = _product(batch, device, tiling), tiling, physics.matrix, MatrixUnit(device, physics)
     tiles, depth = t.tile_count, t.depth
     share = tiles / device.sm_count
     busiest = np.maximum(share + matrix.tail_share * (np.ceil(share) - share), np.minimum(np.ceil(share), 1.0))
@@ -240,14 +243,14 @@ def matrix_times(
     cold = once * (1.0 - hot) + dram * once / compulsory(p)
     active = np.minimum(tiles, device.sm_count)
     return Times(
-        compute_s=compute_s * _misaligned(batch, p, physics) * _conversion(batch, physics),
+        compute_s=compute_s * _misaligned(batch, p, t, physics) * _conversion(batch, physics),
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2 / (law.port * active),
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
         added_s=start_s(device, conditions, physics)
         + np.where(t.parts > 1.0, matrix.split_s, 0.0)
         + _quantisation_s(batch, device, conditions, physics)
-        + np.where(p.as_it_lies, 0.0, turning_s(batch, device, conditions, physics)),
+        + np.where(t.as_it_lies, 0.0, turning_s(batch, device, conditions, physics)),
         switching_j=2.0
         * p.batch
         * p.m
@@ -260,7 +263,7 @@ def matrix_times(
     )
 
 
-def _misaligned(batch: KernelBatch, p: Product, physics: Physics) -> np.ndarray:
+def _misaligned(batch: KernelBatch, p: Product, t: Tiling, physics: Physics) -> np.ndarray:
     """Factor [-] of operands whose rows do not all begin at a multiple of a load: with each halving of what a thread
     copies at once there are twice as many copies. Channels of images that are turned first are padded on the way
     (cuDNN 7.6.3, release notes).
@@ -268,8 +271,8 @@ def _misaligned(batch: KernelBatch, p: Product, physics: Physics) -> np.ndarray:
     whole = (LOAD_BYTES / p.a_bytes).astype(np.int64)
     together = np.min([np.gcd(extent.astype(np.int64), whole) for extent in _row_lengths(batch, p)], axis=0)
     halvings = np.log2(whole / together)
-    padded = (batch.family == "conv2d") & ~np.broadcast_to(p.as_it_lies, p.m.shape)
-    return np.asarray(1.0 + physics.matrix.misaligned_cost * np.where(padded, 0.0, halvings))
+    counts = np.ones(len(batch), dtype=bool) if batch.family == "gemm" else t.as_it_lies
+    return np.asarray(1.0 + physics.matrix.misaligned_cost * np.where(counts, halvings, 0.0))
 
 
 def _row_lengths(batch: KernelBatch, p: Product) -> tuple[np.ndarray, ...]:

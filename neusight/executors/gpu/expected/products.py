@@ -26,8 +26,7 @@ pixels, at most."""
 @dataclass(frozen=True)
 class Product:
     """Products as an SM sees them; columns of shape (n,): extents [elements], bytes of an element of A, B and C, peak
-    rate [FLOP/s], into how many parts a library cuts the inner extent at most, and whether images are one product each,
-    in the order in which they lie in memory.
+    rate [FLOP/s], and into how many parts a library cuts the inner extent at most.
     """
 
     m: np.ndarray
@@ -39,7 +38,6 @@ class Product:
     c_bytes: np.ndarray
     flops_per_s: np.ndarray
     most_parts: np.ndarray | float = MOST_SPLITS
-    as_it_lies: np.ndarray | bool = False
 
     def take(self, rows: np.ndarray) -> Product:
         """Some of them."""
@@ -75,7 +73,7 @@ def by_image(batch: KernelBatch, device: DeviceSpec) -> Product:
     """
     height, width = conv_output(batch)
     inputs, outputs, images = (batch[name].astype(float) for name in ("in_channels", "out_channels", "batch"))
-    return replace(product_of(batch, device), m=outputs, n=height * width, k=inputs, batch=images, as_it_lies=True)
+    return replace(product_of(batch, device), m=outputs, n=height * width, k=inputs, batch=images)
 
 
 def compulsory(p: Product) -> np.ndarray:
