@@ -13,7 +13,6 @@ from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import MemoryEstimate, Provenance
 from neusight.executors.costs import Costs
 from neusight.kernels.families import Kernel, KernelBatch, group_by_family
-from neusight.plans.allocator import reserve_bytes
 from neusight.plans.cut import pipeline_stages
 from neusight.plans.plan import Plan
 from neusight.plans.program import Program, replica
@@ -56,7 +55,7 @@ def estimate_shared(
     estimate = estimate_of(staged(timelines, plan.micro_batches), device, provenance)
     fullest = max((_in_flight(one, plan) for one in programs), key=lambda memory: memory.peak_bytes)
     if plan.world == 1:
-        fullest = replace(fullest, reserve=reserve_bytes(programs[0].workload, device.usable_bytes))
+        fullest = replace(fullest, reserve=programs[0].reserve_bytes(device.usable_bytes))
     return replace(
         estimate,
         batch=samples,

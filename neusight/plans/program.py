@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 import numpy as np
@@ -12,6 +12,7 @@ from neusight.kernels.describe import describe
 from neusight.kernels.families import Collective, KernelBatch, group_by_family
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.sparsity import with_zeros
+from neusight.plans.allocator import reserve_bytes
 from neusight.plans.plan import Plan
 from neusight.plans.shard_graph import scaled
 from neusight.workloads.workload import Launch, MemoryProfile, Workload
@@ -36,6 +37,15 @@ class Program:
     memory: MemoryProfile
     traffic_bytes: tuple[int, ...]
     host_operators: int
+    _reserves: dict[float, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def reserve_bytes(self, capacity_bytes: float) -> int:
+        """What a process takes beside the tensors of its workload [B], see ``plans.allocator``; replayed once for each
+        capacity [B].
+        """
+        if capacity_bytes not in self._reserves:
+            self._reserves[capacity_bytes] = reserve_bytes(self.workload, capacity_bytes)
+        return self._reserves[capacity_bytes]
 
     @property
     def counts(self) -> np.ndarray:

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from torch import nn
 
-from neusight.plans.allocator import LARGE_ROUND, MIDDLE_SEGMENT, ROUND, SMALL_SEGMENT, CachingAllocator, reserved_bytes
+from neusight.plans import single
+from neusight.plans.allocator import (
+    LARGE_ROUND,
+    MIDDLE_SEGMENT,
+    ROUND,
+    SMALL_SEGMENT,
+    CachingAllocator,
+    reserve_bytes,
+    reserved_bytes,
+)
+from neusight.plans.fits import CONTEXT_BYTES
 from neusight.requests import Request
 from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import trace
@@ -65,6 +75,17 @@ def test_a_step_reserves_no_less_than_it_allocates(mode: str) -> None:
     assert found.memory.peak <= reserved
     assert reserved_bytes(found, reserved) == reserved
     assert reserved_bytes(found, found.memory.peak / 2) is None
+
+
+def test_a_program_replays_its_step_once_for_each_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    workload = trace(module, {"input": TensorSpec((4096, 64))}, Request.of("mlp", mode="training"))
+    program, peak = single(workload), workload.memory.peak
+    capacities = (1.1 * peak + CONTEXT_BYTES, 4.0 * peak + CONTEXT_BYTES)
+    found = [program.reserve_bytes(capacity) for capacity in capacities]
+    assert found == [reserve_bytes(workload, capacity) for capacity in capacities]
+    monkeypatch.setattr("neusight.plans.program.reserve_bytes", lambda *_: pytest.fail("replayed again"))
+    assert [program.reserve_bytes(capacity) for capacity in capacities] == found
 
 
 def test_lives_are_those_of_all_copies() -> None:
