@@ -53,16 +53,17 @@ def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) 
 
 def _of_versions(timeline: Timeline, device: DeviceSpec, latency_s: float) -> Iterator[str]:
     """What takes much of a step in some versions of a library alone."""
-    program = timeline.program
-    grouped_s = 0.0
+    if device.kind != "gpu":
+        return
+    program, grouped_s = timeline.program, 0.0
     for (batch, at), costs in zip(program.batches, timeline.costs, strict=True):
-        if batch.family == "conv2d" and device.kind == "gpu":
+        if batch.family == "conv2d":
             grouped = (law_names(batch, device) == "stream") & ~is_depthwise(batch)
             grouped_s += float((costs.latency_s * program.counts[at])[grouped].sum())
     if grouped_s > MUCH * latency_s:
         yield (
             f"{grouped_s / latency_s:.0%} of the latency is of gradients of grouped filters in NHWC, as slow as with "
-            "cuDNN 8.2 and 8.3: later versions were not measured; compare --layout nchw"
+            "PyTorch 1.10 to 1.12: later versions were not measured; compare --layout nchw"
         )
 
 

@@ -50,8 +50,8 @@ class Timeline:
 
 
 def one_stream(program: Program, costs: Sequence[Costs], device: DeviceSpec, engine: Engine) -> Timeline:
-    """The program's kernels one after the other, each at the clock that its own power allows: what waits for memory
-    draws nearly as much as what computes, so that kernels lend each other next to none of the device's limit.
+    """The program's kernels one after the other, each at the clock that its own power allows, see
+    ``neusight.laws.power.sustained_clock``.
 
     Args:
         program: what runs.

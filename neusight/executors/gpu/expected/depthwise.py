@@ -30,8 +30,8 @@ def is_direct(batch: KernelBatch) -> np.ndarray:
     """Whether kernels take each multiplication of a convolution by itself, shape (n,): depthwise ones, and in NHWC
     gradients of grouped filters but those whose groups a matrix instruction holds whole.
 
-    Source: cuDNN's ``wgrad2d_grouped_direct_kernel<__half, float, float, ...>`` (pytorch/pytorch#34977). Validity: no
-    version of cuDNN that was measured in training (8.2 to 8.3) has another; later ones were not.
+    Source: cuDNN's ``wgrad2d_grouped_direct_kernel<__half, float, float, ...>`` (pytorch/pytorch#34977). Validity:
+    steps of image models in training with PyTorch 1.10 to 1.12; later versions were not measured.
     """
     channels = batch["in_channels"] // np.maximum(batch["groups"], 1)
     grouped = (batch["groups"] > 1) & (batch["image_layout"] == "nhwc") & (batch["op"] == "weight_grad")

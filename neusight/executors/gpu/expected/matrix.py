@@ -17,7 +17,7 @@ from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import by_distinct, work_of
+from neusight.kernels.work import work_of
 from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
@@ -279,16 +279,8 @@ def _row_lengths(batch: KernelBatch, p: Product) -> tuple[np.ndarray, ...]:
     """Extents along which A, B and C lie in memory, by the layout of B and A."""
     if batch.family == "conv2d":
         return p.k, p.n
-    deep_a, deep_b = (by_distinct(batch["layout"], of).astype(bool) for of in (_deep_a, _deep_b))
+    deep_a, deep_b = np.isin(batch["layout"], ("tn", "nn")), np.isin(batch["layout"], ("tn", "tt"))
     return np.where(deep_a, p.k, p.m), np.where(deep_b, p.k, p.n), p.n
-
-
-def _deep_a(layout: str) -> float:
-    return float(layout[1] == "n")
-
-
-def _deep_b(layout: str) -> float:
-    return float(layout[0] == "t")
 
 
 def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:

@@ -15,7 +15,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.depthwise import PAIRED, WINDOWS
 from neusight.executors.gpu.expected.matrix import dram_pj_per_byte
 from neusight.executors.gpu.expected.times import Times
-from neusight.executors.gpu.tiling.decompose import row_parts
+from neusight.executors.gpu.tiling.decompose import MOST_VALUES, REDUCING_THREADS, row_parts
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct, element_bytes, work_of
@@ -44,11 +44,9 @@ them (the names of its kernels, ``bn_fw_tr_1C11_kernel_NCHW`` with 512; loads: a
 FLOAT_BYTES = 4.0
 REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "max", "argmax", "var", "norm", "nansum", "count_nonzero")
 """Operators of PyTorch's general reduction, whose blocks take several rows."""
-REDUCING_THREADS, REDUCING_ROWS = 512.0, 16.0
-"""Of such a block its threads, and the rows that it takes at most, with a warp for each at least where they are as long
-(``Reduce.cuh``, ``MAX_NUM_THREADS`` and ``setReduceConfig``)."""
-WHOLE_BLOCK = 256.0
-"""Values of a thread from which all of a block takes one row (ditto)."""
+REDUCING_ROWS = 16.0
+"""Rows that such a block takes at most, with a warp for each at least where they are as long (``Reduce.cuh``,
+``setReduceConfig``)."""
 CHANNELS = ("batch_norm", "batch_norm_backward")
 WARP = 32.0
 SCHEDULED = 128.0
@@ -206,7 +204,7 @@ def _reducing(rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
     """Threads of a general reduction that share a row: as many as it has values, and as are left by other rows."""
     left = REDUCING_THREADS / np.clip(_power_of_two(rows), 1.0, REDUCING_ROWS)
     shared = np.clip(_power_of_two(cols), 1.0, left)
-    return np.where(cols / shared >= WHOLE_BLOCK, REDUCING_THREADS, shared)
+    return np.where(cols / shared >= MOST_VALUES, REDUCING_THREADS, shared)
 
 
 def _power_of_two(values: np.ndarray) -> np.ndarray:
