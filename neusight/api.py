@@ -25,7 +25,7 @@ from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
 from neusight.kernels.named import requested
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
-from neusight.plans import Program, single
+from neusight.plans import TracedStep, single
 from neusight.plans.plan import Plan
 from neusight.requests import Request
 from neusight.transforms.compiled import compiled
@@ -276,7 +276,7 @@ class Predictor:
     def _cost(self, batch: KernelBatch, device: DeviceSpec, setting: Setting) -> Costs:
         return self._executor(device, batch.family).cost(batch, device, setting.options)
 
-    def _step(self, model: Any, inputs: Any, asked: Request, setting: Setting, price: Price) -> Sequence[Program]:
+    def _step(self, model: Any, inputs: Any, asked: Request, setting: Setting, price: Price) -> Sequence[TracedStep]:
         """What a rank of each stage runs; a step that no devices share is remembered."""
         if isinstance(model, str | Path) and inputs is not None:
             raise ModelError(f"inputs belong to a module in Python; those of '{model}' follow from batch and length")
@@ -563,7 +563,7 @@ class Predictor:
 class _Ready:
     """A step that waits for its prices; ``said`` is a line on what was asked, or ''."""
 
-    programs: Sequence[Program]
+    programs: Sequence[TracedStep]
     plan: Plan
     device: DeviceSpec
     setting: Setting
@@ -656,7 +656,7 @@ def _version(name: str | Path) -> int:
         return 0
 
 
-def _program(model: str, _version: int, asked: Request, setting: Setting) -> tuple[Program, ...]:
+def _program(model: str, _version: int, asked: Request, setting: Setting) -> tuple[TracedStep, ...]:
     return (single(compiled(_workload(model, asked, setting))),)
 
 

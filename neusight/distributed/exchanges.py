@@ -11,7 +11,7 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.plan import Plan
-from neusight.workloads.training.units import Part, Unit
+from neusight.workloads.program import Part, Segment
 
 GATHER, REDUCE, SEND = "gather weights", "reduce gradients", "send to the next stage"
 LEAST_BUCKET, BUCKET_A_REPLICA = 40e6, 1e6
@@ -46,7 +46,7 @@ def replica_groups(run: TrainingRun, *, experts: bool) -> tuple[Group, Group]:
     return Group(shared, min(shared, within)), Group(copies, max(1, min(copies, within // shared)))
 
 
-def exchanged(unit: Unit, run: TrainingRun) -> Iterator[Part]:
+def exchanged(unit: Segment, run: TrainingRun) -> Iterator[Part]:
     """Collectives of a unit's weights and gradients among replicas, of experts apart."""
     plan = run.plan
     weight, gradient = stored_bytes(run.dtype), stored_bytes(plan.gradient_dtype)
@@ -101,4 +101,4 @@ def _part(what: str, op: str, group: Group, size: float, dtype: str, *, runs: fl
     batch = KernelBatch.from_columns(
         "collective", op=op, ranks=group.ranks, per_node=group.per_node, bytes=max(1, round(size)), dtype=dtype
     )
-    return Part(what=what, of="forward" if what == GATHER else "backward", batch=batch, runs=runs, group="dp")
+    return Part(what=what, phase="forward" if what == GATHER else "backward", batch=batch, runs=runs, group="dp")

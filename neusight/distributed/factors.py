@@ -13,8 +13,8 @@ from neusight.laws.constants import with_values
 from neusight.laws.training_constants import StepPhysics
 from neusight.paths import read_json, tile_models_dir
 from neusight.schedule.timeline import COMPOSITION_SPREAD
+from neusight.workloads.program import Part
 from neusight.workloads.training.frameworks import Framework
-from neusight.workloads.training.units import Part
 
 FILE = "training.json"
 PROTOCOL = 1

@@ -8,7 +8,7 @@ import numpy as np
 
 from neusight.kernels.families import KernelBatch
 from neusight.plans.plan import Plan
-from neusight.workloads.training.units import Part, Unit, Units
+from neusight.workloads.program import Part, Program, Segment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Placement:
         sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "dp-cp": plan.dp * plan.cp, "pp": plan.pp}
         return {**sizes, "ep": plan.ep, "edp": plan.expert_dp}[group]
 
-    def placed(self, units: Units) -> Units:
+    def placed(self, units: Program) -> Program:
         """The units with the nodes that their collectives stay in."""
         return replace(
             units,
@@ -58,7 +58,7 @@ class Placement:
             dtype=dtype,
         )
 
-    def _unit(self, unit: Unit) -> Unit:
+    def _unit(self, unit: Segment) -> Segment:
         return replace(unit, parts=tuple(self._part(part) for part in unit.parts))
 
     def _part(self, part: Part) -> Part:

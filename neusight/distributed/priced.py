@@ -14,8 +14,8 @@ from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.distinct import concatenated
 from neusight.kernels.families import KernelBatch
 from neusight.laws.power import sustained_clock
+from neusight.workloads.program import Part, Phase, Program, Segment
 from neusight.workloads.training.frameworks import Framework
-from neusight.workloads.training.units import Part, Pass, Unit, Units
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
 """What answers for kernels and collectives on a device, such as ``Predictor.kernels``."""
@@ -45,36 +45,36 @@ class PartTime:
 class PricedUnit:
     """A unit with the times of its parts, in its order."""
 
-    unit: Unit
+    unit: Segment
     times: tuple[PartTime, ...]
 
-    def compute_s(self, which: Pass) -> float:
+    def compute_s(self, which: Phase) -> float:
         """Kernels of a pass [s]."""
         return sum(t.total_s for t in self._of(which) if not t.part.group)
 
-    def waits_s(self, which: Pass) -> float:
+    def waits_s(self, which: Phase) -> float:
         """Collectives of a pass in which no kernel runs [s]: those in the way, and of the others what kernels do not
         hide.
         """
-        exposed = sum(t.total_s for t in self._of(which) if t.part.group and not t.part.hidden)
-        hidden = sum(t.total_s for t in self._of(which) if t.part.group and t.part.hidden)
+        exposed = sum(t.total_s for t in self._of(which) if t.part.group and not t.part.overlapped)
+        hidden = sum(t.total_s for t in self._of(which) if t.part.group and t.part.overlapped)
         return exposed + max(0.0, hidden - self.compute_s(which))
 
-    def pass_s(self, which: Pass) -> float:
+    def pass_s(self, which: Phase) -> float:
         """One pass of the unit [s]."""
         return self.compute_s(which) + self.waits_s(which)
 
-    def launches(self, which: Pass) -> int:
+    def launches(self, which: Phase) -> int:
         """Kernels and collectives of a pass that the host launches."""
         return round(sum(t.part.runs for t in self._of(which)))
 
-    def _of(self, which: Pass) -> Iterator[PartTime]:
-        return (t for t in self.times if t.part.of == which)
+    def _of(self, which: Phase) -> Iterator[PartTime]:
+        return (t for t in self.times if t.part.phase == which)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PricedUnits:
-    """``Units`` with times."""
+    """``Program`` with times."""
 
     before: PricedUnit
     layers: tuple[PricedUnit, ...]
@@ -93,7 +93,7 @@ class PricedUnits:
 class Work:
     """What a rank runs: units of a model for each micro-batch, and ``beside`` them parts of a step."""
 
-    units: Units
+    units: Program
     beside: tuple[Part, ...] = ()
 
 
@@ -145,7 +145,7 @@ def price(
     return found
 
 
-def _counted_parts(units: Units) -> Iterator[tuple[Part, float]]:
+def _counted_parts(units: Program) -> Iterator[tuple[Part, float]]:
     """Every part with how often it runs for one micro-batch of the whole model."""
     counted = ((units.before, 1), *((u, units.order.count(n)) for n, u in enumerate(units.layers)), (units.after, 1))
     for unit, count in counted:
@@ -181,7 +181,7 @@ def _times(parts: Sequence[tuple[Part, float]], rows: Sequence[int], costs: dict
     return [found[number] for number in range(len(parts))]
 
 
-def _priced(units: Units, times: Sequence[PartTime]) -> PricedUnits:
+def _priced(units: Program, times: Sequence[PartTime]) -> PricedUnits:
     """Times back to the units that their parts are of."""
     made, start = [], 0
     for unit in (units.before, *units.layers, units.after):

@@ -12,9 +12,9 @@ from neusight.distributed.priced import PartTime, PricedUnit
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage
 from neusight.schedule.times import StepTimes
+from neusight.workloads.program import Phase
 from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.recompute import recomputed
-from neusight.workloads.training.units import Pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Exchanged:
         """What the unit takes under a plan; an eager framework's host needs its time for every launch."""
         host_s = framework.host_s_per_operator if framework.launch == "eager" else 0.0
 
-        def passed(which: Pass) -> float:
+        def passed(which: Phase) -> float:
             return max(self.priced.pass_s(which), host_s * self.priced.launches(which))
 
         once = {id(t.part): t.total_s for t in self.priced.times}
@@ -114,7 +114,7 @@ def step_times(staged: Staged, plan: Plan, framework: Framework) -> tuple[StepTi
 
 
 def _chunks(stages: Sequence[Stage], plan: Plan, kinds: int) -> list[list[int]]:
-    """Units of each chunk in the order of the model: 0 stands before the layers, ``kinds + 1`` after them."""
+    """Program of each chunk in the order of the model: 0 stands before the layers, ``kinds + 1`` after them."""
     found = [[1 + kind for kind in stages[at % plan.pp].chunks[at // plan.pp]] for at in range(plan.pp * plan.vp)]
     found[0] = [0, *found[0]]
     found[-1] = [*found[-1], kinds + 1]

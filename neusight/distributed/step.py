@@ -15,10 +15,10 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.plans.stages import Held, Stage, stage_held, stages_of
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.times import StepTimes
+from neusight.workloads.program import Part, Program, Segment
 from neusight.workloads.training.build import units_of
 from neusight.workloads.training.local import Local
 from neusight.workloads.training.optimizer import Update, optimizer_parts
-from neusight.workloads.training.units import Part, Unit, Units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +30,13 @@ class Rank:
 
     run: TrainingRun
     stages: tuple[Stage, ...]
-    units: Units
+    units: Program
     collectives: tuple[tuple[Part, ...], ...]
     updates: tuple[tuple[Part, ...], ...]
     sends: tuple[Part, ...]
 
     @classmethod
-    def of(cls, run: TrainingRun, units: Units) -> Rank:
+    def of(cls, run: TrainingRun, units: Program) -> Rank:
         """Built from the question.
 
         Args:
@@ -130,8 +130,8 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     return found
 
 
-def units_by_share(runs: Sequence[TrainingRun]) -> dict[Local, Units]:
-    """Units for each share of a micro-batch that runs of one model have: plans that agree in it agree in them.
+def units_by_share(runs: Sequence[TrainingRun]) -> dict[Local, Program]:
+    """Program for each share of a micro-batch that runs of one model have: plans that agree in it agree in them.
 
     Raises:
         ModelError: sizes that ranks cannot share.
@@ -151,7 +151,7 @@ class _Shared:
 
 
 def _priced(
-    units: Mapping[Local, Units], ranks: Sequence[Rank], pricer: Pricer, factors: Factors
+    units: Mapping[Local, Program], ranks: Sequence[Rank], pricer: Pricer, factors: Factors
 ) -> dict[Local, _Shared]:
     """Times by share of a micro-batch."""
     beside: dict[Local, list[Part]] = {local: [] for local in units}
@@ -166,7 +166,7 @@ def _priced(
     }
 
 
-def every(units: Units) -> tuple[Unit, ...]:
+def every(units: Program) -> tuple[Segment, ...]:
     """All units, in the order of ``UnitTimes``."""
     return (units.before, *units.layers, units.after)
 

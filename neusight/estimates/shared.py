@@ -15,7 +15,7 @@ from neusight.executors.costs import Costs
 from neusight.kernels.families import Kernel, KernelBatch, group_by_family
 from neusight.plans.cut import pipeline_stages
 from neusight.plans.plan import Plan
-from neusight.plans.program import Program, replica
+from neusight.plans.program import TracedStep, replica
 from neusight.plans.shard_graph import tensor_parallel
 from neusight.schedule.overlap import gradient_wait
 from neusight.schedule.staged import staged
@@ -26,7 +26,9 @@ from neusight.workloads.workload import Node, Workload
 Price = Callable[[KernelBatch], Costs]
 
 
-def programs_of(workload: Workload, plan: Plan, price: Price, shards: Mapping[str, str] | None = None) -> list[Program]:
+def programs_of(
+    workload: Workload, plan: Plan, price: Price, shards: Mapping[str, str] | None = None
+) -> list[TracedStep]:
     """What one rank of each pipeline stage runs, the first stage first.
 
     Args:
@@ -44,7 +46,7 @@ def programs_of(workload: Workload, plan: Plan, price: Price, shards: Mapping[st
 
 
 def estimate_shared(
-    programs: Sequence[Program], plan: Plan, device: DeviceSpec, price: Price, provenance: Provenance
+    programs: Sequence[TracedStep], plan: Plan, device: DeviceSpec, price: Price, provenance: Provenance
 ) -> Estimate:
     """The step of all ranks: the rows of one rank of the slowest stage, and the memory of the fullest."""
     asked = programs[0].workload.request
@@ -69,7 +71,7 @@ def _with(timeline: Timeline, wait: Wait | None) -> Timeline:
     return timeline if wait is None else replace(timeline, waits=(*timeline.waits, wait))
 
 
-def _in_flight(program: Program, plan: Plan) -> MemoryEstimate:
+def _in_flight(program: TracedStep, plan: Plan) -> MemoryEstimate:
     """Under 1F1B a stage keeps activations of as many micro-batches as stages follow, and its own (Narayanan et al.
     2021, section 2.2).
     """

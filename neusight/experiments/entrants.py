@@ -16,7 +16,7 @@ import numpy as np
 from neusight.devices import DeviceSpec, load_device
 from neusight.experiments.baselines import Baseline, new_baseline, rows_of, whole_model_s
 from neusight.learn.training_data import Corpus, load_corpus
-from neusight.plans import Program, single
+from neusight.plans import TracedStep, single
 from neusight.workloads import load_workload
 
 if TYPE_CHECKING:
@@ -153,11 +153,11 @@ def fitted_baseline(
     return BaselineEntrant(contestant.name, seed, contestant.label(seed), baseline, gpus)
 
 
-def program_of(record: Mapping[str, Any], config: Path) -> Program:
+def program_of(record: Mapping[str, Any], config: Path) -> TracedStep:
     """The kernels of a row of ``load_models`` whose model that configuration describes."""
     return _program(config, tuple(asked(record).items()))
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _program(config: Path, options: tuple[tuple[str, Any], ...]) -> Program:
+def _program(config: Path, options: tuple[tuple[str, Any], ...]) -> TracedStep:
     return single(load_workload(str(config), **dict(options), allow_fallback=True))

@@ -105,7 +105,7 @@ def _observed(measured: MeasuredStep, made: Timed, factors: Factors) -> Observat
     inside = dict.fromkeys(TERMS, 0.0)
     for time, runs in counted(made):
         kind = kind_of(time.part)
-        if time.part.of != "step" and kind != "exchanges":
+        if time.part.phase != "step" and kind != "exchanges":
             inside[kind] += runs * time.latency_s
     path = sum(schedule.path_s[name] for name in PASSES)
     total = sum(inside.values())

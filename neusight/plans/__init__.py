@@ -1,5 +1,5 @@
 """Workload and plan to programs: what each device runs. One device that runs everything is the special case."""
 
-from neusight.plans.program import Program, single
+from neusight.plans.program import TracedStep, single
 
-__all__ = ["Program", "single"]
+__all__ = ["TracedStep", "single"]

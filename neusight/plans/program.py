@@ -1,4 +1,4 @@
-"""``Program``: what one device runs of a workload, with its kernels as columns."""
+"""``TracedStep``: what one device runs of a workload, with its kernels as columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_NODE = 16
 
 
 @dataclass(frozen=True)
-class Program:
+class TracedStep:
     """One rank's share of a step, ready for any device: what repeated estimates have in common.
 
     ``batches`` holds one batch a family with the positions that its rows have in ``launches``; ``counts`` how often
@@ -53,12 +53,12 @@ class Program:
         return np.array([launch.count for launch in self.launches])
 
 
-def single(workload: Workload) -> Program:
+def single(workload: Workload) -> TracedStep:
     """The whole step on one device."""
     return _program(workload, workload.launches, 0)
 
 
-def replica(workload: Workload, plan: Plan, rank: int = 0) -> Program:
+def replica(workload: Workload, plan: Plan, rank: int = 0) -> TracedStep:
     """One rank's step, from what it runs for one micro-batch: passes once a micro-batch, then the sum of gradients
     over replicas, then one update.
 
@@ -127,8 +127,8 @@ def _hold_known(plan: Plan) -> None:
         raise ModelError(f"shard {plan.shard} of a traced model is not estimated: one of none, zero1, zero2")
 
 
-def _program(workload: Workload, launches: tuple[Launch, ...], rank: int) -> Program:
-    return Program(
+def _program(workload: Workload, launches: tuple[Launch, ...], rank: int) -> TracedStep:
+    return TracedStep(
         rank=rank,
         workload=workload,
         launches=launches,

@@ -11,7 +11,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.costs import LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, total_of
-from neusight.plans.program import Program
+from neusight.plans.program import TracedStep
 from neusight.requests import Engine
 
 COMPOSITION_SPREAD = 0.1
@@ -43,13 +43,13 @@ class Timeline:
     by named source, and what the stream waits for.
     """
 
-    program: Program
+    program: TracedStep
     costs: tuple[Costs, ...]
     errors_s: tuple[Errors, ...]
     waits: tuple[Wait, ...]
 
 
-def one_stream(program: Program, costs: Sequence[Costs], device: DeviceSpec, engine: Engine) -> Timeline:
+def one_stream(program: TracedStep, costs: Sequence[Costs], device: DeviceSpec, engine: Engine) -> Timeline:
     """The program's kernels one after the other, each at the clock that its own power allows, see
     ``neusight.laws.power.sustained_clock``.
 

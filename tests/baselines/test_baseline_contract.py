@@ -16,7 +16,7 @@ from neusight.experiments.baselines.neusight_paper import RECIPES, NeusightPaper
 from neusight.kernels import KERNEL_CLASSES, Attention, GroupedGemm, Kernel, KernelBatch, Memory, Optimizer
 from neusight.kernels.families import COMPOSED
 from neusight.learn.training_data import Corpus
-from neusight.plans import Program, single
+from neusight.plans import TracedStep, single
 from neusight.requests import Request
 from neusight.workloads import Node, Workload
 from neusight.workloads.workload import Phase
@@ -89,7 +89,7 @@ def test_names_make_the_baselines_as_they_are_to_be_trained() -> None:
         new_baseline("habitatt")
 
 
-def step() -> Program:
+def step() -> TracedStep:
     copy = Memory(op="copy", elements=1000, read_bytes=4000, write_bytes=4000)
     add, softmax = pointwise([5000]).kernel(0), row_wise([200]).kernel(0)
     told: list[tuple[Kernel, Phase, int]] = [

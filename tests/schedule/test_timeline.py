@@ -16,7 +16,7 @@ from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs
 from neusight.kernels import Elementwise, Gemm, Kernel, KernelBatch
 from neusight.kernels.describe import describe
-from neusight.plans import Program, single
+from neusight.plans import TracedStep, single
 from neusight.requests import Engine, Request
 from neusight.schedule import one_stream
 from neusight.schedule.timeline import COMPOSITION_SPREAD, in_stream
@@ -52,7 +52,7 @@ def by_formula(batch: KernelBatch) -> Costs:
     )
 
 
-def program(*run: tuple[Kernel, str, Any, int], operators: int = 0, **fields: Any) -> Program:
+def program(*run: tuple[Kernel, str, Any, int], operators: int = 0, **fields: Any) -> TracedStep:
     """Kernels with operator, phase and count; figures that a workload of tensors would give are given as ``fields``."""
     said = {name: fields.pop(name) for name in ("warnings", "uncovered") if name in fields}
     nodes = tuple(
@@ -65,7 +65,7 @@ def program(*run: tuple[Kernel, str, Any, int], operators: int = 0, **fields: An
     return replace(single(workload), host_operators=operators, **given)
 
 
-def estimated(of: Program, device: DeviceSpec = L4, cost: Cost = by_formula) -> Estimate:
+def estimated(of: TracedStep, device: DeviceSpec = L4, cost: Cost = by_formula) -> Estimate:
     timeline = one_stream(of, [cost(batch) for batch, _ in of.batches], device, ENGINE)
     return estimate_of(timeline, device, replace(PROVENANCE, hypothetical=device.hypothetical))
 

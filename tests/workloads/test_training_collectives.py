@@ -9,8 +9,8 @@ import pytest
 from trained_units import GPT, LENGTH, LLAMA, MIXTURE, SEQUENCES, TOKENS, built, exchanged, flops
 
 from neusight.kernels.work import work_of
+from neusight.workloads.program import GROUPS, Segment
 from neusight.workloads.training.frameworks import framework_named
-from neusight.workloads.training.units import GROUPS, Unit
 
 HIDDEN = 64
 STREAM = 2 * TOKENS * HIDDEN
@@ -18,12 +18,12 @@ STREAM = 2 * TOKENS * HIDDEN
 WIDE = framework_named("megatron-te")
 
 
-def passed(unit: Unit, *, hidden: bool | None = None) -> float:
+def passed(unit: Segment, *, hidden: bool | None = None) -> float:
     """Bytes over links, per rank."""
     return sum(
         part.runs * float(work_of(part.batch).read_bytes[0])
         for part in unit.parts
-        if part.group and hidden in (None, part.hidden)
+        if part.group and hidden in (None, part.overlapped)
     )
 
 

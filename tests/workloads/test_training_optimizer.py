@@ -13,7 +13,7 @@ HELD, SHARD = 1 << 20, 1 << 18
 
 def moved(updated: int = SHARD, held: int = HELD, **how: object) -> dict[str, float]:
     parts = optimizer_parts(updated, held, Update(**how), tensors=8)  # type: ignore[arg-type]
-    assert all(part.of == "step" and not part.group for part in parts)
+    assert all(part.phase == "step" and not part.group for part in parts)
     return {part.what: float(work_of(part.batch).bytes[0]) for part in parts}
 
 

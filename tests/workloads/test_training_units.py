@@ -156,8 +156,8 @@ def test_products_of_eight_bits_are_those_inside_layers() -> None:
     assert {str(part.batch["dtype"][0]) for part in narrow.after.parts if part.batch.family == "gemm"} == {"bfloat16"}
     # Both inputs that no norm writes, and the gradients of all four products.
     quantised = [part for part in narrow.layers[0].parts if "quantise" in part.what]
-    assert [part.what for part in quantised if part.of == "forward"] == ["output quantise", "down quantise"]
-    assert len([part for part in quantised if part.of == "backward"]) == 4
+    assert [part.what for part in quantised if part.phase == "forward"] == ["output quantise", "down quantise"]
+    assert len([part for part in quantised if part.phase == "backward"]) == 4
     assert all(part.batch["write_bytes"][0] == 2 * part.batch["elements"][0] for part in quantised)
 
 

@@ -1,4 +1,4 @@
-"""Units of decoders in training, and sums over their parts."""
+"""Program of decoders in training, and sums over their parts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from small_decoders import config_of
 from neusight.kernels.work import work_of
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.program import Part, Program, Segment
 from neusight.workloads.training.build import units_of
 from neusight.workloads.training.frameworks import Framework, framework_named
 from neusight.workloads.training.local import Local
-from neusight.workloads.training.units import Part, Unit, Units
 
 SEQUENCES, LENGTH = 2, 64
 TOKENS = SEQUENCES * LENGTH
@@ -28,47 +28,47 @@ MIXTURE = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts
 
 def built(
     config: dict[str, Any] | str, framework: Framework | str = "megatron-te", **local: Any
-) -> tuple[Decoder, Units]:
+) -> tuple[Decoder, Program]:
     """A model on a rank that has ``SEQUENCES`` sequences of ``LENGTH`` tokens."""
     decoder = decoder_of(config_of(config) if isinstance(config, str) else config)
     how = framework if isinstance(framework, Framework) else framework_named(framework)
     return decoder, units_of(decoder, Local(**{"batch": SEQUENCES, "seq_len": LENGTH, **local}), how)
 
 
-def every(units: Units) -> Iterator[tuple[Unit, int]]:
-    """Units with how many of each a rank would run that has all layers."""
+def every(units: Program) -> Iterator[tuple[Segment, int]]:
+    """Program with how many of each a rank would run that has all layers."""
     yield units.before, 1
     for kind, unit in enumerate(units.layers):
         yield unit, units.order.count(kind)
     yield units.after, 1
 
 
-def flops(units: Units, *passes: str, families: tuple[str, ...] = PRODUCTS) -> float:
+def flops(units: Program, *passes: str, families: tuple[str, ...] = PRODUCTS) -> float:
     return total(units, lambda part: float(work_of(part.batch).flops[0]), *passes, families=families)
 
 
-def total(units: Units, value: Callable[[Part], float], *passes: str, families: tuple[str, ...] = PRODUCTS) -> float:
+def total(units: Program, value: Callable[[Part], float], *passes: str, families: tuple[str, ...] = PRODUCTS) -> float:
     """Of parts of some passes (all unless told) and families, each as often as it runs."""
     return sum(
         count * part.runs * value(part)
         for unit, count in every(units)
         for part in unit.parts
-        if part.batch.family in families and (not passes or part.of in passes)
+        if part.batch.family in families and (not passes or part.phase in passes)
     )
 
 
-def parameters(units: Units) -> int:
+def parameters(units: Program) -> int:
     return sum(count * unit.parameters for unit, count in every(units))
 
 
-def expert_parameters(units: Units) -> int:
+def expert_parameters(units: Program) -> int:
     return sum(count * unit.expert_parameters for unit, count in every(units))
 
 
-def exchanged(unit: Unit, which: str) -> list[tuple[str, str, int, bool]]:
+def exchanged(unit: Segment, which: str) -> list[tuple[str, str, int, bool]]:
     """Collectives of a pass: operator, group, bytes, and whether they run beside kernels."""
     return [
-        (str(part.batch["op"][0]), part.group, int(part.batch["bytes"][0]) * part.runs, part.hidden)
+        (str(part.batch["op"][0]), part.group, int(part.batch["bytes"][0]) * part.runs, part.overlapped)
         for part in unit.of(which)  # type: ignore[arg-type]
         if part.group
     ]

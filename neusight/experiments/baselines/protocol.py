@@ -15,7 +15,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError, nearest
 from neusight.kernels import KernelBatch
 from neusight.learn.training_data import Corpus, DeviceRows
-from neusight.plans import Program
+from neusight.plans import TracedStep
 from neusight.workloads.workload import PHASES
 
 _CLASSES = {
@@ -82,7 +82,7 @@ def rows_of(corpus: Corpus, split: str = "train", throttled: bool = True) -> lis
     return [r for r in kept if len(r)]
 
 
-def whole_model_s(baseline: Baseline, program: Program, device: DeviceSpec) -> Mapping[str, float]:
+def whole_model_s(baseline: Baseline, program: TracedStep, device: DeviceSpec) -> Mapping[str, float]:
     """Seconds of each phase of a step (forward, backward, optimizer; those that the step has).
 
     Args:

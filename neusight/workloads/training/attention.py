@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from neusight.errors import ModelError
 from neusight.workloads.decoders.layers import LatentAttention, Mixer, Projection, SelfAttention
+from neusight.workloads.program import Part
 from neusight.workloads.training.norms import normalised
 from neusight.workloads.training.operations import Operation
 from neusight.workloads.training.products import entering, leaving, product
 from neusight.workloads.training.rank import Rank
 from neusight.workloads.training.scores import Heads, core
-from neusight.workloads.training.units import Part
 
 
 def attended(mixer: Mixer, rank: Rank, *, quantised: bool) -> Iterator[Operation]:

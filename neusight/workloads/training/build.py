@@ -8,6 +8,7 @@ from functools import lru_cache
 from neusight.errors import ModelError
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, SelfAttention
+from neusight.workloads.program import Program
 from neusight.workloads.training.attention import attended
 from neusight.workloads.training.ends import after, before
 from neusight.workloads.training.feed_forwards import fed
@@ -17,7 +18,6 @@ from neusight.workloads.training.mixtures import mixed
 from neusight.workloads.training.norms import residual, stream_norm
 from neusight.workloads.training.operations import Operation, unit_of
 from neusight.workloads.training.rank import Rank
-from neusight.workloads.training.units import Units
 
 PRODUCTS = ("", "fp8")
 """What ``Local.products`` may be."""
@@ -26,7 +26,7 @@ REMEMBERED = 1024
 
 
 @lru_cache(maxsize=REMEMBERED)
-def units_of(decoder: Decoder, local: Local, framework: Framework) -> Units:
+def units_of(decoder: Decoder, local: Local, framework: Framework) -> Program:
     """Kernels and collectives of a rank: forward, for gradients of activations, and for gradients of weights.
 
     Collectives leave ``per_node`` at 0: who places the ranks fills it in. What happens once a step is told elsewhere:
@@ -42,7 +42,7 @@ def units_of(decoder: Decoder, local: Local, framework: Framework) -> Units:
     """
     _check(local)
     rank = Rank(hidden=decoder.hidden, local=local, framework=framework)
-    return Units(
+    return Program(
         before=unit_of("embedding", -1, before(decoder, rank)),
         layers=tuple(unit_of("layer", at, _layer(layer, rank)) for at, (layer, _) in enumerate(decoder.layers)),
         after=unit_of("head", -1, after(decoder, rank)),

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Norm, Projection
+from neusight.workloads.program import Part
 from neusight.workloads.training.losses import loss
 from neusight.workloads.training.norms import stream_norm
 from neusight.workloads.training.operations import Operation
 from neusight.workloads.training.products import entering, product
 from neusight.workloads.training.rank import Rank
-from neusight.workloads.training.units import Part
 
 INDEX_BYTES = 8
 """Of a token's number."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neusight.workloads.decoders.layers import FeedForward
+from neusight.workloads.program import Part
 from neusight.workloads.training.operations import Operation
 from neusight.workloads.training.products import bias_gradient, entering, leaving, product
 from neusight.workloads.training.rank import Rank
-from neusight.workloads.training.units import Part
 
 
 def fed(part: FeedForward, rank: Rank, *, quantised: bool, of: str = "") -> Iterator[Operation]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from neusight.workloads.program import Part
 from neusight.workloads.training.operations import Operation
 from neusight.workloads.training.rank import FLOAT_BYTES, Rank
-from neusight.workloads.training.units import Part
 
 INDEX_BYTES = 8
 """Of a target."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from neusight.errors import ModelError
 from neusight.kernels.families import KernelBatch
 from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
+from neusight.workloads.program import Part
 from neusight.workloads.training.feed_forwards import activated, fed
 from neusight.workloads.training.operations import Operation
 from neusight.workloads.training.products import product
 from neusight.workloads.training.rank import FLOAT_BYTES, Rank
-from neusight.workloads.training.units import Part
 
 INDEX_BYTES = 8
 """Of a number of a token or an expert."""
@@ -260,9 +260,9 @@ def _of_groups(routed: Routed, projection: Projection, shape: tuple[int, int]) -
     what = f"expert {projection.what}"
     if routed.rank.framework.grouped:
         batch = KernelBatch.from_columns("grouped_gemm", groups=routed.experts, tokens=routed.pairs, n=n, k=k, **how)
-        return Part(what=what, of="forward", batch=batch)
+        return Part(what=what, phase="forward", batch=batch)
     batch = KernelBatch.from_columns("gemm", m=routed.of_each, n=n, k=k, **how)
-    return Part(what=what, of="forward", batch=batch, runs=routed.experts)
+    return Part(what=what, phase="forward", batch=batch, runs=routed.experts)
 
 
 def _weight_products(routed: Routed, projection: Projection) -> Part:
@@ -273,4 +273,4 @@ def _weight_products(routed: Routed, projection: Projection) -> Part:
         k=routed.of_each, layout="nt", accumulates=framework.accumulation == "product",
         **_arithmetic(routed, projection),
     )  # fmt: skip
-    return Part(what=f"expert {projection.what}", of="weights", batch=batch, runs=runs)
+    return Part(what=f"expert {projection.what}", phase="weights", batch=batch, runs=runs)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from neusight.workloads.decoders.layers import Norm
+from neusight.workloads.program import Part
 from neusight.workloads.training.operations import Operation
 from neusight.workloads.training.products import bias_gradient
 from neusight.workloads.training.rank import Rank
-from neusight.workloads.training.units import Part
 
 
 def normalised(rank: Rank, what: str, op: str, shape: tuple[int, int], *, weights: int) -> Operation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from neusight.workloads.training.units import Part, Pass, Unit
+from neusight.workloads.program import Part, Phase, Segment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +22,11 @@ class Operation:
     expert_parameters: int = 0
 
 
-def unit_of(what: str, layer: int, operations: Iterable[Operation]) -> Unit:
+def unit_of(what: str, layer: int, operations: Iterable[Operation]) -> Segment:
     """A unit of operations in forward order; the backward pass goes through them from the last to the first."""
     done = tuple(operations)
     back = done[::-1]
-    return Unit(
+    return Segment(
         what=what,
         layer=layer,
         parts=(
@@ -39,5 +39,5 @@ def unit_of(what: str, layer: int, operations: Iterable[Operation]) -> Unit:
     )
 
 
-def _of(which: Pass, part: Part) -> Part:
-    return part if part.of == which else replace(part, of=which)
+def _of(which: Phase, part: Part) -> Part:
+    return part if part.phase == which else replace(part, phase=which)

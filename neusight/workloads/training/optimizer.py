@@ -8,7 +8,7 @@ from neusight.errors import ModelError, nearest
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import operator
 from neusight.kernels.precision import stored_bytes
-from neusight.workloads.training.units import Part
+from neusight.workloads.program import Part
 
 ALGORITHMS = {"adam": ("adam_fused", 2), "adamw": ("adamw_fused", 2), "sgd": ("sgd_fused", 1)}
 """Operators, and states of a parameter: kernels over all tensors at once. Apex's ``FusedAdam`` and PyTorch's
@@ -94,7 +94,7 @@ def _pass(what: str, op: str, shape: tuple[int, int], read: float, written: floa
         "optimizer", op=op, elements=elements, tensors=tensors, read_bytes=round(read), write_bytes=round(written),
         flops=operator("optimizer", op).flops * elements,
     )  # fmt: skip
-    return Part(what=what, of="step", batch=batch)
+    return Part(what=what, phase="step", batch=batch)
 
 
 def _memory(what: str, op: str, elements: int, moved: tuple[float, float], dtype: str) -> Part:
@@ -102,4 +102,4 @@ def _memory(what: str, op: str, elements: int, moved: tuple[float, float], dtype
     batch = KernelBatch.from_columns(
         "memory", op=op, elements=elements, read_bytes=round(read), write_bytes=round(written), dtype=dtype
     )
-    return Part(what=what, of="step", batch=batch)
+    return Part(what=what, phase="step", batch=batch)

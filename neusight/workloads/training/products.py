@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from neusight.kernels.families import KernelBatch
 from neusight.workloads.decoders.layers import Projection
+from neusight.workloads.program import Part
 from neusight.workloads.training.operations import Operation
 from neusight.workloads.training.rank import FLOAT_BYTES, Rank
-from neusight.workloads.training.units import Part
 
 
 def product(rank: Rank, projection: Projection, rows: int, *, quantised: bool = False) -> Operation:
@@ -82,7 +82,7 @@ def _gemm(
         {"layout": "tn", "dtype": "float8", "scaling": "tensor"} if narrow else {"layout": layout, "dtype": rank.dtype}
     )
     batch = KernelBatch.from_columns("gemm", m=m, n=n, k=k, bias=bias, accumulates=accumulates, **how)
-    return Part(what=what, of="forward", batch=batch)
+    return Part(what=what, phase="forward", batch=batch)
 
 
 def _accumulated(rank: Rank, projection: Projection) -> tuple[Part, ...]:
@@ -128,10 +128,12 @@ def entering(rank: Rank, width: int, kind: str, what: str = "input") -> Operatio
     rows, after = rank.local.tokens, rank.framework.overlaps_weights
     size = rows * width * rank.size
     if not rank.local.sequence_parallel:
-        return Operation(backward=rank.exchanged(f"reduce gradient of {what}", "all_reduce", "tp", size, hidden=after))
+        return Operation(
+            backward=rank.exchanged(f"reduce gradient of {what}", "all_reduce", "tp", size, overlapped=after)
+        )
     sent = rows * width if rank.narrow(kind) else size
-    again = rank.exchanged(f"gather {what} again", "all_gather", "tp", sent, hidden=True)
-    scattered = rank.exchanged(f"scatter gradient of {what}", "reduce_scatter", "tp", size, hidden=after)
+    again = rank.exchanged(f"gather {what} again", "all_gather", "tp", sent, overlapped=True)
+    scattered = rank.exchanged(f"scatter gradient of {what}", "reduce_scatter", "tp", size, overlapped=after)
     return Operation(
         forward=rank.exchanged(f"gather {what}", "all_gather", "tp", sent),
         backward=(*(again if rank.framework.regathers else ()), *scattered),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES
+from neusight.workloads.program import Part
 from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.local import Local
-from neusight.workloads.training.units import Part
 
 FLOAT_BYTES = DTYPE_BYTES["float32"]
 
@@ -52,7 +52,7 @@ class Rank:
             "elementwise", op=op, elements=rows * cols, read_bytes=read, write_bytes=written,
             flops=found.flops * rows * cols, dtype=self.dtype, passes=found.passes,
         )  # fmt: skip
-        return Part(what=what, of="forward", batch=batch, runs=runs)
+        return Part(what=what, phase="forward", batch=batch, runs=runs)
 
     def rows(self, what: str, op: str, rows: int, cols: int, *, more_read: int = 0, more_written: int = 0) -> Part:
         """A reduction over rows of activations; ``more_read`` and ``more_written`` [B] beside what the table has."""
@@ -66,7 +66,7 @@ class Rank:
             "row_reduction", op=op, rows=rows, cols=cols, read_bytes=read, write_bytes=written,
             flops=operator("row_reduction", op).flops * rows * cols, dtype=self.dtype,
         )  # fmt: skip
-        return Part(what=what, of="forward", batch=batch)
+        return Part(what=what, phase="forward", batch=batch)
 
     def passed(self, what: str, op: str, elements: int, read: int, written: int) -> Part:
         """A pointwise pass whose operands differ in width, with these bytes."""
@@ -74,14 +74,14 @@ class Rank:
             "elementwise", op=op, elements=elements, read_bytes=read, write_bytes=written,
             flops=operator("elementwise", op).flops * elements, dtype=self.dtype,
         )  # fmt: skip
-        return Part(what=what, of="forward", batch=batch)
+        return Part(what=what, phase="forward", batch=batch)
 
     def moved(self, what: str, op: str, elements: int, read: int, written: int) -> Part:
         """Data movement with these bytes."""
         batch = KernelBatch.from_columns(
             "memory", op=op, elements=elements, read_bytes=read, write_bytes=written, dtype=self.dtype
         )
-        return Part(what=what, of="forward", batch=batch)
+        return Part(what=what, phase="forward", batch=batch)
 
     def copied(self, what: str, rows: int, cols: int, op: str = "copy") -> Part:
         """Values of activations read and written once."""
@@ -89,7 +89,7 @@ class Rank:
         return self.moved(what, op, rows * cols, size, size)
 
     def exchanged(
-        self, what: str, op: str, group: str, size: int, *, hidden: bool = False, runs: int = 1
+        self, what: str, op: str, group: str, size: int, *, overlapped: bool = False, runs: int = 1
     ) -> tuple[Part, ...]:
         """A collective of ``size`` [B], as ``Collective`` counts them, among a group; none of a single rank.
 
@@ -100,7 +100,7 @@ class Rank:
             return ()
         batch = KernelBatch.from_columns("collective", op=op, ranks=ranks, bytes=size, dtype=self.dtype)
         members = "tp" if group == "etp" else group
-        return (Part(what=what, of="forward", batch=batch, runs=runs, group=members, hidden=hidden),)
+        return (Part(what=what, phase="forward", batch=batch, runs=runs, group=members, overlapped=overlapped),)
 
     def accumulated(self, what: str, elements: int) -> tuple[Part, ...]:
         """Gradients that no product made, added to their float32 sums where the framework keeps such."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from neusight.errors import ModelError, nearest
 from neusight.kernels.families import KernelBatch
+from neusight.workloads.program import Part, Segment
 from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.scores import CORE
-from neusight.workloads.training.units import Part, Unit
 
 RECOMPUTES = ("none", "selective", "full", "operators")
 
 
-def recomputed(unit: Unit, how: str, framework: Framework) -> tuple[Part, ...]:
+def recomputed(unit: Segment, how: str, framework: Framework) -> tuple[Part, ...]:
     """Forward parts that run a second time for each micro-batch.
 
     Args:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from neusight.errors import ModelError
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import ELEMENTWISE, ROW_REDUCTION
+from neusight.workloads.program import Part
 from neusight.workloads.training.operations import Operation
 from neusight.workloads.training.rank import FLOAT_BYTES, Rank
-from neusight.workloads.training.units import Part
 
 CORE = ("attention", "delta", "scores", "softmax", "probabilities dropout", "values", "keys repeat", "outputs copy")
 """What parts of the core are called: those that selective recomputation runs again."""
@@ -73,7 +73,7 @@ def _flash(rank: Rank, heads: Heads, op: str, lengths: tuple[int, int], *, causa
         kv_len=lengths[1], head_dim=heads.head_dim, causal=causal, window=heads.window, dtype=rank.dtype,
         value_dim=heads.value_dim if heads.value_dim != heads.head_dim else 0,
     )  # fmt: skip
-    return Part(what="attention", of="forward", batch=batch, runs=runs)
+    return Part(what="attention", phase="forward", batch=batch, runs=runs)
 
 
 def _flash_backward(
@@ -88,7 +88,7 @@ def _flash_backward(
         dtype=rank.dtype,
     )  # fmt: skip
     return (
-        Part(what="delta", of="backward", batch=delta, runs=runs),
+        Part(what="delta", phase="backward", batch=delta, runs=runs),
         _flash(rank, heads, "backward", lengths, causal=causal, runs=runs),
     )
 
@@ -107,14 +107,14 @@ def _ring(rank: Rank, heads: Heads) -> Operation:
     outputs = heads.heads * heads.value_dim
     return Operation(
         forward=(
-            *rank.exchanged("pass keys on", "send_recv", "cp", size, hidden=True, runs=steps),
+            *rank.exchanged("pass keys on", "send_recv", "cp", size, overlapped=True, runs=steps),
             _flash(rank, heads, "forward", (length, length)),
             _flash(rank, heads, "forward", lengths, causal=False, runs=steps),
             rank.pointwise("attention merge", "lerp", rows, outputs, runs=steps),
         ),
         backward=(
-            *rank.exchanged("pass keys on", "send_recv", "cp", size, hidden=True, runs=steps),
-            *rank.exchanged("pass gradients of keys on", "send_recv", "cp", size, hidden=True, runs=steps + 1),
+            *rank.exchanged("pass keys on", "send_recv", "cp", size, overlapped=True, runs=steps),
+            *rank.exchanged("pass gradients of keys on", "send_recv", "cp", size, overlapped=True, runs=steps + 1),
             *_flash_backward(rank, heads, (length, length)),
             *_flash_backward(rank, heads, lengths, causal=False, runs=steps),
             rank.pointwise("add gradients of queries", "add", rows, heads.heads * heads.head_dim, runs=steps),
@@ -185,7 +185,7 @@ def _unfused(rank: Rank, heads: Heads) -> Operation:
 def _batched(rank: Rank, what: str, batch: int, shape: tuple[int, int, int], layout: str) -> Part:
     m, n, k = shape
     kernel = KernelBatch.from_columns("gemm", op="bmm", batch=batch, m=m, n=n, k=k, layout=layout, dtype=rank.dtype)
-    return Part(what=what, of="forward", batch=kernel)
+    return Part(what=what, phase="forward", batch=kernel)
 
 
 def _softmax(rank: Rank, op: str, rows: int, length: int, *, operands: int) -> Part:

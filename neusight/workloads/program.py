@@ -1,4 +1,4 @@
-"""``Unit``: a stretch of a model that no pipeline cuts, as what a rank runs of it for one micro-batch."""
+"""``Program``: a model as what one rank runs of it for a micro-batch, segment by segment, part by part."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 
 from neusight.kernels.families import KernelBatch
 
-Pass = Literal["forward", "backward", "weights", "step"]
-PASSES: tuple[Pass, ...] = ("forward", "backward", "weights")
+Phase = Literal["forward", "backward", "weights", "step"]
+PHASES: tuple[Phase, ...] = ("forward", "backward", "weights")
 """Of a micro-batch. Gradients of weights are told apart from those of activations: schedules without bubbles run them
 later. ``step`` runs once for all micro-batches."""
 GROUPS = ("", "tp", "cp", "ep")
@@ -20,20 +20,20 @@ GROUPS = ("", "tp", "cp", "ep")
 class Part:
     """One kernel or collective, ``runs`` times, or that share of one: ``batch`` has one row.
 
-    ``group`` says which ranks a collective joins, "" for kernels. ``hidden`` collectives run beside the kernels of
-    their unit where the framework overlaps them; others stand in the way.
+    ``group`` says which ranks a collective joins, "" for kernels. ``overlapped`` collectives run beside the kernels of
+    their segment where the framework overlaps them; others stand in the way.
     """
 
     what: str
-    of: Pass
+    phase: Phase
     batch: KernelBatch
     runs: float = 1
     group: str = ""
-    hidden: bool = False
+    overlapped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
+class Segment:
     """The embedding, a kind of layer, or norm, head and loss.
 
     ``parameters`` are those that a rank holds of it without experts, ``expert_parameters`` those of its experts.
@@ -46,19 +46,19 @@ class Unit:
     parameters: int
     expert_parameters: int = 0
 
-    def of(self, which: Pass) -> tuple[Part, ...]:
+    def of(self, which: Phase) -> tuple[Part, ...]:
         """Parts of one pass, in order."""
-        return tuple(part for part in self.parts if part.of == which)
+        return tuple(part for part in self.parts if part.phase == which)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Units:
-    """A decoder on one rank: what stands before the layers, one unit a kind of layer, and what stands after them.
+class Program:
+    """A decoder on one rank: what stands before the layers, one segment a kind of layer, and what stands after them.
 
     ``order`` tells the kind of every layer from the input on.
     """
 
-    before: Unit
-    layers: Sequence[Unit]
-    after: Unit
+    before: Segment
+    layers: Sequence[Segment]
+    after: Segment
     order: tuple[int, ...]
