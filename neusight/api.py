@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from inspect import signature
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ class Setting:
         fused_optimizer: the optimizer updates all parameters in one pass, as ``fused=True`` and Apex do.
         cache: read and write the user's cache of traces.
         plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch``.
-        shards: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
+        tp_plan: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
             ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
             the model's structure tells.
     """
@@ -88,7 +89,7 @@ class Setting:
     fused_optimizer: bool = False
     cache: bool = True
     plan: Plan | None = None
-    shards: Mapping[str, str] | None = None
+    tp_plan: Mapping[str, str] | None = None
 
     @property
     def options(self) -> Options:
@@ -199,29 +200,52 @@ class Predictor:
         model: str | Path | torch.nn.Module,
         gpu: Gpu,
         request: Request | None = None,
-        setting: Setting | None = None,
         *,
         inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-        **options: Any,
+        mode: str = "inference",
+        batch: int = 1,
+        seq_len: int | None = None,
+        image_size: int | None = None,
+        frames: int | None = None,
+        seconds: float | None = None,
+        given: Sequence[str] = (),
+        dtype: str | torch.dtype | None = None,
+        attention: str = "eager",
+        launch: str = "eager",
+        layout: str = "nchw",
+        optimizer: str = "none",
+        fused_optimizer: bool = False,
+        grad_scaler: bool = False,
+        plan: Plan | None = None,
+        tp_plan: Mapping[str, str] | None = None,
+        overrides: Sequence[str] = (),
+        sparsity: Sparsity | None = None,
+        simulate: bool = False,
+        compression: bool = False,
+        allow_fallback: bool = False,
+        cache: bool = True,
     ) -> Estimate:
-        """One step of a model on one device.
+        """One step of a model on one device, or on those of a node that share it.
 
         Args:
             model: a name of the catalogue, a Hugging Face ``config.json``, ``package.module:function``, or a module
                 with its ``inputs``.
             gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
-            request: the step; or give its fields as ``options``.
-            setting: how it is estimated; or give its fields as ``options``.
+            request: the step as a value, in place of the arguments from ``mode`` to ``grad_scaler``.
             inputs: example inputs of a module, named or positional; values do not matter, shapes do.
-            options: of ``Request.of``: ``mode`` (``inference``, or ``training``: forward, backward and, if chosen, the
-                optimizer), ``batch`` (samples a step), ``seq_len`` (tokens a sample; default is the model's own),
-                ``image_size``, ``frames``, ``seconds``, ``given`` (other extents of inputs, see ``Extents``),
-                ``dtype`` (of weights and activations; default what the model's file states, else float32),
-                ``layout`` of images (``nchw``, or ``nhwc``), ``grad_scaler``,
-                ``optimizer`` (``none``, ``sgd``, ``adam``, ``adamw``, ``bert_adam``),
-                ``attention`` (``eager``, ``sdpa``, ``flash``),
-                ``launch`` (``eager``, ``compiled`` by ``torch.compile``, or that as a CUDA ``graph``);
-                and of ``Setting``.
+            mode: ``inference``, or ``training``: forward, backward and, if chosen, the optimizer.
+            batch: samples a step.
+            seq_len: tokens a sample; default the model's own.
+            image_size, frames, seconds, given: other extents of inputs, see ``Extents``.
+            dtype: of weights and activations, by any of its names or a ``torch.dtype``; default what the model's file
+                states, else float32.
+            attention: ``eager``, ``sdpa`` or ``flash``.
+            launch: ``eager``, ``compiled`` by ``torch.compile``, or that as a CUDA ``graph``.
+            layout: of images, ``nchw`` or ``nhwc``.
+            optimizer: ``none``, ``sgd``, ``adam``, ``adamw`` or ``bert_adam``.
+            fused_optimizer, plan, tp_plan, overrides, sparsity, simulate, compression, allow_fallback, cache: see
+                ``Setting``.
+            grad_scaler: gradients are scaled back before the optimizer, as float16 needs.
 
         Raises:
             ModelError: the model is unknown, or cannot run so.
@@ -229,31 +253,33 @@ class Predictor:
             DeviceError: the device is unknown, malformed, or lacks the dtype.
             DataError: a sparsity profile is malformed, or of other layers than the model's.
         """
-        return self._estimate(self._ready(model, gpu, request=request, setting=setting, inputs=inputs, **options))
+        step = {
+            "mode": mode, "batch": batch, "seq_len": seq_len, "image_size": image_size, "frames": frames,
+            "seconds": seconds, "given": tuple(given), "dtype": dtype, "attention": attention, "launch": launch,
+            "layout": layout, "optimizer": optimizer, "grad_scaler": grad_scaler,
+        }  # fmt: skip
+        setting = Setting(
+            overrides=overrides, allow_fallback=allow_fallback, sparsity=sparsity, simulate=simulate,
+            compression=compression, fused_optimizer=fused_optimizer, cache=cache, plan=plan, tp_plan=tp_plan,
+        )  # fmt: skip
+        return self._estimate(self._ready(model, gpu, _asked(model, request, step), setting, inputs))
 
-    def _ready(
-        self,
-        model: Any,
-        gpu: Gpu,
-        *,
-        request: Request | None = None,
-        setting: Setting | None = None,
-        inputs: Any = None,
-        **options: Any,
-    ) -> _Ready:
-        """What ``estimate`` asks, as programs for a device; arguments and errors as there."""
-        given = {name: options.pop(name) for name in Setting.__dataclass_fields__ if name in options}
-        setting = replace(setting or Setting(), **given)
-        if request is not None and not isinstance(request, Request):
-            raise ModelError(f"{request!r} is no Request: give the step by name, such as mode='training', batch=4")
-        if request and options:
-            raise ModelError(f"{', '.join(options)} beside a request: give the one or the other")
-        asked, said = (request, "") if request else _asked(model, options)
+    def _ready(self, model: Any, gpu: Gpu, asked: tuple[Request, str], setting: Setting, inputs: Any = None) -> _Ready:
+        """A step as programs for a device.
+
+        Args:
+            model, gpu, inputs: as ``estimate`` takes them.
+            asked: the request, and a line on what was taken for granted in it.
+            setting: how it is estimated.
+        """
+        request, said = asked
+        if setting.fused_optimizer and request.optimizer == "none":
+            raise ModelError("fused_optimizer: there is no optimizer to fuse: name one, such as adam, or leave it out")
         device = as_device(gpu, setting.overrides)
-        device.gemm_flops_per_s(asked.precision.of_products)
-        plan = setting.plan or Plan(micro_batch=asked.batch, global_batch=asked.batch)
-        asked = _micro(asked, plan)
-        programs = self._step(model, inputs, asked, setting, lambda batch: self._cost(batch, device, setting))
+        device.gemm_flops_per_s(request.precision.of_products)
+        plan = setting.plan or Plan(micro_batch=request.batch, global_batch=request.batch)
+        request = _micro(request, plan)
+        programs = self._step(model, inputs, request, setting, lambda batch: self._cost(batch, device, setting))
         return _Ready(programs=programs, plan=plan, device=device, setting=setting, said=said)
 
     def _estimate(self, ready: _Ready, price: Price | None = None) -> Estimate:
@@ -269,7 +295,7 @@ class Predictor:
         )
         price = price or (lambda batch: self._cost(batch, device, setting))
         estimate = estimate_shared(ready.programs, ready.plan, device, price, provenance)
-        said = (*_without_effect(executor, device, setting), *executor.advice(device, setting.sparsity is not None))
+        said = (*_without_effect(executor, ready, estimate), *executor.advice(device, setting.sparsity is not None))
         first = (ready.said,) if ready.said else ()
         return replace(estimate, warnings=(*first, *said, *estimate.warnings))
 
@@ -283,7 +309,7 @@ class Predictor:
         if setting.plan is not None or not isinstance(model, str | Path):
             workload = _workload(model, asked, setting, inputs)
             plan = setting.plan or Plan(micro_batch=asked.batch, global_batch=asked.batch)
-            return programs_of(workload, plan, price, setting.shards)
+            return programs_of(workload, plan, price, setting.tp_plan)
         zeros = as_profile(setting.sparsity) if setting.sparsity is not None else None
         remembered = Setting(
             allow_fallback=setting.allow_fallback,
@@ -493,13 +519,19 @@ class Predictor:
 
     def sweep(
         self,
-        models: Iterable[str],
-        gpus: Iterable[Gpu],
-        batches: Iterable[int] = (1,),
+        models: str | Iterable[str],
+        gpus: Gpu | Iterable[Gpu],
+        batches: int | Iterable[int] = 1,
         *,
+        modes: str | Iterable[str] = "inference",
+        seq_lens: int | Iterable[int | None] | None = None,
+        dtypes: str | torch.dtype | Iterable[str | torch.dtype | None] | None = None,
+        optimizer: str = "none",
+        attention: str = "eager",
+        launch: str = "eager",
+        layout: str = "nchw",
+        sparsity: Sparsity | None = None,
         progress: Callable[[int, int], None] | None = None,
-        setting: Setting | None = None,
-        **options: Any,
     ) -> pd.DataFrame:
         """Every combination as one row a step: latency, throughput, memory and cost, for capacity planning.
 
@@ -507,20 +539,20 @@ class Predictor:
         figures. Columns: model, gpu, mode, batch, seq_len, dtype, latency_ms, low_ms, high_ms, bound_ms, limiter,
         samples_per_s, tokens_per_s, memory_gib, fits, usd_per_million_samples, error.
 
-        >>> table = predictor.sweep(["gpt2-large"], ["l4", "a100-pcie-80gb"], [1, 2, 4, 8], modes=["training"])
+        >>> table = predictor.sweep("gpt2-large", ["l4", "a100-pcie-80gb"], [1, 2, 4, 8], modes="training")
         >>> table[table.fits].sort_values("samples_per_s").groupby("gpu").last()   # the best batch a GPU
 
         Args:
-            models, gpus, batches: what to combine.
+            models, gpus, batches, modes, seq_lens, dtypes: what to combine; each a list, or one value.
+            optimizer: of the steps of training.
+            attention, launch, layout, sparsity: of all steps, as ``estimate`` takes them.
             progress: called with (done, of) after each row.
-            setting: of all steps.
-            options: ``modes``, ``seq_lens`` and ``dtypes`` to combine with them; what is left goes to every step, as
-                ``estimate`` takes it, ``optimizer`` to those of training.
         """
         import pandas as pd
 
-        lists = {name: list(options.pop(plural, (default,))) for name, (plural, default) in _COMBINED.items()}
-        grid = list(product(models, gpus, lists["mode"], batches, lists["seq_len"], lists["dtype"]))
+        grid = list(product(*map(_several, (models, gpus, modes, batches, seq_lens, dtypes))))
+        options = {"optimizer": optimizer, "attention": attention, "launch": launch, "layout": layout}
+        setting = Setting(sparsity=sparsity)
         rows: list[dict[str, Any]] = []
         for start in range(0, len(grid), _TOGETHER):
             points = [_Point.of(*point) for point in grid[start : start + _TOGETHER]]
@@ -532,10 +564,11 @@ class Predictor:
                     progress(len(rows), len(grid))
         return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
 
-    def _point(self, point: _Point, setting: Setting | None, options: dict[str, Any]) -> _Ready | NeusightError:
+    def _point(self, point: _Point, setting: Setting, options: dict[str, Any]) -> _Ready | NeusightError:
         stepless = {"optimizer": "none"} if point.step["mode"] == "inference" else {}
         try:
-            return self._ready(point.model, point.gpu, setting=setting, **point.step, **options | stepless)
+            asked = _asked(point.model, None, {**point.step, **options, **stepless})
+            return self._ready(point.model, point.gpu, asked, setting)
         except NeusightError as error:
             return error
 
@@ -594,18 +627,33 @@ class _Point:
 
 
 OPERANDS = ("resident", "cold")
-_COMBINED = {"mode": ("modes", "inference"), "seq_len": ("seq_lens", None), "dtype": ("dtypes", None)}
-"""What a sweep combines beside models, GPUs and batches: the option's name there, and its default."""
 
 
-def _asked(model: Any, options: dict[str, Any]) -> tuple[Request, str]:
-    """The request that options make, in the dtype that the model states where none is given, and a line on that."""
+def _several(value: Any) -> list[Any]:
+    """A list, or one value as a list of it: a name is no list of letters."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | DeviceSpec) else [value]
+
+
+def _asked(model: Any, request: Request | None, step: Mapping[str, Any]) -> tuple[Request, str]:
+    """The request that ``estimate`` was given, in the dtype that the model states where none is, and a line on that.
+
+    Raises:
+        ModelError: arguments beside a request, no request where one stands, or as ``Request.of``.
+    """
+    if request is not None and not isinstance(request, Request):
+        raise ModelError(f"{request!r} is no Request: give the step by name, such as mode='training', batch=4")
+    if request is not None:
+        defaults = signature(Predictor.estimate).parameters
+        if beside := [name for name, value in step.items() if value != defaults[name].default]:
+            raise ModelError(f"{', '.join(beside)} beside a request: give the one or the other")
+        return request, ""
+    dtype = None if step.get("dtype") is None else str(step["dtype"]).removeprefix("torch.")
     if not isinstance(model, str | Path):
-        return Request.of(**options | {"dtype": options.get("dtype") or "float32"}), ""
+        return Request.of(**{**step, "dtype": dtype or "float32"}), ""
     from neusight.workloads.resolve import resolve, stated_dtype
 
-    dtype, said = stated_dtype(resolve(model), options.get("dtype"))
-    return Request.of(str(model), **options | {"dtype": dtype}), said
+    dtype, said = stated_dtype(resolve(model), dtype)
+    return Request.of(str(model), **{**step, "dtype": dtype}), said
 
 
 @dataclass(frozen=True)
@@ -618,10 +666,21 @@ class _ByContent:
         return hash((self.profile.model, self.profile.source, tuple(self.profile.layers), self.profile.default))
 
 
-def _without_effect(executor: Executor, device: DeviceSpec, setting: Setting) -> tuple[str, ...]:
-    """A line for each option that was given and means nothing to a device."""
-    ignored = [name for name in setting.options.given if name not in executor.takes]
-    return tuple(f"--{name} has no effect on {device.id}: it is no machine that skips zeros" for name in ignored)
+def _without_effect(executor: Executor, ready: _Ready, estimate: Estimate) -> tuple[str, ...]:
+    """A line for each option that was given and changes nothing."""
+    zeros = [name for name in ready.setting.options.given if name not in executor.takes]
+    lines = [f"--{name} has no effect on {ready.device.id}: it is no machine that skips zeros" for name in zeros]
+    layout = ready.programs[0].workload.request.engine.layout
+    shapes = [text.rpartition("=")[2].partition(":")[0] for text in estimate.inputs]
+    if layout != "nchw" and not any(shape.count("x") >= _IMAGE_EXTENTS for shape in shapes):
+        lines.append(f"layout {layout} has no effect on {estimate.model}: none of its inputs is a batch of images")
+    if ready.plan.overlap_gradients and (ready.plan.dp == 1 or estimate.mode != "training"):
+        lines.append("overlap_gradients has no effect: only replicas (dp) in training exchange gradients")
+    return tuple(lines)
+
+
+_IMAGE_EXTENTS = 3
+"""Signs between the four extents of images: batch, channels, height and width."""
 
 
 SWEEP_COLUMNS = (

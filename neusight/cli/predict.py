@@ -164,7 +164,7 @@ def predict(
             predictor.estimate(
                 model, name, mode=mode, batch=batch if plan is None else 1, seq_len=seq_len, dtype=dtype or None,
                 optimizer=optimizer, grad_scaler=grad_scaler, fused_optimizer=fused_optimizer,
-                plan=plan, shards=_fields(shards) or None,
+                plan=plan, tp_plan=_fields(shards) or None,
                 attention=attention, launch=launch, layout=layout, overrides=overrides, allow_fallback=allow_fallback,
                 sparsity=sparsity or None, simulate=simulate, compression=compression,
                 image_size=image_size, frames=frames, seconds=seconds, given=tuple(given),

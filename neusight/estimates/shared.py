@@ -27,7 +27,7 @@ Price = Callable[[KernelBatch], Costs]
 
 
 def programs_of(
-    workload: Workload, plan: Plan, price: Price, shards: Mapping[str, str] | None = None
+    workload: Workload, plan: Plan, price: Price, tp_plan: Mapping[str, str] | None = None
 ) -> list[TracedStep]:
     """What one rank of each pipeline stage runs, the first stage first.
 
@@ -35,12 +35,12 @@ def programs_of(
         workload: the whole model's step for one micro-batch.
         plan: how it is shared.
         price: costs of kernels, by which stages are balanced.
-        shards: how products are shared, as ``tensor_parallel`` takes it.
+        tp_plan: how products are shared, as ``tensor_parallel`` takes it.
 
     Raises:
         ModelError: a plan that the model does not allow, or that is not estimated.
     """
-    local = compiled(tensor_parallel(workload, plan.tp, shards))
+    local = compiled(tensor_parallel(workload, plan.tp, tp_plan))
     stages = pipeline_stages(local, plan.pp, _seconds(local, price)) if plan.pp > 1 else [local]
     return [replica(stage, plan, number) for number, stage in enumerate(stages)]
 

@@ -93,6 +93,8 @@ def feedings(config: dict[str, Any], request: Request, asked: Asked | None = Non
     if other and config["model_type"] in vision.ARCHITECTURES:
         raise ModelError(f"{config['model_type']} reads images alone: leave out --frames, --seconds and --input")
     if not other and is_ready_type(config):
+        if request.extents.image_size is not None and request.seq_len is not None:
+            raise ModelError(f"{config['model_type']} reads text alone: leave out --image-size")
         return Fed((input_specs(config, request.batch, request.seq_len, request.attention),), request.seq_len)
     parsed = _parse(config)
     try:

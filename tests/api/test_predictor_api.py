@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from neusight.api import Setting
 from neusight.devices import to_toml
 from neusight.errors import CoverageError, DeviceError, ModelError
 from neusight.kernels import Gemm, KernelBatch
-from neusight.requests import Request
+from neusight.plans.plan import Plan
+from neusight.requests import Extents, Request
 
 
 def test_kernel_by_name_and_by_value_agree(predictor: Predictor) -> None:
@@ -65,7 +67,7 @@ def test_estimate_by_id_name_file_and_spec_agree(predictor: Predictor, tmp_path:
     expected = predictor.estimate("gpt2", "t4")
     for gpu in (spec.name, file, str(file), spec):
         assert predictor.estimate("gpt2", gpu) == expected
-    assert predictor.estimate("gpt2", "t4", Request.of("gpt2"), Setting()) == expected
+    assert predictor.estimate("gpt2", "t4", Request.of("gpt2")) == expected
     assert Estimate.from_json(expected.to_json()) == expected
 
 
@@ -169,11 +171,11 @@ def test_options_without_effect_on_a_device_are_said_in_a_line_each(predictor: P
         ({"compression": True}, "--compression has no effect on l4"),
         ({"sparsity": "activations=0.5"}, "zeros of tensors change nothing on l4"),
     ):
-        found = predictor.estimate("gpt2", "l4", setting=Setting(**options))
+        found = predictor.estimate("gpt2", "l4", **options)
         (said,) = set(found.warnings) - set(plain.warnings)
         assert words in said and "\n" not in said
         assert (found.latency_s, found.interval) == (plain.latency_s, plain.interval)
-        assert words not in " ".join(predictor.estimate("alexnet", "tensordash", setting=Setting(**options)).warnings)
+        assert words not in " ".join(predictor.estimate("alexnet", "tensordash", **options).warnings)
 
 
 def test_sweep_is_the_grid_in_order(predictor: Predictor) -> None:
@@ -200,3 +202,40 @@ def test_sweep_rows_with_errors_do_not_fit(predictor: Predictor) -> None:
 def test_a_step_given_by_place_is_asked_for_by_name(predictor: Predictor) -> None:
     with pytest.raises(ModelError, match="'training' is no Request: give the step by name"):
         predictor.estimate("gpt2", "l4", "training")  # type: ignore[arg-type]
+
+
+def test_what_changes_nothing_is_said_or_refused(predictor: Predictor) -> None:
+    plain = predictor.estimate("gpt2", "l4")
+    for options, words in (
+        ({"layout": "nhwc"}, "layout nhwc has no effect on gpt2"),
+        ({"plan": Plan(overlap_gradients=True)}, "overlap_gradients has no effect"),
+    ):
+        found = predictor.estimate("gpt2", "l4", **options)
+        assert found.latency_s == plain.latency_s
+        assert words in " ".join(found.warnings)
+    both = Plan(dp=2, global_batch=2, overlap_gradients=True)
+    assert "no effect" not in " ".join(predictor.estimate("gpt2", "l4", mode="training", plan=both).warnings)
+    assert "layout" not in " ".join(predictor.estimate("alexnet", "l4", layout="nhwc").warnings)
+    with pytest.raises(ModelError, match="reads text alone: leave out --image-size"):
+        predictor.estimate("gpt2", "l4", image_size=224)
+    with pytest.raises(ModelError, match="no optimizer to fuse"):
+        predictor.estimate("gpt2", "l4", mode="training", fused_optimizer=True)
+
+
+def test_every_argument_of_a_step_has_a_name_that_an_editor_completes(predictor: Predictor) -> None:
+    parameters = signature(Predictor.estimate).parameters.values()
+    assert {kind.kind for kind in parameters} == {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
+    names = {each.name for each in parameters}
+    assert {*Extents.__dataclass_fields__, *Setting.__dataclass_fields__, "mode", "dtype", "launch"} <= names
+
+
+def test_words_of_pytorch_and_single_values_are_taken(predictor: Predictor) -> None:
+    import torch
+
+    half = predictor.estimate("gpt2", "l4", dtype="float16")
+    assert predictor.estimate("gpt2", "l4", dtype=torch.float16) == half
+    (row,) = predictor.sweep("gpt2", "l4", dtypes=torch.float16).to_dict("records")
+    assert (row["model"], row["gpu"], row["dtype"], row["error"]) == ("gpt2", "l4", "float16", "")
+    assert row["latency_ms"] == pytest.approx(half.latency_s * 1e3)
+    with pytest.raises(TypeError, match="batch_size"):
+        predictor.estimate("gpt2", "l4", batch_size=4)  # type: ignore[call-arg]
