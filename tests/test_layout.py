@@ -116,6 +116,10 @@ def commands(app: Any) -> Iterator[Any]:
         yield from commands(group.typer_instance)
 
 
+PUBLIC_QUESTIONS = {("neusight.api", "estimate")}
+"""What people call with a few of many options, all of which their editor completes."""
+
+
 def test_no_function_takes_more_than_five_arguments_by_place_or_twelve_by_name() -> None:
     from neusight.cli.app import app
 
@@ -123,7 +127,7 @@ def test_no_function_takes_more_than_five_arguments_by_place_or_twelve_by_name()
     wrong = []
     for module, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.FunctionDef) or (module, node.name) in free:
+            if not isinstance(node, ast.FunctionDef) or (module, node.name) in free | PUBLIC_QUESTIONS:
                 continue
             places = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
             if len(places) > POSITIONAL or len(places) + len(node.args.kwonlyargs) > NAMED:
