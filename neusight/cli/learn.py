@@ -22,7 +22,7 @@ _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 def train(
     data: Annotated[
         Path | None,
-        typer.Option(help="A table of kernels, a data set, or a folder of several; default: $NEUSIGHT_DATA."),
+        typer.Option(help="Kernels, a data set, or a folder of several, but for sets kept as tests; default: $NEUSIGHT_DATA."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write, one sub-folder a model.")] = Path("trained"),
     models: Annotated[
@@ -59,13 +59,13 @@ def train(
     from neusight.laws.fitted import FittedPhysics
     from neusight.learn.training import Options
     from neusight.learn.training import train as run
-    from neusight.learn.training_data import sets_in
+    from neusight.learn.training_data import sets_of
     from neusight.paths import data_dir
 
     if epochs is not None and backend not in _EPOCHS:
         raise typer.BadParameter(f"{backend} has no passes: leave it out", param_hint="--epochs")
     source = data if data is not None else data_dir()
-    brought = {gpu: device for path in sets_in(source) for gpu, device in devices_beside(path).items()}
+    brought = {gpu: device for path in sets_of(source) for gpu, device in devices_beside(path).items()}
     options = Options(
         source=source,
         out=out,

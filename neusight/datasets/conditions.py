@@ -41,6 +41,7 @@ _VARIANTS: tuple[tuple[str, str], ...] = (
     ("fa2", r"flash_attn|flash_attention"),
     ("weight_only", "weightonlyquant"),
     ("smooth_quant", "smoothquant"),
+    ("triton", r"torch_flow_triton"),
     ("cutlass", r"cutlass|fp8_scaled_mm|moe_torch_flow"),
     ("deepgemm", "deepgemm"),
     ("marlin", "marlin"),

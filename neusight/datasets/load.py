@@ -36,6 +36,9 @@ FAMILIES = tuple(dict.fromkeys((*KERNEL_TABLES, *COLLECTED_TABLES)))
 """Names of all tables of kernels, whatever their origin."""
 SKIPPED = "skipped*.parquet"
 """Files of what a collection could not measure, beside its tables: sample, family, op, dtype, reason."""
+APART = ("llm-serving-blackwell", "llmservingsim-4090", "neusight-fp32-h100")
+"""Data sets that nothing that ships was fitted to or trained on: a fit reads them where their own folder is given,
+never as part of a folder of several. They are data for tests."""
 PARTS = ("kernels", "models")
 """Folders of a data set that hold its tables."""
 NODE_GPUS = {
@@ -130,6 +133,11 @@ def parquet_files(path: Path) -> list[Path]:
     if not files:
         raise DataError(f"{path} holds no parquet file: give the folder that holds gemm.parquet and its like")
     return files
+
+
+def sets_in(folder: Path) -> list[Path]:
+    """The data sets of kernels in a folder of several, by name, but for those that are kept ``APART``."""
+    return sorted(p.parent for p in folder.glob("*/kernels") if p.is_dir() and p.parent.name not in APART)
 
 
 def tables_in(path: Path) -> list[Path]:

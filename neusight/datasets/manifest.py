@@ -72,7 +72,9 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        content = asdict(self)
+        content["files"] = [{k: v for k, v in file.items() if v not in (None, {})} for file in content["files"]]
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def list_datasets() -> list[Manifest]:

@@ -28,6 +28,8 @@ _PRODUCTS = (
     *GEMM_FAMILIES,
     *("attention_context", "attention_generation", "attention_mla", "attention_sparse"),
 )
+MIXED = "attention_mixed"
+"""Table of attention over prompts and decoding sequences in one launch."""
 _ORIGIN = ("gpu", "dtype", "framework", "version", "kernel", "kv_cache_dtype", "eager", "timing", "operands")
 
 
@@ -66,13 +68,20 @@ def measured(frame: pd.DataFrame, devices: Mapping[str, DeviceSpec] | None = Non
 
 def unable(device: DeviceSpec, family: str, dtype: str) -> str:
     """Why rows of a family in a dtype of a data set cannot be compared with a device's limits; '' where they can."""
-    if DTYPE_NAMES.get(dtype, dtype) not in DTYPE_BYTES:
-        return f"dtype '{dtype}' is not estimated"
+    if why := unestimated(family, dtype):
+        return why
     try:
         peak_flops_per_s(device, DTYPE_NAMES.get(dtype, dtype), product=family in _PRODUCTS)
     except DeviceError as error:
         return str(error)
     return ""
+
+
+def unestimated(family: str, dtype: str) -> str:
+    """Why no device answers rows of a family in a dtype of a data set; '' where some may."""
+    if family == MIXED:
+        return "prompts and decoding in one launch are not estimated as one kernel"
+    return "" if DTYPE_NAMES.get(dtype, dtype) in DTYPE_BYTES else f"dtype '{dtype}' is not estimated"
 
 
 def _same(frame: pd.DataFrame, batches: Batches) -> np.ndarray:

@@ -160,6 +160,14 @@ KERNEL_TABLES: dict[str, Table] = {
             "attention_generation",
             (*_CACHED, *_HEADS, Column("kv_len", "integer", meaning="tokens already cached"), _LATENCY),
         ),
+        Table(
+            "attention_mixed",
+            (
+                *(*_CACHED, *_integers("num_heads", "num_kv_heads", "head_dim", "window")),
+                *_integers("seq_len", "prefix_len", "decode_batch", "kv_len", "decode_batch_long", "kv_len_long"),
+                _LATENCY,
+            ),
+        ),
         Table("attention_mla", (*_LATENT, _LATENCY)),
         Table(
             "attention_sparse",

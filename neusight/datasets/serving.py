@@ -17,10 +17,13 @@ from neusight.kernels import KernelBatch
 if TYPE_CHECKING:
     import pandas as pd
 
-SCALINGS = {"fp8": "tensor", "fp8_static": "tensor", "fp8_block": "block", "sq": "row"}
+SCALINGS = {
+    **{"fp8": "tensor", "fp8_static": "tensor", "fp8_block": "block"},
+    **{"sq": "row", "w4a8_mxfp4_mxfp8": "block"},
+}
 """How the operands of data sets' dtypes carry their scales; see ``Gemm``."""
-WEIGHTS = {"int8_wo": "int8", "int4_wo": "int4"}
-"""Dtypes of weights under 16-bit arithmetic."""
+WEIGHTS = {"int8_wo": "int8", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4"}
+"""Dtypes of weights that are narrower than the arithmetic."""
 _QUANTISED = ("fp8", "fp8_block")
 """Whose activations arrive in 16 bits, where an engine timed its whole linear layer. SmoothQuant's rows are TensorRT's
 time of the product alone."""
@@ -116,6 +119,7 @@ def experts(rows: pd.DataFrame) -> KernelBatch:
             told = f"{parts} {shape[parts][row]} does not divide {whole} {shape[whole][row]}"
             raise DataError(f"row {rows.index[row]}: {told}: fix or drop the row")
     codes, kernels = coded(strings_or(rows, "kernel"))
+    scheme = schemes(rows)
     return KernelBatch.from_columns(
         "moe",
         tokens=shape["num_tokens"],
@@ -127,7 +131,8 @@ def experts(rows: pd.DataFrame) -> KernelBatch:
         gated=np.array(["nongated" not in name for name in kernels])[codes],
         distribution=strings(rows["distribution"]),
         dtype=dtypes(rows),
-        scaling=schemes(rows)["scaling"],
+        weight_dtype=scheme["weight_dtype"],
+        scaling=scheme["scaling"],
     )
 
 

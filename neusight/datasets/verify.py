@@ -6,9 +6,10 @@ A card is the data set for people: tables come from the data, between two marks;
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from neusight.datasets.clean import invalid
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _BEGIN, _END = "<!-- generated: begin -->", "<!-- generated: end -->"
+MOST_LISTED = 20
+"""Files of one folder that are no tables, which a card lists one by one."""
 _TITLES = {
     "sources": "Who measured the rows, with what, and when",
     "coverage": "Rows by family, op and dtype or GPU",
@@ -222,16 +225,24 @@ def facts(manifest: Manifest) -> str:
         "",
         "| file | rows | sha256 |",
         "|---|---:|---|",
-        *(
-            f"| {f.path} | {'' if f.rows is None else format(f.rows, ',')} | `{f.sha256[:16]}…` |"
-            for f in manifest.files
-        ),
+        *_file_lines(manifest.files),
         "",
         "| gpu | rows |",
         "|---|---:|",
         *(f"| {gpu} | {rows:,} |" for gpu, rows in manifest.gpus.items()),
     ]
     return "\n".join(lines)
+
+
+def _file_lines(files: Sequence[FileRecord]) -> list[str]:
+    """A line a file; of a folder with many files that are no tables one line, and their hashes in the manifest."""
+    folders = Counter(str(PurePath(f.path).parent) for f in files if f.rows is None)
+    many = {folder: count for folder, count in folders.items() if count > MOST_LISTED}
+    listed = [f for f in files if f.rows is not None or str(PurePath(f.path).parent) not in many]
+    return [
+        *(f"| {f.path} | {'' if f.rows is None else format(f.rows, ',')} | `{f.sha256[:16]}…` |" for f in listed),
+        *(f"| {folder}/ ({count} files) | | in manifest.json |" for folder, count in many.items()),
+    ]
 
 
 def asked(folder: Path) -> str:

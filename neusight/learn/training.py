@@ -54,7 +54,7 @@ from neusight.learn.physics.fit import all_parts, fit_parts
 from neusight.learn.physics.fit import without as physics_without
 from neusight.learn.physics.problem import Part
 from neusight.learn.tile_choice import Choices
-from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_in, thinned
+from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_of, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set
 
 STATE = ".training"
@@ -125,7 +125,7 @@ def train(options: Options, report: Report | None = None) -> dict[str, Artifact]
 
 def _refits(options: Options, fitted: FittedPhysics, report: Report | None) -> Callable[[Collection[str]], Physics]:
     """Constants without some GPUs: fitted again where the source is a folder of data sets, else as they are."""
-    if len(sets_in(options.source)) == 1:
+    if len(sets_of(options.source)) == 1:
         return lambda gpus: fitted.physics
     whole = PhysicsOptions(data=options.source, hold_out=options.hold_out, each=FOLD_ROWS, steps=FOLD_STEPS)
     parts: list[Part] = []
@@ -259,7 +259,7 @@ def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:
 
 def _data_record(corpus: Corpus, model: str, rows: int) -> dict[str, Any]:
     """Rows, and every file that was read, by its place in the source."""
-    sets = sets_in(corpus.source)
+    sets = sets_of(corpus.source)
     files = [file for path in sets for file in tables_in(path)]
     described = [root_of(path) / "devices" / f"{gpu}.toml" for path in sets for gpu in corpus.gpus(model)]
     used = (*files, *filter(Path.is_file, described))

@@ -22,7 +22,8 @@ from neusight.datasets import (
 )
 from neusight.datasets.batches import single_kernels
 from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
-from neusight.datasets.measured import unable
+from neusight.datasets.load import sets_in
+from neusight.datasets.measured import unable, unestimated
 from neusight.devices import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS, answering_model
@@ -132,7 +133,7 @@ def load_corpus(
     """
     import pandas as pd
 
-    found = [_read(path, gpus, hold_out) for path in sets_in(source)]
+    found = [_read(path, gpus, hold_out) for path in sets_of(source)]
     read = [one for one in found if one is not None]
     if not read:
         named = ", ".join(gpu for gpu in gpus if gpu not in hold_out)
@@ -147,11 +148,10 @@ def load_corpus(
 _ROWS = ("rows", "throttled")
 
 
-def sets_in(source: Path) -> list[Path]:
+def sets_of(source: Path) -> list[Path]:
     """The data sets that a path means: those in it where it is a folder of several, else itself."""
     several = source.is_dir() and not (source / "kernels").is_dir() and not list(source.glob("*.parquet"))
-    found = sorted(path.parent for path in source.glob("*/kernels")) if several else []
-    return found or [source]
+    return (sets_in(source) if several else []) or [source]
 
 
 def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus | None:
@@ -164,7 +164,9 @@ def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus 
         keep &= ~(frame["repeat"] > 0)
     if "timing" in frame:
         keep &= ~((frame["timing"] == "wall") & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S))
-    frame = _sampled(frame[keep].reset_index(drop=True))
+    frame = frame[keep]
+    if len(frame):
+        frame = _sampled(frame[~by_pair(frame, _unestimated)].reset_index(drop=True))
     if not len(frame):
         return None
     brought = devices_beside(source)
@@ -216,6 +218,10 @@ def _by_model(frame: pd.DataFrame, brought: Mapping[str, DeviceSpec]) -> dict[st
             for model in np.unique(names):
                 rows[str(model)].append(own.take(np.flatnonzero(names == model)))
     return {model: _joined(parts) for model, parts in rows.items()}
+
+
+def _unestimated(family: str, dtype: str) -> bool:
+    return bool(unestimated(family, dtype))
 
 
 def _unable(device: DeviceSpec, family: str, dtype: str) -> bool:

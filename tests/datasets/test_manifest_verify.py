@@ -42,6 +42,16 @@ def test_writing_again_keeps_what_a_person_wrote(dataset):
     assert text.endswith("Written by hand.\n") and "| rows | 1 |" in text and "| rows | 2 |" not in text
 
 
+def test_a_folder_of_many_files_is_one_line_of_the_card(dataset):
+    (dataset / "programs").mkdir()
+    for number in range(30):
+        (dataset / "programs" / f"{number}.bin").write_bytes(bytes([number]))
+    manifest = describe("mine", None, dataset.parent, dataset)
+    text = (dataset / "card.md").read_text()
+    assert "| programs/ (30 files) | | in manifest.json |" in text and "3.bin" not in text
+    assert len(manifest.files) == 31 and verify(dataset).ok
+
+
 def test_verify_sees_change_loss_and_additions(dataset):
     assert verify(dataset).ok
     frame = load_kernels(dataset).drop(columns="family")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,12 @@ import pandas as pd
 import pytest
 
 from neusight.datasets import conditions_of, device_of, load_kernels, to_batches
+from neusight.datasets.load import APART, sets_in
+from neusight.datasets.measured import unestimated
 from neusight.errors import DataError
 from neusight.kernels import Attention, Elementwise, Gemm, GroupedGemm, Kernel, KernelBatch, Memory, Moe, work_of
+from neusight.learn.training_data import sets_of
+from neusight.paths import checkout_dir
 
 ORIGIN = {"gpu": "h100-sxm-80gb", "framework": "vllm", "kernel": "k", "dtype": "bfloat16", "latency_ms": 1.0}
 HEADS = {"batch": 2, "num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "window": 0, "kv_cache_dtype": "bfloat16"}
@@ -95,6 +100,10 @@ def test_a_layer_of_experts_is_one_gpu_s_share(read):
     assert not read(**EXPERTS, kernel="moe_torch_flow_nongated").gated
     block = read(**EXPERTS, dtype="fp8_block")
     assert (block.dtype, block.scaling) == ("float8", "block")
+    narrow = read(**EXPERTS, dtype="w4a8_mxfp4_mxfp8")
+    assert (narrow.dtype, narrow.weight_dtype, narrow.scaling) == ("float8", "mxfp4", "block")
+    weights = read(**EXPERTS, dtype="w4a16_mxfp4")
+    assert (weights.dtype, weights.weight_dtype, weights.scaling) == ("bfloat16", "mxfp4", "")
     with pytest.raises(DataError, match="row 0: moe_tp_size 5 does not divide ffn_size 1536"):
         read(**(EXPERTS | {"moe_tp_size": 5}))
 
@@ -230,8 +239,17 @@ ROWS = {
         **{"attention_context": 501011, "attention_generation": 471637, "gemm": 969353, "moe": 744177},
         **{"nccl": 2016, "allreduce": 1380},
     },
+    "llm-serving-blackwell": {
+        **{"attention_context": 324228, "attention_generation": 312704, "gemm": 742570, "moe": 773674},
+        **{"nccl": 1008, "allreduce": 690},
+    },
     "llmservingsim": {"attention_context": 19296, "gemm": 149504, "pointwise": 59392},
+    "llmservingsim-4090": {
+        **{"attention_context": 96, "attention_generation": 99, "attention_mixed": 21457},
+        **{"gemm": 648, "pointwise": 608},
+    },
     "neusight-fp32": {"conv2d": 24662, "elementwise": 120058, "gemm": 141321, "row_reduction": 19966},
+    "neusight-fp32-h100": {"gemm": 3517},
     "vidur-llm": {"gemm": 62088, "pointwise": 22189, "collectives": 20382},
 }
 
@@ -245,8 +263,36 @@ def test_every_measured_table_is_read(data, subtests):
         with subtests.test(table=f"{path.parent.parent.name}/{path.stem}"):
             frame = load_kernels(path)
             assert len(frame) == ROWS[path.parent.parent.name][path.stem]
+            frame = answered(frame)
             for batch, positions in to_batches(frame):
                 check_rows(batch, frame.iloc[positions])
+
+
+def answered(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows that some device answers: all but products in 4 bits, and prompts and decoding in one launch."""
+    if "dtype" not in frame:
+        return frame
+    kinds = frame[["family", "dtype"]].drop_duplicates().itertuples(index=False)
+    refused = [kind for kind in map(tuple, kinds) if unestimated(*kind)]
+    assert {dtype for family, dtype in refused if family != "attention_mixed"} <= {"nvfp4"}
+    return frame[~frame.set_index(["family", "dtype"]).index.isin(refused)]
+
+
+def test_sets_that_are_kept_apart_are_read_by_no_fit_of_several(data):
+    fitted = {path.name for path in sets_in(data)}
+    assert fitted == set(ROWS) - set(APART)
+    named = [name for name in ROWS if name not in APART]
+    shipped = json.loads((checkout_dir("tile_models") / "physics.json").read_text())["data"]
+    assert {file.split("/")[0] for file in shipped} <= {*named, "matmul-rates"}
+    apart = data / APART[0]
+    assert sets_of(apart) == [apart]
+
+
+def test_prompts_and_decoding_in_one_launch_are_no_single_kernel(data):
+    frame = load_kernels(data / "llmservingsim-4090" / "kernels" / "attention_mixed.parquet")
+    assert "one launch" in unestimated("attention_mixed", "bfloat16")
+    with pytest.raises(DataError, match="rows of 'attention_mixed' are no kernels"):
+        to_batches(frame)
 
 
 def check_rows(batch: KernelBatch, rows: pd.DataFrame) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from neusight.datasets import device_of, devices_beside, load_kernels, to_batches
 from neusight.datasets.batches import single_kernels
 from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
-from neusight.datasets.load import parquet_files
+from neusight.datasets.load import parquet_files, sets_in
 from neusight.datasets.measured import unable
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
@@ -94,8 +94,7 @@ def observe(
 
 def kernel_files(data: Path) -> list[Path]:
     """Tables of kernels of every data set in a folder, in order of their names."""
-    sets = sorted(path for path in data.iterdir() if (path / "kernels").is_dir())
-    return [file for folder in sets for file in parquet_files(folder / "kernels")]
+    return [file for folder in sets_in(data) for file in parquet_files(folder / "kernels")]
 
 
 def _of_file(path: Path, each: int, seed: int, hold_out: Collection[str]) -> Iterator[Observed]:
