@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from neusight.distributed.factors import Factors
     from neusight.distributed.search import Found
     from neusight.distributed.space import Space
-    from neusight.distributed.step import Timed
+    from neusight.distributed.step import TimedStep
     from neusight.distributed.training_run import TrainingRun
     from neusight.serving.answer import ServingEstimate
     from neusight.serving.deployment import Deployment, EngineOptions, Setup
@@ -480,7 +480,7 @@ class Predictor:
 
         return estimated(self.timed(run, factors))
 
-    def timed(self, run: TrainingRun, factors: Factors | None = None) -> Timed:
+    def timed(self, run: TrainingRun, factors: Factors | None = None) -> TimedStep:
         """The times that a training step is simulated with, stage by stage; arguments and errors as ``training``."""
         from neusight.distributed.step import timed
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
 from neusight.distributed.factors import shipped_factors
-from neusight.distributed.priced import Pricer, Work, price
-from neusight.distributed.stage_times import Exchanged, UnitSeconds
-from neusight.distributed.step import units_by_share
+from neusight.distributed.priced import PricedSegment, Pricer, SegmentSeconds, price_parts
+from neusight.distributed.step import programs_by_share
 from neusight.distributed.training_run import TrainingRun
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage, stages_of
@@ -46,18 +46,18 @@ class StageSums:
         return float((fill + busy + np.maximum(0.0, _before(self.first_backward) - late)).max())
 
 
-def bounds_s(asked: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.ndarray:
+def bounds_s(request: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.ndarray:
     """Below which no step of each plan can be, shape (plans,).
 
     Args:
-        asked: the step; its own plan does not count.
+        request: the step; its own plan does not count.
         plans: for its cluster.
         pricer: answers for kernels and collectives.
     """
-    splits = [_split(asked, plan) for plan in plans]
+    splits = [_split(request, plan) for plan in plans]
     first = dict(zip(reversed(splits), reversed(plans), strict=True))
-    seconds = _unit_seconds(asked, first, pricer)
-    sums = {split: _stage_sums(stages_of(asked.decoder, plan), seconds[split[:2]]) for split, plan in first.items()}
+    seconds = _segment_seconds(request, first, pricer)
+    sums = {split: _stage_sums(stages_of(request.decoder, plan), seconds[split[:2]]) for split, plan in first.items()}
     known: dict[tuple[Split, str, int], float] = {}
     for split, plan in zip(splits, plans, strict=True):
         key = split, plan.schedule, plan.micro_batches
@@ -66,30 +66,31 @@ def bounds_s(asked: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.nd
     return np.array([known[s, p.schedule, p.micro_batches] for s, p in zip(splits, plans, strict=True)])
 
 
-def _split(asked: TrainingRun, plan: Plan) -> Split:
-    return replace(asked, plan=plan).local, plan.recompute, plan.pp, plan.vp
+def _split(request: TrainingRun, plan: Plan) -> Split:
+    return replace(request, plan=plan).local, plan.recompute, plan.pp, plan.vp
 
 
-def _unit_seconds(
-    asked: TrainingRun, first: dict[Split, Plan], pricer: Pricer
-) -> dict[tuple[Local, str], list[UnitSeconds]]:
-    """Seconds of all units for each share of a micro-batch and way of recomputing, priced together."""
-    framework = asked.framework
-    units = units_by_share([replace(asked, plan=plan) for plan in first.values()])
-    works = [Work(units=each) for each in units.values()]
-    answers = price(works, asked.cluster.device, pricer, framework, shipped_factors())
-    priced = dict(zip(units, answers, strict=True))
-    found: dict[tuple[Local, str], list[UnitSeconds]] = {}
+def _segment_seconds(
+    request: TrainingRun, first: dict[Split, Plan], pricer: Pricer
+) -> dict[tuple[Local, str], list[SegmentSeconds]]:
+    """Seconds of all segments for each share of a micro-batch and way of recomputing, priced together."""
+    programs = programs_by_share([replace(request, plan=plan) for plan in first.values()])
+    parts = [part for program in programs.values() for part in program.parts]
+    times = iter(price_parts(parts, request.cluster.device, pricer, request.framework, shipped_factors()))
+    priced = {
+        local: [PricedSegment(segment=s, times=tuple(islice(times, len(s.parts)))) for s in program.segments]
+        for local, program in programs.items()
+    }
+    seconds: dict[tuple[Local, str], list[SegmentSeconds]] = {}
     for (local, recompute, _, _), plan in first.items():
-        if (local, recompute) not in found:
-            alone = [Exchanged(priced=unit, collectives=()) for unit, _ in priced[local].units.counted()]
-            found[local, recompute] = [unit.seconds(plan, framework) for unit in alone]
-    return found
+        if (local, recompute) not in seconds:
+            seconds[local, recompute] = [segment.seconds(plan, request.framework) for segment in priced[local]]
+    return seconds
 
 
-def _stage_sums(stages: Sequence[Stage], units: Sequence[UnitSeconds]) -> StageSums:
-    whole = [_sum(units, s.kinds, before=s.first, after=s.last) for s in stages]
-    first = [_sum(units, s.chunks[0], before=s.first, after=s.last and len(s.chunks) == 1) for s in stages]
+def _stage_sums(stages: Sequence[Stage], segments: Sequence[SegmentSeconds]) -> StageSums:
+    whole = [_sum(segments, s.kinds, before=s.first, after=s.last) for s in stages]
+    first = [_sum(segments, s.chunks[0], before=s.first, after=s.last and len(s.chunks) == 1) for s in stages]
     forward, backward, weights = np.array(whole).T
     first_forward, first_backward, first_weights = np.array(first).T
     return StageSums(
@@ -103,11 +104,11 @@ def _stage_sums(stages: Sequence[Stage], units: Sequence[UnitSeconds]) -> StageS
 
 
 def _sum(
-    units: Sequence[UnitSeconds], kinds: Iterable[int], *, before: bool, after: bool
+    segments: Sequence[SegmentSeconds], kinds: Iterable[int], *, before: bool, after: bool
 ) -> tuple[float, float, float]:
     """(forward, backward with what is computed again, weights) of some layers and of what stands around them."""
-    layers = [units[1 + kind] for kind in kinds]
-    around = [unit for there, unit in ((before, units[0]), (after, units[-1])) if there]
+    layers = [segments[1 + kind] for kind in kinds]
+    around = [unit for there, unit in ((before, segments[0]), (after, segments[-1])) if there]
     every = layers + around
     backward = sum(u.backward for u in every) + sum(u.recompute for u in layers)
     return sum(u.forward for u in every), backward, sum(u.weights for u in every)

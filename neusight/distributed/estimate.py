@@ -9,8 +9,8 @@ import numpy as np
 
 from neusight.distributed.answer import TrainingEstimate
 from neusight.distributed.priced import PartTime
-from neusight.distributed.stage_times import recomputed_counts, unit_counts
-from neusight.distributed.step import Timed
+from neusight.distributed.stage_times import recomputed_counts, segment_counts
+from neusight.distributed.step import TimedStep
 from neusight.distributed.training_run import TrainingRun
 from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
@@ -29,7 +29,7 @@ Counted = tuple[PartTime, float]
 """A part and how often it runs in a step on one rank of each stage together, all micro-batches counted."""
 
 
-def estimated(timed: Timed) -> TrainingEstimate:
+def estimated(timed: TimedStep) -> TrainingEstimate:
     """The step, simulated, with what is known of its errors.
 
     Raises:
@@ -100,16 +100,16 @@ def _relative(parts: Iterable[Counted]) -> tuple[float, float]:
     return float(rows[:, 0] @ rows[:, 1] / total), sqrt(float(np.square(rows[:, 0] * rows[:, 2]).sum())) / float(total)
 
 
-def counted(timed: Timed) -> Iterator[Counted]:
+def counted(timed: TimedStep) -> Iterator[Counted]:
     """Every part of a step with its runs on a rank of each stage together."""
     plan = timed.run.plan
     again = recomputed_counts(timed.staged, plan)
-    for at, (unit, count) in enumerate(zip(timed.staged.units, unit_counts(timed.staged, plan), strict=True)):
-        twice = {id(part) for part in recomputed(unit.priced.unit, plan.recompute, timed.run.framework)}
-        for time in unit.priced.times:
+    for at, (segment, count) in enumerate(zip(timed.staged.segments, segment_counts(timed.staged, plan), strict=True)):
+        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.framework)}
+        for time in segment.times:
             runs = count + (again[at] if id(time.part) in twice else 0)
             yield time, float(plan.micro_batches * runs * time.part.runs)
-        for time in unit.collectives:
+        for time in segment.exchanges:
             yield time, count * time.part.runs
     for update in timed.staged.updates:
         for time in update:
@@ -118,7 +118,7 @@ def counted(timed: Timed) -> Iterator[Counted]:
         yield time, 2.0 * plan.micro_batches * (plan.pp * plan.vp - 1)
 
 
-def _by_part(timed: Timed, parts: Iterable[Counted]) -> tuple[dict[str, float], dict[str, str]]:
+def _by_part(timed: TimedStep, parts: Iterable[Counted]) -> tuple[dict[str, float], dict[str, str]]:
     """What each kind of part takes of a step on an average rank [s], the longest first, and what limits it."""
     seconds: dict[str, float] = {}
     limiters: dict[str, str] = {}
@@ -128,13 +128,13 @@ def _by_part(timed: Timed, parts: Iterable[Counted]) -> tuple[dict[str, float], 
     return dict(sorted(seconds.items(), key=lambda item: -item[1])), limiters
 
 
-def _flop(timed: Timed) -> tuple[float, float]:
+def _flop(timed: TimedStep) -> tuple[float, float]:
     """Of products and attention of a step on all devices: what the model needs, and what is computed again."""
     plan, needed, again = timed.run.plan, 0.0, 0.0
     more = recomputed_counts(timed.staged, plan)
-    for at, (unit, count) in enumerate(zip(timed.staged.units, unit_counts(timed.staged, plan), strict=True)):
-        twice = {id(part) for part in recomputed(unit.priced.unit, plan.recompute, timed.run.framework)}
-        for part in unit.priced.unit.parts:
+    for at, (segment, count) in enumerate(zip(timed.staged.segments, segment_counts(timed.staged, plan), strict=True)):
+        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.framework)}
+        for part in segment.segment.parts:
             if part.batch.family in PRODUCTS:
                 each = float(work_of(part.batch).flops[0]) * part.runs
                 needed += count * each
@@ -143,7 +143,7 @@ def _flop(timed: Timed) -> tuple[float, float]:
     return ranks * needed, ranks * again
 
 
-def _energy_j(timed: Timed, schedule: Run, parts: Iterable[Counted]) -> float | None:
+def _energy_j(timed: TimedStep, schedule: Run, parts: Iterable[Counted]) -> float | None:
     """Of all boards in a step: what their kernels take at least, and what they draw all the time."""
     power = shipped_power()
     if power is None:

@@ -1,4 +1,4 @@
-"""What each stage of a pipeline takes: times of units put where a plan has them."""
+"""What each stage of a pipeline takes: times of segments put where a plan has them."""
 
 from __future__ import annotations
 
@@ -7,88 +7,42 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.distributed.exchanges import GATHER, REDUCE
-from neusight.distributed.priced import PartTime, PricedUnit
+from neusight.distributed.priced import PartTime, PricedSegment, SegmentSeconds
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage
 from neusight.schedule.times import StepTimes
-from neusight.workloads.program import Phase
 from neusight.workloads.training.frameworks import Framework
-from neusight.workloads.training.recompute import recomputed
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitSeconds:
-    """Seconds of one unit of one micro-batch: of each pass, of what the backward pass computes again, and of what
-    replicas exchange of it.
+class StagedProgram:
+    """A program on a rank of each stage: ``segments`` before the layers, one a kind of layer, and after them, with what
+    an update of each stage runs and what a send is.
     """
 
-    forward: float
-    backward: float
-    weights: float
-    recompute: float
-    gather: float
-    reduce: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchanged:
-    """A unit with the times of its kernels, and of its weights' and gradients' collectives."""
-
-    priced: PricedUnit
-    collectives: tuple[PartTime, ...]
-
-    def seconds(self, plan: Plan, framework: Framework) -> UnitSeconds:
-        """What the unit takes under a plan; an eager framework's host needs its time for every launch."""
-        host_s = framework.host_s_per_operator if framework.launch == "eager" else 0.0
-
-        def passed(which: Phase) -> float:
-            return max(self.priced.pass_s(which), host_s * self.priced.launches(which))
-
-        once = {id(t.part): t.total_s for t in self.priced.times}
-        again = recomputed(self.priced.unit, plan.recompute, framework)
-        return UnitSeconds(
-            forward=passed("forward"),
-            backward=passed("backward"),
-            weights=passed("weights"),
-            recompute=sum(once[id(part)] for part in again),
-            gather=self._of(GATHER),
-            reduce=self._of(REDUCE),
-        )
-
-    def _of(self, what: str) -> float:
-        return sum(t.total_s for t in self.collectives if t.part.what == what)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Staged:
-    """A rank of each stage: units of every chunk, with what an update of each stage runs and what a send is."""
-
     stages: Sequence[Stage]
-    before: Exchanged
-    layers: Sequence[Exchanged]
-    after: Exchanged
+    segments: tuple[PricedSegment, ...]
     updates: Sequence[Sequence[PartTime]]
     sends: Sequence[PartTime]
 
     @property
-    def units(self) -> tuple[Exchanged, ...]:
-        """All units: before the layers, one a kind of layer, after them."""
-        return (self.before, *self.layers, self.after)
+    def kinds(self) -> int:
+        """Of layers."""
+        return len(self.segments) - 2
 
 
-def step_times(staged: Staged, plan: Plan, framework: Framework) -> tuple[StepTimes, int]:
+def step_times(staged: StagedProgram, plan: Plan, framework: Framework) -> tuple[StepTimes, int]:
     """Times of a step in the order of the model's chunks, and the most pieces that a chunk has.
 
-    A unit is a piece: what is gathered before it runs, and reduced after it. Where replicas exchange nothing beside
+    A segment is a piece: what is gathered before it runs, and reduced after it. Where replicas exchange nothing beside
     other work, a chunk is one piece.
     """
-    seconds = [unit.seconds(plan, framework) for unit in staged.units]
-    chunks = _chunks(staged.stages, plan, len(staged.layers))
+    seconds = [segment.seconds(plan, framework) for segment in staged.segments]
+    chunks = _chunks(staged.stages, plan, staged.kinds)
     pieces = max(map(len, chunks)) if plan.dp * plan.cp > 1 else 1
     again = _recomputed_layers(chunks, plan)
 
-    def table(of: Callable[[UnitSeconds], float], keep: Mapping[tuple[int, int], bool] | None = None) -> np.ndarray:
+    def table(of: Callable[[SegmentSeconds], float], keep: Mapping[tuple[int, int], bool] | None = None) -> np.ndarray:
         rows = np.zeros((len(chunks), pieces))
         for stage, units in enumerate(chunks):
             for at, unit in enumerate(units):
@@ -134,14 +88,14 @@ def _recomputed_layers(chunks: Sequence[Sequence[int]], plan: Plan) -> dict[tupl
     return marked
 
 
-def unit_counts(staged: Staged, plan: Plan) -> list[int]:
-    """How often a model has each of ``Staged.units``."""
-    units = [unit for chunk in _chunks(staged.stages, plan, len(staged.layers)) for unit in chunk]
-    return [units.count(at) for at in range(len(staged.units))]
+def segment_counts(staged: StagedProgram, plan: Plan) -> list[int]:
+    """How often a model has each of ``StagedProgram.segments``."""
+    units = [unit for chunk in _chunks(staged.stages, plan, staged.kinds) for unit in chunk]
+    return [units.count(at) for at in range(len(staged.segments))]
 
 
-def recomputed_counts(staged: Staged, plan: Plan) -> list[int]:
-    """How many of each of ``Staged.units`` a micro-batch's backward pass computes again."""
-    chunks = _chunks(staged.stages, plan, len(staged.layers))
+def recomputed_counts(staged: StagedProgram, plan: Plan) -> list[int]:
+    """How many of each of ``StagedProgram.segments`` a micro-batch's backward pass computes again."""
+    chunks = _chunks(staged.stages, plan, staged.kinds)
     again = [chunks[chunk][at] for chunk, at in _recomputed_layers(chunks, plan)] if plan.recompute != "none" else []
-    return [again.count(at) for at in range(len(staged.units))]
+    return [again.count(at) for at in range(len(staged.segments))]

@@ -1,47 +1,49 @@
-"""Training steps from question to estimate: units, prices, stages, schedule, memory. Many plans are priced at once."""
+"""Training steps from question to times on stages: programs of ranks, what they exchange, one price for many plans."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
 from neusight.distributed.exchanges import contention, exchanged, replica_groups, sent
 from neusight.distributed.factors import Factors, shipped_factors
-from neusight.distributed.priced import PartTime, PricedUnits, Pricer, Work, price
-from neusight.distributed.stage_times import Exchanged, Staged, step_times
+from neusight.distributed.priced import PartTime, PricedSegment, Pricer, price_parts
+from neusight.distributed.stage_times import StagedProgram, step_times
 from neusight.distributed.training_run import TrainingRun
 from neusight.plans.stages import Held, Stage, stage_held, stages_of
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.times import StepTimes
-from neusight.workloads.program import Part, Program, Segment
+from neusight.workloads.program import Part, Program
 from neusight.workloads.training.build import units_of
 from neusight.workloads.training.local import Local
 from neusight.workloads.training.optimizer import Update, optimizer_parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank:
-    """What the ranks of a run have to do: units with their nodes told, and what belongs to whole steps.
+class RankWork:
+    """What the ranks of a run have to do: a program with its collectives placed on nodes, and what belongs to whole
+    steps.
 
-    ``collectives`` are those of each unit's weights and gradients, ``updates`` the optimizer's kernels of each stage.
+    ``exchanges`` are the collectives of each segment's weights and gradients, ``updates`` the optimizer's kernels of
+    each stage.
     """
 
     run: TrainingRun
     stages: tuple[Stage, ...]
-    units: Program
-    collectives: tuple[tuple[Part, ...], ...]
+    program: Program
+    exchanges: tuple[tuple[Part, ...], ...]
     updates: tuple[tuple[Part, ...], ...]
     sends: tuple[Part, ...]
 
     @classmethod
-    def of(cls, run: TrainingRun, units: Program) -> Rank:
+    def of(cls, run: TrainingRun, program: Program) -> RankWork:
         """Built from the question.
 
         Args:
             run: the question.
-            units: of its share of a micro-batch, see ``units_by_share``.
+            program: of its share of a micro-batch, see ``programs_by_share``.
 
         Raises:
             ModelError: sizes that ranks or stages cannot share.
@@ -50,45 +52,47 @@ class Rank:
         return cls(
             run=run,
             stages=stages,
-            units=units,
-            collectives=tuple(tuple(exchanged(unit, run)) for unit in every(units)),
+            program=program,
+            exchanges=tuple(tuple(exchanged(segment, run)) for segment in program.segments),
             updates=tuple(updated(stage_held(stage, run.decoder, run.local), run) for stage in stages),
             sends=tuple(sent(run)),
         )
 
     @cached_property
-    def beside(self) -> tuple[Part, ...]:
-        """Parts of whole steps."""
-        return tuple(part for parts in (*self.collectives, *self.updates, self.sends) for part in parts)
+    def once(self) -> tuple[Part, ...]:
+        """Parts that run once a step, or between micro-batches, instead of in a segment's passes."""
+        return tuple(part for parts in (*self.exchanges, *self.updates, self.sends) for part in parts)
 
-    def staged(self, priced: PricedUnits, beside: Sequence[PartTime]) -> Staged:
-        """Times put on the stages."""
-        times = iter(beside)
+    def staged(self, program: Iterable[PartTime], once: Iterable[PartTime]) -> StagedProgram:
+        """Times put on the stages.
 
-        def taken(parts: Sequence[Part]) -> tuple[PartTime, ...]:
-            return tuple(next(times) for _ in parts)
-
-        collectives = [taken(parts) for parts in self.collectives]
-        updates = [taken(parts) for parts in self.updates]
-        sends = taken(self.sends)
-        every_unit = (priced.before, *priced.layers, priced.after)
-        found = [Exchanged(priced=u, collectives=c) for u, c in zip(every_unit, collectives, strict=True)]
-        return Staged(
+        Args:
+            program: of ``Program.parts``.
+            once: of ``once``.
+        """
+        times, rest = iter(program), iter(once)
+        exchanges = [_next(rest, parts) for parts in self.exchanges]
+        return StagedProgram(
             stages=self.stages,
-            before=found[0],
-            layers=found[1:-1],
-            after=found[-1],
-            updates=updates,
-            sends=sends,
+            segments=tuple(
+                PricedSegment(segment=segment, times=_next(times, segment.parts), exchanges=collectives)
+                for segment, collectives in zip(self.program.segments, exchanges, strict=True)
+            ),
+            updates=[_next(rest, parts) for parts in self.updates],
+            sends=_next(rest, self.sends),
         )
 
 
+def _next(times: Iterator[PartTime], parts: Sequence[Part]) -> tuple[PartTime, ...]:
+    return tuple(islice(times, len(parts)))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class TimedStep:
     """A run with everything that its schedule needs."""
 
-    rank: Rank
-    staged: Staged
+    work: RankWork
+    staged: StagedProgram
     pipeline: Pipeline
     times: StepTimes
     factors: Factors
@@ -96,7 +100,7 @@ class Timed:
     @property
     def run(self) -> TrainingRun:
         """The question."""
-        return self.rank.run
+        return self.work.run
 
     @property
     def contention(self) -> float:
@@ -104,7 +108,7 @@ class Timed:
         return contention(self.run.cluster.device, self.run.plan, self.run.placement)
 
 
-def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None = None) -> list[Timed]:
+def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None = None) -> list[TimedStep]:
     """Times of several runs of one framework on one cluster, all their kernels asked at once.
 
     Args:
@@ -113,62 +117,33 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
         factors: of kernels in steps; default those that ship.
 
     Raises:
-        ModelError, DeviceError: as ``TrainingRun.checked``, ``units_of`` and ``price``.
+        ModelError, DeviceError: as ``TrainingRun.checked``, ``units_of`` and ``price_parts``.
     """
     factors = factors or shipped_factors()
-    units = units_by_share([run.checked() for run in runs])
-    ranks = [Rank.of(run, units[run.local]) for run in runs]
-    priced = _priced(units, ranks, pricer, factors)
-    framework = runs[0].framework
-    found = []
-    for rank in ranks:
-        work = priced[rank.run.local]
-        staged = rank.staged(work.units, list(islice(work.beside, len(rank.beside))))
-        times, pieces = step_times(staged, rank.run.plan, framework)
-        pipeline = Pipeline.of(rank.run.plan, pieces)
-        found.append(Timed(rank=rank, staged=staged, pipeline=pipeline, times=times, factors=factors))
-    return found
+    programs = programs_by_share([run.checked() for run in runs])
+    works = [RankWork.of(run, programs[run.local]) for run in runs]
+    framework, device = runs[0].framework, runs[0].cluster.device
+    parts = [part for program in programs.values() for part in program.parts]
+    parts += [part for work in works for part in work.once]
+    times = iter(price_parts(parts, device, pricer, framework, factors))
+    shared = {local: _next(times, program.parts) for local, program in programs.items()}
+    steps = []
+    for work in works:
+        staged = work.staged(shared[work.run.local], _next(times, work.once))
+        step, pieces = step_times(staged, work.run.plan, framework)
+        pipeline = Pipeline.of(work.run.plan, pieces)
+        steps.append(TimedStep(work=work, staged=staged, pipeline=pipeline, times=step, factors=factors))
+    return steps
 
 
-def units_by_share(runs: Sequence[TrainingRun]) -> dict[Local, Program]:
-    """Program for each share of a micro-batch that runs of one model have: plans that agree in it agree in them.
+def programs_by_share(runs: Sequence[TrainingRun]) -> dict[Local, Program]:
+    """Programs for each share of a micro-batch that runs of one model have: plans that agree in it agree in them.
 
     Raises:
         ModelError: sizes that ranks cannot share.
     """
     first = dict(zip((run.local for run in reversed(runs)), reversed(runs), strict=True))
-    return {
-        local: run.placement.placed(units_of(run.decoder, local, run.framework)) for local, run in first.items()
-    }  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Shared:
-    """Times of the units that ranks share, and one by one of what each rank has beside them."""
-
-    units: PricedUnits
-    beside: Iterator[PartTime]
-
-
-def _priced(
-    units: Mapping[Local, Program], ranks: Sequence[Rank], pricer: Pricer, factors: Factors
-) -> dict[Local, _Shared]:
-    """Times by share of a micro-batch."""
-    beside: dict[Local, list[Part]] = {local: [] for local in units}
-    for rank in ranks:
-        beside[rank.run.local] += rank.beside
-    works = [Work(units=units[local], beside=tuple(beside[local])) for local in units]
-    run = ranks[0].run
-    answers = price(works, run.cluster.device, pricer, run.framework, factors)
-    return {
-        local: _Shared(units=answer.units, beside=iter(answer.beside))
-        for local, answer in zip(units, answers, strict=True)
-    }
-
-
-def every(units: Program) -> tuple[Segment, ...]:
-    """All units, in the order of ``UnitTimes``."""
-    return (units.before, *units.layers, units.after)
+    return {local: run.placement.placed(units_of(run.decoder, local, run.framework)) for local, run in first.items()}
 
 
 def updated(held: Held, run: TrainingRun) -> tuple[Part, ...]:

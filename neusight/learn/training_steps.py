@@ -15,7 +15,7 @@ import numpy as np
 
 from neusight.distributed.estimate import counted
 from neusight.distributed.factors import FIRST, PRIOR, TERMS, Factors, kind_of, names_of
-from neusight.distributed.step import Timed
+from neusight.distributed.step import TimedStep
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import NeusightError
 from neusight.laws.constants import priors
@@ -41,7 +41,7 @@ class MeasuredStep:
     run: TrainingRun
 
 
-Timer = Callable[[TrainingRun, Factors], Timed]
+Timer = Callable[[TrainingRun, Factors], TimedStep]
 """What gives a run its times, with some factors."""
 
 
@@ -98,7 +98,7 @@ def observe(
     return found
 
 
-def _observed(measured: MeasuredStep, made: Timed, factors: Factors) -> Observation:
+def _observed(measured: MeasuredStep, made: TimedStep, factors: Factors) -> Observation:
     """Seconds on the critical path by kind, divided by the factors that are in them."""
     asked = measured.run
     schedule = simulate(made.pipeline, made.times, made.contention)

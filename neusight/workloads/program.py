@@ -62,3 +62,13 @@ class Program:
     layers: Sequence[Segment]
     after: Segment
     order: tuple[int, ...]
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Before the layers, one for each kind of layer, and after them."""
+        return (self.before, *self.layers, self.after)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Of all segments, each once."""
+        return tuple(part for segment in self.segments for part in segment.parts)

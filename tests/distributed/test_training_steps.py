@@ -9,7 +9,7 @@ from small_runs import GPU, small_run, some_gpus
 from neusight import Predictor
 from neusight.devices import cluster_of
 from neusight.distributed.answer import TrainingEstimate
-from neusight.distributed.step import Timed, timed
+from neusight.distributed.step import TimedStep, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, ModelError
 from neusight.executors.costs import NORMAL_90
@@ -23,7 +23,7 @@ FOUR_WAYS = {
 }
 
 
-def times_of(predictor: Predictor, run: TrainingRun) -> Timed:
+def times_of(predictor: Predictor, run: TrainingRun) -> TimedStep:
     return timed([run], predictor.on_cluster(run.cluster))[0]
 
 
@@ -35,9 +35,9 @@ def unhosted(run: TrainingRun) -> TrainingRun:
 def test_one_gpu_takes_the_sum_of_its_parts(predictor: Predictor) -> None:
     run = unhosted(small_run(micro_batches=3))
     found = times_of(predictor, run)
-    before, (layer,), after = found.staged.before, found.staged.layers, found.staged.after
+    before, layer, after = found.staged.segments
     counted = ((before, 1), (layer, 8), (after, 1))
-    micro_batch_s = sum(count * sum(t.total_s for t in unit.priced.times) for unit, count in counted)
+    micro_batch_s = sum(count * sum(t.total_s for t in unit.times) for unit, count in counted)
     update_s = sum(t.total_s for t in found.staged.updates[0])
     step = predictor.training(run)
     assert step.latency_s == pytest.approx(3 * micro_batch_s + update_s)
@@ -47,10 +47,10 @@ def test_one_gpu_takes_the_sum_of_its_parts(predictor: Predictor) -> None:
 def test_recomputation_takes_exactly_what_runs_again(predictor: Predictor) -> None:
     runs = {how: unhosted(small_run(micro_batches=4, recompute=how)) for how in ("none", "selective", "full")}
     steps = {how: predictor.training(run) for how, run in runs.items()}
-    layer = times_of(predictor, runs["none"]).staged.layers[0].priced
+    layer = times_of(predictor, runs["none"]).staged.segments[1]
     seconds = {id(t.part): t.total_s for t in layer.times}
     for how, run in runs.items():
-        again_s = sum(seconds[id(part)] for part in recomputed(layer.unit, how, run.framework))
+        again_s = sum(seconds[id(part)] for part in recomputed(layer.segment, how, run.framework))
         assert steps[how].latency_s - steps["none"].latency_s == pytest.approx(4 * 8 * again_s, rel=1e-6)
     assert steps["none"].peak_bytes > steps["selective"].peak_bytes * 0.999 > steps["full"].peak_bytes * 0.999
     assert steps["none"].peak_bytes > steps["full"].peak_bytes

@@ -1,0 +1,68 @@
+"""One price for the parts of all programs: each family of kernels is asked once, whoever runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from neusight.executors.costs import Costs
+from neusight.kernels.distinct import concatenated, distinct_rows
+from neusight.kernels.families import KernelBatch
+from neusight.laws.power import sustained_clock
+from neusight.workloads.program import Part
+
+
+class PartCosts(NamedTuple):
+    """What the kernels of one part take, columns of shape (n,), one row a row of ``Part.batch``.
+
+    ``spread`` is the standard deviation of the log error that kernels of an operator share on the device,
+    ``own_spread`` that of each by itself; ``energy_j`` what arithmetic and traffic take, zeros where it was not asked
+    for or no power law answers.
+    """
+
+    latency_s: np.ndarray
+    spread: np.ndarray
+    own_spread: np.ndarray
+    limiter: np.ndarray
+    energy_j: np.ndarray
+
+
+def price(parts: Sequence[Part], cost: Callable[[KernelBatch], Costs], *, energy: bool = True) -> list[PartCosts]:
+    """Costs of every part, in their order.
+
+    Args:
+        parts: of any programs. Rows of a part that are the same kernel (a head sees one row a sequence, whatever the
+            pass) are priced once.
+        cost: answers for a batch of one family, under the conditions that the engine's kernels run in.
+        energy: whether energies are wanted.
+
+    Raises:
+        DeviceError: the device lacks a dtype. CoverageError: no rule for a kernel.
+    """
+    families: dict[str, list[int]] = {}
+    for number, part in enumerate(parts):
+        families.setdefault(part.batch.family, []).append(number)
+    priced: dict[int, PartCosts] = {}
+    for numbers in families.values():
+        distinct = [distinct_rows(parts[number].batch) for number in numbers]
+        batch = concatenated([parts[n].batch.take(rows) for n, (rows, _) in zip(numbers, distinct, strict=True)])
+        starts = np.cumsum([0, *(len(rows) for rows, _ in distinct)])
+        columns = _columns(cost(batch), energy=energy)
+        for number, start, (_, places) in zip(numbers, starts.tolist(), distinct, strict=False):
+            priced[number] = PartCosts(*(column[start + places] for column in columns))
+    return [priced[number] for number in range(len(parts))]
+
+
+def _columns(costs: Costs, *, energy: bool) -> PartCosts:
+    joules = energy_j(costs) if energy else np.zeros(len(costs.latency_s))
+    return PartCosts(costs.latency_s, costs.spread, costs.own_spread, costs.limiter, joules)
+
+
+def energy_j(costs: Costs) -> np.ndarray:
+    """What arithmetic and traffic of each kernel take at the clock that the power limit leaves it [J]; zeros where no
+    power law answers.
+    """
+    demand = costs.demand
+    return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(sustained_clock(demand)))
