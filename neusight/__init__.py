@@ -7,20 +7,46 @@ from typing import TYPE_CHECKING, Any
 from neusight.torchvision_import import watch_for_torchvision
 
 __version__ = "0.1.0"
-__all__ = ["DeviceSpec", "Estimate", "Predictor", "StepTimePredictor", "__version__", "load_device"]
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
-    from neusight.devices import DeviceSpec, load_device
-    from neusight.estimates import Estimate
+    from neusight.devices import Cluster, DeviceSpec, cluster_of, list_devices, load_cluster, load_device
+    from neusight.distributed.usual import usual_run
+    from neusight.errors import NeusightError
+    from neusight.estimates import Estimate, KernelEstimate
+    from neusight.plans.plan import Plan
+    from neusight.requests import Request
     from neusight.serving import StepTimePredictor
+    from neusight.workloads.decoders.known import known_decoder
 
-_HOMES = {
-    "DeviceSpec": "neusight.devices",
-    "Estimate": "neusight.estimates",
-    "Predictor": "neusight.api",
-    "StepTimePredictor": "neusight.serving",
-    "load_device": "neusight.devices",
+__all__ = [
+    "Cluster",
+    "DeviceSpec",
+    "Estimate",
+    "KernelEstimate",
+    "NeusightError",
+    "Plan",
+    "Predictor",
+    "Request",
+    "StepTimePredictor",
+    "__version__",
+    "cluster_of",
+    "known_decoder",
+    "list_devices",
+    "load_cluster",
+    "load_device",
+    "usual_run",
+]
+_ROOMS = {
+    "Predictor": "api",
+    "Request": "requests",
+    "Plan": "plans.plan",
+    "NeusightError": "errors",
+    "StepTimePredictor": "serving",
+    "known_decoder": "workloads.decoders.known",
+    "usual_run": "distributed.usual",
+    **dict.fromkeys(("Estimate", "KernelEstimate"), "estimates"),
+    **dict.fromkeys(("Cluster", "DeviceSpec", "cluster_of", "list_devices", "load_cluster", "load_device"), "devices"),
 }
 
 watch_for_torchvision()
@@ -28,8 +54,13 @@ watch_for_torchvision()
 
 def __getattr__(name: str) -> Any:
     """Import the public names on first use: ``import neusight`` alone stays instant."""
-    if name not in _HOMES:
+    if name not in _ROOMS:
         raise AttributeError(f"module 'neusight' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"neusight.{_ROOMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What people use; rooms that happen to be imported are not among it."""
+    return __all__

@@ -536,8 +536,8 @@ class Predictor:
         """Every combination as one row a step: latency, throughput, memory and cost, for capacity planning.
 
         A step that does not fit has ``fits`` False; one that cannot be estimated has its reason in ``error`` and no
-        figures. Columns: model, gpu, mode, batch, seq_len, dtype, latency_ms, low_ms, high_ms, bound_ms, limiter,
-        samples_per_s, tokens_per_s, memory_gib, fits, usd_per_million_samples, error.
+        figures. Columns: model, gpu, mode, batch, seq_len, dtype, latency_s, low_s, high_s, bound_s, limiter,
+        samples_per_s, tokens_per_s, peak_bytes, fits, usd_per_million_samples, error.
 
         >>> table = predictor.sweep("gpt2-large", ["l4", "a100-pcie-80gb"], [1, 2, 4, 8], modes="training")
         >>> table[table.fits].sort_values("samples_per_s").groupby("gpu").last()   # the best batch a GPU
@@ -684,8 +684,8 @@ _IMAGE_EXTENTS = 3
 
 
 SWEEP_COLUMNS = (
-    *("model", "gpu", "mode", "batch", "seq_len", "dtype", "latency_ms", "low_ms", "high_ms", "bound_ms", "limiter"),
-    *("samples_per_s", "tokens_per_s", "memory_gib", "fits", "usd_per_million_samples", "error"),
+    *("model", "gpu", "mode", "batch", "seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter"),
+    *("samples_per_s", "tokens_per_s", "peak_bytes", "fits", "usd_per_million_samples", "error"),
 )
 
 
@@ -743,19 +743,9 @@ def _micro(asked: Request, plan: Plan) -> Request:
 
 
 def _figures(estimate: Estimate) -> dict[str, Any]:
-    low_s, high_s = estimate.interval
-    price = estimate.usd_per_hour
+    named = ("seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter", "samples_per_s", "tokens_per_s")
     return {
-        "seq_len": estimate.seq_len,
-        "dtype": estimate.dtype,
-        "latency_ms": estimate.latency_s * 1e3,
-        "low_ms": low_s * 1e3,
-        "high_ms": high_s * 1e3,
-        "bound_ms": estimate.bound_s * 1e3,
-        "limiter": estimate.limiter,
-        "samples_per_s": estimate.samples_per_s,
-        "tokens_per_s": estimate.tokens_per_s,
-        "memory_gib": estimate.memory.peak_bytes / 2**30,
-        "fits": estimate.fits,
-        "usd_per_million_samples": None if price is None else estimate.cost_usd(1e6),
+        **{name: getattr(estimate, name) for name in (*named, "fits")},
+        "peak_bytes": estimate.memory.peak_bytes,
+        "usd_per_million_samples": None if estimate.usd_per_hour is None else estimate.cost_usd(1e6),
     }

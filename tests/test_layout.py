@@ -230,3 +230,10 @@ def test_the_wheel_alone_knows_its_data_sets_and_contracts(installed: Path) -> N
     environment = {"PYTHONPATH": str(installed), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=installed, env=environment)
     assert done.stdout == "gemm\n", done.stderr
+
+
+def test_the_package_shows_what_people_use_and_nothing_else() -> None:
+    import neusight
+    import neusight.api
+
+    assert neusight.api and dir(neusight) == sorted(neusight.__all__)

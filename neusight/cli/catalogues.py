@@ -257,7 +257,7 @@ def _as_json(workload: Workload, kernels: list[dict[str, Any]]) -> dict[str, Any
         **workload.request.to_dict(),
         "parameters": workload.parameters,
         "host_operators": workload.length,
-        "memory_bytes": {**asdict(workload.memory), "peak": workload.memory.peak},
+        "memory": {**asdict(workload.memory), "peak_bytes": workload.memory.peak},
         "warnings": list(workload.warnings),
         "kernels": kernels,
     }

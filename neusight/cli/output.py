@@ -34,10 +34,7 @@ class Output:
     form: str
 
     def data(self, data: Any, rows: Rows, human: Callable[[], None]) -> None:
-        """Show one result: ``data`` as JSON, ``rows`` as CSV, or what ``human`` prints.
-
-        An ``interval_ms`` is a pair in JSON, and two columns ``low_ms`` and ``high_ms`` in CSV.
-        """
+        """Show one result: ``data`` as JSON, ``rows`` as CSV, or what ``human`` prints."""
         if self.form == "json":
             print(json.dumps(_finite(data), indent=2, ensure_ascii=False, default=str))
         elif self.form == "csv":
@@ -175,18 +172,9 @@ def _error(error: float) -> str:
 def _csv(rows: Rows) -> None:
     if not rows:
         return
-    flat = [_flat(row) for row in rows]
-    writer = csv.DictWriter(sys.stdout, fieldnames=list(flat[0]), lineterminator="\n")
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in flat)
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
-    for key, value in row.items():
-        low, high = value or (None, None) if key == "interval_ms" else (None, None)
-        columns |= {"low_ms": low, "high_ms": high} if key == "interval_ms" else {key: value}
-    return columns
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
 
 
 def _cell(value: Any) -> Any:

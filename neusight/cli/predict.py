@@ -326,15 +326,6 @@ def _grade(failed: list[str], rows: list[dict[str, Any]]) -> str:
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows with the keys that ``predict`` has."""
+    """Rows with the keys that ``predict`` has; a table with images among its models keeps lengths as floats."""
     rows = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [_with_interval(row) for row in rows]
-
-
-def _with_interval(row: dict[str, Any]) -> dict[str, Any]:
-    low, high = row["low_ms"], row["high_ms"]
-    pair = None if low is None else [low, high]
-    renamed = {"interval_ms" if key == "low_ms" else key: value for key, value in row.items() if key != "high_ms"}
-    # A table with images among its models keeps lengths as floats.
-    length = None if row["seq_len"] is None else int(row["seq_len"])
-    return renamed | {"interval_ms": pair, "seq_len": length}
+    return [row | {"seq_len": None if row["seq_len"] is None else int(row["seq_len"])} for row in rows]

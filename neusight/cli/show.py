@@ -9,7 +9,14 @@ from typing import Any
 from neusight.cli.output import Column, Output, bar, line, table
 from neusight.errors import shown
 from neusight.estimates import Estimate, KernelEstimate
-from neusight.estimates.report import costliest, kernel_row, operator_row, report
+from neusight.estimates.report import (
+    KERNEL_COLUMNS,
+    LONE_KERNEL_COLUMNS,
+    OPERATOR_COLUMNS,
+    columns,
+    costliest,
+    report,
+)
 from neusight.units import gib, milliseconds
 
 _TOP = 12
@@ -28,10 +35,10 @@ def show_estimates(estimates: Sequence[Estimate], by: str, form: str, many: bool
 
 def _rows(estimate: Estimate, by: str) -> list[dict[str, Any]]:
     if by == "kernel":
-        return [kernel_row(row) for row in costliest(estimate)]
+        return [columns(row, KERNEL_COLUMNS) for row in costliest(estimate)]
     if by == "operator":
-        return [operator_row(row) for row in estimate.by_operator]
-    return [{"phase": phase, "latency_ms": seconds * 1e3} for phase, seconds in estimate.by_phase.items()]
+        return [columns(row, OPERATOR_COLUMNS) for row in estimate.by_operator]
+    return [{"phase": phase, "latency_s": seconds} for phase, seconds in estimate.by_phase.items()]
 
 
 def _full(estimate: Estimate, by: str) -> None:
@@ -77,12 +84,12 @@ def _wrapped(title: str, words: Sequence[str]) -> list[str]:
 
 
 def _phases(e: Estimate) -> None:
-    columns = (Column("phase"), Column("latency", right=True), Column("share", right=True), Column(""))
-    table(columns, ((p, milliseconds(s), *_share(s / e.latency_s)) for p, s in e.by_phase.items()))
+    titles = (Column("phase"), Column("latency", right=True), Column("share", right=True), Column(""))
+    table(titles, ((p, milliseconds(s), *_share(s / e.latency_s)) for p, s in e.by_phase.items()))
 
 
 def _operators(e: Estimate) -> None:
-    columns = (
+    titles = (
         Column("operator"),
         Column("phase"),
         Column("count", right=True),
@@ -93,7 +100,7 @@ def _operators(e: Estimate) -> None:
     )
     rows = e.by_operator
     table(
-        columns,
+        titles,
         (
             (_plain(r.operator), r.phase, f"{r.count:g}", milliseconds(r.latency_s), *_share(r.share), r.limiter)
             for r in rows[:_TOP]
@@ -108,7 +115,7 @@ def _plain(operator: str) -> str:
 
 
 def _kernels(e: Estimate) -> None:
-    columns = (
+    titles = (
         Column("kernel", wrap=True),
         Column("count", right=True),
         Column("each", right=True),
@@ -130,7 +137,7 @@ def _kernels(e: Estimate) -> None:
         )
         for r in rows[:_TOP]
     )
-    table(columns, shown)
+    table(titles, shown)
     _more(len(rows), "kernels", sum(r.total_s for r in rows[_TOP:]) / e.latency_s)
 
 
@@ -173,7 +180,7 @@ def _compared(estimates: Sequence[Estimate]) -> None:
     first = estimates[0]
     line(f"{first.model}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
     slowest = max(e.latency_s for e in estimates)
-    columns = (
+    titles = (
         Column("gpu"),
         Column("latency", right=True),
         Column("90 % interval", right=True),
@@ -182,7 +189,7 @@ def _compared(estimates: Sequence[Estimate]) -> None:
         Column("limiter"),
         Column("fits"),
     )
-    table(columns, (_compared_row(e, slowest) for e in estimates))
+    table(titles, (_compared_row(e, slowest) for e in estimates))
 
 
 def _compared_row(e: Estimate, slowest: float) -> tuple[str, ...]:
@@ -200,13 +207,8 @@ def _compared_row(e: Estimate, slowest: float) -> tuple[str, ...]:
 
 def show_kernels(found: Sequence[tuple[str, KernelEstimate]], form: str, many: bool) -> None:
     """One kernel on each device, by id."""
-    rows = [{"gpu": gpu, **_alone(kernel_row(row))} for gpu, row in found]
+    rows = [{"gpu": gpu, **columns(row, LONE_KERNEL_COLUMNS)} for gpu, row in found]
     Output(form).data(rows if many else rows[0], rows, lambda: _kernels_alone(found))
-
-
-def _alone(row: dict[str, Any]) -> dict[str, Any]:
-    """A kernel alone has no operator, phase or count."""
-    return {key: value for key, value in row.items() if key not in ("operator", "phase", "count", "total_ms")}
 
 
 def _kernels_alone(found: Sequence[tuple[str, KernelEstimate]]) -> None:
@@ -238,10 +240,10 @@ def _sweep_table(rows: list[dict[str, Any]]) -> None:
     best = max((row["samples_per_s"] for row in found), default=0.0) or 1.0
     same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in found}) == 1}
     keys = [key for key in ("model", "gpu", "mode", "batch", "seq_len", "dtype") if key not in same]
-    columns = [Column(key, right=key in ("batch", "seq_len")) for key in keys]
-    columns += [Column("latency", right=True), Column("samples/s", right=True), Column(""), Column("GiB", right=True)]
+    titles = [Column(key, right=key in ("batch", "seq_len")) for key in keys]
+    titles += [Column("latency", right=True), Column("samples/s", right=True), Column(""), Column("GiB", right=True)]
     if found:
-        table(columns, ((*(_said(row[key]) for key in keys), *_sweep_cells(row, best)) for row in found))
+        table(titles, ((*(_said(row[key]) for key in keys), *_sweep_cells(row, best)) for row in found))
     reasons = Counter((row["model"], row["error"]) for row in rows if row["error"])
     for (model, reason), count in reasons.items():
         _paragraph("none for", f"{shown(model)}, {count} step{'s' if count > 1 else ''}: {reason}")
@@ -252,6 +254,6 @@ def _said(value: Any) -> str:
 
 
 def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
-    memory = f"{row['memory_gib']:.1f}" + ("" if row["fits"] else " no fit")
+    memory = f"{row['peak_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " no fit")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
-    return milliseconds(row["latency_ms"] / 1e3), f"{row['samples_per_s']:.3g}", bar(share, 4), memory
+    return milliseconds(row["latency_s"]), f"{row['samples_per_s']:.3g}", bar(share, 4), memory

@@ -20,6 +20,7 @@ from neusight.estimates.records import (
     joined,
     union,
 )
+from neusight.estimates.report import headline, html
 from neusight.executors.costs import NORMAL_90, total_of
 
 Source = Literal["trained", "transferred", "fallback"]
@@ -74,6 +75,16 @@ class Estimate:
         factor = exp(NORMAL_90 * total_of(self.errors))
         low_s = max(self.latency_s / factor, self.bound_s)
         return min(low_s, self.latency_s), self.latency_s * factor
+
+    @property
+    def low_s(self) -> float:
+        """Lower end of the 90 % interval."""
+        return self.interval[0]
+
+    @property
+    def high_s(self) -> float:
+        """Upper end of the 90 % interval."""
+        return self.interval[1]
 
     @cached_property
     def errors(self) -> dict[str, float]:
@@ -228,6 +239,10 @@ class Estimate:
             usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,
         )
 
+    def __radd__(self, other: int) -> Estimate:
+        """So that ``sum`` of estimates, which begins with 0, is one."""
+        return self if other == 0 else NotImplemented
+
     def __mul__(self, times: float) -> Estimate:
         """The same step ``times`` times, one after the other; memory stays."""
         if not isinstance(times, int | float):
@@ -238,6 +253,13 @@ class Estimate:
         return replace(self, samples=self.samples * times, by_kernel=kernels)
 
     __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        return f"<Estimate {headline(self)}, limited by {self.limiter}, {'fits' if self.fits else 'does not fit'}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data in SI units that ``from_dict`` reads back to an equal estimate."""

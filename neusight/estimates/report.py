@@ -1,91 +1,90 @@
-"""An estimate as people and scripts read it: milliseconds, shares and verdicts, flat enough to print."""
+"""An estimate as scripts and notebooks read it, by the names of its attributes; ``to_dict`` is the lossless form."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import KernelEstimate, OperatorEstimate
+from neusight.units import gib, milliseconds
+
+if TYPE_CHECKING:
+    from neusight.estimates.estimate import Estimate
+
+_SUMMARY = (
+    *("model", "gpu", "devices", "mode", "batch", "seq_len", "inputs", "dtype", "optimizer", "attention"),
+    *("latency_s", "low_s", "high_s", "errors", "samples_per_s", "tokens_per_s", "bound_s", "limiter", "by_phase"),
+)
+_REST = ("fits", "coverage", "in_domain", "outside", "energy_j", "warnings")
+OPERATOR_COLUMNS = ("operator", "phase", "count", "latency_s", "share", "limiter")
+LONE_KERNEL_COLUMNS = (
+    *("kernel", "family", "latency_s", "low_s", "high_s", "bound_s", "utilisation", "limiter"),
+    *("tile", "tile_count", "waves", "in_domain", "outside", "source"),
+)
+"""Of a kernel by itself, which has no operator, phase or count."""
+KERNEL_COLUMNS = ("operator", "phase", "count", "total_s", *LONE_KERNEL_COLUMNS)
+_ROWS = 10
+"""Operators of a notebook's view."""
 
 
 def report(estimate: Estimate) -> dict[str, Any]:
-    """Plain data for JSON: times in ms, memory in bytes, shares from 0 to 1. ``to_dict`` is the lossless form."""
-    low_s, high_s = estimate.interval
+    """Plain data for JSON: times in seconds, memory in bytes, shares from 0 to 1."""
     return {
-        "model": estimate.model,
-        "gpu": estimate.gpu,
-        "devices": estimate.devices,
-        "mode": estimate.mode,
-        "batch": estimate.batch,
-        "seq_len": estimate.seq_len,
-        "inputs": list(estimate.inputs),
-        "dtype": estimate.dtype,
-        "optimizer": estimate.optimizer,
-        "attention": estimate.attention,
-        "latency_ms": estimate.latency_s * 1e3,
-        "interval_ms": [low_s * 1e3, high_s * 1e3],
-        "errors": estimate.errors,
-        "samples_per_s": estimate.samples_per_s,
-        "tokens_per_s": estimate.tokens_per_s,
-        "bound_ms": estimate.bound_s * 1e3,
-        "limiter": estimate.limiter,
-        "by_phase_ms": {phase: seconds * 1e3 for phase, seconds in estimate.by_phase.items()},
-        "by_operator": [operator_row(row) for row in estimate.by_operator],
-        "by_kernel": [kernel_row(row) for row in costliest(estimate)],
-        "memory_bytes": {
-            **estimate.memory.parts,
-            "peak": estimate.memory.peak_bytes,
-            "reserve": estimate.memory.reserve,
-            "capacity": int(estimate.memory.capacity_bytes),
-        },
-        "fits": estimate.fits,
-        "coverage": estimate.coverage,
-        "energy_j": estimate.energy_j,
-        "warnings": list(estimate.warnings),
+        **columns(estimate, _SUMMARY),
+        "by_operator": [columns(row, OPERATOR_COLUMNS) for row in estimate.by_operator],
+        "by_kernel": [columns(row, KERNEL_COLUMNS) for row in costliest(estimate)],
+        "memory": {**asdict(estimate.memory), "peak_bytes": estimate.memory.peak_bytes},
+        **columns(estimate, _REST),
         "provenance": {
             **asdict(estimate.provenance),
-            "in_domain": estimate.in_domain,
             "gpu_in_training": estimate.gpu in estimate.provenance.training_gpus,
         },
     }
 
 
-def operator_row(row: OperatorEstimate) -> dict[str, Any]:
-    """One operator, latency in ms."""
-    return {
-        "operator": row.operator,
-        "phase": row.phase,
-        "count": row.count,
-        "latency_ms": row.latency_s * 1e3,
-        "share": row.share,
-        "limiter": row.limiter,
-    }
-
-
-def kernel_row(row: KernelEstimate) -> dict[str, Any]:
-    """One kernel, times of one launch in ms; ``total_ms`` is of all."""
-    return {
-        "kernel": row.kernel,
-        "family": row.family,
-        "operator": row.operator,
-        "phase": row.phase,
-        "count": row.count,
-        "latency_ms": row.latency_s * 1e3,
-        "interval_ms": [row.low_s * 1e3, row.high_s * 1e3],
-        "total_ms": row.total_s * 1e3,
-        "bound_ms": row.bound_s * 1e3,
-        "utilisation": row.utilisation,
-        "limiter": row.limiter,
-        "tile": row.tile,
-        "tile_count": row.tile_count,
-        "waves": row.waves,
-        "in_domain": row.in_domain,
-        "outside": row.outside,
-        "source": row.source,
-    }
+def columns(row: Estimate | KernelEstimate | OperatorEstimate, names: Iterable[str]) -> dict[str, Any]:
+    """Attributes by name; tuples as lists."""
+    values = {name: getattr(row, name) for name in names}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def costliest(estimate: Estimate) -> list[KernelEstimate]:
     """Kernels by their share of the latency, largest first."""
     return sorted(estimate.by_kernel, key=lambda row: -row.total_s)
+
+
+def headline(e: Estimate) -> str:
+    """The answer in a line."""
+    low_s, high_s = e.interval
+    where = e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}"
+    times = f"{milliseconds(e.latency_s)} (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})"
+    return f"{e.model} on {where}, {e.mode}, batch {e.batch}, {e.dtype}: {times}"
+
+
+def html(e: Estimate) -> str:
+    """What a notebook shows: the answer, phases and the costliest operators with bars, memory."""
+    phases = [(name, milliseconds(seconds), seconds / e.latency_s) for name, seconds in e.by_phase.items()]
+    operators = [
+        (f"{row.operator} ({row.phase}), limited by {row.limiter}", milliseconds(row.latency_s), row.share)
+        for row in e.by_operator[:_ROWS]
+    ]
+    verdict = "fits" if e.fits else "does not fit"
+    memory = f"memory: {gib(e.memory.peak_bytes)} of {gib(e.memory.capacity_bytes)}, {verdict}"
+    notes = "".join(f"<li>{escape(text)}</li>" for text in e.warnings)
+    return (
+        f"<p><b>{escape(headline(e))}</b><br>limited by {escape(e.limiter)}; {escape(memory)}</p>"
+        f"{_table('phase', phases)}{_table('operator', operators)}{f'<ul>{notes}</ul>' if notes else ''}"
+    )
+
+
+def _table(title: str, rows: Sequence[tuple[str, str, float]]) -> str:
+    cells = "".join(
+        f"<tr><td style='text-align:left'>{escape(name)}</td><td>{time}</td><td>{share:.1%}</td>"
+        f"<td style='text-align:left'><div style='background:#4c78a8;height:0.8em;width:{120 * share:.0f}px'></div>"
+        "</td></tr>"
+        for name, time, share in rows
+    )
+    head = f"<tr><th style='text-align:left'>{title}</th><th>latency</th><th>share</th><th></th></tr>"
+    return f"<table>{head}{cells}</table>"

@@ -43,7 +43,7 @@ def evaluate_models(
         progress: called with (done, of) a row.
 
     Returns:
-        ``rows``: gpu, model, mode, batch, seq_len, option, dtype, attention, optimizer, predicted_ms, interval_ms,
+        ``rows``: gpu, model, mode, batch, seq_len, option, dtype, attention, optimizer, predicted_ms, low_ms, high_ms,
         measured_ms, ape, and forward and backward alike where they were measured; ``covered`` says that no kernel
         needed the fallback, ``inside`` that the interval holds the measurement. ``means`` by gpu, mode and option,
         ``by_vendor``, and ``total``: count, mape, max_ape, covered, inside. ``skipped``: rows that are not compared,
@@ -178,7 +178,8 @@ def _compared(record: Mapping[Any, Any], estimate: Estimate, added_s: Mapping[st
     row = {
         **_asked(record),
         "predicted_ms": predicted,
-        "interval_ms": [low, high],
+        "low_ms": low,
+        "high_ms": high,
         "measured_ms": measured,
         "ape": _ape(predicted, measured),
         "bias": 100 * (predicted / measured - 1),

@@ -94,7 +94,7 @@ def test_model_errors_by_formula_and_phases(predictor: Predictor, tmp_path: Path
     assert got["ape"] == pytest.approx(50)
     assert got["forward_ape"] == pytest.approx(25)
     assert got["predicted_ms"] == pytest.approx(step.latency_s * 1e3)
-    assert got["interval_ms"][0] <= got["predicted_ms"] <= got["interval_ms"][1]
+    assert got["low_ms"] <= got["predicted_ms"] <= got["high_ms"]
     assert found["means"] == [{"gpu": "l4", "mode": "training", "option": "", **found["total"]}]
     assert found["by_vendor"][0]["vendor"] == "nvidia"
 

@@ -53,9 +53,9 @@ def test_what_is_fitted_is_taken_up_and_named(measured: Path, own_calibrations: 
     assert [row["kind"] for row in found["errors"]] == ["linear"]
     assert found["errors"][0]["after"] < 0.2 * found["errors"][0]["before"]
     after, step_after = data(*kernel), data(*step)
-    assert after["latency_ms"] == pytest.approx(FACTOR * before["latency_ms"], rel=0.05)
+    assert after["latency_s"] == pytest.approx(FACTOR * before["latency_s"], rel=0.05)
     assert f"corrected by {COUNT} kernels measured on l4" in invoke(*kernel).stderr
-    assert step_after["latency_ms"] > 1.2 * step_before["latency_ms"]
+    assert step_after["latency_s"] > 1.2 * step_before["latency_s"]
     assert step_after["provenance"]["calibration"].startswith(f"{COUNT} kernels measured on l4 (")
     assert "corrected by" in invoke(*step).stdout
     assert data(*kernel, "--calibration", "none") == before

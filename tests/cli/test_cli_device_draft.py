@@ -86,4 +86,4 @@ def test_the_cpu_at_hand_predicts(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
         row = json.loads(result.stdout)
-        assert 0 < row["bound_ms"] <= row["latency_ms"]
+        assert 0 < row["bound_s"] <= row["latency_s"]

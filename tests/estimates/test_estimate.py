@@ -9,6 +9,7 @@ import pytest
 
 from neusight.errors import DataError, DeviceError
 from neusight.estimates import Estimate, KernelEstimate, MemoryEstimate, Provenance
+from neusight.estimates.report import report
 
 
 def kernel(operator: str, phase: str, count: float, latency_s: float, **fields: Any) -> KernelEstimate:
@@ -185,3 +186,33 @@ def test_what_is_no_estimate_is_refused() -> None:
         with pytest.raises(DataError, match="not an estimate") as caught:
             Estimate.from_json(text)
     assert "colour" in str(caught.value)
+
+
+def test_a_sum_of_estimates_is_an_estimate() -> None:
+    step = estimate(LINEAR, GELU)
+    assert sum([step, step]) == step + step
+    with pytest.raises(TypeError):
+        _ = 1 + step
+
+
+def test_it_is_short_on_a_prompt_and_a_table_in_a_notebook() -> None:
+    step = estimate(LINEAR, GELU, GRAD, model="<gpt>", warnings=("a & b",))
+    assert repr(step) == (
+        "<Estimate <gpt> on l4, training, batch 4, float32: 24.00 s (90 %: 24.00 s to 24.00 s), "
+        "limited by compute, fits>"
+    )
+    page = step._repr_html_()
+    assert "&lt;gpt&gt; on l4" in page and "a &amp; b" in page
+    # 16 of 24 s are backward: a bar of two thirds of 120 pixels
+    assert "backward</td><td>16.00 s</td><td>66.7%" in page and "width:80px" in page
+
+
+def test_names_of_the_json_are_those_of_the_attributes() -> None:
+    step = estimate(LINEAR, GELU, GRAD)
+    found = report(step)
+    assert all(hasattr(step, name) for name in found)
+    assert all(hasattr(step.by_kernel[0], name) for name in found["by_kernel"][0])
+    assert all(hasattr(step.by_operator[0], name) for name in found["by_operator"][0])
+    assert all(hasattr(step.memory, name) for name in found["memory"])
+    assert (found["latency_s"], found["low_s"], found["high_s"]) == (step.latency_s, *step.interval)
+    json.dumps(found)
