@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from neusight.distributed.space import Space
     from neusight.distributed.step import TimedStep
     from neusight.distributed.training_run import TrainingRun
-    from neusight.serving.answer import ServingEstimate
     from neusight.serving.deployment import Deployment, EngineOptions, Setup
+    from neusight.serving.estimate import ServingEstimate
     from neusight.serving.load import Load, TokenCounts
-    from neusight.serving.served import Served
-    from neusight.serving.slo import Choice, Demand
+    from neusight.serving.passes import ReplicaPricer
+    from neusight.serving.planning import Choice, Demand
     from neusight.workloads.decoders.decoder import Decoder
     from neusight.workloads.workload import Workload
 
@@ -114,7 +114,7 @@ class Predictor:
         self._tile_models = tile_models
         self._programs = lru_cache(maxsize=_REMEMBERED)(_program)
         self._executors: dict[str, Executor] = {"gpu": kernels} | ({LINK: links} if links else {})
-        self._served: OrderedDict[tuple[Any, ...], Served] = OrderedDict()
+        self._replicas: OrderedDict[tuple[Any, ...], ReplicaPricer] = OrderedDict()
 
     @classmethod
     def load(cls, tile_models: str | Path | None = None, calibrations: str | Path | None = None) -> Predictor:
@@ -334,7 +334,7 @@ class Predictor:
         """A language model on devices with a serving engine, to be loaded or asked for times of passes.
 
         >>> llama = predictor.deployment("meta-llama/Llama-3.1-70B", "h100", 8192, tp=4)
-        >>> llama.served.predict(Steps.of(decodes=[1, 16, 64], decode_cached=2048)).latency_s
+        >>> llama.replica.predict(Steps.of(decodes=[1, 16, 64], decode_cached=2048)).latency_s
 
         Args:
             model: a name of the hub that is known, a ``config.json``, its folder, or a ``Decoder``.
@@ -351,10 +351,10 @@ class Predictor:
         from neusight.serving.deployment import Deployment, EngineOptions, Setup
 
         found = Setup(**setup)
-        served = self._serves(model, as_device(gpu), found)
-        return Deployment(served=served, options=options or EngineOptions(), longest=longest, replicas=found.replicas)
+        replica = self._replica(model, as_device(gpu), found)
+        return Deployment(replica=replica, options=options or EngineOptions(), longest=longest, replicas=found.replicas)
 
-    def _serves(self, model: str | Path | Decoder, device: DeviceSpec, setup: Setup) -> Served:
+    def _replica(self, model: str | Path | Decoder, device: DeviceSpec, setup: Setup) -> ReplicaPricer:
         """What was priced for a deployment stays for the next that differs in load, limits or replicas alone."""
         from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder
@@ -362,13 +362,13 @@ class Predictor:
         brought = model if isinstance(model, Decoder) else None
         version = _version(str(model)) if brought is None else id(brought)
         key = (str(model) if brought is None else "", version, id(device), replace(setup, replicas=1))
-        served = self._served.get(key)
-        if served is None or served.device is not device or brought not in (None, served.decoder):
-            served = setup.served(brought or known_decoder(str(model)), device, self._priced)
-            if len(self._served) >= _DEPLOYMENTS:
-                self._served.popitem(last=False)
-            self._served[key] = served
-        return served
+        replica = self._replicas.get(key)
+        if replica is None or replica.device is not device or brought not in (None, replica.decoder):
+            replica = setup.replica(brought or known_decoder(str(model)), device, self._priced)
+            if len(self._replicas) >= _DEPLOYMENTS:
+                self._replicas.popitem(last=False)
+            self._replicas[key] = replica
+        return replica
 
     def serving(
         self, model: str | Path | Decoder, gpu: Gpu, load: Load, options: EngineOptions | None = None, **setup: Any
@@ -385,10 +385,10 @@ class Predictor:
             ModelError: as ``deployment``, or the model does not fit. DeviceError: as there.
             LoadError: a load that makes no sense, or a request that cannot run.
         """
-        from neusight.serving.answer import answer
         from neusight.serving.load import longest_of
+        from neusight.serving.serve import serve
 
-        return answer(self.deployment(model, gpu, longest_of(load), options, **setup), load)
+        return serve(self.deployment(model, gpu, longest_of(load), options, **setup), load)
 
     def frontier(
         self,
@@ -413,8 +413,8 @@ class Predictor:
         Raises:
             As ``serving``.
         """
-        from neusight.serving.frontier import frontier
         from neusight.serving.load import most_tokens
+        from neusight.serving.planning import frontier
 
         longest = most_tokens(lengths[0]) + most_tokens(lengths[1])
         deployment = self.deployment(model, gpu, longest, options, **setup)
@@ -446,7 +446,7 @@ class Predictor:
         """
         from neusight.devices import list_devices
         from neusight.serving.load import most_tokens
-        from neusight.serving.slo import cheapest
+        from neusight.serving.planning import cheapest
         from neusight.workloads.decoders.known import known_decoder
 
         longest = most_tokens(demand.isl) + most_tokens(demand.osl)

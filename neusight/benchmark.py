@@ -190,7 +190,7 @@ def _tiles_per_s(repeats: int) -> float:
 
 def _served_s() -> float:
     """An engine under a load of 0.9 of what it bears, with the passes of a model of 8e9 weights, of the magnitude."""
-    from neusight.serving import Lengths, Limits, Open, simulate, tabulate
+    from neusight.serving import EngineLimits, Lengths, Open, simulate, tabulate
 
     times = tabulate(
         tokens=lambda steps: 5e-3 + 5e-6 * steps.tokens,
@@ -204,7 +204,7 @@ def _served_s() -> float:
     osl = Lengths(mean=200, shape="lognormal", cv=1.0, longest=2000)
     load = Open(rate_per_s=60, number=_REQUESTS, isl=isl, osl=osl)
     started = time.perf_counter()
-    simulate(load, Limits(kv_tokens=400_000), times)
+    simulate(load, EngineLimits(kv_tokens=400_000), times)
     return time.perf_counter() - started
 
 
@@ -212,7 +212,7 @@ def _serving(predictor: Predictor, repeats: int) -> Iterator[dict[str, Any]]:
     """A second question about a served model of 70e9 weights, pricing all its passes, and a sweep of loads."""
     from functools import partial
 
-    from neusight.serving import Load, Static, answer, closed
+    from neusight.serving import Load, Static, closed, serve
 
     def deployment() -> Deployment:
         return predictor.deployment("meta-llama/Llama-3.1-70B", "h100-sxm-80gb", 2304, tp=4, dtype="fp8")
@@ -222,17 +222,17 @@ def _serving(predictor: Predictor, repeats: int) -> Iterator[dict[str, Any]]:
         do()
         return time.perf_counter() - started
 
-    served = deployment().served
-    price_s = [timed(lambda: replace(served).tables(8192, 256, 4096)) for _ in range(repeats)]
+    replica = deployment().replica
+    price_s = [timed(lambda: replace(replica).tables(8192, 256, 4096)) for _ in range(repeats)]
     yield _row("serving: pricing the passes of a deployment", median(price_s) * 1e3, "ms", 200.0)
     loads: dict[str, Load] = {"a batch of 16": Static(batch=16, isl=2048, osl=256), "64 clients": closed(64, 2048, 256)}
     for name, load in loads.items():
-        answer(deployment(), load)
-        warm_s = median(timed(partial(answer, deployment(), load)) for _ in range(repeats))
+        serve(deployment(), load)
+        warm_s = median(timed(partial(serve, deployment(), load)) for _ in range(repeats))
         yield _row(f"warm: serving llama-3.1-70b, {name}", warm_s * 1e3, "ms", 10.0)
     # Clients as in a frontier, 1 to 256, with lengths that differ.
     points = [closed(2 ** (i % 9), 1024 + 8 * i, 256) for i in range(_POINTS)]
-    sweep_s = timed(lambda: [answer(deployment(), load) for load in points])
+    sweep_s = timed(lambda: [serve(deployment(), load) for load in points])
     yield _row(f"warm: a sweep of {_POINTS} loads", sweep_s, "s", 2.0)
 
 

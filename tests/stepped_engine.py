@@ -7,7 +7,7 @@ from math import ceil
 
 import numpy as np
 
-from neusight.serving import Limits, Load, StepTimes
+from neusight.serving import EngineLimits, Load, PassTimes
 from neusight.serving.simulate import Chunks
 
 
@@ -48,7 +48,7 @@ class Sequence:
 
 
 class SteppedEngine:
-    def __init__(self, load: Load, limits: Limits, times: StepTimes) -> None:
+    def __init__(self, load: Load, limits: EngineLimits, times: PassTimes) -> None:
         drawn = load.requests()
         cached = limits.cached_tokens(drawn.prompt_tokens)
         columns = (drawn.arrival_s, drawn.prompt_tokens, drawn.output_tokens, cached)

@@ -88,7 +88,7 @@ class Loads:
     def load(self, value: Any, lengths: tuple[TokenCounts, TokenCounts], schedulers: int) -> Load:
         """One load of these, for a deployment with so many schedulers."""
         from neusight.serving import Offline, Open, Static, closed
-        from neusight.serving.slo import ARRIVALS
+        from neusight.serving.planning import ARRIVALS
 
         isl, osl = lengths
         if self.kind == "--trace":
@@ -225,7 +225,7 @@ class Asked:
     def _point(
         self, asked: dict[str, Any], setup: Mapping[str, Any], value: Any, lengths: Any
     ) -> Point[ServingEstimate]:
-        from neusight.serving import answer
+        from neusight.serving import serve
         from neusight.serving.load import longest_of
 
         asked = asked | ({self.loads.kind.removeprefix("--"): value} if self.loads.kind != "--trace" else {})
@@ -234,7 +234,7 @@ class Asked:
             # Of what one scheduler gets: its requests are the first of the whole load.
             longest = longest_of(self.loads.load(value, lengths, 1))
             deployment = self._deployment(asked["gpu"], setup, longest)
-            return Point(asked=asked, estimate=answer(deployment, load))
+            return Point(asked=asked, estimate=serve(deployment, load))
         except NeusightError as error:
             if not self.many:
                 raise

@@ -10,10 +10,8 @@ from typing import Any
 from neusight.cli.output import Column, Output, line, note, table
 from neusight.cli.points import Point
 from neusight.errors import DataError
-from neusight.serving.answer import Figure, Limiter, ServingEstimate
-from neusight.serving.frontier import best_trades
-from neusight.serving.report import CHOICE, choice_row, serving_row
-from neusight.serving.slo import Choice
+from neusight.serving.estimate import Limiter, Metric, ServingEstimate
+from neusight.serving.planning import CHOICE, Choice, pareto_front
 from neusight.units import gib, milliseconds
 
 _NAMES = {"ttft_s": "to first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole answer"}
@@ -36,7 +34,7 @@ def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool)
 
 
 def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
-    found = [serving_row(point.estimate) for point in points if point.estimate]
+    found = [point.estimate.row() for point in points if point.estimate]
     keys = list(found[0]) if found else list(points[0].asked)
     rows = iter(found)
     return [
@@ -80,7 +78,7 @@ def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _time_cells(name: str, figure: Figure) -> tuple[str, ...]:
+def _time_cells(name: str, figure: Metric) -> tuple[str, ...]:
     interval = f"{_time(figure.low)} - {_time(figure.high)}" if figure.mean == figure.mean else "-"
     return name, _time(figure.mean), interval, *(_time(each) for each in (figure.p50, figure.p90, figure.p99))
 
@@ -94,7 +92,7 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     yield "throughput", f"{rate.mean:,.0f} output tokens/s (90 %: {rate.low:,.0f} to {rate.high:,.0f})"
     speed = f", {user:,.1f} for each user" if user else ""
     yield "", f"{e.output_tokens_per_s_per_device:,.0f} for each GPU{speed}"
-    steady = f"{e.steady_output_tokens_per_s.mean:,.0f} once it is under way"
+    steady = f"{e.steady_output_tokens_per_s.mean:,.0f} in steady state"
     yield "", f"{steady}; {e.total_tokens_per_s:,.0f} with prompts, {e.requests_per_s:.3g} requests/s"
     yield from _memory(e)
     if e.mean_batch == e.mean_batch:
@@ -150,7 +148,7 @@ def _table(points: Sequence[Point[ServingEstimate]]) -> None:
     columns = [Column(_LOADS.get(name, name), right=name not in ("gpu", "dtype")) for name in differ]
     titles = ("TTFT", "TPOT", "tok/s\nuser", "tok/s\nGPU", "tok/s", "USD/\nMtok", "")
     columns += [Column(title, right=True) for title in titles]
-    best = best_trades([e for _, e in found])
+    best = pareto_front([e for _, e in found])
     if found:
         rows = zip(found, best, strict=True)
         table(columns, ((*(str(p.asked.get(n) or "-") for n in differ), *_cells(e, b)) for (p, e), b in rows))
@@ -182,7 +180,7 @@ def _paragraph(text: str) -> None:
 
 def show_choices(choices: Sequence[Choice], slo: str, form: str) -> None:
     """The best first, runners-up, and why others fail."""
-    rows = [choice_row(choice) for choice in choices]
+    rows = [choice.row() for choice in choices]
     keys = {key: None for row in rows for key in row}
     data = [
         {key: row[key] for key in CHOICE} | {"estimate": c.estimate.to_dict() if c.estimate else None}

@@ -12,7 +12,7 @@ from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory
 from neusight.plans.plan import Plan
 from neusight.schedule.run import Run
-from neusight.serving.answer import HOUR_S
+from neusight.serving.serve import HOUR_S
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ import numpy as np
 
 from neusight.errors import DataError, NeusightError, nearest, shown
 from neusight.paths import read_json
-from neusight.serving import Deployment, ServingEstimate, answer
+from neusight.serving import Deployment, ServingEstimate, serve
 from neusight.serving.cells import DEFAULTS, PROMPTS, Question, built_by, question_of, served_as, source_of
-from neusight.serving.deployment import together
+from neusight.serving.deployment import share_prices
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
@@ -218,7 +218,7 @@ def _deployments(
         return [error] * len(group)
     found = [_deployed(question, predictor, decoder, device) for question in group]
     able = [deployment for deployment in found if isinstance(deployment, Deployment)]
-    shared = iter(together(able) if able else ())
+    shared = iter(share_prices(able) if able else ())
     return [next(shared) if isinstance(deployment, Deployment) else deployment for deployment in found]
 
 
@@ -237,7 +237,7 @@ def _deployed(
 
 def _asked(question: Question, deployment: Deployment | NeusightError) -> ServingEstimate | NeusightError:
     try:
-        return deployment if isinstance(deployment, NeusightError) else answer(deployment, question.load)
+        return deployment if isinstance(deployment, NeusightError) else serve(deployment, question.load)
     except NeusightError as error:
         return error
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.serving.answer import sampled
 from neusight.serving.cells import Question
 from neusight.serving.deployment import Deployment
 from neusight.serving.engines import GROUPS, HOST
-from neusight.serving.run import Run
-from neusight.serving.served import PassCosts
+from neusight.serving.passes import PassCosts
+from neusight.serving.run import ServingRun
+from neusight.serving.serve import sampled
 from neusight.serving.simulate import simulate
 from neusight.workloads.decoders.steps import Steps
 
@@ -69,7 +69,7 @@ def observed(question: Question, deployment: Deployment) -> Observation | None:
     )
 
 
-def _timed(question: Question, run: Run, shares: float) -> tuple[float, np.ndarray]:
+def _timed(question: Question, run: ServingRun, shares: float) -> tuple[float, np.ndarray]:
     """The time that a cell measured [s], and how often each row of passes stands in it; 0 where it measured none.
 
     Args:
@@ -92,12 +92,12 @@ def _timed(question: Question, run: Run, shares: float) -> tuple[float, np.ndarr
     return 0.0, every
 
 
-def _busy(run: Run) -> float:
+def _busy(run: ServingRun) -> float:
     """Share of the makespan in passes."""
     return 1.0 - run.time_shares["idle"]
 
 
-def _of_a_token(run: Run, median: bool) -> np.ndarray:
+def _of_a_token(run: ServingRun, median: bool) -> np.ndarray:
     """How often each row of passes stands between two tokens of a sequence on average, or in the middle of all."""
     passes = run.passes
     decoding = (passes.decodes * passes.count).astype(float)
@@ -108,30 +108,30 @@ def _of_a_token(run: Run, median: bool) -> np.ndarray:
     return np.asarray((plain if plain.any() else decoding) / (plain.sum() or decoding.sum()))
 
 
-def _late_s(question: Question, run: Run) -> float:
+def _late_s(question: Question, run: ServingRun) -> float:
     if question.mode not in ("closed", "rate") or "ttft_ms" not in question.measured:
         return np.nan
     waiting = run.queue_s.mean > WAITING_SHARE * run.ttft_s.mean
     return np.nan if waiting else question.measured["ttft_ms"] / 1e3 - run.ttft_s.mean
 
 
-def _watts(question: Question, deployment: Deployment, run: Run) -> tuple[float, float, float] | None:
+def _watts(question: Question, deployment: Deployment, run: ServingRun) -> tuple[float, float, float] | None:
     """As ``Observation``: kernels of boards that wait for requests, or have no share of them, ask for nothing."""
     if question.power_w is None:
         return None
     busy = _busy(run) * deployment.shares(question.load) / deployment.groups
     kernels_w = busy * sampled(deployment, run).kernels_w
-    return deployment.served.device.tdp_w, kernels_w, question.power_w / question.n_gpus
+    return deployment.replica.device.tdp_w, kernels_w, question.power_w / question.n_gpus
 
 
-def summed(deployment: Deployment, run: Run, weight: np.ndarray) -> np.ndarray:
+def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.ndarray:
     """Terms of the sum over a run's rows of passes, ``weight`` of each, shape (m,); by ``NAMES``."""
     lasts_s = run.passes.lasts_s * weight / np.maximum(run.passes.count, 1)
     ends_s = np.cumsum(lasts_s)
     picked = np.unique(np.searchsorted(ends_s, (np.arange(ROWS) + 0.5) / ROWS * ends_s[-1]))
     standing = np.searchsorted(ends_s[picked], ends_s).clip(max=len(picked) - 1)
     rounds = run.passes.steps(picked)
-    costs = deployment.glance(rounds)
+    costs = deployment.interpolate(rounds)
     # A picked pass stands for the time of its neighbours, however many they are.
     return np.bincount(standing, lasts_s) / costs.latency_s @ terms_of(deployment, rounds, costs)
 
@@ -140,7 +140,7 @@ def terms_of(deployment: Deployment, rounds: Steps, costs: PassCosts) -> np.ndar
     """Terms of the passes that rounds of the scheduler take as long as, shape (n, constants); ``costs`` are theirs."""
     steps = deployment.in_flight(rounds)
     ones = np.ones(len(steps))
-    ranks, mixtures = deployment.served.sharding.devices, deployment.served.mixtures
+    ranks, mixtures = deployment.replica.sharding.devices, deployment.replica.mixtures
     host = {
         "pass_s": ones,
         "rank_s": ones * (ranks > 1),

@@ -19,7 +19,7 @@ from neusight.errors import NeusightError
 from neusight.learn.engine_runs import NAMES, Observation, observed
 from neusight.learn.physics.solve import Rows, Solution, solve
 from neusight.serving.cells import Question
-from neusight.serving.deployment import Deployment, together
+from neusight.serving.deployment import Deployment, share_prices
 from neusight.serving.engines import HOST, with_constants
 from neusight.serving.power import BoardPower
 
@@ -75,7 +75,7 @@ def observe(cells: Cells, fitted: Mapping[str, FittedEngine], report: Report | N
     found: list[Observation] = []
     for group in cells:
         usable = [(q, with_fitted(d, fitted)) for q, d in group if not q.fault or q.fault.startswith(USABLE)]
-        deployments = together([deployment for _, deployment in usable]) if usable else []
+        deployments = share_prices([deployment for _, deployment in usable]) if usable else []
         for (question, _), deployment in zip(usable, deployments, strict=True):
             try:
                 seen = observed(question, deployment)
@@ -93,7 +93,7 @@ def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> D
     if found is None:
         return deployment
     engine = with_constants(deployment.engine, found.values)
-    return replace(deployment, served=replace(deployment.served, engine=engine))
+    return replace(deployment, replica=replace(deployment.replica, engine=engine))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,27 +2,25 @@
 
 Loads
     ``Static``, ``Closed``, ``Open``, ``Offline``, ``Trace``; ``Lengths`` draws tokens, ``read_trace(path) -> Trace``.
-Answer
-    ``Predictor.serving``, or ``answer(deployment, load) -> ServingEstimate``; ``frontier(deployment, isl, osl)``: with
-    more and more clients; ``Demand(slo=Slo.named("ttft=1s"), ...)`` is what ``Predictor.cheapest`` is asked for.
-Simulate
-    ``simulate(load, limits, times) -> Run``: with times of passes by anyone; ``StepTimePredictor``: those of this
-    project, for other simulators.
+Answers
+    ``Predictor.serving``, or ``serve(deployment, load) -> ServingEstimate``; ``frontier(deployment, isl, osl)``: with
+    more and more clients; ``Demand(slo=Slo.named("ttft=1s"), ...)`` is what ``Predictor.cheapest`` takes.
+Simulation
+    ``simulate(load, limits, times) -> ServingRun``: with times of passes by anyone; ``StepTimePredictor``: those of
+    this project, for other simulators.
 """
 
-from neusight.serving.answer import Figure, Limiter, ServingEstimate, answer
 from neusight.serving.deployment import Deployment, EngineOptions, Setup
 from neusight.serving.engines import ServingEngine, engine_named
-from neusight.serving.frontier import best_trades, closed, frontier
-from neusight.serving.limits import SCHEDULERS, SGLANG, TRTLLM, TRTLLM_MAX_UTILIZATION, VLLM, Limits, Scheduler
-from neusight.serving.load import Closed, Lengths, Load, Offline, Open, Requests, Static, Trace
-from neusight.serving.replicate import Replicas, replicate
-from neusight.serving.run import Passes, Run, Spread
-from neusight.serving.simulate import StepTimes, simulate
-from neusight.serving.slo import Choice, Demand, Slo, cheapest
+from neusight.serving.estimate import Limiter, Metric, ServingEstimate
+from neusight.serving.limits import SCHEDULERS, SGLANG, TRTLLM, TRTLLM_MAX_UTILIZATION, VLLM, EngineLimits, Scheduler
+from neusight.serving.load import Closed, Lengths, Load, Offline, Open, Requests, Static, Trace, read_trace
+from neusight.serving.lookup import TabulatedPasses, tabulate
+from neusight.serving.planning import Choice, Demand, Slo, cheapest, closed, frontier, pareto_front
+from neusight.serving.run import EnginePasses, ServingRun, Spread
+from neusight.serving.serve import serve
+from neusight.serving.simulate import PassTimes, replicate, simulate
 from neusight.serving.step_time import StepTimePredictor
-from neusight.serving.tables import TabulatedSteps, tabulate
-from neusight.serving.traces import read_trace
 
 __all__ = [
     "SCHEDULERS",
@@ -34,37 +32,36 @@ __all__ = [
     "Closed",
     "Demand",
     "Deployment",
+    "EngineLimits",
     "EngineOptions",
-    "Figure",
+    "EnginePasses",
     "Lengths",
     "Limiter",
-    "Limits",
     "Load",
+    "Metric",
     "Offline",
     "Open",
-    "Passes",
-    "Replicas",
+    "PassTimes",
     "Requests",
-    "Run",
     "Scheduler",
     "ServingEngine",
     "ServingEstimate",
+    "ServingRun",
     "Setup",
     "Slo",
     "Spread",
     "Static",
     "StepTimePredictor",
-    "StepTimes",
-    "TabulatedSteps",
+    "TabulatedPasses",
     "Trace",
-    "answer",
-    "best_trades",
     "cheapest",
     "closed",
     "engine_named",
     "frontier",
+    "pareto_front",
     "read_trace",
     "replicate",
+    "serve",
     "simulate",
     "tabulate",
 ]

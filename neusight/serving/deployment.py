@@ -9,12 +9,11 @@ from functools import cached_property
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError, ModelError
 from neusight.serving.engines import ServingEngine, engine_named, started_on
-from neusight.serving.limits import Limits
+from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
 from neusight.serving.memory import ServingMemory, serving_memory
-from neusight.serving.pipeline import Pipelined, in_flight
-from neusight.serving.served import PassCosts, Pricer, Served
-from neusight.serving.simulate import StepTimes
+from neusight.serving.passes import PassCosts, PipelinedTimes, Pricer, ReplicaPricer, in_flight
+from neusight.serving.simulate import PassTimes
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
@@ -68,12 +67,12 @@ class Setup:
         longest: int,
         options: EngineOptions | None = None,
     ) -> Deployment:
-        """The deployment of a model for sequences of up to ``longest`` tokens; see ``served``."""
-        served = self.served(decoder, device, pricer)
-        return Deployment(served=served, options=options or EngineOptions(), longest=longest, replicas=self.replicas)
+        """The deployment of a model for sequences of up to ``longest`` tokens; see ``replica``."""
+        replica = self.replica(decoder, device, pricer)
+        return Deployment(replica=replica, options=options or EngineOptions(), longest=longest, replicas=self.replicas)
 
-    def served(self, decoder: Decoder, device: DeviceSpec, pricer: Pricer) -> Served:
-        """What each replica serves.
+    def replica(self, decoder: Decoder, device: DeviceSpec, pricer: Pricer) -> ReplicaPricer:
+        """What each replica serves, ready to be priced.
 
         Raises:
             ModelError: an unknown engine or precision, degrees below 1. DeviceError: the device lacks a dtype.
@@ -89,7 +88,7 @@ class Setup:
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
         _check_arithmetic(device, precision)
-        return Served(
+        return ReplicaPricer(
             decoder=decoder,
             device=device,
             sharding=Sharding(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
@@ -104,8 +103,9 @@ def _check_arithmetic(device: DeviceSpec, precision: ServingPrecision) -> None:
     try:
         device.gemm_flops_per_s(dtype)
     except DeviceError as error:
-        asked = scheme.method or precision.dtype
-        raise DeviceError(f"{error}; {asked} needs {dtype}: choose another dtype or GPU") from None
+        precision_name = scheme.method or precision.dtype
+        wanted = "" if precision_name == dtype else f"; {precision_name} computes in {dtype}"
+        raise DeviceError(f"{error}{wanted}: choose another dtype or GPU") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +113,10 @@ class Deployment:
     """``replicas`` of a served model; requests are shared among them, and among the attention groups of each, evenly.
 
     ``longest`` tokens are those of the longest sequence that is to be served. ``priced_to`` are the new tokens, the
-    sequences and the longest sequence that passes are priced to at least, see ``together``.
+    sequences and the longest sequence that passes are priced to at least, see ``share_prices``.
     """
 
-    served: Served
+    replica: ReplicaPricer
     options: EngineOptions
     longest: int
     replicas: int = 1
@@ -125,17 +125,17 @@ class Deployment:
     @property
     def engine(self) -> ServingEngine:
         """Of each replica."""
-        return self.served.engine
+        return self.replica.engine
 
     @property
     def devices(self) -> int:
         """Of all replicas."""
-        return self.replicas * self.served.sharding.devices
+        return self.replicas * self.replica.sharding.devices
 
     @property
     def groups(self) -> int:
         """That have a scheduler of their own."""
-        return self.replicas * self.served.sharding.dp
+        return self.replicas * self.replica.sharding.dp
 
     @cached_property
     def memory(self) -> ServingMemory:
@@ -144,7 +144,7 @@ class Deployment:
         Raises:
             ModelError: the sharding does not divide the model.
         """
-        s = self.served
+        s = self.replica
         return serving_memory(
             s.decoder, s.device, s.precision, s.sharding, s.engine,
             max_tokens=self._batched_tokens, max_num_seqs=self._seqs, length=self.longest,
@@ -161,14 +161,14 @@ class Deployment:
         return stated if self.options.chunked_prefill else max(stated, self.longest)
 
     @cached_property
-    def limits(self) -> Limits:
+    def limits(self) -> EngineLimits:
         """Of each group's scheduler.
 
         Raises:
             ModelError: weights and activations leave no room for a cache; a sequence beyond the model's context.
         """
-        name, memory = self.served.decoder.name, self.memory
-        most = self.served.decoder.max_len
+        name, memory = self.replica.decoder.name, self.memory
+        most = self.replica.decoder.max_len
         if most and self.longest > most:
             raise ModelError(
                 f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}: shorten one of them"
@@ -176,14 +176,14 @@ class Deployment:
         if not memory.fits:
             needs = memory.weights + memory.activations + memory.buffers
             raise ModelError(
-                f"{name} does not fit on {self.served.device.id}: {gib(needs)} for weights and activations leave no "
+                f"{name} does not fit on {self.replica.device.id}: {gib(needs)} for weights and activations leave no "
                 f"room for a cache in the engine's share of {gib(memory.capacity)}; raise tp or pp, choose a narrower "
                 "precision, or a device with more memory"
             )
-        return Limits(
+        return EngineLimits(
             max_num_seqs=min(self._seqs, self._batched_tokens),
             # A round of the scheduler is a pass for each stage.
-            max_num_batched_tokens=self.served.sharding.pp * self._batched_tokens,
+            max_num_batched_tokens=self.replica.sharding.pp * self._batched_tokens,
             chunked_prefill=self.options.chunked_prefill,
             prefix_cached_tokens=self.options.prefix_cached_tokens,
             kv_tokens=memory.kv_tokens,
@@ -193,25 +193,25 @@ class Deployment:
         )
 
     @cached_property
-    def tables(self) -> StepTimes:
+    def tables(self) -> PassTimes:
         """Times of rounds of the scheduler, from passes that are priced once for all deployments of what is served."""
-        stages, tables = self.served.sharding.pp, self.served.tables(**self._priced_to)
-        return tables if stages == 1 else Pipelined(tables, stages, self._batched_tokens)
+        stages, tables = self.replica.sharding.pp, self.replica.tables(**self._priced_to)
+        return tables if stages == 1 else PipelinedTimes(tables, stages, self._batched_tokens)
 
-    def glance(self, steps: Steps) -> PassCosts:
-        """What rounds take part by part, looked up: see ``Served.glance``."""
-        return self.served.glance(self.in_flight(steps), **self._priced_to)
+    def interpolate(self, steps: Steps) -> PassCosts:
+        """What rounds take part by part, looked up: see ``ReplicaPricer.interpolate``."""
+        return self.replica.interpolate(self.in_flight(steps), **self._priced_to)
 
     def in_flight(self, steps: Steps) -> Steps:
-        """One of the passes that make up each round of the scheduler: see ``pipeline``."""
-        return in_flight(steps, self.served.sharding.pp, self._batched_tokens)
+        """One of the passes that make up each round of the scheduler: see ``passes``."""
+        return in_flight(steps, self.replica.sharding.pp, self._batched_tokens)
 
     @cached_property
     def _priced_to(self) -> dict[str, int]:
-        """Limits to which passes are priced: lengths to a power of two, so that loads share what was priced."""
+        """EngineLimits to which passes are priced: lengths to a power of two, so that loads share what was priced."""
         tokens, sequences, longest = self.priced_to
         # A prompt that is cut between the passes of a round counts in both.
-        more = 0 if self.served.sharding.pp == 1 else 1
+        more = 0 if self.replica.sharding.pp == 1 else 1
         return {
             "max_tokens": max(tokens, self._batched_tokens),
             "max_num_seqs": max(sequences, self.limits.max_num_seqs) + more,
@@ -247,10 +247,10 @@ class Deployment:
         return len(load.requests()) / len(share.requests())
 
 
-def together(deployments: Sequence[Deployment]) -> list[Deployment]:
+def share_prices(deployments: Sequence[Deployment]) -> list[Deployment]:
     """Deployments of the same model on the same devices by the same engine, under other limits: passes of all are
     priced once.
     """
     tokens = max(d._batched_tokens for d in deployments)
     sizes = (tokens, max(d.limits.max_num_seqs for d in deployments), max(d.longest for d in deployments))
-    return [replace(deployment, served=deployments[0].served, priced_to=sizes) for deployment in deployments]
+    return [replace(deployment, replica=deployments[0].replica, priced_to=sizes) for deployment in deployments]

@@ -1,4 +1,4 @@
-"""``Limits`` of an engine and its ``Scheduler``: what may run together, and who waits."""
+"""``EngineLimits`` of an engine and its ``Scheduler``: what may run together, and who waits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class EngineLimits:
     """What an engine is started with.
 
     Attributes:
@@ -122,5 +122,5 @@ def _fits(requests: Requests, needs: np.ndarray, limit: int, what: str) -> None:
     at = int(np.argmax(needs))
     if needs[at] > limit:
         prompt, output = requests.prompt_tokens[at], requests.output_tokens[at]
-        said = f"request {at + 1} with {prompt} prompt and {output} output tokens needs {needs[at]} at once"
-        raise LoadError(f"{said}, and {what.format(limit)}")
+        need = f"request {at + 1} with {prompt} prompt and {output} output tokens needs {needs[at]} at once"
+        raise LoadError(f"{need}, and {what.format(limit)}")

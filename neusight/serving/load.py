@@ -1,14 +1,18 @@
-"""``Load``: which requests a serving engine gets, and when. Drawn from a seed, so that every run can be repeated."""
+"""``Load``: which requests a serving engine gets, and when: drawn from a seed, or read from a trace in a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.errors import LoadError, nearest, shown
+from neusight.errors import DataError, LoadError, nearest, reason, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHAPES = ("lognormal", "uniform", "exponential")
 """Distributions of lengths, by their mean; the first two by their coefficient of variation too."""
@@ -23,7 +27,7 @@ MOST_TOKENS = 1 << 21
 class Lengths:
     """How long prompts or answers are, in tokens: all ``mean``, or of a distribution with that mean, never below 1.
 
-    ``cv`` is the standard deviation over the mean: of ``lognormal`` as told, of ``uniform`` at most 1/√3, at which it
+    ``cv`` is the standard deviation over the mean: of ``lognormal`` as given, of ``uniform`` at most 1/√3, at which it
     starts from 0; an ``exponential`` one has 1 and takes none. ``longest`` cuts what a model or a client would cut.
     """
 
@@ -268,3 +272,78 @@ def _tokens(lengths: TokenCounts, n: int, random: np.random.Generator) -> np.nda
     if not len(given) or given.min() < 1:
         raise LoadError("a length below 1 token: every prompt and every answer has at least 1")
     return np.resize(given, n)
+
+
+TRACE_COLUMNS = {
+    "arrival_s": ("arrival_s", "timestamp", "timestamp_s", "arrived_at", "arrival_time"),
+    "prompt_tokens": ("prompt_tokens", "input_tokens", "isl", "contexttokens", "context_tokens", "request_tokens"),
+    "output_tokens": ("output_tokens", "osl", "generatedtokens", "generated_tokens", "response_tokens"),
+}
+"""What files call the columns of a trace, without regard to case, blanks as underscores: this project, Azure's LLM
+inference traces, BurstGPT. Mooncake's traces, whose ``timestamp`` is in milliseconds, are not among them on purpose:
+their lengths have other names, so that they are refused and not read a thousand times too slow."""
+
+
+def read_trace(path: Path | str) -> Trace:
+    """The requests of a ``.csv``, ``.jsonl`` or ``.parquet`` file, in the order of its rows.
+
+    Times are seconds, or dates, which count from the first row.
+
+    Raises:
+        DataError: a file that is missing or cannot be read, a column that is missing, or a value that is no number.
+        LoadError: no rows, times that are negative or out of order, or lengths that are no counts; the first row is 1.
+    """
+    path = Path(path)
+    frame = _trace_frame(path)
+    if frame.empty:
+        raise LoadError(f"{path} holds no requests: give at least one row")
+    frame.columns = [str(c).strip().lower().replace(" ", "_") for c in frame.columns]
+    columns = {what: frame[_trace_column(path, frame, what)] for what in TRACE_COLUMNS}
+    return Trace(
+        arrival_s=_arrival_seconds(path, columns["arrival_s"]),
+        prompt_tokens=_trace_numbers(path, columns["prompt_tokens"]),
+        output_tokens=_trace_numbers(path, columns["output_tokens"]),
+    )
+
+
+def _trace_frame(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    try:
+        if path.suffix in (".jsonl", ".ndjson"):
+            return pd.read_json(path, lines=True, convert_dates=False)
+        if path.suffix in readers:
+            return readers[path.suffix](path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read the trace {path}: {reason(error)}") from error
+    raise DataError(f"{path} is no trace: give a .csv, .jsonl or .parquet file")
+
+
+def _trace_column(path: Path, frame: pd.DataFrame, what: str) -> str:
+    for name in TRACE_COLUMNS[what]:
+        if name in frame:
+            return name
+    raise DataError(f"{path} has no column {what}: name it so, or one of {', '.join(TRACE_COLUMNS[what][1:])}")
+
+
+def _trace_numbers(path: Path, column: pd.Series) -> np.ndarray:
+    import pandas as pd
+
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    if (wrong := np.isnan(numbers)).any():
+        at = int(np.argmax(wrong))
+        raise DataError(f"{path}, row {at + 1}: {column.name} '{column.iloc[at]}' is no number")
+    return numbers
+
+
+def _arrival_seconds(path: Path, column: pd.Series) -> np.ndarray:
+    """Numbers as they are, dates from the first on."""
+    import pandas as pd
+
+    if pd.to_numeric(column, errors="coerce").notna().any():
+        return _trace_numbers(path, column)
+    dates = pd.to_datetime(column, errors="coerce", utc=True, format="mixed")
+    if not dates.notna().all():
+        return _trace_numbers(path, column)
+    return ((dates - dates.iloc[0]) / pd.Timedelta(seconds=1)).to_numpy(np.float64)

@@ -30,13 +30,13 @@ class BoardPower:
 
     def energy_j(self, device: DeviceSpec, kernels_j: np.ndarray, time_s: np.ndarray) -> np.ndarray:
         """Of one board in passes whose kernels take so much [J], shape (n,), never more than its limit allows."""
-        asked_j = self.static_share * device.tdp_w * time_s + self.dynamic_share * kernels_j
-        return np.asarray(np.minimum(asked_j, device.tdp_w * time_s))
+        demand_j = self.static_share * device.tdp_w * time_s + self.dynamic_share * kernels_j
+        return np.asarray(np.minimum(demand_j, device.tdp_w * time_s))
 
 
 @cache
 def shipped_power(file: Path | None = None) -> BoardPower | None:
     """The constants that ``neusight fit --engines`` found, None where there are none."""
     path = file or tile_models_dir() / FILE
-    found = read_json(path).get("power") if path.is_file() else None
-    return BoardPower(**found) if found else None
+    constants = read_json(path).get("power") if path.is_file() else None
+    return BoardPower(**constants) if constants else None

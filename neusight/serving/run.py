@@ -1,4 +1,4 @@
-"""``Run``: how an engine served a load, request by request and pass by pass, and what a planner asks of it."""
+"""``ServingRun``: how an engine served a load, request by request and pass by pass, and what a planner asks of it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passes:
+class EnginePasses:
     """What the engine ran, one row for ``count`` passes of the same composition; columns of shape (m,), in order.
 
     ``prompts`` sequences brought ``prompt_tokens`` new tokens; ``ended`` of them ended their prompt, each with a token,
-    and ``joined`` of these went on to generate, beside ``decodes`` that generated a token in each of the passes.
+    and ``joined`` of these went on to generate, together with ``decodes`` that generated a token in each of the passes.
     ``running`` are all that have a place, ``kv_tokens`` are given out at the end, the shared prefix among them.
     """
 
@@ -102,7 +102,7 @@ class Passes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ServingRun:
     """How each request fared, columns of shape (n,) in the order of arrival, and what the engine ran.
 
     ``preempted`` counts how often a request lost its place, ``interrupted_s`` are the times between two tokens across
@@ -118,7 +118,7 @@ class Run:
     output_tokens: np.ndarray
     preempted: np.ndarray
     interrupted_s: np.ndarray
-    passes: Passes
+    passes: EnginePasses
     opened: bool
     kv_capacity_tokens: float
 

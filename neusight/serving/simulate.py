@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from heapq import heappop, heappush
 from math import ceil, inf, nan, sqrt
 from sys import maxsize
@@ -17,9 +17,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from neusight.serving.limits import Limits
-from neusight.serving.load import Load, Requests
-from neusight.serving.run import Passes, Run
+from neusight.errors import LoadError
+from neusight.serving.limits import EngineLimits
+from neusight.serving.load import Closed, Load, Offline, Open, Requests
+from neusight.serving.run import EnginePasses, ServingRun
 
 GROWTH = 8
 """Passes that are taken in one step let the mean context grow by at most one in ``GROWTH``, or by ``STRIDE`` tokens:
@@ -30,7 +31,7 @@ Chunks = Sequence[tuple[int, int]]
 """Of each prompt in a pass its new tokens, and those that the cache holds before them."""
 
 
-class StepTimes(Protocol):
+class PassTimes(Protocol):
     """What a pass takes, the host included."""
 
     def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
@@ -44,7 +45,7 @@ class StepTimes(Protocol):
         """
 
 
-def simulate(load: Load, limits: Limits, times: StepTimes, between_s: float = 0.0) -> Run:
+def simulate(load: Load, limits: EngineLimits, times: PassTimes, between_s: float = 0.0) -> ServingRun:
     """Serve a load with one engine until the last request is done.
 
     Args:
@@ -64,7 +65,20 @@ def simulate(load: Load, limits: Limits, times: StepTimes, between_s: float = 0.
     return engine.run(requests, limits, opened=requests.concurrency is None and requests.arrival_s[-1] > 0)
 
 
-_ROWS = {"start_s": "d", "end_s": "d", **{f.name: "q" for f in fields(Passes)[2:]}}
+def replicate(load: Load, limits: EngineLimits, times: PassTimes, seeds: Sequence[int]) -> list[ServingRun]:
+    """Serve a load once for each seed: how far the figures of the runs scatter is how much of one is chance.
+
+    Raises:
+        LoadError: fewer than two seeds, or a load without chance.
+    """
+    if not isinstance(load, Closed | Open | Offline):
+        raise LoadError(f"a {type(load).__name__.lower()} load is the same for every seed: simulate it once")
+    if len(seeds) < 2:
+        raise LoadError("a spread takes at least two seeds")
+    return [simulate(replace(load, seed=seed), limits, times) for seed in seeds]
+
+
+_ROWS = {"start_s": "d", "end_s": "d", **{f.name: "q" for f in fields(EnginePasses)[2:]}}
 
 
 class _Engine:
@@ -76,7 +90,7 @@ class _Engine:
     block, is its ``phase`` and never changes.
     """
 
-    def __init__(self, requests: Requests, limits: Limits, times: StepTimes, between_s: float) -> None:
+    def __init__(self, requests: Requests, limits: EngineLimits, times: PassTimes, between_s: float) -> None:
         self.pass_s, self.between_s = times.pass_s, between_s
         self.prompts_apart = limits.scheduler.prompts_apart
         self.reserved = limits.scheduler.reserved_output
@@ -98,7 +112,7 @@ class _Engine:
         self.time_s, self.clock = self.arrival_s[0], 0
         self.partial, self.partial_done = -1, 0
         self.decodes, self.context = 0, 0
-        self.blocks, self.blocks_at_end, self.blocks_beside = 0, 0, 0
+        self.blocks, self.blocks_at_end, self.blocks_of_decodes = 0, 0, 0
         self.phases = [0] * self.block
         self.ending: dict[int, list[int]] = {}
         self.end_clocks: list[int] = []
@@ -119,14 +133,14 @@ class _Engine:
         self.interrupted_s: list[float] = []
 
     def advance(self) -> bool:
-        """Run the next pass, or the next passes that are alike; false when there is nothing left."""
-        evicted, beside = False, 0
+        """ServingRun the next pass, or the next passes that are alike; false when there is nothing left."""
+        evicted, decodes = False, 0
         if not self.prompts_apart:
-            evicted, beside = self.make_room(), self.decodes
-            self.blocks_beside = self.phases[self.clock % self.block]
-        chunks, done = ([], []) if evicted else self.compose(self.max_tokens - beside)
+            evicted, decodes = self.make_room(), self.decodes
+            self.blocks_of_decodes = self.phases[self.clock % self.block]
+        chunks, done = ([], []) if evicted else self.compose(self.max_tokens - decodes)
         if chunks:
-            self.prompt_pass(chunks, done, beside)
+            self.prompt_pass(chunks, done, decodes)
         elif self.decodes:
             if self.prompts_apart:
                 self.make_room()
@@ -165,8 +179,8 @@ class _Engine:
         if not self.chunked and target - cached > budget:
             return False
         blocks, final_blocks = self.blocks_of(target, request), self.blocks_at_end + self.final_blocks[request]
-        taken = self.blocks + self.blocks_beside + blocks
-        if taken + self.reserved * (final_blocks - taken) > self.capacity:
+        allocated = self.blocks + self.blocks_of_decodes + blocks
+        if allocated + self.reserved * (final_blocks - allocated) > self.capacity:
             return False
         self.blocks += blocks
         self.blocks_at_end = final_blocks
@@ -340,9 +354,9 @@ class _Engine:
         for column, value in zip(self.rows.values(), row, strict=True):
             column.append(value)
 
-    def run(self, requests: Requests, limits: Limits, *, opened: bool) -> Run:
+    def run(self, requests: Requests, limits: EngineLimits, *, opened: bool) -> ServingRun:
         """What came of it."""
-        return Run(
+        return ServingRun(
             arrival_s=np.array(self.arrival_s),
             admitted_s=np.array(self.admitted_s),
             first_token_s=np.array(self.first_s),
@@ -351,7 +365,7 @@ class _Engine:
             output_tokens=requests.output_tokens,
             preempted=np.array(self.losses),
             interrupted_s=np.array(self.interrupted_s),
-            passes=Passes(**{name: np.array(column) for name, column in self.rows.items()}),
+            passes=EnginePasses(**{name: np.array(column) for name, column in self.rows.items()}),
             opened=opened,
             kv_capacity_tokens=inf if limits.kv_tokens is None else float(limits.kv_tokens),
         )

@@ -16,7 +16,7 @@ from neusight.executors.base import LINK
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.serving.deployment import Setup
-from neusight.serving.served import Served
+from neusight.serving.passes import ReplicaPricer
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.steps import Steps
 
@@ -92,17 +92,17 @@ class StepTimePredictor:
             ModelError, DeviceError: as ``Predictor.deployment``.
         """
         steps = Steps.of(**_columns(X))
-        return self.served().predict(steps).latency_s if len(steps) else np.zeros(0)
+        return self.replica().predict(steps).latency_s if len(steps) else np.zeros(0)
 
-    def served(self) -> Served:
+    def replica(self) -> ReplicaPricer:
         """What passes are priced with, made anew for other parameters."""
         params = self.get_params()
         key = tuple(map(str, params.values()))
-        if getattr(self, "_made", (None,))[0] != key:
+        if getattr(self, "_replica", (None,))[0] != key:
             model, gpu, overrides = (params.pop(name) for name in ("model", "gpu", "overrides"))
             device = load_device(str(gpu), overrides)
-            self._made = (key, Setup(**params).served(known_decoder(str(model)), device, _priced))
-        return self._made[1]
+            self._replica = (key, Setup(**params).replica(known_decoder(str(model)), device, _priced))
+        return self._replica[1]
 
 
 def _columns(given: Mapping[str, Any] | pd.DataFrame) -> dict[str, np.ndarray]:
@@ -140,5 +140,5 @@ def _executor(kind: str) -> Any:
 def _priced(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
     """With the tile models that ship."""
     kind = LINK if batch.family == "collective" else device.kind
-    found: Costs = _executor(kind).cost(batch, device, Options(), conditions)
-    return found
+    costs: Costs = _executor(kind).cost(batch, device, Options(), conditions)
+    return costs

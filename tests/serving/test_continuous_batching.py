@@ -16,8 +16,8 @@ from neusight.serving import (
     TRTLLM_MAX_UTILIZATION,
     VLLM,
     Closed,
+    EngineLimits,
     Lengths,
-    Limits,
     Load,
     Offline,
     Open,
@@ -29,7 +29,7 @@ from neusight.serving import (
 )
 
 TIMES = LinearTimes()
-UNLIMITED = Limits(max_num_batched_tokens=None)
+UNLIMITED = EngineLimits(max_num_batched_tokens=None)
 PROMPTS = Lengths(mean=100, shape="lognormal", cv=1, longest=400)
 ANSWERS = Lengths(mean=50, shape="lognormal", cv=1, longest=400)
 LOADS: dict[str, Load] = {
@@ -43,9 +43,9 @@ TIGHT = 1700
 """Tokens of a cache that holds some fifteen of these requests, and each of them alone."""
 
 
-def limits_of(scheduler: Scheduler, cache: int | None, tokens: int | None, prefix: int) -> Limits:
+def limits_of(scheduler: Scheduler, cache: int | None, tokens: int | None, prefix: int) -> EngineLimits:
     """Prompts are cut in passes of 64 tokens, and not in those of 900."""
-    return Limits(
+    return EngineLimits(
         max_num_seqs=24,
         max_num_batched_tokens=tokens,
         chunked_prefill=tokens != 900,
@@ -149,7 +149,7 @@ def test_waiting_for_one_server_is_pollaczek_and_khinchine() -> None:
     """M/D/1: one request at a time, all alike, of one token: a wait of rho D / (2 (1 - rho)) on average."""
     service_s, rho = TIMES.pass_s(100, [(100, 0)], 0, 0), 0.6
     load = Open(rate_per_s=rho / service_s, number=40_000, isl=100, osl=1)
-    run = simulate(load, Limits(max_num_seqs=1), TIMES)
+    run = simulate(load, EngineLimits(max_num_seqs=1), TIMES)
     assert run.queue_s.mean == pytest.approx(rho * service_s / (2 * (1 - rho)), rel=0.05)
     assert 1 - run.time_shares["idle"] == pytest.approx(rho, rel=0.03)
     assert run.diverges == ""
@@ -165,7 +165,7 @@ def test_as_many_are_present_as_arrive_while_one_stays() -> None:
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
 def test_a_queue_grows_without_limit_where_requests_come_faster_than_they_are_served(scheduler: Scheduler) -> None:
-    limits = Limits(max_num_seqs=16, scheduler=scheduler)
+    limits = EngineLimits(max_num_seqs=16, scheduler=scheduler)
     shapes = {"isl": PROMPTS, "osl": ANSWERS}
     capacity = simulate(Offline(number=1500, **shapes), limits, TIMES).steady_requests_per_s
     stable = simulate(Open(rate_per_s=0.7 * capacity, number=1500, **shapes), limits, TIMES)
@@ -178,7 +178,7 @@ def test_a_queue_grows_without_limit_where_requests_come_faster_than_they_are_se
 
 
 def test_a_load_too_short_to_fill_the_engine_has_not_settled() -> None:
-    run = simulate(Open(rate_per_s=100, number=200, isl=10, osl=5000), Limits(), TIMES)
+    run = simulate(Open(rate_per_s=100, number=200, isl=10, osl=5000), EngineLimits(), TIMES)
     assert run.diverges == ""
     assert not run.settled
 
@@ -197,8 +197,8 @@ def test_a_full_cache_preempts_and_everyone_is_served_in_the_end() -> None:
 
 def test_cutting_prompts_bounds_the_time_between_tokens() -> None:
     load = Open(rate_per_s=4, number=60, isl=[200, 4000], osl=60)
-    cut = simulate(load, Limits(max_num_seqs=64, max_num_batched_tokens=256), TIMES)
-    whole = simulate(load, Limits(max_num_seqs=64, max_num_batched_tokens=None), TIMES)
+    cut = simulate(load, EngineLimits(max_num_seqs=64, max_num_batched_tokens=256), TIMES)
+    whole = simulate(load, EngineLimits(max_num_seqs=64, max_num_batched_tokens=None), TIMES)
     longest_s = cut.passes.intervals()[0].max()
     assert longest_s <= TIMES.pass_s(256, [(256, 4000)], 64, 64 * 4060)
     assert whole.passes.intervals()[0].max() > 3 * longest_s
@@ -208,7 +208,8 @@ def test_prompts_apart_hold_up_those_that_generate() -> None:
     """Between two tokens of the first request come whole passes of other prompts; where passes are shared, one."""
     load = Trace(arrival_s=np.array([0.0, 0.1]), prompt_tokens=np.array([10, 3000]), output_tokens=np.array([100, 2]))
     shared, apart = (
-        simulate(load, Limits(max_num_batched_tokens=1000, max_num_seqs=8, scheduler=s), TIMES) for s in (VLLM, SGLANG)
+        simulate(load, EngineLimits(max_num_batched_tokens=1000, max_num_seqs=8, scheduler=s), TIMES)
+        for s in (VLLM, SGLANG)
     )
     chunk_s = [TIMES.pass_s(1000, [(1000, 1000 * i)], 0, 0) for i in range(3)]
     assert apart.passes.intervals()[0].max() > sum(chunk_s)
@@ -217,12 +218,14 @@ def test_prompts_apart_hold_up_those_that_generate() -> None:
 
 def test_a_shared_prefix_is_computed_never_and_stored_once() -> None:
     load = Offline(number=20, isl=100, osl=10)
-    run = simulate(load, Limits(prefix_cached_tokens=70), TIMES)
+    run = simulate(load, EngineLimits(prefix_cached_tokens=70), TIMES)
     # Four whole blocks of the 70 tokens; the rest of the prompt is computed.
     assert run.passes.prompt_tokens.sum() == 20 * (100 - 64)
     assert run.passes.kv_tokens.max() == 64 + 20 * 48
     # Never all of a prompt: the last token is what the first answer follows from.
-    assert simulate(load, Limits(prefix_cached_tokens=100, block_tokens=1), TIMES).passes.prompt_tokens.sum() == 20
+    assert (
+        simulate(load, EngineLimits(prefix_cached_tokens=100, block_tokens=1), TIMES).passes.prompt_tokens.sum() == 20
+    )
 
 
 def test_what_never_fits_is_refused_by_its_number() -> None:
@@ -230,20 +233,20 @@ def test_what_never_fits_is_refused_by_its_number() -> None:
     with pytest.raises(
         LoadError, match=r"request 2 with 900 prompt and 100 output tokens needs 1008 at once.*holds 992"
     ):
-        simulate(load, Limits(kv_tokens=1000), TIMES)
-    assert simulate(load, Limits(kv_tokens=1008), TIMES).finish_s.min() > 0
+        simulate(load, EngineLimits(kv_tokens=1000), TIMES)
+    assert simulate(load, EngineLimits(kv_tokens=1008), TIMES).finish_s.min() > 0
     # Who makes use of the shared prefix needs that much less; who does not needs his blocks beside it.
-    shared = Limits(kv_tokens=1008, prefix_cached_tokens=64)
+    shared = EngineLimits(kv_tokens=1008, prefix_cached_tokens=64)
     assert simulate(load, shared, TIMES).passes.kv_tokens.max() <= 1008
     with pytest.raises(LoadError, match="needs 1072 at once"):
         simulate(Offline(number=1, isl=10, osl=990), shared, TIMES)
     with pytest.raises(LoadError, match="needs 1000 at once, and max_len is 999"):
-        simulate(load, Limits(max_len=999), TIMES)
+        simulate(load, EngineLimits(max_len=999), TIMES)
     with pytest.raises(LoadError, match="needs 900 at once, and max_num_batched_tokens is 512"):
-        simulate(load, Limits(max_num_batched_tokens=512, chunked_prefill=False), TIMES)
+        simulate(load, EngineLimits(max_num_batched_tokens=512, chunked_prefill=False), TIMES)
     with pytest.raises(LoadError, match="max_num_batched_tokens 100 is less than max_num_seqs 256"):
-        Limits(max_num_batched_tokens=100)
+        EngineLimits(max_num_batched_tokens=100)
     with pytest.raises(LoadError, match="block_tokens = 0"):
-        Limits(block_tokens=0)
-    assert Limits(max_num_batched_tokens=100, scheduler=SGLANG).max_num_seqs == 256
+        EngineLimits(block_tokens=0)
+    assert EngineLimits(max_num_batched_tokens=100, scheduler=SGLANG).max_num_seqs == 256
     assert TRTLLM.reserved_output > TRTLLM_MAX_UTILIZATION.reserved_output

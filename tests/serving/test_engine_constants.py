@@ -9,7 +9,7 @@ from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.learn.engine_runs import NAMES, Observation, observed
 from neusight.learn.engines import errors_without, fit_era, fit_eras, fit_power, with_fitted
-from neusight.serving import Closed, Deployment, EngineOptions, Load, Setup, Static, answer, engine_named
+from neusight.serving import Closed, Deployment, EngineOptions, Load, Setup, Static, engine_named, serve
 from neusight.serving.cells import Question
 from neusight.serving.engines import GROUPS, era_of, with_constants
 from neusight.workloads.decoders.architecture import decoder_of
@@ -102,7 +102,7 @@ def test_an_observation_of_what_is_predicted_has_its_constants(
 ) -> None:
     """Terms times the constants that a prediction was made with are the time that it says, however it is served."""
     deployment = with_true_constants(deployed(predictor, setup))
-    said = answer(deployment, load)
+    said = serve(deployment, load)
     figures = {
         "e2e_ms": 1e3 * said.e2e_s.mean,
         "prefill_ms": 1e3 * said.ttft_s.mean,
@@ -131,7 +131,7 @@ def test_boards_that_wait_ask_for_the_less_power(predictor: Predictor) -> None:
     load = Closed(concurrency=1, number=4, isl=256, osl=64)
     at_once, waiting = (with_true_constants(deployed(predictor, Setup()), request_s=s) for s in (0.0, 0.2))
     question = replace(asked(load, "closed", {"tokens_per_s": 100.0}), power_w=60.0)
-    busy_s = 4 * answer(at_once, load).e2e_s.mean
+    busy_s = 4 * serve(at_once, load).e2e_s.mean
     power = [seen.watts for each in (at_once, waiting) if (seen := observed(question, each)) and seen.watts]
     (limit_w, plain_w, measured_w), (_, waiting_w, _) = power
     assert (limit_w, measured_w) == (72.0, 60.0)
@@ -164,7 +164,7 @@ def deployed(predictor: Predictor, setup: Setup) -> Deployment:
 
 def with_true_constants(deployment: Deployment, request_s: float = 0.02) -> Deployment:
     engine = with_constants(deployment.engine, TRUE | {"request_s": request_s})
-    return replace(deployment, served=replace(deployment.served, engine=engine))
+    return replace(deployment, replica=replace(deployment.replica, engine=engine))
 
 
 def asked(load: Load, mode: str, measured: dict[str, float], n_gpus: int = 1) -> Question:

@@ -9,9 +9,9 @@ import pytest
 
 from neusight import Predictor, StepTimePredictor
 from neusight.errors import LoadError, ModelError
-from neusight.serving import Demand, Deployment, Lengths, Open, Slo, Static, answer, best_trades, closed, simulate
-from neusight.serving.frontier import most_clients
+from neusight.serving import Demand, Deployment, Lengths, Open, Slo, Static, closed, pareto_front, serve, simulate
 from neusight.serving.load import most_tokens
+from neusight.serving.planning import most_clients
 from neusight.workloads.decoders.steps import Steps
 
 MODEL = "Qwen/Qwen3-8B"
@@ -32,7 +32,7 @@ def mixed_steps(n: int = 100) -> Steps:
 
 def test_what_is_looked_up_is_near_what_is_priced(deployment: Deployment) -> None:
     steps = mixed_steps()
-    near, priced = deployment.glance(steps), deployment.served.predict(steps, energy=True)
+    near, priced = deployment.interpolate(steps), deployment.replica.predict(steps, energy=True)
     assert near.spread == pytest.approx(priced.spread, rel=0.05)
     assert near.energy_j == pytest.approx(priced.energy_j, rel=0.1)
     assert near.latency_s == pytest.approx(priced.latency_s, rel=0.25)
@@ -43,7 +43,7 @@ def test_what_is_looked_up_is_near_what_is_priced(deployment: Deployment) -> Non
 def test_looked_up_points_are_exact(deployment: Deployment) -> None:
     """At a point of its grid: powers of two."""
     steps = Steps.of(decodes=[1, 16, 64], decode_cached=[64, 1024, 2048])
-    near, priced = deployment.glance(steps), deployment.served.predict(steps, energy=True)
+    near, priced = deployment.interpolate(steps), deployment.replica.predict(steps, energy=True)
     assert near.latency_s == pytest.approx(priced.latency_s, rel=1e-5)
     assert near.energy_j == pytest.approx(priced.energy_j, rel=1e-5)
     assert near.limiters["attention of decodes"].tolist() == priced.limiters["attention of decodes"].tolist()
@@ -55,7 +55,7 @@ def test_a_second_question_prices_nothing(predictor: Predictor, monkeypatch: pyt
     def refuse(*_: object) -> None:
         raise AssertionError("priced again")
 
-    monkeypatch.setattr("neusight.serving.served.priced_parts", refuse)
+    monkeypatch.setattr("neusight.serving.passes.priced_parts", refuse)
     assert predictor.serving(MODEL, "l40s", Static(batch=4, isl=512, osl=64)) == first
     other = predictor.serving(MODEL, "l40s", closed(8, 700, 90), replicas=2)
     assert other.devices == 2
@@ -77,8 +77,8 @@ def test_frontiers_double_clients_until_throughput_stops(predictor: Predictor) -
 def test_best_trades_are_beaten_by_none(predictor: Predictor) -> None:
     found = predictor.frontier(MODEL, "l40s", (512, 64), concurrencies=[1, 4, 16])
     slower = replace(found[1], tpot_s=replace(found[1].tpot_s, mean=2 * found[1].tpot_s.mean))
-    assert best_trades([found[1], slower]) == [True, False]
-    assert best_trades([found[1], found[1]]) == [True, True]
+    assert pareto_front([found[1], slower]) == [True, False]
+    assert pareto_front([found[1], found[1]]) == [True, True]
 
 
 def test_service_levels_are_read() -> None:
@@ -95,8 +95,8 @@ def test_the_largest_load_that_holds_holds_and_a_little_more_does_not(predictor:
     assert best.estimate is not None
     clients = best.estimate.load["concurrency"]
     deployment = predictor.deployment(MODEL, "l40s", 576)
-    assert slo.missed(answer(deployment, closed(clients, 512, 64))) == ""
-    assert slo.missed(answer(deployment, closed(clients + max(1, clients // 16), 512, 64))) != ""
+    assert slo.missed(serve(deployment, closed(clients, 512, 64))) == ""
+    assert slo.missed(serve(deployment, closed(clients + max(1, clients // 16), 512, 64))) != ""
     assert best.holds_when_slow is not bool(slo.missed(best.estimate, slow=True))
 
 
@@ -151,7 +151,7 @@ def test_step_times_are_those_of_the_deployment(deployment: Deployment) -> None:
     steps = mixed_steps(20)
     columns = {name: getattr(steps, name) for name in ("prompts", "prompt_tokens", "decodes", "decode_cached")}
     regressor = StepTimePredictor(MODEL, "l40s", tp=2)
-    expected = deployment.served.predict(steps).latency_s
+    expected = deployment.replica.predict(steps).latency_s
     assert regressor.fit().predict(columns) == pytest.approx(expected, rel=1e-5)
     assert regressor.predict(pd.DataFrame(columns)) == pytest.approx(expected, rel=1e-5)
     assert regressor.predict({"decodes": []}).shape == (0,)
@@ -182,8 +182,8 @@ def test_a_clone_of_scikit_learn_predicts_alike() -> None:
 
 
 def test_energy_is_no_more_than_the_board_draws(deployment: Deployment) -> None:
-    estimate = answer(deployment, Static(batch=32, isl=512, osl=64))
+    estimate = serve(deployment, Static(batch=32, isl=512, osl=64))
     assert estimate.power_w is not None
-    assert 0 < estimate.power_w <= 1.01 * deployment.devices * deployment.served.device.tdp_w
+    assert 0 < estimate.power_w <= 1.01 * deployment.devices * deployment.replica.device.tdp_w
     run = simulate(Static(batch=32, isl=512, osl=64), deployment.limits, deployment.tables)
     assert estimate.ttft_s.mean == run.ttft_s.mean

@@ -7,7 +7,7 @@ import pytest
 
 from neusight import Predictor
 from neusight.serving import Closed, Offline, Open, Static, closed
-from neusight.serving.pipeline import Pipelined, in_flight
+from neusight.serving.passes import PipelinedTimes, in_flight
 from neusight.serving.power import BoardPower
 from neusight.serving.simulate import Chunks
 from neusight.workloads.decoders.steps import Steps
@@ -48,8 +48,8 @@ def test_boards_that_wait_draw_what_they_draw_whatever_they_do(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     power = BoardPower(static_share=0.3, dynamic_share=0.5, spread=0.1)
-    monkeypatch.setattr("neusight.serving.served.shipped_power", lambda: power)
-    idle_w = 0.3 * predictor.deployment(MODEL, "l40s", 16).served.device.tdp_w
+    monkeypatch.setattr("neusight.serving.passes.shipped_power", lambda: power)
+    idle_w = 0.3 * predictor.deployment(MODEL, "l40s", 16).replica.device.tdp_w
     load = Open(rate_per_s=1e-3, number=4, isl=64, osl=8, arrivals="uniform")
     rare = predictor.serving(MODEL, "l40s", load, replicas=2)
     assert rare.power_w == pytest.approx(2 * idle_w, rel=1e-3)
@@ -70,7 +70,7 @@ class Counted:
 
 def test_a_round_is_one_pass_of_each_stage() -> None:
     times = Counted()
-    rounds = Pipelined(times, 4, 1000)
+    rounds = PipelinedTimes(times, 4, 1000)
     assert rounds.pass_s(64, (), 64, 6400.0) == pytest.approx(1 + 16e-6)
     assert rounds.pass_s(600, [(600, 0)], 0, 0.0) == pytest.approx(1 + 600e-6)
     # Full rounds follow one another without a gap; a prompt alone waits until its last part has gone through.
@@ -88,7 +88,7 @@ def test_parts_of_rounds_stay_within_a_pass() -> None:
         for decodes in random.integers(0, most, 50).tolist():
             new = random.integers(1, stages * most - decodes + 1)
             chunks = [(part, 0) for part in np.diff(np.linspace(0, new, 4).astype(int)).tolist() if part]
-            Pipelined(times, stages, most).pass_s(new + decodes, chunks, decodes, 10.0 * decodes)
+            PipelinedTimes(times, stages, most).pass_s(new + decodes, chunks, decodes, 10.0 * decodes)
         assert all(tokens <= most and chunks for tokens, chunks, _, _ in times.asked)
 
 

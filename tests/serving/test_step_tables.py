@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from neusight.errors import LoadError
-from neusight.serving import Limits, Offline, TabulatedSteps, simulate, tabulate
+from neusight.serving import EngineLimits, Offline, TabulatedPasses, simulate, tabulate
 from neusight.workloads.decoders.steps import Steps
 
 Part = Callable[[Steps], np.ndarray]
@@ -54,7 +54,7 @@ LAWS: dict[str, tuple[Part, Part, Part]] = {
 }
 
 
-def tables(law: tuple[Part, Part, Part]) -> TabulatedSteps:
+def tables(law: tuple[Part, Part, Part]) -> TabulatedPasses:
     tokens, decodes, chunks = law
     sizes = {"max_tokens": 8192, "max_num_seqs": 256, "max_len": 40_000}
     return tabulate(tokens=tokens, decodes=decodes, chunks=chunks, **sizes)
@@ -151,7 +151,7 @@ def test_what_lies_beyond_is_refused() -> None:
 
 
 def test_an_engine_runs_on_tables() -> None:
-    run = simulate(Offline(number=40, isl=[100, 3000], osl=30), Limits(), tables(LAWS["smooth"]))
+    run = simulate(Offline(number=40, isl=[100, 3000], osl=30), EngineLimits(), tables(LAWS["smooth"]))
     assert run.passes.lasts_s[0] == pytest.approx(
         priced(LAWS["smooth"], [(100, 0), (3000, 0)] * 2 + [(100, 0), (1892, 0)], 0, 0), rel=0.01
     )

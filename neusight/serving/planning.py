@@ -1,32 +1,102 @@
-"""``Slo``: what answers may take, and the cheapest deployment that holds it."""
+"""What a planner asks of deployments: throughput against latency with more and more clients (``frontier``), and the
+cheapest that holds a service level (``Slo``, ``cheapest``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
 from neusight.errors import LoadError, NeusightError, UnitError, nearest, shown
-from neusight.serving.answer import Figure, ServingEstimate, answer
 from neusight.serving.deployment import Deployment
-from neusight.serving.frontier import closed, most_clients
-from neusight.serving.load import Load, Offline, Open, TokenCounts
+from neusight.serving.estimate import LATENCIES, ServingEstimate
+from neusight.serving.load import Closed, Load, Offline, Open, TokenCounts
+from neusight.serving.serve import serve
 from neusight.units import milliseconds, parse
 
-TIMES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 FINENESS = 32
 """The largest load is found to one part in as many."""
-REPLICAS = 4096
+MOST_REPLICAS = 4096
 """More are not looked at."""
 ARRIVALS = 512
 """Requests that each scheduler gets of a load that comes at a rate, at least: enough for a percentile of 99."""
 WAVES = 4
 """Times that a load fills a deployment with other requests, so that most of it is served by a full one."""
+PER_CLIENT = 10
+"""Requests of each client of a closed load, as benchmarks of engines have them (``--num-prompts`` ten times
+``--max-concurrency``): the times in which an engine fills and empties are a small part of the whole."""
+LEAST_REQUESTS = 32
+"""Requests of a closed load at least."""
+STILL_GROWS = 1.01
+"""Factor of throughput below which twice the clients count as no gain (assumption)."""
+
+
+def closed(concurrency: int, isl: TokenCounts, osl: TokenCounts, *, number: int | None = None, seed: int = 0) -> Closed:
+    """Clients with ten requests each, unless ``number`` says how many in all."""
+    most = max(LEAST_REQUESTS, PER_CLIENT * concurrency)
+    return Closed(concurrency=concurrency, number=number or most, isl=isl, osl=osl, seed=seed)
+
+
+def frontier(
+    deployment: Deployment,
+    isl: TokenCounts,
+    osl: TokenCounts,
+    *,
+    concurrencies: Sequence[int] | None = None,
+    seed: int = 0,
+) -> list[ServingEstimate]:
+    """Answers with more and more clients.
+
+    Args:
+        deployment: what serves them.
+        isl: tokens of prompts.
+        osl: tokens of answers.
+        concurrencies: how many clients; else 1, 2, 4, … until throughput grows by less than ``STILL_GROWS`` or as many
+            as the engine runs together.
+        seed: of what is drawn.
+
+    Raises:
+        ModelError: the model does not fit. LoadError: a request that cannot run.
+    """
+    if concurrencies is not None:
+        return [serve(deployment, closed(n, isl, osl, seed=seed)) for n in concurrencies]
+    estimates: list[ServingEstimate] = []
+    for n in _doubled(most_clients(deployment)):
+        estimates.append(serve(deployment, closed(n, isl, osl, seed=seed)))
+        rates = [each.output_tokens_per_s.mean for each in estimates[-2:]]
+        if len(rates) > 1 and rates[1] < STILL_GROWS * rates[0]:
+            break
+    return estimates
+
+
+def most_clients(deployment: Deployment) -> int:
+    """Whose requests the engines' limits let run together."""
+    return deployment.groups * deployment.limits.max_num_seqs
+
+
+def pareto_front(estimates: Sequence[ServingEstimate]) -> list[bool]:
+    """Which are not beaten by another in both output tokens a second of each device and of each user."""
+    points = [(e.output_tokens_per_s_per_device, e.output_tokens_per_s_per_user or 0.0) for e in estimates]
+    return [not any(_beats(other, own) for other in points) for own in points]
+
+
+def _beats(other: tuple[float, float], own: tuple[float, float]) -> bool:
+    return other != own and other[0] >= own[0] and other[1] >= own[1]
+
+
+def _doubled(end: int) -> Iterator[int]:
+    n = 1
+    while n < end:
+        yield n
+        n *= 2
+    yield end
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class SloBound:
     """A statistic of a time that may not exceed a limit."""
 
     time: str
@@ -35,11 +105,11 @@ class Bound:
 
     def missed(self, estimate: ServingEstimate, *, slow: bool = False) -> str:
         """In words, by how much an answer misses it; "" where it does not. ``slow``: at that end of the interval."""
-        figure: Figure = getattr(estimate, f"{self.time}_s")
-        found_s = getattr(figure, self.statistic)
-        if slow and figure.mean:
-            found_s *= figure.high / figure.mean
-        return f"{self} takes {milliseconds(found_s)}" if found_s > self.limit_s else ""
+        metric = estimate.latency(self.time)
+        time_s = getattr(metric, self.statistic)
+        if slow and metric.mean:
+            time_s *= metric.high / metric.mean
+        return f"{self} takes {milliseconds(time_s)}" if time_s > self.limit_s else ""
 
     def __str__(self) -> str:
         return self.time if self.statistic == "mean" else f"{self.time}_{self.statistic}"
@@ -49,7 +119,7 @@ class Bound:
 class Slo:
     """Bounds that all must hold."""
 
-    bounds: tuple[Bound, ...]
+    bounds: tuple[SloBound, ...]
 
     @classmethod
     def named(cls, text: str) -> Slo:
@@ -67,16 +137,16 @@ class Slo:
 
     def missed(self, estimate: ServingEstimate, *, slow: bool = False) -> str:
         """In words, the bounds that an answer misses, or that its queue grows; "" where it holds all."""
-        found = [bound.missed(estimate, slow=slow) for bound in self.bounds]
-        return ", ".join(text for text in (*found, estimate.diverges) if text)
+        missed = [bound.missed(estimate, slow=slow) for bound in self.bounds]
+        return ", ".join(text for text in (*missed, estimate.diverges) if text)
 
 
-def _bound(text: str) -> Bound:
+def _bound(text: str) -> SloBound:
     name, equals, limit = (part.strip() for part in text.partition("="))
     time, _, statistic = name.lower().partition("_")
-    if not equals or time not in TIMES or (statistic or "mean") not in STATISTICS:
-        known = [*TIMES, *(f"{t}_{s}" for t in TIMES for s in STATISTICS)]
-        hint = nearest(name, known) or f": one of {', '.join(TIMES)}, or with _p50, _p90, _p95, _p99"
+    if not equals or time not in LATENCIES or (statistic or "mean") not in STATISTICS:
+        known = [*LATENCIES, *(f"{t}_{s}" for t in LATENCIES for s in STATISTICS)]
+        hint = nearest(name, known) or f": one of {', '.join(LATENCIES)}, or with _p50, _p90, _p95, _p99"
         raise LoadError(f"'{shown(text)}' is no bound such as ttft=500ms{hint}")
     try:
         limit_s = parse(limit, "s")
@@ -84,7 +154,7 @@ def _bound(text: str) -> Bound:
         raise LoadError(f"{name}: '{shown(limit)}' is no time: write it like 500ms or 2s") from None
     if not limit_s > 0:
         raise LoadError(f"{name} = {limit}: give more than 0")
-    return Bound(time=time, statistic=statistic or "mean", limit_s=limit_s)
+    return SloBound(time=time, statistic=statistic or "mean", limit_s=limit_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +166,10 @@ class Demand:
     osl: TokenCounts
     rate_per_s: float | None = None
     seed: int = 0
+
+
+CHOICE = ("gpu", "tp", "holds", "holds_when_slow", "usd_per_hour", "reason")
+"""Keys of the row of a ``Choice`` whether it holds or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +193,12 @@ class Choice:
             return None
         return self.estimate.devices * self.price_usd_per_hour
 
+    def row(self) -> dict[str, Any]:
+        """One flat row for tables and CSV, with the figures of what it holds."""
+        names = ("gpu", "tp", "holds_when_slow", "usd_per_hour", "reason")
+        row = {"holds": self.estimate is not None} | {name: getattr(self, name) for name in names}
+        return {name: row[name] for name in CHOICE} if self.estimate is None else self.estimate.row() | row
+
 
 Deploy = Callable[[str, int], Deployment]
 """A deployment on a GPU with a degree of tensor parallelism."""
@@ -137,11 +217,11 @@ def cheapest(deploy: Deploy, gpus: Iterable[str], tps: Iterable[int], demand: De
         demand: what is to be served.
     """
     degrees = sorted(set(tps))
-    found = [_choice(deploy, gpu, tp, demand) for gpu in gpus for tp in degrees]
-    held = [choice for choice in found if choice.estimate is not None]
+    choices = [_choice(deploy, gpu, tp, demand) for gpu in gpus for tp in degrees]
+    held = [choice for choice in choices if choice.estimate is not None]
     priced = all(choice.price_usd_per_hour is not None for choice in held)
     held.sort(key=lambda choice: _rank(choice, priced, demand.rate_per_s is not None))
-    return held + [choice for choice in found if choice.estimate is None]
+    return held + [choice for choice in choices if choice.estimate is None]
 
 
 def _rank(choice: Choice, priced: bool, at_rate: bool) -> tuple[float, ...]:
@@ -159,7 +239,7 @@ def _choice(deploy: Deploy, gpu: str, tp: int, demand: Demand) -> Choice:
         estimate, reason = search(deployment, demand)
     except NeusightError as error:
         return Choice(gpu=gpu, tp=tp, reason=str(error))
-    price = deployment.served.device.price_usd_per_hour
+    price = deployment.replica.device.price_usd_per_hour
     slow = estimate is not None and not demand.slo.missed(estimate, slow=True)
     return Choice(gpu=gpu, tp=tp, estimate=estimate, reason=reason, holds_when_slow=slow, price_usd_per_hour=price)
 
@@ -168,21 +248,21 @@ def _most_clients(deployment: Deployment, demand: Demand) -> tuple[ServingEstima
     """The answer with the most clients that hold, or why not one does."""
 
     def at(n: int) -> ServingEstimate:
-        return answer(deployment, closed(n, demand.isl, demand.osl, seed=demand.seed))
+        return serve(deployment, closed(n, demand.isl, demand.osl, seed=demand.seed))
 
     best = at(1)
     if missed := demand.slo.missed(best):
         return None, f"too slow: {missed} with one client"
     low, high, most = 1, 2, most_clients(deployment)
-    while high <= most and not demand.slo.missed(found := at(high)):
-        best, low, high = found, high, 2 * high
+    while high <= most and not demand.slo.missed(candidate := at(high)):
+        best, low, high = candidate, high, 2 * high
     high = min(high, most + 1)
     while high - low > max(1, low // FINENESS):
         middle = (low + high) // 2
-        if demand.slo.missed(found := at(middle)):
+        if demand.slo.missed(candidate := at(middle)):
             high = middle
         else:
-            best, low = found, middle
+            best, low = candidate, middle
     return best, ""
 
 
@@ -192,31 +272,31 @@ def _fewest_replicas(deployment: Deployment, demand: Demand) -> tuple[ServingEst
     Fewer than serve the rate when all are full cannot, however long their queues take to show it.
     """
     assert demand.rate_per_s is not None
-    if missed := demand.slo.missed(answer(deployment, closed(1, demand.isl, demand.osl, seed=demand.seed))):
+    if missed := demand.slo.missed(serve(deployment, closed(1, demand.isl, demand.osl, seed=demand.seed))):
         return None, f"too slow: {missed} with one client"
-    full = answer(deployment, _saturating(deployment, demand))
+    full = serve(deployment, _saturating(deployment, demand))
     each = max(ARRIVALS, ceil(WAVES * full.mean_batch)) if full.mean_batch > 0 else ARRIVALS
 
     def at(n: int) -> ServingEstimate:
-        return answer(replace(deployment, replicas=n), arriving(demand, n * deployment.groups, each))
+        return serve(replace(deployment, replicas=n), arriving(demand, n * deployment.groups, each))
 
     high = ceil(demand.rate_per_s / _served_per_s(full))
     low = high - 1
-    if high > REPLICAS:
+    if high > MOST_REPLICAS:
         return (
             None,
-            f"too slow: {demand.rate_per_s:g} requests/s take {high:,} replicas, and {REPLICAS:,} are looked at",
+            f"too slow: {demand.rate_per_s:g} requests/s take {high:,} replicas, and {MOST_REPLICAS:,} are looked at",
         )
     while missed := demand.slo.missed(best := at(high)):
         low, high = high, 2 * high
-        if high > REPLICAS:
+        if high > MOST_REPLICAS:
             return None, f"too slow: {missed} with {low} replicas"
     while high - low > 1:
         middle = (low + high) // 2
-        if demand.slo.missed(found := at(middle)):
+        if demand.slo.missed(candidate := at(middle)):
             low = middle
         else:
-            best, high = found, middle
+            best, high = candidate, middle
     return best, ""
 
 
@@ -226,7 +306,7 @@ def _saturating(deployment: Deployment, demand: Demand) -> Load:
 
 
 def _served_per_s(estimate: ServingEstimate) -> float:
-    """Requests a second once a load is under way."""
+    """Requests a second in steady state."""
     tokens = estimate.output_tokens_per_s.mean / estimate.requests_per_s
     return estimate.steady_output_tokens_per_s.mean / tokens
 

@@ -1,9 +1,16 @@
-"""What passes of a served model take: the kernels of one rank in columns, priced at once, and what the engine adds."""
+"""What passes of a served model take: the kernels of one rank in columns, priced at once, and what the engine adds.
+
+With a pipeline, a round of the scheduler is a pass for every stage. Sequences that generate are spread over all of
+them. Prompts fill one after the other up to the tokens of a pass, so that one short prompt travels alone and many keep
+every stage at work. A round takes as long as one of its passes needs for all layers: while that is in one stage, the others
+are in the other stages. A round that is not full of prompts has none behind it: its last pass began later by a stage
+for each of those before it, and so does what follows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,11 +22,21 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.distinct import concatenated, distinct_rows
 from neusight.laws.power import sustained_clock
-from neusight.serving.book import ENERGY, GROUP, OWN, PART, SHARED, Book, Key, PassSums
 from neusight.serving.engines import GROUPS, ServingEngine
-from neusight.serving.pipeline import in_flight
+from neusight.serving.lookup import (
+    ENERGY,
+    GROUP,
+    OWN,
+    PART,
+    SHARED,
+    Key,
+    PassInterpolator,
+    PassSums,
+    TabulatedPasses,
+    tabulate,
+)
 from neusight.serving.power import shipped_power
-from neusight.serving.tables import TabulatedSteps, tabulate
+from neusight.serving.simulate import Chunks, PassTimes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
@@ -30,7 +47,7 @@ from neusight.workloads.decoders.steps import Steps
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
 """What answers for kernels on a device, such as ``Predictor.kernels``."""
 ATTENTION = ("context", "decode")
-_BESIDE = tuple(group for group in GROUPS if group not in ATTENTION)
+_SHARED_GROUPS = tuple(group for group in GROUPS if group not in ATTENTION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +88,10 @@ class Priced(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class ReplicaPricer:
     """A model on the devices of one replica, run by an engine: prices passes in batches.
 
-    ``predict`` takes rounds of ``sharding.pp`` passes, see ``pipeline``; all else single passes through all layers.
+    ``predict`` takes rounds of ``sharding.pp`` passes, all else single passes through all layers.
     """
 
     decoder: Decoder
@@ -93,23 +110,23 @@ class Served:
         one = in_flight(steps, self.sharding.pp, self.engine.max_num_batched_tokens)
         return self._composed(one, self._sums(one, GROUPS, energy=energy))
 
-    def glance(self, steps: Steps, *, max_tokens: int, max_num_seqs: int, max_len: int) -> PassCosts:
-        """As ``predict`` with energies, between passes that are priced once for these limits; see ``Book``.
+    def interpolate(self, steps: Steps, *, max_tokens: int, max_num_seqs: int, max_len: int) -> PassCosts:
+        """As ``predict`` with energies, between passes that are priced once for these limits; see ``PassInterpolator``.
 
         Prompts have no context.
         """
-        key = ("book", max_tokens, max_num_seqs, max_len)
-        if key not in self._kept:
-            self._kept[key] = Book(
-                self._sums, _BESIDE, max_tokens=max_tokens, max_num_seqs=max_num_seqs, max_len=max_len
+        key = ("interpolator", max_tokens, max_num_seqs, max_len)
+        if key not in self._priced_once:
+            self._priced_once[key] = PassInterpolator(
+                self._sums, _SHARED_GROUPS, max_tokens=max_tokens, max_num_seqs=max_num_seqs, max_len=max_len
             )
-        return self._composed(steps, self._kept[key].sums(steps))
+        return self._composed(steps, self._priced_once[key].sums(steps))
 
-    def tables(self, max_tokens: int, max_num_seqs: int, max_len: int) -> TabulatedSteps:
+    def tables(self, max_tokens: int, max_num_seqs: int, max_len: int) -> TabulatedPasses:
         """Times of passes for a simulation, which asks for them one by one; priced once, see ``tabulate``."""
         key = ("tables", max_tokens, max_num_seqs, max_len)
-        if key not in self._kept:
-            self._kept[key] = tabulate(
+        if key not in self._priced_once:
+            self._priced_once[key] = tabulate(
                 tokens=self._tokens_s,
                 decodes=lambda steps: self._groups_s(steps, ("decode",)),
                 chunks=lambda steps: self._groups_s(steps, ("context",)),
@@ -117,10 +134,10 @@ class Served:
                 max_num_seqs=max_num_seqs,
                 max_len=max_len,
             )
-        return self._kept[key]
+        return self._priced_once[key]
 
     @cached_property
-    def _kept(self) -> dict[tuple[Any, ...], Any]:
+    def _priced_once(self) -> dict[tuple[Any, ...], Any]:
         """What was priced once, by limits."""
         return {}
 
@@ -133,7 +150,7 @@ class Served:
         return self.engine.host_s(steps, self.sharding.devices, self.mixtures)
 
     def _tokens_s(self, steps: Steps) -> np.ndarray:
-        return self._groups_s(steps, _BESIDE) + self._host_s(steps)
+        return self._groups_s(steps, _SHARED_GROUPS) + self._host_s(steps)
 
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
         """What kernels of some groups take in each pass [s]."""
@@ -144,8 +161,8 @@ class Served:
         return sum(each, np.zeros(len(steps)))
 
     def _parts(self, steps: Steps, groups: Collection[str]) -> list[StepPart]:
-        found = step_parts(self.decoder, steps, self.precision, self.sharding, self.engine.library)
-        return [part for part in found if group_of(part.batch) in groups]
+        parts = step_parts(self.decoder, steps, self.precision, self.sharding, self.engine.library)
+        return [part for part in parts if group_of(part.batch) in groups]
 
     @property
     def idle_w(self) -> float:
@@ -166,9 +183,9 @@ class Served:
         limiters: dict[str, np.ndarray] = {}
         priced = priced_parts(parts, self.device, self.engine.library, self.pricer, energy)
         for part, costs in zip(parts, priced, strict=True):
-            group, plain_s = group_of(part.batch), part.runs * costs.latency_s
-            total_s = factors[group] * plain_s
-            columns[GROUP, group] += plain_s
+            group, kernels_s = group_of(part.batch), part.runs * costs.latency_s
+            total_s = factors[group] * kernels_s
+            columns[GROUP, group] += kernels_s
             columns[PART, part.what] += total_s
             columns[SHARED] += total_s * costs.spread
             columns[OWN] += np.square(total_s * costs.own_spread)
@@ -236,3 +253,50 @@ def _energy_j(costs: Costs) -> np.ndarray:
     """What arithmetic and traffic of each kernel take at the clock that the power limit leaves it [J]."""
     demand = costs.demand
     return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(sustained_clock(demand)))
+
+
+def in_flight(steps: Steps, stages: int, most_tokens: int) -> Steps:
+    """One of the passes that make up each round.
+
+    Args:
+        steps: rounds, columns of shape (n,).
+        stages: of the pipeline.
+        most_tokens: new tokens of a pass.
+    """
+    if stages == 1:
+        return steps
+    decodes, tokens = _ceil(steps.decodes, stages), steps.prompts * steps.prompt_tokens
+    filled = np.clip(_ceil(tokens, np.maximum(most_tokens - decodes, 1)), 1, stages)
+    prompts = _ceil(steps.prompts, filled)
+    each = _ceil(_ceil(tokens, filled), np.maximum(prompts, 1))
+    return replace(steps, prompts=prompts, prompt_tokens=each, decodes=decodes)
+
+
+def _ceil(count: np.ndarray, parts: np.ndarray | int) -> np.ndarray:
+    return -(-np.asarray(count, dtype=np.int64) // parts)
+
+
+@dataclass(frozen=True)
+class PipelinedTimes:
+    """Times of rounds of ``stages`` passes of up to ``most_tokens`` new tokens each, from those of single passes."""
+
+    times: PassTimes
+    stages: int
+    most_tokens: int
+
+    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
+        """As ``PassTimes``, of a round."""
+        own, prompt_tokens = -(-decodes // self.stages), new_tokens - decodes
+        filled = min(self.stages, max(1, -(-prompt_tokens // max(self.most_tokens - own, 1))))
+        each = -(-prompt_tokens // filled)
+        # Rounded up on both sides, a pass may seem to have a token more than it may.
+        tokens = min(own + each, max(self.most_tokens, own))
+        cached_sum = own * decode_cached_sum / decodes if decodes else 0.0
+        one_s = self.times.pass_s(tokens, _cut(chunks, each)[filled // 2 :: filled], own, cached_sum)
+        full = new_tokens >= self.stages * self.most_tokens
+        return one_s if full else one_s * (1 + (filled - 1) / self.stages)
+
+
+def _cut(chunks: Chunks, most: int) -> list[tuple[int, int]]:
+    """Chunks that are longer than a pass in parts, each behind those before it."""
+    return [(min(most, new - at), cached + at) for new, cached in chunks for at in range(0, new, most)]

@@ -1,14 +1,20 @@
-"""``TabulatedSteps``: times of passes looked up in tables that are priced once, some thousand passes at a time.
+"""Passes looked up between those that are priced once, some thousand at a time.
 
-The time of a pass is taken as a sum of what its tokens take, whoever brings them, and what the attention of those that
-generate and of those that bring prompts takes beside. Between the points of a table times are interpolated linearly, in
-each direction at a time: a floor and any product of sequences, tokens and cached tokens are exact in it.
+``TabulatedPasses``: times for a simulation, which needs them one by one. The time of a pass is the sum of what its
+tokens take, whoever brings them, and what the attention of those that generate and of those that bring prompts
+takes. Between the points of a table times are interpolated linearly, in each direction at a time: a floor and any
+product of sequences, tokens and cached tokens are exact in it.
+
+``PassInterpolator``: what passes take part by part, with errors and energies. These shares change slowly, so that a few
+hundred passes hold them for every load that a deployment is asked about.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -26,8 +32,8 @@ _CHUNK = ((16, 16), (64, 32), (512, 64), (2048, 128), (4096, 256), (8192, 512), 
 powers of two: a point stands on a tile's last row and one on the row behind it, so that steps are met, not smoothed."""
 
 
-class TabulatedSteps:
-    """``StepTimes`` from tables; see ``tabulate``."""
+class TabulatedPasses:
+    """``PassTimes`` from tables; see ``tabulate``."""
 
     def __init__(
         self, tokens_s: np.ndarray, sequences_s: np.ndarray, decodes: _DecodeTable, chunks: _ChunkTables
@@ -46,9 +52,9 @@ class TabulatedSteps:
         try:
             time_s = self.tokens_s[new_tokens] + self.sequences_s[len(chunks) + decodes]
         except IndexError:
-            said = f"a pass of {new_tokens} tokens and {len(chunks) + decodes} sequences"
+            size = f"a pass of {new_tokens} tokens and {len(chunks) + decodes} sequences"
             most = f"{len(self.tokens_s) - 1} and {len(self.sequences_s) - 1}"
-            raise LoadError(f"{said} is beyond the tables, which end at {most}: tabulate more") from None
+            raise LoadError(f"{size} is beyond the tables, which end at {most}: tabulate more") from None
         if decodes:
             time_s += self.decodes.at(decodes, decode_cached_sum / decodes)
         for new, cached in chunks:
@@ -58,7 +64,7 @@ class TabulatedSteps:
 
 def tabulate(
     *, tokens: Price, decodes: Price, chunks: Price, max_tokens: int, max_num_seqs: int, max_len: int
-) -> TabulatedSteps:
+) -> TabulatedPasses:
     """Price tables for passes of up to ``max_tokens`` new tokens of ``max_num_seqs`` sequences of ``max_len`` tokens.
 
     Each price is asked once, for some hundred to some thousand passes, some of prompts with more tokens than a pass
@@ -74,7 +80,7 @@ def tabulate(
         max_len: tokens in the cache behind one sequence.
     """
     tokens_s, sequences_s = _token_tables(tokens, max_tokens, max_num_seqs)
-    return TabulatedSteps(
+    return TabulatedPasses(
         tokens_s=tokens_s,
         sequences_s=sequences_s,
         decodes=_decode_table(decodes, max_num_seqs, max_len),
@@ -100,8 +106,8 @@ def _edges(top: int, tiles: Sequence[tuple[int, int]]) -> np.ndarray:
         last = np.arange(begin, min(end, top), tile)
         points += [last, last + 1]
         begin = end
-    found = np.unique(np.concatenate(points))
-    return found[(found >= 1) & (found <= top)]
+    edges = np.unique(np.concatenate(points))
+    return edges[(edges >= 1) & (edges <= top)]
 
 
 def _powers(begin: int, end: int, base: int) -> np.ndarray:
@@ -186,3 +192,107 @@ def _along(points: np.ndarray, times_s: np.ndarray, at: float) -> np.ndarray:
 
 def _beyond(tokens: float, most: float) -> LoadError:
     return LoadError(f"{tokens:g} tokens of a sequence are beyond the tables, which end at {most:g}: tabulate more")
+
+
+Key = tuple[str, str]
+"""A kind of sum (``part``, ``group``, ``error``, ``energy``), and whose it is."""
+PART, GROUP = "part", "group"
+SHARED, OWN, ENERGY = ("error", "shared"), ("error", "own"), ("energy", "")
+_SQRT2 = 2**0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassSums:
+    """What adds up over the kernels of passes, columns of shape (n,).
+
+    ``columns`` are times [s] by part and group, of errors that kernels share the sum [s], of their own the sum of
+    squares [s²], and energies [J]; ``limiters`` name the resource of each part.
+    """
+
+    columns: Mapping[Key, np.ndarray]
+    limiters: Mapping[str, np.ndarray]
+
+
+PriceSums = Callable[[Steps, Collection[str]], PassSums]
+"""Sums over the kernels of some groups."""
+
+
+class PassInterpolator:
+    """Sums of passes between those that were priced: linear in each direction, limiters of the nearest.
+
+    As in ``TabulatedPasses`` a sum is taken as a function of a pass's tokens plus one of its sequences, and those of
+    the attention of sequences that generate and of prompts, here of whole prompts without context.
+    """
+
+    def __init__(
+        self, price: PriceSums, shared_groups: Collection[str], *, max_tokens: int, max_num_seqs: int, max_len: int
+    ):
+        tokens = _rounded_powers(max(max_tokens, max_num_seqs), _SQRT2)
+        sequences, cached = _rounded_powers(max_num_seqs, 2.0), np.append(0, _rounded_powers(max(16, max_len), 2.0)[4:])
+        new, prompts = _rounded_powers(max(16, max_tokens), _SQRT2)[2:], _rounded_powers(max(2, max_num_seqs), 4.0)
+        self.tokens = _Grid([tokens], lambda t: price(Steps.of(prompts=1, prompt_tokens=t), shared_groups))
+        self.sequences = _Grid([sequences], lambda n: price(Steps.of(decodes=n), shared_groups))
+        self.decodes = _Grid([sequences, cached], lambda n, c: price(Steps.of(decodes=n, decode_cached=c), ("decode",)))
+        self.prompts = _Grid([prompts, new], lambda p, t: price(Steps.of(prompts=p, prompt_tokens=t), ("context",)))
+
+    def sums(self, steps: Steps) -> PassSums:
+        """Of passes within the limits that this was made for, whose prompts have no context."""
+        tokens, sequences = self.tokens.at(steps.tokens), self.sequences.at(steps.sequences)
+        as_tokens = self.tokens.at(steps.sequences)
+        shared = {key: np.maximum(tokens[key] + sequences[key] - as_tokens[key], 0.0) for key in tokens}
+        decodes = self.decodes.at(steps.decodes, steps.decode_cached)
+        prompts = self.prompts.at(steps.prompts, steps.prompt_tokens)
+        sums = [shared, _where(steps.decodes > 0, decodes), _where(steps.prompts > 0, prompts)]
+        columns = {key: sum((c[key] for c in sums if key in c), np.zeros(len(steps))) for c in sums for key in c}
+        return PassSums(columns=columns, limiters=self._limiters(steps))
+
+    def _limiters(self, steps: Steps) -> dict[str, np.ndarray]:
+        tokens, sequences = self.tokens.limiters(steps.tokens), self.sequences.limiters(steps.sequences)
+        shared = {part: np.where(steps.prompts > 0, tokens[part], sequences[part]) for part in tokens}
+        decodes = self.decodes.limiters(steps.decodes, steps.decode_cached)
+        return {**shared, **decodes, **self.prompts.limiters(steps.prompts, steps.prompt_tokens)}
+
+
+class _Grid:
+    """Sums at the points of a grid, and between them; what lies beyond an end counts as the end."""
+
+    def __init__(self, axes: Sequence[np.ndarray], price: Callable[..., PassSums]) -> None:
+        self.axes = axes
+        shape = tuple(len(axis) for axis in axes)
+        sums = price(*(axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")))
+        self.keys = tuple(sums.columns)
+        self.values = np.stack([sums.columns[key] for key in self.keys], axis=-1).reshape(*shape, -1)
+        self.names = {part: column.reshape(shape) for part, column in sums.limiters.items()}
+
+    def at(self, *places: np.ndarray) -> dict[Key, np.ndarray]:
+        """Columns at places, a column of shape (n,) for each axis."""
+        begins, shares = zip(*(_between(axis, at) for axis, at in zip(self.axes, places, strict=True)), strict=True)
+        total = np.zeros((len(places[0]), len(self.keys)))
+        for corner in product((0, 1), repeat=len(self.axes)):
+            weights = [share if end else 1.0 - share for share, end in zip(shares, corner, strict=True)]
+            rows = tuple(begin + end for begin, end in zip(begins, corner, strict=True))
+            total += np.prod(weights, axis=0)[:, None] * self.values[rows]
+        return dict(zip(self.keys, total.T, strict=True))
+
+    def limiters(self, *places: np.ndarray) -> dict[str, np.ndarray]:
+        """Those of the nearest point."""
+        between = [_between(axis, at) for axis, at in zip(self.axes, places, strict=True)]
+        rows = tuple(begin + (share > 0.5) for begin, share in between)
+        return {part: names[rows] for part, names in self.names.items()}
+
+
+def _between(axis: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The point before each place that has one behind it, and how far between both the place lies."""
+    at = np.clip(at, axis[0], axis[-1])
+    begin = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, len(axis) - 2)
+    return begin, (at - axis[begin]) / (axis[begin + 1] - axis[begin])
+
+
+def _rounded_powers(end: int, base: float) -> np.ndarray:
+    """Powers of ``base`` from 1, rounded, below ``end``, and that; two points at least."""
+    exponents = np.arange(np.ceil(np.log(max(end, 2)) / np.log(base)))
+    return np.unique(np.append(np.rint(base**exponents), max(end, 2)).astype(np.int64))
+
+
+def _where(mask: np.ndarray, columns: Mapping[Key, np.ndarray]) -> dict[Key, np.ndarray]:
+    return {key: np.where(mask, column, 0.0) for key, column in columns.items()}

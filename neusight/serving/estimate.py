@@ -1,0 +1,135 @@
+"""``ServingEstimate``: what a deployment gives under a load, as an object, as plain data and as a flat row."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from neusight.serving.memory import ServingMemory
+
+LATENCIES = ("ttft", "tpot", "itl", "e2e")
+"""Time to first token, time per output token, inter-token latency, and end to end."""
+_LOAD_COLUMNS = ("batch", "concurrency", "rate_per_s", "number", "requests", "isl", "osl")
+_SUFFIXES = {"mean": "", "low": "_low", "high": "_high", "p50": "_p50", "p90": "_p90", "p95": "_p95", "p99": "_p99"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A mean with its 90 % interval, and percentiles over requests or tokens."""
+
+    mean: float
+    low: float
+    high: float
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limiter:
+    """What a kind of pass spends its time on: the largest part, its share, and what bounds its kernels."""
+
+    part: str
+    share: float
+    resource: str
+    parts: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingEstimate:
+    """The answer. Times in seconds; rates are of all replicas together, those over the whole load with its ramps, and
+    ``steady`` of the middle half of its output.
+
+    ``prefill`` and ``decode`` tell what passes with prompts and passes that only generate are limited by. ``diverges``
+    says in words that the load outgrows the deployment, ``warnings`` what was assumed.
+    """
+
+    model: str
+    gpu: str
+    engine: str
+    precision: str
+    kv_dtype: str
+    sharding: dict[str, int]
+    replicas: int
+    devices: int
+    load: dict[str, Any]
+    ttft_s: Metric
+    tpot_s: Metric
+    itl_s: Metric
+    e2e_s: Metric
+    output_tokens_per_s: Metric
+    steady_output_tokens_per_s: Metric
+    requests_per_s: float
+    total_tokens_per_s: float
+    mean_batch: float
+    kv_use: float
+    time_shares: dict[str, float]
+    prefill: Limiter | None
+    decode: Limiter | None
+    memory: ServingMemory
+    usd_per_million_output_tokens: float | None
+    joule_per_output_token: float | None
+    power_w: float | None
+    preempted: int
+    diverges: str
+    warnings: tuple[str, ...]
+
+    @property
+    def output_tokens_per_s_per_device(self) -> float:
+        """Output tokens a second of each device."""
+        return self.output_tokens_per_s.mean / self.devices
+
+    @property
+    def output_tokens_per_s_per_user(self) -> float | None:
+        """How fast an answer comes once it has begun; None where answers have one token."""
+        return 1.0 / self.tpot_s.mean if self.tpot_s.mean > 0 else None
+
+    def latency(self, name: str) -> Metric:
+        """One of ``LATENCIES`` [s]."""
+        metric: Metric = getattr(self, f"{name}_s")
+        return metric
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        rates = ("output_tokens_per_s_per_device", "output_tokens_per_s_per_user")
+        memory = asdict(self.memory) | {"fits": self.memory.fits}
+        return asdict(self) | {name: getattr(self, name) for name in rates} | {"memory": memory}
+
+    def row(self) -> dict[str, Any]:
+        """One flat row for tables and CSV, times in milliseconds; None where a figure is not there."""
+        rate = self.output_tokens_per_s
+        return {
+            **{name: getattr(self, name) for name in ("model", "gpu", "engine", "precision", "kv_dtype")},
+            **self.sharding,
+            **{"replicas": self.replicas, "devices": self.devices, "load": self.load["kind"]},
+            **{name: self.load.get(name) for name in _LOAD_COLUMNS},
+            **{key: value for name in LATENCIES for key, value in _latency_columns_ms(name, self.latency(name))},
+            "output_tokens_per_s": rate.mean,
+            "output_tokens_per_s_low": rate.low,
+            "output_tokens_per_s_high": rate.high,
+            "steady_output_tokens_per_s": self.steady_output_tokens_per_s.mean,
+            "output_tokens_per_s_per_device": self.output_tokens_per_s_per_device,
+            "output_tokens_per_s_per_user": self.output_tokens_per_s_per_user,
+            "total_tokens_per_s": self.total_tokens_per_s,
+            "requests_per_s": self.requests_per_s,
+            **{"mean_batch": self.mean_batch, "kv_use": self.kv_use, "kv_tokens": self.memory.kv_tokens},
+            **{f"{name}_share": value for name, value in self.time_shares.items()},
+            **_limiter_columns("prefill", self.prefill),
+            **_limiter_columns("decode", self.decode),
+            "usd_per_million_output_tokens": self.usd_per_million_output_tokens,
+            "joule_per_output_token": self.joule_per_output_token,
+            "power_w": self.power_w,
+            "preempted": self.preempted,
+            "diverges": self.diverges,
+        }
+
+
+def _latency_columns_ms(name: str, metric: Metric) -> list[tuple[str, float | None]]:
+    values = {suffix: getattr(metric, statistic) for statistic, suffix in _SUFFIXES.items()}
+    return [(f"{name}{suffix}_ms", None if value is None else value * 1e3) for suffix, value in values.items()]
+
+
+def _limiter_columns(phase: str, limiter: Limiter | None) -> dict[str, str | None]:
+    part, resource = (limiter.part, limiter.resource) if limiter else (None, None)
+    return {f"{phase}_limiter": part, f"{phase}_resource": resource}

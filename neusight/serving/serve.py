@@ -1,0 +1,206 @@
+"""``serve``: a deployment under a load, with intervals, memory, cost and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from neusight.executors.costs import NORMAL_90
+from neusight.serving.deployment import Deployment
+from neusight.serving.estimate import Limiter, Metric, ServingEstimate
+from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
+from neusight.serving.passes import PassCosts
+from neusight.serving.run import ServingRun, Spread
+from neusight.serving.simulate import Chunks, PassTimes, simulate
+
+SAMPLED = 96
+"""Rows of a run that are looked at part by part, for intervals, limiters and energy."""
+HOUR_S, MILLION = 3600.0, 1e6
+
+
+@dataclass(frozen=True)
+class ScaledTimes:
+    """Times of passes, all longer or shorter by a factor."""
+
+    times: PassTimes
+    factor: float
+
+    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
+        """As ``PassTimes``."""
+        return self.factor * self.times.pass_s(new_tokens, chunks, decodes, decode_cached_sum)
+
+
+def serve(deployment: Deployment, load: Load) -> ServingEstimate:
+    """Serve a load and say how.
+
+    Raises:
+        ModelError: the model does not fit. LoadError: a load that makes no sense, or a request that cannot run.
+    """
+    share, limits, times = deployment.share_of(load), deployment.limits, deployment.tables
+    run = simulate(share, limits, times, deployment.engine.request_s)
+    passes = sampled(deployment, run)
+    factor = passes.interval_factor
+    opened = isinstance(share, Open | Trace)
+    ends = [simulate(share, limits, ScaledTimes(times, f)) for f in (1 / factor, factor)] if opened else None
+    return _estimate(deployment, load, run, _RunInterval(run, factor, ends), passes)
+
+
+@dataclass(frozen=True)
+class _RunInterval:
+    """A run with its interval: times of all passes move together, which moves all times of a load that does not come
+    by itself alike; one that does is simulated at both ends.
+    """
+
+    run: ServingRun
+    factor: float
+    ends: list[ServingRun] | None
+
+    def time(self, of: Callable[[ServingRun], Spread], server_s: float = 0.0) -> Metric:
+        """A time, of the run by a function, and what a server adds to it, as uncertain as the passes."""
+        spread, f = of(self.run), self.factor
+        ends = (of(r).mean for r in self.ends) if self.ends else (spread.mean / f, spread.mean * f)
+        low, high = (end + server_s * by for end, by in zip(ends, (1 / f, f), strict=True))
+        mean = spread.mean + server_s
+        percentiles = {p.name: getattr(spread, p.name) + server_s for p in fields(Spread) if p.name != "mean"}
+        return Metric(mean=mean, low=min(low, mean), high=max(high, mean), **percentiles)
+
+    def rate(self, of: Callable[[ServingRun], float], groups: float) -> Metric:
+        """A rate of so many groups that share a load."""
+        mean = groups * of(self.run)
+        fast, slow = (groups * of(r) for r in self.ends) if self.ends else (mean * self.factor, mean / self.factor)
+        return Metric(mean=mean, low=min(slow, mean), high=max(fast, mean))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledPasses:
+    """Some passes of a run part by part, with how much of its time [s] each stands for, and for how many passes."""
+
+    costs: PassCosts
+    seconds: np.ndarray
+    counts: np.ndarray
+
+    @property
+    def with_prompts(self) -> np.ndarray:
+        """Which have prompts."""
+        return np.asarray(self.costs.groups_s["context"] > 0)
+
+    @property
+    def interval_factor(self) -> float:
+        """Factor of the 90 % interval of all passes together: what errors they have, they have in common."""
+        return float(np.exp(NORMAL_90 * (self.seconds @ self.costs.spread) / self.seconds.sum()))
+
+    @property
+    def power_w(self) -> float:
+        """Of each board, while passes run; NaN where it is not known."""
+        return float(self.counts @ self.costs.energy_j / self.seconds.sum())
+
+    @property
+    def kernels_w(self) -> float:
+        """Of a board's kernels alone, by the power law."""
+        return float(self.counts @ self.costs.kernels_j / self.seconds.sum())
+
+    def limiter(self, mask: np.ndarray) -> Limiter | None:
+        """Of some rows."""
+        weight = self.counts * mask
+        total = float(weight @ self.costs.latency_s)
+        if not total:
+            return None
+        parts = {name: float(weight @ part_s) / total for name, part_s in self.costs.parts_s.items()}
+        parts["host"] = float(weight @ self.costs.host_s) / total
+        parts = dict(sorted(parts.items(), key=lambda item: -item[1]))
+        first = next(iter(parts))
+        longest = int(np.argmax(self.seconds * mask))
+        resource = "host" if first == "host" else str(self.costs.limiters[first][longest])
+        return Limiter(part=first, share=parts[first], resource=resource, parts=parts)
+
+
+def sampled(deployment: Deployment, run: ServingRun) -> SampledPasses:
+    """Some passes of a run, spread evenly over its time."""
+    passes = run.passes
+    lasts_s = passes.lasts_s
+    ends = np.cumsum(lasts_s)
+    picked = np.unique(np.searchsorted(ends, (np.arange(SAMPLED) + 0.5) / SAMPLED * ends[-1]))
+    seconds = np.bincount(np.searchsorted(ends[picked], ends, side="left").clip(max=len(picked) - 1), lasts_s)
+    counts = seconds / lasts_s[picked] * passes.count[picked]
+    return SampledPasses(costs=deployment.interpolate(passes.steps(picked)), seconds=seconds, counts=counts)
+
+
+def _estimate(
+    deployment: Deployment, load: Load, run: ServingRun, interval: _RunInterval, passes: SampledPasses
+) -> ServingEstimate:
+    replica, groups = deployment.replica, deployment.shares(load)
+    request_s = 0.0 if _all_at_start(load) else deployment.engine.request_s
+    rate = interval.rate(lambda r: r.output_tokens_per_s, groups)
+    per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
+    power_w = _power_w(deployment, passes.power_w, (1.0 - run.time_shares["idle"]) * groups / deployment.groups)
+    price = replica.device.price_usd_per_hour
+    usd = None if price is None else deployment.devices * price / HOUR_S / rate.mean * MILLION
+    return ServingEstimate(
+        model=replica.decoder.name,
+        gpu=replica.device.id,
+        engine=replica.engine.era or replica.engine.name,
+        precision=replica.precision.quantisation.method or replica.precision.dtype,
+        kv_dtype=replica.precision.kv_cache,
+        sharding=asdict(replica.sharding),
+        replicas=deployment.replicas,
+        devices=deployment.devices,
+        load={"kind": type(load).__name__.lower()} | _load_figures(load),
+        ttft_s=interval.time(lambda r: r.ttft_s, request_s),
+        tpot_s=interval.time(lambda r: r.tpot_s),
+        itl_s=interval.time(lambda r: r.itl_s),
+        e2e_s=interval.time(lambda r: r.e2e_s, request_s),
+        output_tokens_per_s=rate,
+        steady_output_tokens_per_s=interval.rate(lambda r: r.steady_output_tokens_per_s, groups),
+        requests_per_s=groups * run.requests_per_s,
+        total_tokens_per_s=rate.mean * (1.0 + per_token),
+        mean_batch=run.mean_batch,
+        kv_use=run.kv_use[1],
+        time_shares=run.time_shares,
+        prefill=passes.limiter(passes.with_prompts),
+        decode=passes.limiter(~passes.with_prompts),
+        memory=deployment.memory,
+        usd_per_million_output_tokens=usd,
+        joule_per_output_token=None if power_w is None else power_w / rate.mean,
+        power_w=power_w,
+        preempted=round(groups * run.preempted.sum()),
+        diverges=run.diverges,
+        warnings=(*replica.decoder.notes, *_assumptions(deployment, load, run)),
+    )
+
+
+def _power_w(deployment: Deployment, busy_w: float, busy: float) -> float | None:
+    """Of all boards on average [W], which draw ``busy_w`` for the share ``busy`` of the time; None where no one knows.
+
+    Else a board draws what it draws whatever it does: it keeps its clocks between two requests.
+    """
+    idle_w = deployment.replica.idle_w
+    return None if np.isnan(busy_w) else float(deployment.devices * (busy * busy_w + (1.0 - busy) * idle_w))
+
+
+def _all_at_start(load: Load) -> bool:
+    """Whether all requests are there when the engine starts: their client is the program that runs it."""
+    return isinstance(load, Static | Offline) or (isinstance(load, Trace) and not np.any(load.arrival_s))
+
+
+def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterator[str]:
+    """What an answer leans on."""
+    if not run.settled and not run.diverges:
+        yield "the load ended before the deployment reached a steady state: with more requests all means move"
+    engine = deployment.engine
+    if not engine.pass_s:
+        yield f"no constants of {engine.era or engine.name} are fitted: its own time in each pass counts as none"
+    if engine.scheduler.reserved_output not in (0.0, 1.0):
+        yield f"{engine.name} is taken to reserve room for {engine.scheduler.reserved_output:.0%} of each answer"
+    if deployment.shares(load) < deployment.groups and isinstance(load, Static | Closed):
+        size = f"a batch of {load.batch}" if isinstance(load, Static) else f"a concurrency of {load.concurrency}"
+        yield f"{size} does not divide by {deployment.groups} schedulers: times are of those that get the most"
+
+
+def _load_figures(load: Load) -> dict[str, Any]:
+    """Numbers of a load; of a trace how many requests it has."""
+    if isinstance(load, Trace):
+        return {"requests": len(load.arrival_s)}
+    return {f.name: v for f in fields(load) if isinstance(v := getattr(load, f.name), int | float | str)}
