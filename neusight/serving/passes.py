@@ -2,9 +2,9 @@
 
 With a pipeline, a round of the scheduler is a pass for every stage. Sequences that generate are spread over all of
 them. Prompts fill one after the other up to the tokens of a pass, so that one short prompt travels alone and many keep
-every stage at work. A round takes as long as one of its passes needs for all layers: while that is in one stage, the others
-are in the other stages. A round that is not full of prompts has none behind it: its last pass began later by a stage
-for each of those before it, and so does what follows.
+every stage at work. A round takes as long as one of its passes needs for all layers: while that is in one stage, the
+others are in the other stages. A round that is not full of prompts has none behind it: its last pass began later by a
+stage for each of those before it, and so does what follows.
 """
 
 from __future__ import annotations
