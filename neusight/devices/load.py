@@ -104,7 +104,10 @@ def read_file(path: Path) -> DeviceSpec:
         DeviceError: unreadable, malformed, or a value that cannot be.
         UnitError: a value without its unit or with another one.
     """
-    return read_table(parse_file(path), path.name)
+    spec = read_table(parse_file(path), path.name)
+    if not spec.hypothetical or spec.id not in _ids():
+        return spec
+    return spec.model_copy(update={"original": read_file(_CATALOGUE / f"{spec.id}.toml")})
 
 
 def parse_file(path: Path) -> Table:

@@ -40,8 +40,7 @@ def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
     if stale - keys:
         share = before.usable_bytes / before.dram_capacity_bytes
         after = after.model_copy(update={"dram_usable_bytes": share * after.dram_capacity_bytes})
-    moved = after.launch_overhead_s - before.launch_overhead_s
-    return _follow(before, after.model_copy(update={"launch_change_s": moved}) if moved else after, keys)
+    return _follow(before, after.model_copy(update={"original": before.original or before}), keys)
 
 
 def _refuse_repeated(changes: Sequence[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date
+from math import log
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
@@ -15,6 +17,16 @@ catalogue leaves (GDDR6 under ECC). Others leave more, since their GB are GiB.""
 
 HALVES = ("float16", "bfloat16")
 """Floating-point formats of 16 bits."""
+
+L2_BYTES_PER_CLOCK_PER_SM = 64.0
+"""Port between an SM and L2 [B a clock]: 64 since Volta (Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture
+via Microbenchmarking), at most that before."""
+
+_RESOURCES = (
+    *("sm_count", "boost_clock_hz", "dram_bandwidth_bytes_per_s", "l2_capacity_bytes", "l2_bytes_per_clock_per_sm"),
+    *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "tdp_w"),
+)
+"""Figures that a kernel's time depends on and of which more is never slower."""
 
 
 class Link(BaseModel):
@@ -87,13 +99,59 @@ class DeviceSpec(BaseModel):
     notes: str = ""
     hypothetical: tuple[str, ...] = ()
     """Fields changed by the user (``--set``), as ``name=value``: the estimate says so."""
-    launch_change_s: float = 0.0
-    """By how much the user moved ``launch_overhead_s``."""
+    original: DeviceSpec | None = Field(default=None, exclude=True, repr=False)
+    """The device as it is, where this is a variant of it; what was learned of that one holds for the variant."""
 
     @property
     def usable_bytes(self) -> float:
         """What a process may allocate [B]: what the driver tells, else ``USABLE_SHARE`` of the datasheet's capacity."""
         return self.dram_usable_bytes or USABLE_SHARE * self.dram_capacity_bytes
+
+    @property
+    def l2_bytes_per_clock_per_sm(self) -> float:
+        """Port between an SM and L2 [B a clock], wider or narrower where a variant's L2 was made faster or slower."""
+        return L2_BYTES_PER_CLOCK_PER_SM * self._l2_gain
+
+    @property
+    def l2_bytes_per_s(self) -> float:
+        """Bandwidth of L2 [B/s]: the published one, or that of all SMs' ports where none, or less, is published.
+
+        Source: datasheets, else ``64 B · SMs · boost clock`` (Jia et al. 2018). Validity: an upper end; sustained reads
+        reach about a third of it.
+        """
+        gain, stated = self._l2_gain, self.l2_bandwidth_bytes_per_s
+        published = stated / gain if stated else None
+        ports = self.sm_count * self.boost_clock_hz * L2_BYTES_PER_CLOCK_PER_SM
+        return gain * max(published or ports, ports)
+
+    @property
+    def _l2_gain(self) -> float:
+        """Bandwidth of L2 that a variant states over the original's; 1 where it states no other."""
+        if self.original is None or self.l2_bandwidth_bytes_per_s in (None, self.original.l2_bandwidth_bytes_per_s):
+            return 1.0
+        return self.l2_bandwidth_bytes_per_s / self.original.l2_bytes_per_s
+
+    @property
+    def measured_id(self) -> str:
+        """Id under which something may have been learned of it; "" for a variant, which nobody measured."""
+        return "" if self.hypothetical else self.id
+
+    @property
+    def launch_change_s(self) -> float:
+        """By how much a variant's ``launch_overhead_s`` lies above the original's [s]."""
+        return 0.0 if self.original is None else self.launch_overhead_s - self.original.launch_overhead_s
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """Logarithms of a variant's figures over the original's, of those that a kernel's time depends on, positive
+        where the variant has more to work with; empty for a device as it is. A smaller process counts as more.
+        """
+        return () if self.original is None else tuple(_gains(self.original, self))
+
+    @property
+    def distance(self) -> float:
+        """How far a variant lies from the original: the largest change of a figure, as a logarithm; 0 for none."""
+        return max((abs(gain) for gain in self.gains), default=0.0)
 
     @property
     def capability(self) -> float | None:
@@ -119,8 +177,29 @@ class DeviceSpec(BaseModel):
         Raises:
             DeviceError: the device has no rate for the dtype.
         """
-        rate = self.matrix_flops_per_s.get(dtype) or self.vector_flops_per_s.get(dtype)
+        rate = self._rate(dtype)
         if rate is None:
             known = sorted({*self.matrix_flops_per_s, *self.vector_flops_per_s})
             raise DeviceError(f"{self.id} does not compute in {dtype}: it has {', '.join(known)}")
         return max(rate, self.vector_flops_per_s.get("float32", 0.0)) if dtype in HALVES else rate
+
+    def multiplies(self, dtype: str) -> bool:
+        """Whether it has a rate for matrix products in ``dtype``."""
+        return self._rate(dtype) is not None
+
+    def _rate(self, dtype: str) -> float | None:
+        return self.matrix_flops_per_s.get(dtype) or self.vector_flops_per_s.get(dtype)
+
+
+def _gains(before: DeviceSpec, after: DeviceSpec) -> Iterator[float]:
+    for name in _RESOURCES:
+        yield log(getattr(after, name) / getattr(before, name))
+    for old_rates, new_rates in (
+        (before.matrix_flops_per_s, after.matrix_flops_per_s),
+        (before.vector_flops_per_s, after.vector_flops_per_s),
+    ):
+        yield from (log(rate / old_rates[dtype]) for dtype, rate in new_rates.items() if dtype in old_rates)
+    yield log(before.process_nm / after.process_nm)
+    lanes = {(link.kind, link.joins): link.bandwidth_bytes_per_s for link in before.links}
+    for link in after.links:
+        yield log(link.bandwidth_bytes_per_s / lanes.get((link.kind, link.joins), link.bandwidth_bytes_per_s))

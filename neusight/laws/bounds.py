@@ -15,10 +15,6 @@ from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import Work, by_distinct, work_of
 
-L2_BYTES_PER_CLOCK_PER_SM = 64.0
-"""Port between an SM and L2 [B a clock]: 64 since Volta (Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture
-via Microbenchmarking), at most that before."""
-
 GEMM_FAMILIES = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
 """Families that multiply matrices, on matrix units where the device has them."""
 LIMITERS = np.array(["compute", "dram", "l2"])
@@ -76,19 +72,6 @@ def peak_flops_per_s(device: DeviceSpec, dtype: str, *, product: bool) -> float:
     return rates["float64"] if dtype == "float64" and "float64" in rates else max(rates.get(dtype, single), single)
 
 
-def l2_bytes_per_s(device: DeviceSpec) -> float:
-    """Bandwidth of L2 [B/s]: the published one, or that of all SMs' ports where none, or less, is published.
-
-    Args:
-        device: SMs, boost clock [Hz] and published bandwidth [B/s].
-
-    Source: datasheets, else ``64 B · SMs · boost clock`` (Jia et al. 2018). Validity: an upper end; sustained reads
-    reach about a third of it.
-    """
-    ports = device.sm_count * device.boost_clock_hz * L2_BYTES_PER_CLOCK_PER_SM
-    return max(device.l2_bandwidth_bytes_per_s or ports, ports)
-
-
 def bound_of(batch: KernelBatch, work: Work, device: DeviceSpec) -> Bound:
     r"""Lower bounds [s] of each kernel on a device.
 
@@ -106,7 +89,7 @@ def bound_of(batch: KernelBatch, work: Work, device: DeviceSpec) -> Bound:
     return Bound(
         compute_s=work.least_flops / flops_per_s(batch, device),
         dram_s=uncached / device.dram_bandwidth_bytes_per_s,
-        l2_s=work.bytes / l2_bytes_per_s(device),
+        l2_s=work.bytes / device.l2_bytes_per_s,
     )
 
 

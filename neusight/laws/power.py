@@ -31,13 +31,16 @@ REFERENCE_NM = 7.0
 def flop_energy_j(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     r"""Energy [J] of one float32 FLOP of an FMA at boost clock, all of the SM included.
 
-    .. math:: E = E_7 \left(\frac{l}{7}\right)^a \left(\frac{f}{f_{usual}}\right)^v
+    .. math:: E = E_7 \left(\frac{l}{7}\right)^a \left(\frac{f_0}{f_{usual}}\right)^v
+              \left(\frac{f}{f_0}\right)^{1 / x - 1}
 
-    Energy goes with the square of the voltage, which a board that runs below its node's usual clock needs less of.
+    Energy goes with the square of the voltage, which a board that runs below its node's usual clock needs less of. A
+    variant of a board is the same silicon at another clock: from the board's own clock f_0 on its voltage moves as
+    under a power limit, so that a higher clock that the limit does not allow changes nothing.
 
     Args:
-        device: l, process node [nm], and f, boost clock [Hz].
-        physics: E_7 ``lane_pj`` [pJ], a ``lane_node_exponent`` and v ``voltage_exponent`` [-].
+        device: l, process node [nm], and f, boost clock [Hz], of a variant also that of the original, f_0.
+        physics: E_7 ``lane_pj`` [pJ], a ``lane_node_exponent``, v ``voltage_exponent`` and x ``speed_exponent`` [-].
 
     Source: form of CMOS switching energy; constants fitted. Validity: boards of 4 to 28 nm. Without voltages held-out
     GPUs come out 2.1 points worse (linear).
@@ -45,7 +48,13 @@ def flop_energy_j(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     power = physics.power
     usual_hz = float(np.interp(device.process_nm, _NODES_NM, _USUAL_HZ))
     node = (device.process_nm / REFERENCE_NM) ** power.lane_node_exponent
-    return 1e-12 * power.lane_pj * node * (device.boost_clock_hz / usual_hz) ** power.voltage_exponent
+    energy_j = 1e-12 * power.lane_pj * node * (_own_clock_hz(device) / usual_hz) ** power.voltage_exponent
+    return energy_j * (device.boost_clock_hz / _own_clock_hz(device)) ** (1.0 / power.speed_exponent - 1.0)
+
+
+def _own_clock_hz(device: DeviceSpec) -> float:
+    """Boost clock [Hz] that the board was built for."""
+    return (device.original or device).boost_clock_hz
 
 
 def budget_w(device: DeviceSpec, physics: Physics = DEFAULT) -> float:

@@ -10,7 +10,7 @@ from neusight.devices import DeviceSpec, device_ids, load_device
 from neusight.errors import DeviceError
 from neusight.kernels import KernelBatch, work_of
 from neusight.laws import Bound, bound_of
-from neusight.laws.bounds import flops_per_s, l2_bytes_per_s
+from neusight.laws.bounds import flops_per_s
 
 CATALOGUE = {gpu: load_device(gpu) for gpu in device_ids()}
 
@@ -51,7 +51,7 @@ def test_laws_are_work_over_peak() -> None:
     moved = 4 * 3 * 8192**2
     assert found.compute_s == pytest.approx(2 * 8192**3 / 19.5e12, rel=1e-3)  # float32 vector peak, tf32 being off
     assert found.dram_s == pytest.approx((moved - 40 * 2**20) / 1555e9, rel=1e-3)
-    assert found.l2_s == pytest.approx(moved / l2_bytes_per_s(a100))
+    assert found.l2_s == pytest.approx(moved / a100.l2_bytes_per_s)
     assert found.limiter == "compute"
 
 
@@ -75,7 +75,7 @@ def test_a_better_device_is_never_bound_longer(gpu: str, family: str, seed: int,
     device = CATALOGUE[gpu]
     changes = {
         "dram": {"dram_bandwidth_bytes_per_s": device.dram_bandwidth_bytes_per_s * factor},
-        "l2_bandwidth": {"l2_bandwidth_bytes_per_s": l2_bytes_per_s(device) * factor},
+        "l2_bandwidth": {"l2_bandwidth_bytes_per_s": device.l2_bytes_per_s * factor},
         "l2_capacity": {"l2_capacity_bytes": device.l2_capacity_bytes * factor},
         "clock": {"boost_clock_hz": device.boost_clock_hz * factor},
         "compute": {
@@ -135,4 +135,4 @@ def test_a_product_in_a_dtype_that_the_device_lacks_raises(subtests: pytest.Subt
 def test_l2_bandwidth_is_at_least_that_of_the_ports() -> None:
     for device in CATALOGUE.values():
         ports = 64.0 * device.sm_count * device.boost_clock_hz
-        assert l2_bytes_per_s(device) == max(ports, device.l2_bandwidth_bytes_per_s or 0.0)
+        assert device.l2_bytes_per_s == max(ports, device.l2_bandwidth_bytes_per_s or 0.0)

@@ -32,6 +32,7 @@ from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
+from neusight.laws.bounds import GEMM_FAMILIES
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import DEFAULT, Physics
 
@@ -63,8 +64,7 @@ def _outside(artifact: Artifact, s: Situation, native: np.ndarray, inputs: np.nd
     its dtype, a feature or the kernel's size.
     """
     batch = s.batch
-    trained = "" if s.device.hypothetical else s.device.id
-    if artifact.lone_vendor(trained, s.device.vendor):
+    if artifact.lone_vendor(s.device.measured_id, s.device.vendor):
         return np.full(len(batch), f"GPUs of {s.device.vendor}")
     beyond = artifact.beyond(inputs, s.work)
     if native.all():
@@ -88,8 +88,8 @@ class Correction(Protocol):
 class KernelPredictor:
     """Tile models by name with the tile choice they were trained with, and corrections by the id of their device.
 
-    Corrections are of devices as they are: a device that the user changed has none. Other ``physics`` than the tile
-    models were trained on tell what a law is worth.
+    A variant of a device is priced as that device, its bias and corrections included, times what physics says of the
+    figures that were changed. Other ``physics`` than the tile models were trained on tell what a law is worth.
     """
 
     artifacts: Mapping[str, Artifact]
@@ -141,10 +141,9 @@ class KernelPredictor:
                 parts = list(pool.map(lambda r: (r, self.predict(batch.take(r), device, known.take(r))), rows))
             return Costs.joined(parts, len(batch))
         names = answering_model(batch, device)
-        first = str(names[0])
-        if (names == first).all():
-            return self._answer(batch, device, first, known)
         homes = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
+        if len(homes) == 1:
+            return self._answer(batch, device, next(iter(homes)), known)
         return Costs.joined(
             [(r, self._answer(batch.take(r), device, name, known.take(r))) for name, r in homes.items()], len(batch)
         )
@@ -154,8 +153,8 @@ class KernelPredictor:
         return situate(batch, device, self.choice, physics=self.physics, conditions=conditions)
 
     def correction(self, device: DeviceSpec) -> Correction | None:
-        """What corrects the estimates for a device."""
-        return None if device.hypothetical else self.corrections.get(device.id)
+        """What corrects the estimates for a device, or for the one that it is a variant of."""
+        return self.corrections.get((device.original or device).measured_id)
 
     def _answer(self, batch: KernelBatch, device: DeviceSpec, name: str, conditions: Conditions) -> Costs:
         if name not in self.artifacts:
@@ -163,22 +162,104 @@ class KernelPredictor:
                 f"no tile model '{name}' for {batch.family} kernels among {', '.join(self.artifacts)}: "
                 "train it with neusight train"
             )
-        artifact = self.artifacts[name]
+        alike = runs_alike(batch, device)
+        if alike.any() and not alike.all():
+            parts = [(rows, batch.take(rows), conditions.take(rows)) for rows in map(np.flatnonzero, (alike, ~alike))]
+            return Costs.joined([(r, self._answer(b, device, name, known)) for r, b, known in parts], len(batch))
         situation = self.situate(batch, device, conditions)
+        if not alike.any():
+            return self._corrected(name, situation)[1]
+        return self._variant(name, situation, self.situate(batch, device.original, conditions))  # type: ignore[arg-type]
+
+    def _corrected(self, name: str, situation: Situation) -> tuple[Costs, Costs]:
+        """(costs by a tile model, the same with what was measured on the board itself)."""
+        artifact = self.artifacts[name]
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
-        native = trained_on(artifact, batch)
+        native = trained_on(artifact, situation.batch)
         share = _shares(artifact, situation, inputs, native)
-        outside = _outside(artifact, situation, native, inputs)
-        found = _estimates(situation, share, artifact, native, outside)
-        correction = self.correction(device)
-        return found if correction is None else correction.apply(situation, found)
+        costs = _estimates(situation, share, artifact, native, _outside(artifact, situation, native, inputs))
+        correction = self.correction(situation.device)
+        return costs, costs if correction is None else correction.apply(situation, costs)
+
+    def _variant(self, name: str, after: Situation, before: Situation) -> Costs:
+        """Costs on a variant of a device: those of the device as it is, times what physics says of the change."""
+        artifact = self.artifacts[name]
+        costs, known = self._corrected(name, before)
+        ratio = _change(before, after)
+        execution_s = np.maximum(known.execution_s * ratio, after.bound_s)
+        launched_s = _overhead_s(after, costs.execution_s * ratio, artifact.manifest, self.physics)
+        own_launch = np.divide(
+            known.overhead_s, costs.overhead_s, where=costs.overhead_s > 0.0, out=np.ones(len(ratio))
+        )
+        overhead_s = launched_s * own_launch
+        inputs = feature_matrix(after, artifact.manifest.contract.features)
+        outside = _outside(artifact, after, trained_on(artifact, after.batch), inputs)
+        low, high, spread = _variant_doubt(
+            artifact.manifest, after, known, np.where(outside == "", 1.0, TRANSFER_WIDENING)
+        )
+        return replace(
+            known,
+            latency_s=overhead_s + execution_s,
+            low_s=overhead_s + np.maximum(execution_s * low, after.bound_s),
+            high_s=overhead_s + execution_s * high,
+            bound_s=after.bound_s,
+            overhead_s=overhead_s,
+            utilisation=after.bound_s / execution_s,
+            limiter=np.where(overhead_s > execution_s, "launch", _limiter(after)),
+            tile=after.tiling.label,
+            tile_count=after.tiling.tile_count,
+            waves=after.tiling.waves,
+            outside=outside,
+            spread=spread,
+            demand=after.power_demand(),
+        )
+
+
+def runs_alike(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """Whether a device is a variant of one that runs each kernel by the same law, shape (n,): a dtype that the original
+    lacks tells nothing of it.
+    """
+    if device.original is None or not device.original.measured_id:
+        return np.zeros(len(batch), dtype=bool)
+    same = answering_model(batch, device) == answering_model(batch, device.original)
+    if batch.family not in GEMM_FAMILIES:
+        return same
+    return same & by_distinct(batch["dtype"], device.original.multiplies).astype(bool)
+
+
+def _change(before: Situation, after: Situation) -> np.ndarray:
+    """Expected time of executions on a variant over that on the device as it is, shape (n,): never above 1 where the
+    variant has no less of anything, since it may leave the rest idle, nor below 1 where it has no more.
+    """
+    ratio, gains = after.expected_s / before.expected_s, after.device.gains
+    least = 1.0 if max(gains) <= 0.0 else 0.0
+    return np.clip(ratio, least, 1.0 if min(gains) >= 0.0 else np.inf)
+
+
+def _variant_doubt(
+    manifest: Manifest, s: Situation, known: Costs, power: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(low and high factor on the execution, spread) of a variant: those of the board itself where it is next to that,
+    and of a device that nobody measured once a figure has moved by a factor of e, which is how far the devices lie
+    apart from which that was learned.
+    """
+    kinds, far = kernel_kinds(s.batch), min(s.device.distance, 1.0)
+    low, high = ((end - known.overhead_s) / known.execution_s for end in (known.low_s, known.high_s))
+    stranger_low = by_distinct(kinds, lambda kind: _factors(manifest, kind, False)[0]) ** power
+    stranger_high = by_distinct(kinds, lambda kind: _factors(manifest, kind, False)[1]) ** power
+    stranger = by_distinct(kinds, lambda kind: _spread(manifest, kind, False)) * power
+    return (
+        low ** (1.0 - far) * np.minimum(low, stranger_low) ** far,
+        high ** (1.0 - far) * np.maximum(high, stranger_high) ** far,
+        np.sqrt((1.0 - far) * known.spread**2 + far * np.maximum(known.spread, stranger) ** 2),
+    )
 
 
 def _shares(artifact: Artifact, s: Situation, inputs: np.ndarray, native: np.ndarray) -> np.ndarray:
     """Utilisation of each kernel. What was learned of some operators, in some dtypes, says nothing of others: those
     are as physics has them.
     """
-    levels = by_distinct(kernel_kinds(s.batch), lambda kind: _level(artifact, s.device, kind) or 0.0)
+    levels = by_distinct(kernel_kinds(s.batch), lambda kind: artifact.level(s.device.measured_id, kind) or 0.0)
     learned = artifact.logits(inputs, s.prior, s.device)
     return utilisation(np.where(native, learned, s.prior), np.where(native, levels, 0.0))
 
@@ -190,9 +271,9 @@ def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.n
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     kinds = kernel_kinds(s.batch)
     # A device that was measured is no better known in operators that nobody measured.
-    seen = set(kinds[native].tolist()) if artifact.level(s.device.id, str(kinds[0])) is not None else set()
-    low = by_distinct(kinds, lambda kind: _factors(manifest, s.device, kind, kind in seen)[0])
-    high = by_distinct(kinds, lambda kind: _factors(manifest, s.device, kind, kind in seen)[1])
+    seen = set(kinds[native].tolist()) if artifact.level(s.device.measured_id, str(kinds[0])) is not None else set()
+    low = by_distinct(kinds, lambda kind: _factors(manifest, kind, kind in seen)[0])
+    high = by_distinct(kinds, lambda kind: _factors(manifest, kind, kind in seen)[1])
     limiter = _limiter(s)
     return Costs(
         latency_s=overhead_s + execution_s,
@@ -207,8 +288,7 @@ def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.n
         waves=s.tiling.waves,
         outside=outside,
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
-        spread=by_distinct(kinds, lambda kind: _spread(manifest, kind, kind in seen and not s.device.hypothetical))
-        * power,
+        spread=by_distinct(kinds, lambda kind: _spread(manifest, kind, kind in seen)) * power,
         demand=s.power_demand(),
     )
 
@@ -231,19 +311,11 @@ def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physi
     return np.where(conditions.timing == "stream", alone, within)
 
 
-def _level(artifact: Artifact, device: DeviceSpec, kind: str) -> float | None:
-    """A training device's own level; a variant that the user made of one was never measured."""
-    return None if device.hypothetical else artifact.level(device.id, kind)
-
-
-def _factors(manifest: Manifest, device: DeviceSpec, kind: str, known: bool) -> tuple[float, float]:
-    """Of the interval: a training device's own; of others those of the kind or of all. A variant of a training device
-    is no better known than that device itself.
-    """
+def _factors(manifest: Manifest, kind: str, known: bool) -> tuple[float, float]:
+    """Of the interval: a training device's own; of others those of the kind or of all."""
     unseen = manifest.intervals.get(kind, manifest.interval)
-    seen = manifest.intervals_seen.get(kind, manifest.interval_seen)
-    chosen = [unseen] if not known else [seen, unseen] if device.hypothetical else [seen]
-    return min(1.0, *(low for low, _ in chosen)), max(1.0, *(high for _, high in chosen))
+    low, high = manifest.intervals_seen.get(kind, manifest.interval_seen) if known else unseen
+    return min(1.0, low), max(1.0, high)
 
 
 def _spread(manifest: Manifest, kind: str, seen: bool) -> float:

@@ -119,24 +119,31 @@ class LinkPredictor:
         return np.asarray(work_of(batch).read_bytes / route(batch, place, self.fitted.links).bytes_per_s)
 
     def _effect(self, device: DeviceSpec, kind: str) -> float:
-        """What a device has of its own; a variant that the user made of one was never measured."""
-        return 0.0 if device.hypothetical else self.fitted.effects.get(kind, {}).get(device.id, 0.0)
+        """Logarithm of what a measured device, or the one that this is a variant of, has of its own."""
+        return self.fitted.effects.get(kind, {}).get((device.original or device).measured_id, 0.0)
 
     def _spread(self, device: DeviceSpec, kind: str) -> float:
-        """Of the error that collectives of a kind share: none that is known where the device was measured."""
+        """Of the error that collectives of a kind share: half of it where the device was measured, and all again the
+        further a variant lies from that.
+        """
         unknown = TOLD_SPREAD if kind.endswith(FABRIC) else UNKNOWN_SPREAD
-        spread = self.fitted.spread.get(kind, unknown)
-        return spread / 2.0 if self._effect(device, kind) else spread
+        spread, far = self.fitted.spread.get(kind, unknown), min(device.distance, 1.0)
+        return spread * (0.5 * (1.0 - far) + far) if self._effect(device, kind) else spread
 
     def _factors(self, batch: KernelBatch, place: Place, known: Conditions) -> tuple[np.ndarray, np.ndarray]:
-        """Of the 90 % interval, by path; the widest for one that no device left out had."""
+        """Of the 90 % interval, by path: a measured device's own, that of others the further a variant lies from it."""
         device = device_of(place)
-        seen = device.id in self.fitted.gpus and not device.hypothetical
-        table = self.fitted.intervals_seen if seen else self.fitted.intervals
+        far = min(device.distance, 1.0) if (device.original or device).measured_id in self.fitted.gpus else 1.0
         paths = paths_of(batch, place, known, self.fitted)
-        low = by_distinct(paths, lambda path: _bounds(table, path)[0])
-        high = by_distinct(paths, lambda path: _bounds(table, path)[1])
+        others, own = (_enclosing(table, paths) for table in (self.fitted.intervals, self.fitted.intervals_seen))
+        low, high = others**far * own ** (1.0 - far)
         return np.minimum(low, 1.0), np.maximum(high, 1.0)
+
+
+def _enclosing(table: Mapping[str, list[float]], paths: np.ndarray) -> np.ndarray:
+    """Factors (low, high) of an interval, shape (2, n)."""
+    low = by_distinct(paths, lambda path: _bounds(table, path)[0])
+    return np.stack([low, by_distinct(paths, lambda path: _bounds(table, path)[1])])
 
 
 def _bounds(table: Mapping[str, list[float]], path: str) -> tuple[float, float]:

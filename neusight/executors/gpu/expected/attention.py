@@ -31,7 +31,6 @@ from neusight.kernels.work import (
     value_width,
     work_of,
 )
-from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 
@@ -352,7 +351,7 @@ def _shared_times(
     busiest = _rounds(count / device.sm_count, law.tail_share)
     compute_s = (busiest * (tiles + prologue) + longest - tiles) * tile_cycles + law.latency_cycles * longest
     partial = np.where(parts > 1.0, PARTIAL_BYTES * s.result_elements * parts, 0.0)
-    port = law.l2_share * L2_BYTES_PER_CLOCK_PER_SM * s.clock
+    port = law.l2_share * s.device.l2_bytes_per_clock_per_sm * s.clock
     moved = count * tiles * tile_bytes + s.query_bytes + 2.0 * s.result_elements + partial
     turns = _rounds(count / device.sm_count / np.where(blocks.small, law.resident_small, law.resident), law.tail_share)
     stream_s = tile_bytes / law.stream_bytes_per_s * (1.0 - (1.0 - s.physics.matrix.step_hot) * s.hot)
@@ -414,7 +413,7 @@ def _beside_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     kernels += np.where(queries, law.query_kernels, 0.0) + SWAP_KERNELS * _swapped(s)
     moved = law.passes * (np.where(of.vllm | of.sglang | context, new, 0.0) + np.where(context, s.query_bytes, 0.0))
     moved += np.where(queries, NARROWING_BYTES * s.query_bytes, 0.0)
-    ports = law.l2_share * L2_BYTES_PER_CLOCK_PER_SM * s.clock * s.device.sm_count
+    ports = law.l2_share * s.device.l2_bytes_per_clock_per_sm * s.clock * s.device.sm_count
     each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
     return kernels * _kernel_s(s) + moved * each
 

@@ -18,7 +18,6 @@ from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
-from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -64,7 +63,7 @@ class MatrixUnit:
         """Bytes a second between L2 and one SM."""
         matrix = self.physics.matrix
         shared = matrix.cluster ** sharing_levels(self.device)
-        return matrix.l2_share / shared * L2_BYTES_PER_CLOCK_PER_SM * self.device.boost_clock_hz
+        return matrix.l2_share / shared * self.device.l2_bytes_per_clock_per_sm * self.device.boost_clock_hz
 
     @property
     def step_s(self) -> float:

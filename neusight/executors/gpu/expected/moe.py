@@ -25,7 +25,6 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.moe import products_of
 from neusight.kernels.work import by_distinct, element_bytes, filled_groups, result_bytes, weight_bytes
-from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 
@@ -331,7 +330,7 @@ def _beside_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarray:
     sort_s = up.offered * moe.pair_cycles / device.boost_clock_hz
     moved = _pass_bytes(up, down) * np.where(up.triton, moe.triton_passes, moe.cutlass_passes)
     held = _held(moved / 2.0, setting)
-    ports = physics.memory.l2_share * L2_BYTES_PER_CLOCK_PER_SM * device.sm_count * device.boost_clock_hz
+    ports = physics.memory.l2_share * device.l2_bytes_per_clock_per_sm * device.sm_count * device.boost_clock_hz
     pass_s = moved * ((1.0 - held) / sustained_dram_bytes_per_s(device, physics) + held / ports)
     return np.asarray(kernels * start_s(device, setting.conditions, physics) + sort_s + pass_s)
 

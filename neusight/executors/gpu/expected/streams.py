@@ -19,7 +19,6 @@ from neusight.executors.gpu.tiling.decompose import MOST_VALUES, REDUCING_THREAD
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct, element_bytes, work_of
-from neusight.laws.bounds import L2_BYTES_PER_CLOCK_PER_SM
 from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import before_volta, sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -134,7 +133,7 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     return Times(
         compute_s=_issue_s(batch, s, device, physics),
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
-        l2_s=moved / (clocked * L2_BYTES_PER_CLOCK_PER_SM * physics.memory.l2_share),
+        l2_s=moved / (clocked * device.l2_bytes_per_clock_per_sm * physics.memory.l2_share),
         serial_s=np.maximum(steps_s, moved / under_way),
         added_s=start_s * np.where(conditions.timing == "profiler", physics.start.profiled, 1.0),
         switching_j=s.flops * flop_energy_j(device, physics),

@@ -21,7 +21,7 @@ from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work, conv_gemm, element_bytes, work_of
-from neusight.laws.bounds import Bound, bound_of, flops_per_s, l2_bytes_per_s
+from neusight.laws.bounds import Bound, bound_of, flops_per_s
 from neusight.laws.cache import Panels, gemm_dram_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import DEFAULT, Physics
@@ -104,7 +104,7 @@ class Situation:
     @cached_property
     def l2_s(self) -> np.ndarray:
         """Expected time of the L2 traffic [s]: ``bytes / (l2_share · ports)``."""
-        return self.l2_bytes / (l2_bytes_per_s(self.device) * self.physics.memory.l2_share)
+        return self.l2_bytes / (self.device.l2_bytes_per_s * self.physics.memory.l2_share)
 
     @cached_property
     def flops(self) -> np.ndarray:

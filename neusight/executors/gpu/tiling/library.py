@@ -19,7 +19,6 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
-from neusight.laws.bounds import l2_bytes_per_s
 from neusight.laws.dram import VOLTA
 from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.waves import rounds
@@ -145,7 +144,7 @@ def tile_costs(
     operands = (1.0 + narrow) ** (1.0 / lanes.shared_memory_sharpness)
     depth = k + lanes.prologue_depth
     arithmetic_s = rounds(tiles, device.sm_count, lanes.tail_share) * 2.0 * _TILE_M * _TILE_N * depth / rate * operands
-    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (l2_bytes_per_s(device) * physics.memory.l2_share)
+    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (device.l2_bytes_per_s * physics.memory.l2_share)
     return (arithmetic_s**lanes.overlap + l2_s**lanes.overlap) ** (1.0 / lanes.overlap)
 
 

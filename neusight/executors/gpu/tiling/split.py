@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.laws.bounds import l2_bytes_per_s
 from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.waves import rounds
 
@@ -54,7 +53,7 @@ def split_depth(
     parts = np.array(SPLITS, dtype=float)[:, None]
     rate = flops_per_s / device.sm_count
     work = 2.0 * tile_elements * (depth / parts + physics.lanes.prologue_depth)
-    summed_s = 2.0 * PARTIAL_BYTES * parts * result_elements / (l2_bytes_per_s(device) * physics.memory.l2_share)
+    summed_s = 2.0 * PARTIAL_BYTES * parts * result_elements / (device.l2_bytes_per_s * physics.memory.l2_share)
     time_s = rounds(tiles * parts, device.sm_count, physics.lanes.tail_share) * work / rate
     time_s = np.where(parts > 1, WORTH_IT * (time_s + summed_s), time_s)
     possible = (parts == 1) | (depth / parts >= LEAST_DEPTH)
