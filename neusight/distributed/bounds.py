@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 
 from neusight.distributed.factors import shipped_factors
-from neusight.distributed.priced import PricedSegment, Pricer, SegmentSeconds, price_parts
-from neusight.distributed.step import programs_by_share
+from neusight.distributed.priced import Pricer, SegmentSeconds, price_parts
+from neusight.distributed.sources import source_of
+from neusight.distributed.step import priced_segments, programs_by_share
 from neusight.distributed.training_run import TrainingRun
 from neusight.plans.plan import Plan
-from neusight.plans.stages import Stage, stages_of
+from neusight.plans.stages import Stage
 from neusight.workloads.training.local import Local
 
 Split = tuple[Local, str, int, int]
@@ -57,7 +57,11 @@ def bounds_s(request: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.
     splits = [_split(request, plan) for plan in plans]
     first = dict(zip(reversed(splits), reversed(plans), strict=True))
     seconds = _segment_seconds(request, first, pricer)
-    sums = {split: _stage_sums(stages_of(request.decoder, plan), seconds[split[:2]]) for split, plan in first.items()}
+    sums = {}
+    for split, plan in first.items():
+        run, segments = replace(request, plan=plan), seconds[split[:2]]
+        layer_s = [segment.kernels for segment in segments]
+        sums[split] = _stage_sums(source_of(run).stages(run, layer_s), segments)
     known: dict[tuple[Split, str, int], float] = {}
     for split, plan in zip(splits, plans, strict=True):
         key = split, plan.schedule, plan.micro_batches
@@ -77,10 +81,7 @@ def _segment_seconds(
     programs = programs_by_share([replace(request, plan=plan) for plan in first.values()])
     parts = [part for program in programs.values() for part in program.parts]
     times = iter(price_parts(parts, request.cluster.device, pricer, request.framework, shipped_factors()))
-    priced = {
-        local: [PricedSegment(segment=s, times=tuple(islice(times, len(s.parts)))) for s in program.segments]
-        for local, program in programs.items()
-    }
+    priced = {local: priced_segments(program, times) for local, program in programs.items()}
     seconds: dict[tuple[Local, str], list[SegmentSeconds]] = {}
     for (local, recompute, _, _), plan in first.items():
         if (local, recompute) not in seconds:

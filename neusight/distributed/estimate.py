@@ -9,16 +9,14 @@ import numpy as np
 
 from neusight.distributed.answer import TrainingEstimate
 from neusight.distributed.priced import PartTime
+from neusight.distributed.sources import source_of
 from neusight.distributed.stage_times import recomputed_counts, segment_counts
 from neusight.distributed.step import TimedStep
-from neusight.distributed.training_run import TrainingRun
 from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
-from neusight.plans.memory import RankMemory, Training, memory_of
 from neusight.schedule.run import Run, simulate
 from neusight.serving.power import shipped_power
-from neusight.workloads.training.keeping import keeping_named
 from neusight.workloads.training.recompute import recomputed
 
 PRODUCTS = ("gemm", "attention", "grouped_gemm", "moe")
@@ -54,15 +52,10 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         flop=flop,
         recomputed_flop=again,
         peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(str(Precision.named(asked.products or asked.dtype))),
-        memory=memory(asked),
+        memory=source_of(asked).memory(asked, timed.work.stages),
         energy_j=_energy_j(timed, schedule, parts),
         notes=asked.decoder.notes,
     )
-
-
-def memory(asked: TrainingRun) -> tuple[RankMemory, ...]:
-    """What each kind of rank needs."""
-    return memory_of(asked.decoder, asked.plan, training_of(asked), asked.cluster.device)
 
 
 def errors_of(schedule: Run, parts: Iterable[Counted], composition: float) -> dict[str, float]:
@@ -152,14 +145,3 @@ def _energy_j(timed: TimedStep, schedule: Run, parts: Iterable[Counted]) -> floa
     kernels_j = sum(n * t.energy_j for t, n in parts) / plan.pp
     each = power.energy_j(device, np.array([kernels_j]), np.array([schedule.step_s]))
     return float(each[0]) * timed.run.cluster.devices
-
-
-def training_of(asked: TrainingRun) -> Training:
-    """The step as memory asks for it."""
-    return Training(
-        seq_len=asked.seq_len,
-        dtype=asked.dtype,
-        products=str(Precision.named(asked.products)) if asked.products else "",
-        optimizer=asked.optimizer,
-        keeping=keeping_named(asked.framework.name),
-    )

@@ -77,14 +77,10 @@ def bucket_parameters(count: int, run: TrainingRun) -> float:
     return min(chunk, max(LEAST_BUCKET, BUCKET_A_REPLICA * plan.dp * plan.cp))
 
 
-def sent(run: TrainingRun) -> Iterator[Part]:
-    """Activations from a stage to the next; gradients on the way back are as many.
-
-    Ranks that share the residual stream by tokens send their share (Korthikanti et al. 2022, section 4.2.3).
-    """
+def sent(run: TrainingRun, size: float) -> Iterator[Part]:
+    """``size`` [B] of activations from a stage to the next; gradients on the way back are as many."""
     if run.plan.pp == 1:
         return
-    size = run.local.resident_tokens * run.decoder.hidden * stored_bytes(run.dtype)
     group = Group(2, 2 if run.placement.within("pp") > 1 else 1)
     yield _part(SEND, "send_recv", group, size, run.dtype)
 

@@ -52,6 +52,8 @@ class SegmentSeconds:
     recompute: float
     gather: float
     reduce: float
+    kernels: float
+    """Of both passes, without collectives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,13 @@ class PricedSegment:
             recompute=sum(once[id(part)] for part in recomputed(self.segment, plan.recompute, framework)),
             gather=sum(t.total_s for t in self.exchanges if t.part.what == GATHER),
             reduce=sum(t.total_s for t in self.exchanges if t.part.what == REDUCE),
+            kernels=self.kernels_s,
         )
+
+    @property
+    def kernels_s(self) -> float:
+        """Kernels of all passes [s], without collectives: where stages begin does not depend on links."""
+        return sum(t.total_s for t in self.times if not t.part.group)
 
     def pass_s(self, phase: Phase) -> float:
         """One pass of the segment [s]: its kernels, collectives in their way, and of overlapped ones what kernels do

@@ -15,8 +15,9 @@ import numpy as np
 
 from neusight.distributed.answer import TrainingEstimate
 from neusight.distributed.bounds import bounds_s
-from neusight.distributed.estimate import estimated, memory
+from neusight.distributed.estimate import estimated
 from neusight.distributed.priced import Pricer
+from neusight.distributed.sources import memory, source_of
 from neusight.distributed.space import Space, plans_in
 from neusight.distributed.step import timed
 from neusight.distributed.training_run import TrainingRun
@@ -115,7 +116,7 @@ def search(
 
 
 def _plans(asked: TrainingRun, space: Space) -> list[Plan]:
-    found = list(plans_in(space, asked.decoder, asked.cluster, asked.seq_len, asked.plan.global_batch))
+    found = list(plans_in(space, source_of(asked), asked.cluster, asked.seq_len, asked.plan.global_batch))
     if not found:
         raise ModelError(
             f"no plan shares {asked.decoder.name} and {asked.plan.global_batch} sequences among "

@@ -8,10 +8,8 @@ from itertools import product
 from typing import Any
 
 from neusight.devices.cluster import Cluster
-from neusight.errors import ModelError
+from neusight.distributed.sources import Source
 from neusight.plans.plan import Plan
-from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.layers import Experts, SelfAttention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,65 +28,47 @@ class Space:
     most_cp: int = 16
 
 
-def plans_in(space: Space, decoder: Decoder, cluster: Cluster, seq_len: int, global_batch: int) -> Iterator[Plan]:
+def plans_in(space: Space, source: Source, cluster: Cluster, seq_len: int, global_batch: int) -> Iterator[Plan]:
     """All plans that use every device and divide layers, heads, experts, sequences and batch evenly.
 
     Args:
         space: choices.
-        decoder: the model.
+        source: the model.
         cluster: whose devices.
         seq_len: tokens of a sequence.
         global_batch: sequences of a step.
     """
-    for tp, pp, cp, ep in _degrees(space, decoder, cluster, seq_len):
+    for tp, pp, cp, ep in _degrees(space, source, cluster, seq_len):
         dp = cluster.devices // (tp * pp * cp)
         if global_batch % dp:
             continue
         each = global_batch // dp
         for micro in (n for n in divisors(each) if n <= space.longest_micro_batch):
             degrees = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": 1 if ep > 1 else 0}
-            yield from _habits(space, decoder, degrees, micro, global_batch)
+            yield from _habits(space, source, degrees, micro, global_batch)
 
 
-def _degrees(space: Space, decoder: Decoder, cluster: Cluster, seq_len: int) -> Iterator[tuple[int, int, int, int]]:
+def _degrees(space: Space, source: Source, cluster: Cluster, seq_len: int) -> Iterator[tuple[int, int, int, int]]:
     """(tp, pp, cp, ep) that divide the model and leave whole replicas."""
-    tps = [n for n in divisors(cluster.per_node) if _shares_heads(decoder, n)]
+    tps = [n for n in divisors(cluster.per_node) if source.shares(n)]
     cps = [n for n in divisors(seq_len) if n <= space.most_cp and (n == 1 or seq_len // n >= space.least_tokens)]
-    for tp, pp, cp in product(tps, divisors(decoder.depth), cps):
+    for tp, pp, cp in product(tps, divisors(source.depth) or [1], cps):
         if cluster.devices % (tp * pp * cp):
             continue
         ranks = cluster.devices // pp
-        for ep in _expert_degrees(decoder):
+        for ep in divisors(source.experts) or [1]:
             if ranks % ep == 0 and (ep == 1 or ep <= ranks // tp):
                 yield tp, pp, cp, ep
 
 
-def _expert_degrees(decoder: Decoder) -> list[int]:
-    counts = [layer.feed_forward.experts for layer, _ in decoder.layers if isinstance(layer.feed_forward, Experts)]
-    return divisors(counts[0]) if counts else [1]
-
-
-def _shares_heads(decoder: Decoder, tp: int) -> bool:
-    """Whether so many ranks can share every layer."""
-    try:
-        for layer, _ in decoder.layers:
-            if isinstance(layer.attention, SelfAttention):
-                layer.attention.projections(decoder.hidden, tp)
-            if layer.feed_forward is not None and not isinstance(layer.feed_forward, Experts):
-                layer.feed_forward.projections(decoder.hidden, tp)
-    except ModelError:
-        return False
-    return True
-
-
 def _habits(
-    space: Space, decoder: Decoder, degrees: dict[str, Any], micro_batch: int, global_batch: int
+    space: Space, source: Source, degrees: dict[str, Any], micro_batch: int, global_batch: int
 ) -> Iterator[Plan]:
     """Schedules, chunks, sharding of states and recomputation of plans of the same degrees."""
     dp, tp, pp = degrees["dp"], degrees["tp"], degrees["pp"]
     micro_batches = global_batch // (dp * micro_batch)
     shards = [s for s in space.shards if s == "none" or dp * degrees["cp"] > 1]
-    for schedule, vp in _orders(space, decoder.depth, pp, micro_batches):
+    for schedule, vp in _orders(space, source.depth, pp, micro_batches):
         for shard, recompute, sequence in product(shards, space.recomputes, (True, False) if tp > 1 else (False,)):
             if shard == "zero3" and pp > 1:
                 # Every micro-batch would gather all weights of a stage again: no framework combines the two.

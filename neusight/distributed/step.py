@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from neusight.distributed.exchanges import contention, exchanged, replica_groups, sent
+from neusight.distributed.exchanges import contention, exchanged, sent
 from neusight.distributed.factors import Factors, shipped_factors
 from neusight.distributed.priced import PartTime, PricedSegment, Pricer, price_parts
+from neusight.distributed.sources import TracedModel, source_of
 from neusight.distributed.stage_times import StagedProgram, step_times
 from neusight.distributed.training_run import TrainingRun
-from neusight.plans.stages import Held, Stage, stage_held, stages_of
+from neusight.plans.stages import Stage
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.times import StepTimes
 from neusight.workloads.program import Part, Program
-from neusight.workloads.training.build import units_of
 from neusight.workloads.training.local import Local
-from neusight.workloads.training.optimizer import Update, optimizer_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,24 +37,26 @@ class RankWork:
     sends: tuple[Part, ...]
 
     @classmethod
-    def of(cls, run: TrainingRun, program: Program) -> RankWork:
+    def of(cls, run: TrainingRun, program: Program, layer_s: Sequence[float] = ()) -> RankWork:
         """Built from the question.
 
         Args:
             run: the question.
             program: of its share of a micro-batch, see ``programs_by_share``.
+            layer_s: seconds of its segments, where stages are balanced by them.
 
         Raises:
             ModelError: sizes that ranks or stages cannot share.
         """
-        stages = stages_of(run.decoder, run.plan)
+        source = source_of(run)
+        stages = source.stages(run, layer_s)
         return cls(
             run=run,
             stages=stages,
             program=program,
             exchanges=tuple(tuple(exchanged(segment, run)) for segment in program.segments),
-            updates=tuple(updated(stage_held(stage, run.decoder, run.local), run) for stage in stages),
-            sends=tuple(sent(run)),
+            updates=tuple(source.update(run, stage) for stage in stages),
+            sends=tuple(sent(run, source.sent_bytes(run, stages))),
         )
 
     @cached_property
@@ -121,11 +122,18 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     """
     factors = factors or shipped_factors()
     programs = programs_by_share([run.checked() for run in runs])
-    works = [RankWork.of(run, programs[run.local]) for run in runs]
     framework, device = runs[0].framework, runs[0].cluster.device
+
+    def price(parts: Sequence[Part]) -> Iterator[PartTime]:
+        return iter(price_parts(parts, device, pricer, framework, factors))
+
     parts = [part for program in programs.values() for part in program.parts]
-    parts += [part for work in works for part in work.once]
-    times = iter(price_parts(parts, device, pricer, framework, factors))
+    seconds: dict[Local, list[float]] = {}
+    if any(isinstance(run.decoder, TracedModel) and run.plan.pp > 1 for run in runs):
+        known = price(parts)
+        seconds = {local: [s.kernels_s for s in priced_segments(p, known)] for local, p in programs.items()}
+    works = [RankWork.of(run, programs[run.local], seconds.get(run.local, ())) for run in runs]
+    times = price([*parts, *(part for work in works for part in work.once)])
     shared = {local: _next(times, program.parts) for local, program in programs.items()}
     steps = []
     for work in works:
@@ -136,6 +144,11 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     return steps
 
 
+def priced_segments(program: Program, times: Iterator[PartTime]) -> list[PricedSegment]:
+    """Segments with the next of some times, those of ``Program.parts``."""
+    return [PricedSegment(segment=s, times=_next(times, s.parts)) for s in program.segments]
+
+
 def programs_by_share(runs: Sequence[TrainingRun]) -> dict[Local, Program]:
     """Programs for each share of a micro-batch that runs of one model have: plans that agree in it agree in them.
 
@@ -143,24 +156,4 @@ def programs_by_share(runs: Sequence[TrainingRun]) -> dict[Local, Program]:
         ModelError: sizes that ranks cannot share.
     """
     first = dict(zip((run.local for run in reversed(runs)), reversed(runs), strict=True))
-    return {local: run.placement.placed(units_of(run.decoder, local, run.framework)) for local, run in first.items()}
-
-
-def updated(held: Held, run: TrainingRun) -> tuple[Part, ...]:
-    """The optimizer's kernels of a rank that holds some parameters."""
-    if run.optimizer == "none":
-        return ()
-    dense, _ = replica_groups(run, experts=False)
-    expert, _ = replica_groups(run, experts=True)
-    share = max(1, round(held.dense / dense.ranks + held.expert / expert.ranks))
-    plan = run.plan
-    whole = plan.shard in ("zero3", "hsdp")
-    update = Update(
-        algorithm=run.optimizer,
-        # Fully sharded weights are stepped in float32 and narrowed where they are gathered.
-        dtype="float32" if whole else run.dtype,
-        gradient_dtype="float32" if whole else plan.gradient_dtype,
-        scales_loss=run.dtype == "float16",
-        products="" if whole else run.products,
-    )
-    return optimizer_parts(share, share if whole else round(held.total), update)
+    return {local: run.placement.placed(source_of(run).program(run)) for local, run in first.items()}

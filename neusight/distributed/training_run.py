@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from neusight.devices.cluster import Cluster
 from neusight.distributed.placement import Placement
@@ -13,6 +14,9 @@ from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.local import Local
 
+if TYPE_CHECKING:
+    from neusight.distributed.sources import TracedModel
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
@@ -22,7 +26,7 @@ class TrainingRun:
     narrower (``fp8``). ``optimizer``: adam, adamw, sgd or none.
     """
 
-    decoder: Decoder
+    decoder: Decoder | TracedModel
     cluster: Cluster
     plan: Plan
     seq_len: int

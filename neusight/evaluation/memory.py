@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from neusight.devices import load_device
-from neusight.distributed.estimate import memory
+from neusight.distributed.sources import memory
 from neusight.errors import DataError, NeusightError
 from neusight.evaluation.megatron import DEFAULTS, MegatronRun
 from neusight.evaluation.training import asked_of

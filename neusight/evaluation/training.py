@@ -13,7 +13,7 @@ import numpy as np
 from neusight.devices import cluster_of, load_cluster, load_device
 from neusight.devices.cluster import Cluster
 from neusight.distributed.answer import TrainingEstimate
-from neusight.distributed.estimate import memory
+from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DataError, NeusightError
 from neusight.evaluation.training_rows import ToldRun, told_run

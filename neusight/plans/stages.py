@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from neusight.errors import ModelError
 from neusight.plans.plan import Plan
@@ -12,13 +13,30 @@ from neusight.workloads.decoders.layers import Experts, Layer, shared_evenly
 from neusight.workloads.training.local import Local
 
 
+class Layered(Protocol):
+    """A model whose layers a pipeline shares out."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def depth(self) -> int:
+        """Layers."""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Kind of each layer from the input on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One rank of a pipeline: kinds of the layers of each of its chunks, from the input on."""
+    """One rank of a pipeline: kinds of the layers of each of its chunks, from the input on, and where each begins."""
 
     index: int
     of: int
     chunks: tuple[tuple[int, ...], ...]
+    begins: tuple[int, ...] = ()
 
     @property
     def first(self) -> bool:
@@ -58,7 +76,7 @@ def local_of(plan: Plan, seq_len: int, dtype: str, products: str) -> Local:
     )
 
 
-def stages_of(decoder: Decoder, plan: Plan, layers: Sequence[int] = ()) -> tuple[Stage, ...]:
+def stages_of(decoder: Layered, plan: Plan, layers: Sequence[int] = ()) -> tuple[Stage, ...]:
     """The ranks of a pipeline.
 
     Args:
@@ -82,7 +100,11 @@ def stages_of(decoder: Decoder, plan: Plan, layers: Sequence[int] = ()) -> tuple
         )
     ends = [sum(sizes[: at + 1]) for at in range(count)]
     chunks = [decoder.order[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    return tuple(Stage(index=at, of=plan.pp, chunks=tuple(chunks[at :: plan.pp])) for at in range(plan.pp))
+    begins = [end - size for end, size in zip(ends, sizes, strict=True)]
+    return tuple(
+        Stage(index=at, of=plan.pp, chunks=tuple(chunks[at :: plan.pp]), begins=tuple(begins[at :: plan.pp]))
+        for at in range(plan.pp)
+    )
 
 
 def _evenly(layers: int, chunks: int) -> tuple[int, ...]:

@@ -1,0 +1,287 @@
+"""Where programs come from: a model's description, or a trace of it. What follows asks neither which it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from neusight.distributed.exchanges import replica_groups
+from neusight.errors import ModelError
+from neusight.kernels.precision import Precision, stored_bytes
+from neusight.plans.memory import RankMemory, Training, memory_of
+from neusight.plans.plan import Plan
+from neusight.plans.stages import Stage, stage_held, stages_of, waiting
+from neusight.plans.traced import TracedProgram
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Experts, SelfAttention
+from neusight.workloads.program import Part, Program
+from neusight.workloads.training.build import units_of
+from neusight.workloads.training.keeping import keeping_named
+from neusight.workloads.training.local import Local
+from neusight.workloads.training.optimizer import Update, optimizer_parts
+from neusight.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from neusight.distributed.training_run import TrainingRun
+
+
+class Source(Protocol):
+    """What a step needs of a model."""
+
+    @property
+    def depth(self) -> int:
+        """Layers that a pipeline can cut between."""
+
+    @property
+    def experts(self) -> int:
+        """Experts of a layer that has any, 0 where none has."""
+
+    def shares(self, tp: int) -> bool:
+        """Whether so many ranks can share every layer."""
+
+    def program(self, run: TrainingRun) -> Program:
+        """A rank's program for its share of a micro-batch, its collectives not yet placed on nodes.
+
+        Raises:
+            ModelError: sizes that ranks cannot share.
+        """
+
+    def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
+        """Which layers each rank of a pipeline has; ``layer_s`` are seconds of each of ``Program.segments``, where they
+        are known.
+
+        Raises:
+            ModelError: fewer layers than stages.
+        """
+
+    def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
+        """The optimizer's kernels of a rank."""
+
+    def sent_bytes(self, run: TrainingRun, stages: Sequence[Stage]) -> float:
+        """Activations from a stage to the next for one micro-batch [B]; gradients on the way back are as many."""
+
+    def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
+        """What each kind of rank needs."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A decoder by its description."""
+
+    decoder: Decoder
+
+    @property
+    def depth(self) -> int:
+        """As ``Source`` has it."""
+        return self.decoder.depth
+
+    @property
+    def experts(self) -> int:
+        """As ``Source`` has it."""
+        parts = (layer.feed_forward for layer, _ in self.decoder.layers)
+        return next((part.experts for part in parts if isinstance(part, Experts)), 0)
+
+    def shares(self, tp: int) -> bool:
+        """As ``Source`` has it."""
+        try:
+            for layer, _ in self.decoder.layers:
+                if isinstance(layer.attention, SelfAttention):
+                    layer.attention.projections(self.decoder.hidden, tp)
+                if layer.feed_forward is not None and not isinstance(layer.feed_forward, Experts):
+                    layer.feed_forward.projections(self.decoder.hidden, tp)
+        except ModelError:
+            return False
+        return True
+
+    def program(self, run: TrainingRun) -> Program:
+        """As ``Source`` has it."""
+        return units_of(self.decoder, run.local, run.framework)
+
+    def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
+        """As ``Source`` has it: as many layers each as can be."""
+        return stages_of(self.decoder, run.plan)
+
+    def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
+        """As ``Source`` has it; fully sharded weights are stepped in float32 and narrowed where they are gathered."""
+        if run.optimizer == "none":
+            return ()
+        parameters = stage_held(stage, self.decoder, run.local)
+        dense, expert = (replica_groups(run, experts=experts)[0] for experts in (False, True))
+        share = max(1, round(parameters.dense / dense.ranks + parameters.expert / expert.ranks))
+        plan = run.plan
+        whole = plan.shard in ("zero3", "hsdp")
+        update = Update(
+            algorithm=run.optimizer,
+            dtype="float32" if whole else run.dtype,
+            gradient_dtype="float32" if whole else plan.gradient_dtype,
+            scales_loss=run.dtype == "float16",
+            products="" if whole else run.products,
+        )
+        return optimizer_parts(share, share if whole else round(parameters.total), update)
+
+    def sent_bytes(self, run: TrainingRun, stages: Sequence[Stage]) -> float:
+        """As ``Source`` has it; ranks that share the residual stream by tokens send their share (Korthikanti et al.
+        2022, section 4.2.3).
+        """
+        return float(run.local.resident_tokens * self.decoder.hidden * stored_bytes(run.dtype))
+
+    def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
+        """As ``Source`` has it."""
+        return memory_of(self.decoder, run.plan, training_of(run), run.cluster.device)
+
+
+def training_of(run: TrainingRun) -> Training:
+    """The step as memory asks for it."""
+    return Training(
+        seq_len=run.seq_len,
+        dtype=run.dtype,
+        products=str(Precision.named(run.products)) if run.products else "",
+        optimizer=run.optimizer,
+        keeping=keeping_named(run.framework.name),
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TracedModel:
+    """Any model by traces of it: what a rank runs of a micro-batch, sharded and fused.
+
+    ``trace`` makes that for a rank's share; ``usual`` is a share, of which names and numbers of layers are taken.
+    """
+
+    name: str
+    trace: Callable[[Local], Workload]
+    usual: Local
+    _traced: dict[Local, TracedProgram] = field(default_factory=dict, repr=False)
+
+    notes: tuple[str, ...] = ()
+    has_experts = False
+    experts = 0
+
+    @property
+    def depth(self) -> int:
+        """Layers that a pipeline can cut between."""
+        return self.traced(self.usual).depth
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Kind of each layer from the input on."""
+        return self.traced(self.usual).program.order
+
+    def shares(self, tp: int) -> bool:
+        """As ``Source`` has it."""
+        try:
+            self.traced(replace(self.usual, tp=tp))
+        except ModelError:
+            return False
+        return True
+
+    def traced(self, local: Local) -> TracedProgram:
+        """Traced once for each share."""
+        if local not in self._traced:
+            self._traced[local] = TracedProgram.of(self.trace(local))
+        return self._traced[local]
+
+    def program(self, run: TrainingRun) -> Program:
+        """As ``Source`` has it."""
+        _check_known(run)
+        return self.traced(run.local).program
+
+    def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
+        """As ``Source`` has it: the slowest chunk is as fast as can be."""
+        count = run.plan.pp * run.plan.vp
+        if count > self.depth:
+            raise ModelError(
+                f"pp x vp = {count} is more than the {self.depth} layers of {self.name}: at most {self.depth}"
+            )
+        if count == 1 or not len(layer_s):
+            return stages_of(self, run.plan)
+        seconds = np.array(layer_s)[[1 + kind for kind in self.order]]
+        seconds[0], seconds[-1] = seconds[0] + layer_s[0], seconds[-1] + layer_s[-1]
+        return stages_of(self, run.plan, np.diff(balanced(seconds, count)).tolist())
+
+    def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
+        """As ``Source`` has it: the traced update, of the stage's share of all parameters."""
+        traced = self.traced(run.local)
+        every = sum(traced.parameters) or 1
+        held = sum(traced.parameters[at] for chunk in self._blocks(stage) for at in chunk)
+        held += traced.tied_parameters if stage.last and not stage.first else 0
+        return traced.update_of(held / every / replica_groups(run, experts=False)[0].ranks)
+
+    def sent_bytes(self, run: TrainingRun, stages: Sequence[Stage]) -> float:
+        """As ``Source`` has it, at the widest place that the pipeline is cut at."""
+        begins = [chunk[0] for stage in stages for chunk in self._blocks(stage) if chunk[0]]
+        return float(max((self.traced(run.local).sent_bytes[at - 1] for at in begins), default=0.0))
+
+    def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
+        """As ``Source`` has it: of the fullest rank of each kind."""
+        fullest: dict[str, RankMemory] = {}
+        for stage in stages:
+            held = self.traced(run.local).memory(self._blocks(stage), waiting(stage, run.plan), run.plan)
+            moment = "step" if held.activations == 0 else "backward"
+            rank = RankMemory(
+                rank=stage.what, stage=stage.index, moment=moment, weights=held.weights, gradients=held.gradients,
+                optimizer=held.optimizer, activations=held.activations, loss=0.0, temporary=held.temporary,
+                communication=0.0, workspaces=0.0,
+            )  # fmt: skip
+            if stage.what not in fullest or rank.total > fullest[stage.what].total:
+                fullest[stage.what] = rank
+        return tuple(fullest.values())
+
+    def _blocks(self, stage: Stage) -> list[list[int]]:
+        """Blocks of each chunk of a stage: layers by their places, with what stands before and after all layers."""
+        chunks = [
+            list(range(first + 1, first + 1 + len(chunk)))
+            for first, chunk in zip(stage.begins, stage.chunks, strict=True)
+        ]
+        if stage.first:
+            chunks[0] = [0, *chunks[0]]
+        if stage.last:
+            chunks[-1] = [*chunks[-1], self.depth + 1]
+        return chunks
+
+
+def _check_known(run: TrainingRun) -> None:
+    """Raises:
+    ModelError: a way to share a step that traces do not tell.
+    """
+    plan = run.plan
+    for name in ("cp", "ep", "offload", "sequence_parallel"):
+        if getattr(plan, name) != getattr(Plan(), name):
+            raise ModelError(f"{name} {getattr(plan, name)} of a traced model is not estimated: leave it out")
+    if plan.recompute not in ("none", "full"):
+        raise ModelError(f"recompute {plan.recompute} of a traced model is not estimated: none or full")
+    if plan.shard == "hsdp":
+        raise ModelError("shard hsdp of a traced model is not estimated: none, zero1, zero2 or zero3")
+
+
+def balanced(costs: np.ndarray, parts: int) -> np.ndarray:
+    """Bounds of ``parts`` stretches, none empty, whose largest sum is the least: shape (parts + 1,)."""
+    total = np.concatenate(([0.0], np.cumsum(costs)))
+    n = len(costs)
+    best = np.full((parts + 1, n + 1), np.inf)
+    cut = np.zeros((parts + 1, n + 1), dtype=int)
+    best[0, 0] = 0.0
+    for part in range(1, parts + 1):
+        for end in range(part, n + 1):
+            ends = np.maximum(best[part - 1, :end], total[end] - total[:end])
+            cut[part, end] = int(ends.argmin())
+            best[part, end] = ends[cut[part, end]]
+    bounds = [n]
+    for part in range(parts, 0, -1):
+        bounds.append(int(cut[part, bounds[-1]]))
+    return np.array(bounds[::-1])
+
+
+def source_of(run: TrainingRun) -> Source:
+    """Of the run's model."""
+    return run.decoder if isinstance(run.decoder, TracedModel) else Described(run.decoder)
+
+
+def memory(run: TrainingRun) -> tuple[RankMemory, ...]:
+    """What each kind of rank of a run needs, its layers shared out evenly."""
+    source = source_of(run)
+    return source.memory(run, source.stages(run, ()))

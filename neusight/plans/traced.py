@@ -1,0 +1,286 @@
+"""A traced step as the program of one rank: its layers as segments, so that it goes the way of any other program.
+
+Layers are recognised by their module paths. What stands before the first and after the last makes the ends; what equal
+layers have in common is told once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from neusight.kernels.families import Kernel, KernelBatch
+from neusight.kernels.precision import stored_bytes
+from neusight.kernels.sparsity import Zeros, with_zeros
+from neusight.plans.plan import Plan
+from neusight.plans.shard_graph import scaled
+from neusight.transforms.plain import plain
+from neusight.workloads.program import Part, Phase, Program, Segment
+from neusight.workloads.workload import KEPT, MEMORY_PARTS, MemoryProfile, Workload
+
+_LAYER = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
+"""The path of a layer among equal ones: up to its first number."""
+_PHASES: dict[str, Phase] = {"forward": "forward", "backward": "backward", "optimizer": "step"}
+_WEIGHTS, _GRADIENTS, _STATES, _ACTIVATIONS, _TEMPORARY = range(len(MEMORY_PARTS))
+_Run = tuple[Kernel, str, str, Zeros | None]
+"""A kernel with the operator and the phase that run it, and zeros of its operands."""
+
+
+@dataclass(frozen=True)
+class TracedProgram:
+    """One micro-batch of a traced step on one rank.
+
+    Attributes:
+        workload: the step with every operator by itself, see ``transforms.plain``.
+        block: of each node its place among before (0), layers (1 … depth) and after (depth + 1); -1 in the update.
+        depth: layers.
+    """
+
+    workload: Workload
+    block: np.ndarray
+    depth: int
+
+    @classmethod
+    def of(cls, workload: Workload) -> TracedProgram:
+        """From a rank's workload, sharded and fused already."""
+        step = plain(workload)
+        block = blocks_of(step)
+        return cls(workload=step, block=block, depth=int(block.max(initial=1)) - 1)
+
+    @cached_property
+    def program(self) -> Program:
+        """Segments of kernels; gradients of weights are part of the backward pass, as PyTorch's autograd runs them."""
+        runs = self._runs()
+        parameters = self.parameters
+        keys = [(frozenset(runs[at].items()), parameters[at]) for at in range(1, self.depth + 1)]
+        kinds = list(dict.fromkeys(keys))
+        order = tuple(kinds.index(key) for key in keys)
+        first = [order.index(kind) + 1 for kind in range(len(kinds))]
+        return Program(
+            before=self._segment("before layers", -1, runs[0], parameters[0]),
+            layers=tuple(self._segment("layer", n, runs[at], parameters[at]) for n, at in enumerate(first)),
+            after=self._segment("after layers", -1, runs[-1], parameters[-1]),
+            order=order,
+        )
+
+    @cached_property
+    def update(self) -> tuple[Part, ...]:
+        """The optimizer's kernels for all parameters of the rank's program."""
+        counts: Counter[_Run] = Counter()
+        for node in self.workload.nodes:
+            if node.phase == "optimizer":
+                for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
+                    counts[kernel, node.operator, node.phase, zeros] += 1
+        return tuple(self._part(run, count) for run, count in counts.items())
+
+    def update_of(self, share: float) -> tuple[Part, ...]:
+        """The update of a share of the parameters."""
+        if share == 1.0:
+            return self.update
+        return tuple(replace(part, batch=KernelBatch.of([scaled(part.batch.kernel(0), share)])) for part in self.update)
+
+    @cached_property
+    def tied_parameters(self) -> int:
+        """Of weights that the ends have in common, such as a table of words that makes the logits too."""
+        shared = self._weights(0) & self._weights(self.depth + 1)
+        return round(sum(self._elements(number) for number in shared))
+
+    @cached_property
+    def sent_bytes(self) -> np.ndarray:
+        """What crosses from before each layer to it in a forward pass, shape (depth + 1,), the end after the last
+        included. What no weight is in, such as a mask, is made on each side.
+        """
+        tensors, made, last = self.workload.tensors, {}, {}  # type: ignore[var-annotated]
+        for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
+            if node.phase != "forward":
+                continue
+            inputs = {reference.tensor for reference in node.reads}
+            for tensor in inputs & made.keys():
+                last[tensor] = max(last.get(tensor, 0), at)
+            if any(t in made or tensors[t].kind == "weight" for t in inputs):
+                made |= {w.tensor: at for w in node.writes if w.tensor not in made}
+        crossing = np.zeros(self.depth + 3)
+        for tensor, end in last.items():
+            crossing[made[tensor] + 1] += tensors[tensor].nbytes
+            crossing[end + 1] -= tensors[tensor].nbytes
+        return crossing.cumsum()[1 : self.depth + 2]
+
+    def memory(self, chunks: Sequence[Sequence[int]], waiting: Sequence[int], plan: Plan) -> MemoryProfile:
+        """The most that a rank has of a stage's tensors.
+
+        Args:
+            chunks: blocks of each chunk of the stage.
+            waiting: micro-batches whose activations each chunk holds when they are most.
+            plan: what replicas share of each other's state, and what is computed again.
+        """
+        mine = np.isin(self._tensor_blocks, [at for chunk in chunks for at in chunk])
+        share = 1.0 / plan.dp if plan.shard != "none" else 1.0
+        weights, state = self._bytes("weight", mine), self._state_bytes(mine) * share
+        gradients = self._bytes("gradient", mine)
+        alive = self._alive(mine)
+        if plan.micro_batches > 1:
+            alive[:, _GRADIENTS] = gradients
+        if plan.shard in ("zero2", "zero3"):
+            alive[:, _GRADIENTS] *= share
+        gathered = 0.0
+        if plan.shard == "zero3":
+            largest = max(self._bytes("weight", self._tensor_blocks == at) for chunk in chunks for at in chunk)
+            # The block in use and the one fetched ahead (Zhao et al. 2023, section 3.3).
+            weights, gathered = weights * share, min(2.0 * largest, weights)
+        alive[:, _ACTIVATIONS] += sum(
+            (count - 1) * self._kept(at, plan) for chunk, count in zip(chunks, waiting, strict=True) for at in chunk
+        )
+        if plan.recompute == "full":
+            again = max(self._saved_bytes(at) - self._kept(at, plan) for chunk in chunks for at in chunk)
+            own = sum(self._kept(at, plan) for chunk in chunks for at in chunk)
+            before = sum(
+                (count - 1) * self._kept(at, plan) for c, count in zip(chunks, waiting, strict=True) for at in c
+            )
+            alive[:, _ACTIVATIONS] = own + before
+            alive[:, _TEMPORARY] += max(0.0, again)
+        peak = alive[alive.sum(axis=1).argmax()]
+        return MemoryProfile(
+            weights=ceil(weights),
+            gradients=ceil(peak[_GRADIENTS]),
+            optimizer=ceil(state),
+            activations=ceil(peak[_ACTIVATIONS]),
+            temporary=ceil(peak[_TEMPORARY] + gathered),
+        )
+
+    def _alive(self, mine: np.ndarray) -> np.ndarray:
+        """Bytes of some tensors by ``MEMORY_PARTS`` while their nodes run, weights and states left out."""
+        workload = replace(
+            self.workload, tensors=tuple(t for t, own in zip(self.workload.tensors, mine, strict=True) if own)
+        )
+        alive = workload.alive.astype(float)
+        alive[:, [_WEIGHTS, _STATES]] = 0.0
+        return alive
+
+    def _bytes(self, kind: str, mine: np.ndarray) -> float:
+        return float(
+            sum(t.nbytes for t, own in zip(self.workload.tensors, mine, strict=True) if own and t.kind == kind)
+        )
+
+    def _state_bytes(self, mine: np.ndarray) -> float:
+        """States go with the weights that they are of."""
+        weights = self._bytes("weight", np.ones(len(mine), dtype=bool))
+        states = self._bytes("state", np.ones(len(mine), dtype=bool))
+        return states * self._bytes("weight", mine) / weights if weights else 0.0
+
+    def _saved_bytes(self, at: int) -> float:
+        """What the forward pass of a block keeps for the backward pass."""
+        return float(self._saved[self._tensor_blocks == at].sum())
+
+    def _kept(self, at: int, plan: Plan) -> float:
+        """Of that, what is not computed again: of a whole layer its input (Chen et al. 2016)."""
+        if plan.recompute == "full" and 0 < at <= self.depth:
+            return float(min(self.sent_bytes[at - 1], self._saved_bytes(at)))
+        return self._saved_bytes(at)
+
+    @cached_property
+    def _saved(self) -> np.ndarray:
+        """Bytes of each tensor that lives from the forward into the backward pass, 0 for all others."""
+        forward = [at for at, node in enumerate(self.workload.nodes) if node.phase == "forward"]
+        end = forward[-1] if self.workload.request.mode == "training" and forward else KEPT
+        return np.array([
+            t.nbytes if t.kind in ("intermediate", "input") and t.born <= end < t.died else 0
+            for t in self.workload.tensors
+        ], dtype=float)  # fmt: skip
+
+    def _runs(self) -> list[Counter[_Run]]:
+        """What each block runs of both passes."""
+        runs: list[Counter[_Run]] = [Counter() for _ in range(self.depth + 2)]
+        for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
+            if at < 0:
+                continue
+            for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
+                # What ranks exchange around an operator is told apart from it.
+                operator = kernel.op if kernel.family == "collective" else node.operator
+                runs[at][kernel, operator, node.phase, zeros] += 1
+        return runs
+
+    def _segment(self, what: str, layer: int, runs: Counter[_Run], parameters: int) -> Segment:
+        parts = tuple(self._part(run, count) for run, count in runs.items())
+        return Segment(what=what, layer=layer, parts=parts, parameters=parameters)
+
+    def _part(self, run: _Run, count: int) -> Part:
+        kernel, operator, phase, zeros = run
+        batch = KernelBatch.of([kernel])
+        return Part(
+            what=operator,
+            phase=_PHASES[phase],
+            batch=batch if zeros is None else with_zeros(batch, [zeros]),
+            runs=count,
+            group="tp" if kernel.family == "collective" else "",
+        )
+
+    def _weights(self, at: int) -> set[int]:
+        """Weights that the forward pass of a block reads."""
+        return {
+            reference.tensor
+            for node, block in zip(self.workload.nodes, self.block.tolist(), strict=True)
+            if block == at and node.phase == "forward"
+            for reference in node.reads
+            if self.workload.tensors[reference.tensor].kind == "weight"
+        }
+
+    @cached_property
+    def parameters(self) -> list[int]:
+        """Of each block; what several read counts for the first."""
+        counted: set[int] = set()
+        parameters = []
+        for at in range(self.depth + 2):
+            own = self._weights(at) - counted
+            counted |= own
+            parameters.append(round(sum(self._elements(number) for number in own)))
+        return parameters
+
+    def _elements(self, number: int) -> float:
+        tensor = self.workload.tensors[number]
+        return tensor.nbytes / stored_bytes(tensor.dtype)
+
+    @cached_property
+    def _tensor_blocks(self) -> np.ndarray:
+        """Block whose node makes each tensor; of weights, gradients and states the first that touches them."""
+        blocks = np.full(len(self.workload.tensors), -1)
+        for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
+            for reference in (*node.reads, *node.writes):
+                if blocks[reference.tensor] < 0:
+                    blocks[reference.tensor] = at
+        return blocks
+
+
+def blocks_of(step: Workload) -> np.ndarray:
+    """Place of each node of a step without series: 0 before the layers, 1 … depth in them, depth + 1 after them, and
+    -1 in the update.
+
+    What stands between layers goes with the one before; backward nodes go where the forward nodes of their module are,
+    those of the model itself where the backward pass has come to.
+    """
+    numbers: dict[str, int] = {}
+    of_module: dict[str, int] = {}
+    layers = [_LAYER.match(node.layer.name()) for node in step.nodes]
+    blocks = np.full(len(step.nodes), -1)
+    for place, (node, match) in enumerate(zip(step.nodes, layers, strict=True)):
+        if node.phase == "forward":
+            blocks[place] = numbers.setdefault(match.group(), len(numbers) + 1) if match else len(numbers)
+    depth = len(numbers)
+    for place, (node, match) in enumerate(zip(step.nodes, layers, strict=True)):
+        if node.phase == "forward":
+            if depth and not match and blocks[place] == depth:
+                blocks[place] = depth + 1
+            of_module.setdefault(node.layer.name(), int(blocks[place]))
+    current = depth + 1 if depth else 0
+    for place, (node, match) in enumerate(zip(step.nodes, layers, strict=True)):
+        if node.phase == "backward":
+            path = node.layer.name()
+            if match and match.group() in numbers:
+                current = numbers[match.group()]
+            blocks[place] = of_module.get(path, current) if path and not match else current
+    return blocks
