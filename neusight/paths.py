@@ -59,6 +59,29 @@ def data_dir() -> Path:
     return Path(chosen)
 
 
+def writable(path: Path, *, folder: bool = False) -> Path:
+    """The path, when a file can be written there, or a folder be filled; nothing is created.
+
+    For whoever works long before writing: a path that cannot be is known at once.
+
+    Args:
+        path: may exist, and so may the folders above it or not.
+        folder: a folder is written, not a file.
+
+    Raises:
+        DataError: a file is where a folder would be, a folder where a file would be, or it may not be written.
+    """
+    existing = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    if existing != path.absolute() and not existing.is_dir():
+        raise DataError(f"{path} cannot be written: {existing} is a file, not a folder: give another path")
+    if existing == path.absolute() and existing.is_dir() != folder:
+        is_, wanted = ("a folder", "file") if existing.is_dir() else ("a file", "folder")
+        raise DataError(f"{path} is {is_}: give the {wanted} to write")
+    if not os.access(existing, os.W_OK):
+        raise DataError(f"{path} cannot be written: {existing} may not be written to: give another path")
+    return path
+
+
 def read_json(path: Path) -> Any:
     """What a JSON file holds.
 

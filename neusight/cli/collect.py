@@ -88,7 +88,9 @@ def kernels(
         raise typer.BadParameter("the plan says which kernels: leave out --families and --dtypes", param_hint="--plan")
     from neusight.cli.output import Output
     from neusight.collect.request import Request, collect_kernels
+    from neusight.paths import writable
 
+    writable(out, folder=True)
     request = Request(
         out=out, target=device, minutes=minutes, limit=limit, workers=workers, ray=ray, seed=seed, plan=plan
     )
@@ -165,7 +167,9 @@ def models(
     from neusight.cli.output import Output
     from neusight.collect.models import collect_models
     from neusight.collect.request import Request
+    from neusight.paths import writable
 
+    writable(out, folder=True)
     tasks = planned(
         names,
         modes=modes,
@@ -248,7 +252,10 @@ def measure(
     from neusight.cli.output import note, progress
     from neusight.collect.sparsity import measure as measured
     from neusight.collect.sparsity import pruning
+    from neusight.paths import writable
 
+    if out is not None:
+        writable(out)
     how = pruning(prune) if prune else None
     with progress(f"training {model}") as report:
         profile = measured(

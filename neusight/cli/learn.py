@@ -13,6 +13,9 @@ from neusight.cli.options import Format, Seed, TileModels, listed, named_dtypes,
 if TYPE_CHECKING:
     from neusight.collect.tasks import KernelTask
     from neusight.devices import DeviceSpec
+    from neusight.laws.fitted import FittedPhysics
+    from neusight.laws.fitted_links import FittedLinks
+    from neusight.learn.folds import Report
 
 calibrate = typer.Typer()
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
@@ -60,8 +63,9 @@ def train(
     from neusight.learn.training import Options
     from neusight.learn.training import train as run
     from neusight.learn.training_data import sets_of
-    from neusight.paths import data_dir
+    from neusight.paths import data_dir, writable
 
+    writable(out, folder=True)
     if epochs is not None and backend not in _EPOCHS:
         raise typer.BadParameter(f"{backend} has no passes: leave it out", param_hint="--epochs")
     source = data if data is not None else data_dir()
@@ -127,103 +131,95 @@ def fit(
 
     - `neusight fit --training --out tile_models/training.json`
     """
-    if training:
-        _fit_training(data, out or Path("training.json"), form)
-        return
-    if engines:
-        _fit_engines(data, out or Path("engines.json"), form)
-        return
-    if links:
-        if hold_out:
-            raise typer.BadParameter("--links leaves out every architecture anyway: drop it", param_hint="--hold-out")
-        _fit_links(data, out or Path("links.json"), seed, form)
-        return
-    _fit_physics(data, out or Path("physics.json"), (hold_out, rows, seed), form)
-
-
-def _fit_links(data: Path | None, out: Path, seed: int, form: str) -> None:
+    chosen = [name for name, on in (("links", links), ("engines", engines), ("training", training)) if on]
+    if len(chosen) > 1:
+        raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} are two fits: give one", param_hint="--" + chosen[1])
+    what = chosen[0] if chosen else "physics"
+    if chosen and hold_out:
+        raise typer.BadParameter(f"--{what} leaves every device out once anyway: drop it", param_hint="--hold-out")
     from neusight.cli.output import Output, line, tasks
-    from neusight.learn.links import fit_links
-    from neusight.paths import data_dir
+    from neusight.paths import data_dir, writable
 
+    path, folder = writable(out or Path(f"{what}.json")), data if data is not None else data_dir()
     with tasks() as report:
-        fitted = fit_links(data if data is not None else data_dir(), seed=seed, report=report)
+        if what == "physics":
+            content, listed_rows, lines = _fit_physics(folder, path, report, hold_out, rows, seed)
+        elif what == "links":
+            content, listed_rows, lines = _fit_links(folder, path, report, seed)
+        else:
+            content, listed_rows, lines = {"engines": _fit_engines, "training": _fit_training}[what](
+                folder, path, report
+            )
+    Output(form).data(content, listed_rows, lambda: line("\n".join(lines)))
+
+
+Fitted = tuple[Any, list[dict[str, Any]], list[str]]
+"""What a fit prints: as JSON, as rows of a table, and in lines."""
+
+
+def _fit_links(folder: Path, out: Path, report: Report, seed: int) -> Fitted:
+    from neusight.learn.links import fit_links
+
+    fitted = fit_links(folder, seed=seed, report=report)
     fitted.save(out)
-
-    def human() -> None:
-        line(f"{out}: {len(fitted.values)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices, ")
-        line(f"mean error {fitted.error:.1%} with what each device has of its own")
-
-    Output(form).data(fitted.values, fitted.errors, human)
+    return fitted.values, fitted.errors, _lines_of_constants(out, fitted)
 
 
-def _fit_engines(data: Path | None, out: Path, form: str) -> None:
+def _fit_engines(folder: Path, out: Path, report: Report) -> Fitted:
     from neusight.cli.options import loaded
-    from neusight.cli.output import Output, line, tasks
     from neusight.evaluation.serving import deployed_cells
     from neusight.executors.gpu.tile_models.artifact import file_sha256
     from neusight.learn.engines import fit_engines
-    from neusight.paths import data_dir
 
-    file = (data if data is not None else data_dir()) / "serving" / "cells.parquet"
-    predictor = loaded(None, "none")
-    with tasks() as report:
-        fitted = fit_engines(lambda: deployed_cells(file, predictor), report=report)
+    file, predictor = folder / "serving" / "cells.parquet", loaded(None, "none")
+    fitted = fit_engines(lambda: deployed_cells(file, predictor), report=report)
     fitted.save(out, {"serving/cells.parquet": file_sha256(file)})
-
-    def human() -> None:
-        for era, found in fitted.engines.items():
-            line(f"{era}: mean error {found.error:.1%} on {found.cells:,} cells of {', '.join(found.gpus)}")
-
-    rows = [{"engine": era, **found.values} for era, found in fitted.engines.items()]
-    Output(form).data(rows, rows, human)
-
-
-_STEPS = ("training-runs/runs.parquet", "training-throughput/a100_training.csv")
-"""Tables of training steps, below the folder of data sets."""
+    rows = [{"engine": era, **each.values} for era, each in fitted.engines.items()]
+    lines = [
+        f"{era}: mean error {each.error:.1%} on {each.cells:,} cells of {', '.join(each.gpus)}"
+        for era, each in fitted.engines.items()
+    ]
+    return rows, rows, lines
 
 
-def _fit_training(data: Path | None, out: Path, form: str) -> None:
+STEP_TABLES = ("training-runs/runs.parquet", "training-throughput/a100_training.csv")
+"""Tables of training steps that factors are fitted to, below the folder of data sets."""
+
+
+def _fit_training(folder: Path, out: Path, report: Report) -> Fitted:
     from neusight.cli.options import loaded
-    from neusight.cli.output import Output, line, tasks
     from neusight.evaluation.training import measured_steps
     from neusight.executors.gpu.tile_models.artifact import file_sha256
     from neusight.learn.training_steps import fit_training
-    from neusight.paths import data_dir
 
-    folder = data if data is not None else data_dir()
-    predictor, hashes = loaded(None, "none"), {name: file_sha256(folder / name) for name in _STEPS}
-    with tasks() as report:
-        fitted = fit_training(measured_steps(folder / name for name in _STEPS), predictor.timed, hashes, report)
+    predictor, hashes = loaded(None, "none"), {name: file_sha256(folder / name) for name in STEP_TABLES}
+    fitted = fit_training(measured_steps(folder / name for name in STEP_TABLES), predictor.timed, hashes, report)
     fitted.save(out)
-
-    def human() -> None:
-        line(f"{fitted.rows} steps of {', '.join(fitted.gpus)}: mean error {fitted.error:.1%}")
-        for gpu, found in fitted.left_out.items():
-            line(f"without steps of {gpu}: {found['mean']:.1%}, worst source {found['worst_source']:.1%}")
-
     rows = [{"factor": name, "value": v, "deviation": fitted.deviations[name]} for name, v in fitted.values.items()]
-    Output(form).data(rows, rows, human)
+    lines = [f"{fitted.rows} steps of {', '.join(fitted.gpus)}: mean error {fitted.error:.1%}"]
+    lines += [
+        f"without steps of {gpu}: {errors['mean']:.1%}, worst source {errors['worst_source']:.1%}"
+        for gpu, errors in fitted.left_out.items()
+    ]
+    return rows, rows, lines
 
 
-def _fit_physics(data: Path | None, out: Path, asked: tuple[str, int, int], form: str) -> None:
-    hold_out, rows, seed = asked
-    from neusight.cli.output import Output, line, tasks
+def _fit_physics(folder: Path, out: Path, report: Report, hold_out: str, rows: int, seed: int) -> Fitted:
     from neusight.devices import load_device
     from neusight.learn.physics.fit import Options, fit_physics
-    from neusight.paths import data_dir
 
     held = tuple(load_device(named_gpu(name)).id for name in listed(hold_out, "--hold-out")) if hold_out else ()
-    source = data if data is not None else data_dir()
-    with tasks() as report:
-        fitted = fit_physics(Options(data=source, hold_out=held, each=rows, seed=seed), report=report)
+    fitted = fit_physics(Options(data=folder, hold_out=held, each=rows, seed=seed), report=report)
     fitted.save(out)
+    constants = [{"constant": name, "value": value} for name, value in fitted.values.items()]
+    return fitted.values, constants, _lines_of_constants(out, fitted)
 
-    def human() -> None:
-        line(f"{out}: {len(fitted.values)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices, ")
-        line(f"mean error {fitted.error:.1%} with what each device has of its own")
 
-    Output(form).data(fitted.values, [{"constant": n, "value": v} for n, v in fitted.values.items()], human)
+def _lines_of_constants(out: Path, fitted: FittedPhysics | FittedLinks) -> list[str]:
+    return [
+        f"{out}: {len(fitted.values)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices, ",
+        f"mean error {fitted.error:.1%} with what each device has of its own",
+    ]
 
 
 def _ids(text: str, option: str, brought: Mapping[str, DeviceSpec]) -> tuple[str, ...]:
@@ -290,8 +286,10 @@ def calibrate_(
     from neusight.datasets import devices_beside
     from neusight.executors.gpu.predictor import KernelPredictor
     from neusight.learn.calibration import fit_calibration
-    from neusight.paths import calibrations_dir
+    from neusight.paths import calibrations_dir, writable
 
+    if out is not None:
+        writable(out)
     device = _measured_gpu(gpu, devices_beside(data))
     rows, sha256 = _measured(data, device.id)
     calibration = fit_calibration(KernelPredictor.load(tile_models), device, rows, sha256=sha256)
@@ -359,7 +357,10 @@ def plan(
     from neusight.cli.output import Output, busy, note
     from neusight.collect.plan import chosen_tasks, write_plan
     from neusight.executors.gpu.predictor import KernelPredictor
+    from neusight.paths import writable
 
+    if out is not None:
+        writable(out)
     asked_families = listed(families, "--families") if families else []
     asked_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
     predictor, device = KernelPredictor.load(tile_models), as_device(named_gpu(gpu))

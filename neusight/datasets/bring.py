@@ -17,6 +17,7 @@ from neusight.datasets.manifest import About, Manifest, records
 from neusight.datasets.schema import KERNEL_TABLES, TABLE_OF_OP, Table
 from neusight.devices import load_device
 from neusight.errors import DataError, nearest
+from neusight.paths import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,6 +77,7 @@ def import_csv(
 
     if out.exists():
         raise DataError(f"{out} is there already: give a new folder, data sets don't change in place")
+    writable(out, folder=True)
     frames = [_frame(path, gpu, split, dtype) for path in _csv_files(folder)]
     frame = pd.concat(frames, ignore_index=True)
     repeated = [c for c in ("gpu", "op", "dtype", "split", "latency_ms", *SHAPE) if c in frame]
