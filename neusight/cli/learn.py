@@ -143,7 +143,7 @@ def fit(
     path, folder = writable(out or Path(f"{what}.json")), data if data is not None else data_dir()
     with tasks() as report:
         if what == "physics":
-            content, listed_rows, lines = _fit_physics(folder, path, report, hold_out, rows, seed)
+            content, listed_rows, lines = _fit_physics(folder, path, report, hold_out=hold_out, rows=rows, seed=seed)
         elif what == "links":
             content, listed_rows, lines = _fit_links(folder, path, report, seed)
         else:
@@ -204,7 +204,7 @@ def _fit_training(folder: Path, out: Path, report: Report) -> Fitted:
     return rows, rows, lines
 
 
-def _fit_physics(folder: Path, out: Path, report: Report, hold_out: str, rows: int, seed: int) -> Fitted:
+def _fit_physics(folder: Path, out: Path, report: Report, *, hold_out: str, rows: int, seed: int) -> Fitted:
     from neusight.devices import load_device
     from neusight.learn.physics.fit import Options, fit_physics
 
