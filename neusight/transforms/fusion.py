@@ -1,9 +1,11 @@
 """What ``torch.compile`` makes of a step: chains of pointwise operators and reductions run as one kernel each.
 
-Inductor (PyTorch 2, Ansel et al. 2024, section 4.3) joins a producer and its consumer where both loop over the same
-elements and no third kernel must run between them; products and everything that it does not generate itself stay
-kernels of their own. Views and copies of layout that a chain takes along cost nothing. What remains of a chain's
-traffic is each distinct tensor that enters it, once, and each that somebody outside reads.
+Three of its decisions say what such kernels read and write. The *partitioner* chooses what the forward pass keeps for
+the backward pass, see ``partition``. *Lowering* puts a pointwise result into everything that reads it, unless that asks
+for a buffer (``torch/_inductor/ir.py``, ``StorageBox.mark_reuse``). The *scheduler* joins kernels that loop over the
+same elements, one after the other or side by side on the same operands, where no third must run between them
+(``torch/_inductor/scheduler.py``; Ansel et al. 2024, PyTorch 2, section 4.3). Products and everything that is not
+generated stay kernels of their own; views cost nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from neusight.kernels.families import Elementwise, Kernel, Memory, RowReduction
+from neusight.kernels.families import Elementwise, Kernel, RowReduction
+from neusight.transforms.partition import COMPILED, Value, ValueGraph, count, is_masked, saved_values, statistics
 from neusight.transforms.plain import plain, rebuilt
 from neusight.workloads.workload import KEPT, Node, Reference, Workload
 
-_MOVES = frozenset({"copy", "fill", "cat", "embedding", "gather", "transpose"})
-"""Data movement that Inductor writes as the load of whoever reads it."""
-_SCANS = frozenset({"sort", "topk", "cumsum", "cumprod", "logcumsumexp", "cummax", "nonzero", "unique_dim", "bincount"})
-"""Over rows, but no reductions that Inductor loops over."""
-_MASKED = (["nll_loss_backward"], ["slice_backward"], ["select_backward"])
-"""Gradients of a choice: values at some places and zero elsewhere."""
-_COMPILED = ("forward", "backward")
-"""Phases that are graphs; the optimizer's step is not compiled with the model."""
+_MOST_READS = 4
+"""Operands of a pointwise result above which it becomes a buffer when several read it (``realize_reads_threshold``)."""
 
 
 @dataclass
@@ -46,120 +43,197 @@ class _Group:
         return group
 
 
-class _Graph:
-    """Who must run before whom among the nodes of a plain workload."""
-
-    def __init__(self, workload: Workload) -> None:
-        self.nodes = workload.nodes
-        self.before: list[set[int]] = [set() for _ in workload.nodes]
-        self.readers: dict[tuple[int, int], list[int]] = {}
-        """Of what a node wrote to a tensor, by (node, tensor)."""
-        self.groups = [_alone(node, place, workload.uncovered) for place, node in enumerate(workload.nodes)]
-        writer: dict[int, int] = {}
-        for place, node in enumerate(workload.nodes):
-            for one in {r.tensor for r in node.reads}:
-                if (source := writer.get(one)) is not None:
-                    self.before[place].add(source)
-                    self.readers[source, one].append(place)
-            for one in {w.tensor for w in node.writes}:
-                if (source := writer.get(one)) is not None:  # Written again: after all who read what was there.
-                    self.before[place] |= {source, *self.readers[source, one]} - {place}
-                writer[one] = place
-                self.readers[place, one] = []
-
-    def around(self, first: _Group, second: _Group) -> bool:
-        """Whether the second depends on the first through a third."""
-        begin = first.members[0]
-        todo = [p for m in second.members for p in self.before[m] if self.groups[p].now not in (first, second)]
-        seen: set[int] = set()
-        while todo:
-            group = self.groups[todo.pop()].now
-            if group is first:
-                return True
-            if id(group) in seen or group.members[-1] < begin:
-                continue
-            seen.add(id(group))
-            todo += [p for m in group.members for p in self.before[m]]
-        return False
-
-    def only_read_by(self, group: _Group, other: _Group) -> bool:
-        """Whether all that a group writes is read by another group alone."""
-        written = [(m, w.tensor) for m in group.members for w in self.nodes[m].writes]
-        return all(self.groups[reader].now in (group, other) for key in written for reader in self.readers[key])
-
-
 def fuse(workload: Workload) -> Workload:
     """The step as Inductor compiles it: fewer nodes, each of one kernel, without views.
 
     Forward and backward are fused each by itself. Operators without a rule stay apart.
     """
     before = plain(workload)
-    graph = _Graph(before)
-    for place in range(len(before.nodes)):
-        _join_producers(graph, place)
-    groups = list({id(g.now): g.now for g in graph.groups}.values())
-    return _rebuilt(before, graph, [group for group in _in_order(graph, groups) if _runs(group, before.nodes)])
+    graph = ValueGraph(before)
+    lowered = _Lowered(graph, saved_values(graph))
+    groups = _scheduled(graph, lowered)
+    nodes = [replace(_fused(graph, lowered, group), id=group.members[0]) for group in groups]
+    touched = {r.tensor for node in before.nodes for r in (*node.reads, *node.writes)}
+    stays = (i for i, t in enumerate(before.tensors) if i not in touched or t.born < 0 or t.died >= KEPT)
+    return rebuilt(before, nodes, stays)
 
 
-def _alone(node: Node, place: int, uncovered: Sequence[str]) -> _Group:
+class _Lowered:
+    """Which values are buffers, and which of them a node reads once the others are put into it."""
+
+    def __init__(self, graph: ValueGraph, saved: set[Value]) -> None:
+        self.graph, self.saved = graph, saved
+        self.losses = _of_the_loss(graph)
+        self.reads: list[dict[Value, int]] = []
+        """Bytes of buffers by node."""
+        self.inlined: list[set[int]] = []
+        """Places of nodes that are computed in it."""
+        self.buffers: set[Value] = set()
+        self._users: dict[Value, set[int]] = {}
+        for place in range(len(graph.nodes)):
+            bytes_read, within = self._lower(place)
+            self.reads.append(bytes_read)
+            self.inlined.append(within)
+            self.buffers |= {v for v in graph.values(place) if self._is_buffer(v, bytes_read)}
+
+        for place in filter(self.runs, range(len(graph.nodes))):
+            for value in self.reads[place]:
+                self._users.setdefault(value, set()).add(place)
+
+    def users(self, value: Value) -> set[int]:
+        """Places of nodes that run and read a buffer."""
+        return self._users.get(value, set())
+
+    def runs(self, place: int) -> bool:
+        """Whether a node is a kernel, or begins one."""
+        node = self.graph.nodes[place]
+        if not node.kernels:
+            return False
+        return self.graph.generated[place] is None or any(v in self.buffers for v in self.graph.values(place))
+
+    def _lower(self, place: int) -> tuple[dict[Value, int], set[int]]:
+        node, found, within = self.graph.nodes[place], dict[Value, int](), set[int]()
+        sizes = _shares(self.graph, {r.tensor for r in node.reads}, _bytes(node, "read_bytes"))
+        todo = [(value, sizes.get(tensor, 0)) for tensor, value in self.graph.sources[place].items()]
+        while todo:
+            value, size = todo.pop()
+            value, size = self.losses.get(value, (value, size))
+            if self._leaf(value, node.phase):
+                found[value] = max(found.get(value, 0), size)
+            elif self.graph.phase(value) == node.phase:
+                within |= {value.place, *self.inlined[value.place]}
+                todo += self.reads[value.place].items()
+            elif value.place not in within:
+                within.add(value.place)
+                again = self.graph.nodes[value.place]
+                shares = _shares(self.graph, {r.tensor for r in again.reads}, _bytes(again, "read_bytes"))
+                todo += [(source, shares.get(tensor, 0)) for tensor, source in self.graph.sources[value.place].items()]
+                todo += [(one, self.graph.nbytes(one)) for one in statistics(self.graph, value)]
+        return found, within
+
+    def _leaf(self, value: Value, phase: str) -> bool:
+        """Whether what a node of a phase reads of a value is a buffer."""
+        made = self.graph.phase(value)
+        if not made:
+            return True
+        if made == phase:
+            return value in self.buffers
+        return made != "forward" or phase not in COMPILED or value in self.saved or not self.graph.again(value)
+
+    def _is_buffer(self, value: Value, reads: dict[Value, int]) -> bool:
+        graph = self.graph
+        readers = [r for r in graph.readers[value] if graph.nodes[r].phase == graph.nodes[value.place].phase]
+        if graph.stays(value) or value in self.saved or (graph.phase(value) != "forward" and self._later(value)):
+            return True
+        if not graph.pointwise(value):
+            return bool(readers) or graph.generated[value.place] is None
+        if any(graph.generated[r] is None for r in readers):
+            return True
+        spread = any(self._spreads(value, reader) for reader in readers)
+        return bool(reads) and (spread or (len(readers) > 1 and sum(map(self._operands, reads)) > _MOST_READS))
+
+    def _operands(self, value: Value) -> int:
+        """Buffers that a result is made of where it is read: a norm's is pointwise once its statistics are there."""
+        normed = value.place >= 0 and isinstance(self.graph.generated[value.place], RowReduction)
+        return len(self.reads[value.place]) if normed and self.graph.phase(value) in COMPILED else 1
+
+    def _later(self, value: Value) -> bool:
+        """Whether a later phase reads it."""
+        return any(self.graph.nodes[r].phase != self.graph.phase(value) for r in self.graph.readers[value])
+
+    def _spreads(self, value: Value, reader: int) -> bool:
+        """Whether a reader uses each element many times over, and not as a part of what it puts together."""
+        kernel: Any = self.graph.generated[reader]
+        parts = getattr(kernel, "op", "") == "cat" or is_masked(self.graph.nodes[reader])
+        return not parts and self.graph.elements(reader) > self.graph.elements(value.place)
+
+
+def _of_the_loss(graph: ValueGraph) -> dict[Value, tuple[Value, int]]:
+    """What a loss that is not part of the step made of its logits, as the logits and their bytes: compiled, it is
+    computed from them again.
+    """
+    logits: dict[int, Value] = {}
+    for place, node in enumerate(graph.nodes):
+        if node.phase == "forward" and node.kernels and graph.generated[place] is None:
+            logits |= {count(graph, value): value for value in graph.values(place)}
+    found = {}
+    for value, readers in graph.readers.items():
+        made_before = value.place < 0 and graph.tensors[value.tensor].born >= 0
+        if made_before and graph.nodes[readers[0]].phase == "backward" and (of := logits.get(count(graph, value))):
+            found[value] = of, graph.nbytes(of)
+    return found
+
+
+def _scheduled(graph: ValueGraph, lowered: _Lowered) -> list[_Group]:
+    """Kernels in the order in which they run."""
+    groups = {place: _alone(graph, place) for place in range(len(graph.nodes)) if lowered.runs(place)}
+    needs: dict[int, set[int]] = {}
+    readers: dict[Value, list[int]] = {}
+    for place in groups:
+        sources = {value.place for value in lowered.reads[place]} | graph.before[place]
+        needs[place] = {source for source in sources if source in groups}
+        alike = {r for value in lowered.reads[place] if value.place >= 0 for r in readers.get(value, ())}
+        for source in (*sorted(needs[place], reverse=True), *sorted(alike - needs[place], reverse=True)):
+            _join(groups, needs, graph, (source, place))
+        for value in lowered.reads[place]:
+            readers.setdefault(value, []).append(place)
+    return _in_order(list({id(g.now): g.now for g in groups.values()}.values()), groups, needs)
+
+
+def _alone(graph: ValueGraph, place: int) -> _Group:
     """A node's group before it is joined with any."""
-    apart = node.phase not in _COMPILED or node.operator.rpartition(".")[0] in uncovered or not node.kernels
-    first: Any = None if apart else _generated(node)
-    if isinstance(first, RowReduction):
-        return _Group([place], first.rows * first.cols, first.rows)
-    return _Group([place], 0 if first is None else first.elements)
+    kernel: Any = graph.generated[place]
+    return _Group([place], graph.elements(place), kernel.rows if isinstance(kernel, RowReduction) else 0)
 
 
-def _generated(node: Node) -> Kernel | None:
-    """The kernel that Inductor generates for a node, None where it calls a library."""
-    first = node.kernels[0]
-    if isinstance(first, RowReduction):
-        return None if first.op in _SCANS else first
-    if len(node.kernels) > 1 and not _is_masked(node):
-        return None
-    moves = isinstance(first, Memory) and (first.op in _MOVES or _is_masked(node))
-    return first if isinstance(first, Elementwise) or moves else None
+def _join(groups: dict[int, _Group], needs: dict[int, set[int]], graph: ValueGraph, places: tuple[int, int]) -> None:
+    """Make one of the groups of two nodes, where both loop over the same and no third stands between."""
+    other, mine = (groups[place].now for place in places)
+    if mine is other or not _fits(graph, other, mine):
+        return
+    if not _around(groups, needs, (other, mine)) and not _around(groups, needs, (mine, other)):
+        mine.joined = other
+        other.members = sorted(other.members + mine.members)
+        other.elements, other.rows = max(other.elements, mine.elements), other.rows or mine.rows
 
 
-def _is_masked(node: Node) -> bool:
-    """Whether a node fills and then scatters, which Inductor writes as a choice by position, element by element."""
-    return node.operator.split(".")[1:2] in _MASKED
-
-
-def _join_producers(graph: _Graph, place: int) -> None:
-    """Join a node with the groups of what it reads, the latest first."""
-    for source in sorted(graph.before[place], reverse=True):
-        mine, other = graph.groups[place].now, graph.groups[source].now
-        if mine is other or not _fits(graph, other, mine):
-            continue
-        if not graph.around(other, mine) and not graph.around(mine, other):
-            mine.joined = other
-            other.members = sorted(other.members + mine.members)
-            other.elements, other.rows = max(other.elements, mine.elements), other.rows or mine.rows
-
-
-def _fits(graph: _Graph, producer: _Group, consumer: _Group) -> bool:
-    """Whether both loop over the same, or the producer can be computed anew in each iteration of the consumer."""
+def _fits(graph: ValueGraph, producer: _Group, consumer: _Group) -> bool:
+    """Whether both loop over the same, or one is of the figures of the other's rows."""
     phases = {graph.nodes[group.members[0]].phase for group in (producer, consumer)}
     if not producer.elements or not consumer.elements or len(phases) > 1:
         return False
     if producer.elements == consumer.elements:
         return not (producer.rows and consumer.rows) or producer.rows == consumer.rows
-    if producer.rows:
-        return consumer.elements == producer.rows and not consumer.rows
-    return graph.only_read_by(producer, consumer)
+    return bool(producer.rows) and consumer.elements == producer.rows and not consumer.rows
 
 
-def _in_order(graph: _Graph, groups: Iterable[_Group]) -> list[_Group]:
+def _around(groups: dict[int, _Group], needs: dict[int, set[int]], pair: tuple[_Group, _Group]) -> bool:
+    """Whether the second depends on the first through a third."""
+    first, second = pair
+    begin = first.members[0]
+    todo = [p for m in second.members for p in needs.get(m, ()) if groups[p].now not in pair]
+    seen: set[int] = set()
+    while todo:
+        group = groups[todo.pop()].now
+        if group is first:
+            return True
+        if id(group) in seen or group.members[-1] < begin:
+            continue
+        seen.add(id(group))
+        todo += [p for m in group.members for p in needs.get(m, ())]
+    return False
+
+
+def _in_order(all_groups: Iterable[_Group], groups: dict[int, _Group], needs: dict[int, set[int]]) -> list[_Group]:
     """Groups so that each comes after all that it needs, else by their first node."""
     done: set[int] = set()
     order: list[_Group] = []
-    todo = sorted(groups, key=lambda group: group.members[0], reverse=True)
+    todo = sorted(all_groups, key=lambda group: group.members[0], reverse=True)
     while todo:
         group = todo.pop()
         if id(group) in done:
             continue
-        needed = {id(g): g for m in group.members for p in graph.before[m] if (g := graph.groups[p].now) is not group}
+        needed = {id(g): g for m in group.members for p in needs[m] if (g := groups[p].now) is not group}
         if missing := [g for key, g in needed.items() if key not in done]:
             todo += [group, *missing]
         else:
@@ -168,82 +242,58 @@ def _in_order(graph: _Graph, groups: Iterable[_Group]) -> list[_Group]:
     return order
 
 
-def _runs(group: _Group, nodes: Sequence[Node]) -> bool:
-    return any(nodes[member].kernels for member in group.members)
-
-
-def _rebuilt(before: Workload, graph: _Graph, groups: Sequence[_Group]) -> Workload:
-    """The workload of fused groups: a tensor that no kernel of theirs reads or writes is not there."""
-    nodes = [replace(_fused(before, graph, group), id=group.members[0]) for group in groups]
-    touched = {r.tensor for node in before.nodes for r in (*node.reads, *node.writes)}
-    stays = (i for i, t in enumerate(before.tensors) if i not in touched or t.born < 0 or t.died >= KEPT)
-    return rebuilt(before, nodes, stays)
-
-
-def _fused(before: Workload, graph: _Graph, group: _Group) -> Node:
+def _fused(graph: ValueGraph, lowered: _Lowered, group: _Group) -> Node:
     """The node of a group, at its last member's phase and layer."""
-    members = [before.nodes[m] for m in group.members if before.nodes[m].kernels]
+    places = sorted({*group.members, *(one for member in group.members for one in lowered.inlined[member])})
+    members = [graph.nodes[place] for place in places]
+    reads, writes = _inputs(lowered, group), _outputs(graph, lowered, group)
+    last = graph.nodes[group.members[-1]]
     if len(members) == 1:
-        return members[0]
-    reads, writes = _inputs(before, graph, group), _outputs(before, graph, group)
+        return replace(last, reads=tuple(Reference(v.tensor) for v in reads), writes=tuple(map(Reference, writes)))
     kernel = _kernel(group, members, (sum(reads.values()), sum(writes.values())))
-    others = tuple(k for node in members if not _is_masked(node) for k in node.kernels[1:])
+    others = tuple(k for m in group.members if not is_masked(graph.nodes[m]) for k in graph.nodes[m].kernels[1:])
     names = dict.fromkeys(node.operator.removeprefix("aten.").partition(".")[0] for node in members)
     return replace(
-        members[-1],
+        last,
         operator=f"fused.{'_'.join(name.strip('_') for name in names)}",
         kernels=(kernel, *others),
-        reads=tuple(map(Reference, reads)),
+        reads=tuple(Reference(value.tensor) for value in reads),
         writes=tuple(map(Reference, writes)),
     )
 
 
-def _inputs(before: Workload, graph: _Graph, group: _Group) -> dict[int, int]:
-    """Bytes that a group reads of each tensor that it does not make itself."""
-    mine, found = set(group.members), dict[int, int]()
+def _inputs(lowered: _Lowered, group: _Group) -> dict[Value, int]:
+    """Bytes that a group reads of each buffer that it does not make itself."""
+    mine, found = set(group.members), dict[Value, int]()
     for member in group.members:
-        node = before.nodes[member]
-        shares = _shares(before, node.reads, _bytes(node, "read_bytes"))
-        own = {tensor for source, tensor in _made(graph, member) if source in mine}
-        for tensor, size in shares.items():
-            if tensor not in own:
-                found[tensor] = max(found.get(tensor, 0), size)
+        for value, size in lowered.reads[member].items():
+            if value.place not in mine:
+                found[value] = max(found.get(value, 0), size)
     return found
 
 
-def _made(graph: _Graph, member: int) -> list[tuple[int, int]]:
-    """(writer, tensor) of what a node reads."""
-    return [
-        (source, tensor)
-        for source in graph.before[member]
-        for tensor in {w.tensor for w in graph.nodes[source].writes}
-        if member in graph.readers[source, tensor]
-    ]
-
-
-def _outputs(before: Workload, graph: _Graph, group: _Group) -> dict[int, int]:
+def _outputs(graph: ValueGraph, lowered: _Lowered, group: _Group) -> dict[int, int]:
     """Bytes that a group writes of each tensor that somebody else reads, or that outlives the step."""
     mine, found = set(group.members), dict[int, int]()
     for member in group.members:
-        node = before.nodes[member]
-        for tensor, size in _shares(before, node.writes, _bytes(node, "write_bytes")).items():
-            stays = before.tensors[tensor].died >= KEPT or before.tensors[tensor].born < 0
-            if stays or set(graph.readers[member, tensor]) - mine:
-                found[tensor] = max(found.get(tensor, 0), size)
+        node = graph.nodes[member]
+        sizes = _shares(graph, {w.tensor for w in node.writes}, _bytes(node, "write_bytes"))
+        for value in graph.values(member):
+            if value in lowered.buffers and (graph.stays(value) or lowered.users(value) - mine):
+                found[value.tensor] = max(found.get(value.tensor, 0), sizes[value.tensor])
     return found
 
 
 def _bytes(node: Node, which: str) -> int:
     """Of the kernel that is generated for a node."""
     return max(
-        (getattr(kernel, which) for kernel in (node.kernels if _is_masked(node) else node.kernels[:1])), default=0
+        (getattr(kernel, which, 0) for kernel in (node.kernels if is_masked(node) else node.kernels[:1])), default=0
     )
 
 
-def _shares(before: Workload, references: Sequence[Reference], total: int) -> dict[int, int]:
+def _shares(graph: ValueGraph, tensors: Iterable[int], total: int) -> dict[int, int]:
     """A kernel's bytes by tensor, in proportion to the tensors' own."""
-    tensors = {reference.tensor: before.tensors[reference.tensor] for reference in references}
-    sizes = {number: tensor.touched_bytes or tensor.nbytes for number, tensor in tensors.items()}
+    sizes = {number: graph.tensors[number].touched_bytes or graph.tensors[number].nbytes for number in tensors}
     whole = sum(sizes.values())
     return {tensor: round(total * size / whole) if whole else 0 for tensor, size in sizes.items()}
 

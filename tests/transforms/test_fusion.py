@@ -26,6 +26,7 @@ def pointwise(op: str, operands: int = 1) -> Elementwise:
 
 
 SOFTMAX = RowReduction(op="softmax", rows=1024, cols=256, read_bytes=SIZE, write_bytes=SIZE, flops=20 * N)
+SUM_OF_ROWS = RowReduction(op="sum", rows=1024, cols=256, read_bytes=SIZE, write_bytes=4 * 1024, flops=N)
 SUM_OF_COLUMNS = RowReduction(op="sum", rows=256, cols=1024, read_bytes=SIZE, write_bytes=4 * 256, flops=N)
 LINEAR = Gemm(m=1024, n=256, k=256)
 
@@ -99,9 +100,35 @@ def test_a_third_kernel_between_two_keeps_them_apart() -> None:
     assert kernels(fuse(step(*nodes, kept={3}))) == [k for k, _, _ in nodes]
 
 
-def test_forward_and_backward_are_fused_each_by_itself() -> None:
-    nodes = ((pointwise("mul"), [0], 1), (pointwise("tanh"), [1], 2))
-    assert len(kernels(fuse(step(*nodes, kept={2}, phases="fb")))) == 2
+def test_a_pointwise_result_is_computed_in_every_kernel_that_reads_it() -> None:
+    nodes = ((pointwise("mul"), [0], 1), (SUM_OF_ROWS, [1], 2), (SUM_OF_COLUMNS, [1], 3))
+    rows, columns = kernels(fuse(step(*nodes, kept={2, 3})))
+    assert rows.read_bytes == columns.read_bytes == SIZE
+    assert rows.flops == columns.flops == 2 * N
+
+
+def test_two_results_of_the_same_operands_are_written_by_one_kernel() -> None:
+    nodes = ((LINEAR, [0], 1), (pointwise("mul"), [1], 2), (pointwise("tanh"), [1], 3))
+    _, kernel = kernels(fuse(step(*nodes, kept={2, 3})))
+    assert (kernel.read_bytes, kernel.write_bytes) == (SIZE, 2 * SIZE)
+
+
+def test_what_the_backward_pass_reads_pointwise_is_computed_again_there() -> None:
+    """The partitioner keeps the one product's result, not the two that are made of it."""
+    nodes = (
+        (LINEAR, [0], 1), (pointwise("mul"), [1], 2), (pointwise("tanh"), [2], 3), (LINEAR, [3], 4),
+        (pointwise("add", 3), [2, 1, 4], 5),
+    )  # fmt: skip
+    _, forward, _, backward = kernels(fuse(step(*nodes, kept={5}, phases="ffffb")))
+    assert (forward.read_bytes, forward.write_bytes) == (SIZE, SIZE)
+    assert (backward.read_bytes, backward.write_bytes) == (2 * SIZE, SIZE)
+
+
+def test_what_a_library_reads_in_the_backward_pass_is_kept() -> None:
+    nodes = ((pointwise("mul"), [0], 1), (pointwise("tanh"), [1], 2), (LINEAR, [1], 3))
+    forward, backward = kernels(fuse(step(*nodes, kept={2, 3}, phases="ffb")))
+    assert forward.write_bytes == 2 * SIZE
+    assert backward == LINEAR
 
 
 @cache
@@ -117,7 +144,7 @@ def test_fusion_keeps_arithmetic_and_products_and_moves_fewer_bytes(name: str, m
     after = fuse(before)
     for family in ("gemm", "conv2d", "optimizer"):
         assert sorted(map(repr, of(before, family))) == sorted(map(repr, of(after, family)))
-    assert flops(after) == flops(before)
+    assert flops(before) <= flops(after) < 2 * flops(before)  # Some of it in several kernels.
     assert bytes_of(after) < 0.8 * bytes_of(before)
     assert after.length < before.length / 2
     assert after.memory.peak <= before.memory.peak

@@ -1,0 +1,215 @@
+"""Values that nodes of a step read and write, and which of the forward pass's a compiled step keeps.
+
+The partitioner of ``torch.compile`` saves the fewest bytes between forward and backward from which the rest can be
+computed again pointwise (``torch/_functorch/partitioners.py``, ``min_cut_rematerialization_partition``; Ansel et al.
+2024, PyTorch 2, section 4.2). Here what each value costs is decided one after the other, not by one cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from neusight.kernels.families import Elementwise, Kernel, Memory, RowReduction
+from neusight.kernels.precision import DTYPE_BYTES
+from neusight.workloads.workload import KEPT, Node, Workload
+
+COMPILED = ("forward", "backward")
+"""Phases that are graphs; the optimizer's step is not compiled with the model."""
+_MOVES = frozenset({"copy", "fill", "cat", "embedding", "gather", "transpose"})
+"""Data movement that Inductor writes as the load of whoever reads it."""
+_LOOKUPS = frozenset({"embedding", "gather"})
+"""Of these, those that a backward pass does not do again."""
+_SCANS = frozenset({"sort", "topk", "cumsum", "cumprod", "logcumsumexp", "cummax", "nonzero", "unique_dim", "bincount"})
+"""Over rows, but no reductions that Inductor loops over."""
+_MASKED = (["nll_loss_backward"], ["slice_backward"], ["select_backward"])
+"""Gradients of a choice: values at some places and zero elsewhere."""
+_SMALL = 4
+"""A result this many times smaller than what it is made of, or than what reads it, is cheap to save."""
+
+
+class Value(NamedTuple):
+    """What the node at a place wrote to a tensor; place -1: what was there before the step."""
+
+    place: int
+    tensor: int
+
+
+class ValueGraph:
+    """Nodes of a plain workload with the values that they read and write."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.nodes, self.tensors = workload.nodes, workload.tensors
+        self.generated = [_generated(node, workload.uncovered) for node in workload.nodes]
+        self.sources: list[dict[int, Value]] = []
+        """Of each node, what it reads by tensor."""
+        self.before: list[set[int]] = [set() for _ in workload.nodes]
+        """Of each node, those that must run first whatever it reads: what it writes over is read and written there."""
+        self.readers: dict[Value, list[int]] = {}
+        self._numbered()
+
+    def _numbered(self) -> None:
+        latest: dict[int, Value] = {}
+        for place, node in enumerate(self.nodes):
+            reads = {r.tensor: latest.get(r.tensor, Value(-1, r.tensor)) for r in node.reads} if node.kernels else {}
+            self.sources.append(reads)
+            for value in reads.values():
+                self.readers.setdefault(value, []).append(place)
+            for one in {w.tensor for w in node.writes}:
+                if (over := latest.get(one)) is not None:
+                    self.before[place] |= {over.place, *self.readers[over]} - {place}
+                latest[one] = Value(place, one)
+                self.readers[latest[one]] = []
+
+    def elements(self, place: int) -> int:
+        """What a generated kernel loops over; 0 for others."""
+        kernel: Any = self.generated[place]
+        if kernel is None:
+            return 0
+        return kernel.rows * kernel.cols if isinstance(kernel, RowReduction) else kernel.elements
+
+    def phase(self, value: Value) -> str:
+        """In which a value is made; '' before the step."""
+        return self.nodes[value.place].phase if value.place >= 0 else ""
+
+    def values(self, place: int) -> Iterator[Value]:
+        """What a node writes."""
+        return (Value(place, one) for one in {w.tensor for w in self.nodes[place].writes})
+
+    def nbytes(self, value: Value) -> int:
+        """Of the tensor."""
+        return self.tensors[value.tensor].nbytes
+
+    def stays(self, value: Value) -> bool:
+        """Whether it is of a tensor that outlives the step, or was there before."""
+        tensor = self.tensors[value.tensor]
+        return tensor.died >= KEPT or tensor.born < 0
+
+    def pointwise(self, value: Value) -> bool:
+        """Whether it can be computed element by element where it is read."""
+        return value.place >= 0 and isinstance(self.generated[value.place], Elementwise | Memory)
+
+    def again(self, value: Value) -> bool:
+        """Whether a backward pass can compute it again: pointwise, or a norm of which the statistics are there."""
+        kernel: Any = self.generated[value.place] if value.place >= 0 else None
+        if isinstance(kernel, RowReduction):
+            mine = [self.nbytes(other) for other in self.values(value.place)]
+            return min(mine) * _SMALL < max(mine) == self.nbytes(value)
+        random = getattr(kernel, "op", "") == "dropout" and self.nbytes(value) < max(
+            self.nbytes(other) for other in self.values(value.place)
+        )
+        return kernel is not None and getattr(kernel, "op", "") not in _LOOKUPS and not random
+
+
+def _generated(node: Node, uncovered: Sequence[str]) -> Kernel | None:
+    """The kernel that Inductor generates for a node, None where it calls a library."""
+    if node.phase not in COMPILED or node.operator.rpartition(".")[0] in uncovered or not node.kernels:
+        return None
+    first = node.kernels[0]
+    if isinstance(first, RowReduction):
+        reduces = all(isinstance(kernel, RowReduction) for kernel in node.kernels)
+        return first if reduces and first.op not in _SCANS else None
+    if len(node.kernels) > 1 and not is_masked(node):
+        return None
+    moves = isinstance(first, Memory) and (first.op in _MOVES or is_masked(node))
+    return first if isinstance(first, Elementwise) or moves else None
+
+
+def is_masked(node: Node) -> bool:
+    """Whether a node fills and then scatters, which Inductor writes as a choice by position, element by element."""
+    return node.operator.split(".")[1:2] in _MASKED
+
+
+def count(graph: ValueGraph, value: Value) -> int:
+    """Elements of a tensor."""
+    return graph.nbytes(value) // DTYPE_BYTES.get(graph.tensors[value.tensor].dtype, 1)
+
+
+def saved_values(graph: ValueGraph) -> set[Value]:
+    """Values of the forward pass that are kept for the backward pass: those that a library reads there or that are few
+    for what reads them, and of what generated kernels read, whatever takes fewer bytes, it or what it is made of.
+    """
+    needed = {
+        value: None
+        for place, node in enumerate(graph.nodes)
+        if node.phase != "forward"
+        for value in graph.sources[place].values()
+        if graph.phase(value) == "forward"
+    }
+    saved = {value for value in needed if any(_keeps(graph, value, reader) for reader in graph.readers[value])}
+    partitioner = _Partitioner(graph, saved)
+    for value in sorted(needed):
+        partitioner.save(value)
+    return saved
+
+
+def _keeps(graph: ValueGraph, value: Value, reader: int) -> bool:
+    if graph.nodes[reader].phase == "forward":
+        return False
+    return graph.generated[reader] is None or graph.elements(reader) >= _SMALL * count(graph, value)
+
+
+@dataclass
+class _Partitioner:
+    """Adds to what is ``saved``."""
+
+    graph: ValueGraph
+    saved: set[Value]
+    first_library: dict[Value, int] = field(default_factory=dict)
+    """The first kernel that is not generated and needs a value, through generated ones."""
+
+    def __post_init__(self) -> None:
+        for place in reversed(range(len(self.graph.nodes))):
+            for value in self.graph.values(place):
+                self.first_library[value] = min(
+                    (self._library(r) for r in self.graph.readers[value] if self.graph.nodes[r].phase == "forward"),
+                    default=len(self.graph.nodes),
+                )
+
+    def _library(self, place: int) -> int:
+        if self.graph.generated[place] is None:
+            return place
+        return min((self.first_library[value] for value in self.graph.values(place)), default=len(self.graph.nodes))
+
+    def save(self, value: Value) -> None:
+        """The fewest bytes that give a value."""
+        costs: dict[Value, float] = {}
+        todo = [value]
+        while todo:
+            one = todo.pop()
+            if self.graph.phase(one) != "forward" or one in self.saved:
+                continue
+            if self.again(one) and self._inputs(one, costs) < self._weight(one):
+                todo += [*set(self.graph.sources[one.place].values()), *statistics(self.graph, one)]
+            else:
+                self.saved.add(one)
+
+    def again(self, value: Value) -> bool:
+        """Whether it may be computed again: not what follows on something from before a library's kernel."""
+        sources = self.graph.sources[value.place].values()
+        early = (self.first_library[u] < value.place for u in sources if self.graph.pointwise(u) and u.place >= 0)
+        return self.graph.again(value) and not any(early)
+
+    def _inputs(self, value: Value, costs: dict[Value, float]) -> float:
+        return sum(self._cost(source, costs) for source in set(self.graph.sources[value.place].values()))
+
+    def _cost(self, value: Value, costs: dict[Value, float]) -> float:
+        if self.graph.phase(value) != "forward" or value in self.saved:
+            return 0.0
+        if value not in costs:
+            own = self._weight(value)
+            costs[value] = min(own, self._inputs(value, costs)) if self.again(value) else own
+        return costs[value]
+
+    def _weight(self, value: Value) -> float:
+        """Bytes to save; twice where the forward pass would not write them otherwise."""
+        graph = self.graph
+        written = any(graph.generated[r] is None for r in graph.readers[value]) or not graph.pointwise(value)
+        return graph.nbytes(value) * (1.0 if written else 2.0)
+
+
+def statistics(graph: ValueGraph, value: Value) -> Iterator[Value]:
+    """Figures of rows from which a norm is computed again."""
+    if isinstance(graph.generated[value.place], RowReduction):
+        yield from (other for other in graph.values(value.place) if other != value)
