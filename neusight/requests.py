@@ -1,10 +1,11 @@
-"""The nouns of a question: what is run, in which precision, by which engine. Each replaces a parameter list."""
+"""The nouns of a question: what is run, in which precision, at which sizes. Each replaces a parameter list."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from neusight.engines import ATTENTIONS, LAUNCHES, LAYOUTS, Engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import Precision
 
@@ -12,42 +13,9 @@ Mode = Literal["inference", "training"]
 MODES = ("inference", "training")
 DTYPES = ("float32", "bfloat16", "float16", "tf32", "amp_float16", "amp_bfloat16")
 """Precisions that whole models are estimated in, see ``Precision``; single kernels have more."""
-LAYOUTS = ("nchw", "nhwc")
 OPTIMIZERS = ("none", "sgd", "adam", "adamw", "bert_adam")
 """``bert_adam`` is Adam as NVIDIA's BERT has it for float32, one parameter after another."""
-ATTENTIONS = ("eager", "sdpa", "flash")
 _LONGEST_S = 86_400
-LAUNCHES = ("eager", "compiled", "graph")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Engine:
-    """What runs a model's operators: PyTorch eager is a value of it, as others will be.
-
-    ``attention`` is the form in which it computes scaled-dot-product attention. ``host_s_per_operator`` is the time
-    that its host thread takes to dispatch one operator, views included; ``host_spread`` the standard deviation of that
-    time's logarithm from one host to another. ``launch``: ``eager``, operator by operator; ``compiled``, the fused
-    kernels of ``torch.compile`` from its generated wrapper, each of which is taken to cost the host an operator's time;
-    ``graph``, those as one CUDA graph (``mode="reduce-overhead"``), which costs the host as much as one operator.
-    ``layout`` is the order in which images lie in memory: ``nchw``, or ``nhwc`` (``torch.channels_last``), to which
-    the module and its inputs were converted before the step.
-    """
-
-    name: str = "torch-eager"
-    attention: str = "eager"
-    launch: str = "eager"
-    layout: str = "nchw"
-    host_s_per_operator: float = 7e-6
-    """Assumption: in the operator timings of the float32 data set, operators without a kernel take 6 to 12 µs by the
-    median of each host; this is near the fast end, as befits what nothing can be faster than."""
-    host_spread: float = 0.21
-    """Assumption: 6 to 12 µs enclose nine of ten hosts, ln(12 / 6) / (2 · 1.645)."""
-
-    @classmethod
-    def torch(cls, attention: str = "eager", launch: str = "eager", layout: str = "nchw") -> Engine:
-        """PyTorch, by its forms of attention and of launching, and the layout of images."""
-        name = "torch-eager" if launch == "eager" else "torch-compile"
-        return cls(name=name, attention=attention, launch=launch, layout=layout)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ ROOMS = [
     "devices",
     "laws",
     "datasets",
+    "engines",
     "requests",
     "workloads",
     "transforms",

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from neusight.cli.options import Format, Overrides, SeqLen, named_gpu
+from neusight.engines import AttentionForm, Engine, engine_named
 from neusight.errors import ModelError
 from neusight.kernels.precision import dtype_named
-from neusight.plans.memory import Training
-from neusight.workloads.training.keeping import AttentionForm, Keeping, keeping_named
+from neusight.plans.memory import TrainingStep
 
 _PER_STAGE = 4
 """Micro-batches of a step for each stage where none are told: a pipeline that is full."""
@@ -40,8 +40,8 @@ def memory(
     recompute_layers: Annotated[int, typer.Option(min=0, max=10**6, help="Of a stage, in full; 0: all.")] = 0,
     schedule: Annotated[str, typer.Option(help="1f1b, gpipe or zero-bubble.")] = "1f1b",
     offload: Annotated[str, typer.Option(help="What lies on the host: none or optimizer.")] = "none",
-    framework: Annotated[str, typer.Option(help="Whose habits: megatron, fsdp or composer.")] = "megatron",
-    attention: Annotated[Literal["", "unfused", "flash", "cudnn"], typer.Option(help="Default: the framework's.")] = "",
+    framework: Annotated[str, typer.Option(help="Whose habits, as for `neusight training`.")] = "megatron-te",
+    attention: Annotated[Literal["", "eager", "flash", "cudnn"], typer.Option(help="Default: the framework's.")] = "",
     dropout: Annotated[bool, typer.Option("--dropout", help="Of attention and of the residual stream.")] = False,
     dtype: Annotated[str, typer.Option(help="Of weights and activations; fp8: of large products.")] = "bf16",
     gradient_dtype: Annotated[str, typer.Option(help="Of gradients that are kept and summed.")] = "fp32",
@@ -75,7 +75,7 @@ def memory(
     length = decoder.max_len if seq_len is None else seq_len
     if length < 1:
         raise ModelError(f"sequences of {length} tokens: give --seq-len, of at least 1")
-    training = _training(length, dtype_named(dtype), optimizer, _keeping(framework, attention, dropout))
+    training = _training(length, dtype_named(dtype), optimizer, _engine(framework, attention, dropout))
     ranks = memory_of(decoder, plan, training, device)
     found = verdict(ranks, device)
     batch = largest_micro_batch(decoder, plan, training, device)
@@ -94,18 +94,18 @@ def memory(
     Output(form).data(told, rows, human)
 
 
-def _training(seq_len: int, dtype: str, optimizer: str, keeping: Keeping) -> Training:
+def _training(seq_len: int, dtype: str, optimizer: str, engine: Engine) -> TrainingStep:
     """Large products in float8 work on activations and weights in bfloat16."""
     narrow = dtype == "float8"
-    return Training(
+    return TrainingStep(
         seq_len=seq_len,
         dtype="bfloat16" if narrow else dtype,
         products=dtype if narrow else "",
         optimizer=optimizer,
-        keeping=keeping,
+        engine=engine,
     )
 
 
-def _keeping(framework: str, attention: AttentionForm | Literal[""], dropout: bool) -> Keeping:
-    named = keeping_named(framework)
+def _engine(framework: str, attention: AttentionForm | Literal[""], dropout: bool) -> Engine:
+    named = engine_named(framework)
     return replace(named, attention=attention or named.attention, attention_dropout=dropout, hidden_dropout=dropout)

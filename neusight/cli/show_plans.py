@@ -45,7 +45,7 @@ def _row(e: TrainingEstimate) -> dict[str, Any]:
 def _human(found: Found) -> None:
     e = found.best[0]
     line(f"{e.run.decoder.name} on {e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}")
-    line(f"{e.plan.global_batch:,} x {e.run.seq_len:,} tokens a step, {e.run.framework.name}")
+    line(f"{e.plan.global_batch:,} x {e.run.seq_len:,} tokens a step, {e.run.engine.name}")
     line(f"{found.plans:,} plans, {found.simulated:,} simulated; too large of those looked at: {found.too_large:,}\n")
     _plans("fastest", found.best)
     if text := why(found.best):

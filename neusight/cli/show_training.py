@@ -77,7 +77,7 @@ def _full(e: TrainingEstimate, tokens: float) -> None:
     place = f"{e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}"
     dtype = e.run.products or e.run.dtype
     batch = f"{e.plan.global_batch:,} x {e.run.seq_len:,} tokens a step"
-    paragraph(f"{e.run.decoder.name} on {place} ({e.cluster.id}): {e.run.framework.name}, {dtype}, {batch}")
+    paragraph(f"{e.run.decoder.name} on {place} ({e.cluster.id}): {e.run.engine.name}, {dtype}, {batch}")
     paragraph(f"plan: {plan_words(e.plan)}")
     line()
     for title, text in _facts(e, tokens):

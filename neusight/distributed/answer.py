@@ -125,7 +125,7 @@ class TrainingEstimate:
             "seq_len": self.run.seq_len,
             "optimizer": self.run.optimizer,
             "dtype": self.run.products or self.run.dtype,
-            "framework": self.run.framework.name,
+            "framework": self.run.engine.name,
             "plan": asdict(self.plan),
             "latency_s": self.latency_s,
             "low_s": self.low_s,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neusight.distributed.factors import shipped_factors
+from neusight.distributed.factors import factors_of
 from neusight.distributed.priced import Pricer, SegmentSeconds, price_parts
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import priced_segments, programs_by_share
@@ -80,12 +80,12 @@ def _segment_seconds(
     """Seconds of all segments for each share of a micro-batch and way of recomputing, priced together."""
     programs = programs_by_share([replace(request, plan=plan) for plan in first.values()])
     parts = [part for program in programs.values() for part in program.parts]
-    times = iter(price_parts(parts, request.cluster.device, pricer, request.framework, shipped_factors()))
+    times = iter(price_parts(parts, request.cluster.device, pricer, request.engine, factors_of(request.engine)))
     priced = {local: priced_segments(program, times) for local, program in programs.items()}
     seconds: dict[tuple[Local, str], list[SegmentSeconds]] = {}
     for (local, recompute, _, _), plan in first.items():
         if (local, recompute) not in seconds:
-            seconds[local, recompute] = [segment.seconds(plan, request.framework) for segment in priced[local]]
+            seconds[local, recompute] = [segment.seconds(plan, request.engine) for segment in priced[local]]
     return seconds
 
 

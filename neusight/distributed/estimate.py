@@ -98,7 +98,7 @@ def counted(timed: TimedStep) -> Iterator[Counted]:
     plan = timed.run.plan
     again = recomputed_counts(timed.staged, plan)
     for at, (segment, count) in enumerate(zip(timed.staged.segments, segment_counts(timed.staged, plan), strict=True)):
-        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.framework)}
+        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.engine)}
         for time in segment.times:
             runs = count + (again[at] if id(time.part) in twice else 0)
             yield time, float(plan.micro_batches * runs * time.part.runs)
@@ -126,7 +126,7 @@ def _flop(timed: TimedStep) -> tuple[float, float]:
     plan, needed, again = timed.run.plan, 0.0, 0.0
     more = recomputed_counts(timed.staged, plan)
     for at, (segment, count) in enumerate(zip(timed.staged.segments, segment_counts(timed.staged, plan), strict=True)):
-        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.framework)}
+        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.engine)}
         for part in segment.segment.parts:
             if part.batch.family in PRODUCTS:
                 each = float(work_of(part.batch).flops[0]) * part.runs

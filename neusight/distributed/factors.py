@@ -8,13 +8,13 @@ from functools import lru_cache
 from math import prod
 from pathlib import Path
 
+from neusight.engines import Engine
 from neusight.errors import ArtifactError
 from neusight.laws.constants import with_values
 from neusight.laws.training_constants import StepPhysics
 from neusight.paths import read_json, tile_models_dir
 from neusight.schedule.timeline import COMPOSITION_SPREAD
 from neusight.workloads.program import Part
-from neusight.workloads.training.frameworks import Framework
 
 FILE = "training.json"
 PROTOCOL = 1
@@ -77,10 +77,12 @@ class Factors:
                 f"{FILE} has a constant {error} that this version lacks: neusight fit --training"
             ) from None
 
-    def of(self, part: Part, framework: Framework) -> float:
-        """By what the time of a part is multiplied."""
+    def of(self, part: Part, engine: Engine) -> float:
+        """By what the time of a part is multiplied: 1 for engines that no step was fitted of."""
+        if not engine.step_factors:
+            return 1.0
         step = self.physics.step
-        return prod(getattr(step, name) for name in names_of(kind_of(part), framework.attention_generation == 1))
+        return prod(getattr(step, name) for name in names_of(kind_of(part), engine.attention_generation == 1))
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
@@ -89,6 +91,11 @@ class Factors:
 
 PRIOR = Factors(values={}, deviations={}, spread=COMPOSITION_SPREAD, left_out={}, gpus=[], rows=0, error=0.0, data={})
 """Before any step was looked at."""
+
+
+def factors_of(engine: Engine) -> Factors:
+    """Those of an engine: that ship, or ``PRIOR`` where no steps of its kind were fitted."""
+    return shipped_factors() if engine.step_factors else PRIOR
 
 
 @lru_cache(maxsize=4)

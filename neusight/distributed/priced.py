@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.exchanges import GATHER, REDUCE
 from neusight.distributed.factors import Factors
+from neusight.engines import Engine
 from neusight.executors.costs import Costs
 from neusight.executors.pricing import price
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.plans.plan import Plan
 from neusight.workloads.program import Part, Phase, Segment
-from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.recompute import recomputed
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
@@ -64,9 +64,9 @@ class PricedSegment:
     times: tuple[PartTime, ...]
     exchanges: tuple[PartTime, ...] = ()
 
-    def seconds(self, plan: Plan, framework: Framework) -> SegmentSeconds:
-        """What the segment takes under a plan; an eager framework's host needs its time for every launch."""
-        host_s = framework.host_s_per_operator if framework.launch == "eager" else 0.0
+    def seconds(self, plan: Plan, engine: Engine) -> SegmentSeconds:
+        """What the segment takes under a plan; an eager engine's host needs its time for every launch."""
+        host_s = engine.host_s_per_operator if engine.launch == "eager" else 0.0
 
         def passed(phase: Phase) -> float:
             return max(self.pass_s(phase), host_s * self.launches(phase))
@@ -76,7 +76,7 @@ class PricedSegment:
             forward=passed("forward"),
             backward=passed("backward"),
             weights=passed("weights"),
-            recompute=sum(once[id(part)] for part in recomputed(self.segment, plan.recompute, framework)),
+            recompute=sum(once[id(part)] for part in recomputed(self.segment, plan.recompute, engine)),
             gather=sum(t.total_s for t in self.exchanges if t.part.what == GATHER),
             reduce=sum(t.total_s for t in self.exchanges if t.part.what == REDUCE),
             kernels=self.kernels_s,
@@ -106,7 +106,7 @@ class PricedSegment:
 
 
 def price_parts(
-    parts: Sequence[Part], device: DeviceSpec, pricer: Pricer, framework: Framework, factors: Factors
+    parts: Sequence[Part], device: DeviceSpec, pricer: Pricer, engine: Engine, factors: Factors
 ) -> list[PartTime]:
     """Times of parts that each have one row, in their order; those of many programs are asked for together.
 
@@ -116,7 +116,7 @@ def price_parts(
         parts: kernels and collectives.
         device: that runs them.
         pricer: answers for kernels and collectives.
-        framework: whose kernels run.
+        engine: whose kernels run.
         factors: what they take in a step over what they take by themselves.
 
     Raises:
@@ -124,14 +124,14 @@ def price_parts(
     """
 
     def cost(batch: KernelBatch) -> Costs:
-        variant = framework.attention_on(device.capability) if batch.family == "attention" else ""
+        variant = engine.attention_on(device.capability) if batch.family == "attention" else ""
         conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, variant=variant)
         return pricer(batch, device, conditions)
 
     return [
         PartTime(
             part=part,
-            latency_s=float(costs.latency_s[0]) * factors.of(part, framework),
+            latency_s=float(costs.latency_s[0]) * factors.of(part, engine),
             spread=float(costs.spread[0]),
             own_spread=float(costs.own_spread[0]),
             limiter=str(costs.limiter[0]),

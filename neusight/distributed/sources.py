@@ -12,7 +12,7 @@ import numpy as np
 from neusight.distributed.exchanges import replica_groups
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision, stored_bytes
-from neusight.plans.memory import RankMemory, Training, memory_of
+from neusight.plans.memory import RankMemory, TrainingStep, memory_of
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage, stage_held, stages_of, waiting
 from neusight.plans.traced import TracedProgram
@@ -20,7 +20,6 @@ from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
 from neusight.workloads.program import Part, Program
 from neusight.workloads.training.build import units_of
-from neusight.workloads.training.keeping import keeping_named
 from neusight.workloads.training.local import Local
 from neusight.workloads.training.optimizer import Update, optimizer_parts
 from neusight.workloads.workload import Workload
@@ -99,7 +98,7 @@ class Described:
 
     def program(self, run: TrainingRun) -> Program:
         """As ``Source`` has it."""
-        return units_of(self.decoder, run.local, run.framework)
+        return units_of(self.decoder, run.local, run.engine)
 
     def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
         """As ``Source`` has it: as many layers each as can be."""
@@ -114,10 +113,16 @@ class Described:
         share = max(1, round(parameters.dense / dense.ranks + parameters.expert / expert.ranks))
         plan = run.plan
         whole = plan.shard in ("zero3", "hsdp")
+        copied = run.engine.master_weights
+        stepped = "float32" if copied else run.dtype
         update = Update(
             algorithm=run.optimizer,
-            dtype="float32" if whole else run.dtype,
-            gradient_dtype="float32" if whole else plan.gradient_dtype,
+            dtype=stepped if whole else run.dtype,
+            master_dtype=stepped,
+            state_dtype=stepped,
+            gradient_dtype=stepped if whole else plan.gradient_dtype,
+            clips=copied,
+            zeroes=copied,
             scales_loss=run.dtype == "float16",
             products="" if whole else run.products,
         )
@@ -134,14 +139,14 @@ class Described:
         return memory_of(self.decoder, run.plan, training_of(run), run.cluster.device)
 
 
-def training_of(run: TrainingRun) -> Training:
+def training_of(run: TrainingRun) -> TrainingStep:
     """The step as memory asks for it."""
-    return Training(
+    return TrainingStep(
         seq_len=run.seq_len,
         dtype=run.dtype,
         products=str(Precision.named(run.products)) if run.products else "",
         optimizer=run.optimizer,
-        keeping=keeping_named(run.framework.name),
+        engine=run.engine,
     )
 
 

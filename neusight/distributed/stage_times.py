@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.distributed.priced import PartTime, PricedSegment, SegmentSeconds
+from neusight.engines import Engine
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage
 from neusight.schedule.times import StepTimes
-from neusight.workloads.training.frameworks import Framework
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,13 @@ class StagedProgram:
         return len(self.segments) - 2
 
 
-def step_times(staged: StagedProgram, plan: Plan, framework: Framework) -> tuple[StepTimes, int]:
+def step_times(staged: StagedProgram, plan: Plan, engine: Engine) -> tuple[StepTimes, int]:
     """Times of a step in the order of the model's chunks, and the most pieces that a chunk has.
 
     A segment is a piece: what is gathered before it runs, and reduced after it. Where replicas exchange nothing beside
     other work, a chunk is one piece.
     """
-    seconds = [segment.seconds(plan, framework) for segment in staged.segments]
+    seconds = [segment.seconds(plan, engine) for segment in staged.segments]
     chunks = _chunks(staged.stages, plan, staged.kinds)
     pieces = max(map(len, chunks)) if plan.dp * plan.cp > 1 else 1
     again = _recomputed_layers(chunks, plan)

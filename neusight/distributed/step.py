@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 
 from neusight.distributed.exchanges import contention, exchanged, sent
-from neusight.distributed.factors import Factors, shipped_factors
+from neusight.distributed.factors import Factors, factors_of
 from neusight.distributed.priced import PartTime, PricedSegment, Pricer, price_parts
 from neusight.distributed.sources import TracedModel, source_of
 from neusight.distributed.stage_times import StagedProgram, step_times
@@ -110,7 +110,7 @@ class TimedStep:
 
 
 def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None = None) -> list[TimedStep]:
-    """Times of several runs of one framework on one cluster, all their kernels asked at once.
+    """Times of several runs of one engine on one cluster, all their kernels asked at once.
 
     Args:
         runs: the questions.
@@ -120,12 +120,12 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     Raises:
         ModelError, DeviceError: as ``TrainingRun.checked``, ``units_of`` and ``price_parts``.
     """
-    factors = factors or shipped_factors()
+    factors = factors or factors_of(runs[0].engine)
     programs = programs_by_share([run.checked() for run in runs])
-    framework, device = runs[0].framework, runs[0].cluster.device
+    engine, device = runs[0].engine, runs[0].cluster.device
 
     def price(parts: Sequence[Part]) -> Iterator[PartTime]:
-        return iter(price_parts(parts, device, pricer, framework, factors))
+        return iter(price_parts(parts, device, pricer, engine, factors))
 
     parts = [part for program in programs.values() for part in program.parts]
     seconds: dict[Local, list[float]] = {}
@@ -138,7 +138,7 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     steps = []
     for work in works:
         staged = work.staged(shared[work.run.local], _next(times, work.once))
-        step, pieces = step_times(staged, work.run.plan, framework)
+        step, pieces = step_times(staged, work.run.plan, engine)
         pipeline = Pipeline.of(work.run.plan, pieces)
         steps.append(TimedStep(work=work, staged=staged, pipeline=pipeline, times=step, factors=factors))
     return steps

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from neusight.devices.cluster import Cluster
 from neusight.distributed.placement import Placement
+from neusight.engines import Engine
 from neusight.errors import DeviceError, ModelError
 from neusight.plans.plan import Plan
 from neusight.plans.stages import local_of
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.local import Local
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class TrainingRun:
     cluster: Cluster
     plan: Plan
     seq_len: int
-    framework: Framework
+    engine: Engine
     dtype: str = "bfloat16"
     products: str = ""
     optimizer: str = "adam"

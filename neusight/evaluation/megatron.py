@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from neusight.devices.spec import DeviceSpec
+from neusight.engines import AttentionForm, Engine, engine_named
 from neusight.errors import DataError
-from neusight.plans.memory import Training
+from neusight.plans.memory import TrainingStep
 from neusight.plans.plan import Plan
 from neusight.plans.workspaces import HOPPER
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Norm, SelfAttention
-from neusight.workloads.training.keeping import AttentionForm, Keeping
 
 Row = Mapping[str, Any]
 NEEDED = (
@@ -138,26 +139,26 @@ class MegatronRun:
         )
 
     @property
-    def training(self) -> Training:
+    def training(self) -> TrainingStep:
         """The step."""
-        return Training(
+        return TrainingStep(
             seq_len=self.row["seq_len"],
             dtype=self.told("dtype"),
             optimizer=self.told("optimizer"),
-            keeping=self.keeping,
+            engine=self.engine,
             chunk_layers=self._chunk_layers(),
             chunk_group=int(self.flags.get("microbatch-group-size-per-virtual-pipeline-stage", 0)),
         )
 
     @property
-    def keeping(self) -> Keeping:
+    def engine(self) -> Engine:
         """Query-key scaling implies softmax in float32, whose result stays in it where no kernel fuses it."""
-        engine = self.told("transformer_impl") == "transformer_engine" and self.flags.get("spec") != "local"
+        fused = self.told("transformer_impl") == "transformer_engine" and self.flags.get("spec") != "local"
         wide = self.told("softmax_in_fp32") or "apply-query-key-layer-scaling" in self.flags
         deferred = "defer-embedding-wgrad-compute" in self.flags
-        return Keeping(
-            name="megatron",
-            attention=self._attention(engine),
+        return replace(
+            engine_named("megatron-te"),
+            attention=self._attention(fused),
             attention_dropout=self.told("attention_dropout") > 0,
             hidden_dropout=self.told("hidden_dropout") > 0,
             probability_bytes=4 if wide and "no-masked-softmax-fusion" in self.flags else 2,
@@ -165,18 +166,18 @@ class MegatronRun:
             logit_bytes=10.0 if "cross-entropy-loss-fusion" in self.flags else 6.0,
             deferred_heads=int(self.flags.get("wgrad-deferral-limit", 0)) if deferred else 0,
             deterministic=self.told("deterministic"),
-            transformer_engine=engine,
+            transformer_engine=fused,
             grouped_experts=self.told("moe_grouped_gemm"),
-            score_buffer=not engine,
+            score_buffer=not fused,
         )
 
-    def _attention(self, engine: bool) -> AttentionForm:
+    def _attention(self, fused: bool) -> AttentionForm:
         """``auto``: Transformer Engine takes cuDNN's from Hopper on, FlashAttention before
         (transformer_engine/pytorch/attention/dot_product_attention/utils.py, ``get_attention_backend``).
         """
         asked = self.told("attention_backend")
-        if not engine or asked in ("unfused", "local"):
-            return "unfused"
+        if not fused or asked in ("unfused", "local"):
+            return "eager"
         if asked == "flash":
             return "flash"
         return "cudnn" if (self.device.capability or 0.0) >= HOPPER else "flash"

@@ -112,7 +112,7 @@ def _cell(value: Any) -> Any:
 def _last(record: Row, **habits: Any) -> RankMemory:
     """The rank that was measured."""
     run = MegatronRun(record, load_device(record["gpu"]))
-    training = replace(run.training, keeping=replace(run.keeping, **habits))
+    training = replace(run.training, engine=replace(run.engine, **habits))
     return memory_of(run.decoder, run.plan, training, run.device)[-1]
 
 
@@ -124,7 +124,7 @@ def _peak_row(record: Row) -> dict[str, Any]:
     error = 100 * (rank.total / measured - 1)
     told = {name: run.told(name) for name in ("case", "gpu", "environment", "family", "tp", "pp", "vp", "cp", "ep")}
     return told | {
-        "attention": run.keeping.attention,
+        "attention": run.engine.attention,
         "moment": rank.moment,
         "predicted_bytes": round(rank.total),
         "measured_bytes": measured,

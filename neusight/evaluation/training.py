@@ -15,12 +15,12 @@ from neusight.devices.cluster import Cluster
 from neusight.distributed.answer import TrainingEstimate
 from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
+from neusight.engines import engine_named
 from neusight.errors import DataError, NeusightError
 from neusight.evaluation.training_rows import ToldRun, told_run
 from neusight.learn.training_steps import MeasuredStep
 from neusight.plans.fits import verdict
 from neusight.workloads.training.columns import decoder_of_columns
-from neusight.workloads.training.frameworks import framework_named
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -116,7 +116,7 @@ def asked_of(told: ToldRun) -> TrainingRun:
         cluster=_cluster(told),
         plan=told.plan,
         seq_len=told.seq_len,
-        framework=framework_named(told.framework),
+        engine=engine_named(told.framework),
         dtype=told.dtype,
         products=told.products,
     )

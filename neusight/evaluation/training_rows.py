@@ -30,7 +30,7 @@ NARROW = "float8"
 class ToldRun:
     """What a row says of a run, and ``assumed``: what it leaves out, with the reason for each default.
 
-    ``framework`` is a name of ``neusight.workloads.training.frameworks``; ``products`` is ``fp8`` where large products
+    ``framework`` is a name of ``neusight.engines``; ``products`` is ``fp8`` where large products
     are; ``network`` in the words of ``cluster_of``, "" where nothing is told.
     """
 
@@ -95,7 +95,7 @@ def _empty(value: Any) -> bool:
 
 
 def _framework(said: Row) -> str:
-    """Which framework a source names, in the words of ``frameworks``."""
+    """Which framework a source names, in the words of ``neusight.engines``."""
     name = str(said.get("framework", "")).lower()
     if "nemo" in name or "transformer engine" in name:
         return "megatron-te"

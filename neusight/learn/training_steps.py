@@ -112,7 +112,7 @@ def _observed(measured: MeasuredStep, made: TimedStep, factors: Factors) -> Obse
     terms = {kind: path * value / total for kind, value in inside.items()}
     terms["rest"] += schedule.path_s["optimizer"]
     terms["exchanges"] = schedule.step_s - path - schedule.path_s["optimizer"]
-    step, first = factors.physics.step, asked.framework.attention_generation == 1
+    step, first = factors.physics.step, asked.engine.attention_generation == 1
     device = asked.cluster.device.id
     return Observation(
         gpu=device,

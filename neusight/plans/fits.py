@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from neusight.devices.spec import DeviceSpec
-from neusight.plans.memory import RankMemory, Training, fullest, memory_of
+from neusight.plans.memory import RankMemory, TrainingStep, fullest, memory_of
 from neusight.plans.plan import Plan
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
@@ -48,7 +48,7 @@ def verdict(ranks: tuple[RankMemory, ...], device: DeviceSpec) -> Verdict:
     return Verdict(rank=rank.rank, needed_bytes=needed, usable_bytes=device.usable_bytes)
 
 
-def largest_micro_batch(decoder: Decoder, plan: Plan, training: Training, device: DeviceSpec) -> int:
+def largest_micro_batch(decoder: Decoder, plan: Plan, training: TrainingStep, device: DeviceSpec) -> int:
     """Most sequences of a micro-batch that fit, with as many micro-batches as the plan has; 0 where none does.
 
     Raises:
@@ -63,7 +63,7 @@ def largest_micro_batch(decoder: Decoder, plan: Plan, training: Training, device
     return _largest(fits)
 
 
-def longest_sequence(decoder: Decoder, plan: Plan, training: Training, device: DeviceSpec) -> int:
+def longest_sequence(decoder: Decoder, plan: Plan, training: TrainingStep, device: DeviceSpec) -> int:
     """Most tokens of a sequence that fit, in steps of ``LENGTH_STEP`` a context-parallel rank; 0 where none does.
 
     Raises:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from neusight.devices.spec import DeviceSpec
+from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.plan import Plan
@@ -14,7 +15,6 @@ from neusight.plans.states import States, states_of
 from neusight.plans.workspaces import workspace_bytes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, Layer, SelfAttention
-from neusight.workloads.training.keeping import MEGATRON, Keeping
 from neusight.workloads.training.local import Local
 from neusight.workloads.training.saved import (
     after_saved,
@@ -29,9 +29,9 @@ from neusight.workloads.training.saved import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """What a step of training is of, beside the plan: sequences of ``seq_len`` tokens, precision, optimizer, habits of
-    the framework.
+class TrainingStep:
+    """What a step of training is of, beside the plan: sequences of ``seq_len`` tokens, precision, optimizer, its
+    engine.
 
     ``dtype`` is that of activations and weights, ``products`` that of large products where it is narrower (float8).
     ``chunk_layers``: layers of each chunk of the pipeline where they differ, ``chunk_group``: micro-batches of a chunk
@@ -42,7 +42,7 @@ class Training:
     dtype: str = "bfloat16"
     products: str = ""
     optimizer: str = "adam"
-    keeping: Keeping = MEGATRON
+    engine: Engine = ENGINES["megatron-te"]
     chunk_layers: tuple[int, ...] = ()
     chunk_group: int = 0
 
@@ -82,7 +82,7 @@ class RankMemory:
 PARTS = tuple(f.name for f in fields(RankMemory) if f.type == "float")
 
 
-def memory_of(decoder: Decoder, plan: Plan, training: Training, device: DeviceSpec) -> tuple[RankMemory, ...]:
+def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: DeviceSpec) -> tuple[RankMemory, ...]:
     """The peak of each kind of rank of a pipeline: ``only``, or ``first``, the fullest ``middle`` and ``last``.
 
     Args:
@@ -109,11 +109,11 @@ def _check_experts(decoder: Decoder, plan: Plan) -> None:
         raise ModelError(f"ep x etp = {experts} does not divide dp x cp x tp = {ranks}: change one of them")
 
 
-def _local(plan: Plan, training: Training) -> Local:
+def _local(plan: Plan, training: TrainingStep) -> Local:
     return local_of(plan, training.seq_len, training.dtype, training.products)
 
 
-def _rank(stage: Stage, decoder: Decoder, plan: Plan, training: Training, device: DeviceSpec) -> RankMemory:
+def _rank(stage: Stage, decoder: Decoder, plan: Plan, training: TrainingStep, device: DeviceSpec) -> RankMemory:
     local = _local(plan, training)
     states = states_of(
         stage_held(stage, decoder, local),
@@ -121,6 +121,7 @@ def _rank(stage: Stage, decoder: Decoder, plan: Plan, training: Training, device
         dtype=training.dtype,
         products=training.products,
         optimizer=training.optimizer,
+        master_weights=training.engine.master_weights,
     )
     moments = _moments(stage, decoder, plan, training, states)
     moment = max(moments, key=lambda name: sum(moments[name]))
@@ -136,16 +137,16 @@ def _rank(stage: Stage, decoder: Decoder, plan: Plan, training: Training, device
         loss=loss,
         temporary=temporary,
         communication=_communication(stage, decoder, plan, local),
-        workspaces=_workspaces(decoder, local, training.keeping, device),
+        workspaces=_workspaces(decoder, local, training.engine, device),
     )
 
 
 def _moments(
-    stage: Stage, decoder: Decoder, plan: Plan, training: Training, states: States
+    stage: Stage, decoder: Decoder, plan: Plan, training: TrainingStep, states: States
 ) -> dict[str, tuple[float, float, float]]:
     """Activations, loss and temporaries when they may be most."""
-    local, keeping = _local(plan, training), training.keeping
-    mask = float(local.batch * local.length * local.seq_len) if keeping.dense_mask else 0.0
+    local, engine = _local(plan, training), training.engine
+    mask = float(local.batch * local.length * local.seq_len) if engine.dense_mask else 0.0
     kept = _activations(stage, decoder, plan, training)
     found = {"step": (0.0, 0.0, states.cast)}
     queued = 0.0
@@ -153,19 +154,19 @@ def _moments(
         rows, head = logits(decoder, local), total_bytes(after_saved(decoder, local))
         losses = waiting(stage, plan, training.chunk_group)[-1] if plan.schedule == "gpipe" else 1
         kept += losses * head
-        kept += keeping.deferred_heads * (head + stored_bytes(local.dtype) * rows)
-        queued = (losses - 1) * keeping.held_logit_bytes * rows
-        found["loss"] = (kept, queued + keeping.logit_bytes * rows, mask)
-    again = _again(stage, decoder, plan, local, keeping)
-    found["backward"] = (kept, queued, mask + again + _gradients_passing(stage, decoder, local, keeping))
+        kept += engine.deferred_heads * (head + stored_bytes(local.dtype) * rows)
+        queued = (losses - 1) * engine.held_logit_bytes * rows
+        found["loss"] = (kept, queued + engine.logit_bytes * rows, mask)
+    again = _again(stage, decoder, plan, local, engine)
+    found["backward"] = (kept, queued, mask + again + _gradients_passing(stage, decoder, local, engine))
     return found
 
 
-def _activations(stage: Stage, decoder: Decoder, plan: Plan, training: Training) -> float:
+def _activations(stage: Stage, decoder: Decoder, plan: Plan, training: TrainingStep) -> float:
     """Of all micro-batches that wait on a stage."""
-    local, keeping = _local(plan, training), training.keeping
-    each = [_layer_kept(layer, decoder, plan, local, keeping) for layer, _ in decoder.layers]
-    whole = [total_bytes(layer_saved(layer, decoder.hidden, local, keeping)) for layer, _ in decoder.layers]
+    local, engine = _local(plan, training), training.engine
+    each = [_layer_kept(layer, decoder, plan, local, engine) for layer, _ in decoder.layers]
+    whole = [total_bytes(layer_saved(layer, decoder.hidden, local, engine)) for layer, _ in decoder.layers]
     budget = (plan.recompute_layers or len(stage.kinds)) if plan.recompute == "full" else len(stage.kinds)
     total, done = 0.0, 0
     for chunk, count in zip(stage.chunks, waiting(stage, plan, training.chunk_group), strict=True):
@@ -173,39 +174,39 @@ def _activations(stage: Stage, decoder: Decoder, plan: Plan, training: Training)
             total += count * (each if done < budget else whole)[kind]
             done += 1
         if stage.first and chunk is stage.chunks[0]:
-            total += count * total_bytes(before_saved(decoder, local, keeping))
+            total += count * total_bytes(before_saved(decoder, local, engine))
     return total
 
 
-def _layer_kept(layer: Layer, decoder: Decoder, plan: Plan, local: Local, keeping: Keeping) -> float:
+def _layer_kept(layer: Layer, decoder: Decoder, plan: Plan, local: Local, engine: Engine) -> float:
     if plan.recompute == "full":
         return checkpoint_bytes(decoder.hidden, local)
     if plan.recompute == "selective":
-        return selected_bytes(layer, decoder.hidden, local, keeping)
+        return selected_bytes(layer, decoder.hidden, local, engine)
     if plan.recompute == "operators":
         return operators_bytes(layer, decoder.hidden, local)
-    return total_bytes(layer_saved(layer, decoder.hidden, local, keeping))
+    return total_bytes(layer_saved(layer, decoder.hidden, local, engine))
 
 
-def _again(stage: Stage, decoder: Decoder, plan: Plan, local: Local, keeping: Keeping) -> float:
+def _again(stage: Stage, decoder: Decoder, plan: Plan, local: Local, engine: Engine) -> float:
     """What the layer that is computed again keeps meanwhile."""
     if plan.recompute == "none":
         return 0.0
     layers = [decoder.layers[kind][0] for kind in set(stage.kinds)]
-    whole = (total_bytes(layer_saved(layer, decoder.hidden, local, keeping)) for layer in layers)
-    kept = (_layer_kept(layer, decoder, plan, local, keeping) for layer in layers)
+    whole = (total_bytes(layer_saved(layer, decoder.hidden, local, engine)) for layer in layers)
+    kept = (_layer_kept(layer, decoder, plan, local, engine) for layer in layers)
     return max((a - b for a, b in zip(whole, kept, strict=True)), default=0.0)
 
 
-def _gradients_passing(stage: Stage, decoder: Decoder, local: Local, keeping: Keeping) -> float:
+def _gradients_passing(stage: Stage, decoder: Decoder, local: Local, engine: Engine) -> float:
     """Of activations around the widest operator: the stream's gradient, and what goes into it and comes out."""
     size = stored_bytes(local.dtype)
     stream = local.resident_tokens * decoder.hidden * size
-    widest = (_widest(decoder.layers[kind][0], decoder.hidden, local, keeping) for kind in set(stage.kinds))
+    widest = (_widest(decoder.layers[kind][0], decoder.hidden, local, engine) for kind in set(stage.kinds))
     return stream + size * max(widest, default=0.0)
 
 
-def _widest(layer: Layer, hidden: int, local: Local, keeping: Keeping) -> float:
+def _widest(layer: Layer, hidden: int, local: Local, engine: Engine) -> float:
     """Elements of the gradients before and after a feed-forward's activation, or an unfused softmax."""
     part, mixer, rows = layer.feed_forward, layer.attention, float(local.tokens)
     inner = 0.0
@@ -215,7 +216,7 @@ def _widest(layer: Layer, hidden: int, local: Local, keeping: Keeping) -> float:
     elif part:
         up, down = part.projections(hidden, local.tp)
         inner = rows * (up.n + down.k)
-    if isinstance(mixer, SelfAttention) and keeping.attention == "unfused":
+    if isinstance(mixer, SelfAttention) and engine.writes_scores:
         return max(inner, 2.0 * mixer.local_heads(local.tp)[0] * local.tokens * local.seq_len)
     return inner
 
@@ -242,9 +243,9 @@ def _gathered(stage: Stage, decoder: Decoder, plan: Plan, local: Local) -> float
     return (3 * used + reduced) * max(layers, default=0.0) + used * outside
 
 
-def _workspaces(decoder: Decoder, local: Local, keeping: Keeping, device: DeviceSpec) -> float:
-    total = workspace_bytes(device, keeping, experts=decoder.has_experts)
-    if keeping.score_buffer:
+def _workspaces(decoder: Decoder, local: Local, engine: Engine, device: DeviceSpec) -> float:
+    total = workspace_bytes(device, engine, experts=decoder.has_experts)
+    if engine.score_buffer:
         heads = (
             mixer.local_heads(local.tp)[0]
             for layer, _ in decoder.layers

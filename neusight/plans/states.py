@@ -9,8 +9,8 @@ from neusight.kernels.precision import stored_bytes
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Held
 
-MOMENT_BYTES = {"adam": 8.0, "adamw": 8.0, "sgd": 4.0, "none": 0.0}
-"""Of a parameter's moments in float32; SGD has one, its momentum."""
+MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1, "none": 0}
+"""Of a parameter; SGD has one, its momentum."""
 MASTER_BYTES = 4.0
 """Of the float32 copy of a 16-bit parameter that the optimizer works on (Micikevicius et al. 2018)."""
 PER_NODE = 8
@@ -50,13 +50,20 @@ def sharing_of(plan: Plan) -> Sharing:
 
 
 def states_of(
-    held: Held, plan: Plan, *, dtype: str = "bfloat16", products: str = "", optimizer: str = "adam"
+    held: Held,
+    plan: Plan,
+    *,
+    dtype: str = "bfloat16",
+    products: str = "",
+    optimizer: str = "adam",
+    master_weights: bool = True,
 ) -> States:
     """Bytes of a rank that holds some parameters.
 
     ``none`` to ``zero2`` keep weights as they are used and, in 16 bits, a float32 copy with the optimizer's states;
     ``zero3`` and ``hsdp`` (FSDP) keep a share of float32 weights alone. Weights of ``float8`` products are kept as they
-    are used and transposed (Transformer Engine), beside the optimizer's copy.
+    are used and transposed (Transformer Engine), beside the optimizer's copy. Without ``master_weights`` there is no
+    copy, and states have the dtype of weights.
 
     Args:
         held: parameters on the rank.
@@ -64,23 +71,24 @@ def states_of(
         dtype: of weights and activations.
         products: of large products where it is narrower.
         optimizer: adam, adamw, sgd or none.
+        master_weights: the optimizer works on float32 copies.
 
     Raises:
         ModelError: an unknown optimizer.
     """
-    if optimizer not in MOMENT_BYTES:
-        raise ModelError(
-            f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENT_BYTES)}: one of {', '.join(MOMENT_BYTES)}"
-        )
+    if optimizer not in MOMENTS:
+        raise ModelError(f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENTS)}: one of {', '.join(MOMENTS)}")
     used, share = 2 * stored_bytes(products) if products else stored_bytes(dtype), sharing_of(plan).per_rank(held)
     gradient = stored_bytes(plan.gradient_dtype)
     gradients = gradient * (held.total if plan.shard in ("none", "zero1") else share)
     stepped = held.total if plan.shard == "none" else share
-    cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and dtype != "float32" else 0.0
-    moments = 0.0 if plan.offload == "optimizer" else MOMENT_BYTES[optimizer] * stepped
+    copied = master_weights and dtype != "float32"
+    state = MASTER_BYTES if master_weights else stored_bytes(dtype)
+    cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and copied else 0.0
+    moments = 0.0 if plan.offload == "optimizer" else MOMENTS[optimizer] * state * stepped
     if plan.shard in ("zero3", "hsdp"):
-        return States(weights=MASTER_BYTES * share, gradients=gradients, optimizer=moments, cast=0.0)
-    master = 0.0 if dtype == "float32" or plan.offload == "optimizer" else MASTER_BYTES * stepped
+        return States(weights=state * share, gradients=gradients, optimizer=moments, cast=0.0)
+    master = MASTER_BYTES * stepped if copied and plan.offload != "optimizer" else 0.0
     return States(
         weights=used * held.total,
         gradients=gradients,

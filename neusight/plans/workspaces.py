@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neusight.devices.spec import DeviceSpec
-from neusight.workloads.training.keeping import Keeping
+from neusight.engines import Engine
 
 MIB = 2**20
 CUBLAS_BYTES = 4096 * 2 * 2**10 + 16 * 8 * 2**10
@@ -21,10 +21,10 @@ EXPERT_STREAMS = 4
 HOPPER = 9.0
 
 
-def workspace_bytes(device: DeviceSpec, keeping: Keeping, *, experts: bool = False) -> float:
+def workspace_bytes(device: DeviceSpec, engine: Engine, *, experts: bool = False) -> float:
     """Bytes of a rank: a cuBLAS handle for each thread (the forward pass's and autograd's), Transformer Engine's."""
     large = (device.capability or 0.0) >= HOPPER
-    handle = LARGE_CUBLAS_BYTES if large or keeping.deterministic else CUBLAS_BYTES
-    engine = LARGE_ENGINE_BYTES if large else ENGINE_BYTES
-    streams = 1 + EXPERT_STREAMS * (experts and keeping.grouped_experts)
-    return float(keeping.handles * handle + (streams * engine if keeping.transformer_engine else 0))
+    handle = LARGE_CUBLAS_BYTES if large or engine.deterministic else CUBLAS_BYTES
+    own = LARGE_ENGINE_BYTES if large else ENGINE_BYTES
+    streams = 1 + EXPERT_STREAMS * (experts and engine.grouped_experts)
+    return float(engine.handles * handle + (streams * own if engine.transformer_engine else 0))

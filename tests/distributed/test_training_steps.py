@@ -29,7 +29,7 @@ def times_of(predictor: Predictor, run: TrainingRun) -> TimedStep:
 
 def unhosted(run: TrainingRun) -> TrainingRun:
     """On a host that is never waited for."""
-    return replace(run, framework=replace(run.framework, host_s_per_operator=0.0))
+    return replace(run, engine=replace(run.engine, host_s_per_operator=0.0))
 
 
 def test_one_gpu_takes_the_sum_of_its_parts(predictor: Predictor) -> None:
@@ -50,7 +50,7 @@ def test_recomputation_takes_exactly_what_runs_again(predictor: Predictor) -> No
     layer = times_of(predictor, runs["none"]).staged.segments[1]
     seconds = {id(t.part): t.total_s for t in layer.times}
     for how, run in runs.items():
-        again_s = sum(seconds[id(part)] for part in recomputed(layer.segment, how, run.framework))
+        again_s = sum(seconds[id(part)] for part in recomputed(layer.segment, how, run.engine))
         assert steps[how].latency_s - steps["none"].latency_s == pytest.approx(4 * 8 * again_s, rel=1e-6)
     assert steps["none"].peak_bytes > steps["selective"].peak_bytes * 0.999 > steps["full"].peak_bytes * 0.999
     assert steps["none"].peak_bytes > steps["full"].peak_bytes

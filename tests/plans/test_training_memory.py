@@ -8,23 +8,24 @@ from typing import Any
 import pytest
 
 from neusight.devices import load_device
+from neusight.engines import ENGINES, EXPERT_LOAD
 from neusight.errors import ModelError
 from neusight.evaluation.memory import evaluate_memory, fitted_expert_load
 from neusight.plans.fits import LENGTH_STEP, largest_micro_batch, longest_sequence, verdict
-from neusight.plans.memory import PARTS, RankMemory, Training, memory_of
+from neusight.plans.memory import PARTS, RankMemory, TrainingStep, memory_of
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Held, local_of, stage_held, stages_of, waiting
 from neusight.plans.states import states_of
 from neusight.plans.workspaces import workspace_bytes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, SelfAttention
-from neusight.workloads.training.keeping import EXPERT_LOAD, FSDP, MEGATRON
 from neusight.workloads.training.local import Local
 
 MIB = 2**20
+MEGATRON, FSDP = ENGINES["megatron-te"], ENGINES["fsdp"]
 A100, H100 = load_device("a100-sxm-80gb"), load_device("h100-sxm-80gb")
 LAYER = Layer(attention=SelfAttention(heads=16, kv_heads=16, head_dim=64), feed_forward=FeedForward(ffn=4096))
-TRAINING = Training(seq_len=1024)
+TRAINING = TrainingStep(seq_len=1024)
 
 
 def decoder(depth: int = 8, layer: Layer = LAYER, **fields: Any) -> Decoder:
@@ -47,7 +48,7 @@ def share(of: Plan) -> Local:
     return local_of(of, TRAINING.seq_len, TRAINING.dtype, TRAINING.products)
 
 
-def ranks(of: Plan, training: Training = TRAINING, model: Decoder | None = None) -> dict[str, RankMemory]:
+def ranks(of: Plan, training: TrainingStep = TRAINING, model: Decoder | None = None) -> dict[str, RankMemory]:
     return {rank.rank: rank for rank in memory_of(model or decoder(), of, training, A100)}
 
 
@@ -58,6 +59,16 @@ def test_one_rank_keeps_eighteen_bytes_a_parameter() -> None:
     parameters = decoder().parameters
     assert (only.weights, only.gradients, only.optimizer) == (2 * parameters, 4 * parameters, 12 * parameters)
     assert only.total == sum(only.parts.values())
+
+
+@pytest.mark.parametrize("shard", ["none", "zero1", "zero3"])
+def test_plain_pytorch_keeps_eight_bytes_a_parameter(shard: str) -> None:
+    """Weights, gradients and both of Adam's moments in the module's dtype, without a float32 copy."""
+    training = TrainingStep(seq_len=1024, engine=ENGINES["torch-eager"])
+    only = ranks(plan(dp=2, shard=shard, gradient_dtype="bfloat16"), training)["only"]
+    whole = 2 * decoder().parameters
+    sharded, stepped = whole / 2 if shard == "zero3" else whole, whole if shard == "none" else whole / 2
+    assert (only.weights, only.gradients, only.optimizer) == (sharded, sharded, 2 * stepped)
     assert tuple(only.parts) == PARTS
 
 
@@ -210,7 +221,7 @@ def test_experts_need_ranks_to_be_spread_over() -> None:
 
 def test_fsdp_gathers_two_layers_and_what_is_outside_of_layers() -> None:
     """Two layers' weights and one's gradient in 16 bits, that gradient in 32, embedding, norm and head in 16."""
-    training = replace(TRAINING, keeping=FSDP)
+    training = replace(TRAINING, engine=FSDP)
     layer, outside = LAYER.parameters(1024), 2 * 32000 * 1024 + 1024
     assert ranks(plan(dp=8, shard="zero3"), training)["only"].communication == (3 * 2 + 4) * layer + 2 * outside
 

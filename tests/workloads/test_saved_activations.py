@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
+from neusight.engines import ENGINES, Engine, engine_named
+from neusight.errors import ModelError
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
-from neusight.workloads.training.keeping import FSDP, MEGATRON, keeping_named
 from neusight.workloads.training.local import Local
 from neusight.workloads.training.saved import ROW_BYTES, layer_saved, operators_bytes, selected_bytes, total_bytes
 
+MEGATRON, FSDP = ENGINES["megatron-te"], ENGINES["fsdp"]
 S, B, H, A = 256, 2, 512, 8
-UNFUSED = replace(MEGATRON, attention="unfused", attention_dropout=True, hidden_dropout=True)
+UNFUSED = replace(MEGATRON, attention="eager", attention_dropout=True, hidden_dropout=True)
 GPT = Layer(
     attention=SelfAttention(heads=A, kv_heads=A, head_dim=H // A),
     feed_forward=FeedForward(ffn=4 * H, gated=False),
@@ -26,8 +28,8 @@ def local(**shared: Any) -> Local:
     return Local(**({"batch": B, "seq_len": S} | shared))
 
 
-def kept(layer: Layer, of: Local, keeping: Any = UNFUSED) -> float:
-    return total_bytes(layer_saved(layer, H, of, keeping))
+def kept(layer: Layer, of: Local, engine: Engine = UNFUSED) -> float:
+    return total_bytes(layer_saved(layer, H, of, engine))
 
 
 def test_a_layer_of_gpt_keeps_what_the_paper_counts() -> None:
@@ -81,7 +83,7 @@ def test_inputs_of_float8_products_take_a_byte() -> None:
 
 def test_an_unfused_gate_keeps_what_it_let_through() -> None:
     gated = replace(GPT, feed_forward=FeedForward(ffn=4 * H, gated=True))
-    assert kept(gated, local(), FSDP) - kept(gated, local(), replace(FSDP, fused_gate=True)) == 8 * SBH
+    assert kept(gated, local(), FSDP) - kept(gated, local(), replace(FSDP, keeps_activated_gate=False)) == 8 * SBH
 
 
 def test_one_expert_that_all_take_keeps_a_dense_layer_and_what_weighs_it() -> None:
@@ -111,5 +113,5 @@ def test_latent_attention_keeps_more_than_its_latents() -> None:
 
 
 def test_an_unknown_framework_is_told_the_nearest() -> None:
-    with pytest.raises(Exception, match="unknown framework 'megatro'; did you mean megatron"):
-        keeping_named("megatro")
+    with pytest.raises(ModelError, match="unknown framework 'megatro'; did you mean megatron"):
+        engine_named("megatro")

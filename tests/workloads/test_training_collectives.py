@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from trained_units import GPT, LENGTH, LLAMA, MIXTURE, SEQUENCES, TOKENS, built, exchanged, flops
 
+from neusight.engines import engine_named
 from neusight.kernels.work import work_of
 from neusight.workloads.program import GROUPS, Segment
-from neusight.workloads.training.frameworks import framework_named
 
 HIDDEN = 64
 STREAM = 2 * TOKENS * HIDDEN
 """Bytes of the residual stream, s b h in 16 bits."""
-WIDE = framework_named("megatron-te")
+WIDE = engine_named("megatron-te")
 
 
 def passed(unit: Segment, *, hidden: bool | None = None) -> float:

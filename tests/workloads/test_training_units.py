@@ -21,11 +21,11 @@ from trained_units import (
     total,
 )
 
+from neusight.engines import ENGINES, engine_named
 from neusight.errors import ModelError
 from neusight.kernels.work import work_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, SelfAttention
-from neusight.workloads.training.frameworks import FRAMEWORKS, framework_named
 from neusight.workloads.training.recompute import recomputed
 
 PAIRS = SEQUENCES * LENGTH * (LENGTH + 1) / 2
@@ -55,10 +55,10 @@ def attended(decoder: Decoder) -> float:
     return 4.0 * attention.heads * attention.head_dim * PAIRS * decoder.depth
 
 
-@pytest.mark.parametrize("framework", ["megatron-te", "torchtitan", "torchtitan-compiled", "fsdp"])
+@pytest.mark.parametrize("engine", ["megatron-te", "torchtitan", "torchtitan-compiled", "fsdp"])
 @pytest.mark.parametrize("config", [GPT, LLAMA, MIXTURE], ids=["gpt", "llama", "mixture"])
-def test_a_step_has_six_flop_a_token_and_weight_and_those_of_attention(config: dict, framework: str) -> None:
-    decoder, units = built(config, framework)
+def test_a_step_has_six_flop_a_token_and_weight_and_those_of_attention(config: dict, engine: str) -> None:
+    decoder, units = built(config, engine)
     n = multiplied(decoder)
     for which in ("forward", "backward", "weights"):
         assert flops(units, which) == 2 * n * TOKENS, which
@@ -74,14 +74,14 @@ def test_written_out_attention_computes_all_scores() -> None:
     assert flops(units, families=("attention",)) == 0
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("config", [GPT, LLAMA], ids=["gpt", "llama"])
 def test_shares_of_tensor_parallel_ranks_make_up_the_whole(config: dict, sequence_parallel: bool, name: str) -> None:
     whole = built(config, name)[1]
     for tp in (2, 4):
         _, share = built(
-            config, replace(framework_named(name), vocabulary_multiple=1), tp=tp, sequence_parallel=sequence_parallel
+            config, replace(engine_named(name), vocabulary_multiple=1), tp=tp, sequence_parallel=sequence_parallel
         )
         for which in ("forward", "backward", "weights"):
             assert tp * flops(share, which) == flops(whole, which)
@@ -109,12 +109,12 @@ def test_sequence_parallelism_moves_no_flop_and_shares_the_stream() -> None:
     assert streamed(False) == 4 * streamed(True) > 0
 
 
-@pytest.mark.parametrize("framework", ["megatron-te", "torchtitan"])
+@pytest.mark.parametrize("engine", ["megatron-te", "torchtitan"])
 @pytest.mark.parametrize("which", ["forward", "backward"])
-def test_shares_of_context_parallel_ranks_make_up_the_whole(which: str, framework: str) -> None:
-    whole = built(LLAMA, framework)[1]
+def test_shares_of_context_parallel_ranks_make_up_the_whole(which: str, engine: str) -> None:
+    whole = built(LLAMA, engine)[1]
     for cp in (2, 4):
-        share = built(LLAMA, framework, cp=cp)[1]
+        share = built(LLAMA, engine, cp=cp)[1]
         assert cp * flops(share, which) == flops(whole, which)
         core = ("attention",)
         assert cp * flops(share, which, families=core) == flops(whole, which, families=core)
@@ -125,7 +125,7 @@ def test_expert_parallel_ranks_hold_shares_of_the_experts_and_compute_the_same()
     assert parameters(whole) + expert_parameters(whole) == decoder.parameters
     for ep in (2, 4, 8):
         for dispatcher in ("alltoall", "allgather"):
-            _, share = built(MIXTURE, replace(framework_named("megatron-te"), dispatcher=dispatcher), ep=ep)
+            _, share = built(MIXTURE, replace(engine_named("megatron-te"), dispatcher=dispatcher), ep=ep)
             assert ep * expert_parameters(share) == expert_parameters(whole)
             assert flops(share) == flops(whole)
 
@@ -142,7 +142,7 @@ def test_experts_may_be_sharded_like_all_else_or_stay_whole_beside_tensor_parall
 
 
 def test_experts_one_after_the_other_have_the_same_products() -> None:
-    apart = replace(framework_named("megatron-te"), grouped=False)
+    apart = replace(engine_named("megatron-te"), grouped_experts=False)
     grouped, alone = built(MIXTURE)[1], built(MIXTURE, apart)[1]
     assert flops(alone) == flops(grouped)
     assert total(alone, lambda part: 1.0) > total(grouped, lambda part: 1.0)
@@ -163,7 +163,7 @@ def test_products_of_eight_bits_are_those_inside_layers() -> None:
 
 def test_gradients_are_added_to_float32_by_the_product_or_beside_it() -> None:
     def moved(accumulation: str) -> float:
-        how = replace(framework_named("megatron-te"), accumulation=accumulation)
+        how = replace(engine_named("megatron-te"), accumulation=accumulation)
         _, units = built(LLAMA, how)
         return total(
             units, lambda part: float(work_of(part.batch).bytes[0]), "weights", families=("gemm", "elementwise")
@@ -176,25 +176,25 @@ def test_gradients_are_added_to_float32_by_the_product_or_beside_it() -> None:
     assert moved("kernel") - moved("none") == 10 * (matrices + vectors)
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", ENGINES)
 def test_what_is_recomputed_is_the_forward_pass(name: str) -> None:
-    framework = framework_named(name)
-    unit = built(LLAMA, framework, tp=2, sequence_parallel=True)[1].layers[0]
+    engine = engine_named(name)
+    unit = built(LLAMA, engine, tp=2, sequence_parallel=True)[1].layers[0]
     forward = unit.of("forward")
-    assert recomputed(unit, "none", framework) == ()
-    assert recomputed(unit, "full", replace(framework, stops_early=False)) == forward
-    early = recomputed(unit, "full", replace(framework, stops_early=True))
+    assert recomputed(unit, "none", engine) == ()
+    assert recomputed(unit, "full", replace(engine, stops_early=False)) == forward
+    early = recomputed(unit, "full", replace(engine, stops_early=True))
     assert forward[: len(early)] == early
     assert forward[len(early)].what == "down"
-    core = recomputed(unit, "selective", framework)
+    core = recomputed(unit, "selective", engine)
     assert {part.batch.family for part in core} <= {"attention", "gemm", "row_reduction", "elementwise", "memory"}
     assert 0 < len(core) < len(forward)
     with pytest.raises(ModelError, match="unknown recompute 'most'"):
-        recomputed(unit, "most", framework)
+        recomputed(unit, "most", engine)
 
 
 def test_attention_comes_from_the_library_that_a_gpu_has() -> None:
-    megatron, torchtitan = framework_named("megatron-te"), framework_named("torchtitan")
+    megatron, torchtitan = engine_named("megatron-te"), engine_named("torchtitan")
     assert [megatron.attention_on(capability) for capability in (None, 8.0, 9.0, 10.0, 12.0)] == [
         "fa2", "fa2", "fa3", "fa3", "fa2",
     ]  # fmt: skip
@@ -202,11 +202,11 @@ def test_attention_comes_from_the_library_that_a_gpu_has() -> None:
 
 
 def test_recomputing_by_operator_keeps_every_other_product_and_attention() -> None:
-    framework = framework_named("torchtitan")
-    unit = built(LLAMA, framework)[1].layers[0]
-    again = [part.what for part in recomputed(unit, "operators", framework) if part.batch.family in PRODUCTS]
+    engine = engine_named("torchtitan")
+    unit = built(LLAMA, engine)[1].layers[0]
+    again = [part.what for part in recomputed(unit, "operators", engine) if part.batch.family in PRODUCTS]
     assert again == ["qkv", "output", "gate up"]
-    assert "attention" not in [part.what for part in recomputed(unit, "operators", framework)]
+    assert "attention" not in [part.what for part in recomputed(unit, "operators", engine)]
 
 
 def test_what_ranks_cannot_share_is_told_with_a_degree_that_would_do() -> None:
@@ -231,4 +231,4 @@ def test_what_ranks_cannot_share_is_told_with_a_degree_that_would_do() -> None:
     with pytest.raises(ModelError, match="training of sparse attention is not built"):
         built("deepseek_v32")
     with pytest.raises(ModelError, match="unknown framework 'megatron'; did you mean megatron-te"):
-        framework_named("megatron")
+        engine_named("megatron")

@@ -7,12 +7,12 @@ from typing import Any
 
 from small_decoders import config_of
 
+from neusight.engines import Engine, engine_named
 from neusight.kernels.work import work_of
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.program import Part, Program, Segment
 from neusight.workloads.training.build import units_of
-from neusight.workloads.training.frameworks import Framework, framework_named
 from neusight.workloads.training.local import Local
 
 SEQUENCES, LENGTH = 2, 64
@@ -26,12 +26,10 @@ LLAMA = {
 MIXTURE = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 
 
-def built(
-    config: dict[str, Any] | str, framework: Framework | str = "megatron-te", **local: Any
-) -> tuple[Decoder, Program]:
+def built(config: dict[str, Any] | str, engine: Engine | str = "megatron-te", **local: Any) -> tuple[Decoder, Program]:
     """A model on a rank that has ``SEQUENCES`` sequences of ``LENGTH`` tokens."""
     decoder = decoder_of(config_of(config) if isinstance(config, str) else config)
-    how = framework if isinstance(framework, Framework) else framework_named(framework)
+    how = engine if isinstance(engine, Engine) else engine_named(engine)
     return decoder, units_of(decoder, Local(**{"batch": SEQUENCES, "seq_len": LENGTH, **local}), how)
 
 

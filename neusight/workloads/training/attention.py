@@ -34,7 +34,7 @@ def _self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Ite
     tokens, d = rank.local.tokens, mixer.head_dim
     yield entering(rank, rank.hidden, "attention")
     yield product(rank, qkv, tokens, quantised=quantised)
-    if rank.framework.joined:
+    if rank.engine.joined_projections:
         yield Operation(backward=(rank.copied("qkv join gradients", tokens, qkv.n, op="cat"),))
     if mixer.qk_norm:
         yield from _head_norms(mixer, rank, heads, kv_heads)
@@ -57,7 +57,7 @@ def _head_norms(mixer: SelfAttention, rank: Rank, heads: int, kv_heads: int) -> 
 
 def _rotated(rank: Rank, *widths: int) -> Operation:
     """Queries and keys, each in a pass of its own; back by the opposite angle."""
-    op = "rotary" if rank.framework.rotary == "fused" else "rotary_complex"
+    op = "rotary" if rank.engine.rotary == "fused" else "rotary_complex"
     turned = tuple(rank.pointwise("rope", op, rank.local.tokens, width) for width in widths)
     return Operation(forward=turned, backward=turned)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from neusight.engines import Engine
 from neusight.errors import ModelError
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, SelfAttention
@@ -12,7 +13,6 @@ from neusight.workloads.program import Program
 from neusight.workloads.training.attention import attended
 from neusight.workloads.training.ends import after, before
 from neusight.workloads.training.feed_forwards import fed
-from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.local import Local
 from neusight.workloads.training.mixtures import mixed
 from neusight.workloads.training.norms import residual, stream_norm
@@ -26,7 +26,7 @@ REMEMBERED = 1024
 
 
 @lru_cache(maxsize=REMEMBERED)
-def units_of(decoder: Decoder, local: Local, framework: Framework) -> Program:
+def units_of(decoder: Decoder, local: Local, engine: Engine) -> Program:
     """Kernels and collectives of a rank: forward, for gradients of activations, and for gradients of weights.
 
     Collectives leave ``per_node`` at 0: who places the ranks fills it in. What happens once a step is told elsewhere:
@@ -35,13 +35,13 @@ def units_of(decoder: Decoder, local: Local, framework: Framework) -> Program:
     Args:
         decoder: the model, see ``decoder_of``.
         local: the rank's share of a micro-batch.
-        framework: which kernels run.
+        engine: which kernels run.
 
     Raises:
         ModelError: sizes that ranks cannot share evenly, with degrees that would do; mixers without a backward pass.
     """
     _check(local)
-    rank = Rank(hidden=decoder.hidden, local=local, framework=framework)
+    rank = Rank(hidden=decoder.hidden, local=local, engine=engine)
     return Program(
         before=unit_of("embedding", -1, before(decoder, rank)),
         layers=tuple(unit_of("layer", at, _layer(layer, rank)) for at, (layer, _) in enumerate(decoder.layers)),

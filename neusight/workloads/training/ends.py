@@ -19,9 +19,9 @@ _EMBEDDING_NORM = Norm(op="layer_norm", weights=2)
 
 
 def own_vocabulary(decoder: Decoder, rank: Rank) -> int:
-    """Rows of the embedding on a rank, padded as the framework pads them."""
-    multiple = rank.framework.vocabulary_multiple * rank.local.tp
-    return -(-decoder.vocab // multiple) * rank.framework.vocabulary_multiple
+    """Rows of the embedding on a rank, padded as the engine pads them."""
+    multiple = rank.engine.vocabulary_multiple * rank.local.tp
+    return -(-decoder.vocab // multiple) * rank.engine.vocabulary_multiple
 
 
 def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
@@ -37,7 +37,7 @@ def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
         yield Operation(forward=(rank.pointwise("positions add", "add", local.tokens, decoder.hidden),))
     if decoder.embedding_norm:
         yield stream_norm(rank, _EMBEDDING_NORM, what="embedding norm", branches=False)
-    if rank.framework.dropout:
+    if rank.engine.hidden_dropout:
         shape = local.resident_tokens, decoder.hidden
         yield Operation(
             forward=(rank.pointwise("embedding dropout", "dropout", *shape),),

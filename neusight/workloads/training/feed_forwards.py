@@ -21,7 +21,7 @@ def fed(part: FeedForward, rank: Rank, *, quantised: bool, of: str = "") -> Iter
     tokens = rank.local.tokens
     yield entering(rank, rank.hidden, "feed_forward", f"{of}input")
     yield product(rank, up, tokens, quantised=quantised)
-    yield activated(part, rank, (tokens, down.k), deferred=rank.framework.deferred_bias and up.what == "up")
+    yield activated(part, rank, (tokens, down.k), deferred=rank.engine.deferred_bias and up.what == "up")
     yield product(rank, down, tokens)
     yield leaving(rank, rank.hidden, "feed_forward", f"{of}output")
 
@@ -34,7 +34,7 @@ def activated(part: FeedForward, rank: Rank, shape: tuple[int, int], *, deferred
     """
     if not part.gated:
         return _plain(part, rank, shape, added=deferred and part.bias)
-    if rank.framework.activation == "eager":
+    if rank.engine.activation == "eager":
         return _written_out(part, rank, shape)
     op = "geglu" if part.activation == "gelu" else "swiglu"
     return Operation(
@@ -57,7 +57,7 @@ def _written_out(part: FeedForward, rank: Rank, shape: tuple[int, int]) -> Opera
 
 def _plain(part: FeedForward, rank: Rank, shape: tuple[int, int], *, added: bool) -> Operation:
     """Without a gate: with the bias in the same kernel where the activation is GELU, else after one that adds it."""
-    joined = added and part.activation == "gelu" and rank.framework.activation == "fused"
+    joined = added and part.activation == "gelu" and rank.engine.activation == "fused"
     op = "bias_gelu" if joined else part.activation
     apart: tuple[Part, ...] = (rank.pointwise("up bias", "add", *shape),) if added and not joined else ()
     return Operation(

@@ -13,9 +13,9 @@ STATISTICS = 3
 
 
 def loss(rank: Rank, rows: int, cols: int) -> Operation:
-    """Of ``rows`` tokens over the rank's ``cols`` of the vocabulary, as the framework computes it."""
+    """Of ``rows`` tokens over the rank's ``cols`` of the vocabulary, as the engine computes it."""
     makers = {"written out": _written_out, "torch": _torch, "fused": _fused}
-    return makers[rank.framework.loss](rank, rows, cols)
+    return makers[rank.engine.loss](rank, rows, cols)
 
 
 def _wide(rank: Rank, what: str, op: str, elements: int, *, reads: int = 1, writes: int = 1) -> Part:

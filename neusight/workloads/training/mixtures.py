@@ -71,7 +71,7 @@ def mixed(part: Experts, rank: Rank) -> Iterator[Operation]:
     )
     yield product(rank, part.router(rank.hidden), routed.tokens)
     yield _chosen(routed)
-    if rank.framework.dispatcher == "alltoall":
+    if rank.engine.dispatcher == "alltoall":
         yield _dispatched(routed)
         yield from _expert_products(routed)
         yield _combined(routed)
@@ -258,7 +258,7 @@ def _of_groups(routed: Routed, projection: Projection, shape: tuple[int, int]) -
     """Rows of all experts times their (n, k): one kernel, or one an expert."""
     (n, k), how = shape, _arithmetic(routed, projection)
     what = f"expert {projection.what}"
-    if routed.rank.framework.grouped:
+    if routed.rank.engine.grouped_experts:
         batch = KernelBatch.from_columns("grouped_gemm", groups=routed.experts, tokens=routed.pairs, n=n, k=k, **how)
         return Part(what=what, phase="forward", batch=batch)
     batch = KernelBatch.from_columns("gemm", m=routed.of_each, n=n, k=k, **how)
@@ -266,11 +266,11 @@ def _of_groups(routed: Routed, projection: Projection, shape: tuple[int, int]) -
 
 
 def _weight_products(routed: Routed, projection: Projection) -> Part:
-    framework = routed.rank.framework
-    groups, runs = (routed.experts, 1) if framework.grouped else (1, routed.experts)
+    engine = routed.rank.engine
+    groups, runs = (routed.experts, 1) if engine.grouped_experts else (1, routed.experts)
     batch = KernelBatch.from_columns(
-        "gemm", op="bmm" if framework.grouped else "linear", batch=groups, m=projection.n, n=projection.k,
-        k=routed.of_each, layout="nt", accumulates=framework.accumulation == "product",
+        "gemm", op="bmm" if engine.grouped_experts else "linear", batch=groups, m=projection.n, n=projection.k,
+        k=routed.of_each, layout="nt", accumulates=engine.accumulation == "product",
         **_arithmetic(routed, projection),
     )  # fmt: skip
     return Part(what=f"expert {projection.what}", phase="weights", batch=batch, runs=runs)

@@ -33,7 +33,7 @@ def stream_norm(
     """
     shape = rank.local.resident_tokens, rank.hidden
     stream = shape[0] * shape[1] * rank.size
-    fused = rank.framework.residual == "norm"
+    fused = rank.engine.residual == "norm"
     added = stream if fused and branches else 0
     saved = shape[0] * shape[1] if quantised else 0
     meet = (rank.pointwise("add gradients", "add", *shape),) if branches and not fused else ()
@@ -54,19 +54,19 @@ def _weight_gradients(rank: Rank, what: str, op: str, shape: tuple[int, int], we
     if not weights:
         return ()
     sums = rank.accumulated(what, weights * shape[1])
-    if rank.framework.joined_norm_gradients:
+    if rank.engine.joined_norm_gradients:
         return sums
     return (rank.rows(f"{what} weight gradient", f"{op}_weight_backward", *shape[::-1]), *sums)
 
 
 def residual(rank: Rank, *, bias: bool) -> Operation:
-    """A branch's result to the stream, after dropout where the framework drops any.
+    """A branch's result to the stream, after dropout where the engine drops any.
 
     ``bias``: the result's product has left a bias to be added here.
     """
     shape = rank.local.resident_tokens, rank.hidden
-    drops = rank.framework.dropout
-    added = rank.framework.deferred_bias and bias
+    drops = rank.engine.hidden_dropout
+    added = rank.engine.deferred_bias and bias
     back = (rank.pointwise("dropout gradient", "dropout_backward", *shape),) if drops else ()
     return Operation(
         forward=tuple(rank.pointwise("residual", op, *shape) for op in _residual_ops(rank, added=added)),
@@ -76,7 +76,7 @@ def residual(rank: Rank, *, bias: bool) -> Operation:
 
 
 def _residual_ops(rank: Rank, *, added: bool) -> tuple[str, ...]:
-    drops, how = rank.framework.dropout, rank.framework.residual
+    drops, how = rank.engine.hidden_dropout, rank.engine.residual
     if how == "fused":
         return {
             (True, True): ("bias_dropout_add",),

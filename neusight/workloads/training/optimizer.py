@@ -21,8 +21,9 @@ class Update:
 
     ``dtype`` is that of weights in products, ``master_dtype`` of those that are stepped (the same: there is one copy),
     ``gradient_dtype`` of the sums of gradients, ``state_dtype`` of moments. ``clips``: gradients are scaled by their
-    norm. ``scales_loss``: they are searched for overflows and scaled back first, as float16 needs. ``products`` "fp8":
-    weights are kept in 8 bits too, as they are and transposed.
+    norm. ``zeroes``: their sums are buffers that stay, and start from 0. ``scales_loss``: they are searched for
+    overflows and scaled back first, as float16 needs. ``products`` "fp8": weights are kept in 8 bits too, as they are
+    and transposed.
     """
 
     algorithm: str = "adamw"
@@ -31,6 +32,7 @@ class Update:
     gradient_dtype: str = "float32"
     state_dtype: str = "float32"
     clips: bool = True
+    zeroes: bool = True
     scales_loss: bool = False
     products: str = ""
 
@@ -56,7 +58,7 @@ def optimizer_parts(updated: int, held: int, update: Update, *, tensors: int = 1
         *(_clipped(updated, gradients, tensors) if update.clips else ()),
         _stepped(updated, update, tensors),
         *_narrowed(updated, held, update),
-        _memory("zero gradients", "fill", held, (0, held * gradients), update.gradient_dtype),
+        *((_memory("zero gradients", "fill", held, (0, held * gradients), update.gradient_dtype),) * update.zeroes),
     )
 
 

@@ -20,12 +20,12 @@ def product(rank: Rank, projection: Projection, rows: int, *, quantised: bool = 
     """Rows times a projection: products forward, for the input's gradient and for the weights'.
 
     Args:
-        rank: on which; its framework says whether joined matrices are one product.
+        rank: on which; its engine says whether joined matrices are one product.
         projection: the rank's share of the weights.
         rows: tokens.
         quantised: the input arrives in 8 bits already, from the norm before it.
     """
-    if rank.framework.joined or len(projection.parts) == 1:
+    if rank.engine.joined_projections or len(projection.parts) == 1:
         return _single(rank, projection, rows, quantised=quantised)
     apart = [replace(projection, parts=(n,)) for n in projection.parts]
     done = [_single(rank, each, rows, quantised=quantised) for each in apart]
@@ -41,7 +41,7 @@ def product(rank: Rank, projection: Projection, rows: int, *, quantised: bool = 
 def _single(rank: Rank, projection: Projection, rows: int, *, quantised: bool) -> Operation:
     what, n, k = projection.what, projection.n, projection.k
     narrow, deferred = rank.narrow(projection.kind), _deferred(rank, projection)
-    summed = rank.framework.accumulation == "product"
+    summed = rank.engine.accumulation == "product"
     forward = _gemm(rank, what, (rows, n, k), "tn", narrow=narrow, bias=projection.bias and not deferred)
     weights = _gemm(rank, what, (n, k, rows), "nt", narrow=narrow, accumulates=summed)
     return Operation(
@@ -63,7 +63,7 @@ def _single(rank: Rank, projection: Projection, rows: int, *, quantised: bool) -
 def _deferred(rank: Rank, projection: Projection) -> bool:
     """Whether a later kernel adds the bias: that of the residual, or of the activation."""
     later = ("output", "down", "shared down", "up")
-    return rank.framework.deferred_bias and projection.what in later and projection.kind != "experts"
+    return rank.engine.deferred_bias and projection.what in later and projection.kind != "experts"
 
 
 def _gemm(
@@ -87,7 +87,7 @@ def _gemm(
 
 def _accumulated(rank: Rank, projection: Projection) -> tuple[Part, ...]:
     """The weights' gradient to its sum, where the product does not do so."""
-    if rank.framework.accumulation != "kernel":
+    if rank.engine.accumulation != "kernel":
         return ()
     return rank.accumulated(projection.what, projection.weights)
 
@@ -111,7 +111,7 @@ def _to_float8(rank: Rank, what: str, shape: tuple[int, int], *, wanted: bool) -
     rows, cols = shape
     searched = (
         (rank.reduced(f"{what} maximum", "amax", (1, rows * cols), rank.size * rows * cols, FLOAT_BYTES),)
-        if rank.framework.scaling == "current"
+        if rank.engine.scaling == "current"
         else ()
     )
     return (*searched, rank.pointwise(f"{what} quantise", "quantise", rows, cols))
@@ -125,7 +125,7 @@ def _turned(rank: Rank, what: str, shape: tuple[int, int], *, wanted: bool) -> t
 
 def entering(rank: Rank, width: int, kind: str, what: str = "input") -> Operation:
     """Before column-parallel products: each rank gets all rows, and gives back its part of their gradient."""
-    rows, after = rank.local.tokens, rank.framework.overlaps_weights
+    rows, after = rank.local.tokens, rank.engine.overlaps_weights
     size = rows * width * rank.size
     if not rank.local.sequence_parallel:
         return Operation(
@@ -136,7 +136,7 @@ def entering(rank: Rank, width: int, kind: str, what: str = "input") -> Operatio
     scattered = rank.exchanged(f"scatter gradient of {what}", "reduce_scatter", "tp", size, overlapped=after)
     return Operation(
         forward=rank.exchanged(f"gather {what}", "all_gather", "tp", sent),
-        backward=(*(again if rank.framework.regathers else ()), *scattered),
+        backward=(*(again if rank.engine.regathers else ()), *scattered),
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neusight.engines import Engine
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES
 from neusight.workloads.program import Part
-from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.local import Local
 
 FLOAT_BYTES = DTYPE_BYTES["float32"]
@@ -16,14 +16,14 @@ FLOAT_BYTES = DTYPE_BYTES["float32"]
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """A rank's share of a micro-batch of a model that is ``hidden`` wide, under a framework.
+    """A rank's share of a micro-batch of a model that is ``hidden`` wide, under an engine.
 
     Parts are made as of the forward pass; operations tell which pass runs them.
     """
 
     hidden: int
     local: Local
-    framework: Framework
+    engine: Engine
 
     @property
     def dtype(self) -> str:
@@ -103,7 +103,7 @@ class Rank:
         return (Part(what=what, phase="forward", batch=batch, runs=runs, group=members, overlapped=overlapped),)
 
     def accumulated(self, what: str, elements: int) -> tuple[Part, ...]:
-        """Gradients that no product made, added to their float32 sums where the framework keeps such."""
-        if self.framework.accumulation == "none" or not elements:
+        """Gradients that no product made, added to their float32 sums where the engine keeps such."""
+        if self.engine.accumulation == "none" or not elements:
             return ()
         return (self.pointwise(f"{what} accumulate", "accumulate", 1, elements),)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from neusight.engines import Engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.families import KernelBatch
 from neusight.workloads.program import Part, Segment
-from neusight.workloads.training.frameworks import Framework
 from neusight.workloads.training.scores import CORE
 
 RECOMPUTES = ("none", "selective", "full", "operators")
 
 
-def recomputed(unit: Segment, how: str, framework: Framework) -> tuple[Part, ...]:
+def recomputed(unit: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
     """Forward parts that run a second time for each micro-batch.
 
     Args:
@@ -19,7 +19,7 @@ def recomputed(unit: Segment, how: str, framework: Framework) -> tuple[Part, ...
         how: ``selective``: the core of attention (Korthikanti et al. 2022, section 5); ``full``: everything from the
             unit's input on; ``operators``: all but attention, collectives and every other product (torchtitan,
             selective activation checkpointing per operator); ``none``.
-        framework: whether a pass stops at the last value that is needed.
+        engine: whether a pass stops at the last value that is needed.
 
     Raises:
         ModelError: an unknown way.
@@ -31,7 +31,7 @@ def recomputed(unit: Segment, how: str, framework: Framework) -> tuple[Part, ...
         return ()
     if how == "selective":
         return tuple(part for part in forward if part.what in CORE)
-    kept = _needed(forward) if framework.stops_early else forward
+    kept = _needed(forward) if engine.stops_early else forward
     return kept if how == "full" else _cheap(kept)
 
 

@@ -42,7 +42,7 @@ def core(rank: Rank, heads: Heads) -> Operation:
     Raises:
         ModelError: written-out scores of shared sequences, or chunks that are no whole tokens.
     """
-    if rank.framework.attention == "unfused":
+    if rank.engine.writes_scores:
         return _unfused(rank, heads)
     if rank.local.cp == 1:
         length = rank.local.length
@@ -51,7 +51,7 @@ def core(rank: Rank, heads: Heads) -> Operation:
             backward=_flash_backward(rank, heads, (length, length)),
         )
     _check_chunks(rank.local.seq_len, 2 * rank.local.cp)
-    passes_on = rank.framework.context == "ring" and not heads.window
+    passes_on = rank.engine.context == "ring" and not heads.window
     return _ring(rank, heads) if passes_on else _gathered(rank, heads)
 
 
@@ -154,7 +154,7 @@ def _unfused(rank: Rank, heads: Heads) -> Operation:
     """
     if rank.local.cp > 1:
         raise ModelError(
-            f"{rank.framework.name} writes scores out, which cp = {rank.local.cp} ranks cannot share: choose cp = 1"
+            f"{rank.engine.name} writes scores out, which cp = {rank.local.cp} ranks cannot share: choose cp = 1"
         )
     length, d, v = rank.local.length, heads.head_dim, heads.value_dim
     queries = rank.local.batch * heads.heads
@@ -195,7 +195,7 @@ def _softmax(rank: Rank, op: str, rows: int, length: int, *, operands: int) -> P
 
 
 def _dropped(rank: Rank, op: str, rows: int, length: int) -> tuple[Part, ...]:
-    return (rank.pointwise("probabilities dropout", op, rows, length),) if rank.framework.dropout else ()
+    return (rank.pointwise("probabilities dropout", op, rows, length),) if rank.engine.attention_dropout else ()
 
 
 def _repeated(rank: Rank, heads: Heads) -> tuple[Part, ...]:

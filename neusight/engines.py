@@ -1,0 +1,316 @@
+"""``Engine``: the software that runs a model. Each is a value; what differs between two of them is a field, no branch.
+
+What is described is all that decides over kernels, host time and memory beside model, plan and device: PyTorch as it
+runs a traced module, and training frameworks as they run a decoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from neusight.errors import ModelError, nearest, shown
+
+LAUNCHES = ("eager", "compiled", "graph")
+LAYOUTS = ("nchw", "nhwc")
+ATTENTIONS = ("eager", "sdpa", "flash")
+"""Forms of attention that a request may ask PyTorch for."""
+AttentionForm = Literal["eager", "sdpa", "flash", "cudnn"]
+EXPERT_LOAD = 1.1
+"""Rows of the experts of the fullest rank over an even share, in the fullest of a run's first
+steps: routers without capacity are not even. Fitted by ``neusight.evaluation.memory.fitted_expert_load`` to runs on
+a100 alone; runs on h100 ask for 1.16."""
+FUSED_CAPABILITIES = (9.0, 12.0)
+"""From Hopper on, to before consumer Blackwell: GPUs whose matrix units read shared memory by themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What turns a model into kernels and collectives, launches them, and keeps tensors between them.
+
+    Launching and host:
+        launch: ``eager``, operator by operator; ``compiled``, the fused kernels of ``torch.compile`` from its generated
+            wrapper, each of which is taken to cost the host an operator's time; ``graph``, those as one CUDA graph
+            (``mode="reduce-overhead"``), which costs the host as much as one operator.
+        host_s_per_operator: what the host's thread takes to dispatch one operator, views included [s].
+        host_spread: standard deviation of that time's logarithm from one host to another.
+        layout: order in which images lie in memory: ``nchw``, or ``nhwc`` (``torch.channels_last``), to which the
+            module and its inputs were converted before the step.
+
+    Kernels and how they run in a step:
+        library: whose kernels run (``Conditions.engine``), "" for those of PyTorch and its libraries.
+        step_factors: kernels take in a step what ``training.json`` says over what they take by themselves, which was
+            fitted to steps of such engines; else nothing more.
+
+    Attention:
+        attention: ``eager`` writes scores and probabilities out; ``sdpa``, ``flash`` and ``cudnn`` are one kernel,
+            of PyTorch's choice, FlashAttention's or cuDNN's.
+        attention_variant: library of fused attention, as ``Conditions.variant`` names it.
+        newer_attention_variant: the same on GPUs of ``FUSED_CAPABILITIES``, "" for the same.
+        attention_generation: 1 for FlashAttention before its second version, which split work otherwise.
+        context: how ranks that share sequences bring keys together: ``ring`` passes them on while the attention of
+            the ones before runs, ``gather`` gathers them first.
+        attention_dropout: whether probabilities drop out.
+
+    Kernels of other layers:
+        joined_projections: query, key and value lie in one matrix, gate and up as well; else each is a product of its
+            own.
+        activation: ``fused`` with its gate and bias in one kernel, or ``eager``: each operator in its own.
+        deferred_bias: biases of outputs are added by the kernel that adds the residual, else by the product.
+        residual: ``fused``: bias, dropout and addition in one kernel; ``eager``: one kernel each; ``norm``: in the
+            kernel of the norm that follows.
+        hidden_dropout: whether activations drop out before they are added to the residual stream.
+        joined_norm_gradients: one kernel has the gradients of a norm's input and weights, else one each.
+        rotary: ``fused`` in one kernel a tensor, or ``complex``: written out in float32.
+        loss: ``written out`` in float32 over shared logits, ``torch`` (its log-softmax on logits in float32), or
+            ``fused``: two passes that leave the gradient where the logits were.
+        dispatcher: how tokens get to experts, ``alltoall`` or ``allgather``.
+        grouped_experts: all experts of a rank in one kernel, else one after the other.
+        scaling: of 8-bit tensors, ``delayed`` (by maxima of earlier steps) or ``current`` (a pass looks for it first).
+        vocabulary_multiple: to a multiple of which, times tensor-parallel ranks, the vocabulary is padded.
+
+    Collectives and recomputation:
+        regathers: what sequence-parallel ranks gathered is dropped and gathered again in the backward pass.
+        overlaps_weights: collectives of the backward pass run beside the products of weight gradients.
+        stops_early: a recomputed pass ends with the last value that the backward pass needs.
+
+    Weights, gradients and optimizer:
+        master_weights: the optimizer steps a float32 copy of 16-bit weights, whose gradients are summed up in buffers
+            that each step clips and zeroes. Else weights, gradients and states have the module's dtype, and gradients
+            are new in every step.
+        accumulation: gradients of weights are added to float32 sums by the ``product`` itself, by a ``kernel`` of
+            their own, or by ``none``, since what reduces them does.
+
+    What its users usually choose of a plan, where nothing is said:
+        shard: what replicas share of each other's states, as ``Plan.shard``.
+        sequence_parallel: tensor-parallel ranks share the residual stream.
+        overlaps_exchanges: what replicas exchange runs beside other work.
+        overlaps_tp: what tensor-parallel ranks exchange does too.
+
+    What is kept for the backward pass:
+        sequence_first: activations lie as [s, b, h]. FlashAttention wants sequences one after the other, so that its
+            output is there twice.
+        probability_bytes: of a kept probability of attention that writes them out.
+        keeps_activated_gate: of a gated activation the backward pass takes what the gate let through as well, beside
+            what went into it.
+        logit_bytes: of each logit while the loss is computed.
+        held_logit_bytes: of each logit whose backward pass waits for other micro-batches.
+        deferred_heads: micro-batches that keep the gradient of their logits until the head's weights get theirs.
+        dense_mask: a mask of [batch, s, s] bytes comes with every micro-batch.
+        expert_load: rows of the fullest rank's experts over an even share.
+
+    Workspaces of libraries:
+        handles: threads that run cuBLAS, each with a workspace.
+        deterministic: cuBLAS workspaces of the size that reproducible results ask for.
+        transformer_engine: it has a workspace of its own, and four more where it runs experts side by side.
+        score_buffer: scores of attention that writes them out lie in a buffer that stays.
+    """
+
+    name: str = "torch-eager"
+
+    launch: str = "eager"
+    host_s_per_operator: float = 7e-6
+    """Assumption: in the operator timings of the float32 data set, operators without a kernel take 6 to 12 µs by the
+    median of each host; this is near the fast end, as befits what nothing can be faster than."""
+    host_spread: float = 0.21
+    """Assumption: 6 to 12 µs enclose nine of ten hosts, ln(12 / 6) / (2 · 1.645)."""
+    layout: str = "nchw"
+
+    library: str = ""
+    step_factors: bool = False
+
+    attention: str = "eager"
+    attention_variant: str = "fa2"
+    newer_attention_variant: str = ""
+    attention_generation: int = 2
+    context: Literal["ring", "gather"] = "ring"
+    attention_dropout: bool = False
+
+    joined_projections: bool = True
+    activation: Literal["fused", "eager"] = "fused"
+    deferred_bias: bool = False
+    residual: Literal["fused", "eager", "norm"] = "eager"
+    hidden_dropout: bool = False
+    joined_norm_gradients: bool = False
+    rotary: Literal["fused", "complex"] = "fused"
+    loss: Literal["written out", "torch", "fused"] = "torch"
+    dispatcher: Literal["alltoall", "allgather"] = "alltoall"
+    grouped_experts: bool = True
+    scaling: Literal["delayed", "current"] = "delayed"
+    vocabulary_multiple: int = 1
+
+    regathers: bool = False
+    overlaps_weights: bool = False
+    stops_early: bool = False
+
+    master_weights: bool = True
+    accumulation: Literal["product", "kernel", "none"] = "none"
+
+    shard: Literal["none", "zero1", "zero3"] = "none"
+    sequence_parallel: bool = True
+    overlaps_exchanges: bool = True
+    overlaps_tp: bool = False
+
+    sequence_first: bool = False
+    probability_bytes: int = 2
+    keeps_activated_gate: bool = True
+    logit_bytes: float = 14.0
+    held_logit_bytes: float = 4.0
+    deferred_heads: int = 0
+    dense_mask: bool = False
+    expert_load: float = EXPERT_LOAD
+
+    handles: int = 2
+    deterministic: bool = False
+    transformer_engine: bool = False
+    score_buffer: bool = False
+
+    @classmethod
+    def torch(cls, attention: str = "eager", launch: str = "eager", layout: str = "nchw") -> Engine:
+        """PyTorch, by its forms of attention and of launching, and the layout of images."""
+        name = {"compiled": "torch-compiled", "graph": "torch-graph"}.get(launch, "torch-eager")
+        return replace(ENGINES[name], attention=attention, layout=layout)
+
+    @property
+    def writes_scores(self) -> bool:
+        """Whether attention writes scores and probabilities to memory."""
+        return self.attention == "eager"
+
+    def attention_on(self, capability: float | None) -> str:
+        """Library of fused attention on a GPU of a CUDA compute capability, None for those that have none."""
+        newer = capability is not None and FUSED_CAPABILITIES[0] <= capability < FUSED_CAPABILITIES[1]
+        return (newer and self.newer_attention_variant) or self.attention_variant
+
+
+_TORCH = Engine(
+    name="torch-eager",
+    attention="sdpa",
+    joined_projections=False,
+    activation="eager",
+    rotary="complex",
+    master_weights=False,
+    sequence_parallel=False,
+)
+"""A module of the transformers library in plain PyTorch: ``q_proj``, ``k_proj``, ``v_proj``, ``gate_proj`` and
+``up_proj`` apart, ``scaled_dot_product_attention``, rotation written out, ``F.cross_entropy`` of logits in float32;
+weights, gradients and the optimizer's states in the module's dtype."""
+_TORCH_COMPILED = replace(
+    _TORCH,
+    name="torch-compiled",
+    launch="compiled",
+    activation="fused",
+    residual="norm",
+    rotary="fused",
+    loss="fused",
+    keeps_activated_gate=False,
+)
+"""The same through ``torch.compile``: pointwise operators and norms are fused (Ansel et al. 2024, PyTorch 2, section
+4); what is cheap is computed again from what goes into it (ibid., section 5.4)."""
+_TORCH_GRAPH = replace(_TORCH_COMPILED, name="torch-graph", launch="graph")
+"""The same as one CUDA graph."""
+_MEGATRON = Engine(
+    name="megatron-te",
+    step_factors=True,
+    attention="cudnn",
+    newer_attention_variant="fa3",
+    deferred_bias=True,
+    residual="fused",
+    joined_norm_gradients=True,
+    loss="fused",
+    vocabulary_multiple=128,
+    regathers=True,
+    overlaps_weights=True,
+    accumulation="product",
+    shard="zero1",
+    overlaps_tp=True,
+    sequence_first=True,
+    keeps_activated_gate=False,
+    logit_bytes=6.0,
+    transformer_engine=True,
+)
+"""Megatron Core on Transformer Engine, as NeMo runs it: ``TransformerConfig`` with ``bias_activation_fusion``,
+``bias_dropout_fusion``, ``gradient_accumulation_fusion``, ``cross_entropy_loss_fusion``, ``apply_rope_fusion``; padding
+by ``--make-vocab-size-divisible-by`` (128); sequence parallelism as in Korthikanti et al. 2022, section 4.2.2. On
+Hopper it takes cuDNN's attention (``get_attention_backend``), which runs as fast as FlashAttention 3 (Shah et al. 2024,
+figures 5 and 6). A logit is kept in 16 bits and, for the loss, once in 32 (``VocabParallelCrossEntropy`` works in
+place: megatron/core/tensor_parallel/cross_entropy.py). Its users share optimizer states among replicas and run what
+those exchange beside other work, as with what tensor-parallel ranks exchange (NeMo's recipes;
+``--use-distributed-optimizer``, ``--overlap-grad-reduce``, ``--overlap-param-gather``, ``--tp-comm-overlap``)."""
+_MEGATRON_LOCAL = replace(
+    _MEGATRON,
+    name="megatron-local",
+    attention="eager",
+    attention_variant="",
+    newer_attention_variant="",
+    attention_dropout=True,
+    hidden_dropout=True,
+    joined_norm_gradients=False,
+    loss="written out",
+    rotary="complex",
+    shard="none",
+    overlaps_exchanges=False,
+    overlaps_tp=False,
+    transformer_engine=False,
+)
+"""Megatron-LM of 2022 (Korthikanti et al. 2022; Megatron-LM v3.0): scores in memory, its own fused softmax, Apex's
+layer norm, ``vocab_parallel_cross_entropy``, dropout of 0.1 of attention and of the residual stream; replicas keep
+copies and exchange gradients after all passes."""
+_FSDP = Engine(
+    name="fsdp",
+    step_factors=True,
+    attention="flash",
+    activation="eager",
+    rotary="complex",
+    stops_early=True,
+    shard="zero3",
+)
+"""Models in plain PyTorch under ``FullyShardedDataParallel``, such as fms-fsdp's Llama (SDPA, ``F.silu(wg) * w1``), not
+compiled, with checkpoints that are not reentrant. Its cross entropy keeps logits in 16 bits, log-probabilities, their
+gradient and that of the logits in 32 (``log_softmax`` and ``nll_loss``, backward)."""
+_TORCHTITAN = replace(_FSDP, name="torchtitan", context="gather", joined_projections=False)
+"""torchtitan of 2024 with ``compile = false`` and ``norm_type = "fused_rmsnorm"``: separate ``wq``, ``wk``, ``wv``,
+``w1``, ``w3``; scaled-dot-product attention by FlashAttention 2; ``F.cross_entropy`` of logits in float32; DTensor
+keeps what it gathered; ``torch.utils.checkpoint`` that stops early."""
+_TORCHTITAN_COMPILED = replace(
+    _TORCHTITAN,
+    name="torchtitan-compiled",
+    launch="compiled",
+    activation="fused",
+    residual="norm",
+    rotary="fused",
+    loss="fused",
+)
+"""The same with each block, and the loss, through ``torch.compile``."""
+_COMPOSER = replace(
+    _FSDP,
+    name="composer",
+    attention_generation=1,
+    stops_early=False,
+    keeps_activated_gate=False,
+    logit_bytes=2.0,
+    held_logit_bytes=2.0,
+)
+"""llm-foundry's MPT in Composer, until the end of 2023: ``Wqkv`` in one, FlashAttention in Triton (``attn_impl:
+triton``), reentrant or complete checkpoints; FlashAttention's cross entropy, whose gradient takes the place of the
+logits in 16 bits (llm-foundry, ``loss_fn: fused_crossentropy``, its default)."""
+
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        _TORCH, _TORCH_COMPILED, _TORCH_GRAPH, _MEGATRON, _MEGATRON_LOCAL, _TORCHTITAN, _TORCHTITAN_COMPILED, _FSDP,
+        _COMPOSER,
+    )
+}  # fmt: skip
+"""By name."""
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of a name.
+
+    Raises:
+        ModelError: none has it.
+    """
+    if name not in ENGINES:
+        known = ", ".join(ENGINES)
+        raise ModelError(f"unknown framework '{shown(name)}'{nearest(name, ENGINES)}: one of {known}")
+    return ENGINES[name]
