@@ -9,19 +9,18 @@ stage for each of those before it, and so does what follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.costs import NORMAL_90, Costs
+from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
-from neusight.kernels.distinct import concatenated, distinct_rows
-from neusight.laws.power import sustained_clock
 from neusight.serving.engines import GROUPS, ServingEngine
 from neusight.serving.lookup import (
     ENERGY,
@@ -41,8 +40,9 @@ from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
-from neusight.workloads.decoders.step import StepPart, step_parts
+from neusight.workloads.decoders.step import step_program
 from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.program import Part
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
 """What answers for kernels on a device, such as ``Predictor.kernels``."""
@@ -75,16 +75,6 @@ class PassCosts:
     def spread(self) -> np.ndarray:
         """Standard deviation of the logarithm of each time, shape (n,)."""
         return np.asarray(np.log(self.high_s / self.low_s) / (2 * NORMAL_90))
-
-
-class Priced(NamedTuple):
-    """Of the kernels of one part, columns of shape (n,) of their ``Costs``."""
-
-    latency_s: np.ndarray
-    spread: np.ndarray
-    own_spread: np.ndarray
-    limiter: np.ndarray
-    energy_j: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,15 +144,23 @@ class ReplicaPricer:
 
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
         """What kernels of some groups take in each pass [s]."""
-        parts = self._parts(steps, groups)
-        priced = priced_parts(parts, self.device, self.engine.library, self.pricer)
-        factors = self.engine.factors
-        each = (factors[group_of(p.batch)] * p.runs * c.latency_s for p, c in zip(parts, priced, strict=True))
+        parts, factors = self._parts(steps, groups), self.engine.factors
+        each = (factors[group_of(p.batch)] * p.runs * c.latency_s for p, c in self._priced(parts, energy=False))
         return sum(each, np.zeros(len(steps)))
 
-    def _parts(self, steps: Steps, groups: Collection[str]) -> list[StepPart]:
-        parts = step_parts(self.decoder, steps, self.precision, self.sharding, self.engine.library)
-        return [part for part in parts if group_of(part.batch) in groups]
+    def _parts(self, steps: Steps, groups: Collection[str]) -> list[Part]:
+        """Those of some groups, with their runs in all layers."""
+        program = step_program(self.decoder, steps, self.precision, self.sharding, self.engine.library)
+        return [part for part in program.counted_parts if group_of(part.batch) in groups]
+
+    def _priced(self, parts: Sequence[Part], *, energy: bool) -> Iterator[tuple[Part, PartCosts]]:
+        """Kernels in a graph of many, their operands in device memory."""
+
+        def cost(batch: KernelBatch) -> Costs:
+            conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, engine=self.engine.library)
+            return self.pricer(batch, self.device, conditions)
+
+        return zip(parts, price(parts, cost, energy=energy), strict=True)
 
     @property
     def idle_w(self) -> float:
@@ -181,8 +179,7 @@ class ReplicaPricer:
         columns |= {(PART, part.what): np.zeros(n) for part in parts}
         columns |= {SHARED: np.zeros(n), OWN: np.zeros(n), ENERGY: np.zeros(n)}
         limiters: dict[str, np.ndarray] = {}
-        priced = priced_parts(parts, self.device, self.engine.library, self.pricer, energy)
-        for part, costs in zip(parts, priced, strict=True):
+        for part, costs in self._priced(parts, energy=energy):
             group, kernels_s = group_of(part.batch), part.runs * costs.latency_s
             total_s = factors[group] * kernels_s
             columns[GROUP, group] += kernels_s
@@ -222,37 +219,6 @@ def group_of(batch: KernelBatch) -> str:
     if batch.family == "attention":
         return "decode" if (batch["q_len"] == 1).all() else "context"
     return _GROUP_OF.get(batch.family, "rest")
-
-
-def priced_parts(
-    parts: Sequence[StepPart], device: DeviceSpec, library: str, pricer: Pricer, energy: bool = False
-) -> list[Priced]:
-    """Costs of every part, each family asked once: kernels in a graph of many, their operands in device memory.
-
-    Kernels that are the same in several passes (a head sees one row a sequence) are priced once.
-    """
-    distinct = [distinct_rows(part.batch) for part in parts]
-    families: dict[str, list[int]] = {}
-    for number, part in enumerate(parts):
-        families.setdefault(part.batch.family, []).append(number)
-    found: dict[int, Priced] = {}
-    for numbers in families.values():
-        batch = concatenated([parts[number].batch.take(distinct[number][0]) for number in numbers])
-        conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, engine=library)
-        costs = pricer(batch, device, conditions)
-        ends = np.cumsum([len(distinct[number][0]) for number in numbers])[:-1]
-        energy_j = _energy_j(costs) if energy else np.zeros(len(batch))
-        columns = (costs.latency_s, costs.spread, costs.own_spread, costs.limiter, energy_j)
-        pieces = zip(*(np.split(column, ends) for column in columns), strict=True)
-        for number, piece in zip(numbers, pieces, strict=True):
-            found[number] = Priced(*(column[distinct[number][1]] for column in piece))
-    return [found[number] for number in range(len(parts))]
-
-
-def _energy_j(costs: Costs) -> np.ndarray:
-    """What arithmetic and traffic of each kernel take at the clock that the power limit leaves it [J]."""
-    demand = costs.demand
-    return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(sustained_clock(demand)))
 
 
 def in_flight(steps: Steps, stages: int, most_tokens: int) -> Steps:

@@ -1,10 +1,10 @@
-"""``Program``: a model as what one rank runs of it for a micro-batch, segment by segment, part by part."""
+"""``Program``: a model as what one rank runs of it in a micro-batch or a pass, segment by segment, part by part."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from neusight.kernels.families import KernelBatch
 
@@ -18,7 +18,10 @@ GROUPS = ("", "tp", "cp", "ep")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One kernel or collective, ``runs`` times, or that share of one: ``batch`` has one row.
+    """One kernel or collective, ``runs`` times, or that share of one.
+
+    ``batch`` has one row; in the passes of a serving engine a row a pass, ``runs`` of shape (n,), and what does not run
+    in a pass is a smallest kernel there.
 
     ``group`` says which ranks a collective joins, "" for kernels. ``overlapped`` collectives run beside the kernels of
     their segment where the framework overlaps them; others stand in the way.
@@ -27,7 +30,7 @@ class Part:
     what: str
     phase: Phase
     batch: KernelBatch
-    runs: float = 1
+    runs: Any = 1
     group: str = ""
     overlapped: bool = False
 
@@ -72,3 +75,10 @@ class Program:
     def parts(self) -> tuple[Part, ...]:
         """Of all segments, each once."""
         return tuple(part for segment in self.segments for part in segment.parts)
+
+    @property
+    def counted_parts(self) -> tuple[Part, ...]:
+        """``parts`` with their runs in the whole model."""
+        counts = (1, *(self.order.count(place) for place in range(len(self.layers))), 1)
+        counted = zip(self.segments, counts, strict=True)
+        return tuple(replace(part, runs=count * part.runs) for segment, count in counted for part in segment.parts)

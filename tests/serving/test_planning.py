@@ -52,10 +52,10 @@ def test_looked_up_points_are_exact(deployment: Deployment) -> None:
 def test_a_second_question_prices_nothing(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     first = predictor.serving(MODEL, "l40s", Static(batch=4, isl=512, osl=64))
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise AssertionError("priced again")
 
-    monkeypatch.setattr("neusight.serving.passes.priced_parts", refuse)
+    monkeypatch.setattr("neusight.serving.passes.price", refuse)
     assert predictor.serving(MODEL, "l40s", Static(batch=4, isl=512, osl=64)) == first
     other = predictor.serving(MODEL, "l40s", closed(8, 700, 90), replicas=2)
     assert other.devices == 2

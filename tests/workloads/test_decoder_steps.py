@@ -15,8 +15,9 @@ from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import LatentAttention, SelfAttention
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
-from neusight.workloads.decoders.step import StepPart, step_parts
+from neusight.workloads.decoders.step import step_program
 from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.program import Part, Program
 
 MIXED = Steps.of(
     prompts=[1, 2, 0, 0], prompt_tokens=[512, 64, 0, 0], prompt_cached=[0, 256, 0, 0], decodes=[0, 16, 64, 0],
@@ -26,22 +27,27 @@ MIXED = Steps.of(
 PRODUCTS = ("gemm", "moe")
 
 
-def parts_of(name: str, steps: Steps = MIXED, precision: str = "none", kv: str = "", **ranks: int) -> list[StepPart]:
+def parts_of(name: str, steps: Steps = MIXED, precision: str = "none", kv: str = "", **ranks: int) -> list[Part]:
+    """Each with its runs in the whole model."""
+    return list(program_of(name, steps, precision, kv, **ranks).counted_parts)
+
+
+def program_of(name: str, steps: Steps = MIXED, precision: str = "none", kv: str = "", **ranks: int) -> Program:
     decoder = decoder_of(config_of(name)) if name in CONFIGS else known_decoder(name)
-    return list(step_parts(decoder, steps, ServingPrecision.named(precision, kv=kv), Sharding(**ranks)))
+    return step_program(decoder, steps, ServingPrecision.named(precision, kv=kv), Sharding(**ranks))
 
 
-def total(parts: list[StepPart], what: str, *families: str) -> np.ndarray:
+def total(parts: list[Part], what: str, *families: str) -> np.ndarray:
     """Sum over parts of some families, shape (steps,)."""
     chosen = [p for p in parts if p.batch.family in families]
     return np.asarray(sum(getattr(work_of(p.batch), what) * p.runs for p in chosen))
 
 
-def named(parts: list[StepPart], what: str) -> StepPart:
+def named(parts: list[Part], what: str) -> Part:
     return next(p for p in parts if p.what == what)
 
 
-def fields(part: StepPart, row: int = 0) -> dict[str, Any]:
+def fields(part: Part, row: int = 0) -> dict[str, Any]:
     return {name: column[row].item() for name, column in part.batch.columns.items()}
 
 
@@ -62,7 +68,7 @@ def test_many_steps_at_once_are_each_alone(name: str) -> None:
     for row in range(len(MIXED)):
         alone = Steps(**{field: getattr(MIXED, field)[row : row + 1] for field in MIXED.__dataclass_fields__})
         for whole, single in zip(together, parts_of(name, alone), strict=True):
-            assert (whole.what, whole.layer, whole.runs[row]) == (single.what, single.layer, single.runs[0])
+            assert (whole.what, whole.runs[row]) == (single.what, single.runs[0])
             assert whole.batch.kernel(row) == single.batch.kernel(0)
 
 
@@ -153,8 +159,8 @@ def test_groups_exchange_tokens_and_ranks_of_one_reduce() -> None:
     ops = {
         (tp, dp, ep): [
             (p.batch["op"][0], int(p.batch["ranks"][0]))
-            for p in parts_of("Qwen/Qwen3-30B-A3B", tp=tp, dp=dp, ep=ep)
-            if p.batch.family == "collective" and p.layer == 0
+            for p in program_of("Qwen/Qwen3-30B-A3B", tp=tp, dp=dp, ep=ep).layers[0].parts
+            if p.batch.family == "collective"
         ]
         for tp, dp, ep in ((1, 1, 1), (4, 1, 4), (1, 4, 4), (1, 4, 1))
     }
@@ -199,7 +205,7 @@ def test_4_bit_experts_read_a_quarter_and_their_scales() -> None:
 
 def test_decodes_of_linear_attention_do_not_grow_with_the_context() -> None:
     steps = Steps.of(decodes=8, decode_cached=[100, 100000])
-    parts = [p for p in parts_of("Qwen/Qwen3-Next-80B-A3B", steps) if p.layer == 0]
+    parts = list(program_of("Qwen/Qwen3-Next-80B-A3B", steps).layers[0].parts)
     moved = total(parts, "bytes", "gemm", "elementwise", "row_reduction", "memory")
     assert moved[0] == moved[1]
     state = named(parts, "state of decodes")
@@ -208,10 +214,11 @@ def test_decodes_of_linear_attention_do_not_grow_with_the_context() -> None:
 
 def test_engines_differ_in_what_they_fuse() -> None:
     decoder, steps = known_decoder("meta-llama/Llama-3.1-8B"), Steps.of(decodes=1, decode_cached=9)
-    written = {
-        engine: sum(p.what == "cache write" for p in step_parts(decoder, steps, ServingPrecision(), Sharding(), engine))
+    programs = {
+        engine: step_program(decoder, steps, ServingPrecision(), Sharding(), engine)
         for engine in ("vllm", "sglang", "trtllm")
     }
+    written = {engine: sum(p.what == "cache write" for p in program.parts) for engine, program in programs.items()}
     assert written == {"vllm": 1, "sglang": 1, "trtllm": 0}
 
 
@@ -227,4 +234,4 @@ def test_ranks_that_cannot_share_are_refused(ranks: dict[str, int], message: str
 
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(ModelError, match="unknown engine 'vlm'; did you mean vllm"):
-        step_parts(decoder_of(config_of("llama")), MIXED, ServingPrecision(), Sharding(), "vlm")
+        step_program(decoder_of(config_of("llama")), MIXED, ServingPrecision(), Sharding(), "vlm")

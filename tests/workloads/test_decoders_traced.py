@@ -28,8 +28,9 @@ from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
-from neusight.workloads.decoders.step import StepPart, step_parts
+from neusight.workloads.decoders.step import step_program
 from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.program import Program
 from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import trace
 
@@ -82,11 +83,11 @@ def traced(name: str) -> tuple[tuple[Any, int], ...]:
 
 
 @cache
-def built(name: str) -> tuple[Decoder, tuple[StepPart, ...]]:
+def built(name: str) -> tuple[Decoder, Program]:
     """A pass over the same tokens, all of them prompts."""
     decoder = decoder_of(config_of(name))
     steps = Steps.of(prompts=SEQUENCES, prompt_tokens=LENGTH)
-    return decoder, step_parts(decoder, steps, ServingPrecision(), Sharding())
+    return decoder, step_program(decoder, steps, ServingPrecision(), Sharding())
 
 
 def projections(decoder: Decoder, layer: int) -> dict[str, tuple[int, ...]]:
@@ -101,14 +102,15 @@ def projections(decoder: Decoder, layer: int) -> dict[str, tuple[int, ...]]:
 
 
 def built_products(name: str) -> Counter[Shape]:
-    decoder, parts = built(name)
+    decoder, program = built(name)
     fused = FUSED.get(name.split()[0], frozenset())
     found: Counter[Shape] = Counter()
-    for part in parts:
+    layers = [segment.layer for segment in program.segments for _ in segment.parts]
+    for layer, part in zip(layers, program.counted_parts, strict=True):
         runs = int(part.runs[0])
         if part.batch.family == "gemm" and runs and part.batch["op"][0] == "linear":
             m, n, k = (int(part.batch[field][0]) for field in ("m", "n", "k"))
-            known = projections(decoder, part.layer).get(part.what, (n,)) if part.layer >= 0 else (n,)
+            known = projections(decoder, layer).get(part.what, (n,)) if layer >= 0 else (n,)
             rows = TOKENS if part.what in ("head", "embedding down") else m
             for width in (n,) if part.what.removeprefix("shared ") in fused else known:
                 found[rows, width, k] += runs
@@ -118,7 +120,7 @@ def built_products(name: str) -> Counter[Shape]:
 def built_experts(name: str) -> Counter[Shape]:
     """Rows of pairs of token and expert, through both matrices."""
     found: Counter[Shape] = Counter()
-    for part in built(name)[1]:
+    for part in built(name)[1].counted_parts:
         if part.batch.family == "moe":
             pairs, runs = TOKENS * int(part.batch["top_k"][0]), int(part.runs[0])
             hidden, ffn = int(part.batch["hidden"][0]), int(part.batch["ffn"][0])
@@ -156,7 +158,7 @@ def test_experts_of_llama_4_hold_the_same_weights() -> None:
 def test_attention_has_the_pairs_of_the_traced_one(name: str) -> None:
     """All pairs where a mask hides some; FLOP too, unless values are padded to the width of keys there."""
     theirs = [(k, count) for k, count in traced(name) if isinstance(k, Attention)]
-    ours = [p for p in built(name)[1] if p.what == "attention of prompts"]
+    ours = [p for p in built(name)[1].counted_parts if p.what == "attention of prompts"]
     assert sum(count for _, count in theirs) == sum(int(p.runs[0]) for p in ours)
     shapes = {(k.batch, k.heads, k.q_len, k.kv_len, k.head_dim) for k, _ in theirs}
     fields = ("batch", "heads", "q_len", "kv_len", "head_dim")

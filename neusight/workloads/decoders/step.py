@@ -1,9 +1,9 @@
-"""What one rank of a serving engine runs in passes through a model: parts, each with a kernel a step, as columns."""
+"""What one rank of a serving engine runs in passes through a model: a ``Program`` whose parts have a kernel a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,33 +18,21 @@ from neusight.workloads.decoders.mixtures import check_shared, fed
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
 from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.weights import Parameters, layer_parameters, outside_parameters
+from neusight.workloads.program import Part, Program, Segment
 
 ENGINES = ("vllm", "sglang", "trtllm")
 VOCABULARY_PADDING = 64
 """Rows to a multiple of which engines pad the vocabulary (vLLM, ``DEFAULT_VOCAB_PADDING_SIZE``)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepPart:
-    """One kernel of a pass: ``batch`` has a row a step, ``runs`` of shape (n,) how often it runs in that step's pass.
-
-    ``layer`` is the place of its kind in ``Decoder.layers``, -1 for what is outside of layers. Rows that do not run
-    hold a smallest kernel.
-    """
-
-    what: str
-    layer: int
-    batch: KernelBatch
-    runs: np.ndarray
-
-
-def step_parts(
+def step_program(
     decoder: Decoder,
     steps: Steps,
     precision: ServingPrecision | Precision,
     sharding: Sharding,
     engine: str = "vllm",
-) -> tuple[StepPart, ...]:
+) -> Program:
     """Kernels and collectives that one rank runs in passes through all layers.
 
     Every part is a column over the steps. A pipeline is cut elsewhere, by the share of each kind of layers that a
@@ -64,15 +52,29 @@ def step_parts(
         raise ModelError(f"unknown engine '{engine}'{nearest(engine, ENGINES)}: one of {', '.join(ENGINES)}")
     check_shared(sharding.ep, sharding.dp, sharding.tp)
     rank = Rank.of(decoder.hidden, steps, ServingPrecision.of(precision), sharding, engine)
-    parts = [_part(made, -1, 1) for made in _before(decoder, rank)]
-    for place, (layer, count) in enumerate(decoder.layers):
-        parts += [_part(made, place, count) for made in _layer(layer, rank)]
-    return (*parts, *(_part(made, -1, 1) for made in _after(decoder, rank)))
+    held = [layer_parameters(layer, decoder.hidden, sharding) for layer, _ in decoder.layers]
+    layers = [
+        _segment("layer", place, _layer(layer, rank), own)
+        for place, ((layer, _), own) in enumerate(zip(decoder.layers, held, strict=True))
+    ]
+    return Program(
+        before=_segment("embedding", -1, _before(decoder, rank), [Parameters(outside_parameters(decoder, sharding))]),
+        layers=layers,
+        after=_segment("head", -1, _after(decoder, rank), []),
+        order=decoder.order,
+    )
 
 
-def _part(made: Made, layer: int, count: int) -> StepPart:
-    what, batch, runs = made
-    return StepPart(what=what, layer=layer, batch=batch, runs=runs * count)
+def _segment(what: str, layer: int, made: Iterator[Made], parameters: Iterable[Parameters]) -> Segment:
+    """Embedding and head are counted with the first: they may be one matrix."""
+    held = list(parameters)
+    return Segment(
+        what=what,
+        layer=layer,
+        parts=tuple(Part(what=name, phase="forward", batch=batch, runs=runs) for name, batch, runs in made),
+        parameters=round(sum(each.number for each in held if not each.routed)),
+        expert_parameters=round(sum(each.number for each in held if each.routed)),
+    )
 
 
 def _layer(layer: Layer, rank: Rank) -> Iterator[Made]:

@@ -1,8 +1,9 @@
-"""What the weights of a served decoder take on one rank."""
+"""What a rank holds of a served decoder: parameters by what stores them, and their bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from neusight.kernels.precision import Precision, stored_bytes
 from neusight.workloads.decoders.decoder import Decoder
@@ -11,20 +12,54 @@ from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
 
 
-def layer_weight_bytes(decoder: Decoder, layer: Layer, precision: ServingPrecision, sharding: Sharding) -> float:
-    """Bytes of one layer's weights on a rank: scales included, norms and biases in the model's own dtype.
+class Parameters(NamedTuple):
+    """So many that are stored alike: in the scheme of a ``kind`` of projections, "" for the model's own dtype.
+
+    ``routed`` ones are of experts among which tokens choose.
+    """
+
+    number: float
+    kind: str = ""
+    routed: bool = False
+
+
+def layer_parameters(layer: Layer, hidden: int, sharding: Sharding) -> Iterator[Parameters]:
+    """Of one layer on a rank; norms, biases and the vectors of mixers in the model's own dtype.
 
     Raises:
         ModelError: sizes that ranks cannot share evenly.
     """
-    hidden, size = decoder.hidden, stored_bytes(precision.dtype)
     mixer = layer.attention
-    own = (
-        _bytes(mixer.projections(hidden, sharding.tp), precision) + size * mixer.vectors / sharding.tp if mixer else 0.0
+    if mixer:
+        yield from _of_projections(mixer.projections(hidden, sharding.tp))
+        yield Parameters(mixer.vectors / sharding.tp)
+    yield Parameters(layer.norms * layer.norm.weights * hidden)
+    yield from _of_feed_forward(layer.feed_forward, hidden, sharding)
+
+
+def outside_parameters(decoder: Decoder, sharding: Sharding) -> float:
+    """Of embeddings, head and what else belongs to no layer: shared by the vocabulary."""
+    inside = sum(count * layer.parameters(decoder.hidden) for layer, count in decoder.layers)
+    return (decoder.parameters - inside) / sharding.tp
+
+
+def layer_weight_bytes(decoder: Decoder, layer: Layer, precision: ServingPrecision, sharding: Sharding) -> float:
+    """Bytes of one layer's weights on a rank, scales included.
+
+    Raises:
+        ModelError: sizes that ranks cannot share evenly.
+    """
+    scheme = precision.quantisation
+    return sum(
+        held.number
+        * (scheme.of(held.kind).weight_bytes(precision.dtype) if held.kind else stored_bytes(precision.dtype))
+        for held in layer_parameters(layer, decoder.hidden, sharding)
     )
-    return (
-        own + size * layer.norms * layer.norm.weights * hidden + _fed(layer.feed_forward, hidden, precision, sharding)
-    )
+
+
+def outside_weight_bytes(decoder: Decoder, precision: ServingPrecision, sharding: Sharding) -> float:
+    """Bytes of ``outside_parameters``."""
+    return outside_parameters(decoder, sharding) * stored_bytes(precision.dtype)
 
 
 def weight_bytes(decoder: Decoder, precision: ServingPrecision | Precision, sharding: Sharding) -> float:
@@ -38,30 +73,22 @@ def weight_bytes(decoder: Decoder, precision: ServingPrecision | Precision, shar
     return layers + outside_weight_bytes(decoder, how, sharding)
 
 
-def outside_weight_bytes(decoder: Decoder, precision: ServingPrecision, sharding: Sharding) -> float:
-    """Bytes of embeddings, head and what else belongs to no layer: shared by the vocabulary."""
-    inside = sum(count * layer.parameters(decoder.hidden) for layer, count in decoder.layers)
-    return (decoder.parameters - inside) * stored_bytes(precision.dtype) / sharding.tp
-
-
-def _fed(part: FeedForward | Experts | None, hidden: int, precision: ServingPrecision, sharding: Sharding) -> float:
-    if part is None:
-        return 0.0
+def _of_feed_forward(part: FeedForward | Experts | None, hidden: int, sharding: Sharding) -> Iterator[Parameters]:
     if isinstance(part, FeedForward):
-        return _bytes(part.projections(hidden, sharding.tp), precision)
-    slices = shared_evenly(sharding.tp * sharding.dp, sharding.ep, "tp x dp")
-    many = shared_evenly(part.experts, sharding.ep, "number of experts")
-    gate = hidden * stored_bytes(precision.dtype) if part.shared_gate else 0.0
-    routed = _bytes(part.expert.projections(hidden, slices, "experts"), precision)
-    return (
-        many * routed + _fed(part.shared, hidden, precision, sharding) + _bytes([part.router(hidden)], precision) + gate
-    )
+        yield from _of_projections(part.projections(hidden, sharding.tp))
+    elif part is not None:
+        slices = shared_evenly(sharding.tp * sharding.dp, sharding.ep, "tp x dp")
+        many = shared_evenly(part.experts, sharding.ep, "number of experts")
+        for held in _of_projections(part.expert.projections(hidden, slices, "experts")):
+            yield held._replace(number=many * held.number, routed=True)
+        yield from _of_feed_forward(part.shared, hidden, sharding)
+        yield from _of_projections([part.router(hidden)])
+        yield Parameters(hidden if part.shared_gate else 0)
 
 
-def _bytes(projections: Iterable[Projection], precision: ServingPrecision) -> float:
-    """Of matrices in the scheme of their kind, and of their biases."""
-    total = 0.0
-    for p in projections:
-        each = precision.quantisation.of(p.kind).weight_bytes(precision.dtype)
-        total += p.weights * each + (p.n * stored_bytes(precision.dtype) if p.bias else 0.0)
-    return total
+def _of_projections(projections: Iterable[Projection]) -> Iterator[Parameters]:
+    """Matrices by kind, and their biases."""
+    for projection in projections:
+        yield Parameters(projection.weights, projection.kind)
+        if projection.bias:
+            yield Parameters(projection.n)
