@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
     from neusight.laws.fitted import FittedPhysics
     from neusight.laws.fitted_links import FittedLinks
-    from neusight.learn.folds import Report
+    from neusight.learn import Report
 
 calibrate = typer.Typer()
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
@@ -179,7 +180,7 @@ def _fit_engines(folder: Path, out: Path, report: Report) -> Fitted:
         f"{era}: mean error {each.error:.1%} on {each.cells:,} cells of {', '.join(each.gpus)}"
         for era, each in fitted.engines.items()
     ]
-    return rows, rows, lines
+    return rows, rows, [*lines, *_left_out_lines("cells", fitted.left_out)]
 
 
 STEP_TABLES = ("training-runs/runs.parquet", "training-throughput/a100_training.csv")
@@ -193,7 +194,8 @@ def _fit_training(folder: Path, out: Path, report: Report) -> Fitted:
     from neusight.learn.training_steps import fit_training
 
     predictor, hashes = loaded(None, "none"), {name: file_sha256(folder / name) for name in STEP_TABLES}
-    fitted = fit_training(measured_steps(folder / name for name in STEP_TABLES), predictor.timed, hashes, report)
+    steps = measured_steps(folder / name for name in STEP_TABLES)
+    fitted, left_out = fit_training(steps, predictor.timed, hashes, report)
     fitted.save(out)
     rows = [{"factor": name, "value": v, "deviation": fitted.deviations[name]} for name, v in fitted.values.items()]
     lines = [f"{fitted.rows} steps of {', '.join(fitted.gpus)}: mean error {fitted.error:.1%}"]
@@ -201,7 +203,14 @@ def _fit_training(folder: Path, out: Path, report: Report) -> Fitted:
         f"without steps of {gpu}: {errors['mean']:.1%}, worst source {errors['worst_source']:.1%}"
         for gpu, errors in fitted.left_out.items()
     ]
-    return rows, rows, lines
+    return rows, rows, [*lines, *_left_out_lines("steps", left_out)]
+
+
+def _left_out_lines(what: str, left_out: Counter[str]) -> list[str]:
+    """How many rows a fit did not read, and why, in a line; none where all were read."""
+    from neusight.learn.sums import most_common
+
+    return [f"{left_out.total():,} {what} were left out: {most_common(left_out)}"] if left_out else []
 
 
 def _fit_physics(folder: Path, out: Path, report: Report, *, hold_out: str, rows: int, seed: int) -> Fitted:

@@ -14,7 +14,7 @@ from neusight.datasets.load import parquet_files, sets_in
 from neusight.datasets.schema import read_parquet
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.laws.fitted import FittedPhysics
-from neusight.learn.folds import Report
+from neusight.learn import Report
 from neusight.learn.physics.fit import Options, all_parts, fit_parts
 from neusight.learn.physics.observations import lane_parts
 from neusight.learn.physics.problem import Part

@@ -30,7 +30,8 @@ from neusight.experiments.judge import at_most, between
 from neusight.kernels import KernelBatch
 from neusight.laws.fitted import FILE as PHYSICS_FILE
 from neusight.laws.physics import Physics
-from neusight.learn.folds import FoldRun, FoldStore, Report, Without
+from neusight.learn import Report
+from neusight.learn.folds import FoldRun, FoldStore, Without
 from neusight.learn.physics.problem import Part
 from neusight.learn.physics.rates import rate_parts
 from neusight.learn.tile_choice import Choices

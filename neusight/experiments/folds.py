@@ -31,7 +31,7 @@ from neusight.paths import cache_dir, checkout_dir
 if TYPE_CHECKING:
     from neusight.experiments.declare import Contestant, Declaration, Fold
     from neusight.laws.fitted import FittedPhysics
-    from neusight.learn.training import Report
+    from neusight.learn import Report
 
 QUICK_ROWS = 60
 """Rows of each GPU, operator and split that a quick run keeps."""

@@ -31,7 +31,7 @@ from neusight.experiments.results import data_sha256, rounded, versions
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neusight.learn.training import Report
+    from neusight.learn import Report
 
 Rounds = Sequence[Round]
 

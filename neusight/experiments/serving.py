@@ -21,7 +21,7 @@ from neusight.paths import data_dir
 
 if TYPE_CHECKING:
     from neusight.experiments.declare_serving import Reason, ServingDeclaration, ServingTargets
-    from neusight.learn.folds import Report
+    from neusight.learn import Report
 
 QUICK_CELLS, QUICK_SAID = 40, "A quick run: forty cells. Its figures are no results."
 WORST = 10

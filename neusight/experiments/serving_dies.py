@@ -26,7 +26,7 @@ from neusight.serving.deployment import Deployment
 
 if TYPE_CHECKING:
     from neusight.experiments.declare_serving import LeftOut
-    from neusight.learn.folds import Report
+    from neusight.learn import Report
 
 Evaluated = dict[str, Any]
 

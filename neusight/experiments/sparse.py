@@ -26,7 +26,7 @@ from neusight.transforms.sparsity import MAPPED, SparsityProfile, sparsify
 
 if TYPE_CHECKING:
     from neusight.experiments.declare import Network, RandomZeros, SparseDeclaration
-    from neusight.learn.training import Report
+    from neusight.learn import Report
     from neusight.workloads import Workload
 
 PRODUCTS = {"forward": "A·W", "input_grad": "G·W", "weight_grad": "G·A", "bmm": "attention"}

@@ -26,7 +26,7 @@ from neusight.paths import data_dir
 if TYPE_CHECKING:
     from neusight.distributed.factors import Factors
     from neusight.experiments.declare_training import TrainingDeclaration
-    from neusight.learn.folds import Report
+    from neusight.learn import Report
 
 QUICK_SAID = "A quick run: nothing is left out. Its figures are no results."
 KEPT = (
@@ -123,7 +123,7 @@ def _left_out(
     from neusight.distributed.factors import shipped_factors
 
     steps = measured_steps(data_dir() / name for name in declared.tables)
-    observations = observe(steps, shipped.timed, shipped_factors(), report)
+    observations, _ = observe(steps, shipped.timed, shipped_factors(), report)
     constants = Constants(data_dir(), code_sha256(), False)
     for die in declared.left_out:
         # How far a step may be off is known of dies left out; factors alone are fitted again.

@@ -1,1 +1,6 @@
-"""From measurements to what predictions load: fits, tile models, folds, calibrations. No prediction imports it."""
+"""Fitting physics, training tile models, folds, calibration. No prediction imports it."""
+
+from collections.abc import Callable
+
+Report = Callable[[str, int, int, float], None]
+"""What long work calls with its progress: (task, done, of, error)."""

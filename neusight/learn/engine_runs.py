@@ -1,7 +1,7 @@
 """What measured runs tell of their engine: a time, and what each of the engine's constants is multiplied with in it.
 
-What a run is made of comes from a simulation of it. ``Observation.terms`` times the constants that it ran with is what
-the simulation took, as a prediction would say it: rounds of pipelines, clients that wait and all.
+What a run is made of comes from a simulation of it. ``EngineObservation.terms`` times the constants that it ran with is
+what the simulation took, as a prediction would say it: rounds of pipelines, clients that wait and all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WAITING_SHARE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observation:
+class EngineObservation:
     """A measured time [s], and by ``NAMES`` what each constant is multiplied with in it: ``terms @ constants`` is it.
 
     ``alike`` are cells that share what no constant explains: a model on a GPU. ``era`` is the engine's.
@@ -45,7 +45,7 @@ class Observation:
     """Of each GPU its limit, what its kernels ask for by the power law, and what was measured [W]; None where not."""
 
 
-def observed(question: Question, deployment: Deployment) -> Observation | None:
+def observed(question: Question, deployment: Deployment) -> EngineObservation | None:
     """What a cell tells of its engine, by a simulation of it: the time of a batch or of all requests, of a token where
     clients wait for answers or arrive by themselves; None where it measured neither.
 
@@ -57,7 +57,7 @@ def observed(question: Question, deployment: Deployment) -> Observation | None:
     seconds, weight = _timed(question, run, deployment.shares(question.load))
     if not seconds:
         return None
-    return Observation(
+    return EngineObservation(
         cell=question.cell,
         era=deployment.engine.era,
         gpu=question.gpu,
@@ -116,7 +116,7 @@ def _late_s(question: Question, run: ServingRun) -> float:
 
 
 def _watts(question: Question, deployment: Deployment, run: ServingRun) -> tuple[float, float, float] | None:
-    """As ``Observation``: kernels of boards that wait for requests, or have no share of them, ask for nothing."""
+    """As ``EngineObservation``: kernels of boards that wait for requests, or have no share of them, ask for nothing."""
     if question.power_w is None:
         return None
     busy = _busy(run) * deployment.shares(question.load) / deployment.groups

@@ -8,16 +8,18 @@ pass, the sequence and the layer of experts. What a run is made of comes from a 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from neusight.errors import NeusightError
-from neusight.learn.engine_runs import NAMES, Observation, observed
-from neusight.learn.physics.solve import Rows, Solution, solve
+from neusight.learn import Report
+from neusight.learn.engine_runs import NAMES, EngineObservation, observed
+from neusight.learn.sums import fit_sums, robust_spread
 from neusight.serving.cells import Question
 from neusight.serving.deployment import Deployment, share_prices
 from neusight.serving.engines import HOST, with_constants
@@ -39,15 +41,11 @@ PRIORS: dict[str, tuple[float, float]] = {
 others, of the bookkeeping of a request, of a few launches. Factors: kernels were timed by themselves in graphs of the
 same engines. Versions differ most in decode attention and in ranks that wait for each other; of prompts' attention and
 of small kernels runs tell little, so that those stay near what was measured."""
-GROUP_WEIGHT = 6.0
-"""Cells that a model on a GPU counts as: more of them differ in their load alone."""
 OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 """Share of the spreads of priors that eras keep about what all have in common: hosts differ more than kernels do."""
 LEAST_POWER = 20
 """Cells whose power was measured, without which nothing is said of it."""
-MOST_STEPS = 40
 
-Report = Callable[[str, int, int, float], None]
 Cells = Iterable[Sequence[tuple[Question, Deployment]]]
 """Cells with what they deploy, those of the same kernels together."""
 USABLE = ("isl not told", "isl and rate are documented means")
@@ -63,72 +61,85 @@ def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | No
         report: called with progress.
     """
     fitted: dict[str, FittedEngine] = {}
-    observations: list[Observation] = []
+    observations: list[EngineObservation] = []
+    left_out: Counter[str] = Counter()
     for number in range(rounds):
-        observations = observe(cells(), fitted, report, number + 1)
+        observations, left_out = observe(cells(), fitted, report, number + 1)
         fitted = fit_eras(observations)
-    return EngineFit(engines=fitted, observations=observations, power=fit_power(observations))
+    power = fit_power(observations)
+    return EngineFit(engines=fitted, observations=observations, power=power, left_out=left_out)
 
 
-def observe(cells: Cells, fitted: Mapping[str, FittedEngine], report: Report | None, number: int) -> list[Observation]:
-    """What cells tell, simulated with constants that were fitted before. What cannot be simulated tells nothing."""
-    found: list[Observation] = []
+def observe(
+    cells: Cells, fitted: Mapping[str, FittedEngine], report: Report | None, number: int
+) -> tuple[list[EngineObservation], Counter[str]]:
+    """What cells tell, simulated with constants that were fitted before, and why others tell nothing, each reason with
+    the number of cells.
+    """
+    observations: list[EngineObservation] = []
+    left_out: Counter[str] = Counter()
     for group in cells:
         usable = [(q, with_fitted(d, fitted)) for q, d in group if not q.fault or q.fault.startswith(USABLE)]
+        left_out.update(q.fault for q, _ in group if q.fault and not q.fault.startswith(USABLE))
         deployments = share_prices([deployment for _, deployment in usable]) if usable else []
         for (question, _), deployment in zip(usable, deployments, strict=True):
             try:
-                seen = observed(question, deployment)
-            except NeusightError:
+                observation = observed(question, deployment)
+            except NeusightError as error:
+                left_out[str(error)] += 1
                 continue
-            found += [] if seen is None else [seen]
+            if observation is None:
+                left_out["neither a time of all requests nor one of a token was measured"] += 1
+            else:
+                observations.append(observation)
         if report:
-            report(f"round {number}: cells", len(found), 0, float("nan"))
-    return found
+            report(f"round {number}: cells", len(observations), 0, float("nan"))
+    return observations, left_out
 
 
 def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> Deployment:
     """The same with constants of its engine's era, where they were fitted."""
-    found = fitted.get(deployment.engine.era)
-    if found is None:
+    constants = fitted.get(deployment.engine.era)
+    if constants is None:
         return deployment
-    engine = with_constants(deployment.engine, found.values)
+    engine = with_constants(deployment.engine, constants.values)
     return replace(deployment, replica=replace(deployment.replica, engine=engine))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFit:
-    """Constants by era, and what they were fitted to."""
+    """Constants by era, what they were fitted to, and why cells were left out, each reason with their number."""
 
     engines: dict[str, FittedEngine]
-    observations: list[Observation]
+    observations: list[EngineObservation]
     power: BoardPower | None = None
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def without(self, gpus: Collection[str]) -> dict[str, FittedEngine]:
         """Constants of every era that was observed, fitted without some GPUs."""
         kept = [o for o in self.observations if o.gpu not in gpus]
         fitted, common = fit_eras(kept), fit_era(kept)
         eras = {o.era for o in self.observations}
-        return {era: found_for(era, fitted, common) for era in sorted(eras)}
+        return {era: constants_for(era, fitted, common) for era in sorted(eras)}
 
     def save(self, file: Path, data: Mapping[str, str]) -> None:
         """Write constants by era, with the hashes of the files that they come from."""
-        engines = {era: found.to_dict() for era, found in self.engines.items()}
+        engines = {era: fitted.to_dict() for era, fitted in self.engines.items()}
         content = {"engines": engines, "power": None if self.power is None else asdict(self.power), "data": dict(data)}
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def fit_power(observations: Sequence[Observation]) -> BoardPower | None:
+def fit_power(observations: Sequence[EngineObservation]) -> BoardPower | None:
     """Shares of ``BoardPower``, none below 0, by least squares of relative errors; None without measured power."""
     from scipy.optimize import nnls
 
-    told = np.array([o.watts for o in observations if o.watts])
-    if len(told) < LEAST_POWER:
+    watts = np.array([o.watts for o in observations if o.watts])
+    if len(watts) < LEAST_POWER:
         return None
-    shares = told[:, :2] / told[:, 2:]
-    found, _ = nnls(shares, np.ones(len(told)))
-    spread = float(np.quantile(np.abs(np.log(shares @ found)), 0.9) / 1.645)
-    static, dynamic = (float(f"{share:.4g}") for share in found)
+    shares = watts[:, :2] / watts[:, 2:]
+    fitted, _ = nnls(shares, np.ones(len(watts)))
+    spread = robust_spread(np.log(shares @ fitted))
+    static, dynamic = (float(f"{share:.4g}") for share in fitted)
     return BoardPower(static_share=static, dynamic_share=dynamic, spread=float(f"{spread:.3g}"))
 
 
@@ -157,76 +168,47 @@ class FittedEngine:
         }
 
 
-def fit_era(observations: Sequence[Observation], centre: Mapping[str, float] | None = None) -> FittedEngine:
+def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, float] | None = None) -> FittedEngine:
     """Constants of one era.
 
     Args:
         observations: of it.
         centre: where priors are centred, as what all eras have in common; their spreads are then smaller.
     """
-    terms = np.stack([o.terms for o in observations])
-    seconds = np.array([o.seconds for o in observations])
     middle = np.log([(centre or {}).get(name, PRIORS[name][0]) for name in NAMES])
     own = np.array([OWN_HOST if name in HOST else OWN_FACTORS for name in NAMES])
     width = np.array([PRIORS[name][1] for name in NAMES]) * (own if centre else 1.0)
 
-    def evaluate(place: np.ndarray) -> np.ndarray:
-        return np.log(terms @ np.exp(place))
-
-    def jacobian(place: np.ndarray) -> np.ndarray:
-        parts = terms * np.exp(place)
-        return parts / parts.sum(axis=1, keepdims=True)
-
-    rows = _rows(observations, np.log(seconds))
-    found = solve(rows, evaluate, jacobian, {"centre": middle, "spread": width}, steps=MOST_STEPS)
+    fit = fit_sums(
+        np.array([o.seconds for o in observations]),
+        np.stack([o.terms for o in observations]),
+        [o.alike for o in observations],
+        {"centre": middle, "spread": width},
+    )
     return FittedEngine(
-        values=dict(zip(NAMES, np.exp(found.place).tolist(), strict=True)) | {"request_s": _request_s(observations)},
-        deviations=dict(zip(NAMES, np.sqrt(np.diag(found.covariance)).tolist(), strict=True)),
-        spread=_spread(rows, found, evaluate(found.place)),
+        values=fit.values(NAMES) | {"request_s": _request_s(observations)},
+        deviations=fit.deviations(NAMES),
+        spread=fit.spread,
         cells=len(observations),
         gpus=sorted({o.gpu for o in observations}),
-        error=float(np.mean(np.abs(np.expm1(evaluate(found.place) - rows.target)))),
+        error=fit.error,
     )
 
 
-def _request_s(observations: Sequence[Observation]) -> float:
+def _request_s(observations: Sequence[EngineObservation]) -> float:
     """The middle of what first tokens came late; 0 where none tells."""
     late = [o.late_s for o in observations if not np.isnan(o.late_s)]
     return max(0.0, float(np.median(late))) if late else 0.0
 
 
-def _rows(observations: Sequence[Observation], target: np.ndarray) -> Rows:
-    names = sorted({o.alike for o in observations})
-    effect = np.array([names.index(o.alike) for o in observations])
-    weight = GROUP_WEIGHT / np.maximum(np.bincount(effect)[effect], GROUP_WEIGHT)
-    return Rows(target=target, weight=weight, effect=effect, kind_of_effect=np.zeros(len(names), dtype=int))
-
-
-def _spread(rows: Rows, found: Solution, log_times: np.ndarray) -> float:
-    """Standard deviation of the whole error, robustly: of a normal one 90 % lie within 1.645."""
-    return float(np.quantile(np.abs(log_times - rows.target), 0.9) / 1.645)
-
-
-def fit_eras(observations: Sequence[Observation]) -> dict[str, FittedEngine]:
+def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FittedEngine]:
     """Every era by itself, drawn towards what all have in common."""
     common = fit_era(observations).values
     eras = sorted({o.era for o in observations})
     return {era: fit_era([o for o in observations if o.era == era], common) for era in eras}
 
 
-def found_for(era: str, fitted: Mapping[str, FittedEngine], common: FittedEngine) -> FittedEngine:
+def constants_for(era: str, fitted: Mapping[str, FittedEngine], common: FittedEngine) -> FittedEngine:
     """Constants of an era, of another of the same engine where it was not met, else of all."""
-    kin = [found for name, found in fitted.items() if name.split(" before")[0] == era.split(" before")[0]]
+    kin = [each for name, each in fitted.items() if name.split(" before")[0] == era.split(" before")[0]]
     return fitted[era] if era in fitted else kin[0] if kin else common
-
-
-def errors_without(observations: Sequence[Observation], gpus: Collection[str]) -> dict[str, np.ndarray]:
-    """Signed relative errors by era on cells of some GPUs, by constants that were fitted without them."""
-    kept = [o for o in observations if o.gpu not in gpus]
-    fitted, common = fit_eras(kept), fit_era(kept)
-    found: dict[str, list[float]] = {}
-    for o in (o for o in observations if o.gpu in gpus):
-        values = found_for(o.era, fitted, common).values
-        seconds = float(o.terms @ np.array([values[name] for name in NAMES]))
-        found.setdefault(o.era, []).append(seconds / o.seconds - 1.0)
-    return {era: np.array(errors) for era, errors in found.items()}

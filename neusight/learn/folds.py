@@ -18,6 +18,7 @@ from neusight.executors.gpu.features import FeatureContract
 from neusight.executors.gpu.tile_models.artifact import kernel_kinds, sm_kind
 from neusight.executors.gpu.tile_models.protocol import TileModel, new_model, utilisation
 from neusight.laws.physics import Physics
+from neusight.learn import Report
 from neusight.learn.intervals import quantiles
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training_data import Corpus, DeviceRows, thinned
@@ -26,10 +27,6 @@ from neusight.paths import read_json
 
 LEAST_REAL = 40
 """Rows of an op that say more of a device than all of its rows, if they have the shapes of real models (assumption)."""
-
-Report = Callable[[str, int, int, float], None]
-"""Called with (task, done, of, held-out error)."""
-
 
 FOLD_ROWS = 4000
 """Of each GPU and family that a fold learns from and is measured on: there are many folds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted_links import FittedLinks
 from neusight.laws.link_constants import DEFAULT, LinkPhysics
 from neusight.laws.links import collective_s
+from neusight.learn import Report
 from neusight.learn.physics.solve import STEP, Rows, Solution, solve
 
 TABLES = ("llm-serving/kernels/nccl", "llm-serving/kernels/allreduce", "vidur-llm/kernels/collectives")
@@ -34,8 +35,6 @@ or 60 us there. They are no observation of links."""
 CLASSES = (("< 64 KiB", 2**16), ("64 KiB - 4 MiB", 2**22 + 1), ("> 4 MiB", 2**63))
 """Sizes of messages, by which errors are told."""
 NAMES = tuple(priors(DEFAULT))
-
-Report = Callable[[str, int, int, float], None]
 
 
 @dataclass(frozen=True)

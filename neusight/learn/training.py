@@ -35,12 +35,12 @@ from neusight.kernels.work import work_of
 from neusight.laws.fitted import FILE as PHYSICS_FILE
 from neusight.laws.fitted import FittedPhysics, shipped_physics
 from neusight.laws.physics import Physics
+from neusight.learn import Report
 from neusight.learn.card import render_card
 from neusight.learn.folds import (
     Fold,
     FoldRun,
     FoldStore,
-    Report,
     Without,
     best_trust,
     kin_of,

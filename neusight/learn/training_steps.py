@@ -7,6 +7,7 @@ more collectives.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -20,16 +21,13 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.errors import NeusightError
 from neusight.laws.constants import priors
 from neusight.laws.training_constants import StepPhysics
-from neusight.learn.physics.solve import Rows, solve
+from neusight.learn import Report
+from neusight.learn.sums import fit_sums, robust_spread
 from neusight.schedule.run import simulate
 
 NAMES = (*TERMS, *FIRST.values())
 PASSES = ("forward", "backward", "weights", "recompute")
-GROUP_WEIGHT = 6.0
-"""Rows that a model of a source on a GPU counts as: more of them differ in batch or scale alone."""
 ROUNDS = 2
-MOST_STEPS = 40
-Report = Callable[[str, int, int, float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ Timer = Callable[[TrainingRun, Factors], TimedStep]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observation:
+class StepObservation:
     """A measured step [s], and by ``TERMS`` what the critical path has of each kind by itself, without factors.
 
     ``first``: attention is of the first FlashAttention. ``alike`` are rows that share what no factor explains.
@@ -62,7 +60,7 @@ class Observation:
 
 def fit_training(
     steps: Sequence[MeasuredStep], timer: Timer, data: Mapping[str, str], report: Report | None = None
-) -> Factors:
+) -> tuple[Factors, Counter[str]]:
     """Factors from measured steps, and their errors on each GPU by a fit without its steps.
 
     Args:
@@ -70,35 +68,42 @@ def fit_training(
         timer: gives runs their times.
         data: hashes of the files that the steps come from.
         report: called with progress.
+
+    Returns:
+        The factors, and why steps were left out, each reason with their number.
     """
     factors = PRIOR
-    observations: list[Observation] = []
+    observations: list[StepObservation] = []
+    left_out: Counter[str] = Counter()
     for number in range(ROUNDS):
-        observations = observe(steps, timer, factors, report)
+        observations, left_out = observe(steps, timer, factors, report)
         factors = fitted(observations)
         if report:
             report(f"round {number + 1}: fitted", len(observations), len(steps), factors.error)
-    left_out = {gpu: _without(observations, gpu) for gpu in sorted({o.gpu for o in observations})}
-    spread = float(np.mean([found["spread"] for found in left_out.values()]))
-    return replace(factors, left_out=left_out, spread=spread, data=dict(data))
+    by_gpu = {gpu: _without(observations, gpu) for gpu in sorted({o.gpu for o in observations})}
+    spread = float(np.mean([errors["spread"] for errors in by_gpu.values()]))
+    return replace(factors, left_out=by_gpu, spread=spread, data=dict(data)), left_out
 
 
 def observe(
     steps: Sequence[MeasuredStep], timer: Timer, factors: Factors, report: Report | None = None
-) -> list[Observation]:
-    """What measured steps tell, simulated with some factors. Runs that cannot be simulated tell nothing."""
-    found = []
+) -> tuple[list[StepObservation], Counter[str]]:
+    """What measured steps tell, simulated with some factors, and why others tell nothing, each reason with their
+    number.
+    """
+    observations: list[StepObservation] = []
+    left_out: Counter[str] = Counter()
     for done, step in enumerate(steps, start=1):
         try:
-            found.append(_observed(step, timer(step.run, factors), factors))
-        except NeusightError:
-            continue
+            observations.append(_observed(step, timer(step.run, factors), factors))
+        except NeusightError as error:
+            left_out[str(error)] += 1
         if report and done % 20 == 0:
             report("steps", done, len(steps), float("nan"))
-    return found
+    return observations, left_out
 
 
-def _observed(measured: MeasuredStep, made: TimedStep, factors: Factors) -> Observation:
+def _observed(measured: MeasuredStep, made: TimedStep, factors: Factors) -> StepObservation:
     """Seconds on the critical path by kind, divided by the factors that are in them."""
     asked = measured.run
     schedule = simulate(made.pipeline, made.times, made.contention)
@@ -114,7 +119,7 @@ def _observed(measured: MeasuredStep, made: TimedStep, factors: Factors) -> Obse
     terms["exchanges"] = schedule.step_s - path - schedule.path_s["optimizer"]
     step, first = factors.physics.step, asked.engine.attention_generation == 1
     device = asked.cluster.device.id
-    return Observation(
+    return StepObservation(
         gpu=device,
         source=measured.source,
         alike=f"{measured.source} {asked.decoder.name} {device}",
@@ -128,36 +133,30 @@ def _factor(step: object, name: str, first: bool) -> float:
     return prod(float(getattr(step, factor)) for factor in names_of(name, first))
 
 
-def fitted(observations: Sequence[Observation]) -> Factors:
+def fitted(observations: Sequence[StepObservation]) -> Factors:
     """Factors by all of some observations."""
     known = priors(StepPhysics())
     prior = [known[f"step.{name}"] for name in NAMES]
     middle, width = np.log([p.value for p in prior]), np.array([p.spread for p in prior])
-    places = _places(observations)
-    terms = np.stack([o.terms for o in observations])
-
-    def evaluate(place: np.ndarray) -> np.ndarray:
-        return np.log((terms * np.exp(places @ place)).sum(axis=1))
-
-    def jacobian(place: np.ndarray) -> np.ndarray:
-        parts = terms * np.exp(places @ place)
-        shares = parts / parts.sum(axis=1, keepdims=True)
-        return np.einsum("nk,nkc->nc", shares, places)
-
-    rows = _rows(observations)
-    found = solve(rows, evaluate, jacobian, {"centre": middle, "spread": width}, steps=MOST_STEPS)
+    fit = fit_sums(
+        np.array([o.seconds for o in observations]),
+        np.stack([o.terms for o in observations]),
+        [o.alike for o in observations],
+        {"centre": middle, "spread": width},
+        _places(observations),
+    )
     names = [f"step.{name}" for name in NAMES]
     return replace(
         PRIOR,
-        values=dict(zip(names, np.round(np.exp(found.place), 4).tolist(), strict=True)),
-        deviations=dict(zip(names, np.round(np.sqrt(np.diag(found.covariance)), 4).tolist(), strict=True)),
+        values={name: round(value, 4) for name, value in fit.values(names).items()},
+        deviations={name: round(deviation, 4) for name, deviation in fit.deviations(names).items()},
         gpus=sorted({o.gpu for o in observations}),
         rows=len(observations),
-        error=round(float(np.mean(np.abs(np.expm1(evaluate(found.place) - rows.target)))), 4),
+        error=round(fit.error, 4),
     )
 
 
-def _places(observations: Sequence[Observation]) -> np.ndarray:
+def _places(observations: Sequence[StepObservation]) -> np.ndarray:
     """Which constants multiply each term of each observation, shape (n, terms, constants)."""
     places = np.zeros((len(observations), len(TERMS), len(NAMES)))
     for at, o in enumerate(observations):
@@ -166,15 +165,7 @@ def _places(observations: Sequence[Observation]) -> np.ndarray:
     return places
 
 
-def _rows(observations: Sequence[Observation]) -> Rows:
-    names = sorted({o.alike for o in observations})
-    effect = np.array([names.index(o.alike) for o in observations])
-    weight = GROUP_WEIGHT / np.maximum(np.bincount(effect)[effect], GROUP_WEIGHT)
-    target = np.log([o.seconds for o in observations])
-    return Rows(target=target, weight=weight, effect=effect, kind_of_effect=np.zeros(len(names), dtype=int))
-
-
-def errors_with(factors: Factors, observations: Sequence[Observation]) -> np.ndarray:
+def errors_with(factors: Factors, observations: Sequence[StepObservation]) -> np.ndarray:
     """Signed relative errors of steps with some factors, their paths as they are; shape (n,)."""
     step = factors.physics.step
     predicted = [
@@ -183,7 +174,7 @@ def errors_with(factors: Factors, observations: Sequence[Observation]) -> np.nda
     return np.array(predicted) / [o.seconds for o in observations] - 1.0
 
 
-def _without(observations: Sequence[Observation], gpu: str) -> dict[str, float]:
+def _without(observations: Sequence[StepObservation], gpu: str) -> dict[str, float]:
     """Mean error on a GPU's steps by factors that were fitted without them, the worst source, and the spread."""
     kept = [o for o in observations if o.gpu != gpu]
     own = [o for o in observations if o.gpu == gpu]
@@ -191,12 +182,14 @@ def _without(observations: Sequence[Observation], gpu: str) -> dict[str, float]:
     errors = errors_with(factors, own)
     sources = {o.source for o in own}
     worst = max(float(np.mean(np.abs(errors[[o.source == s for o in own]]))) for s in sources)
-    spread = float(np.quantile(np.abs(np.log1p(errors)), 0.9) / 1.645)
-    found = {"mean": float(np.mean(np.abs(errors))), "worst_source": worst, "spread": spread, "rows": float(len(own))}
-    return {name: round(value, 4) for name, value in found.items()}
+    figures = {
+        **{"mean": float(np.mean(np.abs(errors))), "worst_source": worst},
+        **{"spread": robust_spread(np.log1p(errors)), "rows": float(len(own))},
+    }
+    return {name: round(value, 4) for name, value in figures.items()}
 
 
-def factors_without(observations: Sequence[Observation], gpus: Collection[str]) -> Factors:
+def factors_without(observations: Sequence[StepObservation], gpus: Collection[str]) -> Factors:
     """Factors by the steps of all other GPUs."""
     kept = [o for o in observations if o.gpu not in gpus]
     return fitted(kept) if kept else PRIOR

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
 from neusight.laws.constants import priors, values
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import DEFAULT
+from neusight.learn import Report
 from neusight.learn.physics.observations import FLOAT32, kernel_files, lane_parts, observe, parts_of
 from neusight.learn.physics.problem import Part, Problem, fit
 from neusight.learn.physics.rates import rate_parts
 from neusight.learn.physics.solve import Solution
 
-Report = Callable[[str, int, int, float], None]
 """Called with (task, done, of, error)."""
 
 
