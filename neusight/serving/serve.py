@@ -76,16 +76,14 @@ class _RunInterval:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledPasses:
-    """Some passes of a run part by part, with how much of its time [s] each stands for, and for how many passes."""
+    """Some passes of a run part by part, with how much of its time [s] each stands for, and for how many passes;
+    ``with_prompts`` are those that have any.
+    """
 
     costs: PassCosts
     seconds: np.ndarray
     counts: np.ndarray
-
-    @property
-    def with_prompts(self) -> np.ndarray:
-        """Which have prompts."""
-        return np.asarray(self.costs.groups_s["context"] > 0)
+    with_prompts: np.ndarray
 
     @property
     def interval_factor(self) -> float:
@@ -125,7 +123,8 @@ def sampled(deployment: Deployment, run: ServingRun) -> SampledPasses:
     picked = np.unique(np.searchsorted(ends, (np.arange(SAMPLED) + 0.5) / SAMPLED * ends[-1]))
     seconds = np.bincount(np.searchsorted(ends[picked], ends, side="left").clip(max=len(picked) - 1), lasts_s)
     counts = seconds / lasts_s[picked] * passes.count[picked]
-    return SampledPasses(costs=deployment.interpolate(passes.steps(picked)), seconds=seconds, counts=counts)
+    costs, with_prompts = deployment.interpolate(passes.steps(picked)), passes.prompts[picked] > 0
+    return SampledPasses(costs=costs, seconds=seconds, counts=counts, with_prompts=with_prompts)
 
 
 def _estimate(

@@ -10,10 +10,11 @@ from typing import Any
 
 from neusight.errors import ModelError, nearest, shown
 from neusight.paths import is_there, user_path
-from neusight.workloads.catalogue import canonical_name, catalogue_config
+from neusight.workloads.catalogue import canonical_name, catalogue_config, list_workloads
 from neusight.workloads.config_file import read_config
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.models.catalogue import list_traced, traced_config, traced_name
 
 
 def known_decoders() -> tuple[str, ...]:
@@ -37,6 +38,8 @@ def known_decoder(name: str) -> Decoder:
         return decoder_of(_config(full), full)
     if known := canonical_name(name):
         return decoder_of(catalogue_config(known), known)
+    if traced := traced_name(name):
+        return decoder_of(traced_config(traced), traced)
     if is_there(name):
         return _from_file(Path(name))
     hint = _nearest(name)
@@ -49,9 +52,10 @@ def _from_file(path: Path) -> Decoder:
 
 
 def _nearest(name: str) -> str:
-    """Names that look like it, whole or behind the organisation; as the hub writes them."""
+    """Names that look like it, whole or behind the organisation, of the hub and of the workloads."""
     last = _plain(name).rsplit("/", 1)[-1]
-    return nearest(last, [full.rsplit("/", 1)[-1].lower() for full in _entries()])
+    workloads = [info.name for info in (*list_workloads(), *list_traced()) if info.kind == "causal-lm"]
+    return nearest(last, [full.rsplit("/", 1)[-1].lower() for full in _entries()] + workloads)
 
 
 def _plain(name: str) -> str:

@@ -21,7 +21,7 @@ from neusight.workloads.decoders.reading import Keys
 LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "mistral4")
 COMPRESSED = ("deepseek_v4",)
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-STATE_SPACE = ("nemotron_h",)
+STATE_SPACE = ("nemotron_h", "mamba2")
 SHARED = {kind: 2 if kind == "deepseek_v2" else 1 for kind in (*LATENT, *COMPRESSED)}
 """Shared experts where a configuration does not tell."""
 
@@ -147,8 +147,8 @@ def _linear(keys: Keys) -> LinearAttention:
 
 def _state_dtype(keys: Keys, key: str) -> str:
     """That of recurrent states: as stated, else float32, in which their kernels accumulate."""
-    said = str(keys.get(key, "float32")).removeprefix("torch.")
-    return said if said in STATE_BYTES else "float32"
+    stated = str(keys.get(key, "float32")).removeprefix("torch.")
+    return stated if stated in STATE_BYTES else "float32"
 
 
 _BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -157,19 +157,22 @@ _NAMES = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def state_space_layers(keys: Keys) -> list[Layer]:
-    """Nemotron-H's: each layer is one of Mamba-2, attention, feed-forward or experts, behind a norm of its own.
+    """Each layer is one of Mamba-2, attention, feed-forward or experts, behind a norm of its own (Nemotron-H), or all
+    are Mamba-2.
 
     Raises:
         ModelError: values that are missing or contradict each other.
     """
+    if keys.get("model_type") == "mamba2":
+        return [_block(keys, "mamba")] * keys.size("num_hidden_layers")
     pattern = keys.get("hybrid_override_pattern")
-    said = [_BLOCKS.get(letter, letter) for letter in pattern] if pattern else keys.get("layers_block_type")
-    if not said:
+    kinds = [_BLOCKS.get(letter, letter) for letter in pattern] if pattern else keys.get("layers_block_type")
+    if not kinds:
         raise ModelError(
             f"{keys.where}: the configuration states no hybrid_override_pattern: add it to its config.json"
         )
-    made = {kind: _block(keys, kind) for kind in {_NAMES.get(str(kind), str(kind)) for kind in said}}
-    return [made[_NAMES.get(str(kind), str(kind))] for kind in said]
+    made = {kind: _block(keys, kind) for kind in {_NAMES.get(str(kind), str(kind)) for kind in kinds}}
+    return [made[_NAMES.get(str(kind), str(kind))] for kind in kinds]
 
 
 def _block(keys: Keys, kind: str) -> Layer:
@@ -191,10 +194,16 @@ def _block(keys: Keys, kind: str) -> Layer:
 
 
 def _mamba(keys: Keys) -> StateSpace:
+    """Nemotron-H's keys tell Mamba's sizes from those of its attention; Mamba-2's need not."""
+    heads, head_dim, state = (
+        ("num_heads", "head_dim", "state_size")
+        if keys.get("model_type") == "mamba2"
+        else ("mamba_num_heads", "mamba_head_dim", "ssm_state_size")
+    )
     return StateSpace(
-        heads=keys.size("mamba_num_heads"),
-        head_dim=keys.size("mamba_head_dim"),
-        state=keys.size("ssm_state_size"),
+        heads=keys.size(heads),
+        head_dim=keys.size(head_dim),
+        state=keys.size(state),
         groups=keys.size("n_groups"),
         conv=keys.size("conv_kernel", 4),
         bias=keys.flag("use_bias"),

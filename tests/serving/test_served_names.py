@@ -1,0 +1,39 @@
+"""Every decoder that a workload names can be served, by the same name."""
+
+import pytest
+
+from neusight import Predictor
+from neusight.errors import ModelError
+from neusight.serving import Static
+from neusight.workloads import list_traced, list_workloads
+from neusight.workloads.catalogue import WorkloadInfo
+from neusight.workloads.decoders.known import known_decoder
+
+DECODERS = [info for info in (*list_workloads(), *list_traced()) if info.kind == "causal-lm"]
+
+
+@pytest.mark.parametrize("info", DECODERS, ids=lambda info: info.name)
+def test_a_decoder_of_the_catalogue_is_served_by_its_name(info: WorkloadInfo) -> None:
+    for name in (info.name, *info.aliases):
+        decoder = known_decoder(name)
+        # Names of the hub come first: theirs may have another vocabulary or longer context, never other layers.
+        assert decoder.parameters == pytest.approx(info.parameters, rel=0.01)
+
+
+def test_a_mixture_of_the_catalogue_is_served(predictor: Predictor) -> None:
+    estimate = predictor.serving("mixtral-8x7b", "h100-sxm-80gb", Static(batch=1, isl=64, osl=2), tp=2)
+    assert estimate.model == "mixtral-8x7b"
+
+
+def test_passes_without_attention_are_told_apart_by_their_prompts(predictor: Predictor) -> None:
+    estimate = predictor.serving("mamba2-370m", "l4", Static(batch=1, isl=4096, osl=16))
+    assert estimate.prefill is not None
+    assert estimate.decode is not None
+    assert "chunks of prompts" in estimate.prefill.parts
+    assert estimate.prefill.parts["chunks of prompts"] > 0
+    assert estimate.decode.parts["chunks of prompts"] == 0
+
+
+def test_what_is_no_decoder_says_so() -> None:
+    with pytest.raises(ModelError, match="bert"):
+        known_decoder("bert-base")
