@@ -92,7 +92,8 @@ def conditions_of(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec) ->
     # vLLM's 16-bit operands are not random; they draw less power.
     equal = served & (engine == "vllm") & (batch.family == "gemm") & (batch["dtype"] == "bfloat16")
     burst = _burst(batch, columns["timing"], columns["launches"])
-    return Conditions.of(len(rows), **columns, engine=engine, variant=variant, random=~equal, burst=burst)
+    who = {"engine": engine, "variant": variant, "recorded": True}
+    return Conditions.of(len(rows), **columns, **who, random=~equal, burst=burst)
 
 
 def _burst(batch: KernelBatch, timing: np.ndarray, launches: np.ndarray) -> np.ndarray:
@@ -105,7 +106,9 @@ def _burst(batch: KernelBatch, timing: np.ndarray, launches: np.ndarray) -> np.n
 
 
 def _of_collection(rows: pd.DataFrame, once: np.ndarray) -> Conditions:
-    """Rows of ``neusight collect``: ``latency_ms`` is of launches by themselves, sets of operands take turns."""
+    """Rows of ``neusight collect``: ``latency_ms`` is of launches by themselves, sets of operands take turns. They are
+    of the host that will be asked about, which a calibration learns.
+    """
     sets = rows["operand_sets"].fillna(1).to_numpy(dtype=float) if "operand_sets" in rows else np.ones(len(rows))
     engine, variant = _who(rows)
     return Conditions.of(len(rows), cycled_bytes=np.maximum(sets, 1.0) * once, engine=engine, variant=variant)

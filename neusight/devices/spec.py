@@ -137,11 +137,6 @@ class DeviceSpec(BaseModel):
         return "" if self.hypothetical else self.id
 
     @property
-    def launch_change_s(self) -> float:
-        """By how much a variant's ``launch_overhead_s`` lies above the original's [s]."""
-        return 0.0 if self.original is None else self.launch_overhead_s - self.original.launch_overhead_s
-
-    @property
     def gains(self) -> tuple[float, ...]:
         """Logarithms of a variant's figures over the original's, of those that a kernel's time depends on, positive
         where the variant has more to work with; empty for a device as it is. A smaller process counts as more.

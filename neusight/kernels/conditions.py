@@ -29,6 +29,8 @@ class Conditions:
     bytes where one set of operands is used again and again, k times that where k sets take turns, ``COLD`` where
     caches hold none of it. ``engine`` is the library or serving engine that ran the kernel (torch, vllm, sglang,
     trtllm, flashinfer, deepgemm, …), ``variant`` what it ran it with (fa2, fa3, triton, cutlass, …), "" where unknown.
+    ``recorded`` is true where the launch was that of the host that recorded a data set, whose lone launches took what
+    they took there; others are of a host as the device's file has it, and cost the same whatever the kernel.
     ``random`` is false where operands hold equal or few values, which draws less power. ``burst`` kernels run back to
     back before the device rests, infinitely many in the middle of work: power limits act on averages.
     """
@@ -38,6 +40,7 @@ class Conditions:
     cycled_bytes: np.ndarray
     engine: np.ndarray
     variant: np.ndarray
+    recorded: np.ndarray
     random: np.ndarray
     burst: np.ndarray
 
@@ -52,7 +55,7 @@ class Conditions:
             CoverageError: a timing that is none of ``TIMINGS``.
         """
         usual = {"timing": "stream", "launches": 1.0, "cycled_bytes": COLD, "engine": "torch", "variant": ""}
-        values = {**usual, "random": True, "burst": np.inf, **columns}
+        values = {**usual, "recorded": False, "random": True, "burst": np.inf, **columns}
         made = cls(**{name: np.broadcast_to(np.asarray(value), (n,)) for name, value in values.items()})
         if unknown := sorted({*np.ravel(np.asarray(values["timing"])).tolist()} - {*TIMINGS}):
             raise CoverageError(f"unknown timing '{unknown[0]}': one of {', '.join(TIMINGS)}")

@@ -61,8 +61,8 @@ def test_what_is_fitted_is_taken_up_and_named(measured: Path, own_calibrations: 
     assert data(*kernel, "--calibration", "none") == before
     # A variant of the board that was measured keeps what was measured.
     changed = (*kernel, "--set", "dram_bandwidth=310GB/s")
-    assert data(*changed)["latency_ms"] == pytest.approx(
-        FACTOR * data(*changed, "--calibration", "none")["latency_ms"], rel=0.05
+    assert data(*changed)["latency_s"] == pytest.approx(
+        FACTOR * data(*changed, "--calibration", "none")["latency_s"], rel=0.05
     )
 
 

@@ -327,3 +327,21 @@ def test_devices_in_training_get_all_that_was_learned_and_their_kin_and_others_a
         learned = artifact.model.logits(inputs, s.prior) - s.prior
         assert np.abs(learned).max() > 0.01
         np.testing.assert_allclose(shared.logits(inputs, s.prior, device) - s.prior, trust * learned, atol=1e-9)
+
+
+@pytest.mark.parametrize("gpu", ["t4", "l4", "a100-sxm-80gb", "h100-sxm-80gb", "mi300x"])
+def test_a_lone_launch_costs_the_same_whatever_the_dtype(gpu: str, predictor: KernelPredictor) -> None:
+    device = CATALOGUE[gpu]
+    batches = [
+        linear(m=64, n=64, k=64, dtype=d) for d in ("float32", "tf32", "float16", "bfloat16") if device.multiplies(d)
+    ]
+    costs = [predictor.predict(batch, device) for batch in batches]
+    launches = [float(c.overhead_s[0]) for c in costs]
+    start_s = predictor.physics.start.cycles / device.boost_clock_hz
+    # Float32 kernels of the ordinary pipelines have their start in the launch, others in the execution.
+    assert min(launches) >= device.launch_overhead_s
+    assert max(launches) <= device.launch_overhead_s + start_s * (1 + 1e-9)
+    latencies = [float(c.latency_s[0]) for c in costs]
+    assert max(latencies) < 1.5 * min(latencies)
+    recorded = predictor.predict(batches[0], device, Conditions.of(1, recorded=True))
+    assert device.vendor != "nvidia" or recorded.overhead_s[0] > 30e-6

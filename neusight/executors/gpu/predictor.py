@@ -16,7 +16,7 @@ from neusight.errors import CoverageError
 from neusight.executors.base import Options
 from neusight.executors.costs import Costs
 from neusight.executors.gpu.expected.laws import answering_model
-from neusight.executors.gpu.expected.times import launch_s, lone_s
+from neusight.executors.gpu.expected.times import launch_s, lone_s, start_s
 from neusight.executors.gpu.features import Situation, feature_matrix, situate
 from neusight.executors.gpu.tile_models.artifact import (
     Artifact,
@@ -294,21 +294,23 @@ def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.n
 
 
 def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physics: Physics) -> np.ndarray:
-    """What a launch adds to the executions [s]: its share of a graph's, nothing as a profiler sees it, and where it
-    stands alone what the kind's floor on the hosts that were measured leaves of it.
+    """What a launch adds to the executions [s]: its share of a graph's, nothing as a profiler sees it, and alone in a
+    stream what the device's host takes, whatever the kernel, with the start of kernels whose executions were learned
+    without. Of the hosts that recorded data sets it is what is left of the kind's floor there.
     """
-    conditions, device, floors = s.conditions, s.device, manifest.launch_floors_s
-    within = launch_s(conditions, physics)
-    if not (conditions.timing == "stream").any():
-        return within
+    conditions, device = s.conditions, s.device
+    stream = conditions.timing == "stream"
+    alone_s = device.launch_overhead_s + np.where(s.added_s > 0.0, 0.0, start_s(device, conditions, physics))
+    overhead_s = np.where(stream, alone_s, launch_s(conditions, physics))
+    recorded = stream & conditions.recorded
+    if not recorded.any():
+        return overhead_s
     kinds = launch_kinds(s.batch, conditions)
-    known = by_distinct(kinds, lambda kind: launch_floor_s(floors, kind, np.nan))
-    floor_s = np.maximum(known + device.launch_change_s, np.minimum(known, device.launch_overhead_s))
+    floor_s = by_distinct(kinds, lambda kind: launch_floor_s(manifest.launch_floors_s, kind, np.nan))
     lone = lone_s(floor_s, execution_s, s.added_s, physics) - execution_s
     # A floor no longer than the kernel's own start was no lone launch.
     least = (1.0 - physics.start.hidden) * (floor_s - s.added_s)
-    alone = np.where(floor_s > s.added_s, np.maximum(lone, least), device.launch_overhead_s)
-    return np.where(conditions.timing == "stream", alone, within)
+    return np.where(recorded & (floor_s > s.added_s), np.maximum(lone, least), overhead_s)
 
 
 def _factors(manifest: Manifest, kind: str, known: bool) -> tuple[float, float]:
