@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from neusight.cli.options import Calibrations, Format, TileModels, loaded, named_gpus, note_corrections
+from neusight.cli.options import Calibrations, Format, TileModels, loaded, named_gpus
 from neusight.errors import DataError
+
+GpuFilter = Annotated[str, typer.Option("--gpu", "-g", metavar="ID[,ID…]", help="Keep rows of these. Default: all.")]
+Limit = Annotated[int | None, typer.Option(min=1, max=10**9, help="Compare so many rows, drawn at random.")]
+Draw = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Draw others.")]
 
 app = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements; all errors in percent.")
 
@@ -33,25 +35,21 @@ def kernels(
 
     - `neusight evaluate kernels ./collected`
     """
-    from neusight.cli.output import Output, progress
+    from neusight.cli.output import progress
+    from neusight.cli.show_errors import show, show_kernels
     from neusight.evaluation import evaluate_kernels
 
     predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
-        found = evaluate_kernels(path, predictor, split, advance)
-    counts: Counter[str] = Counter()
-    for row in found["skipped"]:
-        counts[row["reason"]] += row["count"]
-    _note_skipped(counts)
-    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
-    Output(form).data(found, found["rows"], lambda: _show_kernels(found))
+        errors = evaluate_kernels(path, predictor, split, advance)
+    show(errors, form, show_kernels, predictor)
 
 
 @app.command()
 def models(
     path: Annotated[Path, typer.Argument(metavar="LATENCY.parquet", help="Whole-model measurements.")],
     configs: Annotated[Path, typer.Option(metavar="DIR", help="Folder with <model>.json for every model.")],
-    gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID[,ID…]", help="Keep rows of these. Default: all.")] = "",
+    gpu: GpuFilter = "",
     tile_models: TileModels = None,
     calibration: Calibrations = "",
     form: Format = "human",
@@ -60,16 +58,14 @@ def models(
 
     Example: `neusight evaluate models latency.parquet --configs ./configs --format json`
     """
-    from neusight.cli.output import Output, progress
+    from neusight.cli.output import progress
+    from neusight.cli.show_errors import show, show_models, with_phases
     from neusight.evaluation import evaluate_models
 
     predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
-        found = evaluate_models(path, configs, predictor, named_gpus(gpu) if gpu else None, advance)
-    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
-    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
-    rows = [_with_phases(row) for row in found["rows"]]
-    Output(form).data(found, rows, lambda: _show_models(found))
+        errors = evaluate_models(path, configs, predictor, named_gpus(gpu) if gpu else None, advance)
+    show(errors, form, show_models, predictor, columns=with_phases)
 
 
 @app.command()
@@ -80,8 +76,8 @@ def serving(
         typer.Option(metavar="FILE", help="JSON of configurations by model; default: models.json beside CELLS."),
     ] = None,
     source: Annotated[str, typer.Option(help="Keep cells of this source, the first part of their names.")] = "",
-    limit: Annotated[int | None, typer.Option(min=1, max=10**9, help="Compare so many cells, drawn at random.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draw others.")] = 0,
+    limit: Limit = None,
+    seed: Draw = 0,
     tile_models: TileModels = None,
     calibration: Calibrations = "",
     form: Format = "human",
@@ -96,25 +92,22 @@ def serving(
 
     - `neusight evaluate serving cells.parquet --models models.json --source mlenergy --format csv`
     """
-    from neusight.cli.output import Output, progress
-    from neusight.evaluation.serving import Picked, evaluate_serving
+    from neusight.cli.output import progress
+    from neusight.cli.show_errors import show, show_serving
+    from neusight.evaluation import Selection, evaluate_serving
 
-    predictor = loaded(tile_models, calibration)
+    predictor, selection = loaded(tile_models, calibration), Selection(source=source, limit=limit, seed=seed)
     with progress("predicting") as advance:
-        found = evaluate_serving(
-            path, predictor, models, Picked(source=source, limit=limit, seed=seed), progress=advance
-        )
-    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
-    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
-    Output(form).data(found, found["rows"], lambda: _show_serving(found))
+        errors = evaluate_serving(path, predictor, models, selection, progress=advance)
+    show(errors, form, show_serving, predictor)
 
 
 @app.command()
 def steps(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Steps of image models or BERT, .parquet or .csv.")],
-    gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID[,ID…]", help="Keep rows of these. Default: all.")] = "",
-    limit: Annotated[int | None, typer.Option(min=1, max=10**9, help="Compare so many rows, drawn at random.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draw others.")] = 0,
+    gpu: GpuFilter = "",
+    limit: Limit = None,
+    seed: Draw = 0,
     tile_models: TileModels = None,
     calibration: Calibrations = "",
     form: Format = "human",
@@ -129,20 +122,18 @@ def steps(
 
     - `neusight evaluate steps $NEUSIGHT_DATA/vision-models/timm.parquet --limit 300 --format json`
     """
-    from neusight.cli.output import Output, note, progress
-    from neusight.cli.show_steps import show_steps
-    from neusight.evaluation import Picked, evaluate_steps
+    from neusight.cli.output import note, progress
+    from neusight.cli.show_errors import show, show_steps
+    from neusight.evaluation import Selection, evaluate_steps
     from neusight.evaluation.steps import columns_of
 
     predictor = loaded(tile_models, calibration)
-    picked = Picked(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
+    selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
     with progress("predicting") as advance:
-        found = evaluate_steps(path, predictor, picked, advance)
-    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
-    for text in found["assumed"]:
+        errors = evaluate_steps(path, predictor, selection, advance)
+    for text in errors["assumed"]:
         note(f"warning: {text}")
-    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
-    Output(form).data(found, [columns_of(row) for row in found["rows"]], lambda: show_steps(found))
+    show(errors, form, show_steps, predictor, columns=columns_of)
 
 
 @app.command()
@@ -154,14 +145,12 @@ def memory(
 
     Example: `neusight evaluate memory $NEUSIGHT_DATA/training-runs/memory.parquet --format json`
     """
-    from neusight.cli.output import Output
+    from neusight.cli.show_errors import show, with_parts
     from neusight.cli.show_memory import show_peaks, show_verdicts
     from neusight.evaluation import evaluate_memory
 
-    found = evaluate_memory(path)
-    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
-    rows = [{name: value for name, value in row.items() if name != "parts"} | row["parts"] for row in found["rows"]]
-    Output(form).data(found, rows, lambda: show_peaks(found) if "worst" in found else show_verdicts(found))
+    errors = evaluate_memory(path)
+    show(errors, form, show_peaks if "worst" in errors else show_verdicts, columns=with_parts)
 
 
 @app.command()
@@ -182,16 +171,14 @@ def training(
 
     - `neusight evaluate training $NEUSIGHT_DATA/training-runs/runs.parquet --format json`
     """
-    from neusight.cli.output import Output, progress
-    from neusight.cli.show_training_errors import show_training_errors
-    from neusight.evaluation.training import evaluate_training
+    from neusight.cli.output import progress
+    from neusight.cli.show_errors import show, show_training
+    from neusight.evaluation import evaluate_training
 
     predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
-        found = evaluate_training(path, predictor, advance)
-    _note_skipped(Counter(row["reason"] for row in found["skipped"]))
-    note_corrections(predictor, (row["gpu"] for row in found["rows"]))
-    Output(form).data(found, found["rows"], lambda: show_training_errors(found))
+        errors = evaluate_training(path, predictor, advance)
+    show(errors, form, show_training, predictor)
 
 
 @app.command()
@@ -200,152 +187,33 @@ def gate(
 ) -> None:
     """Hold the predictor that ships against the committed summary of its errors and predictions.
 
-    Needs `NEUSIGHT_DATA`. Lists every figure that differs by more than rounding.
+    Needs `NEUSIGHT_DATA`. Names every row that is new or gone, and every figure that differs by more than rounding:
+    what it was, what it is, and whether it got worse. Exit 1 where anything differs.
     """
     from neusight.cli.output import line
-    from neusight.evaluation.gate import REWRITE, differences, read_summary, summarise, summary_path, write_summary
+    from neusight.evaluation.gate import (
+        REWRITE,
+        counted,
+        differences,
+        read_summary,
+        summarise,
+        summary_path,
+        write_summary,
+    )
 
-    found = summarise(loaded(None, "none"))
+    summary = summarise(loaded(None, "none"))
     if write:
-        write_summary(found, summary_path())
+        write_summary(summary, summary_path())
         line(f"wrote {summary_path()}")
         return
-    changed = differences(read_summary(summary_path()), found)
-    for change in changed:
-        line(change)
-    if changed:
-        raise DataError(f"{summary_path()} says otherwise ({len(changed)} lines): mend it, or `{REWRITE}` and say why")
-
-
-def _note_skipped(counts: Counter[str]) -> None:
-    from neusight.cli.output import note
-
-    for reason, count in counts.items():
-        note(f"warning: {count:,} row{'s' if count > 1 else ''} skipped: {reason}")
-
-
-def _with_phases(row: dict[str, Any]) -> dict[str, Any]:
-    """Every row with the same columns: measurements without phases leave those empty."""
-    return {f"{phase}_{what}": None for phase in ("forward", "backward") for what in _PHASE_COLUMNS} | row
-
-
-_PHASE_COLUMNS = ("predicted_ms", "measured_ms", "ape")
-
-
-_FIGURES = {
-    "rows": ("count", ","),
-    "mean": ("mape", ".1f"),
-    "median": ("median_ape", ".1f"),
-    "bias": ("bias", "+.1f"),
-    "bound": ("roofline_mape", ".1f"),
-    "inside": ("inside", ".0f"),
-    "execution": ("execution_mape", ".1f"),
-}
-
-
-def _show_kernels(found: dict[str, Any]) -> None:
-    """One table; of several families or dtypes one a GPU, and the means by family and dtype at the end."""
-    from neusight.cli.output import line
-
-    line("Errors in percent. bound: of the bound alone; inside: within the 90 % interval.")
-    figures = [title for title, (key, _) in _FIGURES.items() if found["total"][key] is not None]
-    if "execution" in figures:
-        line("execution: mean error of times without the launch, where they were measured.")
-    rows, total = _with_family(found["rows"]), {"gpu": "all", "op": "", "family": "all", "dtype": "", **found["total"]}
-    if len(found["by_family"]) == 1:
-        _kernel_table(("gpu", "op"), figures, [*rows, total])
-        return
-    for gpu in dict.fromkeys(row["gpu"] for row in rows):
-        line(f"\n{gpu}")
-        # The median of each op gives way where there is no room for it.
-        shown = [title for title in figures if title != "median" or "execution" not in figures]
-        _kernel_table(("op", "dtype"), shown, [row for row in rows if row["gpu"] == gpu])
-    line("\nby family and dtype")
-    _kernel_table(("family", "dtype"), figures, [*found["by_family"], total])
-
-
-def _kernel_table(names: Sequence[str], figures: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    from neusight.cli.output import Column, table
-
-    columns = [*(Column(name) for name in names), *(Column(title, right=True) for title in figures)]
-    shown = [_FIGURES[title] for title in figures]
-    table(
-        columns, ((*(row[name] for name in names), *(_figure(row[key], form) for key, form in shown)) for row in rows)
-    )
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _with_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ops of families that share the name of one, such as forward, get their family's before their own."""
-    families: dict[str, set[str]] = {}
-    for row in rows:
-        families.setdefault(row["op"], set()).add(row["family"])
-    shared = set().union(*(named for named in families.values() if len(named) > 1))
-    return [{**row, "op": f"{row['family']} {row['op']}"} if row["family"] in shared else row for row in rows]
-
-
-def _show_models(found: dict[str, Any]) -> None:
-    from neusight.cli.output import Column, line, table
-
-    figures = ("batch x seq", "predicted", "measured", "error")
-    columns = [Column("gpu"), Column("model"), Column("mode"), *(Column(name, right=True) for name in figures)]
-    table(columns, (_model_cells(row) for row in found["rows"]))
-    line()
-    line("Errors in percent. covered: rows without fallback; inside: rows within the 90 % interval.")
-    numbers = ("rows", "mean", "worst", "bias", "covered", "inside")
-    columns = [Column("gpu"), Column("mode"), *(Column(name, right=True) for name in numbers)]
-    by_vendor = [{"gpu": row["vendor"], "mode": "", **row} for row in found["by_vendor"]]
-    shown = (*found["means"], *by_vendor, {"gpu": "all", "mode": "", **found["total"]})
-    table(columns, ((r["gpu"], f"{r['mode']} {r.get('option', '')}".strip(), *_mean_cells(r)) for r in shown))
-
-
-def _model_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    from neusight.units import milliseconds
-
-    figures = (milliseconds(row[f"{what}_ms"] / 1e3) for what in ("predicted", "measured"))
-    mode = {"inference": "infer", "training": "train"}[row["mode"]]
-    return (
-        row["gpu"],
-        row["model"],
-        f"{mode} {row['option']}".strip(),
-        f"{row['batch']} x {row['seq_len']}",
-        *figures,
-        f"{row['bias']:+.1f} %",
-    )
-
-
-def _mean_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    errors = (f"{row['mape']:.1f}", f"{row['max_ape']:.1f}", f"{row['bias']:+.1f}")
-    return str(row["count"]), *errors, f"{row['covered']:.0f}", f"{row['inside']:.0f}"
-
-
-def _show_serving(found: dict[str, Any]) -> None:
-    """Errors by what is compared, then what cells do not tell."""
-    from neusight.cli.output import Column, line, table
-
-    line("Errors in percent, of cells without fault and, in the last two columns, of all.")
-    line("inside: within the 90 % interval; bias of tokens_per_s above 0: too many.\n")
-    clean = {_name(row): row for row in found["means"]}
-    numbers = ("cells", "mean", "median", "bias", "inside", "all", "median")
-    columns = [Column("figures"), *(Column(name, right=True) for name in numbers)]
-    table(columns, (_serving_cells(row, clean.get(_name(row))) for row in found["means_all"]))
-    if found["assumed"]:
-        line("\nWhat cells do not tell:\n")
-        columns = [Column("default"), Column("value"), Column("cells", right=True), Column("why", wrap=True)]
-        table(columns, ((r["what"], str(r["value"]), f"{r['count']:,}", r["reason"]) for r in found["assumed"]))
-
-
-def _name(row: dict[str, Any]) -> str:
-    return "all" if row["by"] == "all" else " ".join(str(row[key]) for key in row["by"].split())
-
-
-def _serving_cells(row: dict[str, Any], clean: dict[str, Any] | None) -> tuple[str, ...]:
-    forms = {"count": ",", "mean": ".1f", "median": ".1f", "bias": "+.1f", "inside": ".0f"}
-    figures = ("-" if clean is None else format(clean[key], form) for key, form in forms.items())
-    return _name(row), *figures, f"{row['count']:,}", f"{row['median']:.1f}"
+    changes = differences(read_summary(summary_path()), summary)
+    for change in changes:
+        line(str(change))
+    if changes:
+        raise DataError(
+            f"{counted(changes)} from {summary_path()}: mend what got worse, or write it anew with `{REWRITE}` and say "
+            "why in the commit"
+        )
 
 
 def bench(

@@ -194,7 +194,7 @@ def _fit_training(folder: Path, out: Path, report: Report) -> Fitted:
     from neusight.learn.training_steps import fit_training
 
     predictor, hashes = loaded(None, "none"), {name: file_sha256(folder / name) for name in STEP_TABLES}
-    steps = measured_steps(folder / name for name in STEP_TABLES)
+    steps, skipped = measured_steps(folder / name for name in STEP_TABLES)
     fitted, left_out = fit_training(steps, predictor.timed, hashes, report)
     fitted.save(out)
     rows = [{"factor": name, "value": v, "deviation": fitted.deviations[name]} for name, v in fitted.values.items()]
@@ -203,7 +203,7 @@ def _fit_training(folder: Path, out: Path, report: Report) -> Fitted:
         f"without steps of {gpu}: {errors['mean']:.1%}, worst source {errors['worst_source']:.1%}"
         for gpu, errors in fitted.left_out.items()
     ]
-    return rows, rows, [*lines, *_left_out_lines("steps", left_out)]
+    return rows, rows, [*lines, *_left_out_lines("steps", left_out + Counter(row["reason"] for row in skipped))]
 
 
 def _left_out_lines(what: str, left_out: Counter[str]) -> list[str]:

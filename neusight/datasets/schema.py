@@ -308,7 +308,8 @@ def read_parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     if not path.is_file():
-        raise DataError(f"{path} is not there: give a parquet file of measurements")
+        fault = "is a folder" if path.is_dir() else "is not there"
+        raise DataError(f"{path} {fault}: give a parquet file of measurements")
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty: copy it again from its source")
     with path.open("rb") as file:

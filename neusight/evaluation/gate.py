@@ -7,14 +7,16 @@ errors of whole models on one GPU, and single predictions on devices of all kind
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neusight.errors import DataError, DeviceError
-from neusight.evaluation.kernels import comparable_kernels, compared_by_gpu, grouped_errors
+from neusight.evaluation.kernels import comparable_kernels, compared_by_gpu, errors_by
 from neusight.evaluation.models import evaluate_models
 from neusight.paths import checkout_dir, data_dir
 
@@ -43,6 +45,12 @@ _KEYS = {
 """What tells the rows of each table apart; their other columns are figures."""
 _ERRORS = ("mape", "bias", "inside", "covered")
 _TIMES = ("latency_ms", "low_ms", "high_ms")
+_WORDS = {
+    **{"mape": "mean error", "bias": "mean signed error", "inside": "rows inside their 90 % interval"},
+    **{"covered": "rows without fallback", "count": "number of rows", "latency_ms": "latency"},
+    **{"low_ms": "low end", "high_ms": "high end"},
+}
+"""What figures are called where they differ."""
 
 KERNELS = (
     "gemm m=4096 n=4096 k=4096 dtype=float32",
@@ -111,9 +119,9 @@ def _kernel_rows(path: Path, predictor: Predictor) -> list[Row]:
     except DataError:
         # A table of another kind. One that was readable before is missed in the comparison.
         return []
-    compared = compared_by_gpu(_sample(frame), devices, predictor)
-    found = grouped_errors(compared, ["family", "dtype", "gpu"])
-    return [{"data": _set_of(path), **_rounded(row, ("family", "dtype", "gpu"))} for row in found]
+    keys = ("family", "dtype", "gpu")
+    rows = errors_by(compared_by_gpu(_sample(frame), devices, predictor), *keys)
+    return [{"data": _set_of(path), **_rounded(row, keys)} for row in rows]
 
 
 def _sample(frame: pd.DataFrame) -> pd.DataFrame:
@@ -126,8 +134,8 @@ def _sample(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _model_rows(path: Path, predictor: Predictor) -> list[Row]:
-    found = evaluate_models(path, path.parent / "configs", predictor)
-    eager = [row for row in found["means"] if not row["option"]]
+    means = evaluate_models(path, path.parent / "configs", predictor)["means"]
+    eager = [row for row in means if not row["option"]]
     return [{"data": _set_of(path), **_rounded(row, ("gpu", "mode"))} for row in eager]
 
 
@@ -143,7 +151,7 @@ def _rounded(row: Mapping[str, Any], names: tuple[str, ...]) -> Row:
 def single_predictions(predictor: Predictor) -> list[Row]:
     """Every kernel and model on every GPU that computes in its dtype; needs no data."""
     rows = []
-    for what, gpu in _asked():
+    for what, gpu in _questions():
         try:
             times_s = _answer(what, gpu, predictor)
         except DeviceError:
@@ -152,18 +160,18 @@ def single_predictions(predictor: Predictor) -> list[Row]:
     return rows
 
 
-def _asked() -> Iterator[tuple[str, str]]:
+def _questions() -> Iterator[tuple[str, str]]:
     yield from ((what, gpu) for what in KERNELS for gpu in KERNEL_GPUS)
     yield from ((what, gpu) for what in MODELS for gpu in MODEL_GPUS)
 
 
 def _answer(what: str, gpu: str, predictor: Predictor) -> dict[str, float]:
     """Latency and interval in seconds, under the names that they have in milliseconds."""
-    name, *given = what.split()
-    fields: dict[str, Any] = dict(pair.split("=") for pair in given)
+    name, *options = what.split()
+    fields: dict[str, Any] = dict(pair.split("=") for pair in options)
     if what in KERNELS:
-        found = predictor.kernel(name, gpu, **fields)
-        return dict(zip(_TIMES, (found.latency_s, found.low_s, found.high_s), strict=True))
+        kernel = predictor.kernel(name, gpu, **fields)
+        return dict(zip(_TIMES, (kernel.latency_s, kernel.low_s, kernel.high_s), strict=True))
     step: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in fields.items()}
     estimate = predictor.estimate(name, gpu, **step)
     return dict(zip(_TIMES, (estimate.latency_s, *estimate.interval), strict=True))
@@ -196,30 +204,71 @@ def read_summary(path: Path) -> Summary:
     return summary
 
 
-def differences(committed: Summary, found: Summary) -> list[str]:
-    """What differs by more than rounding, a line each: rows that are gone or new, errors, single predictions.
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A row that is gone or new, or one of its figures that differs by more than rounding.
+
+    ``figure`` is "" for whole rows, of which ``before`` or ``after`` is None.
+    """
+
+    table: str
+    row: str
+    figure: str = ""
+    before: float | None = None
+    after: float | None = None
+
+    @property
+    def judgement(self) -> str:
+        """``worse`` or ``better`` for mean errors, the change in percent for times; "" for the others."""
+        if self.figure not in ("mape", *_TIMES) or self.before is None or self.after is None:
+            return ""
+        if self.figure == "mape":
+            return "worse" if self.after > self.before else "better"
+        return f"{100 * (self.after / self.before - 1):+.2f} %"
+
+    def __str__(self) -> str:
+        """One line."""
+        where = f"{self.table} {self.row}"
+        if not self.figure:
+            return f"{where}: {'a new row' if self.before is None else 'the row is no longer there'}"
+        unit = " ms" if self.figure in _TIMES else " %" if self.figure in _ERRORS else ""
+        judged = f" ({self.judgement})" if self.judgement else ""
+        return f"{where}: {_WORDS.get(self.figure, self.figure)} {self.before}{unit} -> {self.after}{unit}{judged}"
+
+
+def differences(committed: Summary, summary: Summary) -> list[Difference]:
+    """What differs by more than rounding: rows that are gone or new, errors, single predictions.
 
     Tables that were not computed are not compared.
     """
-    return [line for table in found for line in _table_differences(table, committed[table], found[table])]
+    return [each for table in summary for each in _table_differences(table, committed[table], summary[table])]
 
 
-def _table_differences(table: str, committed: list[Row], found: list[Row]) -> Iterator[str]:
-    before, after = ({_key(table, row): row for row in rows} for rows in (committed, found))
+def counted(changes: Sequence[Difference]) -> str:
+    """How many differ, and in which way."""
+    counts = Counter(_kind(each) for each in changes)
+    return f"{len(changes)} figures differ ({', '.join(f'{kind}: {count}' for kind, count in counts.most_common())})"
+
+
+def _kind(change: Difference) -> str:
+    if not change.figure:
+        return "new rows" if change.before is None else "rows that are gone"
+    if change.figure == "mape":
+        return f"mean errors that are {change.judgement}"
+    return "single predictions" if change.figure in _TIMES else "other figures of errors"
+
+
+def _table_differences(table: str, committed: list[Row], summary: list[Row]) -> Iterator[Difference]:
+    before, after = ({_key(table, row): row for row in rows} for rows in (committed, summary))
     for key in sorted(before.keys() | after.keys()):
-        where = " ".join((table, *key))
+        row = " ".join(key)
         if key not in after or key not in before:
-            yield f"{where}: {'no longer there' if key in before else 'new'}"
-        else:
-            yield from (f"{where}: {change}" for change in _changes(before[key], after[key]))
-
-
-def _changes(before: Row, after: Row) -> Iterator[str]:
-    for name, now in after.items():
-        was = before[name]
-        if not _alike(name, was, now):
-            judged = "" if name != "mape" else ", worse" if now > was else ", better"
-            yield f"{name} {was} -> {now}{judged}"
+            known, now = (1.0 if key in rows else None for rows in (before, after))
+            yield Difference(table=table, row=row, before=known, after=now)
+            continue
+        for name, now in after[key].items():
+            if not _alike(name, was := before[key][name], now):
+                yield Difference(table=table, row=row, figure=name, before=was, after=now)
 
 
 def _key(table: str, row: Row) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neusight.errors import DataError
+from neusight.evaluation.scored import Progress, Scored, joined
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec
 
-Progress = Callable[[int, int], None]
+_SCORED = ("predicted", "low", "high")
 
 
 def evaluate_kernels(
@@ -44,9 +45,12 @@ def evaluate_kernels(
     """
     frame, devices, skipped = comparable_kernels(Path(path), split)
     everything = compared_by_gpu(frame, devices, predictor, progress)
-    by_family = grouped_errors(everything, ["family", "dtype"])
-    rows = grouped_errors(everything, ["gpu", "family", "op", "dtype"])
-    return {"rows": rows, "by_family": by_family, "total": _errors(everything), "skipped": skipped}
+    return {
+        "rows": errors_by(everything, "gpu", "family", "op", "dtype"),
+        "by_family": errors_by(everything, "family", "dtype"),
+        "total": _errors(everything),
+        "skipped": skipped,
+    }
 
 
 def comparable_kernels(
@@ -60,8 +64,8 @@ def comparable_kernels(
         frame = frame[frame["repeat"] != 1]
     if split is not None:
         frame = _of_split(frame, split, path)
-    beside = devices_beside(path)
-    devices = {str(gpu): device_of(gpu, beside) for gpu in sorted(frame["gpu"].unique())}
+    own_devices = devices_beside(path)
+    devices = {str(gpu): device_of(gpu, own_devices) for gpu in sorted(frame["gpu"].unique())}
     frame, skipped = _computable(frame, devices, path)
     return frame, devices, skipped
 
@@ -106,23 +110,20 @@ def _coded(frame: pd.DataFrame) -> pd.DataFrame:
 
 def compared_by_gpu(
     frame: pd.DataFrame, devices: Mapping[str, DeviceSpec], predictor: Predictor, progress: Progress | None = None
-) -> pd.DataFrame:
+) -> Scored:
     """``compare_kernels`` of every GPU's rows, GPU after GPU."""
-    import pandas as pd
-
     gpus = sorted(frame["gpu"].unique())
     compared = []
     for done, gpu in enumerate(gpus, start=1):
         compared.append(compare_kernels(frame[frame["gpu"] == gpu].reset_index(drop=True), devices[gpu], predictor))
         if progress:
             progress(done, len(gpus))
-    return pd.concat(compared, ignore_index=True)
+    return joined(compared)
 
 
-def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predictor) -> pd.DataFrame:
-    """One GPU's rows of ``load_kernels``: gpu, family, op, dtype, and in ms measured, predicted, bound, low and high;
-    without the launch ``executed`` (measured; NaN where it was not) and ``execution`` (predicted). Of collectives
-    the op says who runs what.
+def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predictor) -> Scored:
+    """One GPU's rows of ``load_kernels``, in ms; keys are gpu, family, op (of collectives who runs what) and dtype,
+    with ``bound`` and, without the launch, ``execution`` (predicted) and ``executed`` (measured; NaN where it was not).
 
     Where launches grew along the table, ``executed`` is what is left of the latency without them.
     """
@@ -131,23 +132,25 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
     from neusight.devices import load_device
     from neusight.executors.link.executor import kinds_of
 
-    out = frame[["gpu", "family", "op", "dtype"]].assign(measured=frame["latency_ms"].to_numpy(float))
-    ops = out["op"].astype(object).to_numpy(copy=True)
-    told = frame["execution_ms"].to_numpy(float) if "execution_ms" in frame else np.full(len(frame), np.nan)
-    columns = {name: np.empty(len(frame)) for name in ("predicted", "bound", "low", "high", "execution", "executed")}
+    measured = frame["latency_ms"].to_numpy(float)
+    ops = frame["op"].astype(object).to_numpy(copy=True)
+    timed_ms = frame["execution_ms"].to_numpy(float) if "execution_ms" in frame else np.full(len(frame), np.nan)
+    names = ("predicted", "bound", "low", "high", "execution", "executed")
+    columns = {name: np.empty(len(frame)) for name in names}
     device = load_device(gpu) if isinstance(gpu, str) else gpu
     for batch, positions in to_batches(frame):
         conditions = conditions_of(frame.iloc[positions], batch, device)
         if batch.family == "collective":
             ops[positions] = kinds_of(batch, conditions)
-        found = predictor.kernels(batch, device, conditions=conditions)
-        alone = np.where(conditions.timing == "stream", out["measured"].to_numpy()[positions], np.nan)
-        left = without_drift(batch["op"], positions, alone, 1e3 * found.bound_s)
-        executed = np.where(np.isnan(told[positions]), left, told[positions])
-        parts = (found.latency_s, found.bound_s, found.low_s, found.high_s, found.execution_s, 1e-3 * executed)
-        for name, part in zip(columns, parts, strict=True):
+        costs = predictor.kernels(batch, device, conditions=conditions)
+        alone = np.where(conditions.timing == "stream", measured[positions], np.nan)
+        left = without_drift(batch["op"], positions, alone, 1e3 * costs.bound_s)
+        executed = np.where(np.isnan(timed_ms[positions]), left, timed_ms[positions])
+        parts = (costs.latency_s, costs.bound_s, costs.low_s, costs.high_s, costs.execution_s, 1e-3 * executed)
+        for name, part in zip(names, parts, strict=True):
             columns[name][positions] = part * 1e3
-    return out.assign(op=ops, **columns)
+    keys = frame[["gpu", "family", "dtype"]].assign(op=ops, **{n: columns.pop(n) for n in names if n not in _SCORED})
+    return Scored(keys, **columns, measured=measured)
 
 
 def without_drift(ops: np.ndarray, place: np.ndarray, alone_ms: np.ndarray, bound_ms: np.ndarray) -> np.ndarray:
@@ -167,25 +170,22 @@ def without_drift(ops: np.ndarray, place: np.ndarray, alone_ms: np.ndarray, boun
     return left
 
 
-def grouped_errors(rows: pd.DataFrame, keys: list[str]) -> list[dict[str, Any]]:
-    """Errors of each group of ``compare_kernels``' rows, in order of the keys."""
-    return [
-        {**dict(zip(keys, map(str, names), strict=True)), **_errors(part)}
-        for names, part in rows.groupby(keys, sort=True, observed=True)
-    ]
+def errors_by(rows: Scored, *keys: str) -> list[dict[str, Any]]:
+    """Errors of each group of ``compare_kernels``' rows, in order of the keys; of all rows without any key."""
+    return [{**{key: str(name) for key, name in names.items()}, **_errors(part)} for names, part in rows.groups(*keys)]
 
 
-def _errors(rows: pd.DataFrame) -> dict[str, Any]:
+def _errors(rows: Scored) -> dict[str, Any]:
     """Errors of predictions relative to what was measured."""
-    relative = rows["predicted"] / rows["measured"] - 1
-    inside = (rows["low"] <= rows["measured"]) & (rows["measured"] <= rows["high"])
-    alone = (rows["execution"] / rows["executed"] - 1).abs().dropna()
+    bound, execution = (rows.keys[name].to_numpy(float) for name in ("bound", "execution"))
+    alone = np.abs(execution / rows.keys["executed"].to_numpy(float) - 1)
+    alone, figures = alone[~np.isnan(alone)], rows.figures()
     return {
-        "count": len(rows),
-        "mape": float(100 * relative.abs().mean()),
-        "median_ape": float(100 * relative.abs().median()),
-        "bias": float(100 * relative.mean()),
-        "roofline_mape": float(100 * (rows["bound"] / rows["measured"] - 1).abs().mean()),
-        "inside": float(100 * inside.mean()),
+        "count": figures["count"],
+        "mape": figures["mean"],
+        "median_ape": figures["median"],
+        "bias": figures["bias"],
+        "roofline_mape": float(100 * np.abs(bound / rows.measured - 1).mean()),
+        "inside": figures["inside"],
         "execution_mape": float(100 * alone.mean()) if len(alone) else None,
     }

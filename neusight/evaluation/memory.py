@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from math import isnan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from neusight.datasets.rows import read_rows, unread_columns
+from neusight.datasets.runs import (
+    PEAK_DEFAULTS,
+    PEAK_NOTES,
+    PEAK_READ,
+    RUN_NOTES,
+    RUN_READ,
+    peak_run,
+    training_run,
+)
 from neusight.devices import load_device
+from neusight.devices.spec import DeviceSpec
 from neusight.distributed.sources import memory
-from neusight.errors import DataError, NeusightError
-from neusight.evaluation.megatron import DEFAULTS, MegatronRun
-from neusight.evaluation.training import asked_of
-from neusight.evaluation.training_rows import told_run
+from neusight.engines import AttentionForm, Engine, engine_named
+from neusight.errors import DataError
+from neusight.evaluation.scored import Row, Scored, answered, compared, renamed, some
+from neusight.evaluation.training import run_of
 from neusight.plans.fits import verdict
-from neusight.plans.memory import RankMemory, memory_of
+from neusight.plans.memory import RankMemory, TrainingStep, memory_of
+from neusight.plans.plan import Plan
+from neusight.plans.workspaces import HOPPER
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Norm, SelfAttention
 
 GROUPINGS = (
     ("family",), ("gpu",), ("environment",), ("tp",), ("pp",), ("cp",), ("ep",), ("attention",), ("gpu", "family"),
@@ -28,7 +42,9 @@ WITHIN = 10.0
 """Percent: the share of rows within it is told."""
 FITTED_ON = "a100-sxm-80gb"
 """GPU whose rows alone constants are fitted to."""
-Row = Mapping[str, Any]
+_SWIGLU = ("swiglu", "geglu")
+_CASE = ("case", "gpu", "environment", "family", "tp", "pp", "vp", "cp", "ep")
+_RUN = ("model", "framework", "gpu", "num_gpus", "tp", "pp", "vp", "dtype", "seq_len", "micro_batch", "recompute")
 
 
 def evaluate_memory(path: str | Path) -> dict[str, Any]:
@@ -44,29 +60,26 @@ def evaluate_memory(path: str | Path) -> dict[str, Any]:
         (percent of rows within 10 %); ``worst`` rows; ``assumed`` defaults with the number of rows. Of runs, ``rows``:
         model, framework, gpu, num_gpus, tp, pp, vp, dtype, seq_len, micro_batch, recompute, predicted_bytes,
         needed_bytes, usable_bytes, fits, ran, right, rank, parts; ``means``: count and percent right, of those that
-        ran, those that did not, and all. Both: ``skipped`` with reasons.
+        ran, those that did not, and all. Both: ``skipped`` with reasons, ``unread``: columns that nothing reads, with
+        the number of rows.
 
     Raises:
         DataError: no such file, a foreign file, or no row left.
     """
-    records = _records(Path(path))
-    peaks = "memory_peak_bytes" in records[0] and records[0]["memory_peak_bytes"] is not None
-    rows, skipped = [], []
-    for record in records:
-        try:
-            rows.append(_peak_row(record) if peaks else _verdict_row(record))
-        except NeusightError as error:
-            skipped.append({"case": str(record.get("case") or record.get("model")), "reason": str(error)})
-    if not rows:
-        raise DataError(f"no row of {path} can be compared: {skipped[0]['reason']}")
+    records = read_rows(Path(path), ("gpu", "layers", "micro_batch"), "training runs")
+    peaks = any("memory_peak_bytes" in record for record in records)
+    rows, skipped = answered(records, _peak_row if peaks else _verdict_row, _named)
+    some(rows, path, skipped)
     if not peaks:
-        return {"rows": rows, "means": _right(rows), "skipped": skipped}
+        unread = unread_columns(records, RUN_READ, RUN_NOTES)
+        return {"rows": rows, "means": _right(rows), "skipped": skipped, "unread": unread}
     return {
         "rows": rows,
         "means": _means(rows),
         "worst": sorted(rows, key=lambda row: -row["ape"])[:WORST],
         "assumed": _assumed(records),
         "skipped": skipped,
+        "unread": unread_columns(records, PEAK_READ, PEAK_NOTES),
     }
 
 
@@ -76,8 +89,8 @@ def fitted_expert_load(path: str | Path, gpu: str = FITTED_ON) -> float:
     The peak is linear in it: with x = peak(2) - peak(1) and y = measured - peak(1), the load is 1 + sum(xy) / sum(x²).
     """
     pairs = []
-    for record in _records(Path(path)):
-        if record["experts"] and record["gpu"] == gpu:
+    for record in read_rows(Path(path), ("gpu", "memory_peak_bytes"), "peaks of memory"):
+        if record.get("experts") and record["gpu"] == gpu:
             even, double = (_last(record, expert_load=load).total for load in (1.0, 2.0))
             measured = record["memory_peak_bytes"]
             pairs.append(((double - even) / measured, 1 - even / measured))
@@ -85,33 +98,13 @@ def fitted_expert_load(path: str | Path, gpu: str = FITTED_ON) -> float:
     return float(1 + (x * y).sum() / (x * x).sum())
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".csv":
-        import pandas as pd
-
-        if not path.is_file():
-            raise DataError(f"{path} is not there: give a table of training runs")
-        frame = pd.read_csv(path)
-        records = [{str(k): _cell(v) for k, v in row.items()} for row in frame.to_dict("records")]
-    else:
-        from neusight.datasets.schema import read_parquet
-
-        records = read_parquet(path).to_pylist()
-    if not records or not {"gpu", "layers", "micro_batch"} <= records[0].keys():
-        raise DataError(f"{path} has no rows with gpu, layers and micro_batch: it is no table of training runs")
-    return records
-
-
-def _cell(value: Any) -> Any:
-    """Of a CSV, whose columns with gaps hold counts as floats and gaps as NaN."""
-    if isinstance(value, float):
-        return None if isnan(value) else int(value) if value.is_integer() else value
-    return value
+def _named(record: Row, _number: int) -> dict[str, str]:
+    return {"case": str(record.get("case") or record.get("model"))}
 
 
 def _last(record: Row, **habits: Any) -> RankMemory:
     """The rank that was measured."""
-    run = MegatronRun(record, load_device(record["gpu"]))
+    run = MegatronRun(peak_run(record))
     training = replace(run.training, engine=replace(run.engine, **habits))
     return memory_of(run.decoder, run.plan, training, run.device)[-1]
 
@@ -120,33 +113,31 @@ def _peak_row(record: Row) -> dict[str, Any]:
     measured = record.get("memory_peak_bytes")
     if not measured:
         raise DataError("no memory_peak_bytes: nothing was measured")
-    run, rank = MegatronRun(record, load_device(record["gpu"])), _last(record)
-    error = 100 * (rank.total / measured - 1)
-    told = {name: run.told(name) for name in ("case", "gpu", "environment", "family", "tp", "pp", "vp", "cp", "ep")}
-    return told | {
+    run, rank = MegatronRun(peak_run(record)), _last(record)
+    figures = compared(rank.total, (np.nan, np.nan), measured)
+    return {name: run.row.get(name) for name in _CASE} | {
         "attention": run.engine.attention,
         "moment": rank.moment,
         "predicted_bytes": round(rank.total),
         "measured_bytes": measured,
-        "ape": abs(error),
-        "bias": error,
+        "ape": figures["ape"],
+        "bias": figures["bias"],
         "parts": {name: round(value) for name, value in rank.parts.items()},
     }
 
 
 def _verdict_row(record: Row) -> dict[str, Any]:
-    asked = asked_of(told_run(record))
-    ranks, device = memory(asked), asked.cluster.device
-    found, ran = verdict(ranks, device), not record.get("oom")
+    run = run_of(training_run(record))
+    ranks, device = memory(run), run.cluster.device
+    judged, ran = verdict(ranks, device), not record.get("oom")
     rank = max(ranks, key=lambda each: each.total)
-    names = ("model", "framework", "gpu", "num_gpus", "tp", "pp", "vp", "dtype", "seq_len", "micro_batch", "recompute")
-    return {name: record.get(name) for name in names} | {
+    return {name: record.get(name) for name in _RUN} | {
         "predicted_bytes": round(rank.total),
-        "needed_bytes": round(found.needed_bytes),
-        "usable_bytes": round(found.usable_bytes),
-        "fits": found.fits,
+        "needed_bytes": round(judged.needed_bytes),
+        "usable_bytes": round(judged.usable_bytes),
+        "fits": judged.fits,
         "ran": ran,
-        "right": found.fits == ran,
+        "right": judged.fits == ran,
         "rank": rank.rank,
         "parts": {name: round(value) for name, value in rank.parts.items()},
     }
@@ -162,30 +153,157 @@ def _right(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _means(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    return [{"by": "all", **_mean(rows)}, *(row for keys in GROUPINGS for row in _grouped(rows, keys))]
-
-
-def _grouped(rows: Sequence[Row], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    for names in sorted(groups, key=lambda names: tuple(map(str, names))):
-        yield {"by": " ".join(keys), **dict(zip(keys, names, strict=True)), **_mean(groups[names])}
-
-
-def _mean(rows: Iterable[Row]) -> dict[str, Any]:
-    bias = np.array([row["bias"] for row in rows])
-    ape = abs(bias)
-    return {
-        "count": len(bias),
-        "mean": float(ape.mean()),
-        "median": float(np.median(ape)),
-        "max": float(ape.max()),
-        "bias": float(bias.mean()),
-        "within": 100 * float((ape <= WITHIN).mean()),
-    }
+    """Of all rows, and by each of ``GROUPINGS``."""
+    none = {"low_bytes": np.nan, "high_bytes": np.nan}
+    scored = Scored.of([{**row, **none} for row in rows], "_bytes")
+    groups = [(" ".join(keys) or "all", *group) for keys in ((), *GROUPINGS) for group in scored.groups(*keys)]
+    means = []
+    for by, names, part in groups:
+        within = 100 * float((np.abs(part.bias) <= WITHIN).mean())
+        means.append({"by": by, **names, **renamed([part.figures()], {"worst": "max"})[0], "within": within})
+    return means
 
 
 def _assumed(records: Sequence[Row]) -> list[dict[str, Any]]:
-    counts = Counter(name for record in records for name in DEFAULTS if record.get(name) is None)
-    return [{"what": name, "value": DEFAULTS[name], "count": count} for name, count in sorted(counts.items())]
+    counts = Counter(name for record in records for name in PEAK_DEFAULTS if name not in record)
+    return [{"what": name, "value": PEAK_DEFAULTS[name], "count": count} for name, count in sorted(counts.items())]
+
+
+class MegatronRun:
+    """Which model, plan and habits the columns and flags of a run of Megatron-LM stand for.
+
+    Args:
+        row: of ``peak_run``.
+    """
+
+    def __init__(self, row: Row) -> None:
+        self.row, self.flags = row, row["flags"]
+        self.device: DeviceSpec = load_device(row["gpu"])
+
+    @property
+    def decoder(self) -> Decoder:
+        """The model. BERT ends in a dense layer with a norm, a bias of the vocabulary, a pooler and a binary head."""
+        hidden, bert = self.row["hidden"], self.row["family"] == "bert"
+        learned = self.row["position_embedding"] == "learned_absolute"
+        dense = hidden * hidden + hidden
+        return Decoder(
+            name=self.row.get("case") or self.row["family"],
+            family=self.row["family"],
+            hidden=hidden,
+            vocab=self.row["vocab_padded"],
+            tied=self.row["tied_embeddings"],
+            max_len=self.row.get("max_position") or self.row["seq_len"],
+            layers=((self.layer, self.row["layers"]),),
+            order=(0,) * self.row["layers"],
+            norm=self.norm,
+            positions=(self.row.get("max_position") or self.row["seq_len"]) if learned else 0,
+            head_bias=bert,
+            extra=2 * dense + 2 * hidden + 2 * hidden + 2 if bert else 0,
+        )
+
+    @property
+    def norm(self) -> Norm:
+        """Of rows of the stream."""
+        layer_norm = self.row["normalization"] == "LayerNorm"
+        return Norm(op="layer_norm", weights=2) if layer_norm else Norm()
+
+    @property
+    def layer(self) -> Layer:
+        """All layers are alike."""
+        bias, heads = self.row["bias"], self.row["heads"]
+        mixer = SelfAttention(
+            heads=heads,
+            kv_heads=self.row.get("kv_heads") or heads,
+            head_dim=self.row["head_dim"],
+            qkv_bias=bias,
+            out_bias=bias,
+            qk_norm="head" if self.row["qk_layernorm"] else "",
+            qk_norm_weights=self.norm.weights,
+        )
+        return Layer(attention=mixer, feed_forward=self._feed_forward(), norm=self.norm)
+
+    def _feed_forward(self) -> FeedForward | Experts:
+        """Experts are as wide as dense layers where no flag says otherwise."""
+        gated, bias = self.row["activation"] in _SWIGLU, self.row["bias"]
+        if not self.row.get("experts"):
+            return FeedForward(ffn=self.row["ffn"], gated=gated, bias=bias, activation=self.row["activation"])
+        width = int(self.flags.get("moe-ffn-hidden-size") or self.row["ffn"])
+        expert = FeedForward(ffn=width, gated=gated, bias=bias)
+        shared_ffn = self.row.get("shared_expert_ffn")
+        shared = FeedForward(ffn=shared_ffn, gated=gated, bias=bias) if shared_ffn else None
+        return Experts(expert=expert, experts=self.row["experts"], top_k=self.row["top_k"], shared=shared)
+
+    @property
+    def plan(self) -> Plan:
+        """The distributed optimizer is ZeRO 1; its instances share among a part of the replicas each."""
+        row, instances = self.row, self.row["optimizer_instances"]
+        half = "bfloat16" if row["grad_reduce_in_bf16"] else "float32"
+        return Plan(
+            **{name: row[name] for name in ("dp", "tp", "pp", "vp", "cp", "ep")},
+            etp=(row.get("etp") or 0) if row.get("experts") else 0,
+            micro_batch=row["micro_batch"],
+            global_batch=row["global_batch"],
+            sequence_parallel=row["sequence_parallel"],
+            shard="zero1" if row["distributed_optimizer"] else "none",
+            shard_group=row["dp"] * row["cp"] // instances if instances > 1 else 0,
+            recompute=row["recompute"],
+            recompute_layers=row["recompute_layers"],
+            overlap_gradients=row["overlap_grad_reduce"],
+            overlap_parameters=row["overlap_param_gather"],
+            gradient_dtype="float16" if row["dtype"] == "float16" else half,
+        )
+
+    @property
+    def training(self) -> TrainingStep:
+        """The step."""
+        return TrainingStep(
+            seq_len=self.row["seq_len"],
+            dtype=self.row["dtype"],
+            optimizer=self.row["optimizer"],
+            engine=self.engine,
+            chunk_layers=self._chunk_layers(),
+            chunk_group=int(self.flags.get("microbatch-group-size-per-virtual-pipeline-stage", 0)),
+        )
+
+    @property
+    def engine(self) -> Engine:
+        """Query-key scaling implies softmax in float32, whose result stays in it where no kernel fuses it."""
+        fused = self.row["transformer_impl"] == "transformer_engine" and self.flags.get("spec") != "local"
+        wide = self.row["softmax_in_fp32"] or "apply-query-key-layer-scaling" in self.flags
+        deferred = "defer-embedding-wgrad-compute" in self.flags
+        return replace(
+            engine_named("megatron-te"),
+            attention=self._attention(fused),
+            attention_dropout=self.row["attention_dropout"] > 0,
+            hidden_dropout=self.row["hidden_dropout"] > 0,
+            probability_bytes=4 if wide and "no-masked-softmax-fusion" in self.flags else 2,
+            dense_mask=True,
+            logit_bytes=10.0 if "cross-entropy-loss-fusion" in self.flags else 6.0,
+            deferred_heads=int(self.flags.get("wgrad-deferral-limit", 0)) if deferred else 0,
+            deterministic=self.row["deterministic"],
+            transformer_engine=fused,
+            grouped_experts=self.row["moe_grouped_gemm"],
+            score_buffer=not fused,
+        )
+
+    def _attention(self, fused: bool) -> AttentionForm:
+        """``auto``: Transformer Engine takes cuDNN's from Hopper on, FlashAttention before
+        (transformer_engine/pytorch/attention/dot_product_attention/utils.py, ``get_attention_backend``).
+        """
+        backend = self.row["attention_backend"]
+        if not fused or backend in ("unfused", "local"):
+            return "eager"
+        if backend == "flash":
+            return "flash"
+        return "cudnn" if (self.device.capability or 0.0) >= HOPPER else "flash"
+
+    def _chunk_layers(self) -> tuple[int, ...]:
+        """Uneven pipelines: fewer layers at both ends, or one less where embedding and loss count as a layer each."""
+        pp, chunks, layers = self.row["pp"], self.row["pp"] * self.row["vp"], self.row["layers"]
+        first, last = (self.flags.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+        if first and last and pp > 2:
+            return (int(first), *((layers - int(first) - int(last)) // (pp - 2),) * (pp - 2), int(last))
+        if layers % chunks and (layers + 2) % chunks == 0:
+            each = (layers + 2) // chunks
+            return (each - 1, *(each,) * (chunks - 2), each - 1)
+        return ()

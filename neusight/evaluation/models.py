@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.errors import DataError, NeusightError
+from neusight.datasets.rows import unread_columns
+from neusight.datasets.schema import MODEL_TABLE
+from neusight.errors import DataError
+from neusight.evaluation.as_measured import OPERATORS, changed_s, changes, inductor_attends
+from neusight.evaluation.scored import Scored, answered, compared, some
 from neusight.plans.plan import Plan
 
 if TYPE_CHECKING:
@@ -19,7 +23,10 @@ if TYPE_CHECKING:
 
 FUSED = "fusion"
 """Option of rows that were measured with ``torch.compile``."""
-_ASKED = ("gpu", "model", "mode", "batch", "seq_len", "option", "dtype", "attention", "optimizer")
+_ROW = ("gpu", "model", "mode", "batch", "seq_len", "option", "dtype", "attention", "optimizer")
+_READ = (*_ROW, "e2e_ms", "forward_ms", "backward_ms")
+_NOTES = tuple(column.name for column in MODEL_TABLE.columns)
+"""What else the table has: how a row was measured."""
 
 
 def evaluate_models(
@@ -54,20 +61,15 @@ def evaluate_models(
         DeviceError: a GPU that neither the catalogue nor the data set of the file has.
     """
     records, devices = _records(Path(path), Path(configs), gpus)
-    rows, skipped = [], []
-    for done, record in enumerate(records, start=1):
-        try:
-            estimate = _predicted(Path(path), record, Path(configs), devices, predictor)
-            added_s = _as_measured(Path(path).parent, record, Path(configs), devices, predictor)
-            rows.append(_compared(record, estimate, added_s))
-        except NeusightError as error:
-            skipped.append({**_asked(record), "reason": str(error)})
-        if progress:
-            progress(done, len(records))
-    if not rows:
-        why = skipped[0]["reason"] if skipped else f"it has none of {', '.join(gpus or ('any GPU',))}"
-        raise DataError(f"no row of {path} can be compared: {why}")
-    return {"rows": rows, **_means(rows, devices), "skipped": skipped}
+
+    def ask(record: Mapping[Any, Any]) -> dict[str, Any]:
+        estimate = _predicted(Path(path), record, Path(configs), devices, predictor)
+        added_s = _as_measured(Path(path).parent, record, Path(configs), devices, predictor)
+        return _row(record, estimate, added_s)
+
+    rows, skipped = answered(records, ask, lambda record, _: _columns(record), progress)
+    some(rows, path, skipped, f"it has none of {', '.join(gpus or ('any GPU',))}")
+    return {"rows": rows, **_means(rows, devices), "skipped": skipped, "unread": unread_columns(records, _READ, _NOTES)}
 
 
 def _records(
@@ -80,12 +82,12 @@ def _records(
         raise DataError(f"{configs} is not a folder: give the one that holds <model>.json for the models of {path}")
     frame = load_models(path)
     records = frame[frame["gpu"].isin(list(gpus))].to_dict("records") if gpus else frame.to_dict("records")
-    beside = devices_beside(path)
-    return records, {gpu: device_of(gpu, beside) for gpu in {record["gpu"] for record in records}}
+    own_devices = devices_beside(path)
+    return records, {gpu: device_of(gpu, own_devices) for gpu in {record["gpu"] for record in records}}
 
 
-def _asked(record: Mapping[Any, Any]) -> dict[str, Any]:
-    return {key: record[key] for key in _ASKED}
+def _columns(record: Mapping[Any, Any]) -> dict[str, Any]:
+    return {key: record[key] for key in _ROW}
 
 
 def _predicted(
@@ -139,8 +141,6 @@ def plan_named(option: str, batch: int) -> Plan:
 
 def _engine(folder: Path, record: Mapping[Any, Any]) -> dict[str, str]:
     """How the row's model was run: as written, or compiled, which may run attention as one kernel."""
-    from neusight.evaluation.as_measured import OPERATORS, inductor_attends
-
     if record["option"] != FUSED:
         return {"attention": record["attention"]}
     fused = record["attention"] == "eager" and inductor_attends(folder / OPERATORS, record)
@@ -155,36 +155,31 @@ def _as_measured(
     predictor: Predictor,
 ) -> dict[str, float]:
     """Seconds by phase of steps that the measured model took otherwise, see ``neusight.evaluation.as_measured``."""
-    from neusight.evaluation.as_measured import OPERATORS, changed_s, changes
     from neusight.workloads import load_workload
 
     operators, device = folder / OPERATORS, devices[record["gpu"]]
     as_written = record["attention"] == "eager" and not record["option"]
     if not operators.is_file() or not as_written or record["dtype"] != "float32":
         return {}
-    asked = {key: record[key] for key in ("mode", "dtype", "optimizer", "attention")}
+    options = {key: record[key] for key in ("mode", "dtype", "optimizer", "attention")}
     length = None if record["seq_len"] is None else int(record["seq_len"])
     config = str(configs / f"{record['model']}.json")
-    workload = load_workload(config, batch=int(record["batch"]), seq_len=length, allow_fallback=True, **asked)
-    found = changes(operators, record, workload.launches)
+    workload = load_workload(config, batch=int(record["batch"]), seq_len=length, allow_fallback=True, **options)
     # Launches are hidden behind the kernels before.
-    return changed_s(found, lambda batch: predictor.kernels(batch, device).execution_s)
+    return changed_s(
+        changes(operators, record, workload.launches), lambda batch: predictor.kernels(batch, device).execution_s
+    )
 
 
-def _compared(record: Mapping[Any, Any], estimate: Estimate, added_s: Mapping[str, float]) -> dict[str, Any]:
+def _row(record: Mapping[Any, Any], estimate: Estimate, added_s: Mapping[str, float]) -> dict[str, Any]:
     added_ms = 1e3 * sum(added_s.values())
     low, high = (1e3 * value + added_ms for value in estimate.interval)
-    measured, predicted = float(record["e2e_ms"]), 1e3 * estimate.latency_s + added_ms
+    figures = compared(1e3 * estimate.latency_s + added_ms, (low, high), float(record["e2e_ms"]), "_ms")
     row = {
-        **_asked(record),
-        "predicted_ms": predicted,
-        "low_ms": low,
-        "high_ms": high,
-        "measured_ms": measured,
-        "ape": _ape(predicted, measured),
-        "bias": 100 * (predicted / measured - 1),
+        **_columns(record),
+        **{name: figures[name] for name in ("predicted_ms", "low_ms", "high_ms", "measured_ms", "ape", "bias")},
         "covered": estimate.coverage["fallback"] == 0,
-        "inside": low <= measured <= high,
+        "inside": figures["inside"],
     }
     for phase in ("forward", "backward"):
         phase_s = estimate.by_phase.get(phase, 0.0) + added_s.get(phase, 0.0)
@@ -196,37 +191,25 @@ def _phase(phase: str, predicted: float, measured: float) -> dict[str, Any]:
     """A phase alone; nothing where it was not measured."""
     if np.isnan(measured):
         return {}
-    error = {f"{phase}_ape": _ape(predicted, measured)}
+    error = {f"{phase}_ape": 100 * abs(predicted / measured - 1)}
     return {f"{phase}_predicted_ms": predicted, f"{phase}_measured_ms": measured, **error}
 
 
-def _ape(predicted: float, measured: float) -> float:
-    return 100 * abs(predicted / measured - 1)
-
-
 def _means(rows: list[dict[str, Any]], devices: Mapping[str, DeviceSpec]) -> dict[str, Any]:
-    told = [{**row, "vendor": devices[row["gpu"]].vendor} for row in rows]
+    scored = Scored.of([row | {"vendor": devices[row["gpu"]].vendor} for row in rows], "_ms")
     return {
-        "means": _means_by(told, ("gpu", "mode", "option")),
-        "by_vendor": _means_by(told, ("vendor",)),
-        "total": _mean(rows),
+        "means": _summary(scored, "gpu", "mode", "option"),
+        "by_vendor": _summary(scored, "vendor"),
+        "total": _summary(scored)[0],
     }
 
 
-def _means_by(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> list[dict[str, Any]]:
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return [{**dict(zip(keys, names, strict=True)), **_mean(groups[names])} for names in sorted(groups)]
-
-
-def _mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    apes = [row["ape"] for row in rows]
-    return {
-        "count": len(rows),
-        "mape": float(np.mean(apes)),
-        "max_ape": max(apes),
-        "bias": float(np.mean([row["bias"] for row in rows])),
-        "covered": 100 * float(np.mean([row["covered"] for row in rows])),
-        "inside": 100 * float(np.mean([row["inside"] for row in rows])),
-    }
+def _summary(scored: Scored, *keys: str) -> list[dict[str, Any]]:
+    """Figures of groups, and the percentage of rows that needed no fallback."""
+    found = []
+    for names, part in scored.groups(*keys):
+        figures = part.figures()
+        covered = 100 * float(np.mean(part.keys["covered"].to_numpy(bool)))
+        errors = {"mape": figures["mean"], "max_ape": figures["worst"], "bias": figures["bias"]}
+        found.append({**names, "count": figures["count"], **errors, "covered": covered, "inside": figures["inside"]})
+    return found

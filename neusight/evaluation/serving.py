@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from neusight.datasets.rows import read_rows, unread_columns
 from neusight.errors import DataError, NeusightError, nearest, shown
+from neusight.evaluation.scored import Scored, Selection, compared
 from neusight.paths import read_json
 from neusight.serving import Deployment, ServingEstimate, serve
-from neusight.serving.cells import DEFAULTS, PROMPTS, Question, built_by, question_of, served_as, source_of
+from neusight.serving.cells import DEFAULTS, PROMPTS, QUANTITIES, Question, built_by, question_of, served_as, source_of
 from neusight.serving.deployment import share_prices
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
@@ -30,26 +30,27 @@ FULL = 0.97
 GROUPINGS = (("source",), ("mode",), ("gpu",), ("engine",), ("quantity",), ("source", "quantity"))
 
 
+CELL_READ = frozenset((
+    *QUANTITIES, *(name.replace("_ms", "_p50_ms") for name in QUANTITIES if name.endswith("_ms")),
+    "cell", "gpu", "n_gpus", "replicas", "tp", "pp", "ep", "dp", "engine", "engine_version", "model", "weight_dtype",
+    "kv_dtype", "mode", "concurrency", "request_rate", "isl", "osl", "prompt_lens", "workload", "max_num_seqs",
+    "max_num_batched_tokens", "spec_decode", "power_w", "fault",
+))  # fmt: skip
+CELL_NOTES = frozenset((
+    *(f"{quantity}_{percentile}_ms" for quantity in ("ttft", "tpot", "e2e") for percentile in ("p90", "p99")),
+    "statistic", "total_tokens_per_s", "requests_per_s", "avg_batch", "joule_per_token", "repeats", "repeat_spread",
+    "source", "commit", "bound",
+))  # fmt: skip
+"""What cells also say: other figures of the same run, and where they come from."""
+
 Prepare = Callable[[Deployment], Deployment]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picked:
-    """Which rows of a table are asked: of one source, of some GPUs, and of those ``limit`` that a seed draws; default
-    all.
-    """
-
-    source: str = ""
-    gpus: tuple[str, ...] = ()
-    limit: int | None = None
-    seed: int = 0
 
 
 def evaluate_serving(
     path: Path,
     predictor: Predictor,
     models: Path | None = None,
-    picked: Picked | None = None,
+    selection: Selection | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
     prepare: Prepare | None = None,
@@ -62,7 +63,7 @@ def evaluate_serving(
         predictor: whose predictions.
         models: file with configurations by the model's name; default ``models.json`` beside the cells where there is
             one. Other models are those that the program knows.
-        picked: which rows.
+        selection: which rows.
         progress: called with (done, of) a cell.
         prepare: called with each deployment, gives the one that is loaded: with other constants of its engine, say.
 
@@ -71,78 +72,71 @@ def evaluate_serving(
         n_gpus, engine, model, mode, concurrency, isl, osl, quantity, predicted, low, high, measured, ape, bias, inside
         (the 90 % interval), fault, limited_by. ``means`` and ``means_all``: of rows without fault, and of all, by
         ``by``: count, mean, median, bias, inside. ``assumed``: defaults taken, each with its reason and the number of
-        cells. ``skipped``: cells that are not compared, each with its reason.
+        cells. ``skipped``: cells that are not compared, each with its reason. ``unread``: columns that nothing reads,
+        with the number of cells.
 
     Raises:
         DataError: no such file, a foreign file, an unknown source, or no cell left.
     """
-    questions, skipped = _questions(_records(Path(path), picked or Picked()))
-    decoders = _Decoders(_models_file(Path(path), models))
-    devices = _Devices(Path(path))
+    records = _records(Path(path), selection or Selection())
+    questions, skipped = _questions(records)
+    cells = _Cells(Path(path), predictor, models)
     rows: list[dict[str, Any]] = []
-    done, of = len(skipped), len(questions) + len(skipped)
+    done, of = len(skipped), len(records)
     for group in _grouped(questions):
-        for question, found in _answers(group, predictor, decoders, devices, prepare):
-            if isinstance(found, ServingEstimate):
-                rows += compared(question, found)
+        for question, deployment in zip(group, cells.deployments(group, prepare), strict=True):
+            estimate = _estimate(question, deployment)
+            if isinstance(estimate, ServingEstimate):
+                rows += figures_of(question, estimate)
             else:
-                skipped.append({"cell": question.cell, "reason": str(found)})
+                skipped.append({"cell": question.cell, "reason": str(estimate)})
             done += 1
             if progress:
                 progress(done, of)
     if not rows:
         raise DataError(f"no cell of {path} can be compared: {skipped[0]['reason']}")
-    clean = [row for row in rows if not row["fault"]]
     return {
         "rows": rows,
-        "means": means(clean),
+        "means": means([row for row in rows if not row["fault"]]),
         "means_all": means(rows),
         "assumed": _assumed(questions),
         "skipped": skipped,
+        "unread": unread_columns(records, CELL_READ, CELL_NOTES),
     }
 
 
 def deployed_cells(
-    path: Path, predictor: Predictor, models: Path | None = None, picked: Picked | None = None
+    path: Path, predictor: Predictor, models: Path | None = None, selection: Selection | None = None
 ) -> Iterator[list[tuple[Question, Deployment]]]:
     """Every cell that can be asked with what it deploys, those of the same kernels together.
 
     Raises:
         DataError: no such file, or a foreign file.
     """
-    questions, _ = _questions(_records(Path(path), picked or Picked()))
-    decoders, devices = _Decoders(_models_file(Path(path), models)), _Devices(Path(path))
+    questions, _ = _questions(_records(Path(path), selection or Selection()))
+    cells = _Cells(Path(path), predictor, models)
     for group in _grouped(questions):
-        found = zip(group, _deployments(group, predictor, decoders, devices), strict=True)
-        yield [(question, deployment) for question, deployment in found if isinstance(deployment, Deployment)]
+        deployed = zip(group, cells.deployments(group), strict=True)
+        yield [(question, deployment) for question, deployment in deployed if isinstance(deployment, Deployment)]
 
 
-def _records(path: Path, picked: Picked) -> list[dict[str, Any]]:
-    from neusight.datasets.schema import read_parquet
-
-    table = read_parquet(path)
-    if missing := [name for name in ("gpu", "model") if name not in table.column_names]:
-        raise DataError(f"{path} has no column {' and '.join(missing)}: it is no table of serving cells")
-    records: list[dict[str, Any]] = table.to_pylist()
-    if picked.source:
+def _records(path: Path, selection: Selection) -> list[dict[str, Any]]:
+    records = read_rows(path, ("gpu", "model"), "serving cells")
+    if selection.source:
         sources = sorted({source_of(str(record.get("cell", ""))) for record in records})
-        if picked.source not in sources:
-            raise DataError(
-                f"no cell of source '{picked.source}'{nearest(picked.source, sources)}: {', '.join(sources)}"
-            )
-        records = [record for record in records if source_of(str(record.get("cell", ""))) == picked.source]
-    if picked.gpus:
-        records = [record for record in records if record["gpu"] in picked.gpus]
-    if picked.limit is not None and picked.limit < len(records):
-        chosen = np.random.default_rng(picked.seed).choice(len(records), picked.limit, replace=False)
-        records = [records[at] for at in sorted(chosen)]
-    return records
+        if selection.source not in sources:
+            hint = nearest(selection.source, sources)
+            raise DataError(f"no cell of source '{selection.source}'{hint}: {', '.join(sources)}")
+        records = [record for record in records if source_of(str(record.get("cell", ""))) == selection.source]
+    return selection.of(records)
 
 
 def _questions(records: Sequence[Mapping[str, Any]]) -> tuple[list[Question], list[dict[str, str]]]:
     questions, skipped = [], []
     for number, record in enumerate(records, start=1):
         try:
+            if decoding := record.get("spec_decode"):
+                raise DataError(f"spec_decode '{decoding}': speculative decoding is not estimated from a table")
             questions.append(question_of(record, number))
         except NeusightError as error:
             skipped.append({"cell": str(record.get("cell") or f"row {number}"), "reason": str(error)})
@@ -166,97 +160,74 @@ def _models_file(path: Path, models: Path | None) -> dict[str, Any]:
     return content
 
 
-class _Decoders:
-    """Models as cells serve them: of the file, else known ones."""
+class _Cells:
+    """Models as cells serve them, of the file of configurations, else known ones; devices of the data set of the
+    cells, else of the catalogue.
+    """
 
-    def __init__(self, configs: Mapping[str, Any]) -> None:
-        self.configs = configs
+    def __init__(self, path: Path, predictor: Predictor, models: Path | None) -> None:
+        from neusight.datasets import devices_beside
 
-    def of(self, question: Question) -> Decoder:
+        self.predictor = predictor
+        self.configs, self.own_devices = _models_file(path, models), devices_beside(path)
+
+    def decoder(self, question: Question) -> Decoder:
+        """Raises:
+        NeusightError: nobody knows the model, or what stands there is none.
+        """
         model = question.model
         config = self.configs.get(model)
         if config is not None and not isinstance(config, Mapping):
             raise DataError(f"no configuration of '{model}' but {shown(config)}: give that of a config.json")
-        plain = known_decoder(model) if config is None else decoder_of(config, model)
-        return built_by(served_as(plain, model, question.weights), question.setup)
+        decoder = known_decoder(model) if config is None else decoder_of(config, model)
+        return built_by(served_as(decoder, model, question.weights), question.setup)
 
-
-class _Devices:
-    """Of the data set of the cells, else of the catalogue."""
-
-    def __init__(self, path: Path) -> None:
-        from neusight.datasets import devices_beside
-
-        self.beside = devices_beside(path)
-
-    def of(self, gpu: str) -> DeviceSpec:
+    def deployments(
+        self, group: Sequence[Question], prepare: Prepare | None = None
+    ) -> list[Deployment | NeusightError]:
+        """Of questions about the same kernels, whose passes are priced once for all; or why there is none."""
         from neusight.datasets import device_of
 
-        return device_of(gpu, self.beside)
+        first = group[0]
+        try:
+            decoder, device = self.decoder(first), device_of(first.gpu, self.own_devices)
+        except NeusightError as error:
+            return [error] * len(group)
+        deployments = [self._deployment(question, decoder, device) for question in group]
+        if prepare:
+            deployments = [prepare(each) if isinstance(each, Deployment) else each for each in deployments]
+        able = [each for each in deployments if isinstance(each, Deployment)]
+        shared = iter(share_prices(able) if able else ())
+        return [next(shared) if isinstance(each, Deployment) else each for each in deployments]
+
+    def _deployment(self, question: Question, decoder: Decoder, device: DeviceSpec) -> Deployment | NeusightError:
+        try:
+            longest = longest_of(question.load)
+            setup = {f.name: getattr(question.setup, f.name) for f in fields(question.setup)}
+            deployment = self.predictor.deployment(decoder, device, longest, question.options, **setup)
+            _ = deployment.limits
+        except NeusightError as error:
+            return error
+        return deployment
 
 
-def _answers(
-    group: Sequence[Question],
-    predictor: Predictor,
-    decoders: _Decoders,
-    devices: _Devices,
-    prepare: Prepare | None = None,
-) -> list[tuple[Question, ServingEstimate | NeusightError]]:
-    """Estimates of questions about the same kernels, or why there is none."""
-    found = _deployments(group, predictor, decoders, devices)
-    return [(question, _asked(question, deployment)) for question, deployment in zip(group, found, strict=True)]
-
-
-def _deployments(
-    group: Sequence[Question], predictor: Predictor, decoders: _Decoders, devices: _Devices
-) -> list[Deployment | NeusightError]:
-    """Of questions about the same kernels, whose passes are priced once for all; or why there is none."""
-    first = group[0]
-    try:
-        decoder, device = decoders.of(first), devices.of(first.gpu)
-    except NeusightError as error:
-        return [error] * len(group)
-    found = [_deployed(question, predictor, decoder, device) for question in group]
-    able = [deployment for deployment in found if isinstance(deployment, Deployment)]
-    shared = iter(share_prices(able) if able else ())
-    return [next(shared) if isinstance(deployment, Deployment) else deployment for deployment in found]
-
-
-def _deployed(
-    question: Question, predictor: Predictor, decoder: Decoder, device: DeviceSpec
-) -> Deployment | NeusightError:
-    try:
-        longest = longest_of(question.load)
-        setup = {f.name: getattr(question.setup, f.name) for f in fields(question.setup)}
-        deployment = predictor.deployment(decoder, device, longest, question.options, **setup)
-        _ = deployment.limits
-    except NeusightError as error:
-        return error
-    return deployment
-
-
-def _asked(question: Question, deployment: Deployment | NeusightError) -> ServingEstimate | NeusightError:
+def _estimate(question: Question, deployment: Deployment | NeusightError) -> ServingEstimate | NeusightError:
     try:
         return deployment if isinstance(deployment, NeusightError) else serve(deployment, question.load)
     except NeusightError as error:
         return error
 
 
-def compared(question: Question, estimate: ServingEstimate) -> list[dict[str, Any]]:
+def figures_of(question: Question, estimate: ServingEstimate) -> list[dict[str, Any]]:
     """A row for each figure that a cell measured."""
-    told = {name: getattr(question, name) for name in ("cell", "source", "gpu", "n_gpus")}
-    told |= {"engine": question.setup.engine}
-    told |= {name: getattr(question, name) for name in ("model", "mode", "concurrency", "isl", "osl")}
+    names = {name: getattr(question, name) for name in ("cell", "source", "gpu", "n_gpus")}
+    names |= {"engine": question.setup.engine}
+    names |= {name: getattr(question, name) for name in ("model", "mode", "concurrency", "isl", "osl")}
     rows = []
     for quantity, measured in question.measured.items():
         predicted, low, high = figure_of(question, estimate, quantity)
-        error = 100 * (predicted / measured - 1)
-        rows.append(
-            told
-            | {"quantity": quantity, "predicted": predicted, "low": low, "high": high, "measured": measured}
-            | {"ape": abs(error), "bias": error, "inside": low <= measured <= high, "fault": question.fault}
-            | {"limited_by": limited_by(estimate, quantity)}
-        )
+        row = names | {"quantity": quantity} | compared(predicted, (low, high), measured)
+        rows.append(row | {"fault": question.fault, "limited_by": limited_by(estimate, quantity)})
     return rows
 
 
@@ -266,7 +237,7 @@ def limited_by(estimate: ServingEstimate, quantity: str) -> str:
     limiter = first or estimate.prefill or estimate.decode
     full = "a queue that grows" if estimate.diverges else "a full KV cache" if estimate.kv_use > FULL else ""
     part = f"{limiter.part} {100 * limiter.share:.0f} %, {limiter.resource}" if limiter else ""
-    return "; ".join(said for said in (full, part) if said)
+    return "; ".join(words for words in (full, part) if words)
 
 
 def figure_of(question: Question, estimate: ServingEstimate, quantity: str) -> tuple[float, float, float]:
@@ -278,34 +249,22 @@ def figure_of(question: Question, estimate: ServingEstimate, quantity: str) -> t
         rate = estimate.steady_output_tokens_per_s if question.steady else estimate.output_tokens_per_s
         return rate.mean, rate.low, rate.high
     times = {"prefill_ms": estimate.ttft_s, "ttft_ms": estimate.ttft_s, "e2e_ms": estimate.e2e_s}
-    found = times.get(quantity, estimate.itl_s if question.median else estimate.tpot_s)
+    time_s = times.get(quantity, estimate.itl_s if question.median else estimate.tpot_s)
     slowest = question.mode == "static" and quantity != "tpot_ms"
-    value = (found.p99 if slowest else found.p50 if quantity in question.medians else None) or found.mean
-    scale = 1e3 * value / found.mean
-    return 1e3 * value, scale * found.low, scale * found.high
+    value_s = (time_s.p99 if slowest else time_s.p50 if quantity in question.medians else None) or time_s.mean
+    scale = 1e3 * value_s / time_s.mean
+    return 1e3 * value_s, scale * time_s.low, scale * time_s.high
 
 
 def means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Errors by each of ``GROUPINGS`` and in all."""
-    found = [{"by": "all", **_mean(rows)}] if rows else []
-    for keys in GROUPINGS:
-        groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-        for row in rows:
-            groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-        for names in sorted(groups):
-            found.append({"by": " ".join(keys), **dict(zip(keys, names, strict=True)), **_mean(groups[names])})
-    return found
-
-
-def _mean(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    apes = [row["ape"] for row in rows]
-    return {
-        "count": len(rows),
-        "mean": float(np.mean(apes)),
-        "median": float(np.median(apes)),
-        "bias": float(np.mean([row["bias"] for row in rows])),
-        "inside": 100 * float(np.mean([row["inside"] for row in rows])),
-    }
+    """Errors of all rows, and by each of ``GROUPINGS``."""
+    scored = Scored.of(rows)
+    return [
+        {"by": " ".join(keys) or "all", **figures}
+        for keys in ((), *GROUPINGS)
+        for figures in scored.summary(*keys)
+        if figures["count"]
+    ]
 
 
 def _assumed(questions: Sequence[Question]) -> list[dict[str, Any]]:

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neusight.datasets.benchmarks import (
+    BERT_MODELS,
+    STEP_NEEDED,
+    STEP_NOTES,
+    STEP_READ,
+    StepRow,
+    benchmark_step,
+)
+from neusight.datasets.rows import read_rows, unread_columns
 from neusight.devices import load_device
-from neusight.errors import DataError, NeusightError
-from neusight.evaluation.serving import Picked
-from neusight.evaluation.step_rows import ToldStep, told_step
-from neusight.evaluation.training import records_of, summary
+from neusight.evaluation.scored import Row, Scored, Selection, answered, compared, some
 
 if TYPE_CHECKING:
+    import torch
+
     from neusight.api import Predictor
     from neusight.estimates import Estimate
 
 BY = ("gpu", "workload", "precision", "layout", "family")
-_NAMED = ("gpu", "model", "workload", "precision")
+_NAMES = ("gpu", "model", "workload", "precision")
+_BERT_SIZES = dict(zip(BERT_MODELS, ((12, 768, 12), (24, 1024, 16)), strict=True))
+"""Layers, width and heads: Devlin et al. 2019, section 3."""
 
 
 def evaluate_steps(
     path: Path,
     predictor: Predictor,
-    picked: Picked | None = None,
+    selection: Selection | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Predict every step of a table and compare.
 
     Args:
-        path: parquet or CSV with gpu, model, step_ms and the columns of its benchmark, see ``step_rows``.
+        path: parquet or CSV with gpu, model, step_ms and the columns of its benchmark, see
+            ``neusight.datasets.benchmarks``.
         predictor: whose predictions.
-        picked: which rows: of some GPUs, and so many of them, drawn at random; default all.
+        selection: which rows: of some GPUs, and so many of them, drawn at random; default all.
         progress: called with (done, of) a row.
 
     Returns:
@@ -44,82 +54,90 @@ def evaluate_steps(
         where that was tried and did not run, else None, and ``shares``: of the predicted time, by kind of kernel.
         ``means`` by ``BY``, ``by_kind``: of kernels, see ``errors_by_kind``, and ``total``. ``memory``: of both kinds
         of steps the count, and the percentage whose memory is as it was. ``assumed``: what rows do not tell.
-        ``skipped``: rows that are not compared, each with its reason.
+        ``skipped``: rows that are not compared, each with its reason. ``unread``: columns that nothing reads, with the
+        number of rows.
 
     Raises:
         DataError: no such file, a foreign file, or no row left.
     """
-    records = _drawn(records_of(Path(path)), picked or Picked())
-    rows: list[dict[str, Any]] = []
-    skipped: list[dict[str, Any]] = []
-    for done, record in enumerate(records, start=1):
-        try:
-            told = told_step(record)
-            rows.append(_compared(told, _estimated(told, predictor)) | {"failed_fits": _failed_fits(told, predictor)})
-        except NeusightError as error:
-            skipped.append({**{key: record.get(key) for key in _NAMED}, "reason": str(error)})
-        if progress:
-            progress(done, len(records))
-    if not rows:
-        raise DataError(f"no row of {path} can be compared: {skipped[0]['reason'] if skipped else 'it has none'}")
+    records = (selection or Selection()).of(read_rows(path, STEP_NEEDED, "measured steps"))
+
+    def ask(record: Row) -> dict[str, Any]:
+        row = benchmark_step(record)
+        return _row(row, _estimate(row, predictor)) | {"failed_fits": _failed_fits(row, predictor)}
+
+    rows, skipped = answered(records, ask, lambda row, _: {key: row.get(key) for key in _NAMES}, progress)
+    some(rows, path, skipped)
+    scored = Scored.of([row | {name: str(row[name]) for name in BY} for row in rows], "_ms")
     return {
         "rows": rows,
-        "means": {name: _means(rows, name) for name in BY},
+        "means": {name: scored.summary(name) for name in BY},
         "by_kind": errors_by_kind(rows),
-        "total": summary(rows),
-        "memory": _memory(rows),
+        "total": scored.figures(),
+        "memory": memory_verdicts(rows),
         "assumed": sorted({text for row in rows for text in row["assumed"]}),
         "skipped": skipped,
+        "unread": unread_columns(records, STEP_READ, STEP_NOTES),
     }
 
 
-def _drawn(records: list[dict[str, Any]], picked: Picked) -> list[dict[str, Any]]:
-    """Those of the GPUs asked for; of them as many as asked for, in the table's order."""
-    kept = [record for record in records if not picked.gpus or record.get("gpu") in picked.gpus]
-    if picked.limit is None or picked.limit >= len(kept):
-        return kept
-    chosen = np.random.default_rng(picked.seed).choice(len(kept), picked.limit, replace=False)
-    return [kept[place] for place in sorted(chosen)]
+def _estimate(row: StepRow, predictor: Predictor, **options: Any) -> Estimate:
+    load_device(row.gpu)
+    model: Any = row.model
+    inputs = None
+    if row.model in BERT_MODELS:
+        model, inputs = question_answering(row)
+    return predictor.estimate(model, row.gpu, inputs=inputs, allow_fallback=True, **{**row.options, **options})
 
 
-def _estimated(told: ToldStep, predictor: Predictor) -> Estimate:
-    load_device(told.gpu)
-    return predictor.estimate(told.model, told.gpu, inputs=told.inputs, allow_fallback=True, **told.options)
+def question_answering(row: StepRow) -> tuple[Callable[[], torch.nn.Module], dict[str, Any]]:
+    """A function that builds BERT with the head for SQuAD, start and end of the answer (Devlin et al. 2019, 4.2), and
+    its inputs.
+    """
+    from neusight.workloads.tensors import TensorSpec
+
+    layers, width, heads = _BERT_SIZES[row.model]
+
+    def build() -> torch.nn.Module:
+        from transformers import BertConfig, BertForQuestionAnswering
+
+        config = BertConfig(
+            num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width
+        )
+        config._attn_implementation = "eager"
+        return BertForQuestionAnswering(config)
+
+    build.__name__ = row.model
+    shape = int(row.options["batch"]), int(row.seq_len or 0)
+    names = ("input_ids", "token_type_ids", "start_positions", "end_positions")
+    shapes = (shape, shape, shape[:1], shape[:1])
+    tokens = {name: TensorSpec(each, "int64") for name, each in zip(names, shapes, strict=True)}
+    return build, tokens | {"attention_mask": TensorSpec((shape[0], 1, 1, shape[1]), "float32")}
 
 
-def _failed_fits(told: ToldStep, predictor: Predictor) -> bool | None:
+def _failed_fits(row: StepRow, predictor: Predictor) -> bool | None:
     """Whether the batch that did not run would have fitted; None where there is none."""
-    if told.batch_failed is None:
-        return None
-    larger = replace(told, options={**told.options, "batch": told.batch_failed})
-    return _estimated(larger, predictor).memory.fits
+    return None if row.batch_failed is None else _estimate(row, predictor, batch=row.batch_failed).memory.fits
 
 
-def _memory(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Steps that ran and fit, and batches that did not run and do not [percent]."""
+def memory_verdicts(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Steps that ran and fit, and batches that did not run and do not: their count, and the percentage."""
     ran = [row["fits"] for row in rows]
     failed = [not row["failed_fits"] for row in rows if row["failed_fits"] is not None]
     named = {"ran_fits": ran, "failed_does_not_fit": failed}
     return {name: {"count": len(right), "right": 100 * float(np.mean(right))} for name, right in named.items() if right}
 
 
-def _compared(told: ToldStep, estimate: Estimate) -> dict[str, Any]:
-    low, high = (1e3 * value for value in estimate.interval)
-    predicted, measured = 1e3 * estimate.latency_s, told.measured_ms
+def _row(row: StepRow, estimate: Estimate) -> dict[str, Any]:
+    low_s, high_s = estimate.interval
     return {
-        **told.told,
-        "predicted_ms": predicted,
-        "low_ms": low,
-        "high_ms": high,
-        "measured_ms": measured,
-        "ape": 100 * abs(predicted / measured - 1),
-        "bias": 100 * (predicted / measured - 1),
-        "inside": low <= measured <= high,
+        **row.columns,
+        **compared(1e3 * estimate.latency_s, (1e3 * low_s, 1e3 * high_s), row.measured_ms, "_ms"),
         "covered": not estimate.uncovered,
         "fits": estimate.memory.fits,
-        "family": str(told.told["model"]).split("_")[0].rstrip("0123456789"),
+        "family": str(row.columns["model"]).split("_")[0].rstrip("0123456789"),
         "shares": _shares(estimate),
-        "assumed": told.assumed,
+        "assumed": row.assumed,
     }
 
 
@@ -141,7 +159,7 @@ def _kind(described: str, family: str) -> str:
     return "1x1 convolution" if ", 1x1" in described else "convolution"
 
 
-def errors_by_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def errors_by_kind(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """For each kind of kernel the mean bias of rows, weighted by its share of their time [%], and that share [%].
 
     What a kind is blamed for is what rows that it takes most of are wrong by; kinds that always occur together share
@@ -149,16 +167,13 @@ def errors_by_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     kinds = sorted({kind for row in rows for kind, share in row["shares"].items() if share})
     bias = np.array([row["bias"] for row in rows])
-    found = []
+    blamed = []
     for kind in kinds:
         share = np.array([row["shares"].get(kind, 0.0) for row in rows])
-        found.append({"kind": kind, "share": 100 * float(share.mean()), "bias": float(np.average(bias, weights=share))})
-    return sorted(found, key=lambda row: -row["share"])
-
-
-def _means(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    values = sorted({str(row[name]) for row in rows})
-    return [{name: value, **summary([row for row in rows if str(row[name]) == value])} for value in values]
+        blamed.append(
+            {"kind": kind, "share": 100 * float(share.mean()), "bias": float(np.average(bias, weights=share))}
+        )
+    return sorted(blamed, key=lambda row: -row["share"])
 
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from neusight.datasets.rows import read_rows, unread_columns
+from neusight.datasets.runs import RUN_NEEDED, RUN_NOTES, RUN_READ, RunRow, training_run
 from neusight.devices import cluster_of, load_cluster, load_device
 from neusight.devices.cluster import Cluster
 from neusight.distributed.answer import TrainingEstimate
 from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import engine_named
-from neusight.errors import DataError, NeusightError
-from neusight.evaluation.training_rows import ToldRun, told_run
+from neusight.evaluation.scored import Row, Scored, Selection, answered, compared, some
 from neusight.learn.training_steps import MeasuredStep
 from neusight.plans.fits import verdict
+from neusight.plans.plan import Plan
 from neusight.workloads.training.columns import decoder_of_columns
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from neusight.distributed.factors import Factors
 
 BY = ("source", "gpu", "model", "dtype", "num_gpus")
+WHAT = "training runs"
 USUAL_CLUSTERS = {"a100-sxm-80gb": "dgx-a100", "a100-sxm-40gb": "dgx-a100", "h100-sxm-80gb": "dgx-h100"}
 """Whose network a cluster has of which nobody tells it: that of NVIDIA's machines with the same GPU."""
 
@@ -43,7 +44,7 @@ def evaluate_training(
 
     Args:
         path: parquet or CSV with model, gpu, num_gpus, seq_len, the model's sizes, and what of a plan is told; see
-            ``training_rows`` for defaults.
+            ``neusight.datasets.runs`` for defaults.
         predictor: whose predictions.
         progress: called with (done, of) a row.
         factors: what kernels take in steps; default those that ship.
@@ -54,55 +55,53 @@ def evaluate_training(
         bias, inside (the 90 % interval), peak_memory_bytes, fits, oom. ``means`` by ``BY`` and in ``total``: count,
         mean, median, worst, bias, inside. ``memory``: how many that ran are said to fit, and of those that ran out of
         memory not to. ``assumed``: defaults taken, each with its reason and the number of rows. ``skipped``: rows that
-        are not compared, each with its reason.
+        are not compared, each with its reason. ``unread``: columns that nothing reads, with the number of rows.
 
     Raises:
         DataError: no such file, a foreign file, or no row left.
     """
-    records = [row for row in records_of(Path(path)) if not gpus or row.get("gpu") in gpus]
-    rows: list[dict[str, Any]] = []
-    skipped: list[dict[str, str]] = []
+    records = Selection(gpus=tuple(gpus)).of(read_rows(path, RUN_NEEDED, WHAT))
     assumed: Counter[tuple[str, str, str]] = Counter()
-    for done, record in enumerate(records, start=1):
-        try:
-            told = told_run(record)
-            rows.append(_compared(told, predictor.training(asked_of(told), factors)))
-            assumed.update(told.assumed)
-        except NeusightError as error:
-            skipped.append({"row": _named(record, done), "reason": str(error)})
-        if progress:
-            progress(done, len(records))
-    if not rows:
-        raise DataError(f"no row of {path} can be compared: {skipped[0]['reason'] if skipped else 'it has none'}")
-    measured = [row for row in rows if row["measured_ms"] is not None]
+
+    def ask(record: Row) -> dict[str, Any]:
+        row = training_run(record)
+        found = _row(row, predictor.training(run_of(row), factors))
+        assumed.update(row.assumed)
+        return found
+
+    rows, skipped = answered(records, ask, _named, progress)
+    some(rows, path, skipped)
+    scored = Scored.of(rows, "_ms")
     return {
         "rows": rows,
-        "means": {name: _means(measured, name) for name in BY},
-        "total": summary(measured),
+        "means": {name: scored.summary(name) for name in BY},
+        "total": scored.figures(),
         "memory": _memory(rows),
         "assumed": [{"what": w, "value": v, "why": y, "rows": n} for (w, v, y), n in assumed.most_common()],
         "skipped": skipped,
+        "unread": unread_columns(records, RUN_READ, RUN_NOTES),
     }
 
 
-def measured_steps(tables: Iterable[Path]) -> list[MeasuredStep]:
-    """Steps of tables that were measured, as what was run.
+def measured_steps(tables: Iterable[Path]) -> tuple[list[MeasuredStep], list[dict[str, Any]]]:
+    """Steps of tables that were measured, as what was run; and the rows that cannot be asked, with their reasons.
 
     Raises:
-        DataError: a table is missing.
+        DataError: a table is missing, or another kind of table.
     """
-    found = []
-    for record in (record for table in tables for record in records_of(table)):
-        try:
-            told = told_run(record)
-            if told.step_ms is not None:
-                found.append(MeasuredStep(source=told.source, seconds=told.step_ms / 1e3, run=asked_of(told)))
-        except NeusightError:
-            continue
-    return found
+    records = [record for table in tables for record in read_rows(table, RUN_NEEDED, WHAT)]
+
+    def ask(record: Row) -> MeasuredStep | None:
+        row = training_run(record)
+        if row.step_ms is None:
+            return None
+        return MeasuredStep(source=row.source, seconds=row.step_ms / 1e3, run=run_of(row))
+
+    steps, skipped = answered(records, ask, _named)
+    return [step for step in steps if step is not None], skipped
 
 
-def asked_of(told: ToldRun) -> TrainingRun:
+def run_of(row: RunRow) -> TrainingRun:
     """What a row ran, as a question.
 
     Where it does not tell what was computed again, that is the fewest layers of a stage with which the run fits: it
@@ -111,117 +110,73 @@ def asked_of(told: ToldRun) -> TrainingRun:
     Raises:
         NeusightError: an unknown GPU, a model that its columns do not describe, a plan that does not fit.
     """
-    asked = TrainingRun(
-        decoder=decoder_of_columns(told.columns),
-        cluster=_cluster(told),
-        plan=told.plan,
-        seq_len=told.seq_len,
-        engine=engine_named(told.framework),
-        dtype=told.dtype,
-        products=told.products,
+    run = TrainingRun(
+        decoder=decoder_of_columns(row.columns),
+        cluster=_cluster(row),
+        plan=Plan(**row.plan),
+        seq_len=row.seq_len,
+        engine=engine_named(row.framework),
+        dtype=row.dtype,
+        products=row.products,
     )
-    untold = any(what == "recompute" for what, _, _ in told.assumed)
-    return _fitting(asked) if untold and told.plan.recompute == "none" else asked
+    unknown = any(what == "recompute" for what, _, _ in row.assumed)
+    return _fitting(run) if unknown and run.plan.recompute == "none" else run
 
 
-def _fitting(asked: TrainingRun) -> TrainingRun:
+def _fitting(run: TrainingRun) -> TrainingRun:
     """The run with the fewest layers of each stage computed again with which it fits; as it is where none do."""
-    device, plan = asked.cluster.device, asked.plan
-    for layers in range(asked.decoder.depth // plan.pp + 1):
+    device, plan = run.cluster.device, run.plan
+    for layers in range(run.decoder.depth // plan.pp + 1):
         again = replace(plan, recompute="full", recompute_layers=layers) if layers else plan
-        tried = replace(asked, plan=again)
-        if verdict(memory(tried), device).fits:
-            return tried
-    return asked
+        candidate = replace(run, plan=again)
+        if verdict(memory(candidate), device).fits:
+            return candidate
+    return run
 
 
-def _cluster(told: ToldRun) -> Cluster:
-    nodes = -(-told.num_gpus // told.per_node)
-    if not told.network and told.gpu in USUAL_CLUSTERS and nodes > 1:
-        usual = load_cluster(USUAL_CLUSTERS[told.gpu])
-        return usual.model_copy(update={"device": load_device(told.gpu), "per_node": told.per_node, "nodes": nodes})
-    return cluster_of(told.gpu, told.per_node, nodes, told.network if nodes > 1 else "")
+def _cluster(row: RunRow) -> Cluster:
+    nodes = -(-row.num_gpus // row.per_node)
+    if not row.network and row.gpu in USUAL_CLUSTERS and nodes > 1:
+        usual = load_cluster(USUAL_CLUSTERS[row.gpu])
+        return usual.model_copy(update={"device": load_device(row.gpu), "per_node": row.per_node, "nodes": nodes})
+    return cluster_of(row.gpu, row.per_node, nodes, row.network if nodes > 1 else "")
 
 
-def records_of(path: Path) -> list[dict[str, Any]]:
-    """Rows of a parquet or CSV file."""
-    if path.suffix == ".csv":
-        import pandas as pd
-
-        if not path.is_file():
-            raise DataError(f"no file {path}: give a parquet or CSV file of training runs")
-        return [dict(row) for row in pd.read_csv(path).to_dict("records")]
-    from neusight.datasets.schema import read_parquet
-
-    records: list[dict[str, Any]] = read_parquet(path).to_pylist()
-    return records
+def _named(record: Row, number: int) -> dict[str, Any]:
+    gpus = f"{record.get('num_gpus', '?')} x {record.get('gpu', '?')}"
+    return {"row": f"{record.get('model', 'row')} on {gpus} (row {number})"}
 
 
-def _named(record: Mapping[Any, Any], number: int) -> str:
-    return f"{record.get('model', 'row')} on {record.get('num_gpus', '?')} x {record.get('gpu', '?')} (row {number})"
-
-
-def _compared(told: ToldRun, estimate: TrainingEstimate) -> dict[str, Any]:
-    predicted, measured, plan = 1e3 * estimate.latency_s, told.step_ms, estimate.plan
-    low, high = 1e3 * estimate.low_s, 1e3 * estimate.high_s
-    bias = None if measured is None else 100.0 * (predicted / measured - 1.0)
+def _row(row: RunRow, estimate: TrainingEstimate) -> dict[str, Any]:
+    plan, interval = estimate.plan, (1e3 * estimate.low_s, 1e3 * estimate.high_s)
     return {
-        "source": told.source,
-        "model": told.model,
-        "gpu": told.gpu,
-        "num_gpus": told.num_gpus,
+        "source": row.source,
+        "model": row.model,
+        "gpu": row.gpu,
+        "num_gpus": row.num_gpus,
         "nodes": estimate.cluster.nodes,
-        "dtype": told.products or told.dtype,
-        "framework": told.framework,
-        "software": str(told.columns.get("framework") or ""),
+        "dtype": row.products or row.dtype,
+        "framework": row.framework,
+        "software": str(row.columns.get("framework") or ""),
         "plan": plan.short,
         "global_batch": plan.global_batch,
-        "seq_len": told.seq_len,
+        "seq_len": row.seq_len,
         "micro_batch": plan.micro_batch,
-        "predicted_ms": predicted,
-        "low_ms": low,
-        "high_ms": high,
-        "measured_ms": measured,
-        "ape": None if bias is None else abs(bias),
-        "bias": bias,
-        "inside": None if measured is None else low <= measured <= high,
+        **compared(1e3 * estimate.latency_s, interval, row.step_ms, "_ms"),
         "mfu": 100.0 * estimate.mfu,
         "bubble": 100.0 * estimate.bubble,
         "exposed_ms": 1e3 * estimate.exposed_s,
         "peak_memory_bytes": estimate.peak_bytes,
         "fits": estimate.fits,
-        "oom": told.oom,
+        "oom": row.oom,
     }
 
 
-def _means(rows: Sequence[Mapping[str, Any]], by: str) -> list[dict[str, Any]]:
-    groups: dict[Any, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row[by], []).append(row)
-    return [{by: value, **summary(groups[value])} for value in sorted(groups)]
-
-
-def summary(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Count, mean, median and worst absolute error, mean signed error, and the share inside of intervals."""
-    listed = list(rows)
-    if not listed:
-        return {"count": 0}
-    errors = np.array([row["ape"] for row in listed])
+def _memory(rows: Collection[Row]) -> dict[str, int]:
+    ran, failed = ([row for row in rows if bool(row["oom"]) is oom] for oom in (False, True))
     return {
-        "count": len(listed),
-        "mean": float(errors.mean()),
-        "median": float(np.median(errors)),
-        "worst": float(errors.max()),
-        "bias": float(np.mean([row["bias"] for row in listed])),
-        "inside": 100.0 * float(np.mean([row["inside"] for row in listed])),
-    }
-
-
-def _memory(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    listed = list(rows)
-    return {
-        "ran": sum(not row["oom"] for row in listed),
-        "ran_and_fits": sum(not row["oom"] and row["fits"] for row in listed),
-        "out_of_memory": sum(row["oom"] for row in listed),
-        "out_of_memory_and_does_not_fit": sum(row["oom"] and not row["fits"] for row in listed),
+        "ran": len(ran),
+        "ran_and_fits": sum(row["fits"] for row in ran),
+        "out_of_memory": len(failed),
+        "out_of_memory_and_does_not_fit": sum(not row["fits"] for row in failed),
     }

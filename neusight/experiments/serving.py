@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.api import Predictor
-from neusight.evaluation.serving import Picked, evaluate_serving
+from neusight.evaluation.scored import Selection
+from neusight.evaluation.serving import evaluate_serving
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.experiments.judge import at_most, between
 from neusight.experiments.serving_dies import without_dies
@@ -51,7 +52,7 @@ def run(declared: ServingDeclaration, quick: bool, report: Report | None = None)
         if report:
             report("cells", done, of, float("nan"))
 
-    picked = Picked(limit=limit)
+    picked = Selection(limit=limit)
     found = evaluate_serving(
         folder / declared.cells, Predictor.load(), folder / declared.models, picked, progress=advance
     )

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.api import Predictor
-from neusight.evaluation.serving import Picked, deployed_cells, evaluate_serving
+from neusight.evaluation.scored import Selection
+from neusight.evaluation.serving import deployed_cells, evaluate_serving
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import Artifact, sm_kind
 from neusight.executors.link.executor import LinkPredictor
@@ -55,7 +56,7 @@ def without_dies(
         def prepared(deployment: Deployment, known: Mapping[str, Any] = engines) -> Deployment:
             return with_fitted(deployment, known)
 
-        picked = Picked(gpus=die.boards, limit=quick)
+        picked = Selection(gpus=die.boards, limit=quick)
         advance = _advance(die.name, report)
         yield die, evaluate_serving(cells, predictor, models, picked, progress=advance, prepare=prepared)
 
@@ -63,7 +64,7 @@ def without_dies(
 def _engines(cells: Path, models: Path, quick: int | None, report: Report | None) -> EngineFit:
     """Observations of all cells, simulated with the constants that ship, and fits to them."""
     shipped = Predictor.load()
-    picked = Picked(limit=None if quick is None else 4 * quick)
+    picked = Selection(limit=None if quick is None else 4 * quick)
     return fit_engines(lambda: deployed_cells(cells, shipped, models, picked), rounds=1, report=report)
 
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.api import Predictor
+from neusight.datasets.rows import read_rows
 from neusight.evaluation.memory import evaluate_memory
-from neusight.evaluation.training import evaluate_training, measured_steps, records_of, summary
+from neusight.evaluation.scored import Scored
+from neusight.evaluation.training import evaluate_training, measured_steps
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
@@ -122,7 +124,7 @@ def _left_out(
         return
     from neusight.distributed.factors import shipped_factors
 
-    steps = measured_steps(data_dir() / name for name in declared.tables)
+    steps, _ = measured_steps(data_dir() / name for name in declared.tables)
     observations, _ = observe(steps, shipped.timed, shipped_factors(), report)
     constants = Constants(data_dir(), code_sha256(), False)
     for die in declared.left_out:
@@ -139,6 +141,11 @@ def _left_out(
             }
 
 
+def summary(rows: Any) -> dict[str, Any]:
+    """Figures of measured steps."""
+    return Scored.of(list(rows), "_ms").figures()
+
+
 def _on(
     declared: TrainingDeclaration, predictor: Predictor, factors: Factors, gpus: Sequence[str], report: Report | None
 ) -> list[dict[str, Any]]:
@@ -146,7 +153,7 @@ def _on(
     found = []
     for name in declared.tables:
         table = data_dir() / name
-        if any(row.get("gpu") in gpus for row in records_of(table)):
+        if any(row.get("gpu") in gpus for row in read_rows(table, ("gpu",), "training runs")):
             rows = _evaluated(table, predictor, factors, gpus=gpus, report=report)["rows"]
             found += [row for row in rows if row["measured_ms"] is not None]
     return found

@@ -16,7 +16,7 @@ from neusight.evaluation import gate
 
 def assert_as_committed(found: gate.Summary) -> None:
     changed = gate.differences(gate.read_summary(gate.summary_path()), found)
-    assert not changed, "\n".join([*changed, f"meant so? then `{gate.REWRITE}`, and say why in the commit"])
+    assert not changed, "\n".join([*map(str, changed), f"meant so? then `{gate.REWRITE}`, and say why in the commit"])
 
 
 def test_single_predictions_are_those_committed() -> None:
@@ -48,16 +48,21 @@ def test_what_differs_is_listed_and_rounding_is_not() -> None:
     found["kernels"][0] |= {"mape": 8.07, "inside": 89.0, "count": 10}
     found["models"][0]["mape"] = 4.0
     found["single"] = [found["single"][0] | {"low_ms": 0.91}, found["single"][0] | {"gpu": "t4"}]
-    assert gate.differences(SUMMARY, found) == [
-        "kernels a gemm float32 l4: count 9 -> 10",
-        "kernels a gemm float32 l4: mape 8.0 -> 8.07, worse",
-        "kernels a gemm float32 l4: inside 90.0 -> 89.0",
-        "models a l4 training: mape 5.0 -> 4.0, better",
-        "single l4 gelu: low_ms 0.9 -> 0.91",
-        "single t4 gelu: new",
+    changes = gate.differences(SUMMARY, found)
+    assert list(map(str, changes)) == [
+        "kernels a gemm float32 l4: number of rows 9 -> 10",
+        "kernels a gemm float32 l4: mean error 8.0 % -> 8.07 % (worse)",
+        "kernels a gemm float32 l4: rows inside their 90 % interval 90.0 % -> 89.0 %",
+        "models a l4 training: mean error 5.0 % -> 4.0 % (better)",
+        "single l4 gelu: low end 0.9 ms -> 0.91 ms (+1.11 %)",
+        "single t4 gelu: a new row",
     ]
+    assert gate.counted(changes) == (
+        "6 figures differ (other figures of errors: 2, mean errors that are worse: 1, mean errors that are better: 1, "
+        "single predictions: 1, new rows: 1)"
+    )
     found["single"] = []
-    assert "single l4 gelu: no longer there" in gate.differences(SUMMARY, found)
+    assert "single l4 gelu: the row is no longer there" in map(str, gate.differences(SUMMARY, found))
 
 
 def test_a_summary_has_a_line_a_row_and_reads_back(tmp_path: Path) -> None:
@@ -94,5 +99,5 @@ def test_the_command_writes_and_compares(tmp_path: Path, monkeypatch: pytest.Mon
     gate.write_summary(written, summary)
     result = CliRunner().invoke(app, ["evaluate", "gate"])
     assert result.exit_code == 1
-    assert "single" in result.stdout and "latency_ms" in result.stdout
-    assert "says otherwise (1 lines)" in result.stderr and "--write" in result.stderr
+    assert "single" in result.stdout and "latency" in result.stdout and "(-50.00 %)" in result.stdout
+    assert "1 figures differ (single predictions: 1) from" in result.stderr and "--write" in result.stderr

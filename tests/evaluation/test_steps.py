@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from neusight.datasets.benchmarks import HOST_COPY, benchmark_step
+from neusight.datasets.rows import read_rows
 from neusight.errors import DataError
-from neusight.evaluation import steps
-from neusight.evaluation.step_rows import HOST_COPY, told_step
-from neusight.evaluation.steps import errors_by_kind
+from neusight.evaluation.steps import errors_by_kind, memory_verdicts, question_answering
 
 TIMM = {
     "gpu": "rtx-3090", "workload": "training", "model": "resnet18", "precision": "amp_float16", "layout": "nhwc",
@@ -28,9 +28,9 @@ BENCHMARK = {
 
 
 def test_a_row_of_timm_steps_under_autocast():
-    told = told_step(TIMM)
-    assert told.model == "timm:resnet18@160"
-    assert told.options == {
+    step = benchmark_step(TIMM)
+    assert step.model == "timm:resnet18@160"
+    assert step.options == {
         "mode": "training", "batch": 64, "dtype": "amp", "layout": "nhwc", "attention": "eager", "launch": "eager",
         "optimizer": "sgd",
     }  # fmt: skip
@@ -40,20 +40,21 @@ def test_a_row_of_timm_steps_under_autocast():
     "torch, attention", [("1.13", "eager"), ("2.1.0", "sdpa"), ("2.4.0", "sdpa"), ("10.0", "sdpa")]
 )
 def test_attention_is_fused_from_the_version_on_that_fuses_it(torch, attention):
-    assert told_step(TIMM | {"torch": torch}).options["attention"] == attention
+    assert benchmark_step(TIMM | {"torch": torch}).options["attention"] == attention
 
 
 def test_what_is_left_out_is_said():
-    assert told_step(TORCHVISION).assumed == (HOST_COPY,)
-    assert told_step(TORCHVISION | {"host_copy": False}).assumed == ()
-    assert "masters" in told_step(BENCHMARK).assumed[0]
+    assert benchmark_step(TORCHVISION).assumed == (HOST_COPY,)
+    assert benchmark_step(TORCHVISION | {"host_copy": False}).assumed == ()
+    assert "masters" in benchmark_step(BENCHMARK).assumed[0]
 
 
 def test_bert_answers_questions():
-    told = told_step(BENCHMARK)
-    assert told.model.__name__ == "bert_base"
-    assert told.inputs["input_ids"].shape == (8, 384)
-    assert told.options["dtype"] == "float16"
+    step = benchmark_step(BENCHMARK)
+    build, inputs = question_answering(step)
+    assert (step.model, build.__name__) == ("bert_base", "bert_base")
+    assert inputs["input_ids"].shape == (8, 384)
+    assert step.options["dtype"] == "float16"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_bert_answers_questions():
 )
 def test_rows_that_are_not_estimated_say_why(row, reason):
     with pytest.raises(DataError, match=reason):
-        told_step(row)
+        benchmark_step(row)
 
 
 def test_kinds_are_blamed_for_the_rows_that_they_fill():
@@ -83,24 +84,24 @@ def test_kinds_are_blamed_for_the_rows_that_they_fill():
 
 
 def test_a_larger_batch_that_did_not_run_is_told():
-    assert told_step(TIMM | {"batch_failed": 2 * TIMM["batch"]}).batch_failed == 2 * TIMM["batch"]
-    for none in (None, float("nan"), TIMM["batch"]):
-        assert told_step(TIMM | {"batch_failed": none}).batch_failed is None
+    assert benchmark_step(TIMM | {"batch_failed": 2 * TIMM["batch"]}).batch_failed == 2 * TIMM["batch"]
+    for none in (0, float("nan"), TIMM["batch"]):
+        assert benchmark_step(TIMM | {"batch_failed": none}).batch_failed is None
 
 
 def test_memory_is_right_where_what_ran_fits_and_what_failed_does_not():
     rows = [{"fits": True, "failed_fits": None}, {"fits": False, "failed_fits": False}]
-    assert steps._memory(rows) == {
+    assert memory_verdicts(rows) == {
         "ran_fits": {"count": 2, "right": 50.0},
         "failed_does_not_fit": {"count": 1, "right": 100.0},
     }
-    assert "failed_does_not_fit" not in steps._memory(rows[:1])
+    assert "failed_does_not_fit" not in memory_verdicts(rows[:1])
 
 
 @pytest.mark.parametrize(("mixed", "optimizer"), [("apex_o2", "adam"), ("", "bert_adam")])
 def test_bert_has_the_optimizer_of_its_example(mixed, optimizer):
-    told = told_step(BENCHMARK | {"mixed": mixed, "precision": "mixed_float16" if mixed else "tf32"})
-    assert told.options["optimizer"] == optimizer
+    step = benchmark_step(BENCHMARK | {"mixed": mixed, "precision": "mixed_float16" if mixed else "tf32"})
+    assert step.options["optimizer"] == optimizer
 
 
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs NEUSIGHT_DATA")
@@ -108,9 +109,9 @@ def test_bert_has_the_optimizer_of_its_example(mixed, optimizer):
 def test_every_measured_row_is_a_question_or_says_why(name):
     file = Path(os.environ["NEUSIGHT_DATA"]) / "vision-models" / f"{name}.parquet"
     told = 0
-    for row in pq.read_table(file).to_pylist():
+    for row in read_rows(file, ("gpu",), "steps"):
         try:
-            told += told_step(row).measured_ms > 0
+            told += benchmark_step(row).measured_ms > 0
         except DataError as error:
             assert "not estimated" in str(error)
     assert told > 100

@@ -12,7 +12,7 @@ import pytest
 
 from neusight import Predictor
 from neusight.errors import DataError, ModelError
-from neusight.evaluation import Picked, evaluate_serving
+from neusight.evaluation import Selection, evaluate_serving
 from neusight.serving import Closed, EngineOptions, Lengths, Offline, Open, Setup, Static, Trace
 from neusight.serving.cells import DEFAULTS, STAGES, Question, built_by, question_of, scheme_of, served_as
 from neusight.workloads.decoders.architecture import decoder_of
@@ -40,10 +40,10 @@ def asked(base: dict[str, Any], **changes: Any) -> Question:
     return question_of(kept, 1)
 
 
-def evaluated(predictor: Predictor, folder: Path, *cells: dict[str, Any], picked: Picked | None = None) -> Any:
+def evaluated(predictor: Predictor, folder: Path, *cells: dict[str, Any], selection: Selection | None = None) -> Any:
     pd.DataFrame(list(cells)).to_parquet(folder / "cells.parquet")
     (folder / "models.json").write_text(json.dumps({"small": SMALL}))
-    return evaluate_serving(folder / "cells.parquet", predictor, picked=picked)
+    return evaluate_serving(folder / "cells.parquet", predictor, selection=selection)
 
 
 def test_errors_by_formula(predictor: Predictor, tmp_path: Path) -> None:
@@ -204,18 +204,18 @@ def test_cells_that_cannot_be_asked_are_skipped_with_their_reason(predictor: Pre
     assert not {said: reasons[at] for at, said in enumerate(wrong) if said not in reasons[at]}
 
 
-def test_rows_that_are_picked(predictor: Predictor, tmp_path: Path) -> None:
+def test_rows_that_are_selection(predictor: Predictor, tmp_path: Path) -> None:
     cells = [{**STATIC, "cell": f"{source}/{osl}", "osl": osl} for source in ("a", "b") for osl in range(2, 12)]
     drawn = [
-        [row["cell"] for row in evaluated(predictor, tmp_path, *cells, picked=Picked(limit=5, seed=seed))["rows"]]
+        [row["cell"] for row in evaluated(predictor, tmp_path, *cells, selection=Selection(limit=5, seed=seed))["rows"]]
         for seed in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 5
-    only = evaluated(predictor, tmp_path, *cells, picked=Picked(source="b"))["rows"]
+    only = evaluated(predictor, tmp_path, *cells, selection=Selection(source="b"))["rows"]
     assert {row["source"] for row in only} == {"b"}
     with pytest.raises(DataError, match="no cell of source 'c': a, b"):
-        evaluated(predictor, tmp_path, *cells, picked=Picked(source="c"))
+        evaluated(predictor, tmp_path, *cells, selection=Selection(source="c"))
 
 
 def test_progress_counts_every_cell(predictor: Predictor, tmp_path: Path) -> None:
@@ -274,10 +274,10 @@ def test_engines_that_are_built_know_no_window() -> None:
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
 def test_measured_cells(predictor: Predictor) -> None:
     path = Path(os.environ["NEUSIGHT_DATA"]) / "serving" / "cells.parquet"
-    found = evaluate_serving(path, predictor, picked=Picked(source="pipeweave"))
+    found = evaluate_serving(path, predictor, selection=Selection(source="pipeweave"))
     assert (len(found["rows"]), found["skipped"]) == (54, [])
     # One batch, exact prompts, nothing untold: kernels alone must explain it.
     assert found["means"][0]["mean"] < 15
     assert {row["quantity"] for row in found["rows"]} == {"prefill_ms", "tpot_ms", "e2e_ms"}
-    few = evaluate_serving(path, predictor, picked=Picked(limit=12, seed=1))
+    few = evaluate_serving(path, predictor, selection=Selection(limit=12, seed=1))
     assert len(few["rows"]) + len(few["skipped"]) >= 12

@@ -1,0 +1,286 @@
+"""Tables of training runs made canonical: steps on many GPUs, and peaks of memory of Megatron-LM.
+
+Sources write the same thing in several ways; what each word means, and what stands in for a word that is missing,
+stands here, once. Whoever compares reads the rows that come out of here. A row whose answer would be wrong without a
+column that nothing reads is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from neusight.datasets.rows import Row, flag, integer, number, positive
+from neusight.errors import DataError, shown
+
+Assumed = tuple[str, str, str]
+"""What a row does not tell, the value that is taken, and why."""
+_SHARDS = {"none": "none", "zero1": "zero1", "zero2": "zero2", "zero3": "zero3", "hsdp": "hsdp"}
+_DTYPES = {
+    "bfloat16": "bfloat16", "bf16": "bfloat16", "amp_bf16": "bfloat16", "float8": "bfloat16",
+    "float16": "float16", "fp16 mixed": "float16", "float32": "float32",
+}  # fmt: skip
+NARROW = "float8"
+"""Of products alone; what stands around them stays in bfloat16."""
+RUN_NEEDED = ("model", "gpu", "seq_len")
+_MODEL_COLUMNS = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "vocab_padded", "activation", "experts",
+    "top_k", "moe_ffn", "shared_expert_ffn", "first_dense_layers", "moe_layer_every", "max_position", "normalization",
+    "bias", "tied_embeddings", "position_embedding", "qk_layernorm", "mla", "q_lora_rank", "kv_lora_rank",
+    "qk_head_dim", "qk_rope_dim", "v_head_dim",
+)  # fmt: skip
+"""Sizes of a model, for ``neusight.workloads.training.columns``."""
+RUN_READ = frozenset((
+    *RUN_NEEDED, *_MODEL_COLUMNS, "source", "num_gpus", "nodes", "interconnect", "framework", "attention",
+    "attention_kernel", "notes", "dtype", "dp", "tp", "pp", "cp", "ep", "etp", "vp", "micro_batch", "local_batch",
+    "global_batch", "shard", "recompute", "sequence_parallel", "overlap_grad_reduce", "async_tp", "compile", "kind",
+    "cpu_offload", "optimizer", "step_ms", "oom",
+))  # fmt: skip
+RUN_NOTES = frozenset((
+    "params", "tokens_per_s_per_gpu", "peak_memory_bytes", "memory_is", "published", "published_tflops", "commit",
+    "attention_type",
+))  # fmt: skip
+"""What rows also say: figures of the same run, where they come from, and what follows from other columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """A training run in canonical words, and ``assumed``: what its row leaves out, with the reason for each default.
+
+    ``framework`` is a name of ``neusight.engines``; ``products`` is ``fp8`` where large products
+    are; ``network`` in the words of ``neusight.devices.cluster_of``, "" where nothing is said; ``plan`` has the fields
+    of ``neusight.plans.plan.Plan``; ``columns`` the row itself, with the sizes of its model.
+    """
+
+    source: str
+    model: str
+    gpu: str
+    num_gpus: int
+    per_node: int
+    network: str
+    framework: str
+    plan: Row
+    seq_len: int
+    dtype: str
+    products: str
+    step_ms: float | None
+    oom: bool
+    columns: Row
+    assumed: tuple[Assumed, ...]
+
+
+def training_run(row: Row) -> RunRow:
+    """A row of ``training-throughput`` or ``training-runs``, or of a table with such columns.
+
+    Raises:
+        DataError: what makes a run is missing, words that are not known, or something that is not estimated.
+    """
+    for name in RUN_NEEDED:
+        if name not in row:
+            raise DataError(f"a training run without {name}: give that column")
+    _refuse_runs(row)
+    degrees = [integer(row, degree, 1) for degree in ("dp", "tp", "pp", "cp")]
+    num_gpus = integer(row, "num_gpus", math.prod(degrees))
+    per_node = max(1, num_gpus // max(1, integer(row, "nodes", 1)))
+    dtype, framework = str(row.get("dtype", "bfloat16")), _framework(row)
+    if dtype not in _DTYPES:
+        raise DataError(f"unknown dtype '{dtype}' of a run: one of {', '.join(_DTYPES)}")
+    plan, assumed = _plan(row, framework, num_gpus)
+    return RunRow(
+        source=str(row.get("source", "")).split("@")[0].strip(),
+        model=str(row["model"]),
+        gpu=str(row["gpu"]),
+        num_gpus=num_gpus,
+        per_node=per_node,
+        network=_network(str(row.get("interconnect", "")), per_node),
+        framework=framework,
+        plan=plan,
+        seq_len=integer(row, "seq_len"),
+        dtype=_DTYPES[dtype],
+        products="fp8" if dtype == NARROW else "",
+        step_ms=positive(row, "step_ms", 1e12) if "step_ms" in row else None,
+        oom=flag(row, "oom"),
+        columns=row,
+        assumed=tuple(assumed),
+    )
+
+
+def _refuse_runs(row: Row) -> None:
+    """Raises what would make the answer another one."""
+    if (kind := str(row.get("kind", "pretrain"))) != "pretrain":
+        raise DataError(f"kind '{kind}' of training is not estimated: pretrain, which updates all weights, is")
+    if not (optimizer := str(row.get("optimizer", "adam"))).lower().startswith("adam"):
+        raise DataError(f"optimizer '{optimizer}' of a run is not estimated from a table: adam and adamw are")
+    if flag(row, "cpu_offload"):
+        raise DataError("a run that offloads to the host (cpu_offload) is not estimated from a table")
+    if flag(row, "async_tp") and "torchtitan" not in str(row.get("framework", "")).lower():
+        raise DataError("async_tp of another framework than torchtitan is not estimated: leave it empty")
+
+
+def _framework(row: Row) -> str:
+    """Which framework a source names, in the words of ``neusight.engines``."""
+    name = str(row.get("framework", "")).lower()
+    if "nemo" in name or "transformer engine" in name:
+        return "megatron-te"
+    if "megatron" in name:
+        attention = str(row.get("attention_kernel") or row.get("attention") or "")
+        return "megatron-local" if "unfused" in attention or re.search(r"20(19|2[0-2])", name) else "megatron-te"
+    if "torchtitan" in name:
+        return "torchtitan-compiled" if flag(row, "compile") else "torchtitan"
+    if "llm-foundry" in name or "composer" in name:
+        return "composer"
+    sharded = any(word in name for word in ("fsdp", "deepspeed", "accelerate", "lightning", "ddp"))
+    return "fsdp" if sharded else "megatron-te"
+
+
+def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list[Assumed]]:
+    """Fields of the plan of a run, and what of it was assumed."""
+    assumed: list[Assumed] = []
+
+    def default(what: str, value: Any, why: str) -> Any:
+        assumed.append((what, str(value), why))
+        return value
+
+    tp, pp, cp = (integer(row, name, 1) for name in ("tp", "pp", "cp"))
+    dp = integer(row, "dp", num_gpus // max(1, tp * pp * cp))
+    micro = integer(row, "micro_batch", integer(row, "local_batch", 1))
+    shard = _SHARDS.get(str(row.get("shard", "none")))
+    if shard is None:
+        raise DataError(f"unknown shard '{row['shard']}' of a run: one of {', '.join(_SHARDS)}")
+    recompute, layers, sequence = _recompute(row)
+    if framework == "megatron-te" and tp > 1:
+        sequence = default("sequence_parallel", True, "recipes of NeMo set it wherever tp is above 1")
+    overlap = framework != "megatron-local"
+    if "overlap_grad_reduce" in row:
+        overlap = flag(row, "overlap_grad_reduce")
+    elif dp > 1:
+        default("overlap of gradients", overlap, "frameworks since 2023 reduce them beside the backward pass")
+    if "recompute" not in row:
+        default("recompute", "none", "not told; or the fewest layers of a stage with which the run fits")
+    vp = integer(row, "vp", 1)
+    if framework == "megatron-te" and pp > 1 and "vp" not in row:
+        vp = default("vp", integer(row, "layers") // pp, "recipes of NeMo interleave, a layer a chunk")
+    plan = {
+        "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": integer(row, "ep", 1), "etp": integer(row, "etp", 0), "vp": vp,
+        "micro_batch": micro, "global_batch": integer(row, "global_batch", micro * dp),
+        "sequence_parallel": sequence, "shard": shard, "recompute": recompute, "recompute_layers": layers,
+        "overlap_gradients": overlap, "overlap_parameters": overlap and shard != "none",
+        "overlap_tp": tp > 1 and (framework == "megatron-te" or flag(row, "async_tp")),
+        "gradient_dtype": _gradients(row, framework),
+    }  # fmt: skip
+    return plan, assumed
+
+
+def _gradients(row: Row, framework: str) -> str:
+    """In which dtype gradients are reduced. FSDP's mixed precision "PURE" of Composer and bfSixteen of fms-fsdp reduce
+    in bfloat16, "DEFAULT" and torchtitan's policy in float32, as Megatron does; NeMo's recipes for performance set
+    ``grad_reduce_in_fp32 = False``.
+    """
+    if "nemo" in str(row.get("framework", "")).lower():
+        return "bfloat16"
+    pure = "mode pure" in str(row.get("notes", "")).lower() or "fms-fsdp" in str(row.get("framework", ""))
+    return "bfloat16" if framework in ("fsdp", "composer") and pure else "float32"
+
+
+def _recompute(row: Row) -> tuple[str, int, bool]:
+    """(what is recomputed, layers of it, whether the source says sequence parallel there)."""
+    words = str(row.get("recompute", "none")).lower()
+    sequence = "sequence parallel" in words or flag(row, "sequence_parallel")
+    if words.startswith("every second"):
+        return "full", max(1, integer(row, "layers") // (2 * integer(row, "pp", 1))), sequence
+    if "per op" in words:
+        return "operators", 0, sequence
+    for word in ("full", "selective", "none"):
+        if words.startswith(word):
+            return word, 0, sequence
+    raise DataError(f"unknown recompute '{words}' of a run: one of full, selective, none, every second layer")
+
+
+def _network(words: str, per_node: int) -> str:
+    """Words for ``cluster_of`` from those such as "1600 Gbps RoCE per node" or "8x200Gb/s HDR IB per node"."""
+    rate = re.search(r"(?:(\d+)\s*x\s*)?(\d+)\s*(?:gbps|gb/s)", words.lower())
+    if not rate:
+        return ""
+    # A node's rate is that of its adapters together, one a device unless it tells how many.
+    count = int(rate[1] or per_node)
+    each = float(rate[2]) if rate[1] else float(rate[2]) / count
+    kind = next((kind for kind in ("roce", "efa", "ethernet") if kind in words.lower()), "infiniband")
+    return f"{count} x {each:g}Gb/s {kind}"
+
+
+PEAK_NEEDED = (
+    "gpu", "layers", "hidden", "heads", "head_dim", "ffn", "vocab_padded", "seq_len", "micro_batch", "global_batch",
+)  # fmt: skip
+"""Columns without which a row is no run; others take Megatron-LM's defaults."""
+PEAK_DEFAULTS: dict[str, Any] = {
+    "family": "gpt", "tp": 1, "pp": 1, "vp": 1, "cp": 1, "ep": 1, "dp": 1, "sequence_parallel": False,
+    "distributed_optimizer": False, "optimizer_instances": 1, "overlap_grad_reduce": False,
+    "overlap_param_gather": False, "grad_reduce_in_bf16": False, "dtype": "bfloat16",
+    "transformer_impl": "transformer_engine", "attention_backend": "auto", "attention_dropout": 0.1,
+    "hidden_dropout": 0.1, "deterministic": False, "activation": "gelu", "normalization": "LayerNorm", "bias": True,
+    "qk_layernorm": False, "tied_embeddings": True, "position_embedding": "learned_absolute", "recompute": "none",
+    "optimizer": "adam", "top_k": 2, "moe_grouped_gemm": False, "softmax_in_fp32": False,
+}  # fmt: skip
+"""What a cell means that is not filled in (megatron/training/arguments.py)."""
+_PEAK_REFUSED = (
+    "decoder_layers", "decoder_seq_len", "layer_pattern", "moe_layer_freq", "mtp_layers", "recompute_modules", "mla",
+    "pp_layout", "fsdp", "fp8", "fp4", "cpu_offload", "precision_aware_optimizer", "capacity_factor",
+)  # fmt: skip
+"""Columns whose run holds something else in memory, and that nothing reads."""
+PEAK_READ = frozenset((
+    *PEAK_NEEDED, *PEAK_DEFAULTS, *_PEAK_REFUSED, "case", "environment", "memory_peak_bytes", "kv_heads",
+    "max_position", "experts", "shared_expert_ffn", "etp", "other_args", "recompute_method",
+    "recompute_layers",
+))  # fmt: skip
+PEAK_NOTES = frozenset((
+    "cluster", "test_type", "step_ms", "step_ms_p10", "step_ms_p90", "steps_sampled", "step_steady",
+    "memory_allocated_bytes", "nodes", "num_gpus", "num_gpus_from", "image", "source", "golden_commit", "golden_date",
+    "config_commit", "first_loss", "newest", "moe_ffn", "gradient_accumulation_fusion", "moe_dispatcher",
+    "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_rope_dim", "v_head_dim", "fp8_recipe", "fp8_param_gather",
+    "tp_comm_overlap",
+))  # fmt: skip
+"""What rows also say: other measurements of the run, where it comes from, what flags repeat, and what changes the time
+of a step but not its memory."""
+
+
+def peak_run(row: Row) -> dict[str, Any]:
+    """A row of Megatron-LM with its defaults filled in, and in ``flags`` what stands in ``other_args``.
+
+    Raises:
+        DataError: cells that are needed are empty or no numbers, flags that cannot be read, or something in it that
+            nothing reads and that changes what is kept in memory.
+    """
+    if missing := [name for name in PEAK_NEEDED if name not in row]:
+        raise DataError(f"no {' and '.join(missing)}: a run without it cannot be asked")
+    if foreign := [name for name in PEAK_NEEDED[1:] if not isinstance(row[name], int)]:
+        raise DataError(f"{' and '.join(foreign)} must be whole numbers: correct those cells")
+    for name in _PEAK_REFUSED:
+        if row.get(name, 0) not in (0, False, "", "none"):
+            raise DataError(f"{name} = {shown(row[name])} is not read from a table: its memory would be another one")
+    layers = integer(row, "recompute_layers", 0) if row.get("recompute_method") == "block" else 0
+    told = {name: value for name, value in row.items() if name in PEAK_READ}
+    filled = {name: _like(row, name, usual) for name, usual in PEAK_DEFAULTS.items()}
+    return told | filled | {"flags": _flags(row), "recompute_layers": layers}
+
+
+def _like(row: Row, name: str, usual: Any) -> Any:
+    """A cell as what its default is: yes or no, a whole number, a number or a word."""
+    if isinstance(usual, bool):
+        return flag(row, name, usual)
+    if isinstance(usual, int):
+        return integer(row, name, usual)
+    return number(row, name, usual) if isinstance(usual, float) else str(row.get(name, usual))
+
+
+def _flags(row: Row) -> dict[str, Any]:
+    """What stands in ``other_args``: a JSON of all flags."""
+    try:
+        flags = json.loads(row.get("other_args") or "{}")
+    except (TypeError, ValueError):
+        flags = None
+    if not isinstance(flags, dict):
+        raise DataError('other_args is no JSON of flags: write them as {"flag": value}')
+    return flags

@@ -1,0 +1,156 @@
+"""Tables that people bring: what is no table is one line for every command, what nothing reads is named or refused."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "cli"))
+from cli_runs import as_json, error, run
+
+from neusight.datasets.rows import read_rows, unread_columns
+from neusight.datasets.runs import PEAK_NOTES, PEAK_READ, RUN_NOTES, RUN_READ, peak_run, training_run
+from neusight.errors import DataError
+
+RUN = {
+    "model": "small", "gpu": "h100-sxm-80gb", "num_gpus": 8, "layers": 2, "hidden": 512, "heads": 8, "ffn": 2048,
+    "vocab": 32000, "seq_len": 1024, "micro_batch": 1, "global_batch": 8, "step_ms": 20.0,
+}  # fmt: skip
+PEAK = {
+    "case": "small", "gpu": "h100-sxm-80gb", "layers": 2, "hidden": 512, "heads": 8, "head_dim": 64, "ffn": 2048,
+    "vocab_padded": 32000, "seq_len": 1024, "micro_batch": 1, "global_batch": 1, "memory_peak_bytes": 2**31,
+}  # fmt: skip
+STEP = {
+    "gpu": "titan-v", "workload": "inference", "model": "vgg11", "precision": "float16", "global_batch": 12,
+    "image_size": 224, "host_copy": True, "step_ms": 3.0,
+}  # fmt: skip
+CELL = {"gpu": "h100-sxm-80gb", "model": "m", "mode": "static", "concurrency": 4, "isl": 8, "osl": 4, "e2e_ms": 50.0}
+KERNEL = {
+    "gpu": "l4", "op": "linear", "dtype": "float32", "split": "test", "latency_ms": 1.0, "batch": 1, "m": 64, "n": 64,
+    "k": 64,
+}  # fmt: skip
+MODEL = {"gpu": "l4", "model": "mine", "mode": "inference", "batch": 2, "seq_len": 128, "e2e_ms": 1.0}
+TABLES: dict[str, tuple[dict[str, Any], str]] = {
+    "kernels": (KERNEL, "m"), "models": (MODEL, "batch"), "serving": (CELL, "osl"), "steps": (STEP, "step_ms"),
+    "memory": (PEAK, "layers"), "training": (RUN, "num_gpus"),
+}  # fmt: skip
+"""A right row of the table of each command, and a column of numbers."""
+READS_CSV = ("serving", "steps", "memory", "training")
+
+
+def evaluated(command: str, path: Path) -> str:
+    """The line of ``neusight evaluate`` of a table that cannot be compared."""
+    more = ("--configs", path.parent) if command == "models" else ()
+    return error("evaluate", command, path, *more)
+
+
+def written(path: Path, rows: pd.DataFrame) -> Path:
+    rows.to_csv(path, index=False) if path.suffix == ".csv" else rows.to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("command", TABLES)
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_what_is_no_table_is_one_line(command: str, suffix: str, tmp_path: Path) -> None:
+    row, column = TABLES[command]
+    right = pd.DataFrame([row])
+    path = tmp_path / f"table.{suffix}"
+    path.write_bytes(b"")
+    readable = suffix == "parquet" or command in READS_CSV
+    assert "table" in evaluated(command, path)
+    assert "empty" in evaluated(command, path)
+    assert "none." in evaluated(command, tmp_path / f"none.{suffix}")
+    assert str(tmp_path) in evaluated(command, tmp_path)
+    (tmp_path / f"folder.{suffix}").mkdir()
+    assert "folder" in evaluated(command, tmp_path / f"folder.{suffix}")
+    if readable:
+        assert "no row" in evaluated(command, written(path, right.iloc[:0]))
+        assert "gpu" in evaluated(command, written(path, right.drop(columns="gpu")))
+        assert column in evaluated(command, written(path, right.assign(**{column: "many"})))
+    else:
+        assert "neusight datasets import" in evaluated(command, written(path, right))
+
+
+def test_columns_that_nothing_reads_are_named_once_with_their_rows(tmp_path: Path) -> None:
+    rows = [RUN, RUN | {"fp8_recipe": "delayed", "schedule": "zb"}, RUN | {"fp8_recipe": "delayed", "commit": "a"}]
+    path = written(tmp_path / "runs.csv", pd.DataFrame(rows).assign(cuda_graph=False))
+    found = as_json("evaluate", "training", path)
+    assert found["unread"] == [{"column": "fp8_recipe", "rows": 2}, {"column": "schedule", "rows": 1}]
+    lines = [line for line in run("evaluate", "training", path).stderr.splitlines() if "not read" in line]
+    assert lines == ["warning: columns that are not read: fp8_recipe (2 rows), schedule (1 row)"]
+
+
+def test_a_column_counts_where_any_row_says_more_than_no() -> None:
+    rows = [{"a": 0, "b": False, "c": 1, "d": "x", "e": "y"}, {"c": 0, "d": "", "e": "y"}]
+    assert unread_columns(rows, {"d"}, {"e"}) == [{"column": "c", "rows": 2}]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("decoder_layers", 12), ("layer_pattern", "M-M-"), ("moe_layer_freq", "([0]*1+[1]*1)"), ("mtp_layers", 1),
+        ("recompute_modules", "[moe_act]"), ("mla", True), ("fsdp", "optim_grads_params"), ("fp8", "hybrid"),
+        ("pp_layout", "Et|tL"), ("cpu_offload", True),
+    ],
+)  # fmt: skip
+def test_a_peak_that_would_be_another_one_is_refused(column: str, value: Any) -> None:
+    assert peak_run(PEAK)["flags"] == {}
+    assert peak_run(PEAK | {column: 0 if isinstance(value, int) else "none"})
+    with pytest.raises(DataError, match=f"{column} = .* is not read from a table"):
+        peak_run(PEAK | {column: value})
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"kind": "lora"}, "kind 'lora' of training is not estimated"),
+        ({"cpu_offload": True}, "cpu_offload"),
+        ({"async_tp": True, "framework": "NeMo"}, "async_tp of another framework"),
+        ({"optimizer": "muon"}, "optimizer 'muon'"),
+        ({"dtype": "nvfp4"}, "unknown dtype 'nvfp4'"),
+        ({"shard": "fsdp64"}, "unknown shard 'fsdp64'"),
+        ({"num_gpus": "many"}, "num_gpus 'many' is no whole number"),
+        ({"recompute": "some"}, "unknown recompute 'some'"),
+    ],
+)
+def test_a_run_that_is_not_estimated_is_refused(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        training_run(RUN | columns)
+
+
+def test_columns_of_a_run_reach_its_plan() -> None:
+    titan = RUN | {"framework": "torchtitan 820504e", "tp": 2, "dp": 4}
+    assert training_run(titan).plan["overlap_tp"] is False
+    compiled = training_run(titan | {"async_tp": True, "compile": True, "etp": 1, "overlap_grad_reduce": False})
+    assert (compiled.framework, compiled.plan["overlap_tp"], compiled.plan["etp"]) == ("torchtitan-compiled", True, 1)
+    assert compiled.plan["overlap_gradients"] is False
+    assert training_run(RUN | {"kind": "pretrain"}).plan == training_run(RUN).plan
+
+
+def test_a_block_of_recomputed_layers_is_read() -> None:
+    block = {"recompute": "full", "recompute_method": "block", "recompute_layers": 3}
+    assert peak_run(PEAK | block)["recompute_layers"] == 3
+    # Uniform: all layers, so many at a time.
+    assert peak_run(PEAK | block | {"recompute_method": "uniform"})["recompute_layers"] == 0
+
+
+@pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs NEUSIGHT_DATA")
+def test_every_column_of_the_measured_tables_is_read_or_known_to_change_nothing() -> None:
+    data = Path(os.environ["NEUSIGHT_DATA"])
+    peaks = read_rows(data / "training-runs" / "memory.parquet", ("gpu",), "peaks")
+    assert unread_columns(peaks, PEAK_READ, PEAK_NOTES) == []
+    for name in ("training-runs/runs.parquet", "training-throughput/a100_training.csv"):
+        assert unread_columns(read_rows(data / name, ("gpu",), "runs"), RUN_READ, RUN_NOTES) == []
+    more = read_rows(data / "training-runs-more" / "memory.parquet", ("gpu",), "peaks")
+    refused = 0
+    for row in more:
+        try:
+            peak_run(row)
+        except DataError:
+            refused += 1
+    assert 20 < refused < len(more)
