@@ -12,11 +12,11 @@ from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
 from neusight.distributed.stage_times import recomputed_counts, segment_counts
 from neusight.distributed.step import TimedStep
+from neusight.engines.server import shipped_power
 from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
 from neusight.schedule.run import Run, simulate
-from neusight.serving.power import shipped_power
 from neusight.workloads.training.recompute import recomputed
 
 PRODUCTS = ("gemm", "attention", "grouped_gemm", "moe")

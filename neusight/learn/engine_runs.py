@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neusight.engines.server import GROUPS, HOST
 from neusight.serving.cells import Question
 from neusight.serving.deployment import Deployment
-from neusight.serving.engines import GROUPS, HOST
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun
 from neusight.serving.serve import sampled
@@ -53,13 +53,13 @@ def observed(question: Question, deployment: Deployment) -> EngineObservation | 
         LoadError: a load that cannot run.
     """
     share = deployment.share_of(question.load)
-    run = simulate(share, deployment.limits, deployment.tables, deployment.engine.request_s)
+    run = simulate(share, deployment.limits, deployment.tables, deployment.server.request_s)
     seconds, weight = _timed(question, run, deployment.shares(question.load))
     if not seconds:
         return None
     return EngineObservation(
         cell=question.cell,
-        era=deployment.engine.era,
+        era=deployment.server.era,
         gpu=question.gpu,
         alike=f"{question.source} {question.model} {question.weights} {question.gpu} {question.n_gpus}",
         seconds=seconds,

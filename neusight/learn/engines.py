@@ -10,20 +10,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from neusight.engines.server import HOST, BoardPower
 from neusight.errors import NeusightError
 from neusight.learn import Report
 from neusight.learn.engine_runs import NAMES, EngineObservation, observed
 from neusight.learn.sums import fit_sums, robust_spread
 from neusight.serving.cells import Question
 from neusight.serving.deployment import Deployment, share_prices
-from neusight.serving.engines import HOST, with_constants
-from neusight.serving.power import BoardPower
 
 PRIORS: dict[str, tuple[float, float]] = {
     "pass_s": (1e-3, 1.5),
@@ -99,11 +98,10 @@ def observe(
 
 def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> Deployment:
     """The same with constants of its engine's era, where they were fitted."""
-    constants = fitted.get(deployment.engine.era)
+    constants = fitted.get(deployment.server.era)
     if constants is None:
         return deployment
-    engine = with_constants(deployment.engine, constants.values)
-    return replace(deployment, replica=replace(deployment.replica, engine=engine))
+    return deployment.with_constants(constants.values)
 
 
 @dataclass(frozen=True, kw_only=True)

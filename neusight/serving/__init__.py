@@ -10,10 +10,10 @@ Simulation
     this project, for other simulators.
 """
 
+from neusight.engines.server import SCHEDULERS, SGLANG, TRTLLM, TRTLLM_MAX_UTILIZATION, VLLM, Scheduler
 from neusight.serving.deployment import Deployment, EngineOptions, Setup
-from neusight.serving.engines import ServingEngine, engine_named
 from neusight.serving.estimate import Limiter, Metric, ServingEstimate
-from neusight.serving.limits import SCHEDULERS, SGLANG, TRTLLM, TRTLLM_MAX_UTILIZATION, VLLM, EngineLimits, Scheduler
+from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Lengths, Load, Offline, Open, Requests, Static, Trace, read_trace
 from neusight.serving.lookup import TabulatedPasses, tabulate
 from neusight.serving.planning import Choice, Demand, Slo, cheapest, closed, frontier, pareto_front
@@ -44,7 +44,6 @@ __all__ = [
     "PassTimes",
     "Requests",
     "Scheduler",
-    "ServingEngine",
     "ServingEstimate",
     "ServingRun",
     "Setup",
@@ -56,7 +55,6 @@ __all__ = [
     "Trace",
     "cheapest",
     "closed",
-    "engine_named",
     "frontier",
     "pareto_front",
     "read_trace",

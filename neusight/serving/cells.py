@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from neusight.engines import server_named
+from neusight.engines.server import era_of
 from neusight.errors import DataError, ModelError, shown
 from neusight.serving import Closed, EngineOptions, Lengths, Load, Offline, Open, Setup, Static, Trace
-from neusight.serving.engines import engine_named, era_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder, known_decoders
 from neusight.workloads.decoders.layers import Layer, SelfAttention
@@ -273,7 +274,7 @@ def _options(cell: _Cell, setup: Setup, load: Load) -> EngineOptions:
     seqs, tokens = cell.count("max_num_seqs"), cell.count("max_num_batched_tokens")
     if cell.mode == "static":
         requests = load.requests()
-        seqs = seqs or max(len(requests), engine_named(setup.engine, setup.engine_version).max_num_seqs)
+        seqs = seqs or max(len(requests), server_named(setup.engine, setup.engine_version).serving.max_num_seqs)
         if tokens is None and _in_one_pass(cell, setup):
             tokens = min(max(int(requests.prompt_tokens.sum()), len(requests)), LARGEST_PASS)
     cached = cell.assume("cached prompts") if cell.text("workload", "") in STAGES else 0

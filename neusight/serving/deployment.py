@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from neusight.devices.spec import DeviceSpec
+from neusight.engines import server_named
+from neusight.engines.server import Server
 from neusight.errors import DeviceError, ModelError
-from neusight.serving.engines import ServingEngine, engine_named, started_on
 from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
 from neusight.serving.memory import ServingMemory, serving_memory
@@ -28,7 +29,7 @@ _SHORTEST = 4095
 class EngineOptions:
     """What an engine is started with, where that is not its default (None).
 
-    ``max_len`` is the longest sequence, ``memory_share`` as in ``ServingEngine``, ``prefix_cached_tokens`` those that
+    ``max_len`` is the longest sequence, ``memory_share`` as in ``Server``, ``prefix_cached_tokens`` those that
     all prompts begin with and the cache holds.
     """
 
@@ -85,6 +86,7 @@ class Setup:
             raise ModelError(
                 f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}: give each stage one or more"
             )
+        engine = server_named(self.engine, self.engine_version)
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
         _check_arithmetic(device, precision)
@@ -93,7 +95,7 @@ class Setup:
             device=device,
             sharding=Sharding(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
             precision=precision,
-            engine=started_on(engine_named(self.engine, self.engine_version), device),
+            engine=replace(engine, server=engine.serving.started_on(device)),
             pricer=pricer,
         )
 
@@ -123,9 +125,14 @@ class Deployment:
     priced_to: tuple[int, int, int] = (1, 1, 1)
 
     @property
-    def engine(self) -> ServingEngine:
-        """Of each replica."""
-        return self.replica.engine
+    def server(self) -> Server:
+        """How the engine of each replica serves."""
+        return self.replica.engine.serving
+
+    def with_constants(self, constants: Mapping[str, float]) -> Deployment:
+        """The same with other constants of its engine, see ``Server.with_constants``."""
+        engine = replace(self.replica.engine, server=self.server.with_constants(constants))
+        return replace(self, replica=replace(self.replica, engine=engine))
 
     @property
     def devices(self) -> int:
@@ -146,18 +153,18 @@ class Deployment:
         """
         s = self.replica
         return serving_memory(
-            s.decoder, s.device, s.precision, s.sharding, s.engine,
+            s.decoder, s.device, s.precision, s.sharding, self.server,
             max_tokens=self._batched_tokens, max_num_seqs=self._seqs, length=self.longest,
             share=self.options.memory_share,
         )  # fmt: skip
 
     @property
     def _seqs(self) -> int:
-        return self.options.max_num_seqs or self.engine.max_num_seqs
+        return self.options.max_num_seqs or self.server.max_num_seqs
 
     @property
     def _batched_tokens(self) -> int:
-        stated = self.options.max_num_batched_tokens or self.engine.max_num_batched_tokens
+        stated = self.options.max_num_batched_tokens or self.server.max_num_batched_tokens
         return stated if self.options.chunked_prefill else max(stated, self.longest)
 
     @cached_property
@@ -187,9 +194,9 @@ class Deployment:
             chunked_prefill=self.options.chunked_prefill,
             prefix_cached_tokens=self.options.prefix_cached_tokens,
             kv_tokens=memory.kv_tokens,
-            block_tokens=self.engine.block_tokens,
+            block_tokens=self.server.block_tokens,
             max_len=self.options.max_len,
-            scheduler=self.engine.scheduler,
+            scheduler=self.server.scheduler,
         )
 
     @cached_property

@@ -1,4 +1,4 @@
-"""``EngineLimits`` of an engine and its ``Scheduler``: what may run together, and who waits."""
+"""``EngineLimits``: what may run together, and whether each request can run at all."""
 
 from __future__ import annotations
 
@@ -6,45 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neusight.engines.server import VLLM, Scheduler
 from neusight.errors import LoadError
 from neusight.serving.load import Requests
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scheduler:
-    """What an engine decides before each pass, as facts.
-
-    All take requests in the order of arrival, and start one when the KV cache has room for its whole prompt. Where the
-    cache runs out, the request that was started last gives its place up and is computed anew: recomputation, which goes
-    before everything that waits.
-
-    Attributes:
-        name: of the engine, and of the policy where it has several.
-        prompts_apart: prompts run in passes of their own, ahead of all decodes; else they share passes with decodes,
-            which are served first.
-        reserved_output: the share of the output still to come, of running requests and of the next one, for which the
-            cache must have room when one starts: 1 never runs out, 0 does not look ahead.
-    """
-
-    name: str
-    prompts_apart: bool = False
-    reserved_output: float = 0.0
-
-
-VLLM = Scheduler(name="vllm")
-"""V1 schedules running requests first, prompts with the tokens that are left, preempts the last by recomputation (vLLM
-documentation, Optimization and Tuning: Preemption, Chunked Prefill; ``vllm/v1/core/sched/scheduler.py``), and starts a
-request when its whole prompt fits (``scheduler_reserve_full_isl``)."""
-TRTLLM = Scheduler(name="trtllm", reserved_output=1.0)
-"""In-flight batching with GUARANTEED_NO_EVICT, the default: what has started is never paused (TensorRT-LLM
-documentation, Useful Runtime Options: Capacity Scheduler Policy)."""
-TRTLLM_MAX_UTILIZATION = Scheduler(name="trtllm-max-utilization")
-"""In-flight batching with MAX_UTILIZATION: as many as fit now, at the risk of pausing some (the same page)."""
-SGLANG = Scheduler(name="sglang", prompts_apart=True, reserved_output=0.7 * 0.14)
-"""Prompts first unless ``--enable-mixed-chunk`` is set. The share of the output that is reserved starts from 0.7 and
-falls within 600 decodes to 0.14 of that (``SGLANG_INIT_NEW_TOKEN_RATIO``, ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``), where
-it stays unless requests are retracted; it is held there (assumption: most of a run is past the first 600)."""
-SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neusight.devices.spec import DeviceSpec
+from neusight.engines.server import Server
 from neusight.kernels.precision import DTYPE_BYTES
-from neusight.serving.engines import ServingEngine
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer
 from neusight.workloads.decoders.quantisation import ServingPrecision
@@ -48,7 +48,7 @@ def serving_memory(
     device: DeviceSpec,
     precision: ServingPrecision,
     sharding: Sharding,
-    engine: ServingEngine,
+    server: Server,
     *,
     max_tokens: int,
     max_num_seqs: int,
@@ -62,7 +62,7 @@ def serving_memory(
         device: one of the replica's, all alike.
         precision: of weights and cache.
         sharding: who keeps what.
-        engine: what part of the memory is its own.
+        server: what part of the memory is its own.
         max_tokens: new tokens of the largest pass, which its activations are of.
         max_num_seqs: whose logits a pass makes.
         length: tokens of a sequence, of which layers with a window keep no more than that.
@@ -73,9 +73,9 @@ def serving_memory(
     weights = outside + stage * (weight_bytes(decoder, precision, sharding) - outside)
     activations = activation_bytes(decoder, precision, sharding, max_tokens, max_num_seqs)
     buffers = RANK_BYTES if sharding.devices > 1 else 0.0
-    used, part = weights + activations + buffers, engine.memory_share if share is None else share
+    used, part = weights + activations + buffers, server.memory_share if share is None else share
     total = device.usable_bytes
-    left = part * total - used if engine.memory_of == "total" else part * (total - used)
+    left = part * total - used if server.memory_of == "total" else part * (total - used)
     states = stage * decoder.state_bytes_per_sequence(sharding.tp)
     per_token = stage * float(decoder.kv_bytes(length, precision.kv_cache, sharding.tp)) / max(length, 1)
     per_token += states / max(length, 1)

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.engines import Engine
+from neusight.engines.server import GROUPS, shipped_power
 from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
-from neusight.serving.engines import GROUPS, ServingEngine
 from neusight.serving.lookup import (
     ENERGY,
     GROUP,
@@ -34,7 +35,6 @@ from neusight.serving.lookup import (
     TabulatedPasses,
     tabulate,
 )
-from neusight.serving.power import shipped_power
 from neusight.serving.simulate import Chunks, PassTimes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
@@ -88,7 +88,7 @@ class ReplicaPricer:
     device: DeviceSpec
     sharding: Sharding
     precision: ServingPrecision
-    engine: ServingEngine
+    engine: Engine
     pricer: Pricer
 
     def predict(self, steps: Steps, *, energy: bool = False) -> PassCosts:
@@ -97,7 +97,7 @@ class ReplicaPricer:
         Raises:
             ModelError: the sharding does not divide the model. DeviceError: the device lacks a dtype.
         """
-        one = in_flight(steps, self.sharding.pp, self.engine.max_num_batched_tokens)
+        one = in_flight(steps, self.sharding.pp, self.engine.serving.max_num_batched_tokens)
         return self._composed(one, self._sums(one, GROUPS, energy=energy))
 
     def interpolate(self, steps: Steps, *, max_tokens: int, max_num_seqs: int, max_len: int) -> PassCosts:
@@ -137,14 +137,14 @@ class ReplicaPricer:
         return sum(count for layer, count in self.decoder.layers if isinstance(layer.feed_forward, Experts))
 
     def _host_s(self, steps: Steps) -> np.ndarray:
-        return self.engine.host_s(steps, self.sharding.devices, self.mixtures)
+        return self.engine.serving.host_s(steps.sequences, self.sharding.devices, self.mixtures)
 
     def _tokens_s(self, steps: Steps) -> np.ndarray:
         return self._groups_s(steps, _SHARED_GROUPS) + self._host_s(steps)
 
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
         """What kernels of some groups take in each pass [s]."""
-        parts, factors = self._parts(steps, groups), self.engine.factors
+        parts, factors = self._parts(steps, groups), self.engine.serving.factors
         each = (factors[group_of(p.batch)] * p.runs * c.latency_s for p, c in self._priced(parts, energy=False))
         return sum(each, np.zeros(len(steps)))
 
@@ -173,7 +173,7 @@ class ReplicaPricer:
 
     def _sums(self, steps: Steps, groups: Collection[str], *, energy: bool = True) -> PassSums:
         """What adds up over the kernels of some groups."""
-        n, factors = len(steps), self.engine.factors
+        n, factors = len(steps), self.engine.serving.factors
         parts = self._parts(steps, groups)
         columns: dict[Key, np.ndarray] = {(GROUP, group): np.zeros(n) for group in groups}
         columns |= {(PART, part.what): np.zeros(n) for part in parts}
@@ -196,7 +196,9 @@ class ReplicaPricer:
         groups_s = {what: column for (kind, what), column in columns.items() if kind == GROUP}
         host_s = self._host_s(steps)
         latency_s = sum(parts_s.values(), host_s)
-        error = np.sqrt((columns[SHARED] / latency_s) ** 2 + columns[OWN] / latency_s**2 + self.engine.spread**2)
+        error = np.sqrt(
+            (columns[SHARED] / latency_s) ** 2 + columns[OWN] / latency_s**2 + self.engine.serving.spread**2
+        )
         factor = np.exp(NORMAL_90 * error)
         return PassCosts(
             latency_s=latency_s,

@@ -40,7 +40,7 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
         ModelError: the model does not fit. LoadError: a load that makes no sense, or a request that cannot run.
     """
     share, limits, times = deployment.share_of(load), deployment.limits, deployment.tables
-    run = simulate(share, limits, times, deployment.engine.request_s)
+    run = simulate(share, limits, times, deployment.server.request_s)
     passes = sampled(deployment, run)
     factor = passes.interval_factor
     opened = isinstance(share, Open | Trace)
@@ -131,7 +131,7 @@ def _estimate(
     deployment: Deployment, load: Load, run: ServingRun, interval: _RunInterval, passes: SampledPasses
 ) -> ServingEstimate:
     replica, groups = deployment.replica, deployment.shares(load)
-    request_s = 0.0 if _all_at_start(load) else deployment.engine.request_s
+    request_s = 0.0 if _all_at_start(load) else deployment.server.request_s
     rate = interval.rate(lambda r: r.output_tokens_per_s, groups)
     per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
     power_w = _power_w(deployment, passes.power_w, (1.0 - run.time_shares["idle"]) * groups / deployment.groups)
@@ -140,7 +140,7 @@ def _estimate(
     return ServingEstimate(
         model=replica.decoder.name,
         gpu=replica.device.id,
-        engine=replica.engine.era or replica.engine.name,
+        engine=deployment.server.era,
         precision=replica.precision.quantisation.method or replica.precision.dtype,
         kv_dtype=replica.precision.kv_cache,
         sharding=asdict(replica.sharding),
@@ -188,11 +188,11 @@ def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterato
     """What an answer leans on."""
     if not run.settled and not run.diverges:
         yield "the load ended before the deployment reached a steady state: with more requests all means move"
-    engine = deployment.engine
-    if not engine.pass_s:
-        yield f"no constants of {engine.era or engine.name} are fitted: its own time in each pass counts as none"
-    if engine.scheduler.reserved_output not in (0.0, 1.0):
-        yield f"{engine.name} is taken to reserve room for {engine.scheduler.reserved_output:.0%} of each answer"
+    server, name = deployment.server, deployment.replica.engine.name
+    if not server.pass_s:
+        yield f"no constants of {server.era} are fitted: its own time in each pass counts as none"
+    if server.scheduler.reserved_output not in (0.0, 1.0):
+        yield f"{name} is taken to reserve room for {server.scheduler.reserved_output:.0%} of each answer"
     if deployment.shares(load) < deployment.groups and isinstance(load, Static | Closed):
         size = f"a batch of {load.batch}" if isinstance(load, Static) else f"a concurrency of {load.concurrency}"
         yield f"{size} does not divide by {deployment.groups} schedulers: times are of those that get the most"

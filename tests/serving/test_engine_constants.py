@@ -7,11 +7,12 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.devices import load_device
+from neusight.engines import server_named
+from neusight.engines.server import GROUPS, era_of
 from neusight.learn.engine_runs import NAMES, EngineObservation, observed
 from neusight.learn.engines import EngineFit, fit_era, fit_eras, fit_power, with_fitted
-from neusight.serving import Closed, Deployment, EngineOptions, Load, Setup, Static, engine_named, serve
+from neusight.serving import Closed, Deployment, EngineOptions, Load, Setup, Static, serve
 from neusight.serving.cells import Question
-from neusight.serving.engines import GROUPS, era_of, with_constants
 from neusight.workloads.decoders.architecture import decoder_of
 
 TRUE = {
@@ -66,7 +67,7 @@ def test_an_era_that_was_not_met_has_those_of_the_same_engine() -> None:
 def test_a_deployment_takes_constants_of_its_own_era_alone(predictor: Predictor) -> None:
     fitted = fit_eras(observations("tensorrt-llm", "l4"))
     trt, vllm = (deployed(predictor, Setup(engine=name)) for name in ("tensorrt-llm", "vllm"))
-    assert with_fitted(trt, fitted).engine.pass_s == fitted["tensorrt-llm"].values["pass_s"]
+    assert with_fitted(trt, fitted).server.pass_s == fitted["tensorrt-llm"].values["pass_s"]
     assert with_fitted(vllm, fitted) is vllm
 
 
@@ -84,7 +85,7 @@ def test_a_deployment_takes_constants_of_its_own_era_alone(predictor: Predictor)
 )
 def test_eras_by_version(name: str, version: str, era: str) -> None:
     assert era_of(name, version) == era
-    assert engine_named(name, version).era == era
+    assert server_named(name, version).serving.era == era
 
 
 @pytest.mark.parametrize(
@@ -165,8 +166,7 @@ def deployed(predictor: Predictor, setup: Setup) -> Deployment:
 
 
 def with_true_constants(deployment: Deployment, request_s: float = 0.02) -> Deployment:
-    engine = with_constants(deployment.engine, TRUE | {"request_s": request_s})
-    return replace(deployment, replica=replace(deployment.replica, engine=engine))
+    return deployment.with_constants(TRUE | {"request_s": request_s})
 
 
 def asked(load: Load, mode: str, measured: dict[str, float], n_gpus: int = 1) -> Question:

@@ -3,9 +3,8 @@
 import pytest
 
 from neusight.devices import load_device
+from neusight.engines import server_named
 from neusight.errors import ModelError
-from neusight.serving import engine_named
-from neusight.serving.engines import started_on
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
@@ -27,9 +26,9 @@ HALF = ServingPrecision(dtype="float16", kv_cache="float16")
 
 
 def kept(decoder: Decoder, tp: int = 1, precision: ServingPrecision = HALF) -> ServingMemory:
-    device, engine, sharding = load_device("h100-sxm-80gb"), engine_named("vllm"), Sharding(tp=tp)
+    device, server, sharding = load_device("h100-sxm-80gb"), server_named("vllm").serving, Sharding(tp=tp)
     limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
-    return serving_memory(decoder, device, precision, sharding, engine, **limits)
+    return serving_memory(decoder, device, precision, sharding, server, **limits)
 
 
 @pytest.mark.parametrize(("decoder", "tp", "tokens"), LOGGED, ids=lambda value: getattr(value, "name", None))
@@ -70,25 +69,22 @@ def test_what_does_not_fit_says_so() -> None:
     ],
 )
 def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str, limits: tuple[int, int]) -> None:
-    engine = started_on(engine_named("vllm", version), load_device(gpu))
-    assert (engine.max_num_seqs, engine.max_num_batched_tokens) == limits
+    server = server_named("vllm", version).serving.started_on(load_device(gpu))
+    assert (server.max_num_seqs, server.max_num_batched_tokens) == limits
 
 
 def test_the_longest_stage_decides() -> None:
     """Of 32 layers on 3 stages one has 11."""
-    decoder, device, engine = (
-        known_decoder("meta-llama/Llama-3.1-8B"),
-        load_device("h100-sxm-80gb"),
-        engine_named("vllm"),
-    )
+    decoder, device = known_decoder("meta-llama/Llama-3.1-8B"), load_device("h100-sxm-80gb")
+    server = server_named("vllm").serving
     limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
-    one, three = (serving_memory(decoder, device, HALF, Sharding(pp=n), engine, **limits) for n in (1, 3))
+    one, three = (serving_memory(decoder, device, HALF, Sharding(pp=n), server, **limits) for n in (1, 3))
     outside = outside_weight_bytes(decoder, HALF, Sharding())
     assert three.weights - outside == pytest.approx(11 / 32 * (one.weights - outside))
     assert three.kv_bytes_per_token == pytest.approx(11 / 32 * one.kv_bytes_per_token)
 
 
 def test_versions_are_numbers() -> None:
-    assert engine_named("vllm", "v0.7.3").era == "vllm before 0.8"
+    assert server_named("vllm", "v0.7.3").serving.era == "vllm before 0.8"
     with pytest.raises(ModelError, match="version 'newest' of vllm is no number: write it like"):
-        engine_named("vllm", "newest")
+        server_named("vllm", "newest")

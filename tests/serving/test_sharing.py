@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from neusight import Predictor
+from neusight.engines.server import BoardPower
 from neusight.serving import Closed, Offline, Open, Static, closed
 from neusight.serving.passes import PipelinedTimes, in_flight
-from neusight.serving.power import BoardPower
 from neusight.serving.simulate import Chunks
 from neusight.workloads.decoders.steps import Steps
 

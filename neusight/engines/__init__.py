@@ -1,14 +1,16 @@
 """``Engine``: the software that runs a model. Each is a value; what differs between two of them is a field, no branch.
 
 What is described is all that decides over kernels, host time and memory beside model, plan and device: PyTorch as it
-runs a traced module, and training frameworks as they run a decoder.
+runs a traced module, training frameworks and serving engines as they run a decoder.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
+from neusight.engines.server import SGLANG, TRTLLM, VLLM, Server
 from neusight.errors import ModelError, nearest, shown
 
 LAUNCHES = ("eager", "compiled", "graph")
@@ -104,6 +106,9 @@ class Engine:
         deterministic: cuBLAS workspaces of the size that reproducible results ask for.
         transformer_engine: it has a workspace of its own, and four more where it runs experts side by side.
         score_buffer: scores of attention that writes them out lie in a buffer that stays.
+
+    Serving:
+        server: scheduler, limits and own time of an engine that serves requests; None of one that trains or runs steps.
     """
 
     name: str = "torch-eager"
@@ -165,11 +170,24 @@ class Engine:
     transformer_engine: bool = False
     score_buffer: bool = False
 
+    server: Server | None = None
+
     @classmethod
     def torch(cls, attention: str = "eager", launch: str = "eager", layout: str = "nchw") -> Engine:
         """PyTorch, by its forms of attention and of launching, and the layout of images."""
         name = {"compiled": "torch-compiled", "graph": "torch-graph"}.get(launch, "torch-eager")
         return replace(ENGINES[name], attention=attention, layout=layout)
+
+    @property
+    def serving(self) -> Server:
+        """``server`` of an engine that has one.
+
+        Raises:
+            ModelError: it serves no requests.
+        """
+        if self.server is None:
+            raise ModelError(f"{self.name} serves no requests: name one of {', '.join(_names(serves=True))}")
+        return self.server
 
     @property
     def writes_scores(self) -> bool:
@@ -294,23 +312,69 @@ _COMPOSER = replace(
 triton``), reentrant or complete checkpoints; FlashAttention's cross entropy, whose gradient takes the place of the
 logits in 16 bits (llm-foundry, ``loss_fn: fused_crossentropy``, its default)."""
 
+_SERVING = Engine(
+    name="vllm",
+    library="vllm",
+    launch="graph",
+    attention="flash",
+    residual="norm",
+    master_weights=False,
+    sequence_parallel=False,
+    server=Server(scheduler=VLLM, memory_share=0.9),
+)
+"""vLLM with its ``gpu_memory_utilization`` of 0.9 and its limits before 0.8 (later ones: ``Server.started_on``)."""
+_SGLANG = replace(_SERVING, name="sglang", library="sglang", server=Server(scheduler=SGLANG, memory_share=0.88))
+"""SGLang with its ``mem_fraction_static`` of about 0.88 and ``chunked_prefill_size`` of 8192."""
+_TENSORRT_LLM = replace(
+    _SERVING,
+    name="tensorrt-llm",
+    library="trtllm",
+    server=Server(scheduler=TRTLLM, memory_share=0.9, memory_of="free", max_num_seqs=2048, block_tokens=32),
+)
+"""TensorRT-LLM with its ``free_gpu_memory_fraction`` of 0.9, ``max_batch_size`` 2048, ``max_num_tokens`` 8192, and 32
+tokens a block."""
+
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         _TORCH, _TORCH_COMPILED, _TORCH_GRAPH, _MEGATRON, _MEGATRON_LOCAL, _TORCHTITAN, _TORCHTITAN_COMPILED, _FSDP,
-        _COMPOSER,
+        _COMPOSER, _SERVING, _SGLANG, _TENSORRT_LLM,
     )
 }  # fmt: skip
 """By name."""
+_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm"}
+
+
+def _names(*, serves: bool) -> tuple[str, ...]:
+    return tuple(name for name, engine in ENGINES.items() if (engine.server is not None) == serves)
 
 
 def engine_named(name: str) -> Engine:
-    """The engine of a name.
+    """The engine of a name that trains or runs the steps of a model.
 
     Raises:
         ModelError: none has it.
     """
-    if name not in ENGINES:
-        known = ", ".join(ENGINES)
-        raise ModelError(f"unknown framework '{shown(name)}'{nearest(name, ENGINES)}: one of {known}")
-    return ENGINES[name]
+    return ENGINES[_known(name, _names(serves=False), "framework")]
+
+
+def server_named(name: str, version: str = "", artifact: Path | None = None) -> Engine:
+    """The engine of a name that serves requests, with the constants that ``neusight fit --engines`` found for it.
+
+    Args:
+        name: vllm, sglang, tensorrt-llm (trtllm).
+        version: such as 0.15.1; the newest where it is empty.
+        artifact: file of constants; default those that ship.
+
+    Raises:
+        ModelError: no such engine, or a version that is no number. ArtifactError: the file is not one.
+    """
+    word = name.strip().lower()
+    engine = ENGINES[_known(_ALIASES.get(word, word), _names(serves=True), "engine")]
+    return replace(engine, server=engine.serving.of_version(engine.name, version, artifact))
+
+
+def _known(name: str, known: tuple[str, ...], kind: str) -> str:
+    if name not in known:
+        raise ModelError(f"unknown {kind} '{shown(name)}'{nearest(name, known)}: one of {', '.join(known)}")
+    return name

@@ -1,0 +1,198 @@
+"""``Server``: what engines that serve requests do alike and what they do not, as figures, some of them fitted.
+
+``tile_models/engines.json`` has what ``neusight fit --engines`` found: an engine's own time and factors of its kernels
+by version, and what boards draw while they serve.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from neusight.errors import ArtifactError, ModelError, shown
+from neusight.paths import read_json, tile_models_dir
+
+if TYPE_CHECKING:
+    from neusight.devices.spec import DeviceSpec
+
+GROUPS = ("products", "experts", "context", "decode", "collectives", "rest")
+"""Kinds of kernels that an engine may run slower or faster than the same kernels by themselves."""
+HOST = ("pass_s", "rank_s", "sequence_s", "mixture_s")
+"""Constants of an engine's own time."""
+FILE = "engines.json"
+ERAS: tuple[tuple[str, tuple[int, int], str], ...] = (
+    ("vllm", (0, 8), "vllm before 0.8"),
+    ("vllm", (0, 14), "vllm before 0.14"),
+    ("tensorrt-llm", (0, 12), "tensorrt-llm before 0.12"),
+)
+"""Versions before which an engine was another program, older ones first: vLLM's V1 became the default with 0.8 and its
+asynchronous scheduling with 0.14, TensorRT-LLM's executor replaced its Python sessions with 0.12."""
+LARGE_BYTES, AMPERE = 70 * 2**30, 8.0
+"""Memory from which vLLM starts with larger limits, and the compute capability of A100, on which it does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduler:
+    """What an engine decides before each pass, as facts.
+
+    All take requests in the order of arrival, and start one when the KV cache has room for its whole prompt. Where the
+    cache runs out, the request that was started last gives its place up and is computed anew: recomputation, which goes
+    before everything that waits.
+
+    Attributes:
+        name: of the engine, and of the policy where it has several.
+        prompts_apart: prompts run in passes of their own, ahead of all decodes; else they share passes with decodes,
+            which are served first.
+        reserved_output: the share of the output still to come, of running requests and of the next one, for which the
+            cache must have room when one starts: 1 never runs out, 0 does not look ahead.
+    """
+
+    name: str
+    prompts_apart: bool = False
+    reserved_output: float = 0.0
+
+
+VLLM = Scheduler(name="vllm")
+"""V1 schedules running requests first, prompts with the tokens that are left, preempts the last by recomputation (vLLM
+documentation, Optimization and Tuning: Preemption, Chunked Prefill; ``vllm/v1/core/sched/scheduler.py``), and starts a
+request when its whole prompt fits (``scheduler_reserve_full_isl``)."""
+TRTLLM = Scheduler(name="trtllm", reserved_output=1.0)
+"""In-flight batching with GUARANTEED_NO_EVICT, the default: what has started is never paused (TensorRT-LLM
+documentation, Useful Runtime Options: Capacity Scheduler Policy)."""
+TRTLLM_MAX_UTILIZATION = Scheduler(name="trtllm-max-utilization")
+"""In-flight batching with MAX_UTILIZATION: as many as fit now, at the risk of pausing some (the same page)."""
+SGLANG = Scheduler(name="sglang", prompts_apart=True, reserved_output=0.7 * 0.14)
+"""Prompts first unless ``--enable-mixed-chunk`` is set. The share of the output that is reserved starts from 0.7 and
+falls within 600 decodes to 0.14 of that (``SGLANG_INIT_NEW_TOKEN_RATIO``, ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``), where
+it stays unless requests are retracted; it is held there (assumption: most of a run is past the first 600)."""
+SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """How an engine serves requests.
+
+    Besides its kernels a pass takes ``pass_s``, where several ranks must meet ``rank_s`` more, ``sequence_s`` for each
+    sequence in it, and ``mixture_s`` for each layer of experts: scheduling, sampling, copies to and from the host, what
+    sorts tokens by expert. ``request_s`` is what a server and its client add to the first token of a request.
+    ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of
+    the device's ``total`` memory for everything, or of what is ``free`` after weights and activations for the cache.
+    ``era`` tells which versions the constants are of, ``spread`` is the standard deviation of the logarithm of what
+    they leave unexplained.
+    """
+
+    scheduler: Scheduler
+    memory_share: float
+    memory_of: Literal["total", "free"] = "total"
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    block_tokens: int = 16
+    era: str = ""
+    pass_s: float = 0.0
+    rank_s: float = 0.0
+    sequence_s: float = 0.0
+    mixture_s: float = 0.0
+    request_s: float = 0.0
+    factors: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0))
+    spread: float = 0.2
+
+    def host_s(self, sequences: np.ndarray, ranks: int, mixtures: int) -> np.ndarray:
+        """What the engine adds to each pass [s], shape (n,), of so many sequences and a model with so many layers of
+        experts.
+        """
+        fixed_s = self.pass_s + (self.rank_s if ranks > 1 else 0.0) + self.mixture_s * mixtures
+        return np.asarray(fixed_s + self.sequence_s * sequences, dtype=float)
+
+    def with_constants(self, constants: Mapping[str, float]) -> Server:
+        """The same with other constants: those of ``HOST``, ``GROUPS``, ``request_s`` and ``spread``."""
+        host: dict[str, Any] = {name: constants[name] for name in (*HOST, "request_s", "spread") if name in constants}
+        factors = {group: constants.get(group, self.factors[group]) for group in GROUPS}
+        return replace(self, **host, factors=factors)
+
+    def of_version(self, engine: str, version: str, artifact: Path | None = None) -> Server:
+        """With the constants that were fitted for a version of an engine.
+
+        Args:
+            engine: its name.
+            version: such as 0.15.1; the newest where it is empty.
+            artifact: file of constants; default those that ship, or none where there are none.
+
+        Raises:
+            ModelError: a version that is no number. ArtifactError: the file is not one.
+        """
+        era = era_of(engine, version)
+        constants = _constants(artifact or tile_models_dir() / FILE).get(era)
+        server = replace(self, era=era)
+        return server if constants is None else server.with_constants(constants)
+
+    def started_on(self, device: DeviceSpec) -> Server:
+        """With the limits that it starts with on a device where nobody states them.
+
+        vLLM's by version 0.9 and later: 1,024 sequences and 8,192 tokens a pass from 70 GiB of memory on, but on A100,
+        where large passes were found slower; else 256 and 2,048 (``EngineArgs.get_batch_defaults``, API server).
+        """
+        if self.scheduler != VLLM or self.era.endswith("before 0.8"):
+            return self
+        large = device.usable_bytes >= LARGE_BYTES and device.capability != AMPERE
+        sequences, tokens = (1024, 8192) if large else (256, 2048)
+        return replace(self, max_num_seqs=sequences, max_num_batched_tokens=tokens)
+
+
+def era_of(engine: str, version: str) -> str:
+    """Which constants hold for a version.
+
+    Raises:
+        ModelError: a version that is no number.
+    """
+    if not version:
+        return engine
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    if not match:
+        raise ModelError(f"version '{shown(version)}' of {engine} is no number: write it like 0.15.1, or leave it out")
+    number = (int(match[1]), int(match[2]))
+    return next((era for name, before, era in ERAS if name == engine and number < before), engine)
+
+
+@cache
+def _constants(file: Path) -> dict[str, dict[str, float]]:
+    if not file.is_file():
+        return {}
+    content: Any = read_json(file)
+    if not isinstance(content, dict) or not isinstance(content.get("engines"), dict):
+        raise ArtifactError(f"{file} holds no constants of engines: make it again with neusight fit --engines")
+    return {era: dict(fitted["values"]) for era, fitted in content["engines"].items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardPower:
+    r"""Power of a board that serves [W].
+
+    .. math:: P = s P_{limit} + d E / t
+
+    ``static_share`` s [-] and ``dynamic_share`` d [-] are fitted to boards that serve; E, energy of kernels as the
+    power law has it [J], explains which clock a limit leaves and not what a meter shows. ``spread`` is the standard
+    deviation of the logarithm of what they leave unexplained.
+    """
+
+    static_share: float
+    dynamic_share: float
+    spread: float
+
+    def energy_j(self, device: DeviceSpec, kernels_j: np.ndarray, time_s: np.ndarray) -> np.ndarray:
+        """Of one board in passes whose kernels take so much [J], shape (n,), never more than its limit allows."""
+        demand_j = self.static_share * device.tdp_w * time_s + self.dynamic_share * kernels_j
+        return np.asarray(np.minimum(demand_j, device.tdp_w * time_s))
+
+
+@cache
+def shipped_power(file: Path | None = None) -> BoardPower | None:
+    """The constants that ``neusight fit --engines`` found, None where there are none."""
+    path = file or tile_models_dir() / FILE
+    constants = read_json(path).get("power") if path.is_file() else None
+    return BoardPower(**constants) if constants else None
