@@ -122,6 +122,7 @@ class Described:
             state_dtype=stepped,
             gradient_dtype=stepped if whole else plan.gradient_dtype,
             clips=copied,
+            foreach=run.engine.foreach_optimizer,
             zeroes=copied,
             scales_loss=run.dtype == "float16",
             products="" if whole else run.products,

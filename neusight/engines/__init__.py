@@ -62,10 +62,15 @@ class Engine:
         residual: ``fused``: bias, dropout and addition in one kernel; ``eager``: one kernel each; ``norm``: in the
             kernel of the norm that follows.
         hidden_dropout: whether activations drop out before they are added to the residual stream.
+        module_dropout: they do where the model's configuration says so.
+        generated: pointwise work between products is what ``torch.compile`` generates for a whole module
+            (``transforms.fusion``): gradients that meet are added where they are read, dropout is part of the norm that
+            follows, gradients of biases of the activation's.
         joined_norm_gradients: one kernel has the gradients of a norm's input and weights, else one each.
         rotary: ``fused`` in one kernel a tensor, or ``complex``: written out in float32.
         loss: ``written out`` in float32 over shared logits, ``torch`` (its log-softmax on logits in float32), or
-            ``fused``: two passes that leave the gradient where the logits were.
+            ``fused``: two passes that leave the gradient where the logits were, ``generated``: statistics of rows
+            forward, the gradient from logits and statistics backward.
         dispatcher: how tokens get to experts, ``alltoall`` or ``allgather``.
         grouped_experts: all experts of a rank in one kernel, else one after the other.
         scaling: of 8-bit tensors, ``delayed`` (by maxima of earlier steps) or ``current`` (a pass looks for it first).
@@ -80,6 +85,8 @@ class Engine:
         master_weights: the optimizer steps a float32 copy of 16-bit weights, whose gradients are summed up in buffers
             that each step clips and zeroes. Else weights, gradients and states have the module's dtype, and gradients
             are new in every step.
+        foreach_optimizer: each operation of the optimizer goes over all parameters by itself, as PyTorch has it unless
+            told; else one kernel does all of them.
         accumulation: gradients of weights are added to float32 sums by the ``product`` itself, by a ``kernel`` of
             their own, or by ``none``, since what reduces them does.
 
@@ -136,9 +143,11 @@ class Engine:
     deferred_bias: bool = False
     residual: Literal["fused", "eager", "norm"] = "eager"
     hidden_dropout: bool = False
+    module_dropout: bool = False
+    generated: bool = False
     joined_norm_gradients: bool = False
     rotary: Literal["fused", "complex"] = "fused"
-    loss: Literal["written out", "torch", "fused"] = "torch"
+    loss: Literal["written out", "torch", "fused", "generated"] = "torch"
     dispatcher: Literal["alltoall", "allgather"] = "alltoall"
     grouped_experts: bool = True
     scaling: Literal["delayed", "current"] = "delayed"
@@ -149,6 +158,7 @@ class Engine:
     stops_early: bool = False
 
     master_weights: bool = True
+    foreach_optimizer: bool = False
     accumulation: Literal["product", "kernel", "none"] = "none"
 
     shard: Literal["none", "zero1", "zero3"] = "none"
@@ -206,7 +216,9 @@ _TORCH = Engine(
     joined_projections=False,
     activation="eager",
     rotary="complex",
+    module_dropout=True,
     master_weights=False,
+    foreach_optimizer=True,
     sequence_parallel=False,
 )
 """A module of the transformers library in plain PyTorch: ``q_proj``, ``k_proj``, ``v_proj``, ``gate_proj`` and
@@ -219,8 +231,11 @@ _TORCH_COMPILED = replace(
     activation="fused",
     residual="norm",
     rotary="fused",
-    loss="fused",
+    loss="generated",
+    generated=True,
     keeps_activated_gate=False,
+    logit_bytes=4.0,
+    held_logit_bytes=2.0,
 )
 """The same through ``torch.compile``: pointwise operators and norms are fused (Ansel et al. 2024, PyTorch 2, section
 4); what is cheap is computed again from what goes into it (ibid., section 5.4)."""

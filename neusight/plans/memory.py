@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import ENGINES, Engine
@@ -16,6 +16,7 @@ from neusight.plans.workspaces import workspace_bytes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, Layer, SelfAttention
 from neusight.workloads.training.local import Local
+from neusight.workloads.training.rank import configured
 from neusight.workloads.training.saved import (
     after_saved,
     before_saved,
@@ -95,6 +96,7 @@ def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: Devi
         ModelError: what ranks cannot share evenly, an unknown optimizer.
     """
     _check_experts(decoder, plan)
+    training = replace(training, engine=configured(training.engine, decoder))
     ranks = [_rank(stage, decoder, plan, training, device) for stage in stages_of(decoder, plan, training.chunk_layers)]
     fullest: dict[str, RankMemory] = {}
     for rank in ranks:

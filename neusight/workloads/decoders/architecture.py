@@ -142,4 +142,5 @@ def _outside(keys: Keys, family: Family, outer: Mapping[str, Any]) -> dict[str, 
         "embedding": wide if wide and wide != keys.size("hidden_size") else 0,
         "embedding_norm": family.embedding_norm,
         "head_bias": says(keys, family.head_bias),
+        "dropout": bool(keys.get("dropout")),
     }

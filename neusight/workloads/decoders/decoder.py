@@ -17,7 +17,8 @@ class Decoder:
     input on. ``max_len`` is the longest sequence in tokens, 0 where the configuration states none.
 
     ``positions`` learned positions are added to the embedding; ``embedding`` is its width where that is not hidden
-    (OPT-350m); ``extra`` parameters belong to no layer. ``notes`` say what was assumed or approximated.
+    (OPT-350m); ``extra`` parameters belong to no layer. ``dropout``: in training, activations drop out. ``notes`` say
+    what was assumed or approximated.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Decoder:
     embedding: int = 0
     embedding_norm: bool = False
     head_bias: bool = False
+    dropout: bool = False
     extra: int = 0
     dtype: str = "bfloat16"
     quantisation: Quantisation = field(default_factory=Quantisation)

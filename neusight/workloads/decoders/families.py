@@ -24,6 +24,7 @@ class Family:
 
     A bias is True, False or the key that says so. ``qk_norm`` and its key; ``every``: with a ``sliding_window``, each
     layer whose number (from 1) it divides sees everything, 0: none does. ``expert_bias`` goes with routers and experts.
+    ``stored`` and ``ffn_stored`` are how attention and feed-forwards keep their matrices, see ``layers.STORED``.
     ``usual`` are values that configurations may leave out.
     """
 
@@ -46,6 +47,8 @@ class Family:
     head_bias: bool | str = False
     expert_bias: bool = False
     shared_gate: bool = False
+    stored: str = "apart"
+    ffn_stored: str = "apart"
     usual: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 
@@ -54,6 +57,7 @@ def _usual(**values: Any) -> Mapping[str, Any]:
 
 
 _TIED = _usual(tie_word_embeddings=True)
+_DROPS = _usual(tie_word_embeddings=True, dropout=0.1)
 _LLAMA = Family(qkv_bias="attention_bias", out_bias="attention_bias", ffn_bias="mlp_bias")
 _PLAIN = Family()
 _QWEN2 = Family(qkv_bias=True)
@@ -87,7 +91,8 @@ _GLM4_MOE = Family(qkv_bias="attention_bias", qk_norm_key="use_qk_norm")
 
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("llama", "aquila", "baichuan", "code_llama", "cwm"), _LLAMA),
-    **dict.fromkeys(("mistral", "ministral", "mixtral", "yi", "phi3"), _PLAIN),
+    **dict.fromkeys(("mistral", "ministral", "mixtral", "yi"), _PLAIN),
+    "phi3": replace(_PLAIN, stored="joined", ffn_stored="joined"),
     "deci": _LLAMA,
     "qwen2": _QWEN2,
     "qwen2_vl_text": _QWEN2,
@@ -103,30 +108,32 @@ FAMILIES: dict[str, Family] = {
         usual=_usual(num_experts_per_tok=2),
     ),
     "falcon": replace(
-        _CLASSIC, norms=1, placement="parallel", rotary=True, qkv_bias="bias", out_bias="bias", ffn_bias="bias"
+        _CLASSIC, norms=1, placement="parallel", rotary=True, qkv_bias="bias", out_bias="bias", ffn_bias="bias",
+        stored="joined",
     ),
     "gptj": replace(
         _CLASSIC, norms=1, placement="parallel", rotary=True, qkv_bias=False, out_bias=False, head_bias=True,
         usual=_NOTHING,
     ),
-    "gpt2": replace(_CLASSIC, positions=0),
-    "gpt_bigcode": replace(_CLASSIC, positions=0),
+    "gpt2": replace(_CLASSIC, positions=0, stored="transposed", ffn_stored="transposed", usual=_DROPS),
+    "gpt_bigcode": replace(_CLASSIC, positions=0, stored="joined", usual=_DROPS),
     "gpt_neox": replace(
         _CLASSIC, placement="parallel", rotary=True, qkv_bias="attention_bias", out_bias="attention_bias",
-        usual=_usual(attention_bias=True),
+        stored="joined", usual=_usual(attention_bias=True),
     ),
     "opt": replace(
         _CLASSIC, activation="relu", positions=2, qkv_bias="enable_bias", out_bias="enable_bias",
-        ffn_bias="enable_bias", usual=_usual(tie_word_embeddings=True, enable_bias=True, max_position_embeddings=2048),
+        ffn_bias="enable_bias",
+        usual=_usual(tie_word_embeddings=True, enable_bias=True, max_position_embeddings=2048, dropout=0.1),
     ),
-    "bloom": replace(_CLASSIC, embedding_norm=True),
+    "bloom": replace(_CLASSIC, embedding_norm=True, stored="joined"),
     "gpt_oss": Family(
         qkv_bias="attention_bias", out_bias="attention_bias", every=2, sinks=True, expert_bias=True,
         usual=_usual(attention_bias=True, head_dim=64, sliding_window=128),
     ),
     "llama4_text": replace(_LLAMA, usual=_usual(head_dim=128, num_experts_per_tok=1)),
-    "glm": replace(_GLM4_MOE, usual=_usual(attention_bias=True)),
-    "glm4": replace(_GLM4_MOE, norms=4, placement="around", usual=_usual(attention_bias=True)),
+    "glm": replace(_GLM4_MOE, ffn_stored="joined", usual=_usual(attention_bias=True)),
+    "glm4": replace(_GLM4_MOE, norms=4, placement="around", ffn_stored="joined", usual=_usual(attention_bias=True)),
     "glm4_moe": replace(_GLM4_MOE, usual=_usual(n_shared_experts=1)),
     "minimax_m2": Family(qk_norm="all"),
     "nemotron": replace(_LLAMA, norm=LAYER_NORM, gated=False, activation="relu"),
@@ -231,6 +238,7 @@ def _attention(keys: Keys, family: Family, kv_heads: int, window: int) -> SelfAt
         qk_norm_op=family.norm.op if normed else "rms_norm",
         gated=family.gated_attention,
         sinks=family.sinks,
+        stored=family.stored,
     )
 
 
@@ -301,6 +309,7 @@ def feed_forward(keys: Keys, family: Family) -> FeedForward:
         gated=family.gated and keys.get("hidden_act") not in ("relu2",),
         bias=says(keys, family.ffn_bias),
         activation=activation(keys, family),
+        stored=family.ffn_stored,
     )
 
 

@@ -12,19 +12,26 @@ from dataclasses import dataclass, field
 
 from neusight.errors import ModelError
 
+STORED = ("apart", "joined", "transposed")
+"""How a module of transformers keeps what engines keep in one matrix: each part by itself, all in one, or that by
+inputs (``Conv1D`` of GPT-2)."""
 KINDS = ("attention", "feed_forward", "experts", "router", "head")
 """Of projections: what schemes of quantisation tell apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """Weights W[n, k], y = x Wᵀ + bias: ``parts`` that engines keep in one matrix make up n."""
+    """Weights W[n, k], y = x Wᵀ + bias: ``parts`` that engines keep in one matrix make up n.
+
+    ``stored``: how the model's own module has them, see ``STORED``.
+    """
 
     what: str
     k: int
     parts: tuple[int, ...]
     bias: bool = False
     kind: str = "attention"
+    stored: str = "apart"
 
     @property
     def n(self) -> int:
@@ -82,6 +89,7 @@ class SelfAttention:
     ``window`` tokens are seen, 0 for all before. ``rotary`` values of a head are rotated. ``qk_norm`` is "" (none),
     ``head`` (each head by itself) or ``all`` (all heads as one row), of queries and of keys, with ``qk_norm_weights``
     values a column. ``gated``: the query projection makes a gate of the output too. ``sinks``: a learned score a head.
+    ``stored`` is one of ``STORED``.
     """
 
     heads: int
@@ -96,6 +104,7 @@ class SelfAttention:
     qk_norm_weights: int = 1
     gated: bool = False
     sinks: bool = False
+    stored: str = "apart"
 
     def local_heads(self, tp: int) -> tuple[int, int]:
         """Heads of queries and of keys of a rank; ranks beyond the number of key heads keep copies."""
@@ -111,8 +120,8 @@ class SelfAttention:
         queries = heads * self.head_dim * (2 if self.gated else 1)
         parts = (queries, kv_heads * self.head_dim, kv_heads * self.head_dim)
         return (
-            Projection(what="qkv", k=hidden, parts=parts, bias=self.qkv_bias),
-            Projection(what="output", k=heads * self.head_dim, parts=(hidden,), bias=self.out_bias),
+            Projection(what="qkv", k=hidden, parts=parts, bias=self.qkv_bias, stored=self.stored),
+            Projection(what="output", k=heads * self.head_dim, parts=(hidden,), bias=self.out_bias, stored=self.stored),
         )
 
     @property
@@ -392,20 +401,21 @@ Mixer = SelfAttention | LatentAttention | CompressedAttention | LinearAttention 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForward:
-    """Up (with a gate beside it), activation, down."""
+    """Up (with a gate beside it), activation, down; ``stored`` is one of ``STORED``."""
 
     ffn: int
     gated: bool = True
     bias: bool = False
     activation: str = "silu"
+    stored: str = "apart"
 
     def projections(self, hidden: int, tp: int = 1, kind: str = "feed_forward") -> tuple[Projection, ...]:
         """Gate and up as one, and down."""
         ffn = shared_evenly(self.ffn, tp, "intermediate_size")
-        up = (ffn, ffn) if self.gated else (ffn,)
+        up, what = ((ffn, ffn), "gate up") if self.gated else ((ffn,), "up")
         return (
-            Projection(what="gate up" if self.gated else "up", k=hidden, parts=up, bias=self.bias, kind=kind),
-            Projection(what="down", k=ffn, parts=(hidden,), bias=self.bias, kind=kind),
+            Projection(what=what, k=hidden, parts=up, bias=self.bias, kind=kind, stored=self.stored),
+            Projection(what="down", k=ffn, parts=(hidden,), bias=self.bias, kind=kind, stored=self.stored),
         )
 
     def parameters(self, hidden: int) -> int:

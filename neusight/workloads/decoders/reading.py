@@ -18,6 +18,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "top_k": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
     "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act"),
+    "dropout": ("resid_pdrop", "hidden_dropout", "dropout", "residual_dropout"),
     "rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct"),
 }
 """The first name is Llama's."""

@@ -9,7 +9,7 @@ from neusight.workloads.decoders.layers import LatentAttention, Mixer, Projectio
 from neusight.workloads.program import Part
 from neusight.workloads.training.norms import normalised
 from neusight.workloads.training.operations import Operation
-from neusight.workloads.training.products import entering, leaving, product
+from neusight.workloads.training.products import entering, leaving, product, separate
 from neusight.workloads.training.rank import Rank
 from neusight.workloads.training.scores import Heads, core
 
@@ -34,8 +34,8 @@ def _self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Ite
     tokens, d = rank.local.tokens, mixer.head_dim
     yield entering(rank, rank.hidden, "attention")
     yield product(rank, qkv, tokens, quantised=quantised)
-    if rank.engine.joined_projections:
-        yield Operation(backward=(rank.copied("qkv join gradients", tokens, qkv.n, op="cat"),))
+    if len(separate(rank, qkv)) == 1:
+        yield Operation(backward=(_joined(rank, qkv.n, bias=mixer.qkv_bias),))
     if mixer.qk_norm:
         yield from _head_norms(mixer, rank, heads, kv_heads)
     if mixer.rotary:
@@ -45,6 +45,14 @@ def _self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Ite
         yield _gate(rank, heads * d)
     yield product(rank, output, tokens)
     yield leaving(rank, rank.hidden, "attention")
+
+
+def _joined(rank: Rank, width: int, *, bias: bool) -> Part:
+    """Gradients of queries, keys and values put together, with that of their bias where kernels are generated."""
+    tokens, size = rank.local.tokens, rank.local.tokens * width * rank.size
+    if bias and rank.engine.generated:
+        return rank.reduced("qkv join gradients", "sum", (width, tokens), size, size + width * rank.size)
+    return rank.copied("qkv join gradients", tokens, width, op="cat")
 
 
 def _head_norms(mixer: SelfAttention, rank: Rank, heads: int, kv_heads: int) -> Iterator[Operation]:

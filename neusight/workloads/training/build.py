@@ -17,7 +17,8 @@ from neusight.workloads.training.local import Local
 from neusight.workloads.training.mixtures import mixed
 from neusight.workloads.training.norms import residual, stream_norm
 from neusight.workloads.training.operations import Operation, unit_of
-from neusight.workloads.training.rank import Rank
+from neusight.workloads.training.products import separate
+from neusight.workloads.training.rank import Rank, configured
 
 PRODUCTS = ("", "fp8")
 """What ``Local.products`` may be."""
@@ -41,7 +42,7 @@ def units_of(decoder: Decoder, local: Local, engine: Engine) -> Program:
         ModelError: sizes that ranks cannot share evenly, with degrees that would do; mixers without a backward pass.
     """
     _check(local)
-    rank = Rank(hidden=decoder.hidden, local=local, engine=engine)
+    rank = Rank(hidden=decoder.hidden, local=local, engine=configured(engine, decoder))
     return Program(
         before=unit_of("embedding", -1, before(decoder, rank)),
         layers=tuple(unit_of("layer", at, _layer(layer, rank)) for at, (layer, _) in enumerate(decoder.layers)),
@@ -70,13 +71,22 @@ def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
         normed = layer.placement != "after" and not (number and layer.placement == "parallel" and layer.norms == 1)
         quantised = normed and rank.narrow("attention") and isinstance(branch, SelfAttention | FeedForward)
         if normed:
-            yield stream_norm(rank, layer.norm, quantised=quantised)
+            yield stream_norm(rank, layer.norm, quantised=quantised, readers=_readers(branch, rank))
         else:
             yield Operation(backward=(rank.pointwise("add gradients", "add", rank.local.resident_tokens, rank.hidden),))
         yield from _branch(branch, rank, quantised=quantised)
         if layer.placement in ("around", "after"):
             yield stream_norm(rank, layer.norm, what="norm after", branches=False)
         yield residual(rank, bias=_biased(branch))
+
+
+def _readers(part: object, rank: Rank) -> int:
+    """Products that read a norm's result and whose gradients are added where its gradient reads them: not where ranks
+    exchange their sum first.
+    """
+    if not isinstance(part, SelfAttention | FeedForward) or rank.local.tp > 1 or not rank.engine.generated:
+        return 1
+    return len(separate(rank, part.projections(rank.hidden)[0]))
 
 
 def _branch(part: object, rank: Rank, *, quantised: bool) -> Iterator[Operation]:

@@ -28,6 +28,9 @@ def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
     """From numbers of tokens to the residual stream."""
     wide, local = decoder.embedding or decoder.hidden, rank.local
     yield _looked_up(rank, "embedding", own_vocabulary(decoder, rank), wide)
+    if decoder.tied and not rank.engine.master_weights:
+        size = own_vocabulary(decoder, rank) * wide
+        yield Operation(weights=(rank.pointwise("embedding add gradients", "add", 1, size),))
     yield _brought_together(decoder, rank, wide)
     if wide != decoder.hidden:
         up = Projection(what="embedding up", k=wide, parts=(decoder.hidden,), kind="head")
@@ -37,7 +40,7 @@ def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
         yield Operation(forward=(rank.pointwise("positions add", "add", local.tokens, decoder.hidden),))
     if decoder.embedding_norm:
         yield stream_norm(rank, _EMBEDDING_NORM, what="embedding norm", branches=False)
-    if rank.engine.hidden_dropout:
+    if rank.engine.hidden_dropout and not rank.engine.generated:
         shape = local.resident_tokens, decoder.hidden
         yield Operation(
             forward=(rank.pointwise("embedding dropout", "dropout", *shape),),

@@ -57,6 +57,10 @@ def _written_out(part: FeedForward, rank: Rank, shape: tuple[int, int]) -> Opera
 
 def _plain(part: FeedForward, rank: Rank, shape: tuple[int, int], *, added: bool) -> Operation:
     """Without a gate: with the bias in the same kernel where the activation is GELU, else after one that adds it."""
+    if part.bias and rank.engine.generated:
+        size = shape[0] * shape[1] * rank.size
+        summed = rank.reduced("activation gradient", "sum", shape[::-1], 2 * size, size + shape[1] * rank.size)
+        return Operation(forward=(rank.pointwise("activation", part.activation, *shape),), backward=(summed,))
     joined = added and part.activation == "gelu" and rank.engine.activation == "fused"
     op = "bias_gelu" if joined else part.activation
     apart: tuple[Part, ...] = (rank.pointwise("up bias", "add", *shape),) if added and not joined else ()

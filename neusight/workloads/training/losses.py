@@ -14,8 +14,25 @@ STATISTICS = 3
 
 def loss(rank: Rank, rows: int, cols: int) -> Operation:
     """Of ``rows`` tokens over the rank's ``cols`` of the vocabulary, as the engine computes it."""
-    makers = {"written out": _written_out, "torch": _torch, "fused": _fused}
+    makers = {"written out": _written_out, "torch": _torch, "fused": _fused, "generated": _generated}
     return makers[rank.engine.loss](rank, rows, cols)
+
+
+def _generated(rank: Rank, rows: int, cols: int) -> Operation:
+    """Maximum and sum of exponentials of each row; back, the gradient from these and the logits (``torch.compile`` of
+    ``F.cross_entropy``, whose partitioner keeps logits in their own dtype alone).
+    """
+    size, statistics = rows * cols * rank.size, STATISTICS * FLOAT_BYTES * rows
+    gradient = rank.reduced(
+        "loss gradient", "log_softmax_backward", (rows, cols), size + INDEX_BYTES * rows + statistics, size
+    )
+    return Operation(
+        forward=(
+            rank.reduced("loss statistics", "logsumexp", (rows, cols), size + INDEX_BYTES * rows, statistics),
+            *rank.exchanged("gather loss", "all_gather", "tp", statistics * rank.local.tp),
+        ),
+        backward=(gradient,),
+    )
 
 
 def _wide(rank: Rank, what: str, op: str, elements: int, *, reads: int = 1, writes: int = 1) -> Part:

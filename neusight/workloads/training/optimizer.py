@@ -13,6 +13,10 @@ from neusight.workloads.program import Part
 ALGORITHMS = {"adam": ("adam_fused", 2), "adamw": ("adamw_fused", 2), "sgd": ("sgd_fused", 1)}
 """Operators, and states of a parameter: kernels over all tensors at once. Apex's ``FusedAdam`` and PyTorch's
 ``fused=True`` move the same bytes."""
+_MOMENTS = (("lerp", 2), ("mul", 1), ("addcmul", 2), ("sqrt", 1), ("div", 1), ("add", 1), ("addcdiv", 3))
+FOREACH = {"adam": _MOMENTS, "adamw": (("mul", 1), *_MOMENTS), "sgd": (("mul", 1), ("add", 2), ("add", 2))}
+"""Passes of PyTorch's optimizers, with how many lists each reads; it writes one (``_multi_tensor_adam``, and ``_sgd``
+with momentum)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +27,7 @@ class Update:
     ``gradient_dtype`` of the sums of gradients, ``state_dtype`` of moments. ``clips``: gradients are scaled by their
     norm. ``zeroes``: their sums are buffers that stay, and start from 0. ``scales_loss``: they are searched for
     overflows and scaled back first, as float16 needs. ``products`` "fp8": weights are kept in 8 bits too, as they are
-    and transposed.
+    and transposed. ``foreach``: operation by operation over all parameters, else in one kernel.
     """
 
     algorithm: str = "adamw"
@@ -35,6 +39,7 @@ class Update:
     zeroes: bool = True
     scales_loss: bool = False
     products: str = ""
+    foreach: bool = False
 
 
 def optimizer_parts(updated: int, held: int, update: Update, *, tensors: int = 1) -> tuple[Part, ...]:
@@ -56,7 +61,7 @@ def optimizer_parts(updated: int, held: int, update: Update, *, tensors: int = 1
     return (
         *(_unscaled(updated, gradients, tensors) if update.scales_loss else ()),
         *(_clipped(updated, gradients, tensors) if update.clips else ()),
-        _stepped(updated, update, tensors),
+        *(_in_passes(updated, update, tensors) if update.foreach else (_stepped(updated, update, tensors),)),
         *_narrowed(updated, held, update),
         *((_memory("zero gradients", "fill", held, (0, held * gradients), update.gradient_dtype),) * update.zeroes),
     )
@@ -80,6 +85,12 @@ def _stepped(updated: int, update: Update, tensors: int) -> Part:
     op, states = ALGORITHMS[update.algorithm]
     moved = updated * (stored_bytes(update.master_dtype) + states * stored_bytes(update.state_dtype))
     return _pass("step", op, (updated, tensors), moved + updated * stored_bytes(update.gradient_dtype), moved)
+
+
+def _in_passes(updated: int, update: Update, tensors: int) -> tuple[Part, ...]:
+    """Lists of one precision."""
+    size, passes = stored_bytes(update.master_dtype) * updated, FOREACH[update.algorithm]
+    return tuple(_pass("step", f"foreach_{op}", (updated, tensors), lists * size, size) for op, lists in passes)
 
 
 def _narrowed(updated: int, held: int, update: Update) -> tuple[Part, ...]:

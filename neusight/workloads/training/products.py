@@ -25,36 +25,57 @@ def product(rank: Rank, projection: Projection, rows: int, *, quantised: bool = 
         rows: tokens.
         quantised: the input arrives in 8 bits already, from the norm before it.
     """
-    if rank.engine.joined_projections or len(projection.parts) == 1:
-        return _single(rank, projection, rows, quantised=quantised)
-    apart = [replace(projection, parts=(n,)) for n in projection.parts]
-    done = [_single(rank, each, rows, quantised=quantised) for each in apart]
-    adds = rank.pointwise(f"{projection.what} add gradients", "add", rows, projection.k, runs=len(done) - 1)
+    done = [_single(rank, each, rows, quantised=quantised) for each in separate(rank, projection)]
+    if len(done) == 1:
+        return done[0]
     return Operation(
         forward=tuple(part for each in done for part in each.forward),
-        backward=(*(part for each in done for part in each.backward), adds),
+        backward=(
+            *(part for each in done for part in each.backward),
+            *_added(rank, f"{projection.what} add gradients", (rows, projection.k), len(done)),
+        ),
         weights=tuple(part for each in done for part in each.weights),
         parameters=projection.parameters,
     )
+
+
+def separate(rank: Rank, projection: Projection) -> tuple[Projection, ...]:
+    """The products that a projection is: one, or one a part where neither the engine nor the module joins them."""
+    if rank.engine.joined_projections or projection.stored != "apart":
+        return (projection,)
+    return tuple(replace(projection, parts=(n,)) for n in projection.parts)
+
+
+def _added(rank: Rank, what: str, shape: tuple[int, int], count: int) -> tuple[Part, ...]:
+    """The sum of ``count`` gradients: pass by pass, in one, or where it is read."""
+    if not rank.engine.generated:
+        return (rank.pointwise(what, "add", *shape, runs=count - 1),)
+    if rank.local.tp == 1:
+        return ()
+    size = shape[0] * shape[1] * rank.size
+    return (rank.passed(what, "add", shape[0] * shape[1], count * size, size),)
 
 
 def _single(rank: Rank, projection: Projection, rows: int, *, quantised: bool) -> Operation:
     what, n, k = projection.what, projection.n, projection.k
     narrow, deferred = rank.narrow(projection.kind), _deferred(rank, projection)
     summed = rank.engine.accumulation == "product"
-    forward = _gemm(rank, what, (rows, n, k), "tn", narrow=narrow, bias=projection.bias and not deferred)
-    weights = _gemm(rank, what, (n, k, rows), "nt", narrow=narrow, accumulates=summed)
+    fused = rank.engine.generated and (what == "up" or len(projection.parts) > 1)
+    transposed = projection.stored == "transposed" and not rank.engine.joined_projections
+    layouts, grid = (("nn", "tn"), (k, n)) if transposed else (("tn", "nn"), (n, k))
+    forward = _gemm(rank, what, (rows, n, k), layouts[0], narrow=narrow, bias=projection.bias and not deferred)
+    weights = _gemm(rank, what, (*grid, rows), "nt", narrow=narrow, accumulates=summed)
     return Operation(
         forward=(*_to_float8(rank, what, (rows, k), wanted=narrow and not quantised), forward),
         backward=(
             *_to_float8(rank, f"{what} gradient", (rows, n), wanted=narrow),
-            _gemm(rank, what, (rows, k, n), "nn", narrow=narrow),
+            _gemm(rank, what, (rows, k, n), layouts[1], narrow=narrow),
         ),
         weights=(
             *_turned(rank, what, (rows, k), wanted=narrow and quantised),
             weights,
             *_accumulated(rank, projection),
-            *(bias_gradient(rank, what, rows, n) if projection.bias and not deferred else ()),
+            *(bias_gradient(rank, what, rows, n) if projection.bias and not deferred and not fused else ()),
         ),
         parameters=projection.parameters,
     )

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neusight.engines import Engine
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES
+from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.program import Part
 from neusight.workloads.training.local import Local
 
+GENERATED = {"rms_norm": "mean", "rms_norm_backward": "sum", "rms_norm_weight_backward": "sum"}
+"""Reductions of which kernels are generated for norms that a module of transformers writes out."""
 FLOAT_BYTES = DTYPE_BYTES["float32"]
+
+
+def configured(engine: Engine, decoder: Decoder) -> Engine:
+    """The engine with what the model's own configuration decides."""
+    return replace(engine, hidden_dropout=decoder.dropout) if engine.module_dropout else engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +65,8 @@ class Rank:
     def rows(self, what: str, op: str, rows: int, cols: int, *, more_read: int = 0, more_written: int = 0) -> Part:
         """A reduction over rows of activations; ``more_read`` and ``more_written`` [B] beside what the table has."""
         read, written = operator_bytes(operator("row_reduction", op), (rows * cols, rows, cols), self.size)
-        return self.reduced(what, op, (rows, cols), read + more_read, written + more_written)
+        name = GENERATED.get(op, op) if self.engine.generated else op
+        return self.reduced(what, name, (rows, cols), read + more_read, written + more_written)
 
     def reduced(self, what: str, op: str, shape: tuple[int, int], read: int, written: int) -> Part:
         """A reduction of ``shape`` (rows, columns) with these bytes."""
