@@ -15,8 +15,7 @@ import neusight
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DeviceError, ModelError, NeusightError
 from neusight.estimates import Estimate, KernelEstimate, Provenance
-from neusight.estimates.build import lone_kernels
-from neusight.estimates.shared import Price, estimate_shared, programs_of
+from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs, Executor, Options, load_executor
 from neusight.executors.base import LINK
 from neusight.executors.gpu.predictor import KernelPredictor
@@ -29,6 +28,7 @@ from neusight.laws.bounds import cold_s
 from neusight.plans import TracedStep, single
 from neusight.plans.plan import Plan
 from neusight.requests import Request
+from neusight.schedule.timeline import one_stream
 from neusight.transforms.compiled import compiled
 from neusight.transforms.optimizer import fuse_optimizer
 from neusight.transforms.precision import as_computed
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from neusight.workloads.workload import Workload
 
 Gpu = str | Path | DeviceSpec
+Price = Callable[[KernelBatch], Costs]
 _REMEMBERED = 256
 """Programs that a predictor keeps: a few hundred kernels each."""
 _TOGETHER = 200
@@ -76,6 +77,7 @@ class Setting:
         fused_optimizer: the optimizer updates all parameters in one pass, as ``fused=True`` and Apex do.
         cache: read and write the user's cache of traces.
         plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch``.
+        layout: of images, for a line where it has no effect.
         tp_plan: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
             ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
             the model's structure tells.
@@ -90,6 +92,7 @@ class Setting:
     cache: bool = True
     plan: Plan | None = None
     tp_plan: Mapping[str, str] | None = None
+    layout: str = "nchw"
 
     @property
     def options(self) -> Options:
@@ -261,8 +264,31 @@ class Predictor:
         setting = Setting(
             overrides=overrides, allow_fallback=allow_fallback, sparsity=sparsity, simulate=simulate,
             compression=compression, fused_optimizer=fused_optimizer, cache=cache, plan=plan, tp_plan=tp_plan,
+            layout=layout,
         )  # fmt: skip
-        return self._estimate(self._ready(model, gpu, _asked(model, request, step), setting, inputs))
+        asked = _asked(model, request, step)
+        if plan is not None and (plan.world > 1 or plan.micro_batches > 1):
+            return self._shared(model, gpu, asked, setting, inputs)
+        return self._estimate(self._ready(model, gpu, asked, setting, inputs))
+
+    def _shared(self, model: Any, gpu: Gpu, asked: tuple[Request, str], setting: Setting, inputs: Any) -> Estimate:
+        """A step of several micro-batches or devices: the way of every program on a cluster."""
+        from neusight.distributed.shared import shared_estimate
+        from neusight.distributed.traced_run import traced_run, traced_workload
+
+        (request, message), plan = asked, setting.plan or Plan()
+        device, request = _checked(gpu, request, setting)
+
+        def trace(batch: int) -> Workload:
+            return _workload(model, replace(request, batch=batch), setting, inputs)
+
+        run = traced_run(trace, request, plan, device, setting.tp_plan)
+        timed = self._timed(run, setting)
+        workload = traced_workload(run)
+        # The inputs of a module say how many samples there are, whatever was asked for.
+        samples = workload.request.batch * plan.dp * plan.micro_batches
+        estimate = shared_estimate(timed, workload, samples, plan.world, self._provenance(device, setting))
+        return self._with_advice(estimate, device, setting, message)
 
     def _ready(self, model: Any, gpu: Gpu, asked: tuple[Request, str], setting: Setting, inputs: Any = None) -> _Ready:
         """A step as programs for a device.
@@ -273,43 +299,46 @@ class Predictor:
             setting: how it is estimated.
         """
         request, said = asked
-        if setting.fused_optimizer and request.optimizer == "none":
-            raise ModelError("fused_optimizer: there is no optimizer to fuse: name one, such as adam, or leave it out")
-        device = as_device(gpu, setting.overrides)
-        device.gemm_flops_per_s(request.precision.of_products)
-        plan = setting.plan or Plan(micro_batch=request.batch, global_batch=request.batch)
-        request = _micro(request, plan)
-        programs = self._step(model, inputs, request, setting, lambda batch: self._cost(batch, device, setting))
-        return _Ready(programs=programs, plan=plan, device=device, setting=setting, said=said)
+        device, request = _checked(gpu, request, setting)
+        return _Ready(program=self._step(model, inputs, request, setting), device=device, setting=setting, said=said)
 
-    def _estimate(self, ready: _Ready, price: Price | None = None) -> Estimate:
-        """``price``: of the step's kernels where they are priced already."""
-        device, setting = ready.device, ready.setting
+    def _provenance(self, device: DeviceSpec, setting: Setting) -> Provenance:
         executor = self._executor(device)
         zeros = as_profile(setting.sparsity).source if setting.sparsity is not None else ""
-        provenance = Provenance(
+        return Provenance(
             neusight=neusight.__version__,
             hypothetical=device.hypothetical,
             sparsity=zeros if "sparsity" in executor.takes else "",
             **executor.provenance(device),
         )
+
+    def _estimate(self, ready: _Ready, price: Price | None = None) -> Estimate:
+        """``price``: of the step's kernels where they are priced already."""
+        device, setting, program = ready.device, ready.setting, ready.program
         price = price or (lambda batch: self._cost(batch, device, setting))
-        estimate = estimate_shared(ready.programs, ready.plan, device, price, provenance)
-        said = (*_without_effect(executor, ready, estimate), *executor.advice(device, setting.sparsity is not None))
-        first = (ready.said,) if ready.said else ()
-        return replace(estimate, warnings=(*first, *said, *estimate.warnings))
+        costs = [price(batch) for batch, _ in program.batches]
+        timeline = one_stream(program, costs, device, program.workload.request.engine)
+        estimate = estimate_of(timeline, device, self._provenance(device, setting))
+        reserve = program.reserve_bytes(device.usable_bytes)
+        estimate = replace(estimate, memory=replace(estimate.memory, reserve=reserve))
+        return self._with_advice(estimate, device, setting, ready.said)
+
+    def _with_advice(self, estimate: Estimate, device: DeviceSpec, setting: Setting, message: str) -> Estimate:
+        executor = self._executor(device)
+        advice = executor.advice(device, setting.sparsity is not None)
+        first = (message,) if message else ()
+        ignored = _without_effect(executor, device, setting, estimate)
+        return replace(estimate, warnings=(*first, *ignored, *advice, *estimate.warnings))
 
     def _cost(self, batch: KernelBatch, device: DeviceSpec, setting: Setting) -> Costs:
         return self._executor(device, batch.family).cost(batch, device, setting.options)
 
-    def _step(self, model: Any, inputs: Any, asked: Request, setting: Setting, price: Price) -> Sequence[TracedStep]:
-        """What a rank of each stage runs; a step that no devices share is remembered."""
+    def _step(self, model: Any, inputs: Any, request: Request, setting: Setting) -> TracedStep:
+        """What a device runs; the step of a model that has a name is remembered."""
         if isinstance(model, str | Path) and inputs is not None:
             raise ModelError(f"inputs belong to a module in Python; those of '{model}' follow from batch and length")
-        if setting.plan is not None or not isinstance(model, str | Path):
-            workload = _workload(model, asked, setting, inputs)
-            plan = setting.plan or Plan(micro_batch=asked.batch, global_batch=asked.batch)
-            return programs_of(workload, plan, price, setting.tp_plan)
+        if not isinstance(model, str | Path):
+            return single(compiled(_workload(model, request, setting, inputs)))
         zeros = as_profile(setting.sparsity) if setting.sparsity is not None else None
         remembered = Setting(
             allow_fallback=setting.allow_fallback,
@@ -317,7 +346,7 @@ class Predictor:
             fused_optimizer=setting.fused_optimizer,
             cache=setting.cache,
         )
-        return self._programs(str(model), _version(model), asked, remembered)
+        return self._programs(str(model), _version(model), request, remembered)
 
     def _executor(self, device: DeviceSpec, family: str = "") -> Executor:
         kind = LINK if family == "collective" else device.kind
@@ -480,6 +509,15 @@ class Predictor:
 
         return estimated(self.timed(run, factors))
 
+    def _timed(self, run: TrainingRun, setting: Setting) -> TimedStep:
+        from neusight.distributed.step import timed
+
+        def cost(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
+            place: Any = run.cluster if batch.family == "collective" else device
+            return self._executor(device, batch.family).cost(batch, place, setting.options, conditions)
+
+        return timed([run], cost)[0]
+
     def timed(self, run: TrainingRun, factors: Factors | None = None) -> TimedStep:
         """The times that a training step is simulated with, stage by stage; arguments and errors as ``training``."""
         from neusight.distributed.step import timed
@@ -577,7 +615,7 @@ class Predictor:
         devices = {id(step.device): step for step in steps}
         return {
             key: Together(
-                [batch for step in steps if step.device is one.device for batch in step.batches],
+                [batch for step in steps if step.device is one.device for batch, _ in step.program.batches],
                 partial(self._cost, device=one.device, setting=one.setting),
             )
             for key, one in devices.items()
@@ -596,16 +634,10 @@ class Predictor:
 class _Ready:
     """A step that waits for its prices; ``said`` is a line on what was asked, or ''."""
 
-    programs: Sequence[TracedStep]
-    plan: Plan
+    program: TracedStep
     device: DeviceSpec
     setting: Setting
     said: str
-
-    @property
-    def batches(self) -> list[KernelBatch]:
-        """Kernels of all programs."""
-        return [batch for program in self.programs for batch, _ in program.batches]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -666,15 +698,17 @@ class _ByContent:
         return hash((self.profile.model, self.profile.source, tuple(self.profile.layers), self.profile.default))
 
 
-def _without_effect(executor: Executor, ready: _Ready, estimate: Estimate) -> tuple[str, ...]:
+def _without_effect(executor: Executor, device: DeviceSpec, setting: Setting, estimate: Estimate) -> tuple[str, ...]:
     """A line for each option that was given and changes nothing."""
-    zeros = [name for name in ready.setting.options.given if name not in executor.takes]
-    lines = [f"--{name} has no effect on {ready.device.id}: it is no machine that skips zeros" for name in zeros]
-    layout = ready.programs[0].workload.request.engine.layout
+    zeros = [name for name in setting.options.given if name not in executor.takes]
+    lines = [f"--{name} has no effect on {device.id}: it is no machine that skips zeros" for name in zeros]
     shapes = [text.rpartition("=")[2].partition(":")[0] for text in estimate.inputs]
-    if layout != "nchw" and not any(shape.count("x") >= _IMAGE_EXTENTS for shape in shapes):
-        lines.append(f"layout {layout} has no effect on {estimate.model}: none of its inputs is a batch of images")
-    if ready.plan.overlap_gradients and (ready.plan.dp == 1 or estimate.mode != "training"):
+    if setting.layout != "nchw" and not any(shape.count("x") >= _IMAGE_EXTENTS for shape in shapes):
+        lines.append(
+            f"layout {setting.layout} has no effect on {estimate.model}: none of its inputs is a batch of images"
+        )
+    plan = setting.plan
+    if plan and plan.overlap_gradients and (plan.dp == 1 or estimate.mode != "training"):
         lines.append("overlap_gradients has no effect: only replicas (dp) in training exchange gradients")
     return tuple(lines)
 
@@ -715,8 +749,22 @@ def _version(name: str | Path) -> int:
         return 0
 
 
-def _program(model: str, _version: int, asked: Request, setting: Setting) -> tuple[TracedStep, ...]:
-    return (single(compiled(_workload(model, asked, setting))),)
+def _program(model: str, _version: int, request: Request, setting: Setting) -> TracedStep:
+    return single(compiled(_workload(model, request, setting)))
+
+
+def _checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, Request]:
+    """The device, and the request for one micro-batch.
+
+    Raises:
+        ModelError: options that contradict each other. DeviceError: an unknown device, or one that lacks the dtype.
+    """
+    if setting.fused_optimizer and request.optimizer == "none":
+        raise ModelError("fused_optimizer: there is no optimizer to fuse: name one, such as adam, or leave it out")
+    device = as_device(gpu, setting.overrides)
+    device.gemm_flops_per_s(request.precision.of_products)
+    plan = setting.plan or Plan(micro_batch=request.batch, global_batch=request.batch)
+    return device, _micro(request, plan)
 
 
 def _workload(model: Any, asked: Request, setting: Setting, inputs: Any = None) -> Workload:

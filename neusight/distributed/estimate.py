@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import exp, hypot, sqrt
 
 import numpy as np
@@ -96,19 +96,35 @@ def _relative(parts: Iterable[Counted]) -> tuple[float, float]:
 def counted(timed: TimedStep) -> Iterator[Counted]:
     """Every part of a step with its runs on a rank of each stage together."""
     plan = timed.run.plan
-    again = recomputed_counts(timed.staged, plan)
-    for at, (segment, count) in enumerate(zip(timed.staged.segments, segment_counts(timed.staged, plan), strict=True)):
-        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.engine)}
-        for time in segment.times:
-            runs = count + (again[at] if id(time.part) in twice else 0)
-            yield time, float(plan.micro_batches * runs * time.part.runs)
+    yield from _passes(timed, segment_counts(timed.staged, plan), recomputed_counts(timed.staged, plan))
+    for segment, count in zip(timed.staged.segments, segment_counts(timed.staged, plan), strict=True):
         for time in segment.exchanges:
             yield time, count * time.part.runs
     for update in timed.staged.updates:
         for time in update:
-            yield time, 1.0
+            yield time, time.part.runs
     for time in timed.staged.sends:
         yield time, 2.0 * plan.micro_batches * (plan.pp * plan.vp - 1)
+
+
+def counted_on(timed: TimedStep, rank: int) -> Iterator[Counted]:
+    """Parts that stand in the way of a rank's kernels, or are such, with their runs in a step."""
+    plan = timed.run.plan
+    own = [at for at in range(plan.pp * plan.vp) if at % plan.pp == rank]
+    counts = segment_counts(timed.staged, plan, own), recomputed_counts(timed.staged, plan, own)
+    yield from _passes(timed, *counts)
+    for time in timed.staged.updates[rank]:
+        yield time, time.part.runs
+
+
+def _passes(timed: TimedStep, counts: Sequence[int], again: Sequence[int]) -> Iterator[Counted]:
+    plan = timed.run.plan
+    for segment, count, more in zip(timed.staged.segments, counts, again, strict=True):
+        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.engine)}
+        for time in segment.times:
+            runs = count + (more if id(time.part) in twice else 0)
+            if runs:
+                yield time, float(plan.micro_batches * runs * time.part.runs)
 
 
 def _by_part(timed: TimedStep, parts: Iterable[Counted]) -> tuple[dict[str, float], dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neusight.devices.spec import DeviceSpec
@@ -14,7 +14,8 @@ from neusight.executors.pricing import price
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.plans.plan import Plan
-from neusight.workloads.program import Part, Phase, Segment
+from neusight.schedule.timeline import in_stream
+from neusight.workloads.program import PHASES, Part, Phase, Segment
 from neusight.workloads.training.recompute import recomputed
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
@@ -33,6 +34,9 @@ class PartTime:
     own_spread: float
     limiter: str
     energy_j: float
+    costs: Costs
+    """Of all kernels of the part's family that were priced together, as they run in the step, with ``row`` its own."""
+    row: int
 
     @property
     def total_s(self) -> float:
@@ -54,6 +58,8 @@ class SegmentSeconds:
     reduce: float
     kernels: float
     """Of both passes, without collectives."""
+    dispatch: Mapping[str, float]
+    """Of the host, for each pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +75,14 @@ class PricedSegment:
         host_s = engine.host_s_per_operator if engine.launch == "eager" else 0.0
 
         def passed(phase: Phase) -> float:
-            return max(self.pass_s(phase), host_s * self.launches(phase))
+            return max(self.pass_s(phase), host_s * self.dispatched(phase))
 
         once = {id(t.part): t.total_s for t in self.times}
         return SegmentSeconds(
-            forward=passed("forward"),
-            backward=passed("backward"),
-            weights=passed("weights"),
+            forward=self.pass_s("forward"),
+            backward=self.pass_s("backward"),
+            weights=self.pass_s("weights"),
+            dispatch={phase: engine.dispatch_s(self.dispatched(phase)) for phase in PHASES},
             recompute=sum(once[id(part)] for part in recomputed(self.segment, plan.recompute, engine)),
             gather=sum(t.total_s for t in self.exchanges if t.part.what == GATHER),
             reduce=sum(t.total_s for t in self.exchanges if t.part.what == REDUCE),
@@ -97,9 +104,10 @@ class PricedSegment:
         overlapped_s = sum(t.total_s for t in times if t.part.group and t.part.overlapped)
         return kernels_s + exposed_s + max(0.0, overlapped_s - kernels_s)
 
-    def launches(self, phase: Phase) -> int:
-        """Kernels and collectives of a pass that the host launches."""
-        return round(sum(t.part.runs for t in self._of(phase)))
+    def dispatched(self, phase: Phase) -> int:
+        """Operators of a pass that the host dispatches: those that are told, else kernels and collectives."""
+        told = dict(self.segment.operators)
+        return told.get(phase, 0) if told else round(sum(t.part.runs for t in self._of(phase)))
 
     def _of(self, phase: Phase) -> Iterator[PartTime]:
         return (t for t in self.times if t.part.phase == phase)
@@ -124,6 +132,8 @@ def price_parts(
     """
 
     def cost(batch: KernelBatch) -> Costs:
+        if engine.kernel_timing == "stream":
+            return in_stream(pricer(batch, device, Conditions.of(len(batch))), device.launch_overhead_s)
         variant = engine.attention_on(device.capability) if batch.family == "attention" else ""
         conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, variant=variant)
         return pricer(batch, device, conditions)
@@ -136,6 +146,8 @@ def price_parts(
             own_spread=float(costs.own_spread[0]),
             limiter=str(costs.limiter[0]),
             energy_j=float(costs.energy_j[0]),
+            costs=costs.costs,
+            row=int(costs.rows[0]),
         )
         for part, costs in zip(parts, price(parts, cost), strict=True)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from neusight.engines import Engine
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage
 from neusight.schedule.times import StepTimes
+from neusight.workloads.program import Phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +51,22 @@ def step_times(staged: StagedProgram, plan: Plan, engine: Engine) -> tuple[StepT
                     rows[stage, min(at, pieces - 1)] += of(seconds[unit])
         return rows
 
+    def passes(phase: Phase) -> np.ndarray:
+        """Of kernels, or of the host that dispatches those of a chunk one after another, whichever takes longer."""
+        rows = table(lambda unit: float(getattr(unit, phase)))
+        kernels_s, host_s = rows.sum(axis=1), table(lambda unit: unit.dispatch[phase]).sum(axis=1)
+        slower = np.divide(host_s, kernels_s, out=np.ones_like(kernels_s), where=kernels_s > 0.0)
+        return rows * np.maximum(1.0, slower)[:, None]
+
     each = [sum(t.total_s for t in update) / plan.vp for update in staged.updates]
     send_s = sum(t.total_s for t in staged.sends)
     times = StepTimes(
-        forward=table(lambda u: u.forward),
-        backward=table(lambda u: u.backward),
-        weights=table(lambda u: u.weights),
+        forward=passes("forward"),
+        backward=passes("backward"),
+        weights=passes("weights"),
         recompute=table(lambda u: u.recompute, again),
         send_forward=send_s,
-        send_backward=send_s,
+        send_backward=send_s if any(s.backward or s.weights for s in seconds) else 0.0,
         gather_forward=table(lambda u: u.gather),
         gather_backward=table(lambda u: u.gather),
         reduce=table(lambda u: u.reduce),
@@ -88,14 +96,16 @@ def _recomputed_layers(chunks: Sequence[Sequence[int]], plan: Plan) -> dict[tupl
     return marked
 
 
-def segment_counts(staged: StagedProgram, plan: Plan) -> list[int]:
-    """How often a model has each of ``StagedProgram.segments``."""
-    units = [unit for chunk in _chunks(staged.stages, plan, staged.kinds) for unit in chunk]
+def segment_counts(staged: StagedProgram, plan: Plan, own: Collection[int] | None = None) -> list[int]:
+    """How often chunks have each of ``StagedProgram.segments``: those of a model, or ``own`` ones by their places."""
+    chunks = _chunks(staged.stages, plan, staged.kinds)
+    units = [unit for at, chunk in enumerate(chunks) if own is None or at in own for unit in chunk]
     return [units.count(at) for at in range(len(staged.segments))]
 
 
-def recomputed_counts(staged: StagedProgram, plan: Plan) -> list[int]:
+def recomputed_counts(staged: StagedProgram, plan: Plan, own: Collection[int] | None = None) -> list[int]:
     """How many of each of ``StagedProgram.segments`` a micro-batch's backward pass computes again."""
     chunks = _chunks(staged.stages, plan, staged.kinds)
-    again = [chunks[chunk][at] for chunk, at in _recomputed_layers(chunks, plan)] if plan.recompute != "none" else []
+    marked = _recomputed_layers(chunks, plan) if plan.recompute != "none" else {}
+    again = [chunks[chunk][at] for chunk, at in marked if own is None or chunk in own]
     return [again.count(at) for at in range(len(staged.segments))]

@@ -41,6 +41,8 @@ class Engine:
 
     Kernels and how they run in a step:
         library: whose kernels run (``Conditions.engine``), "" for those of PyTorch and its libraries.
+        kernel_timing: of a kernel by itself: ``stream``, launched one after another, each no shorter than the interval
+            between launches; or ``graph``, among many whose launch costs next to nothing.
         step_factors: kernels take in a step what ``training.json`` says over what they take by themselves, which was
             fitted to steps of such engines; else nothing more.
 
@@ -129,6 +131,7 @@ class Engine:
     layout: str = "nchw"
 
     library: str = ""
+    kernel_timing: Literal["stream", "graph"] = "graph"
     step_factors: bool = False
 
     attention: str = "eager"
@@ -188,6 +191,10 @@ class Engine:
         name = {"compiled": "torch-compiled", "graph": "torch-graph"}.get(launch, "torch-eager")
         return replace(ENGINES[name], attention=attention, layout=layout)
 
+    def dispatch_s(self, operators: int) -> float:
+        """What the host takes to dispatch operators of a pass [s]; those of a graph it launches at once."""
+        return 0.0 if self.launch == "graph" else operators * self.host_s_per_operator
+
     @property
     def serving(self) -> Server:
         """``server`` of an engine that has one.
@@ -212,6 +219,7 @@ class Engine:
 
 _TORCH = Engine(
     name="torch-eager",
+    kernel_timing="stream",
     attention="sdpa",
     joined_projections=False,
     activation="eager",

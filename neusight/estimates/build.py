@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from neusight.executors.gpu.expected.depthwise import is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
-from neusight.schedule.timeline import Errors, Timeline, Wait
+from neusight.schedule.timeline import Errors, Timeline, Wait, stream_errors_s
 
 _COLUMNS = (
     *("latency_s", "low_s", "high_s", "bound_s", "utilisation", "limiter"),
@@ -41,7 +41,7 @@ def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) 
         optimizer=asked.optimizer,
         attention=asked.attention,
         samples=asked.batch,
-        by_kernel=(*_kernel_rows(timeline), *map(_wait_row, timeline.waits)),
+        by_kernel=(*_kernel_rows(timeline), *map(wait_row, timeline.waits)),
         memory=MemoryEstimate.of(timeline.program.memory, device.usable_bytes),
         provenance=provenance,
         uncovered=workload.uncovered,
@@ -74,6 +74,30 @@ def lone_kernels(batch: KernelBatch, costs: Costs) -> list[KernelEstimate]:
     return [KernelEstimate(kernel=describe(batch.kernel(i)), family=batch.family, **row) for i, row in enumerate(rows)]
 
 
+def kernel_rows(
+    batch: KernelBatch,
+    costs: Costs,
+    *,
+    operators: Sequence[str],
+    phases: Sequence[str],
+    counts: Sequence[float],
+    launch_s: float,
+) -> Iterator[KernelEstimate]:
+    """Kernels of one family in a stream as rows.
+
+    Args:
+        batch: the kernels.
+        costs: of each in the stream.
+        operators, phases, counts: on whose behalf each runs, when, and how often.
+        launch_s: interval between launches, which decides where a kernel is shorter.
+    """
+    errors = stream_errors_s(costs, launch_s)
+    labels = zip(operators, phases, counts, strict=True)
+    for at, (row, (operator, phase, count)) in enumerate(zip(_rows(costs, errors), labels, strict=True)):
+        kernel = describe(batch.kernel(at))
+        yield KernelEstimate(kernel=kernel, family=batch.family, operator=operator, phase=phase, count=count, **row)
+
+
 def _kernel_rows(timeline: Timeline) -> Iterator[KernelEstimate]:
     program = timeline.program
     for (batch, positions), costs, errors in zip(program.batches, timeline.costs, timeline.errors_s, strict=True):
@@ -101,7 +125,7 @@ def _rows(costs: Costs, errors: Errors) -> list[dict[str, Any]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _wait_row(wait: Wait) -> KernelEstimate:
+def wait_row(wait: Wait) -> KernelEstimate:
     """A wait as a row of its own, so that the rows always sum to the latency and to the bound."""
     return KernelEstimate(
         kernel=wait.what,

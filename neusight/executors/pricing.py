@@ -15,7 +15,7 @@ from neusight.workloads.program import Part
 
 
 class PartCosts(NamedTuple):
-    """What the kernels of one part take, columns of shape (n,), one row a row of ``Part.batch``.
+    """What the kernels of one part take, columns of shape (n,) but for ``costs``, one row a row of ``Part.batch``.
 
     ``spread`` is the standard deviation of the log error that kernels of an operator share on the device,
     ``own_spread`` that of each by itself; ``energy_j`` what arithmetic and traffic take, zeros where it was not asked
@@ -27,6 +27,10 @@ class PartCosts(NamedTuple):
     own_spread: np.ndarray
     limiter: np.ndarray
     energy_j: np.ndarray
+    costs: Costs
+    """Of all kernels of the part's family that were asked for together."""
+    rows: np.ndarray
+    """Where the part's kernels stand in ``costs``."""
 
 
 def price(parts: Sequence[Part], cost: Callable[[KernelBatch], Costs], *, energy: bool = True) -> list[PartCosts]:
@@ -49,15 +53,15 @@ def price(parts: Sequence[Part], cost: Callable[[KernelBatch], Costs], *, energy
         distinct = [distinct_rows(parts[number].batch) for number in numbers]
         batch = concatenated([parts[n].batch.take(rows) for n, (rows, _) in zip(numbers, distinct, strict=True)])
         starts = np.cumsum([0, *(len(rows) for rows, _ in distinct)])
-        columns = _columns(cost(batch), energy=energy)
+        costs = cost(batch)
+        joules = energy_j(costs) if energy else np.zeros(len(batch))
+        spread, own_spread = costs.spread, costs.own_spread
         for number, start, (_, places) in zip(numbers, starts.tolist(), distinct, strict=False):
-            priced[number] = PartCosts(*(column[start + places] for column in columns))
+            rows = start + places
+            priced[number] = PartCosts(
+                costs.latency_s[rows], spread[rows], own_spread[rows], costs.limiter[rows], joules[rows], costs, rows
+            )
     return [priced[number] for number in range(len(parts))]
-
-
-def _columns(costs: Costs, *, energy: bool) -> PartCosts:
-    joules = energy_j(costs) if energy else np.zeros(len(costs.latency_s))
-    return PartCosts(costs.latency_s, costs.spread, costs.own_spread, costs.limiter, joules)
 
 
 def energy_j(costs: Costs) -> np.ndarray:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from math import ceil
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from neusight.errors import ModelError
 from neusight.kernels.describe import describe
-from neusight.kernels.families import Collective, KernelBatch, group_by_family
-from neusight.kernels.precision import stored_bytes
+from neusight.kernels.families import KernelBatch, group_by_family
 from neusight.kernels.sparsity import with_zeros
 from neusight.plans.allocator import reserve_bytes
-from neusight.plans.plan import Plan
-from neusight.plans.shard_graph import scaled
 from neusight.workloads.workload import Launch, MemoryProfile, Workload
 
 LARGEST_NODE = 16
@@ -56,75 +51,6 @@ class TracedStep:
 def single(workload: Workload) -> TracedStep:
     """The whole step on one device."""
     return _program(workload, workload.launches, 0)
-
-
-def replica(workload: Workload, plan: Plan, rank: int = 0) -> TracedStep:
-    """One rank's step, from what it runs for one micro-batch: passes once a micro-batch, then the sum of gradients
-    over replicas, then one update.
-
-    With ``zero1`` or ``zero2`` each replica updates its share of the parameters and gathers those of the others. The
-    gradients of a rank are reduced in one piece after the last backward pass, unless ``overlap_gradients`` leaves them
-    to the schedule.
-
-    Raises:
-        ModelError: a plan that is not estimated for traced models.
-    """
-    _hold_known(plan)
-    passes, share = plan.micro_batches, 1.0 if plan.shard == "none" else 1.0 / plan.dp
-    launches = [
-        replace(one, kernel=scaled(one.kernel, share))
-        if one.phase == "optimizer"
-        else replace(one, count=one.count * passes)
-        for one in workload.launches
-    ]
-    if workload.request.mode == "training":
-        launches += _exchanges(workload, plan)
-    held = workload.memory
-    if share < 1.0:
-        held = replace(held, optimizer=ceil(held.optimizer * share))
-    if plan.shard == "zero2":
-        held = replace(held, gradients=ceil(held.gradients * share))
-    program = _program(workload, tuple(launches), rank)
-    once = sum(node.copies for node in workload.nodes if node.phase == "optimizer")
-    operators = program.host_operators if program.host_operators == 1 else passes * (workload.length - once) + once
-    return replace(program, memory=held, host_operators=operators)
-
-
-def gradient_bytes(workload: Workload, plan: Plan) -> int:
-    """Bytes of a rank's gradients as replicas exchange them."""
-    return int(workload.parameters * stored_bytes(plan.gradient_dtype))
-
-
-def _exchanges(workload: Workload, plan: Plan) -> list[Launch]:
-    if plan.dp == 1:
-        return []
-    if plan.shard == "none":
-        return [] if plan.overlap_gradients else [_collective("all_reduce", gradient_bytes(workload, plan), plan)]
-    dtype = workload.request.precision.weights
-    weights = int(workload.parameters * stored_bytes(dtype))
-    reduced = [] if plan.overlap_gradients else [_collective("reduce_scatter", gradient_bytes(workload, plan), plan)]
-    return [*reduced, _collective("all_gather", weights, replace(plan, gradient_dtype=dtype))]
-
-
-def _collective(op: str, size: int, plan: Plan) -> Launch:
-    kernel = Collective(op=op, ranks=plan.dp, bytes=size, dtype=plan.gradient_dtype)
-    return Launch(kernel=kernel, operator=op, phase="optimizer", count=1)
-
-
-def _hold_known(plan: Plan) -> None:
-    """Raises:
-    ModelError: a way to share a step that is estimated for decoders alone.
-    """
-    if plan.world > LARGEST_NODE:
-        raise ModelError(
-            f"{plan.world} devices share a traced model's step: what they exchange is known within one node of at most "
-            f"{LARGEST_NODE}; lower dp, tp or pp"
-        )
-    for name in ("cp", "ep", "vp", "recompute", "offload", "sequence_parallel", "schedule"):
-        if getattr(plan, name) != getattr(Plan(), name):
-            raise ModelError(f"{name} {getattr(plan, name)} of a traced model is not estimated: leave it out")
-    if plan.shard not in ("none", "zero1", "zero2") and plan.dp > 1:
-        raise ModelError(f"shard {plan.shard} of a traced model is not estimated: one of none, zero1, zero2")
 
 
 def _program(workload: Workload, launches: tuple[Launch, ...], rank: int) -> TracedStep:

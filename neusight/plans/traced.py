@@ -56,16 +56,21 @@ class TracedProgram:
     @cached_property
     def program(self) -> Program:
         """Segments of kernels; gradients of weights are part of the backward pass, as PyTorch's autograd runs them."""
-        runs = self._runs()
-        parameters = self.parameters
-        keys = [(frozenset(runs[at].items()), parameters[at]) for at in range(1, self.depth + 1)]
+        runs, operators, parameters = self._runs(), self._operators(), self.parameters
+
+        def segment(what: str, kind: int, at: int) -> Segment:
+            return self._segment(what, kind, runs[at], operators[at], parameters[at])
+
+        keys = [(frozenset(runs[at].items()), operators[at], parameters[at]) for at in range(1, self.depth + 1)]
         kinds = list(dict.fromkeys(keys))
         order = tuple(kinds.index(key) for key in keys)
         first = [order.index(kind) + 1 for kind in range(len(kinds))]
         return Program(
-            before=self._segment("before layers", -1, runs[0], parameters[0]),
-            layers=tuple(self._segment("layer", n, runs[at], parameters[at]) for n, at in enumerate(first)),
-            after=self._segment("after layers", -1, runs[-1], parameters[-1]),
+            before=segment("before layers", -1, 0),
+            layers=tuple(
+                self._segment("layer", n, runs[at], operators[at], parameters[at]) for n, at in enumerate(first)
+            ),
+            after=segment("after layers", -1, -1),
             order=order,
         )
 
@@ -205,9 +210,19 @@ class TracedProgram:
                 runs[at][kernel, operator, node.phase, zeros] += 1
         return runs
 
-    def _segment(self, what: str, layer: int, runs: Counter[_Run], parameters: int) -> Segment:
+    def _operators(self) -> list[tuple[tuple[Phase, int], ...]]:
+        """What the host dispatches of each block in each pass; nothing but a launch of a graph."""
+        counts: list[Counter[Phase]] = [Counter() for _ in range(self.depth + 2)]
+        for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
+            if at >= 0:
+                counts[at][_PHASES[node.phase]] += 1
+        return [tuple(sorted(count.items())) for count in counts]
+
+    def _segment(
+        self, what: str, layer: int, runs: Counter[_Run], operators: tuple[tuple[Phase, int], ...], parameters: int
+    ) -> Segment:
         parts = tuple(self._part(run, count) for run, count in runs.items())
-        return Segment(what=what, layer=layer, parts=parts, parameters=parameters)
+        return Segment(what=what, layer=layer, parts=parts, parameters=parameters, operators=operators)
 
     def _part(self, run: _Run, count: int) -> Part:
         kernel, operator, phase, zeros = run
@@ -215,10 +230,14 @@ class TracedProgram:
         return Part(
             what=operator,
             phase=_PHASES[phase],
-            batch=batch if zeros is None else with_zeros(batch, [zeros]),
+            batch=with_zeros(batch, [zeros]) if self._has_zeros else batch,
             runs=count,
             group="tp" if kernel.family == "collective" else "",
         )
+
+    @cached_property
+    def _has_zeros(self) -> bool:
+        return any(zeros is not None for node in self.workload.nodes for zeros in node.zeros)
 
     def _weights(self, at: int) -> set[int]:
         """Weights that the forward pass of a block reads."""
@@ -242,8 +261,9 @@ class TracedProgram:
         return parameters
 
     def _elements(self, number: int) -> float:
+        """Values of a weight; tables of whole numbers are no parameters."""
         tensor = self.workload.tensors[number]
-        return tensor.nbytes / stored_bytes(tensor.dtype)
+        return 0.0 if tensor.dtype.startswith(("int", "uint", "bool")) else tensor.nbytes / stored_bytes(tensor.dtype)
 
     @cached_property
     def _tensor_blocks(self) -> np.ndarray:

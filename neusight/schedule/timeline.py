@@ -60,7 +60,7 @@ def one_stream(program: TracedStep, costs: Sequence[Costs], device: DeviceSpec, 
         engine: gives the host.
     """
     counts = [program.counts[at] for _, at in program.batches]
-    errors = tuple(_errors(c, device.launch_overhead_s) for c in costs)
+    errors = tuple(stream_errors_s(c, device.launch_overhead_s) for c in costs)
     stream = tuple(in_stream(c, device.launch_overhead_s) for c in costs)
     totals = _totals(stream, errors, counts)
     host = _host_wait(totals, program.host_operators, engine)
@@ -94,7 +94,7 @@ def in_stream(single: Costs, interval_s: float) -> Costs:
     )
 
 
-def _errors(single: Costs, interval_s: float) -> Errors:
+def stream_errors_s(single: Costs, interval_s: float) -> Errors:
     """Errors of kernels in the stream by source: of the launches as far as those bind, else of the execution."""
     alone, execution_s = single.errors_s(), single.execution_s
     own = np.hypot(single.spread, single.own_spread)

@@ -40,7 +40,8 @@ class Segment:
     """The embedding, a kind of layer, or norm, head and loss.
 
     ``parameters`` are those that a rank holds of it without experts, ``expert_parameters`` those of its experts.
-    ``layer`` is the place of its kind in ``Decoder.layers``, -1 outside of layers.
+    ``layer`` is the place of its kind in the model's order of layers, -1 outside of layers. ``operators`` are those
+    that the host dispatches in each pass, views included; empty where each dispatches one kernel.
     """
 
     what: str
@@ -48,6 +49,7 @@ class Segment:
     parts: tuple[Part, ...]
     parameters: int
     expert_parameters: int = 0
+    operators: tuple[tuple[Phase, int], ...] = ()
 
     def of(self, which: Phase) -> tuple[Part, ...]:
         """Parts of one pass, in order."""

@@ -1,0 +1,129 @@
+"""The estimate of a traced step that several devices share: the rows of the rank with most to do, and its waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neusight.distributed.estimate import counted_on
+from neusight.distributed.priced import PartTime
+from neusight.distributed.sources import source_of
+from neusight.distributed.step import TimedStep
+from neusight.estimates.build import kernel_rows, wait_row
+from neusight.estimates.estimate import Estimate
+from neusight.estimates.records import HOST, KernelEstimate, MemoryEstimate, Provenance
+from neusight.estimates.verdicts import warnings_of
+from neusight.kernels.families import KernelBatch
+from neusight.schedule.run import Run, simulate
+from neusight.schedule.timeline import Wait
+from neusight.workloads.workload import MemoryProfile, Workload
+
+PHASES = {"forward": "forward", "backward": "backward", "weights": "backward", "step": "optimizer"}
+"""Phases of an estimate's rows by those of parts."""
+SHARED = ("device", "launch", "composition")
+"""Sources of error that a rank's kernels and its waits for others have in common."""
+
+
+def shared_estimate(
+    timed: TimedStep, workload: Workload, samples: int, devices: int, provenance: Provenance
+) -> Estimate:
+    """The step of all ranks.
+
+    Args:
+        timed: the step with its times.
+        workload: what one rank runs of it for a micro-batch: the question, its inputs and warnings.
+        samples: of a step, on all devices.
+        devices: that share it.
+        provenance: where the costs come from.
+    """
+    run, device, request = (
+        simulate(timed.pipeline, timed.times, timed.contention),
+        timed.run.cluster.device,
+        workload.request,
+    )
+    rank = int(run.busy_s.argmax())
+    rows = tuple(_rows(timed, rank))
+    waits = tuple(wait_row(wait) for wait in _waits(timed, run, rank, rows) if wait.latency_s > 0.0)
+    estimate = Estimate(
+        model=request.model,
+        gpu=device.id,
+        mode=request.mode,
+        batch=samples,
+        seq_len=request.seq_len,
+        dtype=request.dtype,
+        optimizer=request.optimizer,
+        attention=request.attention,
+        samples=samples,
+        by_kernel=(*rows, *waits),
+        memory=_memory(timed),
+        provenance=provenance,
+        uncovered=workload.uncovered,
+        inputs=workload.inputs,
+        usd_per_hour=device.price_usd_per_hour,
+        devices=devices,
+    )
+    return warnings_of(estimate, workload.warnings)
+
+
+def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
+    """What the rank's kernels take, and collectives in their way, family by family."""
+    families: dict[int, list[tuple[PartTime, float]]] = {}
+    for time, runs in counted_on(timed, rank):
+        families.setdefault(id(time.costs), []).append((time, runs))
+    for group in families.values():
+        parts = [time.part for time, _ in group]
+        yield from kernel_rows(
+            KernelBatch.joined([part.batch for part in parts]),
+            group[0][0].costs.take(np.array([time.row for time, _ in group])),
+            operators=[part.what for part in parts],
+            phases=[PHASES[part.phase] for part in parts],
+            counts=[runs for _, runs in group],
+            launch_s=timed.run.cluster.device.launch_overhead_s,
+        )
+
+
+def _waits(timed: TimedStep, run: Run, rank: int, rows: tuple[KernelEstimate, ...]) -> Iterator[Wait]:
+    """In which none of the rank's kernels runs: with the rows they are the step."""
+    kernels_s = sum(row.total_s for row in rows)
+    relative = _relative(rows)
+    engine = timed.run.engine
+    yield _wait("dispatch of operators", HOST, float(run.busy_s[rank]) - kernels_s, {"host": engine.host_spread})
+    yield _wait("exchanges that nothing hides", "link", float(run.exposed_s[rank]), {"device": _link_spread(timed)})
+    stages = f"pipeline of {timed.run.plan.pp} stages"
+    yield _wait(stages, "pipeline", float(run.bubble_s[rank]), {name: relative.get(name, 0.0) for name in SHARED})
+
+
+def _wait(what: str, limiter: str, latency_s: float, spreads: dict[str, float]) -> Wait:
+    seconds = max(0.0, latency_s)
+    errors_s = {source: seconds * spread for source, spread in spreads.items()}
+    return Wait(
+        what=what, limiter=limiter, latency_s=seconds, low_s=seconds, high_s=seconds, bound_s=0.0, errors_s=errors_s
+    )
+
+
+def _relative(rows: tuple[KernelEstimate, ...]) -> dict[str, float]:
+    """Errors by source as shares of what the rows take."""
+    total_s = sum(row.total_s for row in rows)
+    sums: dict[str, float] = {}
+    for row in rows:
+        for source, size_s in row.errors_s:
+            sums[source] = sums.get(source, 0.0) + row.count * size_s
+    return {source: size / total_s for source, size in sums.items()} if total_s else {}
+
+
+def _link_spread(timed: TimedStep) -> float:
+    """Of the exchanges among replicas and stages, by the seconds of each."""
+    times = [time for segment in timed.staged.segments for time in segment.exchanges] + list(timed.staged.sends)
+    total_s = sum(time.total_s for time in times)
+    return sum(time.total_s * time.spread for time in times) / total_s if total_s else 0.0
+
+
+def _memory(timed: TimedStep) -> MemoryEstimate:
+    """Of the fullest rank."""
+    ranks = source_of(timed.run).memory(timed.run, timed.work.stages)
+    fullest = max(ranks, key=lambda rank: rank.total)
+    terms = {
+        name: int(fullest.parts[name]) for name in ("weights", "gradients", "optimizer", "activations", "temporary")
+    }
+    return MemoryEstimate.of(MemoryProfile(**terms), timed.run.cluster.device.usable_bytes)

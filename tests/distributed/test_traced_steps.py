@@ -1,0 +1,203 @@
+"""Traced steps that devices share: layers as segments, stages, replicas, recomputation, and what a step takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neusight import Predictor
+from neusight.distributed.sources import balanced
+from neusight.errors import ModelError
+from neusight.plans.plan import Plan
+from neusight.plans.traced import TracedProgram, blocks_of
+from neusight.transforms.plain import plain
+from neusight.workloads import Workload, load_workload
+
+STEP: dict[str, Any] = {"mode": "training", "optimizer": "adam", "seq_len": 64}
+LONG = STEP | {"seq_len": 1024}
+"""So long that the host has time."""
+GPU = "a100-sxm-40gb"
+
+
+@cache
+def workload(name: str = "gpt2") -> Workload:
+    return load_workload(name, batch=2, **STEP)
+
+
+@cache
+def traced(name: str = "gpt2") -> TracedProgram:
+    return TracedProgram.of(workload(name))
+
+
+def test_stretches_have_the_least_largest_sum() -> None:
+    random = np.random.default_rng(0)
+    for parts in (1, 2, 3):
+        costs = random.random(7)
+        bounds = balanced(costs, parts)
+        largest = max(costs[a:b].sum() for a, b in pairwise(bounds))
+        cuts = np.array(np.meshgrid(*[np.arange(1, 7)] * (parts - 1))).reshape(parts - 1, -1).T if parts > 1 else [[]]
+        tried = [[0, *cut, 7] for cut in cuts if list(cut) == sorted(set(cut))]
+        best = min(max(costs[a:b].sum() for a, b in pairwise(t)) for t in tried)
+        assert largest == pytest.approx(best)
+        assert (np.diff(bounds) > 0).all()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base", "t5-small"])
+def test_segments_hold_every_kernel_of_the_passes_and_every_parameter(name: str) -> None:
+    program = traced(name).program
+    counts: Counter[Any] = Counter()
+    layers = map(program.order.count, range(len(program.layers)))
+    for segment, times in zip(program.segments, (1, *layers, 1), strict=True):
+        for part in segment.parts:
+            counts[part.batch.kernel(0), part.what, part.phase] += round(times * part.runs)
+    whole = {(one.kernel, one.operator, one.phase): one.count for one in workload(name).launches}
+    assert counts == {key: count for key, count in whole.items() if key[2] != "optimizer"}
+    assert {(part.batch.kernel(0), part.what): part.runs for part in traced(name).update} == {
+        key[:2]: count for key, count in whole.items() if key[2] == "optimizer"
+    }
+    assert sum(traced(name).parameters) == workload(name).parameters
+
+
+def test_equal_layers_are_told_once_and_stages_send_the_residual_stream() -> None:
+    program = traced()
+    assert program.depth == 12 and program.program.order == (0, *(1,) * 11)
+    hidden = 4 * 2 * 64 * 768
+    assert program.sent_bytes[1:12].tolist() == [hidden] * 11
+    assert program.tied_parameters == 50257 * 768
+
+
+def test_encoder_and_decoder_blocks_are_layers_in_the_order_of_the_forward_pass() -> None:
+    step = plain(workload("t5-small"))
+    at = dict(
+        zip((node.layer.name().split(".layer.")[0] for node in step.nodes), blocks_of(step).tolist(), strict=True)
+    )
+    blocks = [at[f"{side}.block.{i}"] for side in ("encoder", "decoder") for i in range(6)]
+    assert blocks == list(range(1, 13))
+
+
+def test_replicas_exchange_gradients_once_a_step(predictor: Predictor) -> None:
+    one = predictor.estimate("gpt2", GPU, plan=Plan(micro_batch=2, global_batch=6), **LONG)
+    many = predictor.estimate("gpt2", GPU, plan=Plan(dp=4, micro_batch=2, global_batch=24), **LONG)
+    assert many.latency_s - one.latency_s == pytest.approx(many.by_phase["link"])
+    sharded = predictor.estimate("gpt2", GPU, plan=Plan(dp=4, micro_batch=2, global_batch=24, shard="zero1"), **LONG)
+    assert sharded.by_phase["optimizer"] < many.by_phase["optimizer"] / 3
+    assert sharded.memory.optimizer == pytest.approx(many.memory.optimizer / 4, abs=1)
+
+
+def test_fully_sharded_weights_take_a_share_and_what_is_gathered(predictor: Predictor) -> None:
+    whole, shared = (
+        predictor.estimate("gpt2", GPU, plan=Plan(dp=4, micro_batch=2, global_batch=8, shard=shard), **LONG)
+        for shard in ("none", "zero3")
+    )
+    assert shared.memory.weights == pytest.approx(whole.memory.weights / 4, abs=1)
+    assert shared.memory.peak_bytes < whole.memory.peak_bytes
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base"])
+@pytest.mark.parametrize("launch", ["eager", "compiled"])
+def test_a_plan_for_one_device_is_the_step_on_it(predictor: Predictor, name: str, launch: str) -> None:
+    plan = Plan(micro_batch=2, global_batch=2)
+    assert predictor.estimate(name, GPU, plan=plan, launch=launch, **STEP) == predictor.estimate(
+        name, GPU, batch=2, launch=launch, **STEP
+    )
+
+
+def test_micro_batches_on_one_device_repeat_its_passes_and_update_once(predictor: Predictor) -> None:
+    one = predictor.estimate("gpt2", GPU, batch=4, **LONG)
+    three = predictor.estimate("gpt2", GPU, plan=Plan(micro_batch=4, global_batch=12), **LONG)
+    passes = ("forward", "backward")
+    assert [three.by_phase[name] for name in passes] == pytest.approx([3 * one.by_phase[name] for name in passes])
+    assert three.by_phase["optimizer"] == pytest.approx(one.by_phase["optimizer"])
+    assert three.latency_s == pytest.approx(sum(three.by_phase[name] for name in (*passes, "optimizer")))
+
+
+PLANS = [
+    Plan(dp=4, micro_batch=2, global_batch=8),
+    Plan(dp=4, micro_batch=2, global_batch=8, overlap_gradients=True),
+    Plan(dp=4, micro_batch=2, global_batch=8, shard="zero3", overlap_gradients=True),
+    Plan(tp=4, micro_batch=8, global_batch=8),
+    Plan(pp=4, micro_batch=2, global_batch=8),
+    Plan(pp=4, vp=3, micro_batch=2, global_batch=8),
+    Plan(dp=2, tp=2, pp=2, micro_batch=2, global_batch=8),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_faster_links_never_slow_a_shared_step(predictor: Predictor, plan: Plan) -> None:
+    from neusight.devices import load_device
+
+    device = load_device(GPU)
+    times = []
+    for factor in (1.0, 1.5, 4.0):
+        links = [
+            one.model_copy(update={"bandwidth_bytes_per_s": factor * one.bandwidth_bytes_per_s}) for one in device.links
+        ]
+        times.append(
+            predictor.estimate("gpt2", device.model_copy(update={"links": links}), plan=plan, **STEP).latency_s
+        )
+    assert all(faster <= slower * (1 + 1e-9) for slower, faster in pairwise(times))
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_a_shared_step_is_the_sum_of_its_rows_and_of_all_samples(predictor: Predictor, plan: Plan, mode: str) -> None:
+    step = STEP | {"mode": mode, "optimizer": "adam" if mode == "training" else "none"}
+    estimate = predictor.estimate("gpt2", GPU, plan=plan, **step)
+    assert (estimate.samples, estimate.batch, estimate.devices) == (8, 8, plan.world)
+    low_s, high_s = estimate.interval
+    assert estimate.bound_s <= low_s <= estimate.latency_s <= high_s
+    assert estimate.gpu_hours(8) == pytest.approx(plan.world * estimate.latency_s / 3600)
+
+
+def test_one_micro_batch_passes_the_stages_one_after_another(predictor: Predictor) -> None:
+    whole = predictor.estimate("gpt2", GPU, batch=4, **LONG)
+    piped = predictor.estimate("gpt2", GPU, plan=Plan(pp=4, micro_batch=4, global_batch=4), **LONG)
+    # All passes of all stages, and each updates a part; sends are short.
+    assert piped.latency_s == pytest.approx(whole.latency_s, rel=0.05)
+    assert piped.by_phase["optimizer"] < whole.by_phase["optimizer"] / 2
+
+
+def test_more_micro_batches_or_chunks_leave_a_smaller_share_to_the_bubble(predictor: Predictor) -> None:
+    def share(**plan: int) -> float:
+        step = predictor.estimate("gpt2", GPU, plan=Plan(pp=4, micro_batch=1, **plan), **LONG)
+        return step.by_phase["pipeline"] / step.latency_s
+
+    shares = [share(global_batch=n) for n in (1, 4, 32)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 0.6 > 0.2 > shares[2]
+    assert share(global_batch=8, vp=3) < share(global_batch=8)
+
+
+def test_recomputed_layers_keep_their_inputs_and_run_forward_twice(predictor: Predictor) -> None:
+    kept, again = (
+        predictor.estimate("gpt2", GPU, plan=Plan(micro_batch=4, global_batch=8, recompute=how), **LONG)
+        for how in ("none", "full")
+    )
+    assert again.memory.activations < kept.memory.activations / 4
+    assert again.memory.peak_bytes < kept.memory.peak_bytes
+    longer_s = again.latency_s - kept.latency_s
+    assert 0.7 * kept.by_phase["forward"] < longer_s < kept.by_phase["forward"]
+
+
+REFUSED = [
+    (Plan(pp=13, global_batch=1), "13 stages of 1 chunks need as many layers: gpt2 has 12"),
+    (Plan(cp=2, global_batch=1), "cp 2 of a traced model is not estimated"),
+    (Plan(dp=2, global_batch=2, shard="hsdp"), "shard hsdp of a traced model is not estimated"),
+    (Plan(global_batch=2, recompute="selective"), "recompute selective of a traced model is not estimated"),
+]
+
+
+@pytest.mark.parametrize(("plan", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_is_not_estimated_is_refused(predictor: Predictor, plan: Plan, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        predictor.estimate("gpt2", GPU, plan=plan, **STEP)
+
+
+def test_a_batch_beside_a_plan_is_refused(predictor: Predictor) -> None:
+    with pytest.raises(ModelError, match="batch 3 beside a plan for 4 samples"):
+        predictor.estimate("gpt2", GPU, batch=3, plan=Plan(global_batch=4, dp=4), **STEP)
