@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from neusight.collect.bench import Bench, Timing, stable
 from neusight.collect.tasks import identity
+from neusight.devices.architectures import ArchitectureFacts, architecture_facts
 from neusight.errors import UnmeasurableError
 from neusight.workloads.huggingface import build_model, input_specs
 from neusight.workloads.tensors import TensorSpec
@@ -111,14 +112,15 @@ def _whole(phases: Sequence[Timing]) -> Timing:
 
 
 def _check_dtype(dtype: str, bench: Bench) -> None:
-    if dtype == "tf32" and not (bench.on_gpu and _capability(bench) >= (8, 0)):
+    if dtype == "tf32" and not (bench.on_gpu and _facts(bench).tf32):
         raise UnmeasurableError("tf32 needs tensor cores of compute capability 8.0 or later")
-    if dtype == "bfloat16" and bench.on_gpu and _capability(bench) < (8, 0):
+    if dtype == "bfloat16" and bench.on_gpu and not _facts(bench).bfloat16:
         raise UnmeasurableError("bfloat16 needs compute capability 8.0 or later")
 
 
-def _capability(bench: Bench) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(bench.torch_device)
+def _facts(bench: Bench) -> ArchitectureFacts:
+    major, minor = torch.cuda.get_device_capability(bench.torch_device)
+    return architecture_facts("nvidia", f"{major}.{minor}")
 
 
 @contextmanager

@@ -9,11 +9,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
+from neusight.devices.architectures import ArchitectureFacts, architecture_facts
 from neusight.errors import DeviceError
 
 USABLE_SHARE = 0.985
 """Of the capacity that a datasheet names in GB, where a driver's figure is not known: the least that any card of the
 catalogue leaves (GDDR6 under ECC). Others leave more, since their GB are GiB."""
+
+ECC_LEAVES = 1.015
+"""Usable bytes over decimal GB of the datasheet: 15/16 of GiB are 1.007 of GB, all of them 1.07."""
 
 HALVES = ("float16", "bfloat16")
 """Floating-point formats of 16 bits."""
@@ -149,19 +153,33 @@ class DeviceSpec(BaseModel):
         return max((abs(gain) for gain in self.gains), default=0.0)
 
     @property
-    def capability(self) -> float | None:
-        """NVIDIA's compute capability as a number; None for other vendors and where it is not told.
+    def facts(self) -> ArchitectureFacts:
+        """What its architecture and its kind of board are like beside these figures.
 
         Raises:
-            DeviceError: it is no number.
+            DeviceError: a compute capability of NVIDIA that is no number.
         """
-        if self.vendor != "nvidia" or self.compute_capability is None:
-            return None
-        try:
-            return float(self.compute_capability)
-        except ValueError:
-            told = self.compute_capability
-            raise DeviceError(f"{self.id}: compute capability '{told}' is not a number such as 8.9") from None
+        return architecture_facts(self.vendor, self.compute_capability, self.name)
+
+    @property
+    def cuda_cores_per_sm(self) -> float:
+        """Float32 lanes of an SM: FMA a clock."""
+        return self.vector_flops_per_s["float32"] / (2.0 * self.sm_count * self.boost_clock_hz)
+
+    @property
+    def dram_family(self) -> str:
+        """Kind of memory: ``HBM``, ``GDDR`` or ``LPDDR``; other kinds count as GDDR."""
+        return next((name for name in ("LPDDR", "HBM") if name in self.dram_kind.upper()), "GDDR")
+
+    @property
+    def inline_ecc(self) -> bool:
+        """Whether check bits lie in the same memory as data: GDDR of a board that has them, of which a driver offers no
+        more than the datasheet's figure read as decimal GB, since of the GiB that are there one in sixteen holds check
+        bits. A variant has what the original has.
+        """
+        board = self.original or self
+        told = board.usable_bytes < ECC_LEAVES * board.dram_capacity_bytes
+        return self.dram_family == "GDDR" and board.facts.inline_ecc and told
 
     def gemm_flops_per_s(self, dtype: str) -> float:
         """Dense peak [FLOP/s] of matrix products in ``dtype``: matrix units where they take it, else vector pipelines.

@@ -89,7 +89,7 @@ def contention(device: DeviceSpec, plan: Plan, placement: Placement) -> float:
     """Share of a device's multiprocessors that collectives among replicas take from kernels beside them."""
     if placement.size("dp-cp") == 1 or (plan.shard == "none" and not plan.overlap_gradients):
         return 0.0
-    channels = COLLECTIVE_CHANNELS["later" if (device.capability or 9.0) >= 9.0 else "ampere"]
+    channels = COLLECTIVE_CHANNELS[device.facts.channels]
     return min(0.5, channels / device.sm_count)
 
 

@@ -134,7 +134,7 @@ def price_parts(
     def cost(batch: KernelBatch) -> Costs:
         if engine.kernel_timing == "stream":
             return in_stream(pricer(batch, device, Conditions.of(len(batch))), device.launch_overhead_s)
-        variant = engine.attention_on(device.capability) if batch.family == "attention" else ""
+        variant = engine.attention_on(device.facts.reads_shared_memory) if batch.family == "attention" else ""
         conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, variant=variant)
         return pricer(batch, device, conditions)
 

@@ -22,8 +22,6 @@ EXPERT_LOAD = 1.1
 """Rows of the experts of the fullest rank over an even share, in the fullest of a run's first
 steps: routers without capacity are not even. Fitted by ``neusight.evaluation.memory.fitted_expert_load`` to runs on
 a100 alone; runs on h100 ask for 1.16."""
-FUSED_CAPABILITIES = (9.0, 12.0)
-"""From Hopper on, to before consumer Blackwell: GPUs whose matrix units read shared memory by themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +48,8 @@ class Engine:
         attention: ``eager`` writes scores and probabilities out; ``sdpa``, ``flash`` and ``cudnn`` are one kernel,
             of PyTorch's choice, FlashAttention's or cuDNN's.
         attention_variant: library of fused attention, as ``Conditions.variant`` names it.
-        newer_attention_variant: the same on GPUs of ``FUSED_CAPABILITIES``, "" for the same.
+        newer_attention_variant: the same on GPUs whose matrix units read shared memory by
+            themselves, "" for the same.
         attention_generation: 1 for FlashAttention before its second version, which split work otherwise.
         context: how ranks that share sequences bring keys together: ``ring`` passes them on while the attention of
             the ones before runs, ``gather`` gathers them first.
@@ -211,10 +210,9 @@ class Engine:
         """Whether attention writes scores and probabilities to memory."""
         return self.attention == "eager"
 
-    def attention_on(self, capability: float | None) -> str:
-        """Library of fused attention on a GPU of a CUDA compute capability, None for those that have none."""
-        newer = capability is not None and FUSED_CAPABILITIES[0] <= capability < FUSED_CAPABILITIES[1]
-        return (newer and self.newer_attention_variant) or self.attention_variant
+    def attention_on(self, reads_shared_memory: bool) -> str:
+        """Library of fused attention on a GPU, by whether its matrix units read shared memory by themselves."""
+        return (reads_shared_memory and self.newer_attention_variant) or self.attention_variant
 
 
 _TORCH = Engine(

@@ -33,8 +33,8 @@ ERAS: tuple[tuple[str, tuple[int, int], str], ...] = (
 )
 """Versions before which an engine was another program, older ones first: vLLM's V1 became the default with 0.8 and its
 asynchronous scheduling with 0.14, TensorRT-LLM's executor replaced its Python sessions with 0.12."""
-LARGE_BYTES, AMPERE = 70 * 2**30, 8.0
-"""Memory from which vLLM starts with larger limits, and the compute capability of A100, on which it does not."""
+LARGE_BYTES = 70 * 2**30
+"""Memory from which vLLM starts with larger limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class Server:
         """
         if self.scheduler != VLLM or self.era.endswith("before 0.8"):
             return self
-        large = device.usable_bytes >= LARGE_BYTES and device.capability != AMPERE
+        large = device.usable_bytes >= LARGE_BYTES and not device.facts.small_serving_limits
         sequences, tokens = (1024, 8192) if large else (256, 2048)
         return replace(self, max_num_seqs=sequences, max_num_batched_tokens=tokens)
 

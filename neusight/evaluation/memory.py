@@ -30,7 +30,6 @@ from neusight.evaluation.training import run_of
 from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory, TrainingStep, memory_of
 from neusight.plans.plan import Plan
-from neusight.plans.workspaces import HOPPER
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Norm, SelfAttention
 
@@ -295,7 +294,7 @@ class MegatronRun:
             return "eager"
         if backend == "flash":
             return "flash"
-        return "cudnn" if (self.device.capability or 0.0) >= HOPPER else "flash"
+        return "cudnn" if self.device.facts.reads_shared_memory else "flash"
 
     def _chunk_layers(self) -> tuple[int, ...]:
         """Uneven pipelines: fewer layers at both ends, or one less where embedding and loss count as a layer each."""

@@ -10,10 +10,6 @@ from neusight.devices.spec import DeviceSpec
 from neusight.laws.dram import drift_cost
 from neusight.laws.physics import DEFAULT, Physics
 
-_HALVED = (8.0, 9.0)
-"""Compute capabilities whose L2 is two partitions, each of which keeps what its own SMs read (NVIDIA A100 Tensor Core
-GPU Architecture whitepaper, 2020; H100 whitepaper, 2022)."""
-
 
 @dataclass(frozen=True)
 class Panels:
@@ -29,15 +25,15 @@ class Panels:
 def reusable_l2_bytes(device: DeviceSpec) -> float:
     r"""Capacity of L2 [B] for data that all SMs read.
 
-    .. math:: C = C_{L2} / p,\quad p = 2 \text{ where both partitions keep a copy, else } 1
+    .. math:: C = C_{L2} / p
 
     Args:
-        device: capacity [B] and compute capability.
+        device: capacity [B] and p, the partitions of which each keeps a copy.
 
     Source: NVIDIA A100 whitepaper (2020), where each partition caches what the SMs connected to it access.
-    Validity: NVIDIA GPUs by compute capability; other vendors' L2 counts as one.
+    Validity: NVIDIA GPUs; other vendors' L2 counts as one.
     """
-    return device.l2_capacity_bytes / (2.0 if device.capability in _HALVED else 1.0)
+    return device.l2_capacity_bytes / device.facts.l2_partitions
 
 
 def _share(log2_ratio: np.ndarray, slope: float) -> np.ndarray:

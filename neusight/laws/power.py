@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.laws.dram import dram_family
 from neusight.laws.physics import DEFAULT, Physics
 
 LEAST_CLOCK = 0.1
@@ -116,7 +115,7 @@ def traffic_energy_j(
     Source: order of magnitude from O'Connor et al. 2017 (HBM2: 4 pJ/bit); fitted.
     Validity: HBM2 and later, GDDR5 and later; LPDDR counts as GDDR.
     """
-    hbm = dram_family(device) == "HBM"
+    hbm = device.dram_family == "HBM"
     return 1e-12 * (
         (physics.power.hbm_pj_per_byte if hbm else physics.power.gddr_pj_per_byte) * dram_bytes
         + physics.power.l2_pj_per_byte * l2_bytes

@@ -12,8 +12,6 @@ from neusight.errors import DeviceError
 from neusight.kernels.families import KernelBatch
 from neusight.laws.link_constants import LinkPhysics
 
-REDUCING_SWITCH = 9.0
-"""Compute capability from which NVSwitch reduces on the way (NVLink SHARP, NVIDIA H100 whitepaper 2022)."""
 MESH_PEERS = 7.0
 """Peers among which the lanes of a mesh are divided: nodes of eight (assumption; MI300X has a link to each)."""
 ADAPTER_SHARE = 25.0 / 31.5
@@ -80,8 +78,8 @@ def network_bytes_per_s(place: Place) -> float:
 
 
 def reduces(device: DeviceSpec) -> bool:
-    """Whether a switch joins the devices of a node and reduces on the way; see ``REDUCING_SWITCH``."""
-    return fastest(device).joins == "switch" and (device.capability or 0.0) >= REDUCING_SWITCH
+    """Whether a switch joins the devices of a node and reduces on the way (NVLink SHARP)."""
+    return fastest(device).joins == "switch" and device.facts.switch_reduces
 
 
 def ranks_of(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:

@@ -51,30 +51,23 @@ def idle_factor(
 
 DUAL = 100
 """Lanes of a compute unit of AMD from which its peak counts two operations a lane, dual-issued or packed."""
-INTEGERS_TOO, HOPPER, CONSUMER_BLACKWELL = 8.6, 9.0, 12.0
-"""Compute capabilities from which SMs have 128 lanes again, of which half serves integers; of Hopper and datacentre
-Blackwell none does."""
 
 
 def issue_share(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
     """Share [-] of the peak of FMAs that an SM's schedulers can issue beside everything else that a loop holds.
 
     Args:
-        device: lanes of its SMs, as its peak rate and clock tell, and its compute capability.
+        device: cores of its SMs, as its peak rate and clock tell, and how its architecture issues FMAs.
         physics: ``lanes.issue_shared``, ``lanes.issue_whole`` and ``lanes.issue_dual`` [-].
 
     Source: CUDA C++ Programming Guide, Arithmetic Instructions: from 8.6 on an SM has 128 float32 lanes and four
     schedulers of one instruction a clock, so that whatever is no FMA takes a slot from FMAs; SMs of 64 lanes have slots
     to spare, and Pascal issues two. Validity: float32 products; the shares are fitted.
     """
-    lanes = device.vector_flops_per_s["float32"] / (2.0 * device.sm_count * device.boost_clock_hz)
     if "float32" in device.matrix_flops_per_s:
-        # CDNA multiplies float32 on matrix units, whose rate is not the lanes'.
+        # CDNA multiplies float32 on matrix units, whose rate is not the cores'.
         return 1.0
-    if device.vendor != "nvidia":
-        return physics.lanes.issue_dual if lanes >= DUAL else 1.0
-    capability = device.capability or INTEGERS_TOO
-    if capability < INTEGERS_TOO:
-        return 1.0
-    whole = HOPPER <= capability < CONSUMER_BLACKWELL
-    return physics.lanes.issue_whole if whole else physics.lanes.issue_shared
+    issue = device.facts.issue
+    if issue == "paired" and device.cuda_cores_per_sm >= DUAL:
+        return physics.lanes.issue_dual
+    return {"shared": physics.lanes.issue_shared, "whole": physics.lanes.issue_whole}.get(issue, 1.0)

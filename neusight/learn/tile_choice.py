@@ -23,7 +23,6 @@ from neusight.executors.gpu.tiling.library import (
     Products,
     TileChoice,
     choice_features,
-    library_of,
     shipped_choice,
     table_of,
 )
@@ -127,7 +126,7 @@ def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.n
 
     features = torch.tensor(np.concatenate([s.features for s in samples]), dtype=torch.float32)
     tiles = torch.tensor(np.concatenate([s.tile for s in samples]))
-    libraries, library = _numbered([library_of(s.device) for s in samples], samples)
+    libraries, library = _numbered([s.device.facts.blas_generation for s in samples], samples)
     tables, table = _numbered([table_of(s.device) for s in samples], samples)
     weights, shared = (torch.zeros(size, requires_grad=True) for size in (len(FEATURES), len(TILES)))
     of_library, of_table = (torch.zeros(len(n), len(TILES), requires_grad=True) for n in (libraries, tables))
@@ -149,7 +148,7 @@ def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.n
     values = {ANY: shared}
     values |= {name: shared + of_library[i] for i, name in enumerate(libraries)}
     for s in samples:
-        i, j = libraries.index(library_of(s.device)), tables.index(table_of(s.device))
+        i, j = libraries.index(s.device.facts.blas_generation), tables.index(table_of(s.device))
         values[table_of(s.device)] = shared + of_library[i] + of_table[j]
     return _array(weights), {name: _array(value) for name, value in values.items()}
 

@@ -18,12 +18,11 @@ LARGE_ENGINE_BYTES = 32 * MIB
 EXPERT_STREAMS = 4
 """On which it runs experts side by side, each with a workspace of its own (ibid.,
 ``get_multi_stream_cublas_workspace``)."""
-HOPPER = 9.0
 
 
 def workspace_bytes(device: DeviceSpec, engine: Engine, *, experts: bool = False) -> float:
     """Bytes of a rank: a cuBLAS handle for each thread (the forward pass's and autograd's), Transformer Engine's."""
-    large = (device.capability or 0.0) >= HOPPER
+    large = device.facts.large_blas_workspace
     handle = LARGE_CUBLAS_BYTES if large or engine.deterministic else CUBLAS_BYTES
     own = LARGE_ENGINE_BYTES if large else ENGINE_BYTES
     streams = 1 + EXPERT_STREAMS * (experts and engine.grouped_experts)

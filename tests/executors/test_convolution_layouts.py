@@ -11,7 +11,7 @@ from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.gpu.expected.layouts import turning_s
 from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
-from neusight.executors.gpu.expected.streams import lanes, stream_times
+from neusight.executors.gpu.expected.streams import stream_times
 from neusight.executors.gpu.expected.times import start_s
 from neusight.kernels import KernelBatch, work_of
 from neusight.kernels.conditions import Conditions
@@ -150,7 +150,7 @@ def test_a_value_of_a_window_costs_instructions_and_half_of_them_where_channels_
         small, large = stream_times(batch, device, Conditions.of(2), DEFAULT).compute_s
         taps = (49 - 9) * 32 * 64 * 28 * 28
         each = 2 * stream.flop_instructions + share * getattr(stream, f"{name}tap_instructions")
-        clocked = lanes(device) * device.sm_count * device.boost_clock_hz
+        clocked = device.cuda_cores_per_sm * device.sm_count * device.boost_clock_hz
         assert large - small == pytest.approx(taps * each / clocked)
 
 

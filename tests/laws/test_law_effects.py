@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from neusight.devices import device_ids, load_device
 from neusight.laws.cache import Panels, gemm_dram_bytes, missed_share, reread_missed_share, reusable_l2_bytes
 from neusight.laws.constants import with_values
-from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
+from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import DEFAULT
 from neusight.laws.power import (
     PowerDemand,
@@ -165,13 +165,13 @@ def test_some_of_the_limit_is_left_to_work(subtests: pytest.Subtests) -> None:
 def test_dram_family(subtests: pytest.Subtests) -> None:
     for gpu, kind in [("t4", "GDDR"), ("a100-sxm-80gb", "HBM"), ("p4", "GDDR"), ("mi300x", "HBM")]:
         with subtests.test(gpu=gpu, kind=kind):
-            assert dram_family(load_device(gpu)) == kind
+            assert load_device(gpu).dram_family == kind
 
 
 def test_lpddr_is_not_mistaken_for_gddr() -> None:
     device = load_device("l4")
-    assert dram_family(device.model_copy(update={"dram_kind": "LPDDR5X"})) == "LPDDR"
-    assert dram_family(device.model_copy(update={"dram_kind": "something"})) == "GDDR"
+    assert device.model_copy(update={"dram_kind": "LPDDR5X"}).dram_family == "LPDDR"
+    assert device.model_copy(update={"dram_kind": "something"}).dram_family == "GDDR"
 
 
 def test_finer_nodes_never_spend_more_on_a_flop() -> None:

@@ -17,7 +17,6 @@ from neusight.executors.gpu.tiling.library import (
     Products,
     choice_features,
     least_cost_tile,
-    library_of,
     shipped_choice,
 )
 from neusight.learn.tile_choice import ObservedTiles, fit_choice, hit_rates, tile_index
@@ -38,18 +37,18 @@ def test_library_follows_the_compute_capability(subtests: pytest.Subtests) -> No
         *(("mi100", "tensile"), ("arc-pro-b60", "other")),
     ]:
         with subtests.test(gpu=gpu, library=library):
-            assert library_of(load_device(gpu)) == library
+            assert load_device(gpu).facts.blas_generation == library
 
 
 def test_a_device_of_unknown_capability_counts_as_new() -> None:
     device = load_device("p4").model_copy(update={"compute_capability": None})
-    assert library_of(device) == "ampere"
+    assert device.facts.blas_generation == "ampere"
 
 
 def test_a_capability_that_is_no_number_is_named() -> None:
     device = load_device("l4").model_copy(update={"compute_capability": "sm_89"})
-    with pytest.raises(DeviceError, match=r"l4: compute capability 'sm_89' is not a number"):
-        library_of(device)
+    with pytest.raises(DeviceError, match=r"NVIDIA L4: compute capability 'sm_89' is not a number"):
+        _ = device.facts
 
 
 def test_features_are_finite_and_costs_relative_to_the_cheapest() -> None:

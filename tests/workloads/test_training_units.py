@@ -21,6 +21,7 @@ from trained_units import (
     total,
 )
 
+from neusight.devices import load_device
 from neusight.engines import ENGINES, engine_named
 from neusight.errors import ModelError
 from neusight.kernels.work import work_of
@@ -196,10 +197,10 @@ def test_what_is_recomputed_is_the_forward_pass(name: str) -> None:
 
 def test_attention_comes_from_the_library_that_a_gpu_has() -> None:
     megatron, torchtitan = engine_named("megatron-te"), engine_named("torchtitan")
-    assert [megatron.attention_on(capability) for capability in (None, 8.0, 9.0, 10.0, 12.0)] == [
-        "fa2", "fa2", "fa3", "fa3", "fa2",
-    ]  # fmt: skip
-    assert {torchtitan.attention_on(capability) for capability in (8.0, 9.0)} == {"fa2"}
+    gpus = ("mi300x", "a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm-180gb", "rtx-5090")
+    newer = [load_device(gpu).facts.reads_shared_memory for gpu in gpus]
+    assert [megatron.attention_on(reads) for reads in newer] == ["fa2", "fa2", "fa3", "fa3", "fa2"]
+    assert {torchtitan.attention_on(reads) for reads in newer} == {"fa2"}
 
 
 def test_recomputing_by_operator_keeps_every_other_product_and_attention() -> None:

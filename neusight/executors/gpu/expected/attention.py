@@ -17,7 +17,6 @@ from neusight.executors.gpu.expected.matrix import (
     clock_gain,
     dram_pj_per_byte,
     product_energy_j,
-    reads_shared_memory,
 )
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.kernels import KernelBatch
@@ -123,7 +122,7 @@ class _Scores:
     @cached_property
     def asynchronous(self) -> np.ndarray:
         """Whether products run beside the rest of a warp's work."""
-        if not reads_shared_memory(self.device):
+        if not self.device.facts.reads_shared_memory:
             return np.zeros(len(self.batch), dtype=bool)
         return ~(self.library.fa2 | self.library.triton)
 
@@ -312,7 +311,7 @@ def _score_cycles(s: _Scores, blocks: _Blocks) -> np.ndarray:
     law, of, device = s.physics.attention, s.library, s.device
     narrow = s.size < 2.0
     share = law.share * np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
-    if reads_shared_memory(device):
+    if device.facts.reads_shared_memory:
         share = share * np.where(s.asynchronous, 1.0, law.synchronous)
     share = np.where(narrow & of.vllm & of.fa3, share / law.promoted, share)
     # Kernels of TensorRT-LLM are compiled for widths that are powers of two.
@@ -330,12 +329,7 @@ def _softmax_cycles(s: _Scores) -> np.ndarray:
     law = s.physics.attention
     exposed = np.where(s.asynchronous, law.exposed_asynchronous, law.exposed)
     exponential = np.where(s.batch["op"] == "indexer", 0.0, 1.0 / EXPONENTIALS_PER_CLOCK)
-    return exposed * (exponential + VECTOR_OPERATIONS / _lanes(s.device))
-
-
-def _lanes(device: DeviceSpec) -> float:
-    """Float32 operations of an SM a clock."""
-    return device.vector_flops_per_s["float32"] / (2.0 * device.sm_count * device.boost_clock_hz)
+    return exposed * (exponential + VECTOR_OPERATIONS / s.device.cuda_cores_per_sm)
 
 
 def _shared_times(
@@ -367,7 +361,7 @@ def _rounds(share: np.ndarray, tail_share: float) -> np.ndarray:
 
 def _widening_cycles(s: _Scores) -> np.ndarray:
     """Cycles of an SM for an element of an 8-bit cache that 16-bit arithmetic works on."""
-    return np.where(s.cache_size < s.size, s.physics.attention.widening / _lanes(s.device), 0.0)
+    return np.where(s.cache_size < s.size, s.physics.attention.widening / s.device.cuda_cores_per_sm, 0.0)
 
 
 def _chain_s(s: _Scores) -> np.ndarray:

@@ -19,7 +19,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
 from neusight.laws.cache import reusable_l2_bytes
-from neusight.laws.dram import dram_family, sustained_dram_bytes_per_s
+from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.power import flop_energy_j
 
@@ -62,7 +62,7 @@ class MatrixUnit:
     def port(self) -> float:
         """Bytes a second between L2 and one SM."""
         matrix = self.physics.matrix
-        shared = matrix.cluster ** sharing_levels(self.device)
+        shared = matrix.cluster**self.device.facts.panel_sharing_levels
         return matrix.l2_share / shared * self.device.l2_bytes_per_clock_per_sm * self.device.boost_clock_hz
 
     @property
@@ -77,34 +77,14 @@ class MatrixUnit:
     def half(self, p: Product) -> np.ndarray:
         """Tile intensity below which operands take as long as the arithmetic."""
         matrix = self.physics.matrix
-        reads_shared = matrix.asynchronous if reads_shared_memory(self.device) else 1.0
+        reads_shared = matrix.asynchronous if self.device.facts.reads_shared_memory else 1.0
         # Narrow operands bring as many FLOP a byte as the faster unit needs more of.
         return matrix.half * reads_shared * (self.rate_ratio(p) * p.a_bytes / 2.0) ** matrix.half_rate
 
 
-def reads_shared_memory(device: DeviceSpec) -> bool:
-    """Whether matrix units read operands from shared memory by themselves: Hopper (``wgmma``) and datacentre Blackwell
-    (``tcgen05``), CUDA C++ Programming Guide; not consumer Blackwell (12.0).
-    """
-    return device.capability is not None and 9.0 <= device.capability < 12.0
-
-
-def sharing_levels(device: DeviceSpec) -> int:
-    """How many times neighbours share the panels that they fetch: blocks of a cluster from Hopper on; on datacentre
-    Blackwell, whose products run on pairs of SMs that hold half of each operand (``tcgen05`` with ``cta_group::2``, PTX
-    ISA 8.6), pairs do so beside them.
-    """
-    if not reads_shared_memory(device):
-        return 0
-    return 2 if (device.capability or 0.0) >= 10.0 else 1
-
-
 def clock_gain(device: DeviceSpec, physics: Physics) -> float:
-    """Clock of a board while no limit acts, over its datasheet's boost clock: GeForce and TITAN boards, which have no
-    certified clock to keep to, exceed it.
-    """
-    consumer = any(word in device.name for word in ("GeForce", "TITAN"))
-    return physics.matrix.boost_gain if consumer else 1.0
+    """Clock of a board while no limit acts, over its datasheet's boost clock, which some kinds of board exceed."""
+    return physics.matrix.boost_gain if device.facts.clock_above_boost else 1.0
 
 
 def pick_tiles(
@@ -339,7 +319,7 @@ def _unit_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarr
 def dram_pj_per_byte(device: DeviceSpec, physics: Physics) -> float:
     """Energy [pJ] of a byte from DRAM, by its kind."""
     power = physics.power
-    return power.hbm_pj_per_byte if dram_family(device) == "HBM" else power.gddr_pj_per_byte
+    return power.hbm_pj_per_byte if device.dram_family == "HBM" else power.gddr_pj_per_byte
 
 
 def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:

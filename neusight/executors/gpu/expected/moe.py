@@ -18,7 +18,6 @@ from neusight.executors.gpu.expected.matrix import (
     clock_gain,
     dram_pj_per_byte,
     product_energy_j,
-    reads_shared_memory,
 )
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.kernels import KernelBatch
@@ -235,7 +234,7 @@ class _Rates:
         share = np.where(groups.usual, moe.usual_rate, np.where(groups.fallback, moe.fallback_rate, share))
         share *= np.where(groups.block, moe.block_rate, 1.0) * physics.matrix.share * clock_gain(device, physics)
         # Triton gathers rows of A, so that operands pass through registers on any architecture.
-        direct = physics.matrix.asynchronous if reads_shared_memory(device) else 1.0
+        direct = physics.matrix.asynchronous if device.facts.reads_shared_memory else 1.0
         half = unit.half(groups.product) / np.where(groups.triton, direct, 1.0)
         return cls(groups.product.flops_per_s / device.sm_count * share, half, unit.port)
 

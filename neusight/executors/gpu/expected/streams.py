@@ -20,7 +20,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct, element_bytes, work_of
 from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
-from neusight.laws.dram import before_volta, sustained_dram_bytes_per_s
+from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.power import flop_energy_j
 
@@ -48,8 +48,6 @@ REDUCING_ROWS = 16.0
 ``setReduceConfig``)."""
 CHANNELS = ("batch_norm", "batch_norm_backward")
 WARP = 32.0
-SCHEDULED = 128.0
-"""Threads of the warps that four schedulers issue in a clock."""
 
 
 @dataclass(frozen=True)
@@ -166,18 +164,11 @@ def stream_shape(
     }
 
 
-def lanes(device: DeviceSpec) -> float:
-    """Float32 lanes of an SM: FMA a clock."""
-    return device.vector_flops_per_s["float32"] / (2.0 * device.sm_count * device.boost_clock_hz)
-
-
 def issue_slots(device: DeviceSpec) -> float:
-    """Instructions of threads that an SM issues a clock: one for each of its lanes, and on NVIDIA GPUs from Volta on,
-    whose four schedulers issue a warp a clock beside arithmetic of half as many lanes, at least 128 (NVIDIA Tesla V100
-    GPU Architecture whitepaper, 2017).
+    """Instructions of threads that an SM issues a clock: one for each of its cores, and at least what its schedulers
+    issue beside arithmetic of fewer.
     """
-    volta = device.vendor == "nvidia" and not before_volta(device)
-    return max(lanes(device), SCHEDULED) if volta else lanes(device)
+    return max(device.cuda_cores_per_sm, device.facts.issue_slots_per_sm)
 
 
 def _times_again(op: np.ndarray, cols: np.ndarray) -> np.ndarray:
@@ -275,7 +266,9 @@ def _issue_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics
     stream = physics.stream
     arithmetic = s.flops * stream.flop_instructions + 0.5 * s.flops * _tap_instructions(batch["op"], physics)
     arithmetic += np.where(batch["op"] == "layer_norm", s.elements * stream.norm_instructions, 0.0)
-    cycles = s.elements * s.passes * stream.plain_instructions / issue_slots(device) + arithmetic / lanes(device)
+    cycles = (
+        s.elements * s.passes * stream.plain_instructions / issue_slots(device) + arithmetic / device.cuda_cores_per_sm
+    )
     return np.asarray(cycles / (device.sm_count * device.boost_clock_hz))
 
 

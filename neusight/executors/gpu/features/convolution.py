@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.tiling.library import Products, library_of
+from neusight.executors.gpu.tiling.library import Products
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import Work, conv_gemm, conv_output, element_bytes, winograd_gain
 from neusight.laws.bounds import flops_per_s
@@ -115,7 +115,7 @@ def _fused(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics)
     """A gradient of weights reduces over outputs, for which fused Winograd has no tiles."""
     law, (inner, outer) = physics.convolution, _channels(batch)
     height, width = _extents(batch)
-    kinds = np.array([FUSED_TILES[i] for i in FUSED_BY_LIBRARY.get(library_of(device), (0,))], dtype=float)
+    kinds = np.array([FUSED_TILES[i] for i in FUSED_BY_LIBRARY.get(device.facts.blas_generation, (0,))], dtype=float)
     images, rows, columns = kinds.T[:, :, None]
     spatial = np.ceil(batch["batch"] / images) * np.ceil(height / rows) * np.ceil(width / columns)
     count = spatial.min(axis=0) * np.ceil(outer / FUSED_FILTERS)
@@ -151,7 +151,7 @@ def _joined(compute_s: np.ndarray, moved: np.ndarray, device: DeviceSpec, physic
 
 def _sm_rate(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> np.ndarray:
     """Rate [FLOP/s] of an SM that convolutions sustain a share of."""
-    generation = physics.convolution.ampere if library_of(device) == "ampere" else 1.0
+    generation = physics.convolution.ampere if device.facts.blas_generation == "ampere" else 1.0
     return flops_per_s(batch, device) / device.sm_count * issue_share(device, physics) * generation
 
 

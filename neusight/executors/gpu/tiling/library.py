@@ -19,7 +19,6 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
-from neusight.laws.dram import VOLTA
 from neusight.laws.physics import DEFAULT, Physics
 from neusight.laws.waves import rounds
 from neusight.paths import read_json, tile_models_dir
@@ -46,24 +45,11 @@ _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
 _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
 
 
-def library_of(device: DeviceSpec) -> str:
-    """Generation of BLAS kernels that a device runs: cuBLAS names them after the first architecture they ran on.
-
-    Raises:
-        DeviceError: a compute capability that is no number.
-    """
-    if device.vendor != "nvidia":
-        return "tensile" if device.vendor == "amd" else "other"
-    newest = 8.0
-    capability = device.capability or newest
-    return "maxwell" if capability < VOLTA else "volta" if capability < newest else "ampere"
-
-
 def table_of(device: DeviceSpec) -> str:
     """The library's table of tiles that a device uses: one for each compute capability."""
     if device.vendor == "nvidia" and device.compute_capability:
         return device.compute_capability
-    return library_of(device)
+    return device.facts.blas_generation
 
 
 class Products(NamedTuple):
@@ -174,7 +160,7 @@ class TileChoice:
         """Log-odds of each tile, shape (tiles, n): with the preferences of the device's table, else of its library,
         else of all libraries.
         """
-        known = (f"{owner}/{op}" for owner in (table_of(device), library_of(device), ANY))
+        known = (f"{owner}/{op}" for owner in (table_of(device), device.facts.blas_generation, ANY))
         intercept = next(self.intercepts[key] for key in known if key in self.intercepts)
         score = np.broadcast_to(intercept[:, None], features[0].shape).copy()
         for weight, feature in zip(self.weights[op], features, strict=True):

@@ -1,0 +1,85 @@
+"""Facts of a GPU's architecture and board that no figure of its file tells, from ``architectures.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from neusight.errors import DeviceError
+
+_FILE = Path(__file__).resolve().parent / "architectures.toml"
+_NUMBERED = "nvidia"
+"""Vendor whose architectures have numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureFacts:
+    """What kernels, libraries and laws need to know of a GPU beside its figures.
+
+    ``blas_generation`` is the first architecture that its library's kernels ran on; ``issue`` how float32 FMAs share
+    the issue slots of an SM: ``free``, ``shared`` with integers, ``whole`` for 128 lanes without, ``paired`` where
+    peaks count two operations a lane; ``issue_slots_per_sm`` the least instructions of threads that an SM issues a
+    clock, beside one a lane; ``l2_partitions`` the parts of L2 that each keep a copy; ``panel_sharing_levels`` how many
+    times neighbouring blocks share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands
+    from there by themselves. ``channels`` are the thread blocks of NCCL's
+    collectives. ``inline_ecc`` is false for boards that keep no check bits whatever their driver leaves of the memory.
+    """
+
+    blas_generation: Literal["maxwell", "volta", "ampere", "tensile", "other"]
+    issue: Literal["free", "shared", "whole", "paired"]
+    issue_slots_per_sm: int = 0
+    l2_partitions: int = 1
+    early_memory_controller: bool = False
+    unified_l1: bool = False
+    tf32: bool = False
+    bfloat16: bool = False
+    reads_shared_memory: bool = False
+    panel_sharing_levels: int = 0
+    switch_reduces: bool = False
+    large_blas_workspace: bool = False
+    small_serving_limits: bool = False
+    channels: Literal["ampere", "later"]
+    clock_above_boost: bool = False
+    inline_ecc: bool = True
+
+
+@cache
+def architecture_facts(vendor: str, capability: str | None, name: str = "") -> ArchitectureFacts:
+    """Facts of a GPU.
+
+    Args:
+        vendor: nvidia, amd, intel or other.
+        capability: NVIDIA's compute capability such as ``8.9``: what is new from the newest listed one on that is not
+            above it holds. Others' say nothing here.
+        name: of the product, which tells the kind of board.
+
+    Raises:
+        DeviceError: a compute capability of NVIDIA that is no number.
+    """
+    table = _table()
+    own = table[vendor if vendor in table else "other"]
+    facts = {key: value for key, value in own.items() if key != "untold" and not isinstance(value, dict)}
+    if vendor == _NUMBERED:
+        known = _number(capability or own["untold"], name)
+        since = {float(key): value for key, value in own.items() if isinstance(value, dict)}
+        for number in sorted(since):
+            facts |= since[number] if number <= known else {}
+    for board in table["boards"]:
+        if any(word in name for word in board["words"]):
+            facts |= {key: value for key, value in board.items() if key != "words"}
+    return ArchitectureFacts(**facts)
+
+
+def _number(capability: str, name: str) -> float:
+    try:
+        return float(capability)
+    except ValueError:
+        raise DeviceError(f"{name}: compute capability '{capability}' is not a number such as 8.9") from None
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(_FILE.read_text(encoding="utf-8"))
