@@ -92,6 +92,8 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
         return _from_config(known, catalogue_config(known), known)
     if is_there(text):
         return _from_file(Path(text))
+    if (hub := _of_hub(text)) is not None:
+        return hub
     if (traced := traced_model(text)) is not None:
         return _from_traced(*traced)
     if ":" in text:
@@ -128,8 +130,21 @@ def _from_file(path: Path) -> WorkloadSource:
         return WorkloadSource(name=str(path), described=found, digest=_sha(found.content))
     config = read_config(file)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
+    return _stated(name, config, str(file))
+
+
+def _of_hub(name: str) -> WorkloadSource | None:
+    """A decoder whose configuration ships for serving, by its name on the hub."""
+    from neusight.workloads.decoders.known import hub_config
+
+    known = hub_config(name)
+    return None if known is None else _stated(*known)
+
+
+def _stated(name: str, config: dict[str, Any], where: str = "") -> WorkloadSource:
+    """In the dtype that a configuration states."""
     source = _from_config(name, config, same_workload(config))
-    return replace(source, dtype=dtype_of(config, str(file)), quantization=quantization_of(config))
+    return replace(source, dtype=dtype_of(config, where or name), quantization=quantization_of(config))
 
 
 def stated_dtype(source: WorkloadSource, asked: str | None = None) -> tuple[str, str]:
@@ -296,7 +311,10 @@ def importable_here() -> Iterator[None]:
 
 
 def _known_names() -> list[str]:
-    return [name for info in (*list_workloads(), *list_traced()) for name in (info.name, *info.aliases)]
+    from neusight.workloads.decoders.known import known_decoders
+
+    workloads = [name for info in (*list_workloads(), *list_traced()) for name in (info.name, *info.aliases)]
+    return [*workloads, *(name.rsplit("/", 1)[-1].lower() for name in known_decoders())]
 
 
 def _sha(text: str) -> str:

@@ -7,7 +7,9 @@ from neusight.errors import ModelError
 from neusight.serving import Static
 from neusight.workloads import list_traced, list_workloads
 from neusight.workloads.catalogue import WorkloadInfo
-from neusight.workloads.decoders.known import known_decoder
+from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.known import known_decoder, known_decoders
+from neusight.workloads.resolve import resolve
 
 DECODERS = [info for info in (*list_workloads(), *list_traced()) if info.kind == "causal-lm"]
 
@@ -32,6 +34,16 @@ def test_passes_without_attention_are_told_apart_by_their_prompts(predictor: Pre
     assert "chunks of prompts" in estimate.prefill.parts
     assert estimate.prefill.parts["chunks of prompts"] > 0
     assert estimate.decode.parts["chunks of prompts"] == 0
+
+
+def test_what_is_served_is_predicted_by_the_same_name() -> None:
+    for name in known_decoders():
+        source = resolve(name.rsplit("/", 1)[-1].lower())
+        assert source.config is not None
+        assert decoder_of(source.config).parameters == known_decoder(source.name).parameters
+    assert resolve("Qwen3-8B-FP8").quantization == "fp8"
+    with pytest.raises(ModelError, match="did you mean qwen3-8b"):
+        resolve("qwen3-9b")
 
 
 def test_what_is_no_decoder_says_so() -> None:

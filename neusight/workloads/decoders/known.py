@@ -34,16 +34,25 @@ def known_decoder(name: str) -> Decoder:
     """
     if name.endswith(".json") or name.startswith((".", "/", "~")):
         return _from_file(user_path(name))
-    if full := _names().get(_plain(name)):
-        return decoder_of(_config(full), full)
-    if known := canonical_name(name):
-        return decoder_of(catalogue_config(known), known)
+    if known := hub_config(name):
+        full, config = known
+        return decoder_of(config, full)
+    if ready := canonical_name(name):
+        return decoder_of(catalogue_config(ready), ready)
     if traced := traced_name(name):
         return decoder_of(traced_config(traced), traced)
     if is_there(name):
         return _from_file(Path(name))
     hint = _nearest(name)
     raise ModelError(f"unknown model '{shown(name)}'{hint}: bring its config.json and give that file's path")
+
+
+def hub_config(name: str) -> tuple[str, dict[str, Any]] | None:
+    """The full name and the configuration of one of ``known_decoders``, by its name in any case and with or without its
+    organisation; None for other names.
+    """
+    full = _names().get(_plain(name))
+    return None if full is None else (full, _config(full))
 
 
 def _from_file(path: Path) -> Decoder:
