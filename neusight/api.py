@@ -707,9 +707,10 @@ def _without_effect(executor: Executor, device: DeviceSpec, setting: Setting, es
         lines.append(
             f"layout {setting.layout} has no effect on {estimate.model}: none of its inputs is a batch of images"
         )
-    plan = setting.plan
-    if plan and plan.overlap_gradients and (plan.dp == 1 or estimate.mode != "training"):
-        lines.append("overlap_gradients has no effect: only replicas (dp) in training exchange gradients")
+    if plan := setting.plan:
+        lines += plan.without_effect(experts=True)
+        if plan.overlap_gradients and estimate.mode != "training":
+            lines.append("overlap_gradients has no effect: only training has gradients")
     return tuple(lines)
 
 
@@ -759,6 +760,8 @@ def _checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, 
     Raises:
         ModelError: options that contradict each other. DeviceError: an unknown device, or one that lacks the dtype.
     """
+    if setting.fused_optimizer and request.optimizer == "bert_adam":
+        raise ModelError("bert_adam has no fused form: leave out fused_optimizer")
     if setting.fused_optimizer and request.optimizer == "none":
         raise ModelError("fused_optimizer: there is no optimizer to fuse: name one, such as adam, or leave it out")
     device = as_device(gpu, setting.overrides)

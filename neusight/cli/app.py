@@ -8,29 +8,30 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 import neusight
 from neusight.cli import (
-    catalogues,
-    clusters,
     collect,
     datasets,
+    devices,
     evaluate,
     experiments,
     learn,
     memory,
     predict,
     serving,
+    sweep,
     training,
+    workloads,
 )
+from neusight.cli.commands import Commands, Group
 from neusight.errors import NeusightError, one_line
 
 _UsageError: Any = typer.BadParameter.__base__
 """The parent of all usage errors, which typer has no public name for."""
 
 
-class _Guarded(TyperGroup):
+class _Guarded(Group):
     """A mistake of the user's ends in one line on stderr: exit 1 for bad input, 130 for Ctrl-C."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
@@ -71,9 +72,8 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-app = typer.Typer(
+app = Commands(
     cls=_Guarded,
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -81,8 +81,8 @@ app = typer.Typer(
 )
 for command in (
     predict.predict,
-    predict.kernel,
-    predict.sweep,
+    sweep.kernel,
+    sweep.sweep,
     serving.serving,
     memory.memory,
     training.training,
@@ -95,11 +95,11 @@ for command in (
 app.add_typer(learn.calibrate, name="calibrate")
 app.add_typer(collect.app, name="collect")
 app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(catalogues.devices, name="devices")
-app.add_typer(clusters.clusters, name="clusters")
+app.add_typer(devices.devices, name="devices")
+app.add_typer(devices.clusters, name="clusters")
 app.add_typer(datasets.app, name="datasets")
-app.add_typer(catalogues.models, name="models")
-app.add_typer(catalogues.workloads, name="workloads")
+app.add_typer(workloads.models, name="models")
+app.add_typer(workloads.workloads, name="workloads")
 app.add_typer(experiments.app, name="experiments")
 app.add_typer(collect.sparsity, name="sparsity")
 

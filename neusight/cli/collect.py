@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from neusight.cli.commands import Commands
 from neusight.cli.options import (
     Attention,
     Batch,
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from neusight.collect.steps import ModelTask
     from neusight.transforms.sparsity import OperandSparsity, SparsityProfile
 
-app = typer.Typer()
-sparsity = typer.Typer(no_args_is_help=True, help="Zeros of a network's tensors, for accelerators that skip them.")
+app = Commands(no_args_is_help=False)
+sparsity = Commands(help="Zeros of a network's tensors, for accelerators that skip them.")
 _SHOWN = 0.005
 
 

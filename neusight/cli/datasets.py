@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neusight.cli.commands import Commands
 from neusight.cli.options import Format
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from neusight.datasets import VerifyReport
 
-app = typer.Typer(no_args_is_help=True, help="Measured data: list, verify, import, show.")
+app = Commands(help="Measured data: list, verify, import, show.")
 
 
 @app.command("list")

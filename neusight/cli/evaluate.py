@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from neusight.cli.commands import Commands
 from neusight.cli.options import Calibrations, Format, TileModels, loaded, named_gpus
 from neusight.errors import DataError
 
@@ -14,7 +15,7 @@ GpuFilter = Annotated[str, typer.Option("--gpu", "-g", metavar="ID[,ID…]", hel
 Limit = Annotated[int | None, typer.Option(min=1, max=10**9, help="Compare so many rows, drawn at random.")]
 Draw = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Draw others.")]
 
-app = typer.Typer(no_args_is_help=True, help="Compare predictions with measurements; all errors in percent.")
+app = Commands(help="Compare predictions with measurements; all errors in percent.")
 
 
 @app.command()
@@ -145,8 +146,8 @@ def memory(
 
     Example: `neusight evaluate memory $NEUSIGHT_DATA/training-runs/memory.parquet --format json`
     """
+    from neusight.cli.memory import show_peaks, show_verdicts
     from neusight.cli.show_errors import show, with_parts
-    from neusight.cli.show_memory import show_peaks, show_verdicts
     from neusight.evaluation import evaluate_memory
 
     errors = evaluate_memory(path)

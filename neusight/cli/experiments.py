@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neusight.cli.commands import Commands
 from neusight.cli.options import Format
 
 if TYPE_CHECKING:
     from neusight.experiments import Comparison
 
-app = typer.Typer(no_args_is_help=True, help="Declared comparisons with measurements: list, run, compare.")
+app = Commands(help="Declared comparisons with measurements: list, run, compare.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `neusight experiments list`.")]
 
 

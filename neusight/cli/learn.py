@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from neusight.cli.commands import Commands
 from neusight.cli.options import Format, Seed, TileModels, listed, named_dtypes, named_gpu
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from neusight.laws.fitted_links import FittedLinks
     from neusight.learn import Report
 
-calibrate = typer.Typer()
+calibrate = Commands(no_args_is_help=False)
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 """What a backend calls its passes."""
 

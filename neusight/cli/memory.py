@@ -2,110 +2,235 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from neusight.cli.options import Format, Overrides, SeqLen, named_gpu
-from neusight.engines import AttentionForm, Engine, engine_named
+from neusight.cli.commands import Given
+from neusight.cli.options import (
+    CP,
+    DP,
+    ENGINE,
+    EP,
+    ETP,
+    PP,
+    STEP,
+    TP,
+    VP,
+    Decoder,
+    Dtype,
+    Format,
+    Framework,
+    Gpu,
+    GradientDtype,
+    MicroBatch,
+    Offload,
+    OptionalBatch,
+    Overrides,
+    Recompute,
+    RecomputeLayers,
+    Schedule,
+    SeqLen,
+    SequenceParallel,
+    Shard,
+    Spec,
+    StepOptimizer,
+    named_gpu,
+)
+from neusight.cli.output import Column, Output, line, note, table
 from neusight.errors import ModelError
-from neusight.kernels.precision import dtype_named
-from neusight.plans.memory import TrainingStep
+from neusight.units import gib
+
+if TYPE_CHECKING:
+    from neusight.plans.memory import RankMemory, TrainingStep
+    from neusight.plans.plan import Plan
 
 _PER_STAGE = 4
-"""Micro-batches of a step for each stage where none are told: a pipeline that is full."""
+"""Micro-batches of a step for each stage where no batch is given: a pipeline that is full."""
+_DEGREES = ("tp", "pp", "cp", "ep")
+_MOMENTS = {"loss": "the loss", "backward": "the backward pass", "step": "the optimizer's step"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """On what it runs."""
+
+    gpu: Gpu
+    overrides: Overrides = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a step computes."""
+
+    global_batch: OptionalBatch = None
+    seq_len: SeqLen = None
+    dtype: Dtype = ""
+    framework: Framework = "megatron-te"
+    optimizer: StepOptimizer = "adam"
+    attention_kernel: Annotated[
+        Literal["", "eager", "flash", "cudnn"],
+        Spec(
+            "--attention-kernel", ENGINE, "Whose results wait for the backward pass. Default: the framework's."
+        ).text(),
+    ] = ""
+    dropout: Annotated[bool, Spec("--dropout", STEP, "Of attention and of the residual stream.").text()] = False
+
+    def training(self, longest: int) -> TrainingStep:
+        """The step as memory is computed of it; large products in float8 have activations and weights in bfloat16.
+
+        Raises:
+            ModelError: no length.
+        """
+        from neusight.engines import engine_named
+        from neusight.kernels.precision import dtype_named
+        from neusight.plans.memory import TrainingStep
+
+        length = longest if self.seq_len is None else self.seq_len
+        if length < 1:
+            raise ModelError("the model states no longest sequence: give --seq-len")
+        dtype = dtype_named(self.dtype or "bfloat16")
+        narrow = dtype == "float8"
+        usual = engine_named(self.framework)
+        engine = replace(
+            usual,
+            attention=self.attention_kernel or usual.attention,
+            attention_dropout=self.dropout or usual.attention_dropout,
+            hidden_dropout=self.dropout or usual.hidden_dropout,
+        )
+        return TrainingStep(
+            seq_len=length, dtype="bfloat16" if narrow else dtype, products=dtype if narrow else "",
+            optimizer=self.optimizer, engine=engine,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """How devices share it; what is not typed is as users of the framework have it."""
+
+    dp: DP = None
+    tp: TP = 1
+    pp: PP = 1
+    cp: CP = 1
+    ep: EP = 1
+    etp: ETP = None
+    vp: VP = 1
+    micro_batch: MicroBatch = 1
+    schedule: Schedule = "1f1b"
+    shard: Shard = ""
+    recompute: Recompute = "none"
+    recompute_layers: RecomputeLayers = None
+    sequence_parallel: SequenceParallel = None
+    gradient_dtype: GradientDtype = "fp32"
+    offload: Offload = "none"
+
+    def plan(self, step: Step, typed: Given) -> Plan:
+        """The plan, which ``neusight training`` has with the same options.
+
+        Raises:
+            ModelError: as ``Plan``.
+        """
+        from neusight.distributed.usual import usual_plan
+        from neusight.kernels.precision import dtype_named
+
+        given = {name: value for name, value in asdict(self).items() if name in typed}
+        dp, micro_batch = self.dp or 1, self.micro_batch or 1
+        batch = step.global_batch or dp * micro_batch * _PER_STAGE * self.pp
+        given |= {"dp": dp, "micro_batch": micro_batch, "global_batch": batch}
+        given |= {"gradient_dtype": dtype_named(self.gradient_dtype)}
+        return usual_plan(given, dp * self.tp * self.pp * self.cp, step.framework)
 
 
 def memory(
-    model: Annotated[
-        str, typer.Argument(help="A name of `neusight workloads list --serving`, a config.json, or its folder.")
-    ],
-    gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="As for `neusight predict`.")],
-    tp: Annotated[int, typer.Option(min=1, max=4096, help="GPUs that share every layer.")] = 1,
-    pp: Annotated[int, typer.Option(min=1, max=4096, help="Stages that each hold a part of the layers.")] = 1,
-    vp: Annotated[int, typer.Option(min=1, max=4096, help="Chunks of a stage, interleaved where several.")] = 1,
-    dp: Annotated[int, typer.Option(min=1, max=2**20, help="Replicas.")] = 1,
-    cp: Annotated[int, typer.Option(min=1, max=4096, help="GPUs that share every sequence.")] = 1,
-    ep: Annotated[int, typer.Option(min=1, max=4096, help="GPUs that share out experts whole.")] = 1,
-    etp: Annotated[int, typer.Option(min=0, max=4096, help="GPUs that share each expert; 0: as tp.")] = 0,
-    micro_batch: Annotated[int, typer.Option(min=1, max=10**6, help="Sequences of a micro-batch.")] = 1,
-    micro_batches: Annotated[int, typer.Option(min=0, max=10**6, help="Of a step; 0: four a stage.")] = 0,
-    seq_len: SeqLen = None,
-    sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="GPUs of --tp share norms and the residual stream by tokens.")
-    ] = False,
-    shard: Annotated[str, typer.Option(help="Of replicas: none, zero1, zero2, zero3 or hsdp.")] = "none",
-    recompute: Annotated[str, typer.Option(help="none, selective or full.")] = "none",
-    recompute_layers: Annotated[int, typer.Option(min=0, max=10**6, help="Of a stage, in full; 0: all.")] = 0,
-    schedule: Annotated[str, typer.Option(help="1f1b, gpipe or zero-bubble.")] = "1f1b",
-    offload: Annotated[str, typer.Option(help="What lies on the host: none or optimizer.")] = "none",
-    framework: Annotated[str, typer.Option(help="Whose habits, as for `neusight training`.")] = "megatron-te",
-    attention: Annotated[Literal["", "eager", "flash", "cudnn"], typer.Option(help="Default: the framework's.")] = "",
-    dropout: Annotated[bool, typer.Option("--dropout", help="Of attention and of the residual stream.")] = False,
-    dtype: Annotated[str, typer.Option(help="Of weights and activations; fp8: of large products.")] = "bf16",
-    gradient_dtype: Annotated[str, typer.Option(help="Of gradients that are kept and summed.")] = "fp32",
-    optimizer: Annotated[Literal["none", "sgd", "adam", "adamw"], typer.Option(help="Whose states are kept.")] = "adam",
-    overrides: Overrides = [],  # noqa: B006
+    model: Decoder,
+    target: Target,
+    step: Step,
+    sharing: Sharing,
+    typed: Given,
     form: Format = "human",
 ) -> None:
     """Memory of every kind of rank in training, part by part: the allocator's peak, and what fits.
+
+    Without a batch, a step has four micro-batches for each stage.
 
     Examples:
 
     - `neusight memory llama-3-8b --gpu h100 --seq-len 8192 --dp 64 --shard zero3 --framework fsdp`
 
-    - `neusight memory llama-3-70b --gpu h100-sxm-80gb --tp 8 --pp 4 --dp 4 --shard zero1 --sequence-parallel`
+    - `neusight memory llama-3-70b --gpu h100-sxm-80gb --tp 8 --pp 4 --dp 4 --shard zero1`
     """
-    from neusight.cli.output import Output, line
-    from neusight.cli.show_memory import show_ranks
     from neusight.devices import load_device
     from neusight.plans.fits import largest_micro_batch, longest_sequence, verdict
     from neusight.plans.memory import memory_of
-    from neusight.plans.plan import Plan
     from neusight.workloads.decoders.known import known_decoder
 
-    decoder, device = known_decoder(model), load_device(named_gpu(gpu), overrides)
-    count = micro_batches or _PER_STAGE * pp
-    plan = Plan(
-        dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, etp=etp, vp=vp, micro_batch=micro_batch, schedule=schedule,
-        global_batch=dp * micro_batch * count, sequence_parallel=sequence_parallel, shard=shard, recompute=recompute,
-        recompute_layers=recompute_layers, gradient_dtype=dtype_named(gradient_dtype), offload=offload,
-    )  # fmt: skip
-    length = decoder.max_len if seq_len is None else seq_len
-    if length < 1:
-        raise ModelError(f"sequences of {length} tokens: give --seq-len, of at least 1")
-    training = _training(length, dtype_named(dtype), optimizer, _engine(framework, attention, dropout))
+    decoder, device = known_decoder(model), load_device(named_gpu(target.gpu), target.overrides)
+    plan, training = sharing.plan(step, typed), step.training(decoder.max_len)
     ranks = memory_of(decoder, plan, training, device)
-    found = verdict(ranks, device)
+    for text in plan.without_effect(decoder.has_experts):
+        note(f"warning: {text}")
+    fits = verdict(ranks, device)
     batch = largest_micro_batch(decoder, plan, training, device)
     longest = longest_sequence(decoder, plan, training, device)
     rows = [{"rank": rank.rank, "stage": rank.stage, "moment": rank.moment, "total": rank.total} for rank in ranks]
     rows = [row | rank.parts for row, rank in zip(rows, ranks, strict=True)]
 
     def human() -> None:
-        show_ranks(ranks)
-        line(f"\n{found} on {device.id}")
+        _show_ranks(ranks)
+        line(f"\n{fits} on {device.id}")
         line(f"largest micro-batch that fits: {batch}; longest sequence: {longest:,} tokens")
 
-    told: dict[str, Any] = {"model": decoder.name, "gpu": device.id, "seq_len": length, "plan": asdict(plan)}
-    told |= {"fits": found.fits, "needed_bytes": found.needed_bytes, "usable_bytes": found.usable_bytes}
-    told |= {"largest_micro_batch": batch, "longest_sequence": longest, "ranks": rows}
-    Output(form).data(told, rows, human)
+    data: dict[str, Any] = {"model": decoder.name, "gpu": device.id, "seq_len": training.seq_len, "plan": asdict(plan)}
+    data |= {"fits": fits.fits, "needed_bytes": fits.needed_bytes, "usable_bytes": fits.usable_bytes}
+    data |= {"largest_micro_batch": batch, "longest_sequence": longest, "ranks": rows}
+    Output(form).data(data, rows, human)
 
 
-def _training(seq_len: int, dtype: str, optimizer: str, engine: Engine) -> TrainingStep:
-    """Large products in float8 work on activations and weights in bfloat16."""
-    narrow = dtype == "float8"
-    return TrainingStep(
-        seq_len=seq_len,
-        dtype="bfloat16" if narrow else dtype,
-        products=dtype if narrow else "",
-        optimizer=optimizer,
-        engine=engine,
-    )
+def _show_ranks(ranks: Sequence[RankMemory]) -> None:
+    """Parts in rows, kinds of ranks in columns."""
+    from neusight.plans.memory import PARTS
+
+    titles = [Column("part"), *(Column(f"{rank.rank} rank", right=True) for rank in ranks)]
+    rows = [(part, *(gib(rank.parts[part]) for rank in ranks)) for part in PARTS]
+    rows.append(("total", *(gib(rank.total) for rank in ranks)))
+    rows.append(("at its peak in", *(_MOMENTS[rank.moment] for rank in ranks)))
+    table(titles, rows)
 
 
-def _engine(framework: str, attention: AttentionForm | Literal[""], dropout: bool) -> Engine:
-    named = engine_named(framework)
-    return replace(named, attention=attention or named.attention, attention_dropout=dropout, hidden_dropout=dropout)
+def show_peaks(scores: Mapping[str, Any]) -> None:
+    """Means, then the rows that err most."""
+    line("Errors of the allocator's peak on the last rank, in percent.")
+    line("within: share of rows within 10 %.\n")
+    figures = ("rows", "mean", "median", "max", "bias", "within")
+    columns = [Column("by"), *(Column(name, right=True) for name in figures)]
+    table(columns, ((_group(row), *_figures(row)) for row in scores["means"]))
+    line("\nrows that err most\n")
+    columns = [Column("case"), Column("gpu"), *(Column(n, right=True) for n in ("predicted", "measured", "error"))]
+    table(columns, map(_worst, scores["worst"]))
+
+
+def _worst(row: Mapping[str, Any]) -> tuple[str, ...]:
+    figures = (gib(row["predicted_bytes"]), gib(row["measured_bytes"]), f"{row['bias']:+.1f}")
+    return str(row["case"]), str(row["gpu"]).split("-")[0], *figures
+
+
+def show_verdicts(scores: Mapping[str, Any]) -> None:
+    """How many verdicts are right, then those that are not."""
+    columns = [Column("runs"), Column("count", right=True), Column("right %", right=True)]
+    table(columns, ((row["by"], str(row["count"]), f"{row['right']:.1f}") for row in scores["means"]))
+    wrong = [row for row in scores["rows"] if not row["right"]]
+    if wrong:
+        line("\nwrong\n")
+        columns = [Column("model"), Column("framework"), Column("needed", right=True), Column("usable", right=True)]
+        table(columns, ((r["model"], r["framework"], gib(r["needed_bytes"]), gib(r["usable_bytes"])) for r in wrong))
+
+
+def _group(row: Mapping[str, Any]) -> str:
+    """Degrees with their names, others by themselves."""
+    keys = [] if row["by"] == "all" else str(row["by"]).split()
+    return " ".join(f"{key} {row[key]}" if key in _DEGREES else str(row[key]) for key in keys) or "all"
+
+
+def _figures(row: Mapping[str, Any]) -> tuple[str, ...]:
+    errors = (f"{row['mean']:.1f}", f"{row['median']:.1f}", f"{row['max']:.1f}", f"{row['bias']:+.1f}")
+    return str(row["count"]), *errors, f"{row['within']:.0f}"

@@ -1,53 +1,72 @@
-"""Options that several commands share, spelled once, and what their texts stand for."""
+"""Options that several commands take: each is defined once, with its panel of the help; and what texts stand for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from neusight.errors import shown
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec
 
-Format = Annotated[Literal["human", "json", "csv"], typer.Option("--format", "-f", help="How data appears on stdout.")]
-Gpus = Annotated[
-    str,
-    typer.Option(
-        "--gpu",
-        "-g",
-        metavar="ID[,ID…]",
-        help="Ids of `neusight devices list`, driver or short names (h100, 4090), or device files (.toml).",
-    ),
-]
-Overrides = Annotated[
-    list[str],
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a figure of the device: `--set dram_bandwidth=4.8TB/s`. Repeatable."
-    ),
-]
-TileModels = Annotated[
-    Path | None,
-    typer.Option("--tile-models", metavar="DIR", help="Folder that `neusight train` wrote; default: those that ship."),
-]
-Calibrations = Annotated[
-    str,
-    typer.Option(
-        "--calibration",
-        metavar="FILE|none",
-        help="What `neusight calibrate` wrote; default: those in your own folder, for their GPUs.",
-    ),
-]
-Sparsity = Annotated[
-    str,
-    typer.Option(
-        metavar="OPERAND=SHARE,…|FILE",
-        help="Zeros that devices like tensordash skip: `activations=0.6,gradients=0.5`, or a profile of "
-        "`neusight sparsity measure`.",
-    ),
-]
+_MOST = 10**9
+"""Of samples and of tokens: what is larger is a slip of the keyboard."""
+_DEGREE = 2**20
+"""Of devices that share anything, likewise."""
+STEP, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
+PLAN, CLUSTER, LOAD, OUTPUT = "Parallelism", "Cluster", "Load", "Prediction and output"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an option is called and means, for commands that take one value of it and for those that take a list."""
+
+    names: str
+    panel: str
+    help: str
+    metavar: str | None = None
+
+    def text(self) -> Any:
+        """A word, a list of words, a path, a switch: what its type says."""
+        return typer.Option(*self.names.split(), help=self.help, rich_help_panel=self.panel, metavar=self.metavar)
+
+    def number(self, least: float = 1, most: float = _MOST) -> Any:
+        """A number from ``least`` to ``most``."""
+
+        def check(value: float | None) -> float | None:
+            return value if value is None else within(value, least, most)
+
+        return typer.Option(
+            *self.names.split(), help=self.help, rich_help_panel=self.panel, metavar=self.metavar or "N", callback=check
+        )
+
+    def numbers(self) -> Any:
+        """Several numbers, separated by commas."""
+        return typer.Option(*self.names.split(), help=self.help, rich_help_panel=self.panel, metavar="N[,N…]")
+
+    def words(self) -> Any:
+        """Several words, separated by commas."""
+        return typer.Option(*self.names.split(), help=self.help, rich_help_panel=self.panel, metavar="NAME[,NAME…]")
+
+
+def within(value: float, least: float, most: float, option: str | None = None) -> float:
+    """The number itself.
+
+    Raises:
+        BadParameter: it is out of range, or none.
+    """
+    if not least <= value <= most:
+        message = f"{value:.15g} is out of range: give a number from {least:,} to {most:,}"
+        raise typer.BadParameter(message, param_hint=option)
+    return value
+
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -55,32 +74,177 @@ Model = Annotated[
         ".onnx or .pt2 file, or package.module:function."
     ),
 ]
-Mode = Annotated[Literal["inference", "training"], typer.Option(help="What a step runs.")]
-_MOST = 10**9
-"""Of samples and of tokens: what is larger is a slip of the keyboard."""
-Batch = Annotated[int, typer.Option("--batch", "-b", max=_MOST, help="Samples a step.")]
-SeqLen = Annotated[
-    int | None, typer.Option("--seq-len", "-s", max=_MOST, help="Tokens a sample; default: the model's own.")
-]
-ImageSize = Annotated[
-    int | None, typer.Option("--image-size", max=_MOST, help="Edge of an image in pixels; default: the model's own.")
-]
-Frames = Annotated[int | None, typer.Option(max=_MOST, help="Images of a clip; default: the model's own.")]
-Seconds = Annotated[float | None, typer.Option(help="Length of a sound; default: the model's own, else 10.")]
-GivenInputs = Annotated[
-    list[str],
-    typer.Option(
-        "--input", metavar="NAME=SHAPE:DTYPE", help="One input written out: `pixel_values=1x3x448x448`. Repeatable."
+Decoder = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A name of `neusight workloads list --serving`, a config.json, or the folder that has it."
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything that is drawn at random.")]
-Dtype = Annotated[
-    str, typer.Option(help="Of weights and activations; bf16, fp16, … too. Default: a config.json's, else float32.")
+
+_mode = Spec("--mode", STEP, "Inference is the forward pass; training adds backward pass and optimizer.")
+_batch = Spec("--batch --global-batch -b", STEP, "Samples of a step, over all replicas.")
+_seq_len = Spec("--seq-len -s", STEP, "Tokens of a sample. Default: the model's longest; `predict` takes at most 2048.")
+_optimizer = Spec("--optimizer", STEP, "Whose update is part of the training step.")
+_dtype = Spec(
+    "--dtype",
+    ENGINE,
+    "Of weights and activations: bf16, fp16, fp32, fp8, tf32, amp, … Default: as the model states, else fp32; bf16 for "
+    "training on clusters.",
+)
+Mode = Annotated[Literal["inference", "training"], _mode.text()]
+Modes = Annotated[str, _mode.words()]
+Batch = Annotated[int, _batch.number()]
+OptionalBatch = Annotated[int | None, _batch.number()]
+Batches = Annotated[str, _batch.numbers()]
+SeqLen = Annotated[int | None, _seq_len.number()]
+SeqLens = Annotated[str, _seq_len.numbers()]
+ImageSize = Annotated[
+    int | None, Spec("--image-size", STEP, "Edge of an image in pixels. Default: the model's own.").number()
 ]
-Optimizer = Annotated[
-    Literal["none", "sgd", "adam", "adamw", "bert_adam"], typer.Option(help="Whose step is part of training.")
+Frames = Annotated[int | None, Spec("--frames", STEP, "Images of a clip. Default: the model's own.").number()]
+Seconds = Annotated[
+    float | None, Spec("--seconds", STEP, "Length of a sound. Default: the model's own, else 10.", "S").text()
 ]
-Attention = Annotated[Literal["eager", "sdpa", "flash"], typer.Option(help="How attention runs.")]
+GivenInputs = Annotated[
+    list[str],
+    Spec(
+        "--input", STEP, "One input written out: `pixel_values=1x3x448x448`. May be repeated.", "NAME=SHAPE:DTYPE"
+    ).text(),
+]
+Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "bert_adam"], _optimizer.text()]
+StepOptimizer = Annotated[Literal["none", "sgd", "adam", "adamw"], _optimizer.text()]
+Dtype = Annotated[str, _dtype.text()]
+Dtypes = Annotated[str, _dtype.words()]
+Attention = Annotated[
+    Literal["eager", "sdpa", "flash"],
+    Spec("--attention", ENGINE, "How attention runs: operator by operator, or as one fused kernel.").text(),
+]
+
+_gpu = "Ids of `neusight devices list`, names of drivers or short ones (h100, 4090), or device files (.toml)."
+Gpus = Annotated[str, Spec("--gpu -g", DEVICE, _gpu, "ID[,ID…]").text()]
+Gpu = Annotated[str, Spec("--gpu -g", DEVICE, _gpu, "ID").text()]
+Overrides = Annotated[
+    list[str],
+    Spec(
+        "--set",
+        DEVICE,
+        "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`, `network.bandwidth=800Gb/s`. May be "
+        "repeated.",
+        "KEY=VALUE",
+    ).text(),
+]
+Sparsity = Annotated[
+    str,
+    Spec(
+        "--sparsity",
+        DEVICE,
+        "Zeros that devices like tensordash skip: `activations=0.6,gradients=0.5`, or a profile of `neusight sparsity "
+        "measure`.",
+        "OPERAND=SHARE,…|FILE",
+    ).text(),
+]
+
+_tp = Spec("--tp", PLAN, "GPUs that share every layer.")
+_pp = Spec("--pp", PLAN, "Stages that hold a part of the layers each.")
+_cp = Spec("--cp", PLAN, "GPUs that share every sequence.")
+_ep = Spec("--ep", PLAN, "GPUs over which experts are spread, whole.")
+_vp = Spec("--vp", PLAN, "Chunks of layers of a stage; several are interleaved.")
+_micro_batch = Spec("--micro-batch", PLAN, "Sequences of one pass of a replica.")
+_schedule = Spec("--schedule", PLAN, "Order of the passes of a pipeline: 1f1b, gpipe or zero-bubble.")
+_shard = Spec("--shard", PLAN, "What replicas split instead of copy: none, zero1, zero2, zero3 or hsdp.")
+_recompute = Spec("--recompute", PLAN, "What the backward pass computes again: none, selective, operators or full.")
+_framework = Spec(
+    "--framework",
+    ENGINE,
+    "Whose kernels run, and whose usual choices fill in what is left out: megatron-te, megatron-local, torchtitan, "
+    "torchtitan-compiled, fsdp, composer.",
+)
+_nodes = Spec("--nodes", CLUSTER, "Nodes of the cluster. Default: as its file says, else 1.")
+TP = Annotated[int, _tp.number(most=_DEGREE)]
+TPs = Annotated[str, _tp.numbers()]
+PP = Annotated[int, _pp.number(most=_DEGREE)]
+PPs = Annotated[str, _pp.numbers()]
+CP = Annotated[int, _cp.number(most=_DEGREE)]
+CPs = Annotated[str, _cp.numbers()]
+EP = Annotated[int, _ep.number(most=_DEGREE)]
+EPs = Annotated[str, _ep.numbers()]
+VP = Annotated[int, _vp.number(most=_DEGREE)]
+VPs = Annotated[str, _vp.numbers()]
+DP = Annotated[
+    int | None,
+    Spec("--dp", PLAN, "Replicas, each with sequences of its own. Default: what the cluster leaves, else 1.").number(
+        most=_DEGREE
+    ),
+]
+ETP = Annotated[int | None, Spec("--etp", PLAN, "GPUs that share each expert. Default: as --tp.").number(most=_DEGREE)]
+MicroBatch = Annotated[int | None, _micro_batch.number()]
+MicroBatches = Annotated[str, _micro_batch.numbers()]
+Schedule = Annotated[str, _schedule.text()]
+Schedules = Annotated[str, _schedule.words()]
+Shard = Annotated[str, _shard.text()]
+Shards = Annotated[str, _shard.words()]
+Recompute = Annotated[str, _recompute.text()]
+Recomputes = Annotated[str, _recompute.words()]
+RecomputeLayers = Annotated[
+    int | None,
+    Spec("--recompute-layers", PLAN, "Layers of a stage that --recompute is for. Default: all.").number(most=10**6),
+]
+SequenceParallel = Annotated[
+    bool | None,
+    Spec(
+        "--sequence-parallel/--no-sequence-parallel",
+        PLAN,
+        "GPUs of --tp split norms and the residual stream by tokens. Default: where --tp is above 1.",
+    ).text(),
+]
+OverlapGradients = Annotated[
+    bool | None,
+    Spec("--overlap-gradients/--no-overlap-gradients", PLAN, "Replicas sum gradients during the backward pass.").text(),
+]
+GradientDtype = Annotated[str, Spec("--gradient-dtype", PLAN, "In which gradients are kept and summed.").text()]
+Offload = Annotated[
+    Literal["none", "optimizer"], Spec("--offload", PLAN, "What lies on the host, and is updated there.").text()
+]
+Framework = Annotated[str, _framework.text()]
+Frameworks = Annotated[str, _framework.words()]
+Cluster = Annotated[
+    str, Spec("--cluster", CLUSTER, "A name of `neusight clusters list`, or a cluster file (.toml).", "NAME").text()
+]
+Nodes = Annotated[int | None, _nodes.number(most=10**6)]
+NodeCounts = Annotated[str, _nodes.numbers()]
+
+Seed = Annotated[
+    int,
+    typer.Option(min=0, max=2**32 - 1, help="Of everything that is drawn at random.", rich_help_panel=OUTPUT),
+]
+TileModels = Annotated[
+    Path | None,
+    Spec("--tile-models", OUTPUT, "Folder that `neusight train` wrote. Default: those that ship.", "DIR").text(),
+]
+Calibrations = Annotated[
+    str,
+    Spec(
+        "--calibration",
+        OUTPUT,
+        "What `neusight calibrate` wrote. Default: those in your own folder, for their GPUs.",
+        "FILE|none",
+    ).text(),
+]
+Format = Annotated[
+    Literal["human", "json", "csv"], Spec("--format -f", OUTPUT, "How the result appears on stdout.").text()
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """What predicts."""
+
+    tile_models: TileModels = None
+    calibration: Calibrations = ""
+
+    def load(self) -> Predictor:
+        """The predictor."""
+        return loaded(self.tile_models, self.calibration)
 
 
 def listed(text: str, option: str) -> list[str]:
@@ -95,20 +259,35 @@ def listed(text: str, option: str) -> list[str]:
     return parts
 
 
-def numbers(text: str, option: str) -> list[int]:
+def numbers(text: str, option: str, most: int = _MOST) -> list[int]:
     """``1,2`` as ``[1, 2]``.
 
     Raises:
         BadParameter: nothing, something else, or a number below 1 or beyond all reason.
     """
     try:
-        found = [int(part) for part in listed(text, option)]
+        values = [int(part) for part in listed(text, option)]
     except ValueError:
-        message = f"'{text}' is no list of whole numbers: write it like 1,2,4"
+        message = f"'{text}' is not a list of whole numbers: write it like 1,2,4"
         raise typer.BadParameter(message, param_hint=option) from None
-    if wrong := [number for number in found if not 1 <= number <= _MOST]:
-        raise typer.BadParameter(f"{wrong[0]} cannot be: give numbers from 1 to {_MOST}", param_hint=option)
-    return found
+    return [int(within(number, 1, most, option)) for number in values]
+
+
+def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """``m=4096`` as a field and its value, each field once.
+
+    Raises:
+        BadParameter: something else, or a field twice.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            raise typer.BadParameter(f"'{text}' has no field and value: write it like m=4096", param_hint=option)
+        if key in values:
+            raise typer.BadParameter(f"'{key}' is given twice: leave out one of them", param_hint=option)
+        values[key] = value
+    return values
 
 
 def named_modes(text: str, option: str) -> list[str]:
@@ -153,10 +332,10 @@ def named_gpu(name: str, brought: Mapping[str, DeviceSpec] | None = None) -> str
 
     if brought and name in brought:
         return name
-    found = find_device(name)
-    if found.asked:
-        note(f"note: {found.assumption}")
-    return found.name
+    device = find_device(name)
+    if device.asked:
+        note(f"note: {device.assumption}")
+    return device.name
 
 
 def named_gpus(text: str, option: str = "--gpu") -> list[str]:
@@ -169,29 +348,31 @@ def is_list(text: str) -> bool:
     return "," in text
 
 
-def model_dtype(model: str, asked: str) -> str:
-    """The dtype that a model's step runs in: asked for, stated by its file, or float32; said where it is not asked.
+def model_dtype(model: str, dtype: str) -> str:
+    """The dtype that a model's step runs in: as given, as its file states, with a note, or float32.
 
     Raises:
-        ModelError: unknown model, or quantized and no dtype asked for. CoverageError: no dtype has that name.
+        ModelError: unknown model, or quantized and no dtype given. CoverageError: no dtype has that name.
     """
     from neusight.cli.output import note
     from neusight.workloads.resolve import resolve, stated_dtype
 
-    dtype, said = stated_dtype(resolve(model), asked or None)
-    if said:
-        note(f"note: {said}")
-    return dtype
+    stated, assumption = stated_dtype(resolve(model), dtype or None)
+    if assumption:
+        note(f"note: {assumption}")
+    return stated
 
 
 def check_optimizer(optimizer: str, modes: Sequence[str]) -> None:
-    """An optimizer has no part in inference.
+    """Inference has no optimizer.
 
     Raises:
         BadParameter: one was chosen, and nothing is trained.
     """
     if optimizer != "none" and "training" not in modes:
-        raise typer.BadParameter("an optimizer steps in training only: add --mode training", param_hint="--optimizer")
+        raise typer.BadParameter(
+            "inference has no optimizer: add --mode training, or leave it out", param_hint="--optimizer"
+        )
 
 
 def loaded(tile_models: Path | None, calibration: str) -> Predictor:
@@ -210,3 +391,18 @@ def note_corrections(predictor: Predictor, gpus: Iterable[str]) -> None:
     for gpu in dict.fromkeys(gpus):
         if (correction := predictor.kernel_predictor.corrections.get(gpu)) is not None:
             note(f"note: corrected by {correction.described()}; --calibration none leaves that out")
+
+
+def check_out(path: Path | None, option: str, *suffixes: str) -> None:
+    """Before work begins whose result is to be written.
+
+    Raises:
+        BadParameter: another ending than one of ``suffixes``, or a folder that is not there.
+    """
+    if path is None:
+        return
+    if suffixes and path.suffix.lower() not in suffixes:
+        named = ", ".join(suffixes)
+        raise typer.BadParameter(f"'{shown(path)}' does not end in {named}: name it so", param_hint=option)
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder '{shown(path.parent)}': make it first", param_hint=option)

@@ -1,111 +1,176 @@
-"""``neusight predict``, ``kernel`` and ``sweep``: how long a step, a kernel, or a grid of steps takes."""
+"""``neusight predict``: how long a step of a model takes, and how that looks on a screen."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from neusight.cli.commands import Given
 from neusight.cli.options import (
+    DEVICE,
+    DP,
+    ENGINE,
+    OUTPUT,
+    PLAN,
+    PP,
+    STEP,
+    TP,
     Attention,
     Batch,
-    Calibrations,
+    Cluster,
     Dtype,
     Format,
     Frames,
     GivenInputs,
     Gpus,
     ImageSize,
+    MicroBatch,
     Mode,
     Model,
+    Models,
+    Nodes,
     Optimizer,
+    OverlapGradients,
     Overrides,
     Seconds,
     SeqLen,
     Sparsity,
-    TileModels,
+    Spec,
     check_optimizer,
     is_list,
-    listed,
-    loaded,
-    named_dtypes,
     named_gpus,
-    named_modes,
-    note_corrections,
-    numbers,
+    pairs,
 )
+from neusight.cli.output import Column, Output, bar, line, note, table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from neusight.estimates import Estimate
     from neusight.plans.plan import Plan
 
-Degree = Annotated[int, typer.Option(min=1, max=1 << 20, help="GPUs that share the step: replicas, layers, stages.")]
-By = Annotated[Literal["operator", "phase", "kernel"], typer.Option(help="Rows of the table, and of CSV.")]
+_TOP = 12
+"""Rows of operators and kernels that are shown."""
+_SMALL_ERROR = 0.005
+"""Errors below this share of the latency are not worth a word."""
+_ON_CLUSTERS = (
+    *("model", "mode", "batch", "seq_len", "optimizer", "dtype", "cluster", "nodes", "dp", "tp", "pp", "micro_batch"),
+    *("overlap_gradients", "overrides", "tile_models", "calibration", "form"),
+)
+"""Options that count with ``--cluster``; ``neusight training`` has more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What runs."""
+
+    mode: Mode = "inference"
+    batch: Batch = 1
+    seq_len: SeqLen = None
+    image_size: ImageSize = None
+    frames: Frames = None
+    seconds: Seconds = None
+    given: GivenInputs = field(default_factory=list)
+    optimizer: Optimizer = "none"
+    fused_optimizer: Annotated[
+        bool, Spec("--fused-optimizer", STEP, "The optimizer updates all parameters in one pass.").text()
+    ] = False
+    grad_scaler: Annotated[
+        bool, Spec("--grad-scaler", STEP, "Gradients are scaled back before the update, as float16 needs.").text()
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """In which precision, and by which software."""
+
+    dtype: Dtype = ""
+    attention: Attention = "eager"
+    compiled: Annotated[bool, Spec("--compile", ENGINE, "As torch.compile runs it, with fused kernels.").text()] = False
+    cuda_graph: Annotated[bool, Spec("--cuda-graph", ENGINE, "Compiled, and launched as one CUDA graph.").text()] = (
+        False
+    )
+    layout: Annotated[
+        Literal["nchw", "nhwc"],
+        Spec("--layout", ENGINE, "Of images in memory; nhwc is PyTorch's channels_last.").text(),
+    ] = "nchw"
+    allow_fallback: Annotated[
+        bool, Spec("--allow-fallback", ENGINE, "Estimate operators without a rule as data movement, visibly.").text()
+    ] = False
+
+    @property
+    def launch(self) -> str:
+        """How operators are launched."""
+        return "graph" if self.cuda_graph else "compiled" if self.compiled else "eager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """On what it runs."""
+
+    gpu: Gpus = ""
+    overrides: Overrides = field(default_factory=list)
+    sparsity: Sparsity = ""
+    simulate: Annotated[
+        bool, Spec("--simulate", DEVICE, "On such a device, run its scheduler instead of its tile model.").text()
+    ] = False
+    compression: Annotated[
+        bool, Spec("--compression", DEVICE, "On such a device, zeros do not travel to and from DRAM.").text()
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """How several GPUs share it."""
+
+    dp: DP = None
+    tp: TP = 1
+    pp: PP = 1
+    micro_batch: MicroBatch = None
+    overlap_gradients: OverlapGradients = None
+    tp_plan: Annotated[
+        list[str],
+        Spec(
+            "--tp-plan",
+            PLAN,
+            "How --tp splits products, where not as the model's structure tells: `*.c_fc=colwise`. May be repeated.",
+            "MODULE=STYLE",
+        ).text(),
+    ] = field(default_factory=list)
+    cluster: Cluster = ""
+    nodes: Nodes = None
+
+    def plan(self, batch: int) -> Plan | None:
+        """The plan for ``batch`` samples a step; None for one GPU that takes the batch at once.
+
+        Raises:
+            ModelError: a batch that replicas or micro-batches do not divide.
+        """
+        from neusight.plans.plan import Plan
+
+        dp = self.dp or 1
+        if (dp, self.tp, self.pp) == (1, 1, 1) and not self.overlap_gradients and self.micro_batch in (None, batch):
+            return None
+        usual = 1 if self.pp > 1 else max(1, batch // dp)
+        return Plan(
+            dp=dp, tp=self.tp, pp=self.pp, micro_batch=self.micro_batch or usual, global_batch=batch,
+            overlap_gradients=bool(self.overlap_gradients),
+        )  # fmt: skip
 
 
 def predict(
     model: Model,
-    gpu: Gpus = "",
-    mode: Mode = "inference",
-    batch: Batch = 1,
-    seq_len: SeqLen = None,
-    image_size: ImageSize = None,
-    frames: Frames = None,
-    seconds: Seconds = None,
-    given: GivenInputs = [],  # noqa: B006
-    dtype: Dtype = "",
-    optimizer: Optimizer = "none",
-    attention: Attention = "eager",
-    compiled: Annotated[bool, typer.Option("--compile", help="As torch.compile runs it: chains fused.")] = False,
-    cuda_graph: Annotated[bool, typer.Option("--cuda-graph", help="Compiled, and launched as one CUDA graph.")] = False,
-    layout: Annotated[
-        Literal["nchw", "nhwc"], typer.Option(help="Of images in memory; nhwc is PyTorch's channels_last.")
-    ] = "nchw",
-    fused_optimizer: Annotated[
-        bool, typer.Option("--fused-optimizer", help="The optimizer updates all parameters in one pass.")
-    ] = False,
-    grad_scaler: Annotated[
-        bool, typer.Option("--grad-scaler", help="Gradients are scaled back first, as float16 needs.")
-    ] = False,
-    cluster: Annotated[
-        str, typer.Option(metavar="NAME", help="Train on many GPUs, as `neusight training`, which has more options.")
-    ] = "",
-    nodes: Annotated[int, typer.Option(min=0, max=10**6, help="Of the cluster.")] = 0,
-    dp: Degree = 1,
-    tp: Degree = 1,
-    pp: Degree = 1,
-    micro_batch: Annotated[
-        int | None, typer.Option(min=1, max=10**9, help="Samples a pass; default: all of a replica's, with --pp 1.")
-    ] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(min=1, max=10**9, help="Samples a step of all GPUs; default: --batch.")
-    ] = None,
-    overlap: Annotated[
-        bool, typer.Option("--overlap-gradients", help="Replicas sum gradients during the backward pass.")
-    ] = False,
-    shards: Annotated[
-        list[str],
-        typer.Option(
-            "--shard",
-            metavar="MODULE=STYLE",
-            help="How --tp shares products, instead of what the structure tells: `*.c_fc=colwise`. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    overrides: Overrides = [],  # noqa: B006
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    allow_fallback: Annotated[
-        bool, typer.Option("--allow-fallback", help="Estimate operators without a rule as data movement, visibly.")
-    ] = False,
-    sparsity: Sparsity = "",
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="On such a device, run its scheduler instead of its tile model.")
-    ] = False,
-    compression: Annotated[
-        bool, typer.Option("--compression", help="On such a device, zeros do not travel to and from DRAM.")
-    ] = False,
-    by: By = "operator",
+    step: Step,
+    execution: Execution,
+    target: Target,
+    sharing: Sharing,
+    models: Models,
+    typed: Given,
+    by: Annotated[
+        Literal["operator", "phase", "kernel"], Spec("--by", OUTPUT, "Rows of the table, and of CSV.").text()
+    ] = "operator",
     form: Format = "human",
 ) -> None:
     """Predict the latency of one step of a model on GPUs.
@@ -130,202 +195,234 @@ def predict(
 
     - `neusight predict ./config.json --gpu h100-sxm-80gb --set dram_bandwidth=4.8TB/s --format json`
 
-    - `neusight predict gpt3-175b --mode training --cluster dgx-a100 --nodes 8 --tp 8 --pp 8 --global-batch 512`
+    - `neusight predict gpt3-175b --mode training --cluster dgx-a100 --nodes 8 --tp 8 --pp 8 --batch 512`
     """
-    from neusight.cli.output import busy, note
-    from neusight.cli.show import show_estimates
-    from neusight.cli.training import show, trained
-    from neusight.cli.training_points import Place
-
-    if cluster:
-        if gpu or mode != "training":
-            raise typer.BadParameter("has its own GPUs, and trains: say --mode training alone", param_hint="--cluster")
-        step = {
-            "seq_len": seq_len, "dtype": dtype, "optimizer": optimizer if optimizer != "none" else "",
-            "dp": dp if dp > 1 else None, "tp": tp, "pp": pp, "micro_batch": micro_batch,
-            "global_batch": global_batch or batch,
-        }  # fmt: skip
-        place = Place(cluster=cluster, gpu="", per_node=0, network="", overrides=overrides)
-        show(trained(model, place, {"nodes": str(nodes or "")}, _told(step), models=(tile_models, calibration)), form)
+    question = Question(
+        model=model, step=step, execution=execution, target=target, sharing=sharing, models=models, typed=typed
+    )
+    if sharing.cluster:
+        question.answer_on_cluster(form)
         return
-    if shards and tp == 1:
-        raise typer.BadParameter("tells how --tp shares products, and there is none", param_hint="--shard")
-    if nodes:
-        raise typer.BadParameter("are those of a cluster: name it with --cluster", param_hint="--nodes")
-    if not gpu:
+    if sharing.tp == 1:
+        typed.refuse(["tp_plan"], "says how --tp splits products: give --tp of 2 or more")
+    typed.refuse(["nodes"], "counts the nodes of a cluster: name it with --cluster")
+    if not target.gpu:
         raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
-    gpus = named_gpus(gpu)
-    check_optimizer(optimizer, [mode])
-    plan = _plan({"dp": dp, "tp": tp, "pp": pp, "overlap_gradients": overlap}, micro_batch, global_batch or batch)
-    launch = "graph" if cuda_graph else "compiled" if compiled else "eager"
-    predictor = loaded(tile_models, calibration)
-    with busy(f"reading {model}"):
-        estimates = [
-            predictor.estimate(
-                model, name, mode=mode, batch=batch if plan is None else 1, seq_len=seq_len, dtype=dtype or None,
-                optimizer=optimizer, grad_scaler=grad_scaler, fused_optimizer=fused_optimizer,
-                plan=plan, tp_plan=_fields(shards) or None,
-                attention=attention, launch=launch, layout=layout, overrides=overrides, allow_fallback=allow_fallback,
-                sparsity=sparsity or None, simulate=simulate, compression=compression,
-                image_size=image_size, frames=frames, seconds=seconds, given=tuple(given),
-            )
-            for name in gpus
-        ]  # fmt: skip
+    show_estimates(question.estimates(), by, form, is_list(target.gpu))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """All that a command line says of a step."""
+
+    model: str
+    step: Step
+    execution: Execution
+    target: Target
+    sharing: Sharing
+    models: Models
+    typed: Given
+
+    def estimates(self) -> list[Estimate]:
+        """On each GPU."""
+        from neusight.cli.output import busy
+
+        step, execution, target = self.step, self.execution, self.target
+        gpus = named_gpus(target.gpu)
+        check_optimizer(step.optimizer, [step.mode])
+        plan = self.sharing.plan(step.batch)
+        predictor = self.models.load()
+        with busy(f"reading {self.model}"):
+            return [
+                predictor.estimate(
+                    self.model, name, mode=step.mode, batch=1 if plan else step.batch, seq_len=step.seq_len,
+                    image_size=step.image_size, frames=step.frames, seconds=step.seconds, given=step.given,
+                    optimizer=step.optimizer, fused_optimizer=step.fused_optimizer, grad_scaler=step.grad_scaler,
+                    dtype=execution.dtype or None, attention=execution.attention, launch=execution.launch,
+                    layout=execution.layout, allow_fallback=execution.allow_fallback,
+                    plan=plan, tp_plan=pairs(self.sharing.tp_plan, "--tp-plan") or None,
+                    overrides=target.overrides, sparsity=target.sparsity or None, simulate=target.simulate,
+                    compression=target.compression,
+                )
+                for name in gpus
+            ]  # fmt: skip
+
+    def answer_on_cluster(self, form: str) -> None:
+        """As ``neusight training`` answers these options."""
+        from neusight.cli.training import Place, answer
+
+        step, sharing, typed = self.step, self.sharing, self.typed
+        if step.mode != "training":
+            raise typer.BadParameter("is for training: add --mode training", param_hint="--cluster")
+        typed.refuse(["gpu"], "is named by --cluster, which has its own GPUs: leave it out")
+        typed.refuse(sorted(typed - set(_ON_CLUSTERS)), "has no meaning with --cluster: leave it out")
+        values = {
+            "seq_len": step.seq_len, "dtype": self.execution.dtype, "optimizer": step.optimizer, "dp": sharing.dp,
+            "tp": sharing.tp, "pp": sharing.pp, "micro_batch": sharing.micro_batch,
+            "overlap_gradients": sharing.overlap_gradients,
+        }  # fmt: skip
+        options = {name: value for name, value in values.items() if name in typed} | {"global_batch": step.batch}
+        place = Place(cluster=sharing.cluster, overrides=self.target.overrides)
+        answer(self.model, place, {"nodes": [sharing.nodes]} if sharing.nodes else {}, options, self.models, form=form)
+
+
+def show_estimates(estimates: Sequence[Estimate], by: str, form: str, many: bool) -> None:
+    """One estimate in full; several side by side. JSON holds everything, CSV the rows that ``by`` chooses.
+
+    ``many`` says that a list was given, be it of one.
+    """
+    from neusight.estimates.report import report
+
     for warning in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
         note(f"warning: {warning}")
-    show_estimates(estimates, by, form, is_list(gpu))
+    single = estimates[0] if len(estimates) == 1 else None
+    data = [report(e) for e in estimates] if many else report(estimates[0])
+    rows = [{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, by)]
+    Output(form).data(data, rows, lambda: _full(single, by) if single else _side_by_side(estimates))
 
 
-def _plan(told: dict[str, Any], micro_batch: int | None, global_batch: int) -> Plan | None:
-    """The plan that options tell; None for one GPU that takes the batch at once.
+def _rows(estimate: Estimate, by: str) -> list[dict[str, Any]]:
+    from neusight.estimates.report import KERNEL_COLUMNS, OPERATOR_COLUMNS, columns, costliest
 
-    Raises:
-        ModelError: a batch that replicas or micro-batches do not divide.
-    """
-    from neusight.plans.plan import Plan
-
-    if micro_batch is None:
-        micro_batch = 1 if told["pp"] > 1 else max(1, global_batch // told["dp"])
-    plan = Plan(**told, micro_batch=micro_batch, global_batch=global_batch)
-    return None if plan.world == 1 and plan.micro_batches == 1 else plan
+    if by == "kernel":
+        return [columns(row, KERNEL_COLUMNS) for row in costliest(estimate)]
+    if by == "operator":
+        return [columns(row, OPERATOR_COLUMNS) for row in estimate.by_operator]
+    return [{"phase": phase, "latency_s": seconds} for phase, seconds in estimate.by_phase.items()]
 
 
-def _told(step: dict[str, Any]) -> dict[str, Any]:
-    """What is not left out."""
-    return {name: value for name, value in step.items() if value}
+def _full(estimate: Estimate, by: str) -> None:
+    _headline(estimate)
+    line()
+    _phases(estimate)
+    if by != "phase":
+        line()
+        (_operators if by == "operator" else _kernels)(estimate)
+    line()
+    _memory(estimate)
+    _origin(estimate)
 
 
-def kernel(
-    name: Annotated[str, typer.Argument(help="A family (gemm, conv2d, attention, …) or operator (softmax, gelu, …).")],
-    gpu: Gpus,
-    shape: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]…", help="Its shape.")] = None,
-    operands: Annotated[
-        Literal["resident", "cold"],
-        typer.Option(help="Whether operands may lie in L2, as when a launch is repeated, or all in device memory."),
-    ] = "cold",
-    timing: Annotated[
-        Literal["stream", "graph", "profiler"],
-        typer.Option(help="Launched alone, as one of many in a CUDA graph, or as a profiler sees it, without launch."),
-    ] = "stream",
-    engine: Annotated[Literal["torch", "vllm", "sglang", "trtllm"], typer.Option(help="Whose kernel runs.")] = "torch",
-    overrides: Overrides = [],  # noqa: B006
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
-) -> None:
-    """Predict the latency of a single kernel.
+def _headline(e: Estimate) -> None:
+    from neusight.units import milliseconds
 
-    JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
-
-    Examples:
-
-    - `neusight kernel gemm m=4096 n=4096 k=4096 --gpu l4`
-
-    - `neusight kernel bmm batch=16 m=512 n=512 k=64 --gpu t4,l4`
-
-    - `neusight kernel grouped_gemm groups=8 tokens=4096 n=14336 k=4096 dtype=bf16 --gpu h100`
-
-    - `neusight kernel attention batch=64 heads=32 kv_heads=8 q_len=1 kv_len=4096 head_dim=128 dtype=bf16 --gpu h100`
-
-    - `neusight kernel gemm m=16 n=14336 k=4096 dtype=bf16 --timing graph --engine vllm --gpu h200`
-
-    - `neusight kernel all_reduce ranks=8 bytes=67108864 --engine vllm --timing graph --gpu h100-sxm-80gb`
-
-    - `neusight kernel softmax rows=8192 cols=1024 --gpu l4`
-
-    - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`
-    """
-    from neusight.api import as_device
-    from neusight.cli.show import show_kernels
-
-    fields = _fields(shape or [])
-    gpus = named_gpus(gpu)
-    predictor = loaded(tile_models, calibration)
-    how = {"operands": operands, "timing": timing, "engine": engine}
-    found = [(as_device(each).id, predictor.kernel(name, each, overrides, **how, **fields)) for each in gpus]
-    note_corrections(predictor, [] if overrides else [device for device, _ in found])
-    show_kernels(found, form, is_list(gpu))
+    length = f", sequence {e.seq_len}" if e.seq_len else ""
+    optimizer = f", {e.optimizer}" if e.optimizer != "none" else ""
+    gpu = e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}"
+    line(f"{e.model} on {gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{optimizer}")
+    paragraph("inputs", " ".join(e.inputs))
+    paragraph("latency", f"{milliseconds(e.latency_s)}  (90 %: {milliseconds(e.low_s)} to {milliseconds(e.high_s)})")
+    errors = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_ERROR), reverse=True)
+    paragraph("error", f"{', '.join(f'{source} {size:.0%}' for size, source in errors)} (standard deviations)")
+    tokens = f", {e.tokens_per_s:,.0f} tokens/s" if e.tokens_per_s else ""
+    paragraph("throughput", f"{e.samples_per_s:.3g} samples/s{tokens}")
+    share = e.bound_s / e.latency_s if e.latency_s else 0.0
+    paragraph("bound", f"no faster than {milliseconds(e.bound_s)} ({share:.0%} of the latency)")
+    paragraph("limited by", e.limiter)
+    if e.energy_j:
+        parts = ", ".join(f"{name} {joules:.3g}" for name, joules in e.energy_j.items())
+        paragraph("energy", f"{sum(e.energy_j.values()):.3g} J ({parts})")
 
 
-def _fields(pairs: list[str]) -> dict[str, str]:
-    """``m=4096`` as a field and its value, each field once."""
-    fields: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not (key and equals and value):
-            raise typer.BadParameter(f"'{pair}' is not FIELD=VALUE: write it like m=4096", param_hint="'FIELD=VALUE'")
-        if key in fields:
-            raise typer.BadParameter(f"'{key}' is given twice: leave out one of them", param_hint="'FIELD=VALUE'")
-        fields[key] = value
-    return fields
+def _phases(e: Estimate) -> None:
+    from neusight.units import milliseconds
+
+    titles = (Column("phase"), Column("latency", right=True), Column("share", right=True), Column(""))
+    table(titles, ((phase, milliseconds(s), *_share(s / e.latency_s)) for phase, s in e.by_phase.items()))
 
 
-def sweep(
-    models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL…]", help="Models, as for `neusight predict`.")],
-    gpu: Gpus,
-    batches: Annotated[str, typer.Option("--batch", "-b", metavar="N[,N…]", help="Samples a step.")] = "1",
-    modes: Annotated[str, typer.Option("--mode", metavar="MODE[,MODE]", help="inference, training.")] = "inference",
-    seq_lens: Annotated[
-        str, typer.Option("--seq-len", "-s", metavar="N[,N…]", help="Tokens a sample; default: the model's own.")
-    ] = "",
-    dtypes: Annotated[
-        str, typer.Option("--dtype", metavar="DTYPE[,DTYPE…]", help="Default: a config.json's own, else float32.")
-    ] = "",
-    optimizer: Optimizer = "none",
-    attention: Attention = "eager",
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    sparsity: Sparsity = "",
-    form: Format = "human",
-) -> None:
-    """Predict every combination of models, GPUs and batches: latency, throughput, memory, cost.
+def _operators(e: Estimate) -> None:
+    from neusight.units import milliseconds
 
-    Steps that do not fit are marked; those that cannot be estimated keep their reason. Exit 1 where none can be.
-
-    Examples:
-
-    - `neusight sweep gpt2-large,gpt2-xl --gpu l4,a100-pcie-80gb --mode training --batch 1,2,4,8`
-
-    - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`
-    """
-    from neusight.api import as_device
-    from neusight.cli.output import note, progress
-    from neusight.cli.show import show_sweep
-
-    gpus, names, steps = named_gpus(gpu), listed(models, "MODEL"), named_modes(modes, "--mode")
-    check_optimizer(optimizer, steps)
-    _note_unused_zeros(gpus, sparsity)
-    grid: dict[str, Any] = {"batches": numbers(batches, "--batch"), "modes": steps}
-    grid["seq_lens"] = numbers(seq_lens, "--seq-len") if seq_lens else [None]
-    grid["dtypes"] = named_dtypes(dtypes, "--dtype") if dtypes else [None]
-    options: dict[str, Any] = {"optimizer": optimizer, "attention": attention, "sparsity": sparsity or None}
-    predictor = loaded(tile_models, calibration)
-    with progress("predicting") as advance:
-        rows = _rows(predictor.sweep(names, gpus, **grid, **options, progress=advance))
-    note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
-    show_sweep(rows, form)
-    failed = [row["error"] for row in rows if row["error"]]
-    if failed:
-        note(f"{_grade(failed, rows)}: {len(failed)} of {len(rows)} steps could not be estimated: {failed[0]}")
-    if len(failed) == len(rows):
-        raise typer.Exit(1)
+    titles = [Column("operator"), Column("phase")]
+    titles += [Column(title, right=True) for title in ("count", "latency", "share")]
+    rows = e.by_operator
+    table(
+        [*titles, Column(""), Column("limited by")],
+        (
+            (_short(r.operator), r.phase, f"{r.count:g}", milliseconds(r.latency_s), *_share(r.share), r.limiter)
+            for r in rows[:_TOP]
+        ),
+    )
+    _more(len(rows), "operators", sum(r.share for r in rows[_TOP:]))
 
 
-def _note_unused_zeros(gpus: list[str], sparsity: str) -> None:
-    """Rows of a sweep have no room for what a single estimate warns of."""
-    from neusight.api import as_device
-    from neusight.cli.output import note
-
-    dense = [device.id for device in map(as_device, gpus) if device.kind == "gpu"] if sparsity else []
-    if dense:
-        note(f"note: --sparsity has no effect on {', '.join(dense)}: GPUs do not skip zeros")
+def _short(operator: str) -> str:
+    """``aten.addmm.default`` as ``addmm``."""
+    return operator.removeprefix("aten.").removesuffix(".default")
 
 
-def _grade(failed: list[str], rows: list[dict[str, Any]]) -> str:
-    return "error" if len(failed) == len(rows) else "warning"
+def _kernels(e: Estimate) -> None:
+    from neusight.estimates.report import costliest
+    from neusight.units import milliseconds
+
+    titles = [Column("kernel", wrap=True)]
+    titles += [Column(title, right=True) for title in ("count", "each", "share", "of peak")]
+    rows = costliest(e)
+    cells = (
+        (
+            *(r.kernel, f"{r.count:g}", milliseconds(r.latency_s), f"{r.total_s / e.latency_s:.1%}"),
+            *(f"{r.utilisation:.0%}", r.tile, r.limiter),
+        )
+        for r in rows[:_TOP]
+    )
+    table([*titles, Column("tile"), Column("limited by")], cells)
+    _more(len(rows), "kernels", sum(r.total_s for r in rows[_TOP:]) / e.latency_s)
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows with the keys that ``predict`` has; a table with images among its models keeps lengths as floats."""
-    rows = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [row | {"seq_len": None if row["seq_len"] is None else int(row["seq_len"])} for row in rows]
+def _more(count: int, what: str, share: float) -> None:
+    if count > _TOP:
+        line(f"… and {count - _TOP} more {what} ({share:.1%}); --format csv lists all")
+
+
+def _share(share: float) -> tuple[str, str]:
+    return f"{share:.1%}", bar(share)
+
+
+def _memory(e: Estimate) -> None:
+    from neusight.units import gib
+
+    verdict = "fits" if e.fits else "DOES NOT FIT"
+    parts = ", ".join(f"{name} {gib(size)}" for name, size in e.memory.parts.items() if size)
+    reserve = f"{gib(e.memory.reserve)} kept for context and allocator"
+    needs = f"{gib(e.memory.peak_bytes)} of the {gib(e.memory.capacity_bytes)} that a process may allocate"
+    paragraph("memory", f"{needs}: {verdict}", f"{parts}; {reserve}")
+
+
+_ORIGINS = {
+    "trained": "from kernels like these that were measured",
+    "transferred": "from measured kernels of other kinds or dtypes",
+    "fallback": "a lower bound alone",
+}
+
+
+def _origin(e: Estimate) -> None:
+    covered = ", ".join(f"{share:.1%} {_ORIGINS[name]}" for name, share in e.coverage.items() if share)
+    known = "were" if e.gpu in e.provenance.training_gpus else "were not"
+    texts = [f"{covered} (share of the latency)", f"kernels of {e.gpu} {known} among them"]
+    texts += [f"corrected by {e.provenance.calibration}"] if e.provenance.calibration else []
+    texts += [f"zeros: {e.provenance.sparsity}"] if e.provenance.sparsity else []
+    paragraph("based on", *texts, f"neusight {e.provenance.neusight}")
+
+
+def paragraph(title: str, *texts: str) -> None:
+    """Each text from a new line, wrapped at 80 columns, to the right of the title; nothing where there is no text."""
+    for place, part in enumerate(part for text in texts for part in wrap(text, 68)):
+        line(f"{'' if place else title:12}{part}")
+
+
+def _side_by_side(estimates: Sequence[Estimate]) -> None:
+    first = estimates[0]
+    line(f"{first.model}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
+    slowest = max(e.latency_s for e in estimates)
+    titles = [Column("gpu"), Column("latency", right=True), Column("90 % interval", right=True), Column("")]
+    titles += [Column("samples/s", right=True), Column("limited by"), Column("fits")]
+    table(titles, (_cells(e, slowest) for e in estimates))
+
+
+def _cells(e: Estimate, slowest: float) -> tuple[str, ...]:
+    from neusight.units import milliseconds
+
+    latency, low, high = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s))
+    share = bar(e.latency_s / slowest, 6)
+    return e.gpu, latency, f"{low} - {high}", share, f"{e.samples_per_s:.3g}", e.limiter, "yes" if e.fits else "NO"

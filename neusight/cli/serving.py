@@ -2,94 +2,254 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neusight.cli.commands import Given, Point, combined
 from neusight.cli.options import (
-    Calibrations,
+    ENGINE,
+    LOAD,
+    OUTPUT,
+    PLAN,
+    PP,
+    Decoder,
+    Dtypes,
     Format,
+    Gpus,
+    Models,
     Overrides,
     Seed,
-    TileModels,
+    Spec,
+    TPs,
+    check_out,
     is_list,
-    loaded,
+    listed,
     named_gpus,
     note_corrections,
+    numbers,
+    within,
 )
-from neusight.errors import shown
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
+    from neusight.devices import DeviceSpec
+    from neusight.serving import Choice, Deployment, EngineOptions, Load, ServingEstimate
+    from neusight.serving.load import TokenCounts
+
+KINDS = ("--batch", "--concurrency", "--rate", "--trace", "--frontier", "--slo", "--requests")
+"""Options of which one says what the load is. ``--requests`` counts the requests of ``--concurrency`` or ``--rate``."""
+_TOGETHER = ({"--requests", "--concurrency"}, {"--requests", "--rate"}, {"--slo", "--rate"})
+TPS = (1, 2, 4, 8)
+"""Degrees that ``--slo`` looks at, unless ``--tp`` names some."""
+MOST_REQUESTS = 100_000
+"""Clients, or requests of a batch: what is larger is a slip of the keyboard."""
+SLOWEST, FASTEST = 1e-6, 1e6
+"""Rates [requests/s], likewise."""
+UNBOUNDED = 16
+"""Lengths of a model without a longest sequence are cut at so many times their mean (assumption)."""
+PICTURES = (".png", ".svg", ".pdf")
+"""What ``--figure`` draws."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """On what it runs, and how many devices share it."""
+
+    gpu: Gpus = ""
+    overrides: Overrides = field(default_factory=list)
+    tp: TPs = "1"
+    pp: PP = 1
+    ep: Annotated[int, Spec("--ep", PLAN, "GPUs over which experts are spread, whole.").number(most=4096)] = 1
+    dp: Annotated[
+        int, Spec("--dp", PLAN, "Groups of GPUs whose attention serves sequences of its own.").number(most=4096)
+    ] = 1
+    replicas: Annotated[str, Spec("--replicas", PLAN, "Copies of all that, which share the load.").numbers()] = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What serves it, in which precision and within which limits."""
+
+    engine: Annotated[str, Spec("--engine", ENGINE, "vllm, sglang or tensorrt-llm.").text()] = "vllm"
+    engine_version: Annotated[
+        str, Spec("--engine-version", ENGINE, "Such as 0.15.1. Default: the newest that is known.").text()
+    ] = ""
+    dtype: Dtypes = ""
+    kv_dtype: Annotated[
+        str, Spec("--kv-dtype", ENGINE, "Of the KV cache, such as fp8. Default: that of activations.").text()
+    ] = ""
+    max_num_seqs: Annotated[
+        int | None, Spec("--max-num-seqs", ENGINE, "Requests that run at the same time.").number(most=1 << 16)
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None, Spec("--max-num-batched-tokens", ENGINE, "New tokens of a pass.").number(most=1 << 20)
+    ] = None
+    max_model_len: Annotated[
+        int | None, Spec("--max-model-len", ENGINE, "Tokens of the longest sequence.").number(most=1 << 24)
+    ] = None
+    chunked_prefill: Annotated[
+        bool, Spec("--chunked-prefill/--no-chunked-prefill", ENGINE, "Prompts may be cut where a pass is full.").text()
+    ] = True
+    prefix_cached: Annotated[
+        int,
+        Spec("--prefix-cached", ENGINE, "Tokens that all prompts begin with, and that are in the cache.").number(
+            0, 1 << 24
+        ),
+    ] = 0
+    memory_fraction: Annotated[
+        float | None,
+        Spec("--memory-fraction", ENGINE, "Share of memory for the engine. Default: its own.").number(0.0, 1),
+    ] = None
+
+    def limits(self) -> EngineOptions:
+        """What the engine is started with.
+
+        Raises:
+            BadParameter: no share of the memory.
+        """
+        from neusight.serving import EngineOptions
+
+        if self.memory_fraction == 0:
+            text = "is a share of the memory: give more than 0, up to 1"
+            raise typer.BadParameter(text, param_hint="--memory-fraction")
+        return EngineOptions(
+            max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens,
+            max_len=self.max_model_len, chunked_prefill=self.chunked_prefill,
+            prefix_cached_tokens=self.prefix_cached, memory_share=self.memory_fraction,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demanded:
+    """The load."""
+
+    isl: Annotated[str, Spec("--isl", LOAD, "Tokens of a prompt.").numbers()] = ""
+    osl: Annotated[str, Spec("--osl", LOAD, "Tokens of an answer.").numbers()] = ""
+    isl_cv: Annotated[
+        float, Spec("--isl-cv", LOAD, "Draw prompts of many lengths: deviation over mean, lognormal.").number(0, 10)
+    ] = 0.0
+    osl_cv: Annotated[
+        float, Spec("--osl-cv", LOAD, "Draw answers of many lengths: deviation over mean, lognormal.").number(0, 10)
+    ] = 0.0
+    concurrency: Annotated[
+        str, Spec("--concurrency", LOAD, "Clients, each of whom sends a request when the last is answered.").numbers()
+    ] = ""
+    rate: Annotated[str, Spec("--rate", LOAD, "Requests/s that arrive by themselves (Poisson).", "X[,X…]").text()] = ""
+    batch: Annotated[str, Spec("--batch -b", LOAD, "Requests of one static batch.").numbers()] = ""
+    trace: Annotated[
+        Path | None, Spec("--trace", LOAD, "Arrivals and lengths: .csv, .jsonl or .parquet.", "FILE").text()
+    ] = None
+    requests: Annotated[
+        int | None,
+        Spec("--requests", LOAD, "How many; without another load, all wait at the start (offline).").number(most=10**6),
+    ] = None
+    frontier: Annotated[bool, Spec("--frontier", LOAD, "1, 2, 4, … clients until throughput stops growing.").text()] = (
+        False
+    )
+    slo: Annotated[
+        str,
+        Spec("--slo", LOAD, "Find the cheapest deployment that holds ttft=500ms,tpot_p99=40ms.", "TIME=LIMIT,…").text(),
+    ] = ""
+    seed: Seed = 0  # fmt: skip
+
+    @property
+    def kind(self) -> str:
+        """The option of ``KINDS`` that says what the load is.
+
+        Raises:
+            BadParameter: no load, or several.
+        """
+        options = {name for name in KINDS if getattr(self, name.removeprefix("--"))}
+        if not options:
+            raise typer.BadParameter(f"no load: give one of {', '.join(KINDS)}")
+        if len(options) > 1 and options not in _TOGETHER:
+            raise typer.BadParameter(f"{' and '.join(sorted(options))} are two loads: give one of them")
+        return min(options, key=lambda name: (name == "--requests", name != "--slo"))
+
+    @property
+    def values(self) -> list[Any]:
+        """What ``kind`` lists."""
+        from neusight.serving import read_trace
+
+        kind = self.kind
+        if kind == "--trace" and self.trace:
+            return [read_trace(self.trace.expanduser())]
+        if kind in ("--batch", "--concurrency"):
+            return numbers(getattr(self, kind.removeprefix("--")), kind, MOST_REQUESTS)
+        return [self.requests] if kind == "--requests" else rates(self.rate) if self.rate else [None]
+
+    def token_counts(self) -> list[list[int]]:
+        """Lengths of prompts and of answers; none of a trace, which brings its own.
+
+        Raises:
+            BadParameter: missing, or without a place.
+        """
+        from neusight.serving.load import MOST_TOKENS
+
+        texts, kind = {"--isl": self.isl, "--osl": self.osl}, self.kind
+        if kind == "--trace":
+            if any(texts.values()) or self.isl_cv or self.osl_cv:
+                raise typer.BadParameter("has lengths of its own: leave out --isl and --osl", param_hint=kind)
+            return [[0], [0]]
+        if kind == "--batch" and (self.isl_cv or self.osl_cv):
+            raise typer.BadParameter("has requests of equal lengths: leave out --isl-cv and --osl-cv", param_hint=kind)
+        if missing := [name for name, text in texts.items() if not text]:
+            raise typer.BadParameter("is missing: give tokens, such as 1024", param_hint=missing[0])
+        return [numbers(text, name, MOST_TOKENS) for name, text in texts.items()]
+
+    def lengths(self, isl: int, osl: int, longest: int, context: int) -> tuple[TokenCounts, TokenCounts]:
+        """Of prompts and answers, drawn where they are to be, and cut so that both fit a model's context."""
+        from neusight.serving import Lengths
+
+        if not isl:
+            return 0, 0
+        most = min(longest or context or UNBOUNDED * (isl + osl), context or 2**40)
+        shares = (isl / (isl + osl), osl / (isl + osl))
+        return tuple(
+            Lengths(mean=mean, shape="lognormal", cv=cv, longest=max(mean, int(share * most))) if cv else mean
+            for mean, cv, share in zip((isl, osl), (self.isl_cv, self.osl_cv), shares, strict=True)
+        )  # type: ignore[return-value]
+
+    def load(self, value: Any, lengths: tuple[Any, Any], schedulers: int) -> Load:
+        """One load of these, for a deployment with so many schedulers."""
+        from neusight.serving import Offline, Open, Static, closed
+        from neusight.serving.planning import ARRIVALS
+
+        isl, osl = lengths
+        kind = self.kind
+        if kind == "--trace":
+            return value
+        if kind == "--batch":
+            return Static(batch=value, isl=isl, osl=osl)
+        if kind == "--requests":
+            return Offline(number=value, isl=isl, osl=osl, seed=self.seed)
+        if kind == "--rate":
+            number = self.requests or ARRIVALS * schedulers
+            return Open(rate_per_s=value, number=number, isl=isl, osl=osl, seed=self.seed)
+        return closed(value, isl, osl, number=self.requests, seed=self.seed)
 
 
 def serving(
-    model: Annotated[
-        str, typer.Argument(help="A name of `neusight workloads list --serving`, a config.json, or its folder.")
-    ],
-    gpu: Annotated[
-        str,
-        typer.Option(
-            "--gpu", "-g", metavar="ID[,ID…]", help="As for `neusight predict`; of --slo by default those with a price."
-        ),
-    ] = "",
-    tp: Annotated[str, typer.Option(metavar="N[,N…]", help="GPUs that share every layer. [default: 1]")] = "",
-    pp: Annotated[int, typer.Option(min=1, max=4096, help="Groups of these that each hold a part of the layers.")] = 1,
-    ep: Annotated[int, typer.Option(min=1, max=4096, help="GPUs that share out experts whole.")] = 1,
-    dp: Annotated[int, typer.Option(min=1, max=4096, help="Groups whose attention serves sequences of its own.")] = 1,
-    replicas: Annotated[str, typer.Option(metavar="N[,N…]", help="Copies of all that, which share the load.")] = "1",
-    engine: Annotated[str, typer.Option(help="vllm, sglang or tensorrt-llm.")] = "vllm",
-    engine_version: Annotated[str, typer.Option(help="Such as 0.15.1; default: the newest that is known.")] = "",
-    dtype: Annotated[
-        str, typer.Option(metavar="NAME[,NAME…]", help="bf16, fp8, fp8_block, awq, …; default: as the model has it.")
-    ] = "",
-    kv_dtype: Annotated[str, typer.Option(help="Of the cache, such as fp8; default: that of activations.")] = "",
-    isl: Annotated[str, typer.Option(metavar="N[,N…]", help="Tokens of a prompt.")] = "",
-    osl: Annotated[str, typer.Option(metavar="N[,N…]", help="Tokens of an answer.")] = "",
-    isl_cv: Annotated[float, typer.Option(min=0, max=10, help="Draw prompts: deviation over mean, lognormal.")] = 0.0,
-    osl_cv: Annotated[float, typer.Option(min=0, max=10, help="Draw answers: deviation over mean, lognormal.")] = 0.0,
-    concurrency: Annotated[
-        str, typer.Option(metavar="N[,N…]", help="Clients, each of whom sends a request when the last is answered.")
-    ] = "",
-    rate: Annotated[str, typer.Option(metavar="X[,X…]", help="Requests/s that arrive by themselves (Poisson).")] = "",
-    batch: Annotated[str, typer.Option("--batch", "-b", metavar="N[,N…]", help="One static batch.")] = "",
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Arrivals and lengths: .csv, .jsonl or .parquet.")
-    ] = None,
-    requests: Annotated[
-        int | None, typer.Option(min=1, max=10**6, help="How many; by themselves, all wait at the start (offline).")
-    ] = None,
-    at_frontier: Annotated[
-        bool, typer.Option("--frontier", help="Twice the clients until throughput stops growing.")
-    ] = False,
-    slo: Annotated[
-        str, typer.Option(metavar="TIME=LIMIT,…", help="Find the cheapest that holds, as ttft=500ms,tpot_p99=40ms.")
-    ] = "",
-    max_num_seqs: Annotated[int | None, typer.Option(min=1, max=1 << 16, help="Requests that run together.")] = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(min=1, max=1 << 20, help="New tokens of a pass.")
-    ] = None,
-    max_model_len: Annotated[
-        int | None, typer.Option(min=1, max=1 << 24, help="Tokens of the longest sequence.")
-    ] = None,
-    chunked_prefill: Annotated[bool, typer.Option(help="Prompts may be cut where a pass is full.")] = True,
-    prefix_cached: Annotated[
-        int, typer.Option(min=0, max=1 << 24, help="Tokens that all prompts begin with, in the cache.")
-    ] = 0,
-    memory_fraction: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Of memory for the engine; default: its own.")
-    ] = None,
-    seed: Seed = 0,
+    model: Decoder,
+    target: Target,
+    engine: Engine,
+    demanded: Demanded,
+    models: Models,
+    typed: Given,
     figure: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw throughput against latency of several points.")
+        Path | None,
+        Spec("--figure", OUTPUT, "Draw throughput against latency of several combinations.", "FILE.png").text(),
     ] = None,
-    overrides: Overrides = [],  # noqa: B006
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
     form: Format = "human",
 ) -> None:
     """Predict a served language model: times to tokens, throughput, memory, cost, and what limits it.
 
     One load: `--concurrency`, `--rate`, `--batch`, `--trace` or `--requests`; or `--frontier`, or `--slo`. Lists are
-    combined. JSON is an object for one point, and a list where any option is one.
+    combined. JSON is an object for one combination, and a list where any option is one.
 
     Examples:
 
@@ -103,51 +263,173 @@ def serving(
     """
     from neusight.cli import show_serving
     from neusight.cli.output import busy
-    from neusight.cli.serving_points import Asked, Loads
-    from neusight.serving import EngineOptions
 
-    loads = Loads.of(
-        {
-            "--batch": batch, "--concurrency": concurrency, "--rate": rate, "--trace": trace, "--slo": slo,
-            "--frontier": at_frontier, "--requests": requests, "--isl": isl, "--osl": osl,
-        },
-        cvs=(isl_cv, osl_cv), seed=seed, most=max_model_len,
-    )  # fmt: skip
-    if not gpu and not slo:
+    slo = demanded.kind == "--slo"
+    lists = (target.gpu, target.tp, target.replicas, engine.dtype, demanded.isl, demanded.osl, demanded.concurrency)
+    many = demanded.frontier or any(is_list(text) for text in (*lists, demanded.rate, demanded.batch))
+    if not target.gpu and not slo:
         raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
-    many = at_frontier or any(is_list(text) for text in (gpu, tp, replicas, dtype, isl, osl, concurrency, rate, batch))
     if figure is not None and (slo or not many):
-        raise typer.BadParameter("needs several points: add --frontier, or a list", param_hint="--figure")
-    if figure is not None and figure.suffix.lower() not in show_serving.PICTURES:
-        raise typer.BadParameter(f"'{shown(figure)}' is no picture: name it .png, .svg or .pdf", param_hint="--figure")
-    if memory_fraction is not None and not 0 < memory_fraction <= 1:
-        raise typer.BadParameter("is a share of the memory: give more than 0, up to 1", param_hint="--memory-fraction")
-    asked = Asked(
-        predictor=loaded(tile_models, calibration),
-        model=model,
-        gpus=named_gpus(gpu) if gpu else [],
-        axes={"tp": tp, "replicas": replicas, "dtype": dtype},
-        setup={"engine": engine, "engine_version": engine_version, "kv_dtype": kv_dtype, "pp": pp, "ep": ep, "dp": dp},
-        options=EngineOptions(
-            max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, max_len=max_model_len,
-            chunked_prefill=chunked_prefill, prefix_cached_tokens=prefix_cached, memory_share=memory_fraction,
-        ),
-        overrides=overrides,
-        loads=loads,
-        many=many,
+        raise typer.BadParameter("needs several combinations: add --frontier, or a list", param_hint="--figure")
+    check_out(figure, "--figure", *PICTURES)
+    _refuse_unused(demanded, typed)
+    question = Question(
+        predictor=models.load(), model=model, target=target, engine=engine, demanded=demanded, many=many,
+        gpus=named_gpus(target.gpu) if target.gpu else [],
     )  # fmt: skip
     if slo:
         with busy("looking for what holds"):
-            choices = asked.choices(slo)
-        show_serving.show_choices(choices, slo, form)
+            choices = question.choices("tp" in typed)
+        show_serving.show_choices(choices, demanded.slo, form)
         if not choices[0].estimate:
             raise typer.Exit(1)
         return
     with busy("serving"):
-        points = list(asked.points())
-    note_corrections(asked.predictor, [] if overrides else [p.estimate.gpu for p in points if p.estimate])
+        points = list(question.points())
+    estimates = [point.estimate for point in points if point.estimate]
+    note_corrections(question.predictor, [] if target.overrides else [e.gpu for e in estimates])
     show_serving.show_points(points, form, many)
     if figure is not None:
         show_serving.draw(points, figure)
-    if not any(point.estimate for point in points):
+    if not estimates:
         raise typer.Exit(1)
+
+
+def _refuse_unused(demanded: Demanded, typed: Given) -> None:
+    """Raises:
+    BadParameter: a seed where nothing is drawn.
+    """
+    drawn = demanded.isl_cv or demanded.osl_cv or demanded.rate
+    if not drawn:
+        typed.refuse(["seed"], "draws nothing: lengths are equal, and requests do not arrive at random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Deployments and loads that are combined, or looked for."""
+
+    predictor: Predictor
+    model: str
+    gpus: Sequence[str]
+    target: Target
+    engine: Engine
+    demanded: Demanded
+    many: bool
+
+    def points(self) -> Iterator[Point[ServingEstimate]]:
+        """Every combination, deployment by deployment.
+
+        Raises:
+            NeusightError: what is wrong, where there is one combination; else it stands in the point.
+        """
+        isls, osls = self.demanded.token_counts()
+        kind = self.demanded.kind
+        axes: dict[str, Sequence[Any]] = {
+            "model": [self.model], "gpu": self.gpus, **self._setups(), "isl": isls, "osl": osls
+        }  # fmt: skip
+        if kind != "--frontier":
+            axes |= {kind.removeprefix("--"): self.demanded.values}
+            points = combined(axes, self._served, many=self.many)
+            yield from (self._public(point) for point in points)
+            return
+        for point in combined(axes, self._frontier, many=self.many):
+            if point.error:
+                yield self._public(Point(options=point.options, error=point.error))
+            for e in point.estimate or ():
+                yield Point(options=point.options | {"concurrency": e.load["concurrency"]}, estimate=e)
+
+    def _public(self, point: Point[ServingEstimate]) -> Point[ServingEstimate]:
+        """Without what a trace has of its own."""
+        options = {name: value for name, value in point.options.items() if name != "trace"}
+        lengths = {name: options[name] or None for name in ("isl", "osl")}
+        return Point(options=options | lengths, estimate=point.estimate, error=point.error)
+
+    def choices(self, with_tps: bool) -> list[Choice]:
+        """What holds, and what does not.
+
+        Args:
+            with_tps: whether degrees are given, or the usual ones are looked at.
+
+        Raises:
+            BadParameter: a list where ``--slo`` takes one value. LoadError: bounds that make no sense.
+        """
+        from neusight.serving import Demand, Slo
+
+        demanded, setups = self.demanded, self._setups()
+        (isls, osls), rates_per_s = demanded.token_counts(), demanded.values
+        if max(map(len, (isls, osls, rates_per_s))) > 1:
+            raise typer.BadParameter("takes one --rate, --isl and --osl at a time", param_hint="--slo")
+        if len(setups["dtype"]) > 1 or setups["replicas"] != [1] or demanded.requests is not None:
+            text = "looks for the load and the replicas itself, in one --dtype: leave --replicas and --requests out"
+            raise typer.BadParameter(text, param_hint="--slo")
+        if not self.gpus and self.target.overrides:
+            raise typer.BadParameter("changes a device: name it with --gpu", param_hint="--set")
+        isl, osl = demanded.lengths(isls[0], osls[0], self.engine.max_model_len or 0, self._context)
+        demand = Demand(slo=Slo.named(demanded.slo), isl=isl, osl=osl, rate_per_s=rates_per_s[0], seed=demanded.seed)
+        gpus = [self._device(gpu) for gpu in self.gpus] or None
+        options = {**self._fixed(), "dtype": setups["dtype"][0]}
+        tps = setups["tp"] if with_tps else TPS
+        return self.predictor.cheapest(self.model, gpus, demand, self.engine.limits(), tps=tps, **options)
+
+    @property
+    def _context(self) -> int:
+        """Of the model [tokens], 0 where it states none."""
+        from neusight.workloads.decoders.known import known_decoder
+
+        return known_decoder(self.model).max_len
+
+    def _setups(self) -> dict[str, list[Any]]:
+        dtypes = listed(self.engine.dtype, "--dtype") if self.engine.dtype else [""]
+        tps, replicas = numbers(self.target.tp, "--tp"), numbers(self.target.replicas, "--replicas")
+        return {"dtype": dtypes, "tp": tps, "replicas": replicas}
+
+    def _fixed(self) -> dict[str, Any]:
+        engine, target = self.engine, self.target
+        software = {"engine": engine.engine, "engine_version": engine.engine_version, "kv_dtype": engine.kv_dtype}
+        return {**software, "pp": target.pp, "ep": target.ep, "dp": target.dp}
+
+    def _device(self, gpu: str) -> DeviceSpec:
+        from neusight.api import as_device
+
+        return as_device(gpu, self.target.overrides)
+
+    def _deployment(self, options: Mapping[str, Any], longest: int) -> Deployment:
+        setup = {**self._fixed(), **{name: options[name] for name in ("dtype", "tp", "replicas")}}
+        device = self._device(options["gpu"])
+        return self.predictor.deployment(self.model, device, longest, self.engine.limits(), **setup)
+
+    def _lengths(self, options: Mapping[str, Any]) -> tuple[Any, Any]:
+        longest = self.engine.max_model_len or 0
+        return self.demanded.lengths(options["isl"], options["osl"], longest, self._context)
+
+    def _served(self, options: dict[str, Any]) -> ServingEstimate:
+        from neusight.serving import serve
+        from neusight.serving.load import longest_of
+
+        value, lengths = options[self.demanded.kind.removeprefix("--")], self._lengths(options)
+        load = self.demanded.load(value, lengths, options["replicas"] * self.target.dp)
+        # Of what one scheduler gets: its requests are the first of the whole load.
+        longest = longest_of(self.demanded.load(value, lengths, 1))
+        return serve(self._deployment(options, longest), load)
+
+    def _frontier(self, options: dict[str, Any]) -> list[ServingEstimate]:
+        from neusight.serving import frontier
+        from neusight.serving.load import most_tokens
+
+        lengths = self._lengths(options)
+        deployment = self._deployment(options, sum(map(most_tokens, lengths)))
+        return frontier(deployment, *lengths, seed=self.demanded.seed)
+
+
+def rates(text: str) -> list[float]:
+    """``0.5,4`` as numbers.
+
+    Raises:
+        BadParameter: something else, or a number beyond all reason.
+    """
+    try:
+        values = [float(part) for part in listed(text, "--rate")]
+    except ValueError:
+        message = f"'{text}' is not a list of numbers: write it like 0.5,4"
+        raise typer.BadParameter(message, param_hint="--rate") from None
+    return [within(rate, SLOWEST, FASTEST, "--rate") for rate in values]

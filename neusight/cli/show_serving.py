@@ -7,24 +7,22 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from neusight.cli.commands import Point, differing, reasons
 from neusight.cli.output import Column, Output, line, note, table
-from neusight.cli.points import Point
 from neusight.errors import DataError
 from neusight.serving.estimate import Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
 from neusight.units import gib, milliseconds
 
 _NAMES = {"ttft_s": "to first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole answer"}
-PICTURES = (".png", ".svg", ".pdf")
-"""What ``draw`` writes."""
 _PARTS = 5
 """Parts of passes that are named, the largest."""
 
 
 def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool) -> None:
-    """One answer in full, or a table. JSON is an object, or a list of them where ``many`` were asked for."""
+    """One estimate in full, or a table. JSON is an object, or a list of them where ``many`` were asked for."""
     data: list[dict[str, Any]] = [
-        point.estimate.to_dict() if point.estimate else point.asked | {"error": point.error} for point in points
+        point.estimate.to_dict() if point.estimate else point.options | {"error": point.error} for point in points
     ]
     for warning in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.warnings):
         note(f"warning: {warning}")
@@ -34,11 +32,11 @@ def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool)
 
 
 def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
-    found = [point.estimate.row() for point in points if point.estimate]
-    keys = list(found[0]) if found else list(points[0].asked)
-    rows = iter(found)
+    estimates = [point.estimate for point in points if point.estimate]
+    keys = list(estimates[0].row()) if estimates else list(points[0].options)
     return [
-        (next(rows) if point.estimate else {key: point.asked.get(key) for key in keys}) | {"error": point.error}
+        (point.estimate.row() if point.estimate else {key: point.options.get(key) for key in keys})
+        | {"error": point.error}
         for point in points
     ]
 
@@ -47,8 +45,8 @@ def _full(e: ServingEstimate) -> None:
     _paragraph(f"{e.model} on {e.devices} x {e.gpu}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
     line(f"load: {_load(e)}")
     line()
-    columns = [Column(""), *(Column(t, right=True) for t in ("mean", "90 % interval", "p50", "p90", "p99"))]
-    table(columns, (_time_cells(name, getattr(e, figure)) for figure, name in _NAMES.items()))
+    titles = [Column(""), *(Column(t, right=True) for t in ("mean", "90 % interval", "p50", "p90", "p99"))]
+    table(titles, (_time_cells(name, getattr(e, figure)) for figure, name in _NAMES.items()))
     line()
     for title, text in _facts(e):
         for place, part in enumerate(wrap(text, 67, break_on_hyphens=False)):
@@ -56,22 +54,22 @@ def _full(e: ServingEstimate) -> None:
 
 
 def _degrees(e: ServingEstimate) -> str:
-    told = [f"{name} {degree}" for name, degree in e.sharding.items() if degree > 1]
-    told += [f"{e.replicas} replicas"] if e.replicas > 1 else []
-    return f", {', '.join(told)}" if told else ""
+    words = [f"{name} {degree}" for name, degree in e.sharding.items() if degree > 1]
+    words += [f"{e.replicas} replicas"] if e.replicas > 1 else []
+    return f", {', '.join(words)}" if words else ""
 
 
 def _load(e: ServingEstimate) -> str:
     load = e.load
     lengths = f", {load['isl']} tokens in, {load['osl']} out" if "isl" in load and "osl" in load else ""
-    told = {
-        "static": lambda: f"one batch of {load['batch']}",
+    words = {
+        "static": lambda: f"one batch of {_many(load['batch'], 'request')}",
         "closed": lambda: f"{_many(load['concurrency'], 'client')}, {_many(load['number'], 'request')}",
-        "open": lambda: f"{load['rate_per_s']:g} requests/s, {load['number']} of them",
+        "open": lambda: f"{load['rate_per_s']:g} requests/s, {load['number']} in all",
         "offline": lambda: f"{_many(load['number'], 'request')} at once",
         "trace": lambda: f"a trace of {_many(load['requests'], 'request')}",
     }
-    return told[load["kind"]]() + lengths
+    return words[load["kind"]]() + lengths
 
 
 def _many(count: int, what: str) -> str:
@@ -92,43 +90,43 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     yield "throughput", f"{rate.mean:,.0f} output tokens/s (90 %: {rate.low:,.0f} to {rate.high:,.0f})"
     speed = f", {user:,.1f} for each user" if user else ""
     yield "", f"{e.output_tokens_per_s_per_device:,.0f} for each GPU{speed}"
-    steady = f"{e.steady_output_tokens_per_s.mean:,.0f} in steady state"
-    yield "", f"{steady}; {e.total_tokens_per_s:,.0f} with prompts, {e.requests_per_s:.3g} requests/s"
+    yield "", f"{e.steady_output_tokens_per_s.mean:,.0f} without the start and the end of the run"
+    yield "", f"{e.total_tokens_per_s:,.0f} tokens/s with those of prompts, {e.requests_per_s:.3g} requests/s"
     yield from _memory(e)
     if e.mean_batch == e.mean_batch:
         yield "batch", f"{e.mean_batch:.1f} sequences generate at a time"
     named = {"prompt": "passes with prompts", "decode": "passes that only generate", "idle": "idle"}
     yield "time", ", ".join(f"{named[name]} {share:.0%}" for name, share in e.time_shares.items() if share >= 0.005)
-    yield "prompts", _limiter(e.prefill)
-    yield "generation", _limiter(e.decode)
+    yield "prefill", _limiter(e.prefill)
+    yield "decode", _limiter(e.decode)
     yield "cost", _cost(e)
     if e.power_w is not None and e.joule_per_output_token is not None:
         watts = f"{e.power_w / e.devices:,.0f} W for each GPU on average"
-        yield "power", f"{watts}, {e.joule_per_output_token:.3g} J an output token"
+        yield "power", f"{watts}, {e.joule_per_output_token:.3g} J per output token"
     if e.preempted:
-        yield "preempted", f"{e.preempted} times a request lost its place and was computed anew"
+        yield "preempted", f"{e.preempted} times the cache was full, and a request was computed again"
     if e.diverges:
         yield "OVERLOAD", e.diverges
 
 
 def _memory(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     m = e.memory
-    parts = {"weights": m.weights, "activations": m.activations, "buffers": m.buffers, "cache": m.kv_capacity}
+    parts = {"weights": m.weights, "activations": m.activations, "buffers": m.buffers, "KV cache": m.kv_capacity}
     yield "memory", ", ".join(f"{name} {gib(size)}" for name, size in parts.items() if size)
-    yield "", f"of {gib(m.capacity)} a GPU: fits; the cache holds {m.kv_tokens:,} tokens, {e.kv_use:.0%} used at most"
+    yield "", f"fits {gib(m.capacity)} a GPU; KV cache of {m.kv_tokens:,} tokens, at most {e.kv_use:.0%} used"
 
 
 def _limiter(limiter: Limiter | None) -> str:
     if limiter is None:
         return "no such pass"
     shares = [f"{part} {share:.0%}" for part, share in list(limiter.parts.items())[:_PARTS] if share >= 0.005]
-    return f"{', '.join(shares)}; the first is limited by {limiter.resource}"
+    return f"{', '.join(shares)}; {limiter.part} is limited by {limiter.resource}"
 
 
 def _cost(e: ServingEstimate) -> str:
     if e.usd_per_million_output_tokens is None:
         return f"unknown: {e.gpu} has no price; --set price=2.5USD/h gives it one"
-    return f"{e.usd_per_million_output_tokens:.3g} USD a million output tokens"
+    return f"{e.usd_per_million_output_tokens:.3g} USD per million output tokens"
 
 
 _KEYS = ("gpu", "dtype", "tp", "replicas", "isl", "osl")
@@ -140,20 +138,21 @@ _SIZES = {"concurrency": "clients", "rate": "requests/s", "batch": "requests in 
 
 def _table(points: Sequence[Point[ServingEstimate]]) -> None:
     """A row a point; what all share stands above, a star at those that none beats in throughput and speed."""
-    found = [(point, point.estimate) for point in points if point.estimate]
+    answers = [(point, point.estimate) for point in points if point.estimate]
     names = [*_KEYS, *_LOADS]
-    differ = [name for name in names if len({str(point.asked.get(name)) for point in points}) > 1]
-    same = {name: points[0].asked[name] for name in names if name not in differ and points[0].asked.get(name)}
-    line(f"{points[0].asked['model']}: {', '.join(f'{_LOADS.get(n, n)} {v}' for n, v in same.items())}")
-    columns = [Column(_LOADS.get(name, name), right=name not in ("gpu", "dtype")) for name in differ]
-    titles = ("TTFT", "TPOT", "tok/s\nuser", "tok/s\nGPU", "tok/s", "USD/\nMtok", "")
-    columns += [Column(title, right=True) for title in titles]
-    best = pareto_front([e for _, e in found])
-    if found:
-        rows = zip(found, best, strict=True)
-        table(columns, ((*(str(p.asked.get(n) or "-") for n in differ), *_cells(e, b)) for (p, e), b in rows))
-    for reason, count in _counted([point.error for point in points if point.error]).items():
-        _paragraph(f"no answer for {count} point{'s' if count > 1 else ''}: {reason}")
+    columns = differing(points, names)
+    same = {name: points[0].options[name] for name in names if name not in columns and points[0].options.get(name)}
+    line(f"{points[0].options['model']}: {', '.join(f'{_LOADS.get(n, n)} {v}' for n, v in same.items())}")
+    titles = [Column(_LOADS.get(name, name), right=name not in ("gpu", "dtype")) for name in columns]
+    rates = ("TTFT", "TPOT", "tok/s\nuser", "tok/s\nGPU", "tok/s", "USD/\nMtok", "")
+    titles += [Column(title, right=True) for title in rates]
+    best = pareto_front([e for _, e in answers])
+    if answers:
+        rows = zip(answers, best, strict=True)
+        table(titles, ((*(str(p.options.get(n) or "-") for n in columns), *_cells(e, b)) for (p, e), b in rows))
+        line("times: mean; *: no other has both more throughput and more speed for each user")
+    for reason in reasons(points):
+        _paragraph(reason)
 
 
 def _cells(e: ServingEstimate, best: bool) -> tuple[str, ...]:
@@ -167,10 +166,6 @@ def _cells(e: ServingEstimate, best: bool) -> tuple[str, ...]:
         f"{usd:.3g}" if usd is not None else "-",
         "overload" if e.diverges else "*" if best else "",
     )
-
-
-def _counted(texts: Sequence[str]) -> dict[str, int]:
-    return {text: texts.count(text) for text in dict.fromkeys(texts)}
 
 
 def _paragraph(text: str) -> None:
@@ -195,7 +190,7 @@ def _choices(choices: Sequence[Choice], slo: str) -> None:
         best, e = held[0]
         line(f"{e.model} within {slo}:")
         _paragraph(f"{e.devices} x {best.gpu}, tp {best.tp}{_replicas(e)}, for {_load(e)}")
-        sure = "holds" if best.holds_when_slow else "does NOT hold"
+        sure = "also holds" if best.holds_when_slow else "does NOT hold"
         _paragraph(f"cost {_cost(e)}; {sure} at the slow end of the 90 % interval")
         line()
         titles = ("tp", "GPUs", "load", "TTFT", "TPOT", "tok/s\nGPU", "USD/\nMtok", "USD/h", "slow\nend")
@@ -230,10 +225,10 @@ def _choice_cells(choice: Choice, e: ServingEstimate) -> tuple[str, ...]:
 
 
 def _by_reason(failed: Sequence[Choice]) -> dict[tuple[str, str], list[int]]:
-    found: dict[tuple[str, str], list[int]] = {}
+    tps: dict[tuple[str, str], list[int]] = {}
     for choice in failed:
-        found.setdefault((choice.gpu, choice.reason), []).append(choice.tp)
-    return found
+        tps.setdefault((choice.gpu, choice.reason), []).append(choice.tp)
+    return tps
 
 
 def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
@@ -249,19 +244,19 @@ def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
         if point.estimate and point.estimate.output_tokens_per_s_per_user:
             series.setdefault(_series(point, points), []).append(point.estimate)
     if not series:
-        raise DataError("nothing to draw: no point has an answer of more than one token")
+        raise DataError("nothing to draw: no combination has an estimate with more than one output token")
     figure, (axes,) = canvas(1, 1, width_in=8.0, height_in=5.0)
-    for place, (name, found) in enumerate(series.items()):
-        xs = [e.output_tokens_per_s_per_user or 0.0 for e in found]
-        ys = [e.output_tokens_per_s_per_device for e in found]
+    for place, (name, estimates) in enumerate(series.items()):
+        xs = [e.output_tokens_per_s_per_user or 0.0 for e in estimates]
+        ys = [e.output_tokens_per_s_per_device for e in estimates]
         look = style(place)
         axes.plot(xs, ys, label=name, linewidth=1.2, markersize=5, **look)
-        for x, y, e in zip(xs, ys, found, strict=True):
+        for x, y, e in zip(xs, ys, estimates, strict=True):
             where: dict[str, Any] = {"xytext": (4, 4), "textcoords": "offset points"}
             axes.annotate(_size(e), (x, y), fontsize=7, color=look["color"], **where)
     axes.set(xlabel="output tokens/s of each user (1 / TPOT)", ylabel="output tokens/s of each GPU")
-    told = next((words for name, words in _SIZES.items() if name in points[0].asked), "clients")
-    axes.set_title(f"{points[0].asked['model']}; numbers: {told}", fontsize=10)
+    sizes = next((words for name, words in _SIZES.items() if name in points[0].options), "clients")
+    axes.set_title(f"{points[0].options['model']}; numbers: {sizes}", fontsize=10)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
@@ -270,11 +265,11 @@ def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
 
 
 def _series(point: Point[ServingEstimate], points: Sequence[Point[ServingEstimate]]) -> str:
-    differ = [name for name in _KEYS if len({str(each.asked.get(name)) for each in points}) > 1]
-    words = [str(point.asked[n]) if n in ("gpu", "dtype") else f"{n} {point.asked[n]}" for n in differ]
-    return ", ".join(words) or str(point.asked["gpu"])
+    names = differing(points, _KEYS)
+    words = [str(point.options[n]) if n in ("gpu", "dtype") else f"{n} {point.options[n]}" for n in names]
+    return ", ".join(words) or str(point.options["gpu"])
 
 
 def _size(e: ServingEstimate) -> str:
-    found = [e.load[name] for name in ("concurrency", "batch", "rate_per_s", "number") if name in e.load]
-    return f"{found[0]:g}"
+    sizes = [e.load[name] for name in ("concurrency", "batch", "rate_per_s", "number") if name in e.load]
+    return f"{sizes[0]:g}"

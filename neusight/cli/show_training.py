@@ -1,4 +1,4 @@
-"""Training steps on a screen: one in full, many as a table."""
+"""Training steps on a screen: one in full, many as a table, and the plans that a search prefers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
+from neusight.cli.commands import Point, differing, reasons
 from neusight.cli.output import Column, Output, line, note, table
-from neusight.cli.points import Point
-from neusight.cli.training_points import NUMBERS
 from neusight.distributed.answer import TrainingEstimate
+from neusight.distributed.search import Found
 from neusight.plans.memory import PARTS
 from neusight.plans.plan import Plan
 from neusight.units import gib, milliseconds, scaled
@@ -17,8 +17,10 @@ from neusight.units import gib, milliseconds, scaled
 _WIDE = 76
 _PARTS = 8
 """Parts of a step that are named, the largest."""
+_SMALLEST_DIFFERENCE = 0.05
+"""Share of the largest difference of two plans below which one is not named."""
 _OF_PATH = {
-    "forward": "forward", "backward": "backward", "weights": "weight gradients", "recompute": "computed again",
+    "forward": "forward", "backward": "backward", "weights": "weight gradients", "recompute": "recomputation",
     "send_forward": "sends", "send_backward": "sends", "gather_forward": "gathers", "gather_backward": "gathers",
     "reduce": "gradient sums", "optimizer": "optimizer", "to_host": "copies", "to_device": "copies",
 }  # fmt: skip
@@ -31,9 +33,9 @@ CSV = (
 
 
 def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool, tokens: float) -> None:
-    """One answer in full, or a table. JSON is an object, or a list of them where ``many`` were asked for."""
+    """One estimate in full, or a table. JSON is an object, or a list of them where ``many`` were asked for."""
     data = [
-        {**p.estimate.to_dict(), "run": run_of(p.estimate, tokens)} if p.estimate else p.asked | {"error": p.error}
+        {**p.estimate.to_dict(), "run": run_of(p.estimate, tokens)} if p.estimate else p.options | {"error": p.error}
         for p in points
     ]
     for text in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.notes):
@@ -62,13 +64,12 @@ def run_of(e: TrainingEstimate, tokens: float) -> dict[str, Any]:
 
 
 def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
-    """The same columns for all, whether there is an answer or not."""
-    found = point.estimate.to_dict() if point.estimate else {}
-    plan = found.get("plan", {})
-    named = {name: found.get(name, point.asked.get(name)) for name in CSV}
+    """The same columns for all, whether there is an estimate or not."""
+    values = point.estimate.to_dict() if point.estimate else {}
+    plan = values.get("plan", {})
     return (
-        named
-        | {name: plan.get(name, point.asked.get(name)) for name in Plan.__dataclass_fields__}
+        {name: values.get(name, point.options.get(name)) for name in CSV}
+        | {name: plan.get(name, point.options.get(name)) for name in Plan.__dataclass_fields__}
         | {"error": point.error}
     )
 
@@ -91,46 +92,46 @@ def _full(e: TrainingEstimate, tokens: float) -> None:
 
 def plan_words(plan: Plan) -> str:
     """What differs from one device, in a few words."""
-    degrees = [
-        f"{name} {getattr(plan, name)}" for name in ("dp", "tp", "pp", "cp", "ep", "vp") if getattr(plan, name) > 1
-    ]
-    words = [f"micro-batch {plan.micro_batch}", f"{plan.micro_batches} of them"]
+    words = [f"{name} {getattr(plan, name)}" for name in _DEGREES if getattr(plan, name) > 1]
+    words += [f"micro-batch {plan.micro_batch}", f"{plan.micro_batches} of them"]
     words += [plan.schedule] if plan.pp > 1 else []
     words += [plan.shard] if plan.shard != "none" else []
     words += [f"{plan.recompute} recomputation"] if plan.recompute != "none" else []
     words += ["sequence parallel"] if plan.sequence_parallel and plan.tp > 1 else []
     words += ["optimizer on the host"] if plan.offload != "none" else []
-    return ", ".join((*degrees, *words))
+    return ", ".join(words)
 
 
-def short_words(plan: Plan) -> str:
+def _short_words(plan: Plan) -> str:
     """The same for a column of a table."""
-    degrees = [
-        f"{name}{getattr(plan, name)}" for name in ("dp", "tp", "pp", "cp", "ep", "vp") if getattr(plan, name) > 1
-    ]
-    words = [f"mb{plan.micro_batch}", *degrees]
+    words = [f"mb{plan.micro_batch}"]
+    words += [f"{name}{getattr(plan, name)}" for name in _DEGREES if getattr(plan, name) > 1]
     words += [plan.schedule] if plan.schedule != "1f1b" else []
     words += [plan.shard] if plan.shard != "none" else []
-    words += [f"re-{plan.recompute}"] if plan.recompute != "none" else []
+    words += [f"recompute-{plan.recompute}"] if plan.recompute != "none" else []
     return " ".join(words + (["sp"] if plan.sequence_parallel and plan.tp > 1 else []))
+
+
+_DEGREES = ("dp", "tp", "pp", "cp", "ep", "vp")
 
 
 def _facts(e: TrainingEstimate, tokens: float) -> Iterator[tuple[str, str]]:
     yield "step", f"{seconds(e.latency_s)} (90 %: {seconds(e.low_s)} to {seconds(e.high_s)})"
     yield "throughput", f"{e.tokens_per_s:,.0f} tokens/s, {e.tokens_per_s / e.cluster.devices:,.0f} a GPU"
-    yield "utilisation", f"MFU {e.mfu:.1%}, HFU {e.hfu:.1%} of {scaled(e.peak_flops_per_s, 'FLOP/s')}"
-    exposed = f"{seconds(e.exposed_s)} exposed communication ({e.exposed_s / e.latency_s:.1%})"
-    yield "waits", f"{exposed}, bubble {e.bubble:.1%}"
-    yield "critical", ", ".join(f"{what} {share:.1%}" for what, share in path_shares(e).items() if share >= 5e-4)
+    yield "utilisation", f"MFU {e.mfu:.1%}, HFU {e.hfu:.1%} of {scaled(e.peak_flops_per_s, 'FLOP/s')} a GPU"
+    exposed = f"{seconds(e.exposed_s)} for communication that nothing hides ({e.exposed_s / e.latency_s:.1%})"
+    yield "waits", f"{exposed}; pipeline bubble {e.bubble:.1%}"
+    path = ", ".join(f"{what} {share:.1%}" for what, share in path_shares(e).items() if share >= 5e-4)
+    yield "longest path", path
     errors = sorted(e.errors.items(), key=lambda item: -item[1])
-    yield "error from", ", ".join(f"{source} {share:.1%}" for source, share in errors if share >= 5e-4)
+    yield "error", f"{', '.join(f'{source} {share:.1%}' for source, share in errors if share >= 5e-4)} (std. dev.)"
     verdict = "fits" if e.fits else "DOES NOT FIT"
-    yield "memory", f"{verdict}: {gib(e.peak_bytes)} of {gib(e.cluster.device.usable_bytes)} on the fullest GPU"
+    yield "memory", f"{gib(e.peak_bytes)} of {gib(e.cluster.device.usable_bytes)} on the fullest GPU: {verdict}"
     run = run_of(e, tokens)
     length = f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours"
-    yield "run", f"{tokens:.3g} tokens: {length}, {_cost(e, run['cost_usd'])}"
+    yield "whole run", f"{tokens:.3g} tokens: {length}, {_cost(e, run['cost_usd'])}"
     if run["energy_mwh"] is not None:
-        yield "", f"{run['energy_mwh']:,.1f} MWh of the GPUs' boards, {_watts(e)} W each"
+        yield "", f"{run['energy_mwh']:,.1f} MWh for the GPU boards, {_watts(e)} W each"
 
 
 def _cost(e: TrainingEstimate, usd: float | None) -> str:
@@ -143,10 +144,10 @@ def _watts(e: TrainingEstimate) -> str:
 
 def path_s(e: TrainingEstimate) -> dict[str, float]:
     """Seconds of the critical path by kind."""
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for name, value in e.schedule.path_s.items():
-        found[_OF_PATH[name]] = found.get(_OF_PATH[name], 0.0) + value
-    return found
+        sums[_OF_PATH[name]] = sums.get(_OF_PATH[name], 0.0) + value
+    return sums
 
 
 def path_shares(e: TrainingEstimate) -> dict[str, float]:
@@ -162,42 +163,35 @@ def seconds(value: float) -> str:
 
 def _memory(e: TrainingEstimate) -> None:
     """Parts in rows, kinds of ranks in columns."""
-    columns = [Column("memory"), *(Column(f"{rank.rank} rank", right=True) for rank in e.memory)]
-    shown = [part for part in PARTS if any(rank.parts[part] for rank in e.memory)]
-    rows = [(part, *(gib(rank.parts[part]) for rank in e.memory)) for part in shown]
-    table(columns, [*rows, ("total", *(gib(rank.total) for rank in e.memory))])
+    titles = [Column("memory"), *(Column(f"{rank.rank} rank", right=True) for rank in e.memory)]
+    parts = [part for part in PARTS if any(rank.parts[part] for rank in e.memory)]
+    rows = [(part, *(gib(rank.parts[part]) for rank in e.memory)) for part in parts]
+    table(titles, [*rows, ("total", *(gib(rank.total) for rank in e.memory))])
 
 
 def _parts(e: TrainingEstimate) -> None:
-    """What takes most of a step on an average rank, whatever runs beside it."""
-    columns = [Column("part"), Column("a step", right=True), Column("share", right=True), Column("limited by")]
+    """What takes most of a step on an average rank, whatever runs at the same time."""
+    titles = [Column("part"), Column("a step", right=True), Column("share", right=True), Column("limited by")]
     largest = list(e.parts_s.items())[:_PARTS]
-    table(columns, ((w, seconds(s), f"{s / e.latency_s:.1%}", e.limiters[w]) for w, s in largest))
+    table(titles, ((what, seconds(s), f"{s / e.latency_s:.1%}", e.limiters[what]) for what, s in largest))
 
 
 def _table(points: Sequence[Point[TrainingEstimate]]) -> None:
     """A row a point; what all share stands above."""
-    names = list(points[0].asked)
-    differ = [name for name in names if len({str(point.asked[name]) for point in points}) > 1]
-    same = {name: points[0].asked[name] for name in names if name not in differ}
-    found = [(point, point.estimate) for point in points if point.estimate]
-    if found:
-        e = found[0][1]
-        paragraph(f"{e.run.decoder.name} on {e.cluster.id}: {_told(same)}")
-    columns = [Column(name.replace("_", "\n"), right=name in NUMBERS) for name in differ]
+    names = differing(points, points[0].options)
+    same = {name: value for name, value in points[0].options.items() if name not in names}
+    answers = [(point, point.estimate) for point in points if point.estimate]
+    if answers:
+        e = answers[0][1]
+        words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items())
+        paragraph(f"{e.run.decoder.name} on {e.cluster.id}{f': {words}' if words else ''}")
+    columns = [Column(name.replace("_", "\n"), right=not isinstance(points[0].options[name], str)) for name in names]
     # Many axes leave no room for what a step waits for.
-    titles = [title for title in _FIGURES if len(differ) <= _FEW or title not in ("exposed", "bubble")]
+    titles = [title for title in _FIGURES if len(names) <= _FEW or title not in ("exposed", "bubble")]
     columns += [Column(title, right=True) for title in titles]
-    rows = ([str(p.asked[name]) for name in differ] + [_FIGURES[title](e) for title in titles] for p, e in found)
-    table(columns, rows)
-    errors = [point.error for point in points if point.error]
-    for reason in dict.fromkeys(errors):
-        count = errors.count(reason)
-        paragraph(f"no answer for {count} point{'s' if count > 1 else ''}: {reason}")
-
-
-def _told(same: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items()) or "one axis"
+    table(columns, ([str(p.options[n]) for n in names] + [_FIGURES[title](e) for title in titles] for p, e in answers))
+    for reason in reasons(points):
+        paragraph(reason)
 
 
 _FEW = 3
@@ -216,3 +210,71 @@ def paragraph(text: str) -> None:
     """Lines of at most 76 characters, the later ones indented."""
     for at, part in enumerate(wrap(text, _WIDE, break_on_hyphens=False)):
         line(f"{'  ' if at else ''}{part}")
+
+
+def show_plans(matches: Found, form: str) -> None:
+    """As tables; JSON has the estimates of ``best`` and ``frontier``, and how many plans there were."""
+    data = {
+        "plans": matches.plans,
+        "simulated": matches.simulated,
+        "too_large": matches.too_large,
+        "best": [e.to_dict() for e in matches.best],
+        "frontier": [e.to_dict() for e in matches.frontier],
+        "first_less_second_s": difference_s(matches.best),
+    }
+    Output(form).data(data, [_plan_row(e) for e in matches.best], lambda: _show_plans(matches))
+
+
+def difference_s(best: Sequence[TrainingEstimate]) -> dict[str, float]:
+    """Critical path of the first plan less that of the second, by kind [s]; empty where there is one plan."""
+    if len(best) < 2:
+        return {}
+    first, second = path_s(best[0]), path_s(best[1])
+    return {what: first[what] - second[what] for what in first}
+
+
+def _plan_row(e: TrainingEstimate) -> dict[str, Any]:
+    values = e.to_dict()
+    figures = ("latency_s", "low_s", "high_s", "tokens_per_s", "mfu", "exposed_s", "bubble", "peak_bytes")
+    return {name: values[name] for name in figures} | values["plan"]
+
+
+def _show_plans(matches: Found) -> None:
+    e = matches.best[0]
+    line(f"{e.run.decoder.name} on {e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}")
+    line(f"{e.plan.global_batch:,} x {e.run.seq_len:,} tokens a step, {e.run.engine.name}")
+    line(
+        f"{matches.plans:,} plans; {matches.simulated:,} simulated, {matches.too_large:,} found too large for memory\n"
+    )
+    _plans("fastest", matches.best)
+    if text := why(matches.best):
+        line()
+        paragraph(f"The first beats the second by {text}.")
+    if len(matches.frontier) > 1:
+        line()
+        _plans("fastest with less memory", matches.frontier)
+
+
+def _plans(title: str, estimates: Sequence[TrainingEstimate]) -> None:
+    columns = [Column(name, right=True) for name in ("step", "tokens/s", "MFU", "memory")]
+    table([*columns, Column(title, wrap=True)], map(_cells, estimates))
+
+
+def _cells(e: TrainingEstimate) -> tuple[str, ...]:
+    return seconds(e.latency_s), f"{e.tokens_per_s:,.0f}", f"{e.mfu:.1%}", gib(e.peak_bytes), _short_words(e.plan)
+
+
+def why(best: Sequence[TrainingEstimate]) -> str:
+    """Where on the critical path it is shorter, and where longer."""
+    differences = difference_s(best)
+    if not differences:
+        return ""
+    total = seconds(best[1].latency_s - best[0].latency_s)
+    return f"{total}: {', '.join(_differences(differences)) or 'nothing by itself'}"
+
+
+def _differences(differences: Mapping[str, float]) -> Iterator[str]:
+    largest = max(map(abs, differences.values()))
+    for what, value in sorted(differences.items(), key=lambda item: item[1]):
+        if abs(value) > _SMALLEST_DIFFERENCE * largest:
+            yield f"{what} {'-' if value < 0 else '+'}{seconds(abs(value))}"

@@ -2,102 +2,192 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neusight.cli.options import Calibrations, Format, TileModels, is_list, loaded, note_corrections
-from neusight.cli.points import Point
-from neusight.cli.training_points import Asked, Place, axes_of, file_told
+from neusight.cli.commands import Given, Point, combined
+from neusight.cli.options import (
+    CLUSTER,
+    DP,
+    ETP,
+    OUTPUT,
+    PLAN,
+    Batch,
+    Batches,
+    Cluster,
+    CPs,
+    Decoder,
+    Dtype,
+    Dtypes,
+    EPs,
+    Format,
+    Framework,
+    Frameworks,
+    Gpu,
+    GradientDtype,
+    MicroBatches,
+    Models,
+    NodeCounts,
+    Nodes,
+    Offload,
+    OverlapGradients,
+    Overrides,
+    PPs,
+    RecomputeLayers,
+    Recomputes,
+    Schedules,
+    SeqLen,
+    SeqLens,
+    SequenceParallel,
+    Shards,
+    Spec,
+    StepOptimizer,
+    TPs,
+    VPs,
+    check_out,
+    is_list,
+    listed,
+    named_gpu,
+    note_corrections,
+    numbers,
+)
+from neusight.cli.output import busy, note
 from neusight.errors import ModelError
 
 if TYPE_CHECKING:
+    from neusight.devices import Cluster as ClusterSpec
     from neusight.distributed.answer import TrainingEstimate
 
-Decoder = Annotated[
-    str, typer.Argument(help="A name of `neusight workloads list --serving`, a config.json, or its folder.")
-]
-ClusterName = Annotated[
-    str, typer.Option("--cluster", metavar="NAME", help="Of `neusight clusters list`, or a cluster file (.toml).")
-]
-Gpu = Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="Instead: the GPU, with the next two.")]
-PerNode = Annotated[int, typer.Option(min=0, max=1024, help="GPUs of a node. [default: 8]")]
-Network = Annotated[str, typer.Option(metavar="WORDS", help="Between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.")]
-Changes = Annotated[
-    list[str],
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a figure: of a cluster `network.bandwidth=800Gb/s`. Repeatable."
-    ),
-]
-Optimizer = Annotated[Literal["", "none", "sgd", "adam", "adamw"], typer.Option(help="Default: adam.")]
-Tokens = Annotated[float, typer.Option(min=0, max=1e18, help="Of a whole run: its days, cost and energy.")]
-
+WORDS = ("framework", "dtype", "schedule", "shard", "recompute")
+"""Options that take lists of words."""
+AXES = (
+    *("nodes", "framework", "dtype", "seq_len", "tp", "pp", "cp", "ep", "vp", "micro_batch", "global_batch"),
+    *("schedule", "shard", "recompute"),
+)
+"""Options that take lists, in the order of a table's columns."""
 TOKENS = 1e12
+PER_NODE = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a step runs: a cluster by name, or a device with how many share a node and a network."""
+
+    cluster: Cluster = ""
+    gpu: Gpu = ""
+    per_node: Annotated[
+        int | None, Spec("--per-node", CLUSTER, "GPUs of a node, with --gpu. Default: 8.").number(most=1024)
+    ] = None
+    network: Annotated[
+        str,
+        Spec("--network", CLUSTER, "Between nodes, with --gpu: '8 x 400Gb/s', '4 x 100Gb/s efa'.", "WORDS").text(),
+    ] = ""
+    overrides: Overrides = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if bool(self.cluster) == bool(self.gpu):
+            raise typer.BadParameter(
+                "give one of both: a name of `neusight clusters list`, or a GPU with --per-node",
+                param_hint="--cluster, --gpu",
+            )
+        if self.cluster and (self.per_node or self.network):
+            text = "has nodes and a network of its own: change them by --set per_node=4 or --set network.bandwidth=…"
+            raise typer.BadParameter(text, param_hint="--cluster")
+
+    def of(self, nodes: int) -> ClusterSpec:
+        """So many nodes of it; 0: as its file says, else one.
+
+        Raises:
+            DeviceError: an unknown device or cluster, or one that cannot be.
+        """
+        from neusight.devices import cluster_of, load_cluster
+
+        if self.cluster:
+            return load_cluster(self.cluster, nodes, self.overrides)
+        return cluster_of(named_gpu(self.gpu), self.per_node or PER_NODE, nodes or 1, self.network, self.overrides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What a step computes."""
+
+    global_batch: Batches = ""
+    seq_len: SeqLens = ""
+    dtype: Dtypes = ""
+    framework: Frameworks = "megatron-te"
+    optimizer: StepOptimizer = "adam"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plans:
+    """How devices share it; what is not typed comes from the file, or is as users of the framework have it."""
+
+    plan: Annotated[
+        str,
+        Spec(
+            "--plan",
+            PLAN,
+            "A plan as .toml or .json, torchtitan's TOML, DeepSpeed's JSON, or arguments of Megatron-LM in any other "
+            "file. Options that are given count before it.",
+            "FILE",
+        ).text(),
+    ] = ""
+    dp: DP = None
+    tp: TPs = "1"
+    pp: PPs = "1"
+    cp: CPs = "1"
+    ep: EPs = "1"
+    etp: ETP = None
+    vp: VPs = "1"
+    micro_batch: MicroBatches = "1"
+    schedule: Schedules = "1f1b"
+    shard: Shards = ""
+    shard_group: Annotated[
+        int | None, Spec("--shard-group", PLAN, "GPUs of a group of hsdp. Default: those of a node.").number(most=2**20)
+    ] = None
+    recompute: Recomputes = "none"
+    recompute_layers: RecomputeLayers = None
+    sequence_parallel: SequenceParallel = None
+    overlap_gradients: OverlapGradients = None
+    overlap_parameters: Annotated[
+        bool | None,
+        Spec(
+            "--overlap-parameters/--no-overlap-parameters", PLAN, "Replicas gather parameters while passes run."
+        ).text(),
+    ] = None
+    overlap_tp: Annotated[
+        bool | None,
+        Spec("--overlap-tp/--no-overlap-tp", PLAN, "What GPUs of --tp exchange runs beside products.").text(),
+    ] = None
+    gradient_dtype: GradientDtype = "fp32"
+    offload: Offload = "none"
 
 
 def training(
     model: Decoder,
-    cluster: ClusterName = "",
-    nodes: Annotated[str, typer.Option(metavar="N[,N…]", help="How many; default: as a cluster file says, or 1.")] = "",
-    gpu: Gpu = "",
-    per_node: PerNode = 0,
-    network: Network = "",
-    plan: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Plan as .toml or .json, torchtitan's TOML, DeepSpeed's JSON, or arguments of Megatron-LM in any "
-            "other file. Options come before it.",
-        ),
-    ] = "",
-    dp: Annotated[int, typer.Option(min=0, max=2**20, help="Replicas; default: what the rest leaves.")] = 0,
-    tp: Annotated[str, typer.Option(metavar="N[,N…]", help="GPUs that share every layer. [default: 1]")] = "",
-    pp: Annotated[str, typer.Option(metavar="N[,N…]", help="Stages that each hold a part of the layers.")] = "",
-    cp: Annotated[str, typer.Option(metavar="N[,N…]", help="GPUs that share every sequence.")] = "",
-    ep: Annotated[str, typer.Option(metavar="N[,N…]", help="GPUs that share out experts whole.")] = "",
-    etp: Annotated[int, typer.Option(min=0, max=1024, help="GPUs that share each expert; default: as --tp.")] = 0,
-    vp: Annotated[str, typer.Option(metavar="N[,N…]", help="Chunks of a stage, interleaved where several.")] = "",
-    micro_batch: Annotated[str, typer.Option(metavar="N[,N…]", help="Sequences of a pass. [default: 1]")] = "",
-    global_batch: Annotated[str, typer.Option("--global-batch", "-b", metavar="N[,N…]", help="Of a step.")] = "",
-    seq_len: Annotated[
-        str, typer.Option("--seq-len", "-s", metavar="N[,N…]", help="Tokens; default: the model's longest.")
-    ] = "",
-    dtype: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="bf16, fp16, fp32, fp8. [default: bf16]")] = "",
-    framework: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME[,NAME…]",
-            help="megatron-te, megatron-local, torchtitan, torchtitan-compiled, fsdp: whose kernels, and whose habits "
-            "fill in what is not told. [default: megatron-te]",
-        ),
-    ] = "",
-    schedule: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="1f1b, gpipe or zero-bubble.")] = "",
-    shard: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="none, zero1, zero2, zero3 or hsdp.")] = "",
-    shard_group: Annotated[int, typer.Option(min=0, max=2**20, help="GPUs of hsdp; default: those of a node.")] = 0,
-    recompute: Annotated[
-        str, typer.Option(metavar="NAME[,NAME…]", help="none, selective, operators or full. [default: none]")
-    ] = "",
-    recompute_layers: Annotated[int, typer.Option(min=0, max=10**6, help="Of a stage; default: all.")] = 0,
-    sequence_parallel: Annotated[
-        bool | None, typer.Option(help="GPUs of --tp share the residual stream; default: where --tp is above 1.")
+    steps: Steps,
+    place: Place,
+    plans: Plans,
+    models: Models,
+    typed: Given,
+    nodes: NodeCounts = "",
+    tokens: Annotated[
+        float,
+        typer.Option(min=0, max=1e18, help="Of a whole run: its days, cost and energy.", rich_help_panel=OUTPUT),
+    ] = TOKENS,
+    trace: Annotated[
+        Path | None, Spec("--trace", OUTPUT, "Write the step for ui.perfetto.dev.", "FILE.json").text()
     ] = None,
-    overlap_gradients: Annotated[bool | None, typer.Option(help="Replicas sum them beside backward passes.")] = None,
-    overlap_parameters: Annotated[bool | None, typer.Option(help="Replicas gather them beside passes.")] = None,
-    overlap_tp: Annotated[bool | None, typer.Option(help="What --tp exchanges runs beside products.")] = None,
-    gradient_dtype: Annotated[str, typer.Option(help="In which replicas sum gradients. [default: fp32]")] = "",
-    offload: Annotated[Literal["", "none", "optimizer"], typer.Option(help="What the host holds and steps.")] = "",
-    optimizer: Optimizer = "",
-    tokens: Tokens = TOKENS,
-    trace: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the step for ui.perfetto.dev.")] = None,
-    overrides: Changes = [],  # noqa: B006
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
     form: Format = "human",
 ) -> None:
     """Predict a training step of a language model on many GPUs: time, what it waits for, memory, cost.
 
-    Lists are combined; JSON is an object for one point, and a list where any option is one.
+    Lists are combined; JSON is an object for one combination, and a list where any option is one. What is left out
+    is as users of the framework have it: sharding, overlap, sequence parallelism.
 
     Examples:
 
@@ -111,112 +201,150 @@ def training(
     """
     from neusight.kernels.precision import dtype_named
 
-    typed = {
-        "nodes": nodes, "framework": framework, "dtype": dtype, "seq_len": seq_len, "tp": tp, "pp": pp, "cp": cp,
-        "ep": ep, "vp": vp, "micro_batch": micro_batch, "global_batch": global_batch, "schedule": schedule,
-        "shard": shard, "recompute": recompute,
-    }  # fmt: skip
-    told = {
-        "dp": dp or None, "etp": etp or None, "shard_group": shard_group or None, "optimizer": optimizer or None,
-        "recompute_layers": recompute_layers or None, "sequence_parallel": sequence_parallel,
-        "overlap_gradients": overlap_gradients, "overlap_parameters": overlap_parameters, "overlap_tp": overlap_tp,
-        "gradient_dtype": dtype_named(gradient_dtype) if gradient_dtype else None, "offload": offload or None,
-    }  # fmt: skip
-    place = Place(cluster=cluster, gpu=gpu, per_node=per_node, network=network, overrides=overrides)
-    points = trained(
-        model, place, typed, {name: value for name, value in told.items() if value is not None}, plan,
-        models=(tile_models, calibration),
+    check_out(trace, "--trace", ".json")
+    values = {"nodes": nodes, **asdict(steps), **asdict(plans)}
+    given = {name: value for name, value in values.items() if name in typed and name != "plan"}
+    axes = {name: _values(name, given[name]) for name in AXES if name in given}
+    many = any(is_list(given[name]) for name in axes)
+    if trace is not None and many:
+        raise typer.BadParameter("is of one step: leave out lists", param_hint="--trace")
+    options = {name: value for name, value in given.items() if name not in axes}
+    if "gradient_dtype" in options:
+        options["gradient_dtype"] = dtype_named(plans.gradient_dtype)
+    points = answer(
+        model, place, axes, options, models, form=form, plan=plans.plan, many=many, tokens=tokens
     )  # fmt: skip
-    many = any(is_list(text) for text in typed.values())
-    if trace is not None:
-        _write_trace(trace, [point.estimate for point in points if point.estimate])
-    show(points, form, many, tokens)
+    if trace is not None and points[0].estimate:
+        _write_trace(trace, points[0].estimate)
 
 
-def trained(
+def _values(name: str, text: str) -> Sequence[Any]:
+    option = f"--{name.replace('_', '-')}"
+    return listed(text, option) if name in WORDS else numbers(text, option)
+
+
+def answer(
     model: str,
     place: Place,
-    typed: dict[str, str],
-    told: dict[str, Any],
-    plan: str = "",
+    axes: Mapping[str, Sequence[Any]],
+    options: Mapping[str, Any],
+    models: Models,
     *,
-    models: tuple[Path | None, str] = (None, ""),
+    form: str,
+    plan: str = "",
+    many: bool = False,
+    tokens: float = TOKENS,
 ) -> list[Point[TrainingEstimate]]:
-    """Points of what was typed.
+    """Estimate every combination, and show them; exit 1 where none has an estimate.
 
     Args:
         model: its name or file.
         place: where.
-        typed: lists by name, see ``axes_of``.
-        told: what all points have in common.
+        axes: values to combine, by option.
+        options: what all combinations share.
+        models: what predicts.
+        form: human, json or csv.
         plan: a file that says the rest.
-        models: tile models and calibration.
+        many: whether lists were given, be they of one.
+        tokens: of a whole run.
 
     Raises:
-        NeusightError, BadParameter: what is wrong with one point, or with all.
+        NeusightError, BadParameter: what is wrong with the only combination, or with all.
     """
-    from neusight.cli.output import busy
+    from neusight.cli.show_training import show_points
+    from neusight.distributed.usual import usual_run
     from neusight.workloads.decoders.known import known_decoder
 
-    axes = axes_of(typed)
     decoder = known_decoder(model)
-    from_file = dict(file_told(plan, decoder.depth).fields) if plan else {}
-    if "global_batch" in axes:
-        from_file.pop("micro_batches", None)
-    predictor = loaded(*models)
-    asked = Asked(predictor=predictor, decoder=decoder, place=place, axes=axes, told={**from_file, **told})
+    shared = {**_of_file(plan, decoder.depth, "global_batch" in {*axes, *options}), **options}
+    predictor = models.load()
+
+    def estimate(combination: dict[str, Any]) -> TrainingEstimate:
+        fields = {**shared, **combination}
+        cluster = place.of(fields.pop("nodes", 0))
+        framework = fields.pop("framework", "megatron-te")
+        return predictor.training(usual_run(decoder, cluster, fields, framework))
+
     with busy("predicting"):
-        points = list(asked.points())
-    note_corrections(predictor, [p.estimate.cluster.device.id for p in points if p.estimate])
+        points = list(combined(axes, estimate, many=many))
+    estimates = [point.estimate for point in points if point.estimate]
+    note_corrections(predictor, [e.cluster.device.id for e in estimates])
+    _note_unused(estimates, place)
+    show_points(points, form, many, tokens)
+    if not estimates:
+        note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
+        raise typer.Exit(1)
     return points
 
 
-def show(points: list[Point[TrainingEstimate]], form: str, many: bool = False, tokens: float = TOKENS) -> None:
-    """All points; exit 1 where none has an answer."""
-    from neusight.cli.output import note
-    from neusight.cli.show_training import show_points
+def _of_file(plan: str, depth: int, batch_given: bool) -> dict[str, Any]:
+    """What ``--plan`` says; options that it cannot take in are named on stderr."""
+    from neusight.plans.read import read_plan
 
-    show_points(points, form, many, tokens)
-    if not any(point.estimate for point in points):
-        note(f"error: none of {len(points)} points has an answer: {points[0].error}")
-        raise typer.Exit(1)
+    if not plan:
+        return {}
+    read = read_plan(plan, depth)
+    if read.unread:
+        note(f"warning: {plan} has options that matter and are not read: {', '.join(read.unread)}")
+    return {name: value for name, value in read.fields.items() if not (batch_given and name == "micro_batches")}
 
 
-def _write_trace(path: Path, estimates: list[TrainingEstimate]) -> None:
+def _note_unused(estimates: Sequence[TrainingEstimate], place: Place) -> None:
+    """A line for each choice that changes nothing."""
+    unused = [text for e in estimates for text in e.plan.without_effect(e.run.decoder.has_experts)]
+    if place.network and estimates and all(e.cluster.nodes == 1 for e in estimates):
+        unused.append("network has no effect: there is one node")
+    for text in dict.fromkeys(unused):
+        note(f"warning: {text}")
+
+
+def _write_trace(path: Path, estimate: TrainingEstimate) -> None:
     import json
 
-    from neusight.cli.output import note
     from neusight.schedule.events import events_of
     from neusight.schedule.trace import trace_of
 
-    if len(estimates) != 1:
-        raise typer.BadParameter("is of one step: leave out lists", param_hint="--trace")
-    path.write_text(json.dumps(trace_of(events_of(estimates[0].schedule))))
+    path.write_text(json.dumps(trace_of(events_of(estimate.schedule))))
     note(f"wrote {path}: open it at https://ui.perfetto.dev")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneStep:
+    """What a step computes whose plan is looked for."""
+
+    global_batch: Batch
+    seq_len: SeqLen = None
+    dtype: Dtype = ""
+    framework: Framework = "megatron-te"
+    optimizer: StepOptimizer = "adam"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Which plans are looked at."""
+
+    count: Annotated[int, Spec("--count -n", OUTPUT, "Plans to show.").number(most=1000)] = 5
+    reach: Annotated[
+        float,
+        Spec("--reach", PLAN, "Plans that save memory may take so many times as long as the fastest.").number(1.0, 1e6),
+    ] = 1.25
+    longest_micro_batch: Annotated[
+        int, Spec("--longest-micro-batch", PLAN, "Sequences of one pass, at most.").number(most=4096)
+    ] = 16
+    schedules: Annotated[str, Spec("--schedules", PLAN, "Orders of passes to try.").words()] = "1f1b,zero-bubble,gpipe"
 
 
 def plan(
     model: Decoder,
-    global_batch: Annotated[int, typer.Option("--global-batch", "-b", min=1, max=10**9, help="Sequences a step.")],
-    cluster: ClusterName = "",
-    nodes: Annotated[int, typer.Option(min=0, max=10**6, help="How many; default: as the file says, or 1.")] = 0,
-    gpu: Gpu = "",
-    per_node: PerNode = 0,
-    network: Network = "",
-    seq_len: Annotated[int, typer.Option("--seq-len", "-s", min=0, max=10**9, help="Default: the longest.")] = 0,
-    dtype: Annotated[str, typer.Option(help="bf16, fp16, fp32 or fp8.")] = "bf16",
-    framework: Annotated[str, typer.Option(help="Whose kernels, as for `neusight training`.")] = "megatron-te",
-    optimizer: Optimizer = "",
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1000, help="Plans to show.")] = 5,
-    reach: Annotated[float, typer.Option(min=1.0, max=1e6, help="Steps so many times as long may save memory.")] = 1.25,
-    longest_micro_batch: Annotated[int, typer.Option(min=1, max=4096, help="Sequences of a pass, at most.")] = 16,
-    schedules: Annotated[str, typer.Option(metavar="NAME[,NAME…]")] = "1f1b,zero-bubble,gpipe",
+    step: OneStep,
+    place: Place,
+    search: Search,
+    models: Models,
+    nodes: Nodes = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="Write the best plan for `neusight training --plan`.")
+        Path | None,
+        Spec("--out", OUTPUT, "Write the best plan for `neusight training --plan`.", "FILE.toml").text(),
     ] = None,
-    overrides: Changes = [],  # noqa: B006
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
     form: Format = "human",
 ) -> None:
     """Find the fastest plans of a training step that fit, among all that divide model, batch and cluster.
@@ -229,37 +357,29 @@ def plan(
 
     - `neusight plan llama-3.1-70b --cluster dgx-a100 --nodes 8 -b 256 -s 4096 --out best.toml`
     """
-    from neusight.cli.options import listed
     from neusight.cli.output import progress
-    from neusight.cli.show_plans import show_found
+    from neusight.cli.show_training import show_plans
     from neusight.distributed.space import Space
     from neusight.distributed.usual import usual_run
-    from neusight.plans.plan import SCHEDULES
+    from neusight.plans.plan import SCHEDULES, Plan
     from neusight.plans.read import write_plan
     from neusight.workloads.decoders.known import known_decoder
 
-    space = Space(schedules=tuple(listed(schedules, "--schedules")), longest_micro_batch=longest_micro_batch)
+    check_out(out, "--out", ".toml")
+    schedules = tuple(listed(search.schedules, "--schedules"))
+    space = Space(schedules=schedules, longest_micro_batch=search.longest_micro_batch)
     if unknown := [word for word in space.schedules if word not in SCHEDULES]:
         raise ModelError(f"unknown schedule '{unknown[0]}': one of {', '.join(SCHEDULES)}")
-    place = Place(cluster=cluster, gpu=gpu, per_node=per_node, network=network, overrides=overrides)
-    found_place = place.of(nodes)
-    told: dict[str, Any] = {"seq_len": seq_len, "dtype": dtype, "optimizer": optimizer}
-    one_each = {"dp": found_place.devices, "global_batch": found_place.devices}
-    run = usual_run(known_decoder(model), found_place, told | one_each, framework)
-    asked = _with_batch(run, global_batch)
-    predictor = loaded(tile_models, calibration)
+    cluster = place.of(nodes or 0)
+    options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer}
+    one_each = {"dp": cluster.devices, "global_batch": cluster.devices}
+    usual = usual_run(known_decoder(model), cluster, {**options, **one_each}, step.framework)
+    run = replace(usual, plan=Plan(global_batch=step.global_batch))
+    predictor = models.load()
     with progress("plans") as advance:
-        found = predictor.plans(asked, space, count, reach=reach, progress=advance)
-    note_corrections(predictor, [found_place.device.id])
+        matches = predictor.plans(run, space, search.count, reach=search.reach, progress=advance)
+    note_corrections(predictor, [cluster.device.id])
     if out is not None:
-        beside = {"seq_len": asked.seq_len, "dtype": dtype, "framework": framework, "optimizer": asked.optimizer}
-        write_plan(out, found.best[0].plan, beside)
-    show_found(found, form)
-
-
-def _with_batch(run: Any, global_batch: int) -> Any:
-    from dataclasses import replace
-
-    from neusight.plans.plan import Plan
-
-    return replace(run, plan=Plan(global_batch=global_batch))
+        rest = {"seq_len": run.seq_len, "framework": step.framework, "optimizer": run.optimizer}
+        write_plan(out, matches.best[0].plan, {**rest, "dtype": step.dtype or "bfloat16"})
+    show_plans(matches, form)

@@ -71,6 +71,32 @@ class Plan:
                 f"{fit} would be"
             )
 
+    def without_effect(self, experts: bool) -> tuple[str, ...]:
+        """A line for each choice that changes nothing, and why.
+
+        Args:
+            experts: whether the model has any.
+        """
+        copies, stages, shared = self.dp * self.cp > 1, self.pp > 1, self.tp > 1
+        needs = {
+            "vp": (self.vp == 1 or stages, "chunks are interleaved between stages, and pp is 1"),
+            "schedule": (self.schedule == "1f1b" or stages, "there is no pipeline: pp is 1"),
+            "ep": (self.ep == 1 or experts, "the model has no experts"),
+            "etp": (not self.etp or experts, "the model has no experts"),
+            "shard": (self.shard == "none" or copies, "there is one replica"),
+            "shard_group": (not self.shard_group or self.shard == "hsdp", "shard is not hsdp"),
+            "recompute_layers": (not self.recompute_layers or self.recompute != "none", "recompute is none"),
+            "sequence_parallel": (not self.sequence_parallel or shared, "tp is 1"),
+            "overlap_tp": (not self.overlap_tp or shared, "tp is 1"),
+            "overlap_gradients": (not self.overlap_gradients or copies, "there is one replica"),
+            "overlap_parameters": (not self.overlap_parameters or copies, "there is one replica"),
+        }
+        return tuple(
+            f"{name} {getattr(self, name)} has no effect: {why}".replace(" True", "")
+            for name, (counts, why) in needs.items()
+            if not counts
+        )
+
     @property
     def world(self) -> int:
         """Devices."""

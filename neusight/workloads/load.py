@@ -102,7 +102,9 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
     from neusight.workloads.shipped import shipped_workload
 
     found = shipped_workload(source.catalogue)
-    as_shipped = request.extents == Extents() and request.engine.layout == "nchw" and not request.grad_scaler
+    # A text has no layout.
+    nchw = request.engine.layout == "nchw" or request.seq_len is not None
+    as_shipped = request.extents == Extents() and nchw and not request.grad_scaler
     if found is None or source.config is None or not as_shipped:
         return None
     # What is kept in float32 runs the same operators, in whatever its products are computed.

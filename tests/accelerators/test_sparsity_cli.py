@@ -74,7 +74,6 @@ def test_show_as_csv_and_json(file: Path) -> None:
     ("arguments", "words"),
     [
         (["measure", "alexxnet"], "did you mean alexnet"),
-        (["measure", "alexnet", "--batch", "0"], "batch 0"),
         (["measure", "alexnet", "--prune", "1.5"], "write it like 0.8"),
         (["measure", "alexnet", "--prune", "4"], "below 1"),
         (["measure", "alexnet", "--prune", "much"], "n:m like 2:4"),

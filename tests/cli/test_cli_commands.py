@@ -104,7 +104,7 @@ def test_human_answer_is_80_columns_with_all_parts() -> None:
     result = run(*TRAINING)
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    for part in ("latency", "throughput", "bound", "forward", "backward", "memory", "weights", "source"):
+    for part in ("latency", "throughput", "bound", "forward", "backward", "memory", "weights", "based on"):
         assert any(part in line for line in lines), part
 
 

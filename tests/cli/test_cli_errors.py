@@ -24,8 +24,6 @@ def test_names_figures_and_sizes_that_are_none() -> None:
         (*ON_L4, "--set", "dram_bandwidth=4.8TB"): "unit 'TB'",
         (*ON_L4, "--set", "dram_bandwith=4.8TB/s"): "did you mean dram_bandwidth",
         (*ON_L4, "--set", "tdp=80W", "--set", "tdp=90W"): "--set tdp: given twice",
-        (*ON_L4, "--batch", 0): "batch 0",
-        (*ON_L4, "--batch", -3): "batch -3",
         (
             "predict",
             "gpt2-large",
@@ -141,6 +139,8 @@ def test_usage_errors_exit_2_without_data() -> None:
         [*ON_L4, "--mode", "dreaming"],
         [*ON_L4, "--batch", "many"],
         [*ON_L4, "--batch", 10**12],
+        [*ON_L4, "--batch", 0],
+        [*ON_L4, "--seq-len", -3],
         [*ON_L4, "--format", "xml"],
         [*ON_L4, "--optimizer", "adamw"],
         [*ON_L4, f"--{'x' * 20_000}"],

@@ -29,7 +29,7 @@ def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> 
     text = run(*ON_L40S, "--batch", 8).stdout
     assert max(map(len, text.splitlines())) <= 80
     wanted = ("to first token", "per output token", "whole answer", "output tokens/s", "for each GPU", "weights",
-              "the cache holds", "passes with prompts", "limited by", "has no price", "J an output token")  # fmt: skip
+              "KV cache of", "passes with prompts", "limited by", "has no price", "J per output token")  # fmt: skip
     assert [word for word in wanted if word not in text] == []
 
 
@@ -60,7 +60,7 @@ def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
     rows = as_csv(*ON_L40S, "--batch", "1,4", "--tp", "3,1")
     assert [bool(row["error"]) for row in rows] == [True, True, False, False]
     text = run(*ON_L40S, "--batch", "1,4", "--tp", "1,3").stdout
-    assert "no answer for 2 points" in text
+    assert "no estimate for 2 combinations" in text
     assert as_json(*ON_L40S, "--batch", "1,")[0] == as_json(*ON_L40S, "--batch", 1)
 
 

@@ -36,7 +36,8 @@ def test_json_is_what_python_answers(predictor: Predictor) -> None:
 def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> None:
     text = run(*STEP, "--tp", 2, "--pp", 2, "--recompute", "selective").stdout
     assert max(map(len, text.splitlines())) <= 80
-    wanted = ("90 %", "tokens/s", "MFU", "HFU", "exposed", "bubble", "critical", "fits", "first rank", "last rank",
+    wanted = ("90 %", "tokens/s", "MFU", "HFU", "nothing hides", "bubble", "longest path", "fits", "first rank",
+              "last rank",
               "limited by", "GPU-hours", "USD", "MWh", "selective recomputation")  # fmt: skip
     assert [word for word in wanted if word not in " ".join(text.split())] == []
 
@@ -51,10 +52,10 @@ def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
     assert float(rows[0]["latency_s"]) < float(rows[2]["latency_s"])
     text = run(*STEP, "--tp", "1,3,8").stdout
     assert max(map(len, text.splitlines())) <= 80
-    assert "no answer for 1 point" in text
+    assert "no estimate for 1 combination" in text
     none = invoke(*STEP, "--tp", "3,5")
     assert none.exit_code == 1
-    assert none.stderr.startswith("error: none of 2 points has an answer: tp 3 x pp 1")
+    assert none.stderr.startswith("error: none of 2 combinations has an estimate: tp 3 x pp 1")
 
 
 def test_a_gpu_with_its_network_is_a_cluster_too() -> None:
@@ -88,7 +89,7 @@ def test_plans_are_read_and_options_come_before_them(tmp_path: Path) -> None:
     result = run(*ON_A100, "--plan", tmp_path / "train.sh", "--tp", 2, "--format", "json")
     plan = json.loads(result.stdout)["plan"]
     assert [plan[name] for name in ("dp", "tp", "pp", "micro_batch", "global_batch")] == [4, 2, 2, 2, 32]
-    assert "not read, though they matter: --recompute-modules" in result.stderr
+    assert "options that matter and are not read: --recompute-modules" in result.stderr
 
 
 def test_the_best_plan_is_written_and_read_again(tmp_path: Path) -> None:
@@ -125,8 +126,8 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
         (*STEP, "--tp", 3): "do not divide a cluster of 16",
         (*STEP, "--dp", 4): "dp 16 would fit",
         (*STEP, "--pp", 8, "--vp", 8): "need as many layers",
-        (*STEP, "--pp", 8, "--vp", 2, "-b", 18): "a multiple of 8 is needed, such as 8",
-        (*STEP, "-b", 60): "48 would be",
+        (*ON_A100, "--pp", 8, "--vp", 2, "-b", 18): "a multiple of 8 is needed, such as 8",
+        (*ON_A100, "-b", 60): "48 would be",
         (*STEP, "--dtype", "fp8"): "a100-sxm-80gb does not compute in float8",
         (*STEP, "--dtype", "fp9"): "fp9",
         (*STEP, "--framework", "megtron"): "did you mean megatron-te",

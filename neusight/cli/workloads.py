@@ -1,14 +1,15 @@
-"""``neusight devices``, ``workloads`` and ``models``: what there is to predict on, to predict, and to predict with."""
+"""``neusight workloads`` and ``models``: what there is to predict, and to predict with."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neusight.cli import architectures
+from neusight.cli.commands import Commands
 from neusight.cli.options import (
     Attention,
     Batch,
@@ -17,131 +18,21 @@ from neusight.cli.options import (
     Mode,
     Model,
     Optimizer,
-    Overrides,
     SeqLen,
     TileModels,
     check_optimizer,
     model_dtype,
-    named_gpu,
 )
-from neusight.errors import DeviceError
+from neusight.cli.output import Column, Output, line, table
 
 if TYPE_CHECKING:
-    from neusight.collect.drafting import Draft
-    from neusight.devices import DeviceSpec
     from neusight.executors.gpu.tile_models.artifact import Manifest
     from neusight.workloads import Workload
     from neusight.workloads.decoders.decoder import Decoder
 
-devices = typer.Typer(no_args_is_help=True, help="The accelerators that the catalogue holds.")
-workloads = typer.Typer(no_args_is_help=True, help="The models that are ready to predict.")
+workloads = Commands(help="The models that are ready to predict.")
 workloads.command("check")(architectures.check)
-models = typer.Typer(no_args_is_help=True, help="Trained tile models: what they learned from, and how good they are.")
-
-
-@devices.command("list")
-def list_devices(form: Format = "human") -> None:
-    """List all devices, oldest first."""
-    from neusight.cli.output import Column, Output, line, table
-    from neusight.devices import list_devices as known
-
-    specs = known()
-    rows = [_row(spec) for spec in specs]
-
-    def human() -> None:
-        line("Peaks in TFLOP/s, dense (half: bfloat16, else float16); DRAM; TDP in W.")
-        titles = ("year", "SMs", "fp32", "half", "GB/s", "GB", "TDP")
-        table([Column("id"), *(Column(title, right=True) for title in titles)], (_cells(spec) for spec in specs))
-
-    Output(form).data(rows, rows, human)
-
-
-@devices.command("show")
-def show_device(
-    device: Annotated[str, typer.Argument(help="An id, a driver's name, or a device file.")],
-    overrides: Overrides = [],  # noqa: B006
-    form: Format = "human",
-) -> None:
-    """Show one device with the source of every figure, as a file that `--gpu` reads.
-
-    Example: `neusight devices show l4 > mine.toml`, change it, then `neusight predict gpt2 --gpu ./mine.toml`.
-    """
-    from neusight.cli.output import Output, line
-    from neusight.devices import load_device, to_toml
-
-    spec = load_device(named_gpu(device), overrides)
-    data = spec.model_dump(mode="json")
-    Output(form).data(data, [_row(spec)], lambda: line(to_toml(spec).rstrip()))
-
-
-@devices.command()
-def draft(
-    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda stands for ROCm as well.")] = "cuda",
-    index: Annotated[int, typer.Option(min=0, help="Which of several GPUs, as PyTorch counts them.")] = 0,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .toml file; default: stdout.")] = None,
-) -> None:
-    """Draft the device file of this machine's GPU or CPU from what its driver reports.
-
-    Example: `neusight devices draft --out mine.toml`, then `neusight predict gpt2-large --gpu mine.toml`.
-    """
-    from neusight.cli.output import busy, line
-    from neusight.collect.drafting import draft_device
-    from neusight.devices import to_toml
-
-    if out is not None and out.suffix.lower() != ".toml":
-        raise typer.BadParameter(f"'{out}' does not end in .toml: name it {out}.toml", param_hint="--out")
-    with busy("asking the driver" if device == "cuda" else "measuring clock and memory"):
-        drafted = draft_device(device, index)
-    text = to_toml(drafted.spec)
-    if out is None:
-        line(text.rstrip())
-    else:
-        _write(text, out)
-    _explain(drafted, out)
-
-
-def _write(text: str, out: Path) -> None:
-    """Write the file; what someone may have corrected by hand stays."""
-    if out.exists() and out.read_text(encoding="utf-8") != text:
-        raise DeviceError(f"{out} is there and says something else: name another --out, or remove it first")
-    out.write_text(text, encoding="utf-8")
-
-
-def _explain(drafted: Draft, out: Path | None) -> None:
-    from neusight.cli.output import note
-
-    spec = drafted.spec
-    if drafted.known:
-        note(f"The catalogue knows this device as {spec.id}; the file is the catalogue's.")
-    else:
-        note(f"The catalogue does not know {spec.name}: check what [sources] calls an assumption.")
-    for difference in drafted.differences:
-        note(f"  {difference}")
-    if out is None:
-        note("Keep it with --out mine.toml, then: neusight predict gpt2-large --gpu mine.toml")
-    else:
-        note(f"Use it: neusight predict gpt2-large --gpu {out}")
-
-
-def _cells(spec: DeviceSpec) -> tuple[str, ...]:
-    rates = {**spec.vector_flops_per_s, **spec.matrix_flops_per_s}
-    half = rates.get("bfloat16") or rates.get("float16")
-    return (
-        spec.id,
-        str(spec.release_date.year),
-        str(spec.sm_count),
-        f"{spec.vector_flops_per_s['float32'] / 1e12:.1f}",
-        f"{half / 1e12:.1f}" if half else "-",
-        f"{spec.dram_bandwidth_bytes_per_s / 1e9:.0f}",
-        f"{spec.dram_capacity_bytes / 1e9:.0f}",
-        f"{spec.tdp_w:.0f}",
-    )
-
-
-def _row(spec: DeviceSpec) -> dict[str, Any]:
-    """The scalar figures; rates and links are in the JSON of ``show``."""
-    data = spec.model_dump(mode="json")
-    return {key: value for key, value in data.items() if not isinstance(value, dict | list)}
+models = Commands(help="Trained tile models: what they learned from, and how good they are.")
 
 
 @workloads.command("list")
@@ -153,7 +44,6 @@ def list_workloads(
 
     Example: `neusight workloads list --serving`
     """
-    from neusight.cli.output import Column, Output, line, table
     from neusight.workloads import list_traced
     from neusight.workloads import list_workloads as ready
 
@@ -176,7 +66,6 @@ def list_workloads(
 
 def _list_served(form: str) -> None:
     """Names of the hub, with what a planner needs to know of each."""
-    from neusight.cli.output import Column, Output, line, table
     from neusight.workloads.decoders.known import known_decoder, known_decoders
 
     rows = [_served_row(known_decoder(name)) for name in known_decoders()]
@@ -221,7 +110,6 @@ def show_workload(
 
     Example: `neusight workloads show gpt2-large --mode training --batch 4`
     """
-    from neusight.cli.output import Column, Output, line, table
     from neusight.kernels.describe import describe
     from neusight.units import gib
     from neusight.workloads import load_workload
@@ -274,7 +162,6 @@ def _count(parameters: int) -> str:
 @models.command("list")
 def list_models(tile_models: TileModels = None, form: Format = "human") -> None:
     """List tile models, one a kernel family."""
-    from neusight.cli.output import Column, Output, table
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
     rows = [_summary(load_manifest(folder), folder) for folder in artifact_folders(tile_models)]
@@ -293,7 +180,6 @@ def show_model(
     form: Format = "human",
 ) -> None:
     """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest."""
-    from neusight.cli.output import Output, line
     from neusight.errors import ArtifactError, nearest
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 

@@ -1,0 +1,171 @@
+"""How commands take their options: in groups, each option once, what was typed told from defaults, lists combined.
+
+A group is a frozen dataclass whose fields are options of ``options``. A command names groups among its parameters;
+``Commands`` spreads their fields over its command line and hands it the values group by group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from itertools import product
+from math import prod
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from neusight.errors import NeusightError
+
+_CONTEXT = "context"
+MOST_POINTS = 10_000
+"""Combinations that a command answers: more are a slip of the keyboard."""
+Answer = TypeVar("Answer")
+
+
+class Given(frozenset[str]):
+    """Names of the parameters that stand on the command line, whatever their values."""
+
+    def option(self, name: str) -> str:
+        """``seq_len`` as ``--seq-len``."""
+        return f"--{name.replace('_', '-')}"
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raises:
+        BadParameter: one of ``names`` is given, with ``why`` it cannot be.
+        """
+        if found := [self.option(name) for name in names if name in self]:
+            raise typer.BadParameter(why, param_hint=", ".join(found))
+
+
+class _Once:
+    """Of a command: an option that takes one value is given once, since all but the last would be ignored."""
+
+    def parse_args(self, context: Any, words: list[str]) -> list[str]:
+        typed = list(words)
+        rest: list[str] = super().parse_args(context, words)  # type: ignore[misc]
+        _, _, order = self.make_parser(context).parse_args(args=typed)  # type: ignore[attr-defined]
+        for option in order:
+            if order.count(option) > 1 and not option.multiple and option.param_type_name == "option":
+                several = "…" in (option.metavar or "")
+                hint = "write the values as one list: a,b" if several else "leave out all but one"
+                raise typer.BadParameter(f"is given {order.count(option)} times: {hint}", ctx=context, param=option)
+        return rest
+
+
+class Command(_Once, TyperCommand):
+    """A command of ``Commands``."""
+
+
+class Group(_Once, TyperGroup):
+    """A group of ``Commands``."""
+
+
+class Commands(typer.Typer):
+    """A group of commands that take their options in groups."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"cls": Group, "no_args_is_help": True, **options})
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        """As ``Typer.command``, of a function that has groups of options among its parameters."""
+        register = super().command(name, **{"cls": Command, **options})
+
+        def registered(function: Any) -> Any:
+            register(spread(function))
+            return function
+
+        return registered
+
+
+def spread(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the fields of its groups as parameters; ``Given`` among them is what was typed."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[Parameter] = []
+    for name, parameter in signature(function).parameters.items():
+        parameters += _fields(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
+    typed = [parameter.name for parameter in parameters if parameter.annotation is Given]
+
+    @wraps(function)
+    def call(**values: Any) -> Any:
+        made: dict[str, Any] = {}
+        if typed:
+            context = values.pop(_CONTEXT)
+            made[typed[0]] = Given(name for name in values if _is_typed(context, name))
+        for name, group in groups.items():
+            made[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
+        return function(**made, **values)
+
+    shown = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters if p.name not in typed]
+    if typed:
+        shown.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=typer.Context))
+    del vars(call)["__wrapped__"]
+    vars(call)["__signature__"] = Signature(shown)
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return call
+
+
+def _is_typed(context: Any, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _fields(group: Any) -> list[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    made = []
+    for each in fields(group):
+        default = Parameter.empty if each.default is MISSING else each.default
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
+        made.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name]))
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point(Generic[Answer]):
+    """One combination of options, with its estimate or the ``error`` that stands for it."""
+
+    options: dict[str, Any]
+    estimate: Answer | None = None
+    error: str = ""
+
+
+def combined(
+    axes: Mapping[str, Sequence[Any]], answer: Callable[[dict[str, Any]], Answer], *, many: bool
+) -> Iterator[Point[Answer]]:
+    """Every combination of the values of ``axes``, the last of which changes fastest.
+
+    Args:
+        axes: values by option.
+        answer: of one combination.
+        many: whether an error stands in its point, and the others go on.
+
+    Raises:
+        BadParameter: too many combinations. NeusightError: what is wrong, unless ``many``.
+    """
+    if (count := prod(map(len, axes.values()))) > MOST_POINTS:
+        raise typer.BadParameter(f"{count:,} combinations are too many: leave values out, or search with `plan`")
+    for values in product(*axes.values()):
+        options = dict(zip(axes, values, strict=True))
+        try:
+            yield Point(options=options, estimate=answer(options))
+        except NeusightError as error:
+            if not many:
+                raise
+            yield Point(options=options, error=str(error))
+
+
+def differing(points: Sequence[Point[Answer]], names: Iterable[str]) -> list[str]:
+    """Options in which points differ: the columns of their table."""
+    return [name for name in names if len({str(point.options.get(name)) for point in points}) > 1]
+
+
+def reasons(points: Sequence[Point[Answer]]) -> Iterator[str]:
+    """A line for each reason why points have no estimate."""
+    errors = [point.error for point in points if point.error]
+    for error in dict.fromkeys(errors):
+        count = errors.count(error)
+        yield f"no estimate for {count} combination{'s' if count > 1 else ''}: {error}"

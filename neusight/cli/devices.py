@@ -1,0 +1,212 @@
+"""``neusight devices`` and ``clusters``: what there is to predict on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from neusight.cli.commands import Commands
+from neusight.cli.options import Format, Overrides, named_gpu
+from neusight.cli.output import Column, Output, busy, line, note, table
+from neusight.errors import DeviceError
+
+if TYPE_CHECKING:
+    from neusight.collect.drafting import Draft
+    from neusight.devices import Cluster, DeviceSpec, Network
+
+devices = Commands(help="The accelerators that the catalogue holds.")
+clusters = Commands(help="Nodes of devices and the networks between them.")
+
+
+@devices.command("list")
+def list_devices(form: Format = "human") -> None:
+    """List all devices, oldest first."""
+    from neusight.devices import list_devices as known
+
+    specs = known()
+    rows = [_device_row(spec) for spec in specs]
+
+    def human() -> None:
+        line("Peaks in TFLOP/s, dense (half: bfloat16, else float16); DRAM; TDP in W.")
+        titles = ("year", "SMs", "fp32", "half", "GB/s", "GB", "TDP")
+        table([Column("id"), *(Column(title, right=True) for title in titles)], (_device_cells(spec) for spec in specs))
+
+    Output(form).data(rows, rows, human)
+
+
+@devices.command("show")
+def show_device(
+    device: Annotated[str, typer.Argument(help="An id, a driver's name, or a device file.")],
+    overrides: Overrides = [],  # noqa: B006
+    form: Format = "human",
+) -> None:
+    """Show one device with the source of every figure, as a file that `--gpu` reads.
+
+    Example: `neusight devices show l4 > mine.toml`, change it, then `neusight predict gpt2 --gpu ./mine.toml`.
+    """
+    from neusight.devices import load_device, to_toml
+
+    spec = load_device(named_gpu(device), overrides)
+    data = spec.model_dump(mode="json")
+    Output(form).data(data, [_device_row(spec)], lambda: line(to_toml(spec).rstrip()))
+
+
+@devices.command()
+def draft(
+    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda stands for ROCm as well.")] = "cuda",
+    index: Annotated[int, typer.Option(min=0, help="Which of several GPUs, as PyTorch counts them.")] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .toml file; default: stdout.")] = None,
+) -> None:
+    """Draft the device file of this machine's GPU or CPU from what its driver reports.
+
+    Example: `neusight devices draft --out mine.toml`, then `neusight predict gpt2-large --gpu mine.toml`.
+    """
+    from neusight.collect.drafting import draft_device
+    from neusight.devices import to_toml
+
+    if out is not None and out.suffix.lower() != ".toml":
+        raise typer.BadParameter(f"'{out}' does not end in .toml: name it {out}.toml", param_hint="--out")
+    with busy("asking the driver" if device == "cuda" else "measuring clock and memory"):
+        drafted = draft_device(device, index)
+    text = to_toml(drafted.spec)
+    if out is None:
+        line(text.rstrip())
+    else:
+        _write(text, out)
+    _explain(drafted, out)
+
+
+def _write(text: str, out: Path) -> None:
+    """Write the file; what someone may have corrected by hand stays."""
+    if out.exists() and out.read_text(encoding="utf-8") != text:
+        raise DeviceError(f"{out} is there and says something else: name another --out, or remove it first")
+    out.write_text(text, encoding="utf-8")
+
+
+def _explain(drafted: Draft, out: Path | None) -> None:
+
+    spec = drafted.spec
+    if drafted.known:
+        note(f"The catalogue knows this device as {spec.id}; the file is the catalogue's.")
+    else:
+        note(f"The catalogue does not know {spec.name}: check what [sources] calls an assumption.")
+    for difference in drafted.differences:
+        note(f"  {difference}")
+    if out is None:
+        note("Keep it with --out mine.toml, then: neusight predict gpt2-large --gpu mine.toml")
+    else:
+        note(f"Use it: neusight predict gpt2-large --gpu {out}")
+
+
+def _device_cells(spec: DeviceSpec) -> tuple[str, ...]:
+    rates = {**spec.vector_flops_per_s, **spec.matrix_flops_per_s}
+    half = rates.get("bfloat16") or rates.get("float16")
+    return (
+        spec.id,
+        str(spec.release_date.year),
+        str(spec.sm_count),
+        f"{spec.vector_flops_per_s['float32'] / 1e12:.1f}",
+        f"{half / 1e12:.1f}" if half else "-",
+        f"{spec.dram_bandwidth_bytes_per_s / 1e9:.0f}",
+        f"{spec.dram_capacity_bytes / 1e9:.0f}",
+        f"{spec.tdp_w:.0f}",
+    )
+
+
+def _device_row(spec: DeviceSpec) -> dict[str, Any]:
+    """The scalar figures; rates and links are in the JSON of ``show``."""
+    data = spec.model_dump(mode="json")
+    return {key: value for key, value in data.items() if not isinstance(value, dict | list)}
+
+
+@clusters.command("list")
+def list_clusters(form: Format = "human") -> None:
+    """List all clusters that have a name."""
+    from neusight.devices import list_clusters as known
+
+    found = known()
+    rows = [_cluster_row(cluster) for cluster in found]
+
+    def human() -> None:
+        line("Devices of a node; GB/s of one, one direction: links, share of the network.")
+        columns = [Column("name"), Column("device"), Column("kind")]
+        columns[2:2] = [Column(title, right=True) for title in ("a node", "links", "network")]
+        table(columns, (_cluster_cells(cluster) for cluster in found))
+
+    Output(form).data(rows, rows, human)
+
+
+@clusters.command("show")
+def show_cluster(
+    name: Annotated[str, typer.Argument(help="A name of `neusight clusters list`, or a cluster file (.toml).")],
+    nodes: Annotated[int, typer.Option(min=0, help="How many nodes; default: as the file says, else one.")] = 0,
+    overrides: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a figure: `per_node=4`, `network.bandwidth=800Gb/s`, `device.tdp=600W`. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    form: Format = "human",
+) -> None:
+    """Show one cluster with the source of every figure.
+
+    Example: `neusight clusters show dgx-h100 --nodes 4 --set network.reduces=true`
+    """
+    from neusight.devices import load_cluster
+
+    cluster = load_cluster(name, nodes, overrides)
+    data = cluster.model_dump(mode="json")
+    Output(form).data(data, [_cluster_row(cluster)], lambda: _shown(cluster))
+
+
+def _shown(cluster: Cluster) -> None:
+
+    line(f"{cluster.id}: {cluster.name}")
+    line(f"{cluster.nodes} x {cluster.per_node} x {cluster.device.id}, {cluster.devices} devices")
+    for link in cluster.device.links:
+        line(f"links     {link.kind} {link.generation}, {link.bandwidth_bytes_per_s / 1e9:g} GB/s, {link.joins}")
+    line(f"network   {_network(cluster.network) if cluster.network else 'not told'}")
+    for what in (cluster.notes, *cluster.hypothetical):
+        if what:
+            line(f"note      {what}")
+    for key, document in cluster.sources.items():
+        line(f"source    {key}: {document}")
+
+
+def _network(network: Network) -> str:
+    extras = (
+        "switches reduce" if network.reduces else "",
+        "rails" if network.rails else "no rails",
+        f"oversubscribed {network.oversubscription:g} times" if network.oversubscription > 1 else "",
+        f"a hop {1e6 * network.added_hop_s:g} us longer than over InfiniBand" if network.added_hop_s else "",
+    )
+    rate = f"{network.adapters} x {8e-9 * network.bandwidth_bytes_per_s:g} Gb/s"
+    kind = f"{network.kind} {network.generation}".strip()
+    return ", ".join((f"{kind}, {rate}, {network.sustained:.0%} sustained", *filter(None, extras)))
+
+
+def _cluster_cells(cluster: Cluster) -> tuple[str, ...]:
+    links = max((link.bandwidth_bytes_per_s for link in cluster.device.links), default=0.0)
+    rates = (f"{1e-9 * links:.4g}", f"{1e-9 * rate:.4g}" if (rate := cluster.network_bytes_per_s) else "-")
+    kind = cluster.network.kind if cluster.network else "not told"
+    return cluster.id, cluster.device.id, str(cluster.per_node), *rates, kind
+
+
+def _cluster_row(cluster: Cluster) -> dict[str, Any]:
+    network = cluster.network
+    return {
+        "id": cluster.id,
+        "name": cluster.name,
+        "device": cluster.device.id,
+        "per_node": cluster.per_node,
+        "nodes": cluster.nodes,
+        "network": network.kind if network else "",
+        "generation": network.generation if network else "",
+        "adapters": network.adapters if network else None,
+        "network_bytes_per_s": cluster.network_bytes_per_s,
+        "reduces": network.reduces if network else None,
+    }

@@ -1,0 +1,233 @@
+"""``neusight kernel`` and ``sweep``: one kernel on several GPUs, and every combination of models, GPUs and batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from neusight.cli.options import (
+    ENGINE,
+    Attention,
+    Batches,
+    Dtypes,
+    Format,
+    Gpus,
+    Models,
+    Modes,
+    Optimizer,
+    Overrides,
+    SeqLens,
+    Sparsity,
+    Spec,
+    check_optimizer,
+    is_list,
+    listed,
+    named_dtypes,
+    named_gpus,
+    named_modes,
+    note_corrections,
+    numbers,
+    pairs,
+)
+from neusight.cli.output import Column, Output, bar, line, note, table
+from neusight.cli.predict import paragraph
+
+if TYPE_CHECKING:
+    from neusight.estimates import KernelEstimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How a kernel alone is run."""
+
+    operands: Annotated[
+        Literal["resident", "cold"],
+        Spec("--operands", ENGINE, "Cold: all in device memory; resident: in L2, as when a launch is repeated.").text(),
+    ] = "cold"
+    timing: Annotated[
+        Literal["stream", "graph", "profiler"],
+        Spec(
+            "--timing",
+            ENGINE,
+            "Launched alone, as one of many in a CUDA graph, or as a profiler sees it, without launch.",
+        ).text(),
+    ] = "stream"
+    engine: Annotated[
+        Literal["torch", "vllm", "sglang", "trtllm"], Spec("--engine", ENGINE, "Whose kernel runs.").text()
+    ] = "torch"  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """On what it runs."""
+
+    gpu: Gpus
+    overrides: Overrides = field(default_factory=list)
+
+
+def kernel(
+    name: Annotated[str, typer.Argument(help="A family (gemm, conv2d, attention, …) or operator (softmax, gelu, …).")],
+    target: Target,
+    launch: Launch,
+    models: Models,
+    shape: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]…", help="Its shape.")] = None,
+    form: Format = "human",
+) -> None:
+    """Predict the latency of a single kernel.
+
+    JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
+
+    Examples:
+
+    - `neusight kernel gemm m=4096 n=4096 k=4096 --gpu l4`
+
+    - `neusight kernel bmm batch=16 m=512 n=512 k=64 --gpu t4,l4`
+
+    - `neusight kernel grouped_gemm groups=8 tokens=4096 n=14336 k=4096 dtype=bf16 --gpu h100`
+
+    - `neusight kernel attention batch=64 heads=32 kv_heads=8 q_len=1 kv_len=4096 head_dim=128 dtype=bf16 --gpu h100`
+
+    - `neusight kernel gemm m=16 n=14336 k=4096 dtype=bf16 --timing graph --engine vllm --gpu h200`
+
+    - `neusight kernel all_reduce ranks=8 bytes=67108864 --engine vllm --timing graph --gpu h100-sxm-80gb`
+
+    - `neusight kernel softmax rows=8192 cols=1024 --gpu l4`
+
+    - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`
+    """
+    from neusight.api import as_device
+    from neusight.estimates.report import LONE_KERNEL_COLUMNS, columns
+
+    fields = pairs(shape or [], "FIELD=VALUE")
+    gpus = named_gpus(target.gpu)
+    predictor = models.load()
+    conditions = {"operands": launch.operands, "timing": launch.timing, "engine": launch.engine}
+    answers = [
+        (as_device(each).id, predictor.kernel(name, each, target.overrides, **conditions, **fields)) for each in gpus
+    ]
+    note_corrections(predictor, [] if target.overrides else [device for device, _ in answers])
+    rows = [{"gpu": gpu, **columns(estimate, LONE_KERNEL_COLUMNS)} for gpu, estimate in answers]
+    Output(form).data(rows if is_list(target.gpu) else rows[0], rows, lambda: _show_kernels(answers))
+
+
+def _show_kernels(answers: Sequence[tuple[str, KernelEstimate]]) -> None:
+    line(answers[0][1].kernel)
+    words = ("gpu", "tile", "limited by")
+    titles = ("gpu", "latency", "90 % interval", "bound", "of peak", "tile", "limited by")
+    table([Column(title, right=title not in words) for title in titles], (_kernel_cells(*each) for each in answers))
+
+
+def _kernel_cells(gpu: str, e: KernelEstimate) -> tuple[str, ...]:
+    from neusight.units import milliseconds
+
+    latency, low, high, bound = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s, e.bound_s))
+    return gpu, latency, f"{low} - {high}", bound, f"{e.utilisation:.0%}", e.tile, e.limiter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What is combined."""
+
+    gpu: Gpus
+    batch: Batches = "1"
+    mode: Modes = "inference"
+    seq_len: SeqLens = ""
+    dtype: Dtypes = ""
+
+    @property
+    def values(self) -> dict[str, list[Any]]:
+        """By the argument of ``Predictor.sweep``."""
+        return {
+            "batches": numbers(self.batch, "--batch"),
+            "modes": named_modes(self.mode, "--mode"),
+            "seq_lens": numbers(self.seq_len, "--seq-len") if self.seq_len else [None],
+            "dtypes": named_dtypes(self.dtype, "--dtype") if self.dtype else [None],
+        }
+
+
+def sweep(
+    model: Annotated[str, typer.Argument(metavar="MODEL[,MODEL…]", help="Models, as for `neusight predict`.")],
+    grid: Grid,
+    models: Models,
+    optimizer: Optimizer = "none",
+    attention: Attention = "eager",
+    sparsity: Sparsity = "",
+    form: Format = "human",
+) -> None:
+    """Predict every combination of models, GPUs and batches: latency, throughput, memory, cost.
+
+    Steps that do not fit are marked; those that cannot be estimated keep their reason. Exit 1 where none can be.
+
+    Examples:
+
+    - `neusight sweep gpt2-large,gpt2-xl --gpu l4,a100-pcie-80gb --mode training --batch 1,2,4,8`
+
+    - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`
+    """
+    from neusight.api import as_device
+    from neusight.cli.output import progress
+
+    gpus, names, values = named_gpus(grid.gpu), listed(model, "MODEL"), grid.values
+    check_optimizer(optimizer, values["modes"])
+    _note_unused_zeros(gpus, sparsity)
+    predictor = models.load()
+    with progress("predicting") as advance:
+        frame = predictor.sweep(
+            names, gpus, values["batches"], modes=values["modes"], seq_lens=values["seq_lens"],
+            dtypes=values["dtypes"], optimizer=optimizer, attention=attention, sparsity=sparsity or None,
+            progress=advance,
+        )  # fmt: skip
+    # A table with images among its models keeps lengths as floats.
+    rows: list[dict[str, Any]] = [
+        row | {"seq_len": None if row["seq_len"] is None else int(row["seq_len"])}
+        for row in frame.astype(object).where(frame.notna(), None).to_dict("records")
+    ]
+    note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
+    Output(form).data(rows, rows, lambda: _show_sweep(rows))
+    if failed := [row["error"] for row in rows if row["error"]]:
+        grade = "error" if len(failed) == len(rows) else "warning"
+        note(f"{grade}: {len(failed)} of {len(rows)} steps could not be estimated: {failed[0]}")
+        if grade == "error":
+            raise typer.Exit(1)
+
+
+def _note_unused_zeros(gpus: list[str], sparsity: str) -> None:
+    """Rows of a sweep have no room for what a single estimate warns of."""
+    from neusight.api import as_device
+
+    dense = [device.id for device in map(as_device, gpus) if device.kind == "gpu"] if sparsity else []
+    if dense:
+        note(f"note: --sparsity has no effect on {', '.join(dense)}: GPUs do not skip zeros")
+
+
+def _show_sweep(rows: list[dict[str, Any]]) -> None:
+    """What all steps share is left out of the table."""
+    good = [row for row in rows if not row["error"]]
+    best = max((row["samples_per_s"] for row in good), default=0.0) or 1.0
+    same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in good}) == 1}
+    keys = [key for key in ("model", "gpu", "mode", "batch", "seq_len", "dtype") if key not in same]
+    titles = [Column(key, right=key in ("batch", "seq_len")) for key in keys]
+    titles += [Column("latency", right=True), Column("samples/s", right=True), Column(""), Column("GiB", right=True)]
+    if good:
+        table(titles, ((*(_text(row[key]) for key in keys), *_sweep_cells(row, best)) for row in good))
+    reasons = Counter((row["model"], row["error"]) for row in rows if row["error"])
+    for (model, reason), count in reasons.items():
+        paragraph("no estimate", f"{_text(model)}, {count} step{'s' if count > 1 else ''}: {reason}")
+
+
+def _text(value: Any) -> str:
+    from neusight.errors import shown
+
+    return "-" if value is None else shown(value)
+
+
+def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
+    from neusight.units import milliseconds
+
+    memory = f"{row['peak_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " no fit")
+    share = row["samples_per_s"] / best if row["fits"] else 0.0
+    return milliseconds(row["latency_s"]), f"{row['samples_per_s']:.3g}", bar(share, 4), memory

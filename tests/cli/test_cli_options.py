@@ -1,0 +1,124 @@
+"""Options are defined once, and nothing that is given is ignored: it counts, a line says why not, or it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from cli_runs import as_json, error, invoke, run
+
+from neusight.cli.app import app
+
+GROUPED = ("predict", "kernel", "sweep", "serving", "memory", "training", "plan")
+ON_L4 = ("predict", "gpt2", "--gpu", "l4")
+ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "-s", 2048, "-b", 8)
+MEMORY = ("memory", "Qwen/Qwen3-8B", "--gpu", "h100", "-s", 2048)
+OWN = {
+    "serving": {"--dp", "--batch", "-b", "--trace"},
+    "kernel": {"--engine"},
+    "plan": set(),
+}
+"""Options that mean something else in a command: a load is no step, a trace of requests no picture of a step."""
+
+
+def options() -> Iterator[tuple[str, str, Any]]:
+    root: Any = typer.main.get_command(app)
+    for command in GROUPED:
+        for parameter in root.commands[command].params:
+            for name in parameter.opts if parameter.param_type_name == "option" else ():
+                if name not in OWN.get(command, set()):
+                    yield command, name, parameter
+
+
+def words_of(result: Any) -> str:
+    """What a usage error says, without its frame."""
+    return " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_an_option_has_one_panel_and_one_help_in_all_commands() -> None:
+    meanings: dict[str, set[tuple[str, str]]] = {}
+    for command, name, parameter in options():
+        if name not in ("--help", "-h"):
+            assert parameter.rich_help_panel, (command, name)
+            meanings.setdefault(name, set()).add((parameter.rich_help_panel, parameter.help))
+    # The update of a step alone may be NVIDIA's BERT's too; that is its type, not its meaning.
+    assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
+    assert len(meanings) > 70
+
+
+def test_an_option_of_one_value_is_given_once() -> None:
+    for command in (
+        (*ON_L4, "--gpu", "t4"),
+        (*ON_L4, "--batch", 4, "--global-batch", 8),
+        (*ON_L4, "--compile", "--compile"),
+        (*ON_A100, "--overlap-tp", "--no-overlap-tp"),
+    ):
+        result = invoke(*command)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "is given 2 times" in result.stderr
+    assert "write the values as one list: a,b" in words_of(invoke(*ON_L4, "--gpu", "t4"))
+    assert as_json(*ON_L4, "--set", "tdp=60W", "--set", "boost_clock=1.5GHz")["provenance"]["hypothetical"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--layout", "nhwc"), "layout nhwc has no effect on gpt2"),
+        (("--overlap-gradients",), "overlap_gradients has no effect"),
+        (("--tp", 2, "--overlap-gradients"), "overlap_gradients has no effect"),
+    ],
+)
+def test_what_changes_nothing_in_a_step_is_said(options: tuple[object, ...], words: str) -> None:
+    assert words in run(*ON_L4, *options).stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--vp", 2), "vp 2 has no effect: chunks are interleaved between stages, and pp is 1"),
+        (("--schedule", "gpipe"), "there is no pipeline: pp is 1"),
+        (("--etp", 2), "etp 2 has no effect: the model has no experts"),
+        (("--recompute-layers", 2), "recompute_layers 2 has no effect: recompute is none"),
+        (("--sequence-parallel",), "sequence_parallel has no effect: tp is 1"),
+    ],
+)
+def test_what_changes_nothing_in_a_plan_is_said(options: tuple[object, ...], words: str) -> None:
+    assert words in run(*ON_A100, *options).stderr
+    assert words in run(*MEMORY, *options).stderr
+
+
+def test_experts_of_a_dense_model_and_a_network_of_one_node_are_said_or_refused() -> None:
+    assert "ep 2 has no effect: the model has no experts" in run(*MEMORY, "--ep", 2, "--dp", 2).stderr
+    words = ("training", "llama-3.1-8b", "--gpu", "a100", "-s", 2048, "-b", 8, "--network", "400Gb/s")
+    assert "network has no effect: there is one node" in run(*words).stderr
+    assert "has no effect" not in run(*ON_A100, "--tp", 2, "--pp", 2, "--vp", 2, "--recompute", "full").stderr
+
+
+def test_what_cannot_count_is_refused() -> None:
+    assert "reads text alone: leave out --image-size" in error(*ON_L4, "--image-size", 224)
+    assert "no optimizer to fuse" in error(*ON_L4, "--mode", "training", "--fused-optimizer")
+    bert = ("--mode", "training", "--optimizer", "bert_adam", "--fused-optimizer")
+    assert "bert_adam has no fused form" in error(*ON_L4, *bert)
+    on_cluster = ("predict", "llama-3.1-8b", "--mode", "training", "--cluster", "dgx-a100", "-s", 2048, "-b", 8)
+    for wrong, words in (
+        ((*ON_A100, "--per-node", 0), "0 is out of range: give a number from 1 to 1,024"),
+        ((*ON_A100, "--per-node", 4), "has nodes and a network of its own"),
+        ((*on_cluster, "--compile", "--layout", "nhwc"), "has no meaning with --cluster"),
+        ((*on_cluster, "--gpu", "l4"), "is named by --cluster"),
+        ((*ON_L4, "--tp-plan", "*.c_fc=colwise"), "give --tp of 2 or more"),
+        ((*ON_L4, "--nodes", 2), "name it with --cluster"),
+        (("plan", "gpt2", "--gpu", "l4", "-b", 1, "--out", "/nowhere/best.toml"), "there is no folder"),
+        (("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", 8, "--osl", 8, "-b", 1, "--seed", 3), "draws nothing"),
+    ):
+        result = invoke(*wrong)
+        assert (result.exit_code, result.stdout) == (2, ""), wrong
+        assert words in words_of(result), wrong
+
+
+def test_memory_is_that_of_training_with_the_same_options() -> None:
+    plan = ("--tp", 2, "--pp", 2, "--dp", 2, "--micro-batch", 1, "-b", 16, "-s", 4096)
+    ranks = as_json("memory", "llama-3.1-8b", "--gpu", "a100-sxm-80gb", *plan)["ranks"]
+    step = as_json("training", "llama-3.1-8b", "--cluster", "dgx-a100", *plan)
+    assert [rank["total"] for rank in ranks] == [rank["total"] for rank in step["memory"]]
