@@ -23,6 +23,7 @@ from neusight.executors.together import Together
 from neusight.kernels import Kernel, KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
 from neusight.kernels.named import requested
+from neusight.kernels.precision import OWN_PRECISION
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.plans import TracedStep, single
@@ -213,7 +214,7 @@ class Predictor:
         seconds: float | None = None,
         given: Sequence[str] = (),
         dtype: str | torch.dtype | None = None,
-        attention: str = "eager",
+        attention: str | None = None,
         launch: str = "eager",
         layout: str = "nchw",
         optimizer: str = "none",
@@ -240,9 +241,9 @@ class Predictor:
             batch: samples a step.
             seq_len: tokens a sample; default the model's own.
             image_size, frames, seconds, given: other extents of inputs, see ``Extents``.
-            dtype: of weights and activations, by any of its names or a ``torch.dtype``; default what the model's file
-                states, else float32.
-            attention: ``eager``, ``sdpa`` or ``flash``.
+            dtype: of weights and activations, by any of its names or a ``torch.dtype``; default that of the module's
+                parameters, or what the model's file states, else float32.
+            attention: ``eager``, ``sdpa`` or ``flash``; default what the model does.
             launch: ``eager``, ``compiled`` by ``torch.compile``, or that as a CUDA ``graph``.
             layout: of images, ``nchw`` or ``nhwc``.
             optimizer: ``none``, ``sgd``, ``adam``, ``adamw`` or ``bert_adam``.
@@ -565,7 +566,7 @@ class Predictor:
         seq_lens: int | Iterable[int | None] | None = None,
         dtypes: str | torch.dtype | Iterable[str | torch.dtype | None] | None = None,
         optimizer: str = "none",
-        attention: str = "eager",
+        attention: str | None = None,
         launch: str = "eager",
         layout: str = "nchw",
         sparsity: Sparsity | None = None,
@@ -681,7 +682,7 @@ def _asked(model: Any, request: Request | None, step: Mapping[str, Any]) -> tupl
         return request, ""
     dtype = None if step.get("dtype") is None else str(step["dtype"]).removeprefix("torch.")
     if not isinstance(model, str | Path):
-        return Request.of(**{**step, "dtype": dtype or "float32"}), ""
+        return Request.of(**{**step, "dtype": dtype}), ""
     from neusight.workloads.resolve import resolve, stated_dtype
 
     dtype, said = stated_dtype(resolve(model), dtype)
@@ -765,7 +766,8 @@ def _checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, 
     if setting.fused_optimizer and request.optimizer == "none":
         raise ModelError("fused_optimizer: there is no optimizer to fuse: name one, such as adam, or leave it out")
     device = as_device(gpu, setting.overrides)
-    device.gemm_flops_per_s(request.precision.of_products)
+    if request.precision != OWN_PRECISION:
+        device.gemm_flops_per_s(request.precision.of_products)
     plan = setting.plan or Plan(micro_batch=request.batch, global_batch=request.batch)
     return device, _micro(request, plan)
 
@@ -779,7 +781,7 @@ def _workload(model: Any, asked: Request, setting: Setting, inputs: Any = None) 
         workload = sparsify(workload, zeros.profile if isinstance(zeros, _ByContent) else as_profile(zeros))
     if setting.fused_optimizer:
         workload = fuse_optimizer(workload)
-    return as_computed(replace(workload, request=replace(workload.request, engine=asked.engine)))
+    return as_computed(workload)
 
 
 def _micro(asked: Request, plan: Plan) -> Request:

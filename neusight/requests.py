@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from neusight.engines import ATTENTIONS, LAUNCHES, LAYOUTS, Engine
 from neusight.errors import ModelError, nearest
-from neusight.kernels.precision import Precision
+from neusight.kernels.precision import OWN_PRECISION, Precision
 
 Mode = Literal["inference", "training"]
 MODES = ("inference", "training")
@@ -67,8 +67,8 @@ class Request:
         cls,
         model: str = "",
         *,
-        dtype: str = "float32",
-        attention: str = "eager",
+        dtype: str | None = None,
+        attention: str | None = None,
         launch: str = "eager",
         layout: str = "nchw",
         **fields: Any,
@@ -77,8 +77,9 @@ class Request:
 
         Args:
             model: name, path or function; may stay empty for a module.
-            dtype: of weights and activations, by any of its names; ``tf32``; ``amp`` or ``amp_bf16`` for autocast.
-            attention: ``eager``, ``sdpa`` or ``flash``.
+            dtype: of weights and activations, by any of its names; ``tf32``; ``amp`` or ``amp_bf16`` for autocast;
+                the model's own unless given.
+            attention: ``eager``, ``sdpa`` or ``flash``; the model's own unless given.
             launch: ``eager``, ``compiled`` or ``graph``, see ``Engine``.
             layout: of images, ``nchw`` or ``nhwc``.
             fields: ``mode``, ``batch``, ``seq_len``, ``optimizer``, ``grad_scaler``, and those of ``Extents``.
@@ -88,15 +89,17 @@ class Request:
                 or a scaler without an optimizer.
             CoverageError: an unknown dtype.
         """
-        precision = Precision.named(dtype)
-        _known("dtype", str(precision), DTYPES)
-        _known("attention", attention, ATTENTIONS)
+        precision = Precision.named(dtype) if dtype else OWN_PRECISION
+        if dtype:
+            _known("dtype", str(precision), DTYPES)
+        if attention:
+            _known("attention", attention, ATTENTIONS)
         _known("launch", launch, LAUNCHES)
         _known("layout", layout, LAYOUTS)
         _known("mode", fields.get("mode", "inference"), MODES)
         _known("optimizer", fields.get("optimizer", "none"), OPTIMIZERS)
         told = {f: fields.pop(f) for f in Extents.__dataclass_fields__ if f in fields}
-        engine = Engine.torch(attention, launch, layout)
+        engine = Engine.torch(attention or "", launch, layout)
         asked = cls(model=model, precision=precision, engine=engine, extents=Extents(**told), **fields)
         for what, value in _counts(asked):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):

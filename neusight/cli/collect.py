@@ -177,7 +177,7 @@ def models(
         dtypes=dtypes,
         batches=batches,
         seq_lens=seq_lens,
-        attention=attention,
+        attention=attention or "eager",
         optimizer=optimizer,
         compiled=compiled,
     )

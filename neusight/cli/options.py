@@ -116,8 +116,12 @@ StepOptimizer = Annotated[Literal["none", "sgd", "adam", "adamw"], _optimizer.te
 Dtype = Annotated[str, _dtype.text()]
 Dtypes = Annotated[str, _dtype.words()]
 Attention = Annotated[
-    Literal["eager", "sdpa", "flash"],
-    Spec("--attention", ENGINE, "How attention runs: operator by operator, or as one fused kernel.").text(),
+    Literal["eager", "sdpa", "flash"] | None,
+    Spec(
+        "--attention",
+        ENGINE,
+        "How attention runs: operator by operator, or as one fused kernel. Default: as the model does.",
+    ).text(),
 ]
 
 _gpu = "Ids of `neusight devices list`, names of drivers or short ones (h100, 4090), or device files (.toml)."

@@ -87,7 +87,7 @@ class Execution:
     """In which precision, and by which software."""
 
     dtype: Dtype = ""
-    attention: Attention = "eager"
+    attention: Attention = None
     compiled: Annotated[bool, Spec("--compile", ENGINE, "As torch.compile runs it, with fused kernels.").text()] = False
     cuda_graph: Annotated[bool, Spec("--cuda-graph", ENGINE, "Compiled, and launched as one CUDA graph.").text()] = (
         False

@@ -154,7 +154,7 @@ def sweep(
     grid: Grid,
     models: Models,
     optimizer: Optimizer = "none",
-    attention: Attention = "eager",
+    attention: Attention = None,
     sparsity: Sparsity = "",
     form: Format = "human",
 ) -> None:

@@ -103,7 +103,7 @@ def show_workload(
     seq_len: SeqLen = None,
     dtype: Dtype = "",
     optimizer: Optimizer = "none",
-    attention: Attention = "eager",
+    attention: Attention = None,
     form: Format = "human",
 ) -> None:
     """Show what one step runs: kernels with counts, and memory. No device is involved.

@@ -122,7 +122,7 @@ def _options(row: Row, batch: int, dtype: str) -> dict[str, Any]:
     mode = str(row.get("workload", ""))
     if mode not in ("inference", "training"):
         raise DataError(f"workload '{mode}': one of inference, training")
-    return {"mode": mode, "batch": batch, "dtype": dtype}
+    return {"mode": mode, "batch": batch, "dtype": dtype, "attention": "eager"}
 
 
 def _precision(row: Row) -> str:

@@ -46,7 +46,8 @@ class Engine:
 
     Attention:
         attention: ``eager`` writes scores and probabilities out; ``sdpa``, ``flash`` and ``cudnn`` are one kernel,
-            of PyTorch's choice, FlashAttention's or cuDNN's.
+            of PyTorch's choice, FlashAttention's or cuDNN's; '' is what a traced module does, ``sdpa`` where it calls
+            ``scaled_dot_product_attention`` and ``eager`` where it writes attention out.
         attention_variant: library of fused attention, as ``Conditions.variant`` names it.
         newer_attention_variant: the same on GPUs whose matrix units read shared memory by
             themselves, "" for the same.
@@ -133,7 +134,7 @@ class Engine:
     kernel_timing: Literal["stream", "graph"] = "graph"
     step_factors: bool = False
 
-    attention: str = "eager"
+    attention: str = ""
     attention_variant: str = "fa2"
     newer_attention_variant: str = ""
     attention_generation: int = 2
@@ -185,7 +186,7 @@ class Engine:
     server: Server | None = None
 
     @classmethod
-    def torch(cls, attention: str = "eager", launch: str = "eager", layout: str = "nchw") -> Engine:
+    def torch(cls, attention: str = "", launch: str = "eager", layout: str = "nchw") -> Engine:
         """PyTorch, by its forms of attention and of launching, and the layout of images."""
         name = {"compiled": "torch-compiled", "graph": "torch-graph"}.get(launch, "torch-eager")
         return replace(ENGINES[name], attention=attention, layout=layout)

@@ -173,7 +173,8 @@ def _answer(what: str, gpu: str, predictor: Predictor) -> dict[str, float]:
         kernel = predictor.kernel(name, gpu, **fields)
         return dict(zip(_TIMES, (kernel.latency_s, kernel.low_s, kernel.high_s), strict=True))
     step: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in fields.items()}
-    estimate = predictor.estimate(name, gpu, **step)
+    # Unless stated, attention as the measured models of the same summary have it.
+    estimate = predictor.estimate(name, gpu, **{"attention": "eager", **step})
     return dict(zip(_TIMES, (estimate.latency_s, *estimate.interval), strict=True))
 
 

@@ -143,7 +143,9 @@ def network_step(network: Network, folder: Path) -> NetworkStep:
     from neusight.workloads import load_workload
 
     profile = SparsityProfile.load(folder / network.profile)
-    workload = load_workload(network.model, mode="training", batch=network.batch, allow_fallback=True)
+    workload = load_workload(
+        network.model, mode="training", batch=network.batch, attention="eager", allow_fallback=True
+    )
     products = _products(sparsify(workload, profile))
     grouped = group_by_family(product.kernel for product in products)
     batches = ((with_zeros(batch, [products[i].zeros for i in at]), at) for batch, at in grouped)

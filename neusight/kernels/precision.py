@@ -136,3 +136,7 @@ class Precision:
             return f"amp_{self.autocast}"
         parts = dict.fromkeys((self.weights, self.activations, self.kv_cache))
         return self.products or "/".join(parts)
+
+
+OWN_PRECISION = Precision(weights="", activations="", kv_cache="")
+"""What a model is kept in, until it is known: that of a module's parameters, or what its file states."""

@@ -82,6 +82,15 @@ def is_image_config(config: dict[str, Any]) -> bool:
     return "image_size" in config or "num_channels" in config
 
 
+def own_attention(config: dict[str, Any]) -> str:
+    """The form of attention that transformers takes, unless told, for a type that ready workloads have."""
+    return "eager" if config["model_type"] in _WRITTEN_OUT else "sdpa"
+
+
+_WRITTEN_OUT = frozenset({"switch_transformers"})
+"""Types without fused attention."""
+
+
 def is_ready_type(config: dict[str, Any]) -> bool:
     """Whether ready workloads have this type, if not these sizes: what it is fed is known without its class."""
     return (config["model_type"], is_image_config(config)) in _ready_types()

@@ -84,6 +84,19 @@ def dtype_of(config: Mapping[str, Any], where: str) -> str | None:
         raise ModelError(f"{where}: {error}") from None
 
 
+STATED_ATTENTION = ("_attn_implementation", "attn_implementation")
+"""Keys that name the form of attention in which transformers builds a model."""
+_FORMS = {"eager": "eager", "flash_attention_2": "flash", "flash_attention_3": "flash"}
+
+
+def attention_of(config: Mapping[str, Any]) -> str:
+    """The form of attention that a configuration states; '' where it leaves that to the model's class, which takes
+    fused attention wherever it has it.
+    """
+    stated = next((config[key] for key in STATED_ATTENTION if isinstance(config.get(key), str)), "")
+    return _FORMS.get(stated, "")
+
+
 def quantization_of(config: Mapping[str, Any]) -> str:
     """How a configuration's weights are quantized, such as ``gptq, 4 bit``; '' where they are not."""
     said = config.get("quantization_config")

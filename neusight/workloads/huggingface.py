@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.errors import ModelError, NeusightError, nearest, reason
 from neusight.requests import Extents, Request
 from neusight.workloads.catalogue import is_ready_type
+from neusight.workloads.config_file import STATED_ATTENTION
 from neusight.workloads.heads import model_class
 from neusight.workloads.inputs import Asked, Fed, fed
 from neusight.workloads.tensors import TensorSpec
@@ -18,7 +19,10 @@ from neusight.workloads.tensors import TensorSpec
 if TYPE_CHECKING:
     import torch
 
-_NOT_A_MODEL_OPTION = ("model_type", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache")
+_NOT_A_MODEL_OPTION = (
+    *("model_type", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache"),
+    *STATED_ATTENTION,
+)
 
 
 def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.Module:
@@ -27,7 +31,8 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
     Args:
         config: the contents of a ``config.json``.
         mode: ``inference`` or ``training``.
-        attention: ``eager``, or ``sdpa`` or ``flash``, which both go through PyTorch's scaled-dot-product attention.
+        attention: ``eager``, or ``sdpa`` or ``flash``, which both go through PyTorch's scaled-dot-product attention;
+            '' for what transformers takes for the class, which is that where the class has it.
 
     Raises:
         ModelError: the type of the model is unknown, has no head for this, or its attention is eager only.
@@ -38,6 +43,8 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
         return _constructed(config["model_type"], lambda: own(config))
     parsed = _parse(config)
     kind = model_class(config, parsed, mode)
+    if not attention:
+        return _constructed(kind.__name__, lambda: kind._from_config(parsed))
     implementation = "eager" if attention == "eager" or not _has_attention(config) else "sdpa"
     if implementation == "sdpa" and not getattr(kind, "_supports_sdpa", False):
         raise ModelError(f"{kind.__name__} has no fused attention in transformers: use --attention eager")

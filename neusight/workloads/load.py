@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, UndecidedError
+from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.requests import Extents, Request
 from neusight.workloads.cache import read_trace, trace_key, write_trace
-from neusight.workloads.inputs import Asked, Fed, missed, told
+from neusight.workloads.catalogue import own_attention
+from neusight.workloads.config_file import attention_of
+from neusight.workloads.inputs import Asked, Fed, described, missed, tensors_of
 from neusight.workloads.inputs.sizes import DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN
-from neusight.workloads.resolve import WorkloadSource, resolve
+from neusight.workloads.resolve import WorkloadSource, resolve, stated_dtype
 from neusight.workloads.tensors import Known
 from neusight.workloads.workload import Workload, renamed
 
@@ -56,40 +59,67 @@ def load_workload(
         CoverageError: an operator without a rule, unless ``allow_fallback``.
     """
     source = resolve(model, inputs)
-    asked = _settled(source, request or Request.of(source.name, **options))
-    shipped = _shipped(source, asked) if loss is None and cache else None
-    if shipped is not None:
+    request = _settled(source, request or Request.of(source.name, **options))
+    return _as_run(_loaded(source, request, loss, allow_fallback, cache), request)
+
+
+def _loaded(
+    source: WorkloadSource, request: Request, loss: Callable[[Any], Any] | None, allow_fallback: bool, cache: bool
+) -> Workload:
+    """From a file that ships, the cache, or a trace, which is then kept; a loss is not part of any key."""
+    kept = cache and loss is None
+    if kept and (shipped := _shipped(source, request)) is not None:
         return shipped
-    key = trace_key(source.digest, asked.to_dict() | {"fallback": allow_fallback}) if source.digest and cache else None
-    if key and loss is None and (stored := read_trace(key)) is not None:
+    if not kept or source.digest is None:
+        return trace_source(source, request, loss, allow_fallback)
+    key = trace_key(source.digest, request.to_dict() | {"fallback": allow_fallback})
+    if (stored := read_trace(key)) is not None:
         return renamed(stored, source.name)
-    workload = trace_source(source, asked, loss, allow_fallback)
-    if key and loss is None:
-        write_trace(key, workload)
+    workload = trace_source(source, request, allow_fallback=allow_fallback)
+    write_trace(key, workload)
     return workload
+
+
+def _as_run(workload: Workload, request: Request) -> Workload:
+    """With the engine that was asked for, and the form of attention that runs where it was left to the model."""
+    fused = any(kernel.family == "attention" for node in workload.nodes for kernel in node.kernels)
+    attention = request.attention or ("sdpa" if fused else "eager")
+    engine = replace(request.engine, attention=attention)
+    return replace(workload, request=replace(workload.request, engine=engine))
 
 
 def shipped_step(model: str, request: Request | None = None, **options: Any) -> Workload | None:
     """As ``load_workload`` of a ready workload, at once or not at all: None where no such step ships."""
     source = resolve(model)
-    return _shipped(source, _settled(source, request or Request.of(source.name, **options)))
+    request = _settled(source, request or Request.of(source.name, **options))
+    found = _shipped(source, request)
+    return None if found is None else _as_run(found, request)
 
 
 def _settled(source: WorkloadSource, request: Request) -> Request:
-    """The request with the model's name and the sequence length asked for or the default; None for images."""
-    asked = request.resolved(source.name, _seq_len(source, request.seq_len))
-    return source.described.settled(asked) if source.described is not None else asked
+    """The request with the model's name, the sequence length asked for or the default (None for images), and what
+    its file states where dtype and attention are left to the model.
+    """
+    settled = request.resolved(source.name, _seq_len(source, request))
+    if source.described is not None:
+        settled = source.described.settled(settled)
+    if settled.precision == OWN_PRECISION and (dtype := stated_dtype(source)[0]):
+        settled = replace(settled, precision=Precision.named(dtype))
+    if source.config is not None and not settled.attention:
+        settled = replace(settled, engine=replace(settled.engine, attention=attention_of(source.config)))
+    return settled
 
 
-def _seq_len(source: WorkloadSource, seq_len: int | None) -> int | None:
-    """The length that is asked for or the model's own; None where only its class can tell, or it has none."""
-    limit = source.max_seq_len
+def _seq_len(source: WorkloadSource, request: Request) -> int | None:
+    """The length that is asked for or the model's own; None where inputs or the class tell, or there is none."""
+    limit, seq_len = source.max_seq_len, request.seq_len
     if source.ready_type and not source.takes_seq_len:
         if seq_len is not None:
             raise ModelError(f"{source.name} reads images, which have no sequence: leave out --seq-len")
         return None
     if seq_len is None:
-        return min(limit or DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN) if source.ready_type else None
+        known = source.ready_type and not request.extents.given
+        return min(limit or DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN) if known else None
     if limit is not None and seq_len > limit:
         raise ModelError(f"sequence length {seq_len} is longer than {source.name} allows: at most {limit}")
     return seq_len
@@ -107,13 +137,14 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
     as_shipped = request.extents == Extents() and nchw and not request.grad_scaler
     if found is None or source.config is None or not as_shipped:
         return None
+    attention = request.attention or own_attention(source.config)
+    engine = replace(request.engine, attention=attention)
     # What is kept in float32 runs the same operators, in whatever its products are computed.
-    plain = replace(request, precision=replace(request.precision, products=""))
-    step = found.evaluate(plain)
+    step = found.evaluate(replace(request, engine=engine, precision=replace(request.precision, products="")))
     if step is None:
         return None
-    specs = input_specs(source.config, request.batch, request.seq_len, request.attention)
-    return replace(step, request=request, inputs=told(specs, request.precision.weights))
+    specs = input_specs(source.config, request.batch, request.seq_len, attention)
+    return replace(step, request=request, inputs=described(specs, request.precision.weights))
 
 
 def trace_source(
@@ -127,21 +158,13 @@ def trace_source(
         given = inputs.values() if isinstance(inputs, Mapping) else inputs
         first = any(isinstance(value, Known) for value in given)
         workload = _as_values_decide(lambda integers: trace(model, inputs, asked, integers=integers, **how), first)
-        return replace(workload, inputs=told(_flat(inputs), asked.precision.weights))
+        return replace(workload, inputs=described(inputs, workload.request.precision.weights))
 
     if source.config is not None:
         return _first_that_runs(source.config, request, traced)
     if source.described is None and request.extents != Extents():
         raise ModelError(f"the inputs of {source.name} are its own: leave out --image-size, --frames and --input")
     return traced(*_built(source, request))
-
-
-def _flat(inputs: Any) -> Any:
-    """Inputs with those of a list or a dictionary, such as the images that a detector takes, one by one."""
-    if isinstance(inputs, Mapping):
-        pairs = ((name, value if isinstance(value, Mapping) else {"": value}) for name, value in inputs.items())
-        return {f"{name}.{part}".rstrip("."): one for name, parts in pairs for part, one in parts.items()}
-    return [one for value in inputs for one in (value if isinstance(value, list) else [value])]
 
 
 def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Workload:
@@ -212,8 +235,9 @@ def _with_any(
     """The trace of the first way that runs, else what the model says of each."""
     refusals = []
     for inputs in feeding.ways:
+        batch = _batch_of(inputs, request) if request.extents.given else request.batch
         try:
-            return traced(inputs, replace(request, seq_len=feeding.seq_len))
+            return traced(inputs, replace(request, batch=batch, seq_len=feeding.seq_len))
         except ModelError as error:
             refusals.append(error)
     return refusals
@@ -240,13 +264,14 @@ def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]
 
 
 def _batch_of(inputs: Any, request: Request) -> int:
-    """Samples that the inputs hold, by the first extent that all tensors among them share; else those asked for.
+    """Samples that the inputs hold, by the first extent that all tensors among them share, those of one dimension
+    aside where there are others; else those asked for.
 
     Raises:
         ModelError: another batch than these was asked for.
     """
-    values = inputs.values() if isinstance(inputs, Mapping) else inputs
-    extents = {int(v.shape[0]) for v in values if getattr(v, "shape", None) is not None and len(v.shape)}
+    tensors = [tensor for tensor in tensors_of(inputs) if len(tensor.shape)]
+    extents = {int(t.shape[0]) for t in tensors if len(t.shape) > 1} or {int(t.shape[0]) for t in tensors}
     if len(extents) != 1:
         return request.batch
     found = extents.pop()

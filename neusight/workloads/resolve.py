@@ -25,7 +25,7 @@ from neusight.workloads.catalogue import (
     is_ready_type,
     list_workloads,
 )
-from neusight.workloads.config_file import dtype_of, quantization_of, read_config
+from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
 from neusight.workloads.models.catalogue import list_traced
 from neusight.workloads.sources import Described, described, described_file, traced_model
 
@@ -150,7 +150,8 @@ def _stated(name: str, config: dict[str, Any], where: str = "") -> WorkloadSourc
 def stated_dtype(source: WorkloadSource, asked: str | None = None) -> tuple[str, str]:
     """The dtype of a model's step, and a line that says where it comes from; '' where nobody needs to be told.
 
-    What was asked for counts first, by any of its names, then what the user's own file states, else float32.
+    What was asked for counts first, by any of its names, then what the user's own file states, else float32; '' for
+    modules, which have a dtype when they are built.
 
     Raises:
         CoverageError: no dtype has the name that was asked for.
@@ -162,6 +163,8 @@ def stated_dtype(source: WorkloadSource, asked: str | None = None) -> tuple[str,
         return dtype, f"{kept} is set aside: estimated in {dtype}" if source.quantization else ""
     if source.quantization:
         raise ModelError(f"{kept} is not estimated: give --dtype bfloat16, say, to set it aside")
+    if source.config is None and source.described is None:
+        return "", ""
     if source.dtype in (None, "float32"):
         return "float32", ""
     return source.dtype, f"{source.dtype} as the configuration says; --dtype chooses another"
@@ -174,6 +177,7 @@ _INERT = frozenset(
         "router_aux_loss_coef", "router_ignore_padding_tokens", "router_type", "router_z_loss_coef",
         "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
         "summary_use_proj", "task_specific_params", "torch_dtype", "transformers_version", "use_cache",
+        *STATED_ATTENTION,
     )
 )  # fmt: skip
 """Keys that change no operator of a step: ids of tokens, initial values, weights of losses, generation."""

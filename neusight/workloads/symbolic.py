@@ -74,17 +74,16 @@ class WorkloadFile:
         }
 
     def has(self, dtype: str) -> bool:
-        """Whether anything is there for a dtype."""
-        return any(key.startswith(f"{dtype}/") for key in self.variants)
+        """Whether both modes are there for a dtype."""
+        return all(any(key.startswith(f"{dtype}/") and key.endswith(mode) for key in self.variants) for mode in MODES)
 
     def add(self, dtype: str, attention: str) -> None:
-        """Both modes of one dtype and one form of attention, left out together if the model cannot have them."""
-        try:
-            found = {mode: self._variant(dtype, attention, mode) for mode in MODES}
-        except ModelError as error:
-            self.left_out.append(f"{dtype}/{attention}: {error}")
-            return
-        self.variants |= {f"{dtype}/{attention}/{mode}": variant for mode, variant in found.items()}
+        """Both modes of one dtype and one form of attention; one that the model cannot have is left out."""
+        for mode in MODES:
+            try:
+                self.variants[f"{dtype}/{attention}/{mode}"] = self._variant(dtype, attention, mode)
+            except ModelError as error:
+                self.left_out.append(f"{dtype}/{attention}/{mode}: {error}")
 
     def _variant(self, dtype: str, attention: str, mode: str) -> Any:
         """Trace, fit and check; the name of an equal variant if there is one."""

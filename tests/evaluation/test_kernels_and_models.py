@@ -86,7 +86,7 @@ def model_file(path: Path, *rows: dict[str, object]) -> Path:
 
 
 def test_model_errors_by_formula_and_phases(predictor: Predictor, tmp_path: Path) -> None:
-    step = predictor.estimate("gpt2", "l4", mode="training", batch=2, seq_len=128)
+    step = predictor.estimate("gpt2", "l4", mode="training", batch=2, seq_len=128, attention="eager")
     e2e_ms, forward_ms = step.latency_s * 2e3, step.by_phase["forward"] * 1e3 * 0.8
     row = {"mode": "training", "e2e_ms": e2e_ms, "forward_ms": forward_ms, "backward_ms": e2e_ms - forward_ms}
     found = evaluate_models(model_file(tmp_path / "latency.parquet", row), tmp_path, predictor)
@@ -118,10 +118,10 @@ def test_rows_compiled_and_on_several_gpus_are_what_the_predictor_says_of_them(
     ]
     found = evaluate_models(model_file(tmp_path / "latency.parquet", *rows), tmp_path, predictor)
     fused, shared = found["rows"]
-    size = {"batch": 2, "seq_len": 128}
+    size = {"batch": 2, "seq_len": 128, "attention": "eager"}
     alone = predictor.estimate("gpt2", "l4", launch="compiled", **size)
     assert fused["predicted_ms"] == pytest.approx(1e3 * alone.latency_s)
-    step = {"mode": "training", "optimizer": "adam", "fused_optimizer": True, "seq_len": 128}
+    step = {"mode": "training", "optimizer": "adam", "fused_optimizer": True, "seq_len": 128, "attention": "eager"}
     two = predictor.estimate("gpt2", "a100-sxm-40gb", plan=Plan(tp=2, micro_batch=2, global_batch=2), **step)
     assert shared["predicted_ms"] == pytest.approx(1e3 * two.latency_s)
 

@@ -41,5 +41,5 @@ def test_norms_of_channels_know_the_layout_and_other_reductions_do_not():
 
 def test_a_step_as_traced_stays_as_it_is():
     step = load_workload("alexnet", batch=2)
-    assert step.request == Request.of("alexnet", batch=2)
+    assert step.request == Request.of("alexnet", batch=2, dtype="float32", attention="eager")
     assert as_computed(step) is step

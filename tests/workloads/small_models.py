@@ -89,8 +89,9 @@ def recording(
     time_loss: bool = True,
     **options: Any,
 ) -> Recording:
-    """A step of a small model; ``options`` are those of ``Request.of``."""
+    """A step of a small model in eager float32; ``options`` are those of ``Request.of``."""
     depth = {LAYERS[name]: layers} if layers else {}
+    options = {"dtype": "float32", "attention": "eager"} | options
     request = Request.of(name, batch=batch, seq_len=None if name in ("vit", "resnet") else seq_len, **options)
     build = builder(name, request.attention, **depth)
     return recorded(build, inputs_of(name, batch, seq_len), request, optimizer_form=form, time_loss=time_loss)

@@ -71,6 +71,14 @@ def test_a_file_of_something_else_is_refused(tmp_path, suffix):
         load_workload(str(file), cache=False)
 
 
+@with_onnx
+def test_a_graph_without_operators_is_refused(tmp_path):
+    file = tmp_path / "model.onnx"
+    file.touch()
+    with pytest.raises(ModelError, match=r"model\.onnx holds no operators: write it again"):
+        load_workload(str(file), cache=False)
+
+
 def test_onnx_that_is_not_installed_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     file = tmp_path / "model.onnx"

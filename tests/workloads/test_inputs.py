@@ -4,12 +4,13 @@ import json
 from math import prod
 
 import pytest
+import torch
 
 from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads import load_workload
 from neusight.workloads.huggingface import feedings
-from neusight.workloads.inputs import missed, told
+from neusight.workloads.inputs import described, missed
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.shallow import architectures, shallow_config
 from neusight.workloads.tensors import Known, TensorSpec
@@ -117,7 +118,7 @@ def test_a_cut_that_a_type_refuses_leaves_the_rest():
 
 def test_what_was_fed_can_be_given_again():
     inputs = {"input_ids": TensorSpec((1, 8), "int64"), "pixel_values": TensorSpec((1, 3, 4, 4))}
-    texts = told(inputs, "bfloat16")
+    texts = described(inputs, "bfloat16")
     assert texts == ("input_ids=1x8:int64", "pixel_values=1x3x4x4:bfloat16")
     again = given_inputs(texts, inputs)
     assert [(name, spec.shape) for name, spec in again.items()] == [(n, s.shape) for n, s in inputs.items()]
@@ -183,3 +184,56 @@ def test_a_stored_step_keeps_what_was_fed(tmp_path, monkeypatch):
 def test_ready_workloads_say_what_they_were_fed():
     assert load_workload("gpt2-large", batch=2, seq_len=64).inputs == ("input_ids=2x64:int64",)
     assert load_workload("vgg16", batch=2).inputs == ("pixel_values=2x3x224x224:float32",)
+
+
+def test_inputs_that_are_written_out_decide_length_and_batch():
+    written = load_workload("gpt2", given=("input_ids=3x8:int64",))
+    assert written.inputs == ("input_ids=3x8:int64",)
+    assert (written.request.batch, written.request.seq_len) == (3, 8)
+    assert written.launches == load_workload("gpt2", batch=3, seq_len=8, dtype="float32", attention="sdpa").launches
+    # Ids need no dtype, and the other side of a model of two is as long.
+    assert load_workload("t5-small", given=("input_ids=2x8",)).inputs == (
+        "decoder_input_ids=2x8:int64",
+        "input_ids=2x8:int64",
+    )
+    with pytest.raises(ModelError, match="hold 3 samples where a batch of 2"):
+        load_workload("gpt2", given=("input_ids=3x8:int64",), batch=2)
+
+
+class Nested(torch.nn.Module):
+    """Takes what a loader of batches often gives: tensors in dictionaries and lists."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, batch):
+        return self.layer(batch["one"]["x"]) + self.layer(batch["more"][0])
+
+
+def test_a_batch_may_be_nested():
+    batch = {"one": {"x": torch.zeros(4, 64)}, "more": [torch.zeros(4, 64)]}
+    step = load_workload(Nested(), inputs={"batch": batch}, mode="training", optimizer="adamw")
+    assert step.inputs == ("batch.one.x=4x64:float32", "batch.more.0=4x64:float32")
+    assert step.request.batch == 4
+    assert [k.m for node in step.nodes for k in node.kernels if k.family == "gemm"][:2] == [4, 4]
+
+
+@pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
+def test_a_cache_of_keys_and_values_is_an_input_and_stays_as_it_was(kind):
+    import transformers
+
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 96}
+    config = transformers.LlamaConfig(num_hidden_layers=2, vocab_size=99, **sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config).bfloat16()
+    static = kind == "StaticCache"
+    cache = transformers.StaticCache(config=config, max_cache_len=48) if static else transformers.DynamicCache()
+    for layer in range(2):
+        cache.update(*(torch.zeros(3, 4, 20, 16, dtype=torch.bfloat16) for _ in range(2)), layer)
+    inputs = {"input_ids": torch.ones(3, 1, dtype=torch.long), "past_key_values": cache}
+    step = load_workload(model, inputs=inputs)
+    seen = {k.kv_len for node in step.nodes for k in node.kernels if k.family == "attention"}
+    assert seen == {48 if static else 21}
+    assert cache.get_seq_length() == 20
+    assert step.inputs[1].startswith(f"past_key_values={kind}(4 of 3x4x{48 if static else 20}x16:bfloat16")
+    assert (step.request.batch, step.request.dtype, step.request.attention) == (3, "bfloat16", "sdpa")

@@ -62,7 +62,7 @@ def test_fused_attention_saves_the_scores() -> None:
 
 
 def test_gpt2_large_training_does_not_fit_in_32_gb_and_fits_in_80() -> None:
-    options = {"mode": "training", "optimizer": "adamw", "batch": 4, "seq_len": 1024}
+    options = {"mode": "training", "optimizer": "adamw", "batch": 4, "seq_len": 1024, "attention": "eager"}
     memory = load_workload("gpt2-large", **options).memory
     assert 32e9 < memory.peak < 80e9
     # Korthikanti et al. 2022, section 4.1, for half precision: s b h (34 + 5 a s / h) bytes a layer; float32 doubles

@@ -29,7 +29,12 @@ ALL = (0, 1, 2, 3, 4, 5)
 
 def live(name: str, **options: Any) -> Workload:
     """Traced now, of the configuration, so that nothing shipped or stored answers."""
-    return trace_source(WorkloadSource(name=name, config=catalogue_config(name)), Request.of(name, **options))
+    return trace_source(WorkloadSource(name=name, config=catalogue_config(name)), asked(name, **options))
+
+
+def asked(name: str, **options: Any) -> Request:
+    """Plain float32, attention written out, unless stated."""
+    return Request.of(name, **{"dtype": "float32", "attention": "eager"} | options)
 
 
 def test_a_fit_finds_the_polynomial_and_its_denominator_or_refuses() -> None:
@@ -70,9 +75,9 @@ def test_a_file_built_now_equals_live_traces_at_fresh_points() -> None:
         for point, step in product(points[name], steps):
             options = point | step
             # What a step is fed is told by who loads it.
-            if file.evaluate(Request.of(name, **options)) != replace(live(name, **options), inputs=()):
+            if file.evaluate(asked(name, **options)) != replace(live(name, **options), inputs=()):
                 wrong.append((name, options))
-        assert file.evaluate(Request.of(name, **points[name][0], dtype="bfloat16")) is None
+        assert file.evaluate(asked(name, **points[name][0], dtype="bfloat16")) is None
     assert wrong == []
 
 
@@ -93,6 +98,7 @@ def test_what_ships_equals_live_traces() -> None:
     ]
     wrong = []
     for name, options in cases:
+        options = {"attention": "eager"} | options
         stored, now = shipped_step(name, **options), live(name, **options)
         if stored is None or run(stored) != run(now):
             wrong.append((name, options))
@@ -110,7 +116,8 @@ def test_what_ships_holds_plain_float32_with_every_optimizer() -> None:
     wrong = []
     for info, (mode, optimizer) in product(list_workloads(), steps):
         seq_len = None if info.kind == "image" else 100
-        found = shipped_step(info.name, mode=mode, batch=2, seq_len=seq_len, optimizer=optimizer)
+        asked_for = {"mode": mode, "batch": 2, "seq_len": seq_len, "optimizer": optimizer, "attention": "eager"}
+        found = shipped_step(info.name, **asked_for)
         phases = {launch.phase for launch in found.launches} if found else set()
         wanted = {"forward", *(["backward"] if mode == "training" else []), *(["optimizer"] * (optimizer != "none"))}
         if found is None or phases != wanted or found.memory.peak <= 4 * found.parameters:
@@ -121,13 +128,13 @@ def test_what_ships_holds_plain_float32_with_every_optimizer() -> None:
 def test_below_the_shortest_length_nothing_ships() -> None:
     file = shipped_workload("gpt2")
     assert file is not None
-    assert file.evaluate(Request.of("gpt2", seq_len=1)) is None
-    assert file.evaluate(Request.of("gpt2", seq_len=2)) is not None
+    assert file.evaluate(asked("gpt2", seq_len=1)) is None
+    assert file.evaluate(asked("gpt2", seq_len=2)) is not None
 
 
 def test_shallow_models_give_the_step_of_the_deep_one() -> None:
     def content(name: str, config: dict[str, Any], options: dict[str, Any]) -> Any:
-        request = Request.of(name, **options)
+        request = asked(name, **options)
         return json.loads(json.dumps(content_of(trace_source(WorkloadSource(name=name, config=config), request))))
 
     wrong = []

@@ -13,7 +13,7 @@ from torch import nn
 from neusight.errors import CoverageError, ModelError
 from neusight.kernels import Attention, Conv2d, Gemm, Kernel
 from neusight.requests import Request
-from neusight.workloads import Workload
+from neusight.workloads import Workload, load_workload
 from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import trace
 
@@ -22,7 +22,7 @@ LAYERS = 4
 
 def step(build: Any, *shape: int, mode: str = "training", optimizer: str = "none", **how: Any) -> Workload:
     inputs = how.pop("inputs", [TensorSpec(shape)])
-    return trace(build, inputs, Request.of("m", mode=mode, optimizer=optimizer), **how)
+    return trace(build, inputs, Request.of("m", mode=mode, optimizer=optimizer, attention="eager"), **how)
 
 
 def two_linear() -> nn.Module:
@@ -229,6 +229,78 @@ def test_what_cannot_be_traced_is_one_line_that_says_where() -> None:
         with pytest.raises(ModelError, match=message) as caught:
             step(build, *shape, mode="inference", **how)
         assert "\n" not in str(caught.value)
+
+
+def test_a_refused_shape_names_the_layer_and_what_it_was_called_with(caplog: pytest.LogCaptureFixture) -> None:
+    module = nn.Sequential(nn.Linear(64, 64), nn.Sequential(nn.ReLU(), nn.Linear(32, 8)))
+    with pytest.raises(ModelError) as caught:
+        step(module, 4, 64)
+    message = str(caught.value)
+    assert message.startswith("cannot trace 'm': layer '1.1' (Linear) called with input 4x64: RuntimeError: ")
+    assert message.endswith("; check that the inputs fit its forward()") and "\n" not in message
+    # PyTorch's own log of where it failed says nothing to whoever wrote the module.
+    assert not caplog.records
+
+
+class Attending(nn.Module):
+    """Calls fused attention, or writes it out."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.fused, self.project = fused, nn.Linear(64, 192)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.project(x).unflatten(-1, (3, 4, 16)).permute(2, 0, 3, 1, 4)
+        if self.fused:
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+        return torch.softmax(q @ k.transpose(-2, -1) / 4, -1) @ v
+
+
+@pytest.mark.parametrize(
+    ("fused", "asked", "kernels", "stated"),
+    [
+        (True, None, 1, "sdpa"), (True, "sdpa", 1, "sdpa"), (True, "flash", 1, "flash"), (True, "eager", 0, "eager"),
+        (False, None, 0, "eager"),
+    ],
+)  # fmt: skip
+def test_attention_is_what_the_module_does_unless_told(
+    fused: bool, asked: str | None, kernels: int, stated: str
+) -> None:
+    found = load_workload(Attending(fused), inputs=[torch.zeros(2, 32, 64)], attention=asked)
+    assert sum(k.family == "attention" for node in found.nodes for k in node.kernels) == kernels
+    assert found.request.attention == stated
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.bfloat16, "bfloat16"), (torch.float32, "float32")])
+def test_a_module_is_traced_in_its_own_dtype(dtype: torch.dtype, expected: str) -> None:
+    module, inputs = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).to(dtype), [torch.zeros(4, 8)]
+    found = load_workload(module, inputs=inputs)
+    assert found.request.dtype == expected
+    assert {k.dtype for node in found.nodes for k in node.kernels} == {expected}
+    assert load_workload(module, inputs=inputs, dtype="float16").request.dtype == "float16"
+    # A module without parameters has the dtype of its inputs.
+    bare = load_workload(nn.Softmax(-1), inputs=[torch.zeros(4, 8, dtype=dtype)])
+    assert bare.request.dtype == expected
+    with pytest.raises(ModelError, match="in float64, in which no whole model is estimated"):
+        load_workload(nn.Linear(8, 8, dtype=torch.float64), inputs=inputs)
+
+
+class Widened(nn.Module):
+    """A norm that is kept in float32 within a module of 16 bit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(8, 8, dtype=torch.bfloat16), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.layer(x).float())
+
+
+def test_parts_of_a_module_keep_their_own_dtype() -> None:
+    found = load_workload(Widened(), inputs=[torch.zeros(4, 8)])
+    assert found.request.dtype == "bfloat16"
+    dtypes = {k.op: k.dtype for node in found.nodes for k in node.kernels}
+    assert (dtypes["linear"], dtypes["layer_norm"]) == ("bfloat16", "float32")
 
 
 def test_cpu_fast_path_of_transformer_layers_is_not_taken() -> None:

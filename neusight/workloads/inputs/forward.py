@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
@@ -13,6 +13,7 @@ from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.inputs.makers import makers
 from neusight.workloads.inputs.sizes import Sizes
+from neusight.workloads.tensors import TensorSpec
 
 _MODALITIES = (
     "input_ids",
@@ -92,18 +93,19 @@ def fed(kind: Any, config: Any, request: Request, asked: Asked = Asked()) -> Fed
     """
     signature = inspect.signature(kind.forward).parameters
     parameters = [name for name in signature if name != "self"]
+    given = given_inputs(request.extents.given, parameters)
+    batch, tokens = _as_given(given)
     sizes = Sizes(
         config=config,
         parameters=frozenset(parameters),
-        batch=request.batch,
-        tokens=request.seq_len,
+        batch=batch or request.batch,
+        tokens=request.seq_len or tokens,
         extents=request.extents,
     )
-    given = given_inputs(request.extents.given, parameters)
     names = [n for n in dict.fromkeys([*wanted(kind, config), *asked.also]) if not asked.leaves_out(n)]
     needed = {*asked.also, *(name for name in parameters if signature[name].default is inspect.Parameter.empty)}
     ways = [_ways(name, sizes, kind.__name__, name in needed) for name in names if name not in given]
-    _refuse_unused(kind.__name__, sizes)
+    _refuse_unused(kind.__name__, sizes, request)
     chosen = islice(_likeliest(ways), _ALTERNATIVES)
     found = tuple({name: way for name, way in each if way is not None} | given for each in chosen)
     others = [n for n in parameters if n in makers() and n not in {*names, *given, *_INSTEAD}]
@@ -112,7 +114,7 @@ def fed(kind: Any, config: Any, request: Request, asked: Asked = Asked()) -> Fed
     )
     return Fed(
         ways=found,
-        seq_len=sizes.seq_len if "seq_len" in sizes.used else None,
+        seq_len=sizes.seq_len if tokens or "seq_len" in sizes.used else None,
         others=tuple(n for n in others if not asked.leaves_out(n)),
         beside=beside,
     )
@@ -136,10 +138,16 @@ def _ways(name: str, sizes: Sizes, model: str, needed: bool) -> list[tuple[str, 
     return [way for way in ways if way[1] is not None] or ways if needed else ways
 
 
-def _refuse_unused(model: str, sizes: Sizes) -> None:
+def _as_given(given: Mapping[str, TensorSpec]) -> tuple[int | None, int | None]:
+    """Samples and tokens of the text that was written out; None for what was not."""
+    shapes = [given[name].shape for name in ("input_ids", "decoder_input_ids", "inputs_embeds") if name in given]
+    return (shapes[0][0], shapes[0][1]) if shapes and len(shapes[0]) > 1 else (None, None)
+
+
+def _refuse_unused(model: str, sizes: Sizes, request: Request) -> None:
     """An extent that no input has is a mistake of the person who asked for it."""
-    asked = {"seq_len": sizes.tokens, **{name: getattr(sizes.extents, name) for name in _EXTENTS}}
-    for name, value in asked.items():
+    wanted = {"seq_len": request.seq_len, **{name: getattr(sizes.extents, name) for name in _EXTENTS}}
+    for name, value in wanted.items():
         if value is not None and name not in sizes.used:
             option = f"--{name.replace('_', '-')}"
             raise ModelError(f"no input of {model} depends on {option}: leave it out, or write inputs with --input")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from neusight.errors import ModelError, nearest, shown
@@ -14,7 +15,7 @@ _DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", 
 
 
 def given_inputs(texts: Sequence[str], parameters: Collection[str]) -> dict[str, TensorSpec]:
-    """Inputs by name; those without a dtype are floating, and take the request's.
+    """Inputs by name; those without a dtype are ids, by their name, or floating, and take the request's.
 
     Args:
         texts: ``name=shape:dtype`` each, extents with ``x`` or ``,`` between them.
@@ -28,7 +29,7 @@ def given_inputs(texts: Sequence[str], parameters: Collection[str]) -> dict[str,
         match = _FORM.fullmatch(text.strip())
         if match is None:
             raise ModelError(f"--input '{shown(text)}' is not NAME=SHAPE:DTYPE: write it like input_ids=1x128:int64")
-        name, dtype = match["name"], match["dtype"] or "float32"
+        name, dtype = match["name"], match["dtype"] or ("int64" if match["name"].endswith("_ids") else "float32")
         if name not in parameters:
             raise ModelError(f"the model takes no input '{name}'{nearest(name, parameters)}: {', '.join(parameters)}")
         if dtype not in _DTYPES:
@@ -37,24 +38,62 @@ def given_inputs(texts: Sequence[str], parameters: Collection[str]) -> dict[str,
     return found
 
 
-def told(inputs: Any, dtype: str) -> tuple[str, ...]:
-    """What a model was fed, one text an input, with names where there are; floating inputs in the dtype given."""
-    if isinstance(inputs, Mapping):
-        return tuple(f"{name}={_told(value, dtype)}" for name, value in inputs.items())
-    return tuple(_told(value, dtype) for value in inputs)
+def described(inputs: Any, dtype: str) -> tuple[str, ...]:
+    """What a model was given, one text an input, with names where there are; floating inputs in the dtype given.
+
+    Nested lists and dictionaries are told tensor by tensor, other objects that hold tensors (such as a cache of keys
+    and values) by how many they hold of each shape.
+    """
+    named = inputs.items() if isinstance(inputs, Mapping) else (("", value) for value in inputs)
+    return tuple(text for name, value in named for text in _texts(str(name), value, dtype))
 
 
-def _told(value: Any, dtype: str) -> str:
-    if isinstance(value, Known) and value.shape:
-        return f"{'x'.join(map(str, value.shape))}:{value.dtype}"
+def tensors_of(value: Any) -> list[Any]:
+    """All tensors and specs that a value holds, in lists, dictionaries and attributes of objects, each once."""
+    leaves: dict[int, Any] = {}
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        one = waiting.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if hasattr(one, "shape") and hasattr(one, "dtype"):
+            leaves[id(one)] = one
+        elif isinstance(one, Mapping):
+            waiting.extend(one.values())
+        elif isinstance(one, list | tuple):
+            waiting.extend(one)
+        elif hasattr(one, "__dict__") and not isinstance(one, type):
+            waiting.extend(vars(one).values())
+    return list(leaves.values())
+
+
+def _texts(name: str, value: Any, dtype: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        parts = [(str(key), part) for key, part in value.items()]
+    elif isinstance(value, list | tuple) and tensors_of(value):
+        parts = [(str(place) if name else "", part) for place, part in enumerate(value)]
+    else:
+        yield f"{name}={_text(value, dtype)}" if name else _text(value, dtype)
+        return
+    for key, part in parts:
+        yield from _texts(".".join(filter(None, (name, key))), part, dtype)
+
+
+def _text(value: Any, dtype: str) -> str:
     if isinstance(value, Known):
+        if value.shape:
+            return f"{'x'.join(map(str, value.shape))}:{value.dtype}"
         return f"{value.values}" if len(str(value.values)) <= 40 else f"{_shape(value.values)}:{value.dtype}"
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        return shown(repr(value))
-    own = str(value.dtype).removeprefix("torch.")
-    extents = "x".join(map(str, shape)) or "scalar"
-    return f"{extents}:{dtype if own.startswith(('float', 'bfloat')) else own}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        own = str(value.dtype).removeprefix("torch.")
+        extents = "x".join(map(str, value.shape)) or "scalar"
+        return f"{extents}:{dtype if own.startswith(('float', 'bfloat')) else own}"
+    held = Counter(_text(tensor, dtype) for tensor in tensors_of(value))
+    if held:
+        return f"{type(value).__name__}({', '.join(f'{count} of {text}' for text, count in held.items())})"
+    return shown(repr(value))
 
 
 def _shape(values: Any) -> str:

@@ -21,8 +21,8 @@ def missed(refusal: BaseException, names: Sequence[str]) -> str | None:
         refusal: what a trace raised, with the model's own error as its cause.
         names: inputs that the model could still be given.
     """
-    found = _WORD.findall(str(refusal))
     cause = refusal.__cause__
+    found = _WORD.findall(str(refusal if cause is None else cause))
     if cause is not None and "None" in str(cause):
         found += [word for line in _model_lines(cause.__traceback__) for word in _WORD.findall(line)]
     return next((word for word in found if word in names), None)

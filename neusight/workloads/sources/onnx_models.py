@@ -71,9 +71,12 @@ class OnnxModel:
     def _model(self) -> Any:
         onnx = library("onnx")
         try:
-            return onnx.load(str(self.file), load_external_data=False)
+            model = onnx.load(str(self.file), load_external_data=False)
         except Exception as error:
             raise ModelError(
                 f"{self.file} is no ONNX graph ({type(error).__name__}: {reason(error)}): write it again with "
                 "torch.onnx.export"
             ) from None
+        if not model.graph.node:
+            raise ModelError(f"{self.file} holds no operators: write it again with torch.onnx.export")
+        return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import ModelError
+from neusight.kernels.precision import Precision
+from neusight.requests import DTYPES
 from neusight.workloads.trace.recorder import Recorder
 from neusight.workloads.trace.transformers_forms import settle_routers
 
@@ -66,8 +69,8 @@ class Kept:
         self._module: torch.nn.Module | None = None
         self._refusal: Exception | None = None
 
-    def module(self, dtype: torch.dtype) -> torch.nn.Module:
-        """The module without gradients of an earlier trace.
+    def module(self, dtype: str) -> torch.nn.Module:
+        """The module without gradients of an earlier trace; ``dtype`` '' leaves each of its tensors in its own.
 
         Raises:
             ModelError: as ``built``; the same one again where it was refused before.
@@ -79,10 +82,14 @@ class Kept:
         self._module.zero_grad()
         return self._module
 
-    def _made(self, dtype: torch.dtype) -> torch.nn.Module:
+    def _made(self, dtype: str) -> torch.nn.Module:
         source = self._source
+        floating = getattr(torch, dtype) if dtype else None
         try:
-            module = copy_as_fake(source, dtype) if isinstance(source, torch.nn.Module) else built(source, dtype)
+            if isinstance(source, torch.nn.Module):
+                module = copy_as_fake(source, floating)
+            else:
+                module = built(source, floating or torch.float32)
         except Exception as refusal:
             self._refusal = refusal
             raise
@@ -108,11 +115,34 @@ def built(build: Callable[[], Any], dtype: torch.dtype) -> torch.nn.Module:
     return module
 
 
-def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """A deep copy whose parameters and buffers are fake, floating ones of ``dtype``; tied weights stay tied."""
+def own_precision(module: torch.nn.Module, inputs: Any) -> Precision:
+    """The dtype that most of a module's floating parameters have; without any, that of its inputs, else float32.
+
+    Raises:
+        ModelError: whole models are not estimated in it.
+    """
+    counts: Counter[str] = Counter()
+    for tensor in (*module.parameters(), *module.buffers()):
+        counts[_name(tensor.dtype)] += tensor.numel()
+    given = [_name(value.dtype) for value in torch.utils._pytree.tree_leaves(inputs) if hasattr(value, "dtype")]
+    candidates = (*(dtype for dtype, _ in counts.most_common()), *given)
+    dtype = next((dtype for dtype in candidates if dtype.startswith(("float", "bfloat"))), "float32")
+    if dtype not in DTYPES:
+        raise ModelError(f"the module is in {dtype}, in which no whole model is estimated: give dtype='float32', say")
+    return Precision.named(dtype)
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Module:
+    """A deep copy whose parameters and buffers are fake, floating ones of ``dtype``, or each of its own where that is
+    None; tied weights stay tied.
+    """
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        kind = dtype if tensor.is_floating_point() else tensor.dtype
+        kind = dtype if dtype and tensor.is_floating_point() else tensor.dtype
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         memo[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, NeusightError, UndecidedError
+from neusight.kernels.precision import OWN_PRECISION
 from neusight.requests import Request
+from neusight.workloads.inputs import tensors_of
 from neusight.workloads.tensors import Known, TensorSpec
 from neusight.workloads.workload import Workload
 
@@ -45,9 +50,10 @@ def trace(
             be kept for other inputs, or a module (left as it is; the trace works on a fake copy of it).
         inputs: by name or in order, what ``forward`` takes: a TensorSpec or tensor (only its shape and dtype count;
             floating ones take the request's dtype), anything else is passed on.
-        request: mode (``inference``: evaluation mode, no autograd), dtype, optimizer (``sgd`` has momentum 0.9), and
-            what ``torch.nn.functional.scaled_dot_product_attention`` becomes (modules that write attention out are not
-            changed); batch and sequence length for the record, since the inputs have them.
+        request: mode (``inference``: evaluation mode, no autograd), dtype (the module's own unless stated), optimizer
+            (``sgd`` has momentum 0.9), and what ``torch.nn.functional.scaled_dot_product_attention`` becomes (modules
+            that write attention out are not changed); batch and sequence length for the record, since the inputs have
+            them.
         optimizer_form: ``foreach`` (PyTorch's choice on CUDA) or ``fused``.
         loss: from the model's result to a scalar. Unless given, the result's ``loss`` if it has one, else the sum of
             the cross-entropies of its logits over all positions, else the sum of its first floating tensor.
@@ -64,9 +70,7 @@ def trace(
     """
     if optimizer_form not in FORMS:
         raise ModelError(f"unknown optimizer form '{optimizer_form}': one of {', '.join(FORMS)}")
-    import torch
-
-    from neusight.workloads.trace.building import Kept, channels_last
+    from neusight.workloads.trace.building import Kept, channels_last, own_precision
     from neusight.workloads.trace.layers import layered
     from neusight.workloads.trace.memory import Ledger
     from neusight.workloads.trace.recorder import Recorder
@@ -76,9 +80,11 @@ def trace(
     with (
         _told_apart(recorder),
         explained(request.model, "trace"),
-        _environment(request.attention, request.mode, source.fake),
+        _environment(request.attention or "sdpa", request.mode, source.fake),
     ):
-        module = source.module(getattr(torch, request.precision.weights))
+        module = source.module(request.precision.weights)
+        if request.precision == OWN_PRECISION:
+            request = replace(request, precision=own_precision(module, inputs))
         given = _fake_inputs(inputs, request.precision.weights, integers)
         if request.engine.layout == "nhwc":
             module, given = channels_last(module, given)
@@ -123,16 +129,38 @@ class _How:
 
 @contextmanager
 def explained(name: str, doing: str) -> Iterator[None]:
-    """Whatever a user's module raises becomes one line that names it, and what was being done to it."""
+    """Whatever a user's module raises becomes one line: which of its layers had been called with which shapes."""
     try:
         yield
     except NeusightError:
         raise
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+        first = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else "no message"
         raise ModelError(
-            f"cannot {doing} '{name}': {type(error).__name__}: {first}; check that the inputs fit its forward()"
+            f"cannot {doing} '{name}': {_failed_layer(error)}{type(error).__name__}: {first}; check that the inputs "
+            "fit its forward()"
         ) from error
+
+
+def _failed_layer(error: BaseException) -> str:
+    """The innermost layer whose ``forward`` had begun, with the tensors that it was called with; '' without any."""
+    import torch
+
+    frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_code.co_name == "forward"]
+    owners = [frame.f_locals.get(next(iter(frame.f_code.co_varnames), "")) for frame in frames]
+    called = [(owner, f) for owner, f in zip(owners, frames, strict=True) if isinstance(owner, torch.nn.Module)]
+    if not called:
+        return ""
+    module, frame = called[-1]
+    path = next((path for path, part in called[0][0].named_modules() if part is module), "")
+    arguments = {name: frame.f_locals.get(name) for name in frame.f_code.co_varnames[1 : frame.f_code.co_argcount]}
+    shapes = [f"{name} {_extents(value)}" for name, value in arguments.items() if isinstance(value, torch.Tensor)]
+    layer = f"layer '{path}' ({type(module).__name__})" if path else "its forward()"
+    return f"{layer} called with {', '.join(shapes)}: " if shapes else f"{layer}: "
+
+
+def _extents(tensor: torch.Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "scalar"
 
 
 @contextmanager
@@ -163,6 +191,10 @@ def _environment(attention: str, mode: str, fake: FakeTensorMode) -> Iterator[No
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         # Shapes of torchvision's own fake operators ask for sizes by a name that PyTorch has changed.
         warnings.filterwarnings("ignore", message="`create_unbacked_symint` is deprecated")
+        # Of a call that fails, PyTorch logs where it failed in its own code; what it says is in the error.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
         stack.enter_context(fake)
         stack.enter_context(torch.set_grad_enabled(mode == "training"))
         stack.enter_context(gpu_forms(attention))
@@ -187,7 +219,7 @@ def _fake_inputs(inputs: Inputs, dtype: str, integers: bool) -> tuple[tuple[Any,
         elif isinstance(value, torch.Tensor):
             floating, own = value.is_floating_point(), value.dtype
         else:
-            return _each(fake, value)
+            return _held(fake, value)
         if integers and not floating:
             with unset_fake_temporarily():
                 return torch.zeros(value.shape, dtype=own)
@@ -198,11 +230,19 @@ def _fake_inputs(inputs: Inputs, dtype: str, integers: bool) -> tuple[tuple[Any,
     return tuple(fake(value) for value in inputs), {}
 
 
-def _each(change: Callable[[Any], Any], value: Any) -> Any:
-    """The same for all that a plain list or dictionary holds; anything else as it is."""
+def _held(fake: Callable[[Any], Any], value: Any) -> Any:
+    """A list or dictionary of fake tensors; of another object that holds tensors, such as a cache of keys and values,
+    a copy that holds fake ones; anything else as it is.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
     if type(value) is dict:
-        return {key: change(one) for key, one in value.items()}
-    return type(value)(map(change, value)) if type(value) in (list, tuple) else value
+        return {key: fake(one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(fake, value))
+    copies = {id(tensor): fake(tensor) for tensor in tensors_of(value)}
+    with _disable_current_modes():
+        return copy.deepcopy(value, copies) if copies else value
 
 
 def _step(
