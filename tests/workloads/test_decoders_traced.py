@@ -3,7 +3,7 @@
 Fusions that tell a built step from a traced forward pass, undone here:
 
 - Engines keep query, key and value in one matrix, gate and up, and the two latent projections: their products are split
-  into the parts that a family keeps apart (``FUSED`` names what transformers fuses as well).
+  into the parts that a family keeps apart (``Projection.stored`` and ``FUSED`` tell what is one there, too).
 - Logits: of every position there, of the last one of each sequence here.
 - Experts: a row of every token-expert pair there (``batched_mm``), one kernel here; Llama 4 runs every expert on all
   tokens there.
@@ -25,7 +25,7 @@ from neusight.kernels.work import attention_pairs, work_of
 from neusight.requests import Request
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.layers import Experts, SelfAttention
+from neusight.workloads.decoders.layers import Experts, Projection, SelfAttention
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.sharding import Sharding
 from neusight.workloads.decoders.step import step_program
@@ -38,16 +38,12 @@ SEQUENCES, LENGTH = 2, 32
 TOKENS = SEQUENCES * LENGTH
 Shape = tuple[int, int, int]
 
-QKV = frozenset({"qkv"})
 FUSED: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neox", "falcon", "bloom"), QKV),
-    "phi3": QKV | {"gate up"},
-    "glm4": frozenset({"gate up"}),
     "qwen3_next": frozenset({"qkvz", "decay"}),
     "nemotron_h": frozenset({"input"}),
     "granitemoe": frozenset({"gate up"}),
 }
-"""Products that transformers has as one, too."""
+"""Products that transformers has as one, too, beside those of which ``Projection.stored`` says so."""
 TRACED = (
     *("llama", "llama biased", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "qwen3_moe mixed"),
     *("gemma", "gemma2", "gemma3_text", "phi", "phi3", "falcon", "falcon new", "gpt_oss", "deepseek_v2", "deepseek_v3"),
@@ -97,8 +93,13 @@ def projections(decoder: Decoder, layer: int) -> dict[str, tuple[int, ...]]:
     fed = own.feed_forward
     if isinstance(fed, Experts):
         shared = fed.shared.projections(decoder.hidden) if fed.shared else ()
-        return {p.what: p.parts for p in every} | {f"shared {p.what}": p.parts for p in shared}
-    return {p.what: p.parts for p in (*every, *(fed.projections(decoder.hidden) if fed else ()))}
+        return {p.what: parts(p) for p in every} | {f"shared {p.what}": parts(p) for p in shared}
+    return {p.what: parts(p) for p in (*every, *(fed.projections(decoder.hidden) if fed else ()))}
+
+
+def parts(projection: Projection) -> tuple[int, ...]:
+    """Widths of the products that its module runs."""
+    return projection.parts if projection.stored == "apart" else (projection.n,)
 
 
 def built_products(name: str) -> Counter[Shape]:
