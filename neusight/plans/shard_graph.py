@@ -14,6 +14,7 @@ from math import ceil
 from typing import Any
 
 from neusight.kernels.families import Collective, Kernel
+from neusight.kernels.precision import stored_bytes
 from neusight.plans.products import VOCABULARY, WHOLE, Shared, operands, shared_products, weight_of
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
@@ -205,10 +206,15 @@ def _logits(workload: Workload, shared: Shared) -> set[int]:
     """What the loss, which is not part of a step's forward kernels, makes of the logits of a shared vocabulary."""
     shared_words = {number for number, style in shared.weights.items() if style == VOCABULARY}
     heads = [n for n in workload.nodes if n.phase == "forward" and weight_of(workload, n) in shared_words]
-    sizes = {workload.tensors[w.tensor].nbytes for node in heads for w in node.writes}
+    sizes = {_elements(workload.tensors[w.tensor]) for node in heads for w in node.writes}
     made = {w.tensor for node in workload.nodes for w in node.writes}
     read = {r.tensor for node in workload.nodes if node.phase == "backward" for r in node.reads}
-    return {t for t in read - made if workload.tensors[t].kind != "weight" and workload.tensors[t].nbytes in sizes}
+    return {t for t in read - made if workload.tensors[t].kind != "weight" and _elements(workload.tensors[t]) in sizes}
+
+
+def _elements(tensor: Tensor) -> float:
+    """Values of a tensor: a loss widens logits of 16 bits."""
+    return tensor.nbytes / stored_bytes(tensor.dtype)
 
 
 def scaled(kernel: Any, share: float) -> Any:

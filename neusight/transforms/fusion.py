@@ -10,7 +10,7 @@ generated stay kernels of their own; views cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,11 +48,11 @@ def fuse(workload: Workload) -> Workload:
 
     Forward and backward are fused each by itself. Operators without a rule stay apart.
     """
-    before = plain(workload)
+    before = with_collectives_apart(plain(workload))
     graph = ValueGraph(before)
     lowered = _Lowered(graph, saved_values(graph))
     groups = _scheduled(graph, lowered)
-    nodes = [replace(_fused(graph, lowered, group), id=group.members[0]) for group in groups]
+    nodes = [replace(_fused(graph, lowered, group), id=graph.nodes[group.members[0]].id) for group in groups]
     touched = {r.tensor for node in before.nodes for r in (*node.reads, *node.writes)}
     stays = (i for i, t in enumerate(before.tensors) if i not in touched or t.born < 0 or t.died >= KEPT)
     return rebuilt(before, nodes, stays)
@@ -146,6 +146,34 @@ class _Lowered:
         kernel: Any = self.graph.generated[reader]
         parts = getattr(kernel, "op", "") == "cat" or is_masked(self.graph.nodes[reader])
         return not parts and self.graph.elements(reader) > self.graph.elements(value.place)
+
+
+def with_collectives_apart(workload: Workload) -> Workload:
+    """A step without series whose collectives are nodes of their own, before what reads and after what writes what they
+    change in place.
+    """
+    return replace(workload, nodes=tuple(one for node in workload.nodes for one in _apart(workload, node)))
+
+
+def _apart(workload: Workload, node: Node) -> Iterator[Node]:
+    kernels = tuple(kernel for kernel in node.kernels if kernel.family != "collective")
+    if len(kernels) == len(node.kernels):
+        yield node
+        return
+    leading = next((at for at, kernel in enumerate(node.kernels) if kernel.family != "collective"), len(node.kernels))
+    for at, kernel in enumerate(node.kernels):
+        if kernel.family == "collective" and at < leading:
+            yield from _collective(workload, node, kernel, node.reads)
+    yield replace(node, kernels=kernels)
+    for kernel in node.kernels[leading:]:
+        if kernel.family == "collective":
+            yield from _collective(workload, node, kernel, node.writes)
+
+
+def _collective(workload: Workload, node: Node, kernel: Any, of: Sequence[Reference]) -> Iterator[Node]:
+    """On the tensors of its size."""
+    alike = tuple(one for one in of if workload.tensors[one.tensor].nbytes == kernel.bytes) or tuple(of)
+    yield replace(node, operator=kernel.op, kernels=(kernel,), reads=alike[:1], writes=alike[:1])
 
 
 def _of_the_loss(graph: ValueGraph) -> dict[Value, tuple[Value, int]]:
@@ -251,7 +279,7 @@ def _fused(graph: ValueGraph, lowered: _Lowered, group: _Group) -> Node:
     if len(members) == 1:
         return replace(last, reads=tuple(Reference(v.tensor) for v in reads), writes=tuple(map(Reference, writes)))
     kernel = _kernel(group, members, (sum(reads.values()), sum(writes.values())))
-    others = tuple(k for m in group.members if not is_masked(graph.nodes[m]) for k in graph.nodes[m].kernels[1:])
+    others = tuple(k for m in group.members for k in _beside(graph.nodes[m], sum(lowered.reads[m].values())))
     names = dict.fromkeys(node.operator.removeprefix("aten.").partition(".")[0] for node in members)
     return replace(
         last,
@@ -260,6 +288,15 @@ def _fused(graph: ValueGraph, lowered: _Lowered, group: _Group) -> Node:
         reads=tuple(Reference(value.tensor) for value in reads),
         writes=tuple(map(Reference, writes)),
     )
+
+
+def _beside(node: Node, read: int) -> Iterator[Kernel]:
+    """Further kernels of a node, such as gradients of a norm's weights, which read what the first one does."""
+    if is_masked(node):
+        return
+    for kernel in node.kernels[1:]:
+        more = max(0, read - node.kernels[0].read_bytes) if isinstance(kernel, RowReduction) else 0  # type: ignore
+        yield replace(kernel, read_bytes=kernel.read_bytes + more) if more else kernel  # type: ignore
 
 
 def _inputs(lowered: _Lowered, group: _Group) -> dict[Value, int]:

@@ -18,11 +18,12 @@ BATCH, LENGTH = 2, 64
 
 
 @cache
-def workload(name: str, mode: str = "training", attention: str = "eager") -> Workload:
+def workload(name: str, mode: str = "training", attention: str = "eager", dtype: str = "float32") -> Workload:
     optimizer = "adam" if mode == "training" else "none"
     return load_workload(
-        name, mode=mode, batch=BATCH, seq_len=LENGTH, optimizer=optimizer, attention=attention, allow_fallback=True
-    )
+        name, mode=mode, batch=BATCH, seq_len=LENGTH, optimizer=optimizer, attention=attention, dtype=dtype,
+        allow_fallback=True,
+    )  # fmt: skip
 
 
 ROLES: dict[str, dict[str, str]] = {
@@ -52,9 +53,9 @@ def test_structure_tells_what_published_plans_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.2-1b", "t5-small"])
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_products_of_all_ranks_sum_to_the_whole(name: str, attention: str) -> None:
-    whole = workload(name, attention=attention)
+@pytest.mark.parametrize(("attention", "dtype"), [("eager", "float32"), ("sdpa", "float32"), ("sdpa", "bfloat16")])
+def test_products_of_all_ranks_sum_to_the_whole(name: str, attention: str, dtype: str) -> None:
+    whole = workload(name, attention=attention, dtype=dtype)
     shards = tensor_parallel(whole, 2)
     vocabulary = {"gpt2": 50257}.get(name, 0)
     # An odd vocabulary is padded by one word, in the product of the head and both of its gradients.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 
 from neusight import Predictor
-from neusight.kernels import Elementwise, Gemm, Kernel, RowReduction
+from neusight.kernels import Collective, Elementwise, Gemm, Kernel, RowReduction
 from neusight.requests import Request
 from neusight.transforms.fusion import fuse
 from neusight.transforms.optimizer import fuse_optimizer
@@ -129,6 +130,18 @@ def test_what_a_library_reads_in_the_backward_pass_is_kept() -> None:
     forward, backward = kernels(fuse(step(*nodes, kept={2, 3}, phases="ffb")))
     assert forward.write_bytes == 2 * SIZE
     assert backward == LINEAR
+
+
+def test_a_collective_stays_a_kernel_of_its_own() -> None:
+    """What follows it is joined as it would be without it."""
+    nodes = ((LINEAR, [0], 1), (pointwise("mul"), [1], 2), (pointwise("tanh"), [2], 3))
+    chain = step(*nodes, kept={3})
+    reduce = Collective(op="all_reduce", ranks=2, bytes=SIZE)
+    product, first, *rest = chain.nodes
+    summed = replace(chain, nodes=(product, replace(first, kernels=(reduce, *first.kernels)), *rest))
+    _, collective, kernel = kernels(fuse(summed))
+    assert collective == reduce
+    assert (kernel.read_bytes, kernel.write_bytes, kernel.flops) == (SIZE, SIZE, 2 * N)
 
 
 @cache
