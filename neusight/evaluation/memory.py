@@ -153,8 +153,9 @@ def _right(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _means(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Of all rows, and by each of ``GROUPINGS``."""
-    none = {"low_bytes": np.nan, "high_bytes": np.nan}
-    scored = Scored.of([{**row, **none} for row in rows], "_bytes")
+    none, predicted = {"low_bytes": np.nan, "high_bytes": np.nan}, "predicted_bytes"
+    whole = [{predicted: row["measured_bytes"] * (1 + row["bias"] / 100)} for row in rows]
+    scored = Scored.of([{**row, **exact, **none} for row, exact in zip(rows, whole, strict=True)], "_bytes")
     groups = [(" ".join(keys) or "all", *group) for keys in ((), *GROUPINGS) for group in scored.groups(*keys)]
     means = []
     for by, names, part in groups:

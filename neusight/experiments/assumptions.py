@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOMS = (
-    *("kernels", "laws", "requests.py", "executors/costs.py", "executors/gpu", "executors/link", "schedule"),
+    *("kernels", "laws", "engines.py", "executors/costs.py", "executors/gpu", "executors/link", "schedule"),
     "serving",
 )
 """Below ``neusight``: everything that a prediction asks but the constants that are fitted."""

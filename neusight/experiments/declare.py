@@ -17,9 +17,6 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from neusight.errors import DataError, nearest
-from neusight.experiments.declare_dies import DiesDeclaration
-from neusight.experiments.declare_serving import ServingDeclaration
-from neusight.experiments.declare_training import TrainingDeclaration
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
@@ -231,6 +228,193 @@ class SparseDeclaration(_Closed):
     def subject(self) -> str:
         """Where the figures come from, for the list of experiments."""
         return "simulator"
+
+
+class LeftOut(_Closed):
+    """A die: boards by their ids in the catalogue, all of which are left out together."""
+
+    name: str
+    boards: tuple[str, ...] = Field(min_length=1)
+
+
+class Die(LeftOut):
+    """A die with ``siblings``: boards that are also left out one at a time while the others stay."""
+
+    siblings: tuple[str, ...] = ()
+
+
+class Learning(_Closed):
+    """How a fold learns: ``rows`` of each GPU and family to train on, ``each`` rows of a group and ``steps`` to fit
+    constants with, ``backend`` and ``parameters`` of tile models.
+    """
+
+    rows: int = Field(default=6000, ge=1)
+    each: int = Field(default=40, ge=1)
+    steps: int = Field(default=4, ge=1)
+    backend: str = "mlp"
+    parameters: dict[str, Any] = {}
+
+
+class Aim(_Closed):
+    """Largest mean error of a family of kernels in percent: over the boards of a die that was left out, over siblings,
+    and of dies that differ.
+    """
+
+    family: str
+    die: float
+    sibling: float | None = None
+    dies: dict[str, float] = {}
+
+
+class DiesTargets(_Closed):
+    """What was aimed at, in percent; ``coverage`` is of 90 % intervals in each family, ``rates`` by kind of product."""
+
+    families: tuple[Aim, ...] = ()
+    coverage: tuple[float, float] | None = None
+    rates: dict[str, float] = {}
+
+
+class DiesDeclaration(_Closed):
+    """The content of ``experiment.toml`` of kind ``left-out-dies``.
+
+    Attributes:
+        data: names of data sets that kernels are read from, below ``NEUSIGHT_DATA``; constants are fitted to all sets.
+        rows: that are tested, at most, of each data set, GPU and family, drawn from the sample that is learned from: up
+            to 2,500 of each GPU, table, dtype, engine and kernel.
+        rates: whether rates of products on GPUs without kernels are predicted, one architecture left out at a time.
+    """
+
+    kind: Literal["left-out-dies"]
+    title: str
+    question: str
+    readme: bool = False
+    data: tuple[str, ...] = Field(min_length=1)
+    rows: int = Field(default=20000, ge=1)
+    dies: tuple[Die, ...] = Field(min_length=2)
+    rates: bool = True
+    training: Learning = Learning()
+    targets: DiesTargets = DiesTargets()
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """Parts, for the list of experiments."""
+        return ("dies", "siblings", "rates") if self.rates else ("dies", "siblings")
+
+    @property
+    def subject(self) -> str:
+        """Where the figures come from, for the list of experiments."""
+        return ", ".join(self.data)
+
+
+class ServingTargets(_Closed):
+    """What was aimed at.
+
+    Attributes:
+        median: largest median error of a quantity, in percent, over cells without fault.
+        coverage: percent of measurements of each source within 90 % intervals.
+        left_out: times the median error with a die in the fit that it may be without.
+        better_than_peers: whether no other predictor's mean error may be below this one's, by quantity.
+    """
+
+    median: dict[str, float] = {}
+    coverage: tuple[float, float] | None = None
+    left_out: float | None = None
+    better_than_peers: bool = False
+
+
+class Reason(_Closed):
+    """What is thought of ``cells``, a pattern of their names as of files in a shell, when they are far off."""
+
+    cells: str
+    reason: str
+
+
+class ServingDeclaration(_Closed):
+    """The content of ``experiment.toml`` of kind ``serving``.
+
+    Attributes:
+        data: name of the data set below ``NEUSIGHT_DATA``; ``cells``, ``models`` and ``peers`` are files in it.
+        limit: cells that are compared, at most; default all.
+        dies: that are left out, one after the other.
+    """
+
+    kind: Literal["serving"]
+    title: str
+    question: str
+    readme: bool = False
+    data: str
+    cells: str
+    models: str
+    peers: str = ""
+    limit: int | None = None
+    dies: tuple[LeftOut, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    targets: ServingTargets = ServingTargets()
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """Parts, for the list of experiments."""
+        return ("cells", *(("peers",) if self.peers else ()), *(("dies",) if self.dies else ()))
+
+    @property
+    def subject(self) -> str:
+        """Where the figures come from, for the list of experiments."""
+        return self.data
+
+
+class TrainingTargets(_Closed):
+    """What was aimed at, in percent.
+
+    Attributes:
+        mean: largest mean error of steps on eight GPUs and more.
+        source: largest mean error of any source.
+        efficiency: points by which the efficiency of scaling may be off.
+        coverage: of measurements within 90 % intervals.
+    """
+
+    mean: float | None = None
+    source: float | None = None
+    efficiency: float | None = None
+    coverage: tuple[float, float] | None = None
+
+
+class PeerError(_Closed):
+    """The error in percent that a predictor's authors publish for a step: of a model, with a way of recomputing."""
+
+    peer: str
+    model: str
+    recompute: str
+    error: float
+
+
+class TrainingDeclaration(_Closed):
+    """The content of ``experiment.toml`` of kind ``training``.
+
+    Attributes:
+        tables: of steps, files below ``NEUSIGHT_DATA``; ``memory``: of peaks of ranks.
+        left_out: boards whose steps nothing is fitted to, and then nothing at all, one die after the other.
+        peers: errors that others publish for the same steps.
+    """
+
+    kind: Literal["training"]
+    title: str
+    question: str
+    readme: bool = False
+    tables: tuple[str, ...]
+    memory: str = ""
+    left_out: tuple[LeftOut, ...] = ()
+    peers: tuple[PeerError, ...] = ()
+    targets: TrainingTargets = TrainingTargets()
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """Parts, for the list of experiments."""
+        return ("steps", *(("left out",) if self.left_out else ()), *(("memory",) if self.memory else ()))
+
+    @property
+    def subject(self) -> str:
+        """Where the figures come from, for the list of experiments."""
+        return ", ".join(table.split("/")[0] for table in self.tables)
 
 
 AnyDeclaration = Declaration | SparseDeclaration | DiesDeclaration | ServingDeclaration | TrainingDeclaration

@@ -40,7 +40,7 @@ from neusight.learn.training_data import Corpus, DeviceRows, load_corpus, thinne
 from neusight.paths import cache_dir, data_dir
 
 if TYPE_CHECKING:
-    from neusight.experiments.declare_dies import Die, DiesDeclaration, DiesTargets, Training
+    from neusight.experiments.declare import Die, DiesDeclaration, DiesTargets, Learning
 
 MODELS = ("matrix", "attention", "moe", "stream")
 FAMILIES = (
@@ -52,7 +52,7 @@ SHORT_S = 20e-6
 """Context attention that is shorter is mostly launch, and no target's."""
 LEAST_ROWS = 20
 """Of a board and family that has fewer nothing is told: prefills of one token are a row each."""
-QUICK_ROWS, QUICK_SAID = 150, "A quick run: two folds, few rows and little training. Its figures are no results."
+QUICK_ROWS, QUICK_REMARK = 150, "A quick run: two folds, few rows and little training. Its figures are no results."
 Results = dict[str, Any]
 
 
@@ -89,7 +89,7 @@ def folds_of(declared: DiesDeclaration) -> list[DieFold]:
 
 
 @dataclass(frozen=True)
-class Learning:
+class DieTrainings:
     """Everything that folds learn from, and what they learned.
 
     Args:
@@ -106,7 +106,7 @@ class Learning:
     data: Path
     sets: tuple[str, ...]
     dies: tuple[Die, ...]
-    training: Training
+    training: Learning
     tested: int
     quick: bool
     report: Report | None
@@ -207,7 +207,7 @@ def run(declared: DiesDeclaration, quick: bool, report: Report | None = None) ->
         short = {**training.parameters, **({"epochs": 2} if training.backend == "mlp" else {})}
         training = training.model_copy(update={"rows": QUICK_ROWS, "each": 5, "steps": 1, "parameters": short})
     tested = QUICK_ROWS if quick else declared.rows
-    learning = Learning(data_dir(), declared.data, declared.dies, training, tested, quick, report)
+    learning = DieTrainings(data_dir(), declared.data, declared.dies, training, tested, quick, report)
     folds = folds_of(declared)
     if quick:
         folds = [folds[0], next((fold for fold in folds if fold.kind == "sibling"), folds[-1])]
@@ -227,7 +227,7 @@ def run(declared: DiesDeclaration, quick: bool, report: Report | None = None) ->
     return found | {"verdicts": list(verdicts(found, declared.targets))}
 
 
-def _cells(learning: Learning, fold: DieFold, floor: KernelPredictor, quick: bool) -> list[dict[str, Any]]:
+def _cells(learning: DieTrainings, fold: DieFold, floor: KernelPredictor, quick: bool) -> list[dict[str, Any]]:
     """Errors on every board that was left out, by family and contestant."""
     rows = [r for parts in learning.rows(fold.left_out).values() for r in parts]
     predictor = learning.predictor(fold.left_out, fold.without)
@@ -284,7 +284,7 @@ def _mean(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"count": sum(cell["count"] for cell in cells), **figures}
 
 
-def _rates(learning: Learning, quick: bool) -> list[dict[str, Any]]:
+def _rates(learning: DieTrainings, quick: bool) -> list[dict[str, Any]]:
     """Rates of products on GPUs without kernels, predicted by constants without the rates of their architecture."""
     measured = {r.device.id for c in learning.corpora.values() for parts in c.rows.values() for r in parts}
     by_name: dict[str, list[Part]] = {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neusight.experiments.assumptions import assumptions
 from neusight.experiments.dies import FAMILIES, means
-from neusight.experiments.page import SMALL, Drawing, canvas, number, table, wrapped
+from neusight.experiments.page import SMALL, Drawing, ReportForm, canvas, listing, matrix, table, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,11 +24,12 @@ TITLES = {
     "floor": "with the board in training",
 }
 """Contestants as people read them, in order."""
-TARGETS_SAID = ""
 LONGEST_VALUE = 48
 """Letters of what is a number, or a few."""
 CUT = 60.0
 """Bars of errors beyond this many percent are cut off, and written out."""
+_KINDS = {"die": "Dies left out", "sibling": "One board of a die left out"}
+_ERROR = "{mape:.1f} ({bias:+.1f})"
 
 
 def setup(results: Results) -> list[str]:
@@ -59,12 +60,12 @@ def _measured(results: Results, die: Results) -> list[str]:
 
 def sections(results: Results) -> dict[str, list[str]]:
     """Words and tables, by the part of the report whose figures follow them."""
-    found = {kind: _kind(results, kind, title) for kind, title in _KINDS.items()}
-    found["intervals"] = ["## Intervals", *_intervals(results)]
-    found["boards"] = ["## By board", *_boards(results)]
+    parts = {kind: _kind(results, kind, title) for kind, title in _KINDS.items()}
+    parts["intervals"] = ["## Intervals", *_intervals(results)]
+    parts["boards"] = ["## By board", *_boards(results)]
     if results.get("rates"):
-        found["rates"] = ["## Rates of square products", *_rates(results)]
-    return found | {"assumptions": ["## What is not fitted", *_assumed()]}
+        parts["rates"] = ["## Rates of square products", *_rates(results)]
+    return parts | {"assumptions": ["## What is not fitted", *_assumed()]}
 
 
 def _assumed() -> list[str]:
@@ -73,36 +74,33 @@ def _assumed() -> list[str]:
         "Constants of laws are fitted, figures of devices are their datasheets'. These numbers are neither, nor cited; "
         "as the code has them:"
     )
-    rows = [(f"`{a.name}`", a.module, a.value, a.why) for a in assumptions() if len(a.value) <= LONGEST_VALUE]
-    return [wrapped(text), table(("number", "module", "value", "what the code says"), rows, words=4)]
-
-
-_KINDS = {"die": "Dies left out", "sibling": "One board of a die left out"}
+    columns = (("number", "`{name}`"), ("module", "{module}"), ("value", "{value}"), ("what the code says", "{why}"))
+    rows = [vars(each) for each in assumptions() if len(each.value) <= LONGEST_VALUE]
+    return [wrapped(text), listing(rows, columns, words=4)]
 
 
 def _kind(results: Results, kind: str, title: str) -> list[str]:
     """Every contestant by family, then what this project says fold by fold."""
     rows = [row for row in results["by_fold"] if row["kind"] == kind]
-    families = _families(rows)
-    mean = {(r["family"], r["contestant"]): r for r in means(rows, ("family", "contestant"))}
-    shown = [
-        (said, *(number(mean[f, name]["mape"]) if (f, name) in mean else "" for f in families))
-        for name, said in TITLES.items()
+    by_title = [
+        {**row, "title": title}
+        for name, title in TITLES.items()
+        for row in means(rows, ("family", "contestant"))
+        if row["contestant"] == name
     ]
     bias = "Mean error of this project and, in brackets, mean signed error (below zero: predicted too fast), percent:"
     return [
         f"## {title}",
         wrapped("Mean error in percent: over the rows of a board, then over boards, then over folds."),
-        table(("", *families), shown),
+        matrix(by_title, "title", ("family", _families(rows)), "{mape:.1f}", ""),
         wrapped(bias),
-        _by_fold(rows, families, lambda r: f"{r['mape']:.1f} ({r['bias']:+.1f})"),
+        _by_fold(rows, _ERROR),
     ]
 
 
-def _by_fold(rows: Rows, families: Sequence[str], shown: Callable[[Results], str], name: str = "ours") -> str:
-    found = {(r["fold"], r["family"]): shown(r) for r in rows if r["contestant"] == name}
-    folds = list(dict.fromkeys(r["fold"] for r in rows))
-    return table(("left out", *families), [(fold, *(found.get((fold, f), "") for f in families)) for fold in folds])
+def _by_fold(rows: Rows, form: str) -> str:
+    ours = [row for row in rows if row["contestant"] == "ours"]
+    return matrix(ours, "fold", ("family", _families(rows)), form, "left out")
 
 
 def _intervals(results: Results) -> list[str]:
@@ -110,20 +108,13 @@ def _intervals(results: Results) -> list[str]:
         "Percent of rows within this project's 90 % interval and, in brackets, the median of its width (high less low, "
         "in percent of the prediction):"
     )
-    rows = results["by_fold"]
-    return [wrapped(text), _by_fold(rows, _families(rows), lambda r: f"{r['inside']:.0f} ({r['width']:.0f})")]
+    return [wrapped(text), _by_fold(results["by_fold"], "{inside:.0f} ({width:.0f})")]
 
 
 def _boards(results: Results) -> list[str]:
-    cells = [cell for cell in results["cells"] if cell["contestant"] == "ours"]
-    families = _families(cells)
-    found = {(c["kind"], c["gpu"], c["family"]): f"{c['mape']:.1f} ({c['bias']:+.1f})" for c in cells}
-    names = list(dict.fromkeys((c["kind"], c["gpu"]) for c in cells))
-    rows = [(f"{gpu}, {kind}", *(found.get((kind, gpu, f), "") for f in families)) for kind, gpu in names]
-    return [
-        wrapped("Mean and, in brackets, signed error of this project; a board left out with its die, or alone:"),
-        table(("board", *families), rows),
-    ]
+    cells = [{**c, "board": f"{c['gpu']}, {c['kind']}"} for c in results["cells"] if c["contestant"] == "ours"]
+    text = "Mean and, in brackets, signed error of this project; a board left out with its die, or alone:"
+    return [wrapped(text), matrix(cells, "board", ("family", _families(cells)), _ERROR)]
 
 
 def _rates(results: Results) -> list[str]:
@@ -132,19 +123,21 @@ def _rates(results: Results) -> list[str]:
         "without the rates of their architecture; mean error in percent, in brackets signed:"
     )
     kinds = sorted({row["kind"] for row in results["rates"]})
-    found = {(row["architecture"], row["kind"]): row for row in results["rates"]}
+    by_name: dict[str, dict[str, Any]] = {}
+    for row in results["rates"]:
+        by_name.setdefault(row["architecture"], {})[row["kind"]] = row
     rows = []
-    for name in dict.fromkeys(row["architecture"] for row in results["rates"]):
-        told = [found.get((name, kind)) for kind in kinds]
-        devices = {gpu for row in told if row for gpu in row["devices"]}
-        rows.append((name, str(len(devices)), *(f"{r['mape']:.1f} ({r['bias']:+.1f})" if r else "" for r in told)))
+    for name, by_kind in by_name.items():
+        devices = {gpu for row in by_kind.values() for gpu in row["devices"]}
+        cells = (_ERROR.format_map(by_kind[kind]) if kind in by_kind else "" for kind in kinds)
+        rows.append((name, str(len(devices)), *cells))
     head = ("architecture", "GPUs", *(kind.removeprefix("rates/") for kind in kinds))
     return [wrapped(text), table(head, rows)]
 
 
 def _families(rows: Rows) -> list[str]:
-    told = {row["family"] for row in rows}
-    return [family for family in FAMILIES if family in told]
+    named = {row["family"] for row in rows}
+    return [family for family in FAMILIES if family in named]
 
 
 def errors(results: Results) -> Figure:
@@ -167,11 +160,15 @@ def errors(results: Results) -> Figure:
     return figure
 
 
-FIGURES = {
-    "dies.png": Drawing(
-        errors,
-        "Mean error by contestant and family of kernels, over boards and folds. Bars end at 60 %, figures do not.",
-        "sibling",
-        "by_fold",
-    )
-}
+DIES = ReportForm(
+    setup=setup,
+    sections=sections,
+    figures={
+        "dies.png": Drawing(
+            errors,
+            "Mean error by contestant and family of kernels, over boards and folds. Bars end at 60 %, figures do not.",
+            "sibling",
+            "by_fold",
+        )
+    },
+)

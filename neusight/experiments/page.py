@@ -44,6 +44,18 @@ class Drawing:
         return bool(found)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportForm:
+    """What a report of one kind of experiment has: items of how it was done, words and tables by part, figures by the
+    name of their file in their order, and a remark on its targets.
+    """
+
+    setup: Callable[[Mapping[str, Any]], list[str]]
+    sections: Callable[[Mapping[str, Any]], dict[str, list[str]]]
+    figures: Mapping[str, Drawing]
+    remark: str = ""
+
+
 def canvas(
     panels: int, columns: int, width_in: float = 9.0, height_in: float = 2.7, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
@@ -104,6 +116,36 @@ def _line(row: Sequence[str], widths: Sequence[int], words: int) -> str:
         for place, (text, width) in enumerate(zip(row, widths, strict=True))
     ]
     return f"| {' | '.join(padded)} |"
+
+
+def listing(rows: Iterable[Mapping[str, Any]], columns: Sequence[tuple[str, str]], words: int = 1) -> str:
+    """A row each, a column for each pair of its head and its form, such as ``("mean", "{mean:.1f}")``."""
+    shown = (tuple(filled(form, row) for _, form in columns) for row in rows)
+    return table([head for head, _ in columns], shown, words)
+
+
+def filled(form: str, row: Mapping[str, Any]) -> str:
+    """A form with the figures of a row; nothing where the row lacks one of them."""
+    try:
+        return form.format_map(row)
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def matrix(
+    rows: Iterable[Mapping[str, Any]],
+    down: str,
+    across: tuple[str, Sequence[str]],
+    form: str,
+    corner: str | None = None,
+) -> str:
+    """A row for each value of the key ``down``, in the order in which they come, a column for each value of another
+    key that is listed, and a form filled from the row that has both.
+    """
+    key, names = across
+    cells = {(row[down], row[key]): filled(form, row) for row in rows}
+    shown = [(value, *(cells.get((value, name), "") for name in names)) for value in dict.fromkeys(v for v, _ in cells)]
+    return table((down if corner is None else corner, *names), shown)
 
 
 def number(value: float | None, form: str = ".1f") -> str:

@@ -9,10 +9,14 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration
-from neusight.experiments.declare_dies import DiesDeclaration
-from neusight.experiments.declare_serving import ServingDeclaration
-from neusight.experiments.declare_training import TrainingDeclaration
+from neusight.experiments.declare import (
+    Declaration,
+    DiesDeclaration,
+    Experiment,
+    ServingDeclaration,
+    SparseDeclaration,
+    TrainingDeclaration,
+)
 from neusight.experiments.folds import QUICK_ROWS, Round, Trainings, code_sha256, kernels_of, rounds_of
 from neusight.experiments.judge import verdicts
 from neusight.experiments.kernels import (
@@ -72,33 +76,35 @@ def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Repo
         from neusight.experiments import sparse
 
         with clock.timing("simulation"):
-            found, said = sparse.run(declared, experiment.folder, quick, report), sparse.QUICK_SAID
+            found, remark = sparse.run(declared, experiment.folder, quick, report), sparse.QUICK_REMARK
     elif isinstance(declared, DiesDeclaration):
         from neusight.experiments import dies
 
         with clock.timing("folds"):
-            found, said = dies.run(declared, quick, report), dies.QUICK_SAID
+            found, remark = dies.run(declared, quick, report), dies.QUICK_REMARK
         clock.seconds["earlier trainings"] = found.pop("cached_s")
-        found |= {"code_sha256": code_sha256()}
     elif isinstance(declared, ServingDeclaration):
-        from neusight.experiments import serving
+        from neusight.experiments import runs
 
         with clock.timing("cells"):
-            found, said = serving.run(declared, quick, report), serving.QUICK_SAID
-        found |= {"code_sha256": code_sha256()}
+            found, remark = runs.run_serving(declared, quick, report), runs.QUICK_SERVING
     elif isinstance(declared, TrainingDeclaration):
-        from neusight.experiments import training
+        from neusight.experiments import runs
 
         with clock.timing("steps"):
-            found, said = training.run(declared, quick, report), training.QUICK_SAID
-        found |= {"code_sha256": code_sha256()}
+            found, remark = runs.run_training(declared, quick, report), runs.QUICK_TRAINING
     else:
-        found, said = _measured(declared, quick, jobs, report, clock), QUICK_SAID
-    head = {"experiment": experiment.id, "declared": declared.model_dump(mode="json"), "quick": said if quick else None}
-    return rounded({**head, "versions": versions(), "seconds": clock.seconds, **found})
+        found, remark = _measured(declared, quick, jobs, report, clock), QUICK_REMARK
+    code = {} if isinstance(declared, SparseDeclaration) else {"code_sha256": code_sha256()}
+    head = {
+        "experiment": experiment.id,
+        "declared": declared.model_dump(mode="json"),
+        "quick": remark if quick else None,
+    }
+    return rounded({**head, "versions": versions(), "seconds": clock.seconds, **code, **found})
 
 
-QUICK_SAID = (
+QUICK_REMARK = (
     f"A quick run: at most {QUICK_ROWS} rows of each GPU, operator and split, and little training. "
     "It shows that everything works. Its figures are no results."
 )
@@ -110,7 +116,7 @@ def _measured(declared: Declaration, quick: bool, jobs: int, report: Report | No
     with kernels_of(declared, quick) as source:
         rounds, clock.seconds["training"] = rounds_of(Trainings(declared, source, quick), jobs, report)
         found = _evaluated(declared, rounds, source, clock)
-    head: dict[str, Any] = {"sha256": data_sha256(declared), "code_sha256": code_sha256()}
+    head: dict[str, Any] = {"sha256": data_sha256(declared)}
     head["trained"] = {r.fold.name: {e.label: e.provenance() for e in r.entrants} for r in rounds}
     predictors = {contestant.name: contestant.kind for contestant in declared.predictors}
     return {**head, **found, "verdicts": verdicts(found, declared.targets, predictors)}

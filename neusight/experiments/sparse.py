@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PRODUCTS = {"forward": "A·W", "input_grad": "G·W", "weight_grad": "G·A", "bmm": "attention"}
 QUICK_LENGTH = 256
-QUICK_SAID = "A quick run: short streams, one seed, one network. It shows that everything works."
+QUICK_REMARK = "A quick run: short streams, one seed, one network. It shows that everything works."
 Rows = list[dict[str, Any]]
 
 

@@ -9,10 +9,10 @@ import pytest
 from neusight.devices import list_devices, load_device
 from neusight.experiments import Comparison, compare, find_experiment, summary_of, write_results
 from neusight.experiments.baselines import roofline_s
-from neusight.experiments.declare_dies import DiesDeclaration
+from neusight.experiments.declare import DiesDeclaration
 from neusight.experiments.dies import FAMILIES, families_of, folds_of, means, verdicts
 from neusight.experiments.dies_contestants import Flexible, Nearest, of_roofline
-from neusight.experiments.dies_report import FIGURES, TITLES
+from neusight.experiments.dies_report import DIES, TITLES
 from neusight.experiments.report import render
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -112,10 +112,10 @@ def test_verdicts_name_every_target_that_was_tested() -> None:
 def test_a_report_is_made_of_its_summary_and_runs_are_compared_board_by_board(tmp_path: Path) -> None:
     whole = results()
     written = {path.name for path in write_results(tmp_path, whole)}
-    assert written == {"results.json", "summary.json", "report.md", *FIGURES}
+    assert written == {"results.json", "summary.json", "report.md", *DIES.figures}
     summary = summary_of(whole)
     assert {cell["contestant"] for cell in summary["cells"]} == {"ours"}
-    text = render(summary, list(FIGURES))
+    text = render(summary, list(DIES.figures))
     assert text == (tmp_path / "report.md").read_text()
     assert all(title in text for title in TITLES.values())
     worse = {**whole, "cells": [{**cell, "mape": 30.0} for cell in whole["cells"]]}

@@ -12,8 +12,9 @@ from matplotlib.legend import Legend
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from neusight.experiments import figures, sparse_report
+from neusight.experiments import figures
 from neusight.experiments.page import DPI, canvas, legend, save
+from neusight.experiments.sparse_report import SPARSE
 
 SLACK = 1.0
 """Pixels."""
@@ -80,13 +81,13 @@ def crowded(results: dict[str, Any]) -> dict[str, Any]:
 def test_every_figure_is_whole_and_legible(results: dict[str, Any], sparse_results: dict[str, Any]) -> None:
     drawn = [
         *((name, d.draw(results)) for name, d in figures.FIGURES.items() if d.drawable(results)),
-        *((name, d.draw(sparse_results)) for name, d in sparse_report.FIGURES.items()),
+        *((name, d.draw(sparse_results)) for name, d in SPARSE.figures.items()),
         *(
             (f"crowded {name}", figures.FIGURES[name].draw(crowded(results)))
             for name in ("predictors.png", "few-shot.png")
         ),
     ]
-    assert len(drawn) == len(figures.FIGURES) + 1 + len(sparse_report.FIGURES)
+    assert len(drawn) == len(figures.FIGURES) + 1 + len(SPARSE.figures)
     assert [f"{name}: {fault}" for name, figure in drawn for fault in faults(figure)] == []
 
 
@@ -114,7 +115,7 @@ def test_faults_are_seen() -> None:
 
 
 def test_a_figure_is_drawn_where_results_hold_what_it_needs() -> None:
-    for drawing in (*figures.FIGURES.values(), *sparse_report.FIGURES.values()):
+    for drawing in (*figures.FIGURES.values(), *SPARSE.figures.values()):
         assert not drawing.drawable({})
         head, _, tail = drawing.needs.partition(".")
         assert drawing.drawable({head: {tail: [1]} if tail else [1]})

@@ -211,6 +211,16 @@ def test_a_report_says_in_which_way_it_is_outdated(results: dict[str, Any]) -> N
     assert "\n> " not in render(summary_of(results), [])
 
 
+def test_what_is_outdated_has_no_figures_and_no_part_in_readme(results: dict[str, Any], tmp_path: Path) -> None:
+    write_results(tmp_path, results)
+    assert list(tmp_path.glob("*.png"))
+    outdated = summary_of(results) | {"outdated": "Run before all changed."}
+    write_results(tmp_path, outdated)
+    assert not list(tmp_path.glob("*.png"))
+    assert ".png" not in (tmp_path / "report.md").read_text()
+    assert accuracy_block([outdated]) == ""
+
+
 def test_readme_section_goes_between_its_marks_and_has_a_part_an_experiment_in_order(
     results: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -241,6 +251,8 @@ def test_what_the_checkout_holds_is_of_what_is_declared_and_rendered_from_its_su
         names = list(drawings(summary))
         missing = {name for name in names if not (experiment.folder / name).is_file()}
         assert missing <= {"few-shot.png", "models.png", "gpus.png"}, experiment.id
+        # What is outdated is in no picture.
+        assert not summary.get("outdated") or not list(experiment.folder.glob("*.png")), experiment.id
         figures = [name for name in names if name not in missing]
         assert all((experiment.folder / name).stat().st_size <= 150_000 for name in figures)
         assert (experiment.folder / "report.md").read_text(encoding="utf-8") == render(summary, figures), experiment.id

@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from neusight.evaluation import Scored
 from neusight.experiments import compare, find_experiment, run, summary_of, write_results
-from neusight.experiments.declare import Experiment
-from neusight.experiments.declare_serving import Reason, ServingDeclaration, ServingTargets
+from neusight.experiments.declare import Experiment, Reason, ServingDeclaration, ServingTargets
 from neusight.experiments.report import render
-from neusight.experiments.serving import WORST, figures, groups, peers, verdicts, worst
-from neusight.experiments.serving_report import FIGURES
+from neusight.experiments.runs import WORST, figures, groups, peers, serving_verdicts, worst
+from neusight.experiments.runs_report import SERVING
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
@@ -25,13 +25,14 @@ def row(ratio: float, cell: str = "lab/a", fault: str = "", quantity: str = "e2e
     """A figure that is predicted ``ratio`` times as long as the 10 ms that were measured."""
     return {
         "cell": cell, "source": "lab", "quantity": quantity, "engine": "vllm", "gpu": "l4", "mode": "static",
-        "predicted": 10 * ratio, "measured": 10.0, "ape": 100 * abs(ratio - 1), "bias": 100 * (ratio - 1),
+        "predicted": 10 * ratio, "low": 0.0, "high": 0.0 if ratio >= 2 else 20.0, "measured": 10.0,
+        "ape": 100 * abs(ratio - 1), "bias": 100 * (ratio - 1),
         "inside": ratio < 2, "fault": fault, "limited_by": "experts 60 %, dram",
     }  # fmt: skip
 
 
 def test_figures_by_formula() -> None:
-    found = figures([row(ratio) for ratio in (0.5, 1.0, 1.1, 4.0)])
+    found = figures(Scored.of([row(ratio) for ratio in (0.5, 1.0, 1.1, 4.0)]))
     assert (found["count"], found["inside"]) == (4, 75)
     assert found["mean"] == pytest.approx((50 + 0 + 10 + 300) / 4)
     assert found["median"] == pytest.approx(30)
@@ -81,7 +82,7 @@ def test_verdicts_name_every_target() -> None:
     left = {"die": "D", "source": "lab", "engine": "vllm", "quantity": "e2e_ms", "known_median": 10.0}
     dies = [{**left, "count": count, "median": median} for count, median in ((50, 14.0), (50, 16.0), (3, 99.0))]
     targets = ServingTargets(median={"e2e_ms": 10}, coverage=(85, 95), left_out=1.5, better_than_peers=True)
-    found = list(verdicts({"means": means, "peers": told, "dies": dies}, targets))
+    found = list(serving_verdicts({"means": means, "peers": told, "dies": dies}, targets))
     assert [(v["value"], v["met"], v["short"]) for v in found] == [
         (12.0, False, ["lab 12.0"]),
         (90.0, True, []),
@@ -121,10 +122,10 @@ def test_a_run_writes_a_report_that_is_made_of_its_summary(
     assert {"cells.parquet", "models.json", "peers.parquet"} == set(results["sha256"])
     assert len(results["verdicts"]) == 2
     written = {path.name for path in write_results(tmp_path, results)}
-    assert written == {"results.json", "summary.json", "report.md", *FIGURES}
+    assert written == {"results.json", "summary.json", "report.md", *SERVING.figures}
     summary = summary_of(results)
     assert "rows" not in summary
-    assert render(summary, list(FIGURES)) == (tmp_path / "report.md").read_text()
+    assert render(summary, list(SERVING.figures)) == (tmp_path / "report.md").read_text()
     # What was measured stays where it is.
     assert '"measured"' not in (tmp_path / "results.json").read_text()
     worse = {**results, "rows": [{**r, "error": 500.0} for r in results["rows"]]}

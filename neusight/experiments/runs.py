@@ -1,0 +1,373 @@
+"""Whole runs, served or trained: errors of what ships, and with dies left out of which nothing was known.
+
+Nothing is trained here. Constants of physics, of links, of engines and of steps are fitted again without all boards of
+a die; what tile models learned of those boards is forgotten; of what they learned at all, as much counts as on any GPU
+of an unknown kind. Constants of engines and of steps were fitted to some of these runs, which the report says.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neusight.api import Predictor
+from neusight.datasets.rows import read_rows
+from neusight.datasets.schema import read_parquet
+from neusight.distributed.factors import shipped_factors
+from neusight.evaluation import Scored, Selection, evaluate_memory, evaluate_serving, evaluate_training
+from neusight.evaluation.serving import deployed_cells
+from neusight.evaluation.training import measured_steps
+from neusight.executors.gpu.predictor import KernelPredictor
+from neusight.executors.gpu.tile_models.artifact import Artifact, file_sha256, sm_kind
+from neusight.executors.link.executor import LinkPredictor
+from neusight.experiments.constants import Constants
+from neusight.experiments.folds import code_sha256
+from neusight.experiments.judge import at_most, between
+from neusight.laws.fitted_links import shipped_links
+from neusight.laws.physics import Physics
+from neusight.learn.engines import fit_engines, with_fitted
+from neusight.learn.links import links_without
+from neusight.learn.training_steps import factors_without, observe
+from neusight.paths import data_dir
+
+if TYPE_CHECKING:
+    from neusight.experiments.declare import Reason, ServingDeclaration, ServingTargets, TrainingDeclaration
+    from neusight.learn import Report
+    from neusight.serving import Deployment
+
+QUICK_CELLS, QUICK_SERVING = 40, "A quick run: forty cells. Its figures are no results."
+QUICK_TRAINING = "A quick run: nothing is left out. Its figures are no results."
+WORST = 10
+LEAST = 10
+"""Figures of a die that tell enough to be held against a target."""
+LEAST_GPUS = 8
+"""Of the steps that the target for the mean is about."""
+SPLIT = ("source", "quantity", "engine", "gpu")
+KEPT = (
+    *("source", "model", "gpu", "num_gpus", "dtype", "plan", "seq_len", "predicted_ms", "inside", "mfu", "bubble"),
+    *("fits", "oom"),
+)
+Results = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+
+def unseen(predictor: Predictor, boards: Collection[str], physics: Physics, data: Path) -> Predictor:
+    """The same, as if some boards had never been measured."""
+    kernels = predictor.kernel_predictor
+    artifacts = {name: _forgotten(artifact, boards) for name, artifact in kernels.artifacts.items()}
+    links = LinkPredictor(links_without(data, boards, shipped_links()))
+    return Predictor(KernelPredictor(artifacts, kernels.choice, physics=physics), links=links)
+
+
+def _forgotten(artifact: Artifact, boards: Collection[str]) -> Artifact:
+    from neusight.devices import load_device
+
+    known = artifact.manifest
+    left = [gpu for gpu in known.training_gpus if gpu not in boards]
+    levels = {name: level for name, level in known.levels.items() if name.split("/")[0] not in boards}
+    kinds = sorted({sm_kind(load_device(gpu)) for gpu in left})
+    return replace(artifact, manifest=replace(known, training_gpus=left, levels=levels, kinds=kinds))
+
+
+def _advance(name: str, report: Report | None) -> Callable[[int, int], None]:
+    def advance(done: int, of: int) -> None:
+        if report:
+            report(name, done, of, float("nan"))
+
+    return advance
+
+
+def _sha256(names: Sequence[str], folder: Path) -> dict[str, str]:
+    return {name: file_sha256(folder / name) for name in names if name}
+
+
+def run_serving(declared: ServingDeclaration, quick: bool, report: Report | None = None) -> Results:
+    """Predict every cell and compare.
+
+    Returns:
+        ``rows``: a figure of a cell each, without what was measured; ``means`` and ``means_all`` of
+        ``evaluate_serving``; ``groups``: by source, quantity, engine and GPU count, mean, median, bias, inside, and
+        the 10th, 50th and 90th percentile of predicted over measured; ``peers``: by peer, source and quantity what they
+        and this predictor are wrong by on the cells that both predict; ``worst``: cells without fault that are most
+        wrong; ``dies``: of each die that was left out, by source, engine and quantity, the figures of its cells and
+        (``known_``) those with it in the fit; ``assumed``, ``skipped``, ``unread``: defaults taken, reasons and columns
+        that nothing reads, counted; ``sha256`` of the files; ``verdicts``.
+    """
+    folder = data_dir() / declared.data
+    cells, models = folder / declared.cells, folder / declared.models
+    selection = Selection(limit=QUICK_CELLS if quick else declared.limit)
+    shipped = evaluate_serving(cells, Predictor.load(), models, selection, progress=_advance("cells", report))
+    rows = shipped["rows"]
+    names = ("cell", *SPLIT, "mode", "predicted", "inside", "fault")
+    results: Results = {
+        "rows": [{name: row[name] for name in names} | {"error": row["bias"]} for row in rows],
+        "means": shipped["means"],
+        "means_all": shipped["means_all"],
+        "groups": groups(rows),
+        "peers": peers(rows, read_parquet(folder / declared.peers).to_pylist()) if declared.peers else [],
+        "worst": worst(rows, declared.reasons),
+        "assumed": shipped["assumed"],
+        "skipped": _counted(shipped["skipped"]),
+        "unread": shipped["unread"],
+        "dies": [r for die, left in _served_without(declared, quick, report) for r in _beside(die, left, rows)],
+        "sha256": _sha256((declared.cells, declared.models, declared.peers), folder),
+    }
+    return results | {"verdicts": list(serving_verdicts(results, declared.targets))}
+
+
+def _served_without(
+    declared: ServingDeclaration, quick: bool, report: Report | None
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """What is said of the cells of each die, by a predictor that knows nothing of it."""
+    if not declared.dies:
+        return
+    folder, limit = data_dir() / declared.data, QUICK_CELLS if quick else None
+    cells, models = folder / declared.cells, folder / declared.models
+    shipped, some = Predictor.load(), Selection(limit=None if limit is None else 4 * limit)
+    fitted = fit_engines(lambda: deployed_cells(cells, shipped, models, some), rounds=1, report=report)
+    constants = Constants(data_dir(), code_sha256(), quick)
+    for die in declared.dies:
+        predictor = unseen(shipped, die.boards, constants.without(die.boards, report).physics, data_dir())
+        engines = fitted.without(die.boards)
+
+        def prepared(deployment: Deployment, known: Mapping[str, Any] = engines) -> Deployment:
+            return with_fitted(deployment, known)
+
+        selection, advance = Selection(gpus=die.boards, limit=limit), _advance(f"without {die.name}", report)
+        found = evaluate_serving(cells, predictor, models, selection, progress=advance, prepare=prepared)
+        yield die.name, found["rows"]
+
+
+def _beside(die: str, left_out: Rows, rows: Rows) -> Iterator[dict[str, Any]]:
+    """Figures of a die's cells without fault, left out and (``known``) not, by source, engine and quantity."""
+    known = {(row["cell"], row["quantity"]): row for row in rows}
+    keys = ("source", "engine", "quantity")
+    kept = [row for row in left_out if not row["fault"] and (row["cell"], row["quantity"]) in known]
+    for names, part in Scored.of(kept).groups(*keys) if kept else ():
+        same = Scored.of([known[cell, part.keys["quantity"][place]] for place, cell in enumerate(part.keys["cell"])])
+        beside = {f"known_{name}": value for name, value in figures(same).items()}
+        yield {"die": die} | names | figures(part) | beside
+
+
+def groups(rows: Rows) -> list[dict[str, Any]]:
+    """Figures by ``SPLIT``, of rows with and without fault."""
+    marked = Scored.of([{**row, "fault": "fault" if row["fault"] else ""} for row in rows])
+    return [names | figures(part) for names, part in marked.groups(*SPLIT, "fault")]
+
+
+def figures(rows: Scored) -> dict[str, Any]:
+    """Errors in percent, and percentiles of predicted over measured."""
+    named = {name: value for name, value in rows.figures().items() if name not in ("worst", "width")}
+    return named | {"ratio": np.percentile(1 + rows.bias / 100, (10, 50, 90)).tolist()}
+
+
+def peers(rows: Rows, published: Rows) -> list[dict[str, Any]]:
+    """What others and this predictor are wrong by, by peer, source and quantity, on figures that both predict."""
+    mine = {(row["cell"], row["quantity"]): row for row in rows}
+    shared: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for row in published:
+        if own := mine.get((row["cell"], row["quantity"])):
+            theirs = 100 * abs(row["predicted"] / own["measured"] - 1)
+            shared.setdefault((row["peer"], own["source"], row["quantity"]), []).append((theirs, own["ape"]))
+    found = []
+    for peer, source, quantity in sorted(shared):
+        theirs, ours = np.array(shared[peer, source, quantity]).T
+        found.append(
+            {"peer": peer, "source": source, "quantity": quantity, "count": len(ours)}
+            | {"mean": float(theirs.mean()), "median": float(np.median(theirs))}
+            | {"ours_mean": float(ours.mean()), "ours_median": float(np.median(ours))}
+        )
+    return found
+
+
+def worst(rows: Rows, reasons: Sequence[Reason] = ()) -> list[dict[str, Any]]:
+    """Cells without fault whose predictions are most wrong by ratio, each by its worst figure, with what they spend
+    their time on and, where the declaration says something of them, the reason.
+    """
+    clean = (row for row in rows if not row["fault"])
+    seen: dict[str, dict[str, Any]] = {}
+    for row in sorted(clean, key=lambda row: -abs(np.log(row["predicted"] / row["measured"]))):
+        kept = {name: row[name] for name in ("cell", "quantity", "predicted", "limited_by")}
+        reason = next((r.reason for r in reasons if fnmatch(row["cell"], r.cells)), "")
+        seen.setdefault(row["cell"], kept | {"error": row["bias"], "reason": reason})
+        if len(seen) == WORST:
+            break
+    return list(seen.values())
+
+
+def _counted(skipped: Rows) -> list[dict[str, Any]]:
+    counts = Counter(row["reason"] for row in skipped)
+    return [{"reason": reason, "count": count} for reason, count in counts.most_common()]
+
+
+def serving_verdicts(results: Mapping[str, Any], targets: ServingTargets) -> Iterator[dict[str, Any]]:
+    """Every target, of cells without fault; other predictors are compared on all cells that both predict."""
+    by_quantity = {row["quantity"]: row for row in results["means"] if row["by"] == "quantity"}
+    split = [row for row in results["means"] if row["by"] == "source quantity"]
+    for quantity, limit in targets.median.items():
+        if row := by_quantity.get(quantity):
+            above = [
+                f"{r['source']} {r['median']:.1f}" for r in split if r["quantity"] == quantity and r["median"] > limit
+            ]
+            yield at_most(f"median error of {quantity}", row["median"], limit, above)
+    if targets.coverage:
+        for row in (row for row in results["means"] if row["by"] == "source"):
+            yield between(f"{row['source']} within 90 % intervals", row["inside"], targets.coverage, [])
+    for row in results.get("dies", ()):
+        if targets.left_out and row["count"] >= LEAST:
+            what = f"median of {row['quantity']} of {row['source']} on {row['engine']}, {row['die']} left out"
+            yield at_most(what, row["median"], round(targets.left_out * row["known_median"], 1), [])
+    if targets.better_than_peers:
+        best: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for row in results["peers"]:
+            key = (row["source"], row["quantity"])
+            best[key] = min(best.get(key, row), row, key=lambda r: r["mean"])
+        for (source, quantity), row in best.items():
+            what = f"mean error of {quantity} on {row['count']} cells of {source} that {row['peer']} predicts"
+            yield at_most(what, row["ours_mean"], round(row["mean"], 1), [])
+
+
+def run_training(declared: TrainingDeclaration, quick: bool, report: Report | None = None) -> Results:
+    """Predict every step and compare.
+
+    Returns:
+        ``rows``: a step each, without what was measured; ``totals``: of all steps, those on eight GPUs and more, and by
+        source and by model; ``scaling``: by model and plan what a step's time on the fewest GPUs is of that on the
+        most, predicted and measured; ``left_out``: by die and source errors with its steps in the fit (``known``), left
+        out (``steps``), and with kernels and collectives left out as well (``all``); ``peers``; ``fits``: of each table
+        how many that ran are said to fit; ``memory``: errors of peaks; ``worst``; ``assumed``; ``skipped``; ``unread``;
+        ``sha256`` of the files; ``verdicts``.
+    """
+    folder, shipped = data_dir(), Predictor.load()
+    tables = [
+        evaluate_training(folder / name, shipped, _advance(f"steps of {Path(name).stem}", report))
+        for name in declared.tables
+    ]
+    rows = [row for table in tables for row in table["rows"]]
+    measured = [row for row in rows if row["measured_ms"] is not None]
+    results: Results = {
+        "rows": [{name: row[name] for name in KEPT} | {"error": row["bias"]} for row in rows],
+        "totals": totals(measured),
+        "scaling": list(scaling(measured)),
+        "left_out": [] if quick else list(_trained_without(declared, shipped, measured, report)),
+        "peers": list(_published(declared, measured)),
+        "fits": [{"table": name, **table["memory"]} for name, table in zip(declared.tables, tables, strict=True)],
+        "memory": evaluate_memory(folder / declared.memory)["means"] if declared.memory else [],
+        "worst": _worst_steps(measured),
+        **{name: [row for table in tables for row in table[name]] for name in ("assumed", "skipped", "unread")},
+        "sha256": _sha256((*declared.tables, declared.memory), folder),
+    }
+    return results | {"verdicts": list(training_verdicts(results, declared))}
+
+
+def totals(rows: Rows) -> list[dict[str, Any]]:
+    """Errors of all steps, of those on many GPUs, and by source, model, GPU and dtype."""
+    scored = Scored.of(rows, "_ms")
+    large = scored.take(np.array([row["num_gpus"] >= LEAST_GPUS for row in rows], dtype=bool))
+    found = [{"by": "all", "name": "", **scored.figures()}]
+    found.append({"by": "many", "name": f"{LEAST_GPUS} GPUs and more", **large.figures()})
+    for by in ("source", "model", "gpu", "dtype", "num_gpus"):
+        found += [{"by": by, "name": str(names[by]), **part.figures()} for names, part in scored.groups(by)]
+    return found
+
+
+def scaling(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Steps of as many sequences a GPU on more and more GPUs: the time on the fewest over that on the most, percent."""
+    series: dict[tuple[str, str, str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        # The plan without replicas: what stays the same while they grow in number.
+        plan = " ".join(word for word in row["plan"].split() if not word.startswith("dp"))
+        series.setdefault((row["source"], row["software"], row["model"], row["dtype"], plan), []).append(row)
+    for (source, _, model, dtype, plan), part in sorted(series.items()):
+        ordered = sorted(part, key=lambda row: int(row["num_gpus"]))
+        each = [row["global_batch"] / row["num_gpus"] for row in ordered]
+        if len({row["num_gpus"] for row in ordered}) < 3 or max(each) > min(each):
+            continue
+        first, last = ordered[0], ordered[-1]
+        shares = {kind: 100 * first[f"{kind}_ms"] / last[f"{kind}_ms"] for kind in ("predicted", "measured")}
+        yield {
+            "source": source, "model": model, "dtype": dtype, "plan": plan, "from": first["num_gpus"],
+            "to": last["num_gpus"], "predicted": shares["predicted"], "off": shares["predicted"] - shares["measured"],
+        }  # fmt: skip
+
+
+def _trained_without(
+    declared: TrainingDeclaration, shipped: Predictor, rows: Rows, report: Report | None
+) -> Iterator[dict[str, Any]]:
+    """Errors on each die by source: known, without its steps, and without anything of it."""
+    if not declared.left_out:
+        return
+    steps, _ = measured_steps(data_dir() / name for name in declared.tables)
+    observations, _ = observe(steps, shipped.timed, shipped_factors(), report)
+    constants = Constants(data_dir(), code_sha256(), False)
+    for die in declared.left_out:
+        # How far a step may be off is known of dies left out; factors alone are fitted again.
+        factors = replace(factors_without(observations, die.boards), spread=shipped_factors().spread)
+        blind = unseen(shipped, die.boards, constants.without(die.boards, report).physics, data_dir())
+        known = [row for row in rows if row["gpu"] in die.boards]
+        advance = _advance(f"without {die.name}", report)
+        parts: dict[str, Rows] = {"known": known}
+        for name, predictor in (("steps", shipped), ("all", blind)):
+            parts[name] = [
+                row
+                for table in declared.tables
+                for row in _measured_on(data_dir() / table, die.boards, predictor, factors, advance)
+            ]
+        for source in ("", *sorted({str(row["source"]) for row in known})):
+            yield {"die": die.name, "source": source or "all"} | {
+                name: Scored.of([row for row in part if not source or row["source"] == source], "_ms").figures()
+                for name, part in parts.items()
+            }
+
+
+def _measured_on(
+    table: Path, boards: Collection[str], predictor: Predictor, factors: Any, advance: Callable[[int, int], None]
+) -> list[dict[str, Any]]:
+    """Measured steps of a table on some GPUs; none where it has none of them."""
+    if not _gpus_of(table) & set(boards):
+        return []
+    found = evaluate_training(table, predictor, advance, factors=factors, gpus=boards)
+    return [row for row in found["rows"] if row["measured_ms"] is not None]
+
+
+def _gpus_of(table: Path) -> set[str]:
+    """GPUs of a table of runs."""
+    return {str(row.get("gpu")) for row in read_rows(table, ("gpu",), "training runs")}
+
+
+def _published(declared: TrainingDeclaration, rows: Rows) -> Iterator[dict[str, Any]]:
+    """Errors that others publish for steps beside those found here."""
+    for peer in declared.peers:
+        for row in rows:
+            same = row["model"].lower() == peer.model.lower() and row["framework"] == "megatron-local"
+            if same and peer.recompute in row["plan"].split():
+                yield peer.model_dump() | {"ours": row["ape"]}
+
+
+def _worst_steps(rows: Rows) -> list[dict[str, Any]]:
+    ordered = sorted(rows, key=lambda row: -row["ape"])[:WORST]
+    names = ("source", "model", "num_gpus", "plan", "seq_len", "predicted_ms")
+    return [{name: row[name] for name in names} | {"error": row["bias"]} for row in ordered]
+
+
+def training_verdicts(results: Mapping[str, Any], declared: TrainingDeclaration) -> Iterator[dict[str, Any]]:
+    """Every target, with steps of each die left out."""
+    targets = declared.targets
+    for row in results["left_out"]:
+        who = f"steps on {row['die']}, left out of the fit"
+        if row["source"] == "all" and targets.mean is not None:
+            yield at_most(f"mean error of {who}", row["steps"]["mean"], targets.mean, [])
+        if row["source"] != "all" and targets.source is not None:
+            yield at_most(f"{row['source']}: {who}", row["steps"]["mean"], targets.source, [])
+        if row["source"] == "all" and targets.coverage:
+            yield between(f"{who}: within 90 % intervals", row["steps"]["inside"], targets.coverage, [])
+    if targets.efficiency is not None and results["scaling"]:
+        off = [abs(row["off"]) for row in results["scaling"]]
+        yield at_most("points that efficiency of scaling is off, mean", float(np.mean(off)), targets.efficiency, [])
+        yield at_most("points that efficiency of scaling is off, worst", max(off), targets.efficiency, [])
