@@ -709,9 +709,7 @@ def _without_effect(executor: Executor, device: DeviceSpec, setting: Setting, es
             f"layout {setting.layout} has no effect on {estimate.model}: none of its inputs is a batch of images"
         )
     if plan := setting.plan:
-        lines += plan.without_effect(experts=True)
-        if plan.overlap_gradients and estimate.mode != "training":
-            lines.append("overlap_gradients has no effect: only training has gradients")
+        lines += plan.without_effect(experts=True, training=estimate.mode == "training")
     return tuple(lines)
 
 

@@ -155,7 +155,12 @@ _ep = Spec("--ep", PLAN, "GPUs over which experts are spread, whole.")
 _vp = Spec("--vp", PLAN, "Chunks of layers of a stage; several are interleaved.")
 _micro_batch = Spec("--micro-batch", PLAN, "Sequences of one pass of a replica.")
 _schedule = Spec("--schedule", PLAN, "Order of the passes of a pipeline: 1f1b, gpipe or zero-bubble.")
-_shard = Spec("--shard", PLAN, "What replicas split instead of copy: none, zero1, zero2, zero3 or hsdp.")
+_shard = Spec(
+    "--shard",
+    PLAN,
+    "What replicas split instead of copy: none, zero1, zero2, zero3 or hsdp. Default: as the framework's users have "
+    "it; in `predict` none.",
+)
 _recompute = Spec("--recompute", PLAN, "What the backward pass computes again: none, selective, operators or full.")
 _framework = Spec(
     "--framework",
@@ -198,7 +203,7 @@ SequenceParallel = Annotated[
     Spec(
         "--sequence-parallel/--no-sequence-parallel",
         PLAN,
-        "GPUs of --tp split norms and the residual stream by tokens. Default: where --tp is above 1.",
+        "GPUs of --tp split norms and the residual stream by tokens. Default: with --tp in `training` and `memory`.",
     ).text(),
 ]
 OverlapGradients = Annotated[

@@ -19,6 +19,7 @@ from neusight.cli.options import (
     PP,
     STEP,
     TP,
+    VP,
     Attention,
     Batch,
     Cluster,
@@ -36,8 +37,13 @@ from neusight.cli.options import (
     Optimizer,
     OverlapGradients,
     Overrides,
+    Recompute,
+    RecomputeLayers,
+    Schedule,
     Seconds,
     SeqLen,
+    SequenceParallel,
+    Shard,
     Sparsity,
     Spec,
     check_optimizer,
@@ -55,9 +61,12 @@ _TOP = 12
 """Rows of operators and kernels that are shown."""
 _SMALL_ERROR = 0.005
 """Errors below this share of the latency are not worth a word."""
+_NOTHING = 1e-6
+"""Share of the latency below which a phase is rounding."""
 _ON_CLUSTERS = (
-    *("model", "mode", "batch", "seq_len", "optimizer", "dtype", "cluster", "nodes", "dp", "tp", "pp", "micro_batch"),
-    *("overlap_gradients", "overrides", "tile_models", "calibration", "form"),
+    *("model", "mode", "batch", "seq_len", "optimizer", "dtype", "cluster", "nodes", "dp", "tp", "pp", "vp"),
+    *("micro_batch", "schedule", "shard", "recompute", "recompute_layers", "sequence_parallel", "overlap_gradients"),
+    *("overrides", "tile_models", "calibration", "form"),
 )
 """Options that count with ``--cluster``; ``neusight training`` has more."""
 
@@ -128,7 +137,13 @@ class Sharing:
     dp: DP = None
     tp: TP = 1
     pp: PP = 1
+    vp: VP = 1
     micro_batch: MicroBatch = None
+    schedule: Schedule = "1f1b"
+    shard: Shard = ""
+    recompute: Recompute = "none"
+    recompute_layers: RecomputeLayers = None
+    sequence_parallel: SequenceParallel = None
     overlap_gradients: OverlapGradients = None
     tp_plan: Annotated[
         list[str],
@@ -151,13 +166,14 @@ class Sharing:
         from neusight.plans.plan import Plan
 
         dp = self.dp or 1
-        if (dp, self.tp, self.pp) == (1, 1, 1) and not self.overlap_gradients and self.micro_batch in (None, batch):
-            return None
         usual = 1 if self.pp > 1 else max(1, batch // dp)
-        return Plan(
-            dp=dp, tp=self.tp, pp=self.pp, micro_batch=self.micro_batch or usual, global_batch=batch,
+        plan = Plan(
+            dp=dp, tp=self.tp, pp=self.pp, vp=self.vp, micro_batch=self.micro_batch or usual, global_batch=batch,
+            schedule=self.schedule, shard=self.shard or "none", recompute=self.recompute,
+            recompute_layers=self.recompute_layers or 0, sequence_parallel=bool(self.sequence_parallel),
             overlap_gradients=bool(self.overlap_gradients),
         )  # fmt: skip
+        return None if plan == Plan(micro_batch=batch, global_batch=batch) else plan
 
 
 def predict(
@@ -256,12 +272,10 @@ class Question:
             raise typer.BadParameter("is for training: add --mode training", param_hint="--cluster")
         typed.refuse(["gpu"], "is named by --cluster, which has its own GPUs: leave it out")
         typed.refuse(sorted(typed - set(_ON_CLUSTERS)), "has no meaning with --cluster: leave it out")
-        values = {
-            "seq_len": step.seq_len, "dtype": self.execution.dtype, "optimizer": step.optimizer, "dp": sharing.dp,
-            "tp": sharing.tp, "pp": sharing.pp, "micro_batch": sharing.micro_batch,
-            "overlap_gradients": sharing.overlap_gradients,
-        }  # fmt: skip
-        options = {name: value for name, value in values.items() if name in typed} | {"global_batch": step.batch}
+        values = {"seq_len": step.seq_len, "dtype": self.execution.dtype, "optimizer": step.optimizer, **vars(sharing)}
+        counts = set(_ON_CLUSTERS) - {"cluster", "nodes"}
+        options = {name: value for name, value in values.items() if name in typed & counts}
+        options |= {"global_batch": step.batch}
         place = Place(cluster=sharing.cluster, overrides=self.target.overrides)
         answer(self.model, place, {"nodes": [sharing.nodes]} if sharing.nodes else {}, options, self.models, form=form)
 
@@ -328,7 +342,8 @@ def _phases(e: Estimate) -> None:
     from neusight.units import milliseconds
 
     titles = (Column("phase"), Column("latency", right=True), Column("share", right=True), Column(""))
-    table(titles, ((phase, milliseconds(s), *_share(s / e.latency_s)) for phase, s in e.by_phase.items()))
+    phases = [(phase, s) for phase, s in e.by_phase.items() if s > _NOTHING * e.latency_s]
+    table(titles, ((phase, milliseconds(s), *_share(s / e.latency_s)) for phase, s in phases))
 
 
 def _operators(e: Estimate) -> None:

@@ -71,12 +71,18 @@ class Plan:
                 f"{fit} would be"
             )
 
-    def without_effect(self, experts: bool) -> tuple[str, ...]:
+    def without_effect(self, experts: bool, training: bool = True) -> tuple[str, ...]:
         """A line for each choice that changes nothing, and why.
 
         Args:
             experts: whether the model has any.
+            training: whether there are a backward pass and gradients.
         """
+        if not training:
+            own = Plan()
+            names = ("schedule", "shard", "recompute", "overlap_gradients")
+            given = [name for name in names if getattr(self, name) != getattr(own, name)]
+            return tuple(f"{name} has no effect in inference" for name in given)
         copies, stages, shared = self.dp * self.cp > 1, self.pp > 1, self.tp > 1
         needs = {
             "vp": (self.vp == 1 or stages, "chunks are interleaved between stages, and pp is 1"),

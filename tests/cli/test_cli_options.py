@@ -66,8 +66,9 @@ def test_an_option_of_one_value_is_given_once() -> None:
     ("options", "words"),
     [
         (("--layout", "nhwc"), "layout nhwc has no effect on gpt2"),
-        (("--overlap-gradients",), "overlap_gradients has no effect"),
-        (("--tp", 2, "--overlap-gradients"), "overlap_gradients has no effect"),
+        (("--overlap-gradients",), "overlap_gradients has no effect in inference"),
+        (("--dp", 2, "--batch", 2, "--shard", "zero1"), "shard has no effect in inference"),
+        (("--mode", "training", "--vp", 2), "vp 2 has no effect"),
     ],
 )
 def test_what_changes_nothing_in_a_step_is_said(options: tuple[object, ...], words: str) -> None:
