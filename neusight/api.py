@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import torch
 
     from neusight.devices.cluster import Cluster
-    from neusight.distributed.answer import TrainingEstimate
+    from neusight.distributed.estimate import TrainingEstimate
     from neusight.distributed.factors import Factors
     from neusight.distributed.search import Found
     from neusight.distributed.space import Space

@@ -8,7 +8,7 @@ from typing import Any
 
 from neusight.cli.commands import Point, differing, reasons
 from neusight.cli.output import Column, Output, line, note, table
-from neusight.distributed.answer import TrainingEstimate
+from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.search import Found
 from neusight.plans.memory import PARTS
 from neusight.plans.plan import Plan
@@ -27,8 +27,8 @@ _OF_PATH = {
 DAY_H = 24.0
 J_PER_MWH = 3.6e9
 CSV = (
-    "model", "gpu", "cluster", "devices", "nodes", "framework", "dtype", "optimizer", "seq_len", "latency_s", "low_s",
-    "high_s", "tokens_per_s", "mfu", "hfu", "exposed_s", "bubble", "peak_bytes", "fits", "energy_j",
+    "model", "gpu", "cluster", "devices", "nodes", "engine", "dtype", "optimizer", "seq_len", "latency_s", "low_s",
+    "high_s", "tokens_per_s", "mfu", "hfu", "exposed_s", "bubble", "peak_bytes", "fits", "board_energy_j",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool
         {**p.estimate.to_dict(), "run": run_of(p.estimate, tokens)} if p.estimate else p.options | {"error": p.error}
         for p in points
     ]
-    for text in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.notes):
+    for text in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.warnings):
         note(f"note: {text}")
     single = points[0].estimate
 
@@ -59,7 +59,7 @@ def run_of(e: TrainingEstimate, tokens: float) -> dict[str, Any]:
         "days": e.hours(tokens) / DAY_H,
         "gpu_hours": e.gpu_hours(tokens),
         "cost_usd": e.cost_usd(tokens),
-        "energy_mwh": None if e.energy_j is None else steps * e.energy_j / J_PER_MWH,
+        "energy_mwh": None if e.board_energy_j is None else steps * e.board_energy_j / J_PER_MWH,
     }
 
 
@@ -139,7 +139,7 @@ def _cost(e: TrainingEstimate, usd: float | None) -> str:
 
 
 def _watts(e: TrainingEstimate) -> str:
-    return f"{(e.energy_j or 0.0) / e.latency_s / e.cluster.devices:,.0f}"
+    return f"{(e.board_energy_j or 0.0) / e.latency_s / e.cluster.devices:,.0f}"
 
 
 def path_s(e: TrainingEstimate) -> dict[str, float]:

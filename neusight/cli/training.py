@@ -60,7 +60,7 @@ from neusight.errors import ModelError
 
 if TYPE_CHECKING:
     from neusight.devices import Cluster as ClusterSpec
-    from neusight.distributed.answer import TrainingEstimate
+    from neusight.distributed.estimate import TrainingEstimate
 
 WORDS = ("framework", "dtype", "schedule", "shard", "recompute")
 """Options that take lists of words."""

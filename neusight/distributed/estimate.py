@@ -1,21 +1,28 @@
-"""From a run with its times to a ``TrainingEstimate``: the schedule run, errors by source, memory, energy."""
+"""``TrainingEstimate``: how long a step takes on a cluster, what it waits for, what it needs and what a run costs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import exp, hypot, sqrt
+from typing import Any
 
 import numpy as np
 
-from neusight.distributed.answer import TrainingEstimate
+from neusight.devices.cluster import Cluster
 from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
 from neusight.distributed.stage_times import recomputed_counts, segment_counts
 from neusight.distributed.step import TimedStep
+from neusight.distributed.training_run import TrainingRun
 from neusight.engines.server import shipped_power
+from neusight.estimates.core import core, largest
 from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
+from neusight.plans.fits import verdict
+from neusight.plans.memory import RankMemory
+from neusight.plans.plan import Plan
 from neusight.schedule.run import Run, simulate
 from neusight.workloads.training.recompute import recomputed
 
@@ -25,6 +32,168 @@ COMPUTING = ("forward", "backward", "weights", "recompute", "optimizer")
 """Times of a step that are of kernels, or of collectives that stand in their way; the others are of exchanges."""
 Counted = tuple[PartTime, float]
 """A part and how often it runs in a step on one rank of each stage together, all micro-batches counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingEstimate:
+    """One training step of a model on the devices of a cluster. Times in seconds.
+
+    Attributes:
+        run: what was asked.
+        latency_s: of a step, from its first pass to the end of its last update.
+        interval: (low, high), which enclose 90 % [s].
+        errors: source → standard deviation as a share of the latency.
+        schedule: the step as it runs, rank by rank.
+        parts_s: kind of kernel or collective → what it takes of a step on the rank that has most of it to do.
+        limiters: what limits each of these.
+        flop: of products and attention of a step on all devices, without what is computed again.
+        recomputed_flop: of what is computed again.
+        peak_flops_per_s: of a device, in the dtype of its large products.
+        memory: of a rank of each kind.
+        board_energy_j: of a step on all devices; None where nothing tells what boards draw.
+        warnings: what was assumed or approximated.
+    """
+
+    run: TrainingRun
+    latency_s: float
+    interval: tuple[float, float]
+    errors: Mapping[str, float]
+    schedule: Run
+    parts_s: Mapping[str, float]
+    limiters: Mapping[str, str]
+    flop: float
+    recomputed_flop: float
+    peak_flops_per_s: float
+    memory: tuple[RankMemory, ...]
+    board_energy_j: float | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self.run.decoder.name
+
+    @property
+    def gpu(self) -> str:
+        """Id of the devices."""
+        return self.cluster.device.id
+
+    @property
+    def devices(self) -> int:
+        """Of the cluster."""
+        return self.cluster.devices
+
+    @property
+    def low_s(self) -> float:
+        """Lower end of the 90 % interval."""
+        return self.interval[0]
+
+    @property
+    def high_s(self) -> float:
+        """Upper end of the 90 % interval."""
+        return self.interval[1]
+
+    @property
+    def limiter(self) -> str:
+        """The resource that most of the parts' time is limited by."""
+        seconds: dict[str, float] = {}
+        for name, part_s in self.parts_s.items():
+            seconds[self.limiters[name]] = seconds.get(self.limiters[name], 0.0) + part_s
+        return largest(seconds)
+
+    @property
+    def memory_terms(self) -> Mapping[str, float]:
+        """Of the fullest rank [B]."""
+        return max(self.memory, key=lambda rank: rank.total).parts
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of a device, by its file."""
+        return self.cluster.device.price_usd_per_hour
+
+    @property
+    def plan(self) -> Plan:
+        """How devices share the step."""
+        return self.run.plan
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices."""
+        return self.run.cluster
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all devices together."""
+        return self.run.tokens / self.latency_s
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilisation: products and causal attention that the model needs, over peak (Chowdhery et al. 2022,
+        appendix B, who count all of attention).
+        """
+        return self.flop / (self.latency_s * self.cluster.devices * self.peak_flops_per_s)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilisation: with what is computed again."""
+        return self.mfu * (1.0 + self.recomputed_flop / self.flop)
+
+    @property
+    def exposed_s(self) -> float:
+        """In which kernels wait for collectives, sends or copies, on the rank that does most."""
+        return float(self.schedule.exposed_s.max())
+
+    @property
+    def bubble(self) -> float:
+        """Share of all ranks' time in which they wait for each other."""
+        return self.schedule.bubble
+
+    @property
+    def peak_bytes(self) -> float:
+        """Of memory on the rank that needs most."""
+        return max(rank.total for rank in self.memory)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank has the memory, with its context and the allocator's slack."""
+        return verdict(self.memory, self.cluster.device).fits
+
+    def hours(self, tokens: float) -> float:
+        """Of a run over so many tokens."""
+        return tokens / self.tokens_per_s / 3600.0
+
+    def gpu_hours(self, tokens: float) -> float:
+        """Of all devices over a run of so many tokens."""
+        return self.hours(tokens) * self.cluster.devices
+
+    def cost_usd(self, tokens: float, usd_per_hour: float | None = None) -> float | None:
+        """Of a run of so many tokens; None where nobody tells a price of a device-hour.
+
+        Args:
+            tokens: of the run.
+            usd_per_hour: of a device; default that of its file.
+        """
+        price = self.usd_per_hour if usd_per_hour is None else usd_per_hour
+        return None if price is None else self.gpu_hours(tokens) * price
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the core of every estimate, then what a shared training step has beside it."""
+        run = self.run
+        return {
+            **core(self),
+            "cluster": self.cluster.id,
+            "nodes": self.cluster.nodes,
+            "seq_len": run.seq_len,
+            "optimizer": run.optimizer,
+            "dtype": run.products or run.dtype,
+            "engine": run.engine.name,
+            "plan": asdict(self.plan),
+            **{name: getattr(self, name) for name in ("tokens_per_s", "mfu", "hfu", "exposed_s", "bubble")},
+            "critical_path_s": dict(self.schedule.path_s),
+            "parts_s": dict(self.parts_s),
+            "limiters": dict(self.limiters),
+            "memory": [{"rank": rank.rank, "total": rank.total, **rank.parts} for rank in self.memory],
+        }
 
 
 def estimated(timed: TimedStep) -> TrainingEstimate:
@@ -43,8 +212,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     return TrainingEstimate(
         run=asked,
         latency_s=schedule.step_s,
-        low_s=schedule.step_s / factor,
-        high_s=schedule.step_s * factor,
+        interval=(schedule.step_s / factor, schedule.step_s * factor),
         errors=errors,
         schedule=schedule,
         parts_s=parts_s,
@@ -53,8 +221,8 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         recomputed_flop=again,
         peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(str(Precision.named(asked.products or asked.dtype))),
         memory=source_of(asked).memory(asked, timed.work.stages),
-        energy_j=_energy_j(timed, schedule, parts),
-        notes=asked.decoder.notes,
+        board_energy_j=step_energy_j(timed, schedule, parts),
+        warnings=asked.decoder.notes,
     )
 
 
@@ -152,7 +320,7 @@ def _flop(timed: TimedStep) -> tuple[float, float]:
     return ranks * needed, ranks * again
 
 
-def _energy_j(timed: TimedStep, schedule: Run, parts: Iterable[Counted]) -> float | None:
+def step_energy_j(timed: TimedStep, schedule: Run, parts: Iterable[Counted]) -> float | None:
     """Of all boards in a step: what their kernels take at least, and what they draw all the time."""
     power = shipped_power()
     if power is None:

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neusight.distributed.answer import TrainingEstimate
 from neusight.distributed.bounds import bounds_s
-from neusight.distributed.estimate import estimated
+from neusight.distributed.estimate import TrainingEstimate, estimated
 from neusight.distributed.priced import Pricer
 from neusight.distributed.sources import memory, source_of
 from neusight.distributed.space import Space, plans_in

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neusight.distributed.estimate import counted_on
+from neusight.distributed.estimate import counted, counted_on, step_energy_j
 from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import TimedStep
@@ -62,6 +62,7 @@ def shared_estimate(
         inputs=workload.inputs,
         usd_per_hour=device.price_usd_per_hour,
         devices=devices,
+        board_energy_j=step_energy_j(timed, run, counted(timed)),
     )
     return warnings_of(estimate, workload.warnings)
 

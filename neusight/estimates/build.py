@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from neusight.devices.spec import DeviceSpec
+from neusight.engines.server import shipped_power
 from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
 from neusight.estimates.verdicts import warnings_of
 from neusight.executors.costs import Costs
 from neusight.executors.gpu.expected.depthwise import is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
+from neusight.executors.pricing import energy_j
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
 from neusight.schedule.timeline import Errors, Timeline, Wait, stream_errors_s
@@ -48,7 +52,27 @@ def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) 
         inputs=workload.inputs,
         usd_per_hour=device.price_usd_per_hour,
     )
+    kernels_j = [
+        (costs, timeline.program.counts[at])
+        for (_, at), costs in zip(timeline.program.batches, timeline.costs, strict=True)
+    ]
+    estimate = replace(estimate, board_energy_j=board_energy_j(device, kernels_j, estimate.latency_s))
     return warnings_of(estimate, (*workload.warnings, *_of_versions(timeline, device, estimate.latency_s)))
+
+
+def board_energy_j(device: DeviceSpec, kernels: Iterable[tuple[Costs, np.ndarray]], latency_s: float) -> float | None:
+    """What a board draws in a step [J]: what its kernels take at least, and what it draws all the time.
+
+    Args:
+        device: the board's.
+        kernels: costs, and how often each of their kernels runs.
+        latency_s: of the step.
+    """
+    power = shipped_power()
+    if power is None or device.kind != "gpu":
+        return None
+    kernels_j = sum(float(counts @ energy_j(costs)) for costs, counts in kernels)
+    return float(power.energy_j(device, np.array([kernels_j]), np.array([latency_s]))[0])
 
 
 def _of_versions(timeline: Timeline, device: DeviceSpec, latency_s: float) -> Iterator[str]:

@@ -63,6 +63,8 @@ class Estimate:
     inputs: tuple[str, ...] = ()
     usd_per_hour: float | None = None
     devices: int = 1
+    board_energy_j: float | None = None
+    """What the boards of all devices draw in that time [J]; None where nothing tells."""
 
     @cached_property
     def latency_s(self) -> float:
@@ -187,6 +189,16 @@ class Estimate:
         return parts if any(parts.values()) else {}
 
     @property
+    def memory_terms(self) -> dict[str, int]:
+        """Term → bytes at the peak."""
+        return self.memory.parts
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of memory, the sum of its terms."""
+        return self.memory.peak_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether the step fits in the device's memory."""
         return self.memory.fits
@@ -237,6 +249,7 @@ class Estimate:
             inputs=union(self.inputs, other.inputs),
             warnings=union(self.warnings, other.warnings),
             usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,
+            board_energy_j=_both(self.board_energy_j, other.board_energy_j),
         )
 
     def __radd__(self, other: int) -> Estimate:
@@ -250,7 +263,8 @@ class Estimate:
         if times < 0:
             raise ValueError(f"a step cannot run {times} times")
         kernels = tuple(replace(k, count=k.count * times) for k in self.by_kernel)
-        return replace(self, samples=self.samples * times, by_kernel=kernels)
+        energy_j = None if self.board_energy_j is None else self.board_energy_j * times
+        return replace(self, samples=self.samples * times, by_kernel=kernels, board_energy_j=energy_j)
 
     __rmul__ = __mul__
 
@@ -299,6 +313,10 @@ class Estimate:
         except json.JSONDecodeError as error:
             raise DataError(f"not an estimate: no valid JSON at {error.lineno}:{error.colno}") from None
         return Estimate.from_dict(data)
+
+
+def _both(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
 
 
 def _kernel(data: dict[str, Any]) -> KernelEstimate:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from neusight.estimates.core import core
 from neusight.estimates.records import KernelEstimate, OperatorEstimate
 from neusight.units import gib, milliseconds
 
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
     from neusight.estimates.estimate import Estimate
 
 _SUMMARY = (
-    *("model", "gpu", "devices", "mode", "batch", "seq_len", "inputs", "dtype", "optimizer", "attention"),
-    *("latency_s", "low_s", "high_s", "errors", "samples_per_s", "tokens_per_s", "bound_s", "limiter", "by_phase"),
+    *("mode", "batch", "seq_len", "inputs", "dtype", "optimizer", "attention"),
+    *("samples_per_s", "tokens_per_s", "bound_s", "by_phase"),
 )
-_REST = ("fits", "coverage", "in_domain", "outside", "energy_j", "warnings")
+"""Beside the core of every estimate."""
+_REST = ("coverage", "in_domain", "outside", "energy_j")
 OPERATOR_COLUMNS = ("operator", "phase", "count", "latency_s", "share", "limiter")
 LONE_KERNEL_COLUMNS = (
     *("kernel", "family", "latency_s", "low_s", "high_s", "bound_s", "utilisation", "limiter"),
@@ -32,6 +34,7 @@ _ROWS = 10
 def report(estimate: Estimate) -> dict[str, Any]:
     """Plain data for JSON: times in seconds, memory in bytes, shares from 0 to 1."""
     return {
+        **core(estimate),
         **columns(estimate, _SUMMARY),
         "by_operator": [columns(row, OPERATOR_COLUMNS) for row in estimate.by_operator],
         "by_kernel": [columns(row, KERNEL_COLUMNS) for row in costliest(estimate)],

@@ -12,7 +12,7 @@ from neusight.datasets.rows import read_rows, unread_columns
 from neusight.datasets.runs import RUN_NEEDED, RUN_NOTES, RUN_READ, RunRow, training_run
 from neusight.devices import cluster_of, load_cluster, load_device
 from neusight.devices.cluster import Cluster
-from neusight.distributed.answer import TrainingEstimate
+from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import engine_named
@@ -148,7 +148,7 @@ def _named(record: Row, number: int) -> dict[str, Any]:
 
 
 def _row(row: RunRow, estimate: TrainingEstimate) -> dict[str, Any]:
-    plan, interval = estimate.plan, (1e3 * estimate.low_s, 1e3 * estimate.high_s)
+    plan, interval = estimate.plan, (1e3 * estimate.interval[0], 1e3 * estimate.interval[1])
     return {
         "source": row.source,
         "model": row.model,

@@ -61,7 +61,7 @@ def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
 def test_a_gpu_with_its_network_is_a_cluster_too() -> None:
     words = ("--gpu", "a100-sxm-80gb", "--per-node", 8, "--nodes", 2, "--network", "8 x 200Gb/s")
     told = as_json("training", "llama-3.1-8b", *words, "-s", 4096, "-b", 64, "--framework", "fsdp")
-    assert (told["devices"], told["plan"]["shard"], told["framework"]) == (16, "zero3", "fsdp")
+    assert (told["devices"], told["plan"]["shard"], told["engine"]) == (16, "zero3", "fsdp")
 
 
 def test_predict_trains_on_a_cluster() -> None:

@@ -8,7 +8,7 @@ from small_runs import GPU, small_run, some_gpus
 
 from neusight import Predictor
 from neusight.devices import cluster_of
-from neusight.distributed.answer import TrainingEstimate
+from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.step import TimedStep, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, ModelError
@@ -98,10 +98,10 @@ def test_memory_falls_with_what_is_shared(predictor: Predictor) -> None:
 @pytest.mark.parametrize("told", FOUR_WAYS.values(), ids=FOUR_WAYS)
 def test_intervals_enclose_and_errors_add_in_quadrature(predictor: Predictor, told: dict[str, object]) -> None:
     step = predictor.training(small_run(some_gpus(nodes=2, per_node=2), **told))
-    assert step.low_s < step.latency_s < step.high_s
+    assert step.interval[0] < step.latency_s < step.interval[1]
     total = hypot(*step.errors.values())
-    assert log(step.high_s / step.latency_s) == pytest.approx(NORMAL_90 * total)
-    assert log(step.latency_s / step.low_s) == pytest.approx(NORMAL_90 * total)
+    assert log(step.interval[1] / step.latency_s) == pytest.approx(NORMAL_90 * total)
+    assert log(step.latency_s / step.interval[0]) == pytest.approx(NORMAL_90 * total)
     assert sum(step.schedule.path_s.values()) == pytest.approx(step.latency_s)
 
 
