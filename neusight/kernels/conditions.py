@@ -16,6 +16,8 @@ is shared by the operators in it; ``profiler``: the kernel's own time; ``wall``:
 what the host needs for one."""
 COLD = np.inf
 """Bytes touched between two uses of an operand that no cache still holds."""
+USUAL_ENGINE = "torch"
+"""Who runs kernels of which nothing else is said."""
 MANY_LAUNCHES = 1e3
 """Kernels in the graph of a model's step, of the magnitude: each has next to nothing of the graph's launch."""
 
@@ -54,7 +56,7 @@ class Conditions:
         Raises:
             CoverageError: a timing that is none of ``TIMINGS``.
         """
-        usual = {"timing": "stream", "launches": 1.0, "cycled_bytes": COLD, "engine": "torch", "variant": ""}
+        usual = {"timing": "stream", "launches": 1.0, "cycled_bytes": COLD, "engine": USUAL_ENGINE, "variant": ""}
         values = {**usual, "recorded": False, "random": True, "burst": np.inf, **columns}
         made = cls(**{name: np.broadcast_to(np.asarray(value), (n,)) for name, value in values.items()})
         if unknown := sorted({*np.ravel(np.asarray(values["timing"])).tolist()} - {*TIMINGS}):

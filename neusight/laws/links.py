@@ -13,6 +13,7 @@ import numpy as np
 from neusight.devices.cluster import Cluster
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
+from neusight.kernels.implementations import traits_of
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import TINY_S
 from neusight.laws.link_constants import LinkPhysics, Nccl
@@ -30,12 +31,9 @@ from neusight.laws.routes import (
     route,
 )
 
-OWN_ENGINES = ("vllm", "sglang", "trtllm")
-"""Engines with an all-reduce of their own; everyone else calls NCCL."""
-TWO_SHOT = ("vllm", "sglang")
-"""Those whose all-reduce also runs in two halves (``custom_all_reduce.cuh``)."""
 ONE_SHOT_BYTES = (512 * 1024, 256 * 1024)
-"""From how many bytes on they do with up to 4 ranks, and with more; two ranks never (``custom_all_reduce.cuh``)."""
+"""From how many bytes on an engine's own all-reduce runs in two halves with up to 4 ranks, and with more, if it ever
+does; with two ranks never (``custom_all_reduce.cuh``)."""
 
 
 def nccl_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
@@ -96,33 +94,31 @@ def _protocols_s(batch: KernelBatch, way: Way, found: Route, nccl: Nccl, clock_h
     return times
 
 
-def own_s(batch: KernelBatch, place: Place, engine: str, links: LinkPhysics) -> np.ndarray:
-    """Time of an engine's own all-reduce [s], infinite where it has none for the collective or its links.
+def own_s(batch: KernelBatch, place: Place, conditions: Conditions, links: LinkPhysics) -> np.ndarray:
+    """Time of engines' own all-reduces [s], infinite where one has none for the collective or its links.
 
     One-shot: each rank reads the whole of all others, (n - 1) bytes, after one barrier. Two-shot: a reduce-scatter and
-    an all-gather of reads, 2 (n - 1) / n bytes, with a second barrier. vLLM lets a switch reduce where it can.
+    an all-gather of reads, 2 (n - 1) / n bytes, with a second barrier. Some let a switch reduce where it can.
 
     Source: vLLM ``custom_all_reduce.cuh``, which SGLang took over, and ``symm_mem.py``; TensorRT-LLM
     ``customAllReduceKernels.cu``. Validity: one node, devices that read each other's memory; vLLM and SGLang also two
     of them through the host.
     """
     found, own, clock_hz = route(batch, place, links), links.own, device_of(place).boost_clock_hz
-    ranks, _ = ranks_of(batch)
-    cycles = {"vllm": own.vllm_cycles, "sglang": own.sglang_cycles, "trtllm": own.trtllm_cycles}[engine]
+    (ranks, _), traits = ranks_of(batch), traits_of("collective", conditions)
+    cycles, two_shot = traits.constants("cycles_constant", own), traits["two_shot"]
     start_s = cycles / clock_hz + own.peer_s * (ranks - 1.0) + np.where(found.carried, 0.0, own.host_s)
     # ``bytes_per_s`` is NCCL's share of what links have; through the host both sustain the same.
     rate = found.bytes_per_s * np.where(found.carried, own.rate / links.rates.nvlink_share, 1.0)
-    once = np.where(ranks <= 2, np.inf, np.where(ranks <= 4, *ONE_SHOT_BYTES)) if engine in TWO_SHOT else np.inf
+    once = np.where(two_shot & (ranks > 2), np.where(ranks <= 4, *ONE_SHOT_BYTES), np.inf)
     one_s = start_s + (ranks - 1.0) * np.minimum(batch["bytes"], once) / rate
     halves_s = own.second_cycles / clock_hz + work_of(batch).read_bytes / rate
     # A longer message is never faster: two halves take no less than the longest that is sent at once.
     times = [np.where(batch["bytes"] < once, one_s, np.maximum(one_s, start_s + halves_s))]
-    through_host = (ranks <= 2) & (engine in TWO_SHOT)
-    able = ~found.across & (found.carried | through_host) & (batch["op"] == "all_reduce")
-    if engine == "vllm":
-        switched = own.switch_s + _through_switch_s(batch, found, own.switch_rate)
-        times.append(np.where(found.reducing, switched, np.inf))
-    return np.where(able, _least(times), np.inf)
+    able = ~found.across & (found.carried | (two_shot & (ranks <= 2))) & (batch["op"] == "all_reduce")
+    switched = own.switch_s + _through_switch_s(batch, found, own.switch_rate)
+    times.append(np.where(found.reducing & traits["through_switch"], switched, np.inf))
+    return np.where(able & traits["own_all_reduce"], _least(times), np.inf)
 
 
 def collective_s(
@@ -133,17 +129,16 @@ def collective_s(
     An engine takes its own all-reduce where that is faster than NCCL. What is launched by itself takes no less than the
     host does, and an engine's own all-reduce then copies its operand into a buffer that peers may read.
     """
-    execution_s = nccl_s(batch, place, links)
-    copies = np.zeros(len(batch))
+    execution_s, traits = nccl_s(batch, place, links), traits_of("collective", conditions)
+    own = traits["own_all_reduce"]
+    if own.any():
+        execution_s = np.minimum(own_s(batch, place, conditions, links), execution_s)
+    copies = np.where(own & (batch["op"] == "all_reduce"), 2.0 * batch["bytes"], 0.0)
     alone = np.isin(conditions.timing, ("stream", "wall"))
-    for engine in OWN_ENGINES:
-        mine = conditions.engine == engine
-        if mine.any():
-            execution_s = np.where(mine, np.minimum(own_s(batch, place, engine, links), execution_s), execution_s)
-            copies = np.where(mine & (batch["op"] == "all_reduce"), 2.0 * batch["bytes"], copies)
     copy_rate = links.launch.copy_share * device_of(place).dram_bandwidth_bytes_per_s
     execution_s = np.where(alone, execution_s + copies / copy_rate, execution_s)
-    return execution_s, np.where(alone, (execution_s**4 + _host_s(conditions, links) ** 4) ** 0.25, execution_s)
+    host_s = traits.constants("launch_constant", links.launch)
+    return execution_s, np.where(alone, (execution_s**4 + host_s**4) ** 0.25, execution_s)
 
 
 def least_s(batch: KernelBatch, place: Place) -> np.ndarray:
@@ -175,11 +170,6 @@ def _through_switch_s(batch: KernelBatch, found: Route, share: float) -> np.ndar
     """A reduction in the switch sends all bytes once, and the share that a rank gives out to all others."""
     ranks, _ = ranks_of(batch)
     return np.asarray(batch["bytes"] * (1.0 + 1.0 / ranks) / (share * found.own_bytes_per_s))
-
-
-def _host_s(conditions: Conditions, links: LinkPhysics) -> np.ndarray:
-    host = {"vllm": links.launch.vllm_s, "sglang": links.launch.sglang_s}
-    return np.select([conditions.engine == e for e in host], list(host.values()), links.launch.torch_s)
 
 
 def _least(times: Sequence[np.ndarray]) -> np.ndarray:

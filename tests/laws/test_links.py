@@ -42,6 +42,10 @@ def with_links_times(device: DeviceSpec, factor: float) -> DeviceSpec:
     # Patarasu and Yuan 2009: an all-reduce is a reduce-scatter and an all-gather, each of (n - 1) / n.
     [("all_reduce", 1.75), ("all_gather", 0.875), ("reduce_scatter", 0.875), ("all_to_all", 0.875), ("send_recv", 1.0)],
 )
+def own(batch: KernelBatch, device: DeviceSpec, engine: str) -> np.ndarray:
+    return own_s(batch, device, Conditions.of(len(batch), engine=engine), DEFAULT)
+
+
 def test_bytes_that_a_rank_sends(op: str, share: float) -> None:
     work = work_of(collectives(4096, op))
     assert work.read_bytes == pytest.approx(share * 4096) and work.write_bytes == work.read_bytes
@@ -74,18 +78,18 @@ def test_one_shot_reads_all_of_all_others() -> None:
     device, own = load_device("a100-sxm-80gb"), DEFAULT.own
     start_s = own.trtllm_cycles / device.boost_clock_hz + 7 * own.peer_s
     expected = start_s + 7 * 2**20 / (own.rate * 300e9)
-    assert own_s(collectives(2**20), device, "trtllm", DEFAULT) == pytest.approx(expected)
+    assert own(collectives(2**20), device, "trtllm") == pytest.approx(expected)
     # vLLM turns to two halves at 256 KiB among eight, which send less of a long message.
-    assert own_s(collectives(2**26), device, "vllm", DEFAULT) < own_s(collectives(2**26), device, "trtllm", DEFAULT)
-    below, at = own_s(collectives(np.array([2**18 - 1, 2**18])), device, "vllm", DEFAULT)
+    assert own(collectives(2**26), device, "vllm") < own(collectives(2**26), device, "trtllm")
+    below, at = own(collectives(np.array([2**18 - 1, 2**18])), device, "vllm")
     assert 0 < at - below < own.second_cycles / device.boost_clock_hz
 
 
 def test_engines_call_nccl_where_they_have_nothing_of_their_own() -> None:
     device, batch = load_device("l40s"), collectives(ranks=4)
-    assert np.isinf(own_s(batch, device, "vllm", DEFAULT)).all()
+    assert np.isinf(own(batch, device, "vllm")).all()
     assert np.isinf(own_s(collectives(op="all_gather"), load_device("h100-sxm-80gb"), "vllm", DEFAULT)).all()
-    assert np.isfinite(own_s(collectives(ranks=2), device, "vllm", DEFAULT)).all()
+    assert np.isfinite(own(collectives(ranks=2), device, "vllm")).all()
     for engine, gpu in product(ENGINES, GPUS):
         conditions = Conditions.of(len(batch), timing="graph", engine=engine)
         found = collective_s(batch, load_device(gpu), conditions, DEFAULT)[0]

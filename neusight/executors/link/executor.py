@@ -15,9 +15,10 @@ from neusight.executors.base import Options
 from neusight.executors.costs import Costs
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
+from neusight.kernels.implementations import traits_of
 from neusight.kernels.work import by_distinct, work_of
 from neusight.laws.fitted_links import FittedLinks, shipped_links
-from neusight.laws.links import OWN_ENGINES, collective_s, least_s
+from neusight.laws.links import collective_s, least_s
 from neusight.laws.routes import Place, device_of, fastest, network_of, ranks_of, route
 
 MEASURED_LINKS = ("nvlink", "pcie")
@@ -39,7 +40,7 @@ def kinds_of(batch: KernelBatch, conditions: Conditions, told: bool = False) -> 
 
     Where the network is ``told`` it is ``nccl all_gather fabric``: what was measured of others says nothing of it.
     """
-    own = np.isin(conditions.engine, OWN_ENGINES) & (batch["op"] == "all_reduce")
+    own = traits_of("collective", conditions)["own_all_reduce"] & (batch["op"] == "all_reduce")
     who = np.where(own, conditions.engine, "nccl")
     ranks, within = ranks_of(batch)
     alone = np.isin(conditions.timing, ("stream", "wall"))
@@ -52,7 +53,7 @@ def paths_of(batch: KernelBatch, place: Place, conditions: Conditions, fitted: F
     told, …, by which intervals differ.
     """
     found = route(batch, place, fitted.links)
-    own = np.isin(conditions.engine, OWN_ENGINES) & (batch["op"] == "all_reduce")
+    own = traits_of("collective", conditions)["own_all_reduce"] & (batch["op"] == "all_reduce")
     network = FABRIC if network_of(place) else " network"
     where = np.select([found.across, ~found.carried], [network, " host"], " links")
     return np.char.add(np.where(own, "own", "nccl"), where)

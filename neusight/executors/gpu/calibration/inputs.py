@@ -13,7 +13,7 @@ from neusight.executors.gpu.features import Situation, feature_matrix
 from neusight.executors.gpu.features.formulas import FORMULAS
 from neusight.executors.gpu.tile_models.artifact import kernel_kinds
 from neusight.kernels import KernelBatch
-from neusight.kernels.conditions import Conditions
+from neusight.kernels.conditions import USUAL_ENGINE, Conditions
 
 _LANES = {
     "log2_duration": 16.0,
@@ -132,7 +132,7 @@ def points_of(s: Situation) -> Points:
 def _runs(conditions: Conditions) -> np.ndarray:
     """Engine and variant; rows that name no engine count as what is asked for without one, PyTorch's."""
     engine = conditions.engine.astype(str)
-    return np.char.add(np.where(engine == "", "torch/", np.char.add(engine, "/")), conditions.variant.astype(str))
+    return np.char.add(np.char.add(np.where(engine == "", USUAL_ENGINE, engine), "/"), conditions.variant.astype(str))
 
 
 def joined(parts: Sequence[Points]) -> Points:

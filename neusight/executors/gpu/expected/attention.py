@@ -21,6 +21,7 @@ from neusight.executors.gpu.expected.matrix import (
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.kernels.implementations import Traits, traits_of
 from neusight.kernels.work import (
     attention_keys,
     attention_pairs,
@@ -39,56 +40,18 @@ VECTOR_OPERATIONS = 4.0
 """On ordinary lanes for a score: scale, maximum, sum, conversion (FlashAttention-2, algorithm 1)."""
 SHARED_BYTES_PER_CLOCK = 128.0
 """Of an SM's shared memory."""
+NARROW_HEAD = 64
+"""Width of a head up to which blocks have room for more queries."""
 ROWS_OF_WARP, ROWS_OF_WARPGROUP = 32.0, 64.0
 """Queries for which a warp, or a warpgroup, fetches keys and values from shared memory once."""
 TILE_ELEMENTS = 16384.0
 """Of a tile of keys, roughly, in kernels for long rows: 256 keys of 64, 128 of 128, 64 of 256."""
-NARROW_TILES = {"fa3": 1.5, "trtllm": 2.0}
-"""By how much tiles of 8-bit keys are longer (assumption, after FlashAttention-3's ``tile_size_fwd_sm90``)."""
-GROUP_ROWS = 32
-"""Query heads on one key head that TensorRT-LLM's decode kernel takes into one block (assumption: measured times jump
-beyond that to those of heads by themselves)."""
 PARTIAL_BYTES = 8.0
 """Of an element of a part's result [B]: float32, written and read."""
 SWAP_KERNELS = 2.0
-"""With which FlashAttention-2 brings heads of a group together and apart again (``seqlenq_ngroups_swapped``)."""
+"""With which heads of a group are brought together and apart again."""
 NARROWING_BYTES = 1.5
 """Moved for a byte of queries that are made 8-bit: one in 16 bits read, half of it written."""
-
-
-@dataclass(frozen=True)
-class _Library:
-    """Whose kernels run: columns of flags.
-
-    What SGLang calls flash attention before Hopper counts as FlashInfer (assumption: its times behave like that), and
-    PyTorch's own as FlashAttention-2.
-    """
-
-    fa2: np.ndarray
-    fa3: np.ndarray
-    flashinfer: np.ndarray
-    triton: np.ndarray
-    trtllm: np.ndarray
-    vllm: np.ndarray
-    sglang: np.ndarray
-    plain: np.ndarray
-
-    @classmethod
-    def of(cls, conditions: Conditions) -> _Library:
-        """By engine and variant; what neither tells has no flag."""
-        engine, variant = conditions.engine, conditions.variant
-        sglang, plain = engine == "sglang", (engine == "torch") | (engine == "flash-attn")
-        second = (variant == "fa2") | ((variant == "") & plain)
-        return cls(
-            fa2=second & ~sglang,
-            fa3=(variant == "fa3") | (variant == "fa4"),
-            flashinfer=(variant == "flashinfer") | (second & sglang),
-            triton=variant == "triton",
-            trtllm=variant == "trtllm",
-            vllm=engine == "vllm",
-            sglang=sglang,
-            plain=plain,
-        )
 
 
 @dataclass(frozen=True)
@@ -102,14 +65,15 @@ class _Scores:
 
     @classmethod
     def of(cls, batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> _Scores:
-        """Triton's prefill in SGLang masks what lies outside a window, but walks over it."""
-        ignored = (conditions.variant == "triton") & (conditions.engine == "sglang") & (batch["q_len"] > 1)
-        window = np.where(ignored, 0, batch["window"])
+        """Where a prefill masks what lies outside a window but walks over it, there is none to the kernel."""
+        walked = traits_of("attention", conditions)["walks_windows"] & (batch["q_len"] > 1)
+        window = np.where(walked, 0, batch["window"])
         return cls(KernelBatch(batch.family, {**batch.columns, "window": window}), device, conditions, physics)
 
     @cached_property
-    def library(self) -> _Library:
-        return _Library.of(self.conditions)
+    def traits(self) -> Traits:
+        """What the kernels' implementations are like."""
+        return traits_of("attention", self.conditions)
 
     @cached_property
     def q(self) -> np.ndarray:
@@ -124,7 +88,7 @@ class _Scores:
         """Whether products run beside the rest of a warp's work."""
         if not self.device.facts.reads_shared_memory:
             return np.zeros(len(self.batch), dtype=bool)
-        return ~(self.library.fa2 | self.library.triton)
+        return self.traits["asynchronous"]
 
     @cached_property
     def cache_size(self) -> np.ndarray:
@@ -204,10 +168,11 @@ class _Blocks:
     @classmethod
     def of(cls, s: _Scores) -> _Blocks:
         """Tiles as libraries choose them by width of a head and by rows at hand."""
-        b, of = s.batch, s.library
+        b, traits = s.batch, s.traits
         heads, kv_heads = b["heads"].astype(float), b["kv_heads"].astype(float)
         group, windowed = heads / kv_heads, b["window"] > 0
-        packed = ~(of.fa2 & (windowed | ~s.decode)) & ~(of.trtllm & ((group > GROUP_ROWS) | ~s.decode))
+        packed = (s.decode | traits["packs_prefill"]) & (~windowed | traits["packs_windows"])
+        packed &= group <= traits["most_packed_group"]
         chosen = b["selected"] > 0
         together = np.where(packed, group, 1.0)
         at_hand = np.where(chosen, together, s.q * together)
@@ -216,35 +181,36 @@ class _Blocks:
         queries = np.where(chosen, 1.0, np.maximum(1.0, np.floor(rows / together)))
         tiles, longest = _key_tiles(s, queries, keys)
         light = s.narrowed | ~packed | (group == 1.0)
+        small, cuts = traits["small_decode_blocks"], traits["cuts_prefill"]
         return cls(
             rows=rows,
             keys=keys,
             count=b["batch"] * np.where(packed, kv_heads, heads) * down,
             tiles=tiles,
             longest=longest,
-            small=s.decode & (of.flashinfer | (of.trtllm & light)),
-            divisible=s.decode | of.flashinfer | ((at_hand <= 2 * ROWS_OF_WARPGROUP) & ~of.fa2),
+            small=s.decode & ((small == "always") | ((small == "light") & light)),
+            divisible=s.decode | (cuts == "always") | ((at_hand <= 2 * ROWS_OF_WARPGROUP) & (cuts == "short")),
         )
 
 
 def _tile_rows(s: _Scores, at_hand: np.ndarray) -> np.ndarray:
     """Rows of a block: the fewest that a kernel is compiled for and that hold what is at hand."""
-    of, head = s.library, s.batch["head_dim"]
-    most = np.where(of.fa3 & (head <= 64), 192.0, np.where(of.fa2 & ~of.plain, 64.0, 128.0))
+    traits, head = s.traits, s.batch["head_dim"]
+    narrow_head = (head <= NARROW_HEAD) & (traits["narrow_head_rows"] > 0.0)
+    most = np.where(narrow_head, traits["narrow_head_rows"], traits["most_rows"])
     least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64], [16.0, 32.0, 64.0], most)
-    rows = np.where(of.fa2 & of.plain, 128.0, np.minimum(least, most))
+    rows = np.where(traits["fits_rows"], np.minimum(least, most), most)
     return np.where(head > 256, np.minimum(rows, 64.0), rows)
 
 
 def _tile_keys(s: _Scores) -> np.ndarray:
     """Keys of a tile."""
-    of = s.library
+    traits = s.traits
     wide = np.clip(2.0 ** np.floor(np.log2(TILE_ELEMENTS / s.batch["head_dim"])), 64.0, 256.0)
-    narrow = s.size < 2.0
-    third = np.minimum(wide, 128.0) * np.where(narrow, NARROW_TILES["fa3"], 1.0)
-    trtllm = np.minimum(wide, 128.0) * np.where(narrow, NARROW_TILES["trtllm"], 1.0)
-    long = of.trtllm & ~s.decode & s.asynchronous
-    return np.select([of.fa2 & ~of.plain, of.fa3, long], [wide, third, trtllm], 64.0)
+    gain = np.where(s.size < 2.0, traits["narrow_tile_gain"], 1.0)
+    able = (traits["wide_tiles"] == "always") | (~s.decode & s.asynchronous)
+    widest = traits["widest_key_tile"]
+    return np.where(able & (widest > 0.0), np.minimum(wide, widest) * gain, 64.0)
 
 
 def _key_tiles(s: _Scores, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -308,20 +274,18 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
 
 def _score_cycles(s: _Scores, blocks: _Blocks) -> np.ndarray:
     """Cycles of an SM for one score."""
-    law, of, device = s.physics.attention, s.library, s.device
+    law, traits, device = s.physics.attention, s.traits, s.device
     narrow = s.size < 2.0
     share = law.share * np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
     if device.facts.reads_shared_memory:
         share = share * np.where(s.asynchronous, 1.0, law.synchronous)
-    share = np.where(narrow & of.vllm & of.fa3, share / law.promoted, share)
-    # Kernels of TensorRT-LLM are compiled for widths that are powers of two.
-    padded = np.where(of.trtllm, 2.0 ** np.ceil(np.log2(s.batch["head_dim"])) / s.batch["head_dim"], 1.0)
+    share = np.where(narrow & traits["promotes_sums"], share / law.promoted, share)
+    padded = np.where(traits["pads_width"], 2.0 ** np.ceil(np.log2(s.batch["head_dim"])) / s.batch["head_dim"], 1.0)
     flops_per_cycle = s.flops_per_s / (device.sm_count * s.clock)
     products = s.flops * padded / (flops_per_cycle * share)
     readers = np.where(s.asynchronous, ROWS_OF_WARPGROUP, np.minimum(blocks.rows, ROWS_OF_WARP))
     fetched = law.shared_memory * s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
-    library = np.select([of.trtllm, of.flashinfer, of.triton], [law.trtllm, law.flashinfer, law.triton], 1.0)
-    return library * (products + fetched + _softmax_cycles(s))
+    return traits.constants("time_constant", law) * (products + fetched + _softmax_cycles(s))
 
 
 def _softmax_cycles(s: _Scores) -> np.ndarray:
@@ -367,7 +331,7 @@ def _widening_cycles(s: _Scores) -> np.ndarray:
 def _chain_s(s: _Scores) -> np.ndarray:
     """What a block waits for beside its keys [s]."""
     law = s.physics.attention
-    return law.chain_s * np.where(s.library.plain, law.plain_chain, 1.0)
+    return law.chain_s * np.where(s.traits["bare_call"], law.plain_chain, 1.0)
 
 
 def _pick_parts(s: _Scores, blocks: _Blocks, score_cycles: np.ndarray) -> np.ndarray:
@@ -400,12 +364,12 @@ def _beside_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     """Time [s] of what runs before and after the kernel: the write of new keys and values, queries that are made
     8-bit, heads that are swapped, parts that are put together.
     """
-    law, of, b = s.physics.attention, s.library, s.batch
+    law, traits, b = s.physics.attention, s.traits, s.batch
     new = b["batch"] * b["kv_heads"] * np.minimum(s.q, b["kv_len"]) * s.width * s.cache_size
-    context, queries = of.trtllm & ~s.decode, of.fa3 & s.narrowed
-    kernels = np.where(parts > 1.0, 1.0, 0.0) + of.vllm + np.where(context, law.context_kernels, 0.0)
+    context, queries = traits["context_kernels"] & ~s.decode, traits["narrows_queries"] & s.narrowed
+    kernels = np.where(parts > 1.0, 1.0, 0.0) + traits["cache_kernels"] + np.where(context, law.context_kernels, 0.0)
     kernels += np.where(queries, law.query_kernels, 0.0) + SWAP_KERNELS * _swapped(s)
-    moved = law.passes * (np.where(of.vllm | of.sglang | context, new, 0.0) + np.where(context, s.query_bytes, 0.0))
+    moved = law.passes * (np.where(traits["writes_cache"] | context, new, 0.0) + np.where(context, s.query_bytes, 0.0))
     moved += np.where(queries, NARROWING_BYTES * s.query_bytes, 0.0)
     ports = law.l2_share * s.device.l2_bytes_per_clock_per_sm * s.clock * s.device.sm_count
     each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
@@ -416,7 +380,7 @@ def _swapped(s: _Scores) -> np.ndarray:
     """Whether heads of a group have to be brought together by kernels of their own."""
     b = s.batch
     grouped = (b["heads"] > b["kv_heads"]) & (b["kv_heads"] > 1) & (b["batch"] > 1)
-    return s.library.fa2 & s.library.vllm & s.decode & grouped & (b["window"] == 0)
+    return s.traits["swaps_heads"] & s.decode & grouped & (b["window"] == 0)
 
 
 def attention_shape(

@@ -17,6 +17,7 @@ from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.kernels.implementations import traits_of
 from neusight.kernels.work import work_of
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
@@ -282,8 +283,7 @@ def _quantisation_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     moved_s = matrix.quantise_cost * bytes_ / sustained_dram_bytes_per_s(device, physics)
     start = matrix.quantise_start * physics.start.cycles / device.boost_clock_hz
     own_s = np.where(searched, 2.0, 1.0) * start + moved_s
-    vllm, trtllm = (conditions.engine == name for name in ("vllm", "trtllm"))
-    own_s = own_s * np.select([vllm, trtllm], [matrix.quantise_vllm, matrix.quantise_trtllm], 1.0)
+    own_s = own_s * traits_of("matrix", conditions).constants("quantise_constant", matrix)
     return np.where(batch["quantised"], own_s, 0.0)
 
 

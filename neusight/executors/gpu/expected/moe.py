@@ -22,6 +22,7 @@ from neusight.executors.gpu.expected.matrix import (
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.kernels.implementations import traits_of
 from neusight.kernels.moe import products_of
 from neusight.kernels.work import by_distinct, element_bytes, filled_groups, result_bytes, weight_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
@@ -66,7 +67,7 @@ class Groups:
     even: np.ndarray
     dtype: np.ndarray
     block: np.ndarray
-    triton: np.ndarray
+    gathers_rows: np.ndarray
     usual: np.ndarray
     fallback: np.ndarray
 
@@ -147,7 +148,7 @@ def moe_shape(
         "hot": hot_share(device, conditions, physics),
         "block": groups.block.astype(float),
         "narrow": np.log2(2.0 / p.a_bytes),
-        "triton": groups.triton.astype(float),
+        "triton": groups.gathers_rows.astype(float),
         "usual": groups.usual.astype(float),
     }
 
@@ -156,7 +157,7 @@ def _grouped(batch: KernelBatch, conditions: Conditions, device: DeviceSpec) -> 
     filled, fullest = filled_groups(batch)
     rows = batch["tokens"].astype(float)
     # A contiguous layout holds groups as they fell, a masked one is filled evenly unless it says otherwise.
-    even = (batch["largest"] == 0) & (conditions.variant != "contiguous")
+    even = (batch["largest"] == 0) & traits_of("moe", conditions)["even_groups"]
     return Groups(
         product=_mean_product(batch, filled, device),
         fullest=fullest,
@@ -191,17 +192,13 @@ def _mean_product(batch: KernelBatch, filled: np.ndarray, device: DeviceSpec) ->
 
 def _kinds(batch: KernelBatch, conditions: Conditions) -> dict[str, np.ndarray]:
     """Which kernels run."""
-    narrow, block, triton = element_bytes(batch) < WIDE, batch["scaling"] == "block", conditions.variant == "triton"
-    sglang, vllm = conditions.engine == "sglang", conditions.engine == "vllm"
-    # Where these engines' own benchmarks call FlashInfer's CUTLASS kernels, nothing tunes them.
-    bare = (sglang & ~narrow) | (vllm & narrow & ~block)
-    fallback = (conditions.variant == "cutlass") & bare
+    narrow, block, traits = element_bytes(batch) < WIDE, batch["scaling"] == "block", traits_of("moe", conditions)
     return {
         "dtype": batch["dtype"],
         "block": block,
-        "triton": triton,
-        "usual": triton & sglang & ~block,
-        "fallback": fallback,
+        "gathers_rows": traits["gathers_rows"],
+        "usual": ~traits["tuned"] & ~block,
+        "fallback": np.where(narrow, ~traits["tuned_narrow"] & ~block, ~traits["tuned_wide"]),
     }
 
 
@@ -212,7 +209,7 @@ def _row_tiles(groups: Groups, tile_m: np.ndarray | float, physics: Physics) -> 
     spread = 1.0 / -np.expm1(-1.0 / share)
     tiles = p.batch * np.where(groups.even, np.ceil(share - 1e-9), spread)
     padded = np.maximum(p.batch * np.ceil(groups.fullest / tile_m) - tiles, 0.0)
-    return np.asarray(tiles + physics.moe.padded_share * padded * (groups.block & ~groups.triton))
+    return np.asarray(tiles + physics.moe.padded_share * padded * (groups.block & ~groups.gathers_rows))
 
 
 @dataclass(frozen=True)
@@ -230,12 +227,12 @@ class _Rates:
         """The rates of kernels by what they are like."""
         device, physics = setting.device, setting.physics
         moe, unit = physics.moe, MatrixUnit(device, physics)
-        share = np.where(groups.triton, moe.triton_rate, moe.cutlass_rate)
+        share = np.where(groups.gathers_rows, moe.triton_rate, moe.cutlass_rate)
         share = np.where(groups.usual, moe.usual_rate, np.where(groups.fallback, moe.fallback_rate, share))
         share *= np.where(groups.block, moe.block_rate, 1.0) * physics.matrix.share * clock_gain(device, physics)
         # Triton gathers rows of A, so that operands pass through registers on any architecture.
         direct = physics.matrix.asynchronous if device.facts.reads_shared_memory else 1.0
-        half = unit.half(groups.product) / np.where(groups.triton, direct, 1.0)
+        half = unit.half(groups.product) / np.where(groups.gathers_rows, direct, 1.0)
         return cls(groups.product.flops_per_s / device.sm_count * share, half, unit.port)
 
 
@@ -309,7 +306,7 @@ def _empty_s(
     """Time of blocks that find nothing to do [s]: Triton's grid has tiles for all pairs, and one more an expert."""
     grid = (groups.offered / tile_m + groups.groups) * np.ceil(groups.product.n / tile_n)
     device = setting.device
-    empty = np.where(groups.triton, np.maximum(grid - tiles, 0.0), 0.0)
+    empty = np.where(groups.gathers_rows, np.maximum(grid - tiles, 0.0), 0.0)
     return np.asarray(empty / device.sm_count * setting.physics.moe.empty_cycles / device.boost_clock_hz)
 
 
@@ -322,12 +319,12 @@ def _beside_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarray:
     """Time of starts, of sorting and of passes [s]."""
     device, physics = setting.device, setting.physics
     moe = physics.moe
-    kernels = np.where(up.triton, moe.triton_kernels, moe.cutlass_kernels) + moe.scale_kernels * (
+    kernels = np.where(up.gathers_rows, moe.triton_kernels, moe.cutlass_kernels) + moe.scale_kernels * (
         up.product.a_bytes < WIDE
     )
     kernels += moe.sort_kernels * up.offered / (up.offered + MANY_PAIRS)
     sort_s = up.offered * moe.pair_cycles / device.boost_clock_hz
-    moved = _pass_bytes(up, down) * np.where(up.triton, moe.triton_passes, moe.cutlass_passes)
+    moved = _pass_bytes(up, down) * np.where(up.gathers_rows, moe.triton_passes, moe.cutlass_passes)
     held = _held(moved / 2.0, setting)
     ports = physics.memory.l2_share * device.l2_bytes_per_clock_per_sm * device.sm_count * device.boost_clock_hz
     pass_s = moved * ((1.0 - held) / sustained_dram_bytes_per_s(device, physics) + held / ports)
@@ -341,9 +338,9 @@ def _pass_bytes(up: Groups, down: Groups) -> np.ndarray:
     order. 8-bit products have their operands quantised, each read in 16 bits and written in 8.
     """
     hidden, ffn, size = up.product.k, down.product.k, up.product.a_bytes
-    rows = np.where(up.triton, up.offered, up.pairs)
+    rows = np.where(up.gathers_rows, up.offered, up.pairs)
     quantised = (size < WIDE) * (WIDE + size) * (np.minimum(up.tokens, up.pairs) * hidden + rows * ffn)
-    permuted = np.where(up.triton, 0.0, 2.0 * size * up.pairs * hidden)
+    permuted = np.where(up.gathers_rows, 0.0, 2.0 * size * up.pairs * hidden)
     activated = WIDE * rows * (up.product.n + ffn)
     summed = WIDE * (rows + up.tokens) * hidden
     return np.asarray(quantised + permuted + activated + summed)

@@ -18,6 +18,7 @@ from neusight.executors.gpu.expected.times import Times
 from neusight.executors.gpu.tiling.decompose import MOST_VALUES, REDUCING_THREADS, row_parts
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.kernels.implementations import traits_of
 from neusight.kernels.work import by_distinct, element_bytes, work_of
 from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
@@ -236,7 +237,7 @@ def _steps_s(batch: KernelBatch, conditions: Conditions, s: Stream, device: Devi
     gated = np.where(op == "silu_and_mul", stream.gate_steps, np.where(op == "rope", stream.rope_steps, 1.0))
     threads = np.maximum(np.floor(device.max_threads_per_sm / BLOCK_THREADS), 1.0) * BLOCK_THREADS
     own = np.where(s.by_hand & (s.rows == 0), gated * _step_cycles(threads, physics) / threads, 0.0)
-    gathered = (op == "embedding") & (conditions.engine == "torch")
+    gathered = (op == "embedding") & traits_of("stream", conditions)["gathers_one_by_one"]
     gather = stream.gather_steps * _step_cycles(GATHER_THREADS, physics) / GATHER_THREADS
     each = np.where(gathered, gather, own)
     return np.asarray(s.elements * each / (device.sm_count * device.boost_clock_hz))

@@ -8,6 +8,7 @@ from neusight.errors import CoverageError
 from neusight.executors.gpu.expected.times import Times
 from neusight.executors.gpu.features.formulas import formula
 from neusight.executors.gpu.features.situation import LawfulSituation, Situation
+from neusight.kernels.implementations import trait_names, traits_of
 
 LEAST_SHARE = 2.0**-8
 """Of the expected time, below which a resource no longer counts."""
@@ -22,14 +23,6 @@ def _times(s: Situation) -> Times:
 def _share(part_s: np.ndarray, s: Situation) -> np.ndarray:
     """log2 of a part of the expected time, clipped."""
     return np.asarray(np.log2(np.clip(part_s / s.expected_s, LEAST_SHARE, 1.0)))
-
-
-def _engine(s: Situation, *names: str) -> np.ndarray:
-    return np.isin(s.conditions.engine, names)
-
-
-def _variant(s: Situation, *names: str) -> np.ndarray:
-    return np.isin(s.conditions.variant, names)
 
 
 @formula
@@ -132,42 +125,6 @@ def equal_values(s: Situation) -> np.ndarray:
 
 
 @formula
-def by_vllm(s: Situation) -> np.ndarray:
-    """Run by vLLM."""
-    return _engine(s, "vllm")
-
-
-@formula
-def by_sglang(s: Situation) -> np.ndarray:
-    """Run by SGLang."""
-    return _engine(s, "sglang")
-
-
-@formula
-def by_trtllm(s: Situation) -> np.ndarray:
-    """Run by TensorRT-LLM."""
-    return _engine(s, "trtllm")
-
-
-@formula
-def by_triton(s: Situation) -> np.ndarray:
-    """A kernel written in Triton."""
-    return _variant(s, "triton")
-
-
-@formula
-def by_flashinfer(s: Situation) -> np.ndarray:
-    """A kernel of FlashInfer."""
-    return _variant(s, "flashinfer")
-
-
-@formula
-def by_deepgemm(s: Situation) -> np.ndarray:
-    """A kernel of DeepGEMM."""
-    return _variant(s, "deepgemm")
-
-
-@formula
 def eight_bits(s: Situation) -> np.ndarray:
     """Arithmetic on 8-bit operands."""
     return np.isin(s.batch["dtype"], ("float8", "int8"))
@@ -189,6 +146,21 @@ def quantises(s: Situation) -> np.ndarray:
 def narrow_weights(s: Situation) -> np.ndarray:
     """Weights in fewer bits than the arithmetic."""
     return s.batch["weight_dtype"] != "" if "weight_dtype" in s.batch.columns else np.zeros(len(s.batch), dtype=bool)
+
+
+def _run_by(name: str) -> None:
+    """Register a trait of implementations as an input."""
+
+    def trait(s: Situation) -> np.ndarray:
+        return traits_of("inputs", s.conditions)[name]
+
+    trait.__name__ = name
+    trait.__doc__ = f"``{name}`` of ``implementations.toml``."
+    formula(trait)
+
+
+for _name in trait_names("inputs"):
+    _run_by(_name)
 
 
 def _of_shape(law: str, name: str) -> None:

@@ -1,0 +1,61 @@
+"""What kernels are like by who runs them: a table, and nothing of it in laws or executors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import neusight
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.implementations import trait_names, traits_of
+
+PACKAGE = Path(neusight.__file__).parent
+
+
+def conditions(*pairs: tuple[str, str]) -> Conditions:
+    engines, variants = zip(*pairs, strict=True)
+    return Conditions.of(len(pairs), engine=np.array(engines), variant=np.array(variants))
+
+
+def test_later_rules_hold_over_earlier_ones() -> None:
+    many = conditions(
+        ("torch", ""), ("vllm", "fa2"), ("sglang", "fa2"), ("vllm", "fa3"), ("sglang", "triton"), ("", "")
+    )
+    traits = traits_of("attention", many)
+    assert traits["asynchronous"].tolist() == [False, False, True, True, False, True]
+    assert traits["most_rows"].tolist() == [128, 64, 128, 128, 128, 128]
+    assert traits["writes_cache"].tolist() == [False, True, True, True, True, False]
+    assert traits["promotes_sums"].tolist() == [False, False, False, True, False, False]
+    assert traits["walks_windows"].tolist() == [False, False, False, False, True, False]
+
+
+@pytest.mark.parametrize("family", ["attention", "moe", "matrix", "stream", "collective", "inputs"])
+def test_one_implementation_or_many_give_each_kernel_the_same_traits(family: str) -> None:
+    pairs = [("torch", ""), ("vllm", "fa3"), ("sglang", "triton"), ("trtllm", "trtllm"), ("vllm", "cutlass")]
+    together = traits_of(family, conditions(*pairs))
+    for name in trait_names(family):
+        alone = [traits_of(family, conditions(pair))[name][0] for pair in pairs]
+        assert together[name].tolist() == alone, name
+
+
+def test_constants_are_those_that_traits_name() -> None:
+    class Law:
+        quantise_vllm, quantise_trtllm = 2.0, 3.0
+
+    traits = traits_of("matrix", conditions(("vllm", ""), ("torch", ""), ("trtllm", "")))
+    assert traits.constants("quantise_constant", Law).tolist() == [2.0, 1.0, 3.0]
+
+
+def test_laws_and_executors_name_no_engine() -> None:
+    engines = re.compile(r"""["'](vllm|sglang|trtllm|torch|flash-attn|flashinfer|deepgemm|cutlass|fa[234])["']""")
+    offending = [
+        f"{path.relative_to(PACKAGE)}:{number}"
+        for room in ("laws", "executors")
+        for path in (PACKAGE / room).rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if engines.search(line)
+    ]
+    assert offending == []
