@@ -8,12 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.datasets.cells import CELL_NEEDED, CELL_NOTES, CELL_READ, default_of, serving_cell, source_of
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.errors import DataError, NeusightError, nearest, shown
 from neusight.evaluation.scored import Scored, Selection, compared
 from neusight.paths import read_json
 from neusight.serving import Deployment, ServingEstimate, serve
-from neusight.serving.cells import DEFAULTS, PROMPTS, QUANTITIES, Question, built_by, question_of, served_as, source_of
+from neusight.serving.cells import ServingCase
 from neusight.serving.deployment import share_prices
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.architecture import decoder_of
@@ -27,21 +28,9 @@ if TYPE_CHECKING:
 MODELS = "models.json"
 FULL = 0.97
 """Share of the KV cache beyond which there is no room for another request."""
+CELL_KEYS = ("source", "gpu", "n_gpus", "engine", "model", "mode", "concurrency", "isl", "osl")
+"""Of a cell, in its rows."""
 GROUPINGS = (("source",), ("mode",), ("gpu",), ("engine",), ("quantity",), ("source", "quantity"))
-
-
-CELL_READ = frozenset((
-    *QUANTITIES, *(name.replace("_ms", "_p50_ms") for name in QUANTITIES if name.endswith("_ms")),
-    "cell", "gpu", "n_gpus", "replicas", "tp", "pp", "ep", "dp", "engine", "engine_version", "model", "weight_dtype",
-    "kv_dtype", "mode", "concurrency", "request_rate", "isl", "osl", "prompt_lens", "workload", "max_num_seqs",
-    "max_num_batched_tokens", "spec_decode", "power_w", "fault",
-))  # fmt: skip
-CELL_NOTES = frozenset((
-    *(f"{quantity}_{percentile}_ms" for quantity in ("ttft", "tpot", "e2e") for percentile in ("p90", "p99")),
-    "statistic", "total_tokens_per_s", "requests_per_s", "avg_batch", "joule_per_token", "repeats", "repeat_spread",
-    "source", "commit", "bound",
-))  # fmt: skip
-"""What cells also say: other figures of the same run, and where they come from."""
 
 Prepare = Callable[[Deployment], Deployment]
 
@@ -59,7 +48,7 @@ def evaluate_serving(
 
     Args:
         path: parquet of cells with gpu, model and what they measured; whatever else is empty or missing takes the
-            defaults of ``neusight.serving.cells``.
+            defaults of ``neusight.datasets.cells``.
         predictor: whose predictions.
         models: file with configurations by the model's name; default ``models.json`` beside the cells where there is
             one. Other models are those that the program knows.
@@ -79,17 +68,17 @@ def evaluate_serving(
         DataError: no such file, a foreign file, an unknown source, or no cell left.
     """
     records = _records(Path(path), selection or Selection())
-    questions, skipped = _questions(records)
+    cases, skipped = _cases(records)
     cells = _Cells(Path(path), predictor, models)
     rows: list[dict[str, Any]] = []
     done, of = len(skipped), len(records)
-    for group in _grouped(questions):
-        for question, deployment in zip(group, cells.deployments(group, prepare), strict=True):
-            estimate = _estimate(question, deployment)
+    for group in _grouped(cases):
+        for case, deployment in zip(group, cells.deployments(group, prepare), strict=True):
+            estimate = _estimate(case, deployment)
             if isinstance(estimate, ServingEstimate):
-                rows += figures_of(question, estimate)
+                rows += figures_of(case, estimate)
             else:
-                skipped.append({"cell": question.cell, "reason": str(estimate)})
+                skipped.append({"cell": case.cell.name, "reason": str(estimate)})
             done += 1
             if progress:
                 progress(done, of)
@@ -99,7 +88,7 @@ def evaluate_serving(
         "rows": rows,
         "means": means([row for row in rows if not row["fault"]]),
         "means_all": means(rows),
-        "assumed": _assumed(questions),
+        "assumed": _assumed(cases),
         "skipped": skipped,
         "unread": unread_columns(records, CELL_READ, CELL_NOTES),
     }
@@ -107,21 +96,21 @@ def evaluate_serving(
 
 def deployed_cells(
     path: Path, predictor: Predictor, models: Path | None = None, selection: Selection | None = None
-) -> Iterator[list[tuple[Question, Deployment]]]:
+) -> Iterator[list[tuple[ServingCase, Deployment]]]:
     """Every cell that can be asked with what it deploys, those of the same kernels together.
 
     Raises:
         DataError: no such file, or a foreign file.
     """
-    questions, _ = _questions(_records(Path(path), selection or Selection()))
+    cases, _ = _cases(_records(Path(path), selection or Selection()))
     cells = _Cells(Path(path), predictor, models)
-    for group in _grouped(questions):
+    for group in _grouped(cases):
         deployed = zip(group, cells.deployments(group), strict=True)
-        yield [(question, deployment) for question, deployment in deployed if isinstance(deployment, Deployment)]
+        yield [(case, deployment) for case, deployment in deployed if isinstance(deployment, Deployment)]
 
 
 def _records(path: Path, selection: Selection) -> list[dict[str, Any]]:
-    records = read_rows(path, ("gpu", "model"), "serving cells")
+    records = read_rows(path, CELL_NEEDED, "serving cells")
     if selection.source:
         sources = sorted({source_of(str(record.get("cell", ""))) for record in records})
         if selection.source not in sources:
@@ -131,22 +120,20 @@ def _records(path: Path, selection: Selection) -> list[dict[str, Any]]:
     return selection.of(records)
 
 
-def _questions(records: Sequence[Mapping[str, Any]]) -> tuple[list[Question], list[dict[str, str]]]:
-    questions, skipped = [], []
+def _cases(records: Sequence[Mapping[str, Any]]) -> tuple[list[ServingCase], list[dict[str, str]]]:
+    cases, skipped = [], []
     for number, record in enumerate(records, start=1):
         try:
-            if decoding := record.get("spec_decode"):
-                raise DataError(f"spec_decode '{decoding}': speculative decoding is not estimated from a table")
-            questions.append(question_of(record, number))
+            cases.append(ServingCase.of(serving_cell(record, number)))
         except NeusightError as error:
             skipped.append({"cell": str(record.get("cell") or f"row {number}"), "reason": str(error)})
-    return questions, skipped
+    return cases, skipped
 
 
-def _grouped(questions: Sequence[Question]) -> list[list[Question]]:
-    groups: dict[Any, list[Question]] = {}
-    for question in questions:
-        groups.setdefault(question.kernels, []).append(question)
+def _grouped(cases: Sequence[ServingCase]) -> list[list[ServingCase]]:
+    groups: dict[Any, list[ServingCase]] = {}
+    for case in cases:
+        groups.setdefault(case.kernels, []).append(case)
     return list(groups.values())
 
 
@@ -171,63 +158,62 @@ class _Cells:
         self.predictor = predictor
         self.configs, self.own_devices = _models_file(path, models), devices_beside(path)
 
-    def decoder(self, question: Question) -> Decoder:
+    def decoder(self, case: ServingCase) -> Decoder:
         """Raises:
         NeusightError: nobody knows the model, or what stands there is none.
         """
-        model = question.model
+        model = case.cell.model
         config = self.configs.get(model)
         if config is not None and not isinstance(config, Mapping):
             raise DataError(f"no configuration of '{model}' but {shown(config)}: give that of a config.json")
         decoder = known_decoder(model) if config is None else decoder_of(config, model)
-        return built_by(served_as(decoder, model, question.weights), question.setup)
+        return case.decoder(decoder)
 
     def deployments(
-        self, group: Sequence[Question], prepare: Prepare | None = None
+        self, group: Sequence[ServingCase], prepare: Prepare | None = None
     ) -> list[Deployment | NeusightError]:
-        """Of questions about the same kernels, whose passes are priced once for all; or why there is none."""
+        """Of cases about the same kernels, whose passes are priced once for all; or why there is none."""
         from neusight.datasets import device_of
 
         first = group[0]
         try:
-            decoder, device = self.decoder(first), device_of(first.gpu, self.own_devices)
+            decoder, device = self.decoder(first), device_of(first.cell.gpu, self.own_devices)
         except NeusightError as error:
             return [error] * len(group)
-        deployments = [self._deployment(question, decoder, device) for question in group]
+        deployments = [self._deployment(case, decoder, device) for case in group]
         if prepare:
             deployments = [prepare(each) if isinstance(each, Deployment) else each for each in deployments]
         able = [each for each in deployments if isinstance(each, Deployment)]
         shared = iter(share_prices(able) if able else ())
         return [next(shared) if isinstance(each, Deployment) else each for each in deployments]
 
-    def _deployment(self, question: Question, decoder: Decoder, device: DeviceSpec) -> Deployment | NeusightError:
+    def _deployment(self, case: ServingCase, decoder: Decoder, device: DeviceSpec) -> Deployment | NeusightError:
         try:
-            longest = longest_of(question.load)
-            setup = {f.name: getattr(question.setup, f.name) for f in fields(question.setup)}
-            deployment = self.predictor.deployment(decoder, device, longest, question.options, **setup)
+            longest = longest_of(case.load)
+            setup = {f.name: getattr(case.setup, f.name) for f in fields(case.setup)}
+            deployment = self.predictor.deployment(decoder, device, longest, case.options, **setup)
             _ = deployment.limits
         except NeusightError as error:
             return error
         return deployment
 
 
-def _estimate(question: Question, deployment: Deployment | NeusightError) -> ServingEstimate | NeusightError:
+def _estimate(case: ServingCase, deployment: Deployment | NeusightError) -> ServingEstimate | NeusightError:
     try:
-        return deployment if isinstance(deployment, NeusightError) else serve(deployment, question.load)
+        return deployment if isinstance(deployment, NeusightError) else serve(deployment, case.load)
     except NeusightError as error:
         return error
 
 
-def figures_of(question: Question, estimate: ServingEstimate) -> list[dict[str, Any]]:
+def figures_of(case: ServingCase, estimate: ServingEstimate) -> list[dict[str, Any]]:
     """A row for each figure that a cell measured."""
-    names = {name: getattr(question, name) for name in ("cell", "source", "gpu", "n_gpus")}
-    names |= {"engine": question.setup.engine}
-    names |= {name: getattr(question, name) for name in ("model", "mode", "concurrency", "isl", "osl")}
+    cell = case.cell
+    names = {"cell": cell.name} | {name: getattr(cell, name) for name in CELL_KEYS}
     rows = []
-    for quantity, measured in question.measured.items():
-        predicted, low, high = figure_of(question, estimate, quantity)
+    for quantity, measured in cell.measured.items():
+        predicted, low, high = figure_of(case, estimate, quantity)
         row = names | {"quantity": quantity} | compared(predicted, (low, high), measured)
-        rows.append(row | {"fault": question.fault, "limited_by": limited_by(estimate, quantity)})
+        rows.append(row | {"fault": cell.fault, "limited_by": limited_by(estimate, quantity)})
     return rows
 
 
@@ -240,18 +226,18 @@ def limited_by(estimate: ServingEstimate, quantity: str) -> str:
     return "; ".join(words for words in (full, part) if words)
 
 
-def figure_of(question: Question, estimate: ServingEstimate, quantity: str) -> tuple[float, float, float]:
+def figure_of(case: ServingCase, estimate: ServingEstimate, quantity: str) -> tuple[float, float, float]:
     """A quantity of an estimate as the cell measured it, and its interval, in the quantity's unit.
 
     A static batch is done when its slowest sequence is.
     """
     if quantity == "tokens_per_s":
-        rate = estimate.steady_output_tokens_per_s if question.steady else estimate.output_tokens_per_s
+        rate = estimate.steady_output_tokens_per_s if case.cell.steady else estimate.output_tokens_per_s
         return rate.mean, rate.low, rate.high
     times = {"prefill_ms": estimate.ttft_s, "ttft_ms": estimate.ttft_s, "e2e_ms": estimate.e2e_s}
-    time_s = times.get(quantity, estimate.itl_s if question.median else estimate.tpot_s)
-    slowest = question.mode == "static" and quantity != "tpot_ms"
-    value_s = (time_s.p99 if slowest else time_s.p50 if quantity in question.medians else None) or time_s.mean
+    time_s = times.get(quantity, estimate.itl_s if case.cell.median else estimate.tpot_s)
+    slowest = case.cell.mode == "static" and quantity != "tpot_ms"
+    value_s = (time_s.p99 if slowest else time_s.p50 if quantity in case.cell.medians else None) or time_s.mean
     scale = 1e3 * value_s / time_s.mean
     return 1e3 * value_s, scale * time_s.low, scale * time_s.high
 
@@ -267,16 +253,10 @@ def means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _assumed(questions: Sequence[Question]) -> list[dict[str, Any]]:
-    counts = Counter(what for question in questions for what in question.assumed)
-    return [{"what": what, **_reason(what), "count": count} for what, count in sorted(counts.items())]
-
-
-def _reason(what: str) -> dict[str, Any]:
-    if what in DEFAULTS:
-        value, reason = DEFAULTS[what]
-        return {"value": value, "reason": reason}
-    return {
-        "value": PROMPTS[what.removeprefix("isl of ")],
-        "reason": "tokens of a prompt of this workload (assumption)",
-    }
+def _assumed(cases: Sequence[ServingCase]) -> list[dict[str, Any]]:
+    counts = Counter(what for case in cases for what in case.cell.assumed)
+    defaults = {name: default_of(name) for name in counts}
+    return [
+        {"what": name, "value": defaults[name][0], "reason": defaults[name][1], "count": count}
+        for name, count in sorted(counts.items())
+    ]

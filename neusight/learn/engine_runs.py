@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.engines.server import GROUPS, HOST
-from neusight.serving.cells import Question
+from neusight.serving.cells import ServingCase
 from neusight.serving.deployment import Deployment
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun
@@ -45,47 +45,47 @@ class EngineObservation:
     """Of each GPU its limit, what its kernels ask for by the power law, and what was measured [W]; None where not."""
 
 
-def observed(question: Question, deployment: Deployment) -> EngineObservation | None:
+def observed(case: ServingCase, deployment: Deployment) -> EngineObservation | None:
     """What a cell tells of its engine, by a simulation of it: the time of a batch or of all requests, of a token where
     clients wait for answers or arrive by themselves; None where it measured neither.
 
     Raises:
         LoadError: a load that cannot run.
     """
-    share = deployment.share_of(question.load)
+    share = deployment.share_of(case.load)
     run = simulate(share, deployment.limits, deployment.tables, deployment.server.request_s)
-    seconds, weight = _timed(question, run, deployment.shares(question.load))
+    seconds, weight = _timed(case, run, deployment.shares(case.load))
     if not seconds:
         return None
     return EngineObservation(
-        cell=question.cell,
+        cell=case.cell.name,
         era=deployment.server.era,
-        gpu=question.gpu,
-        alike=f"{question.source} {question.model} {question.weights} {question.gpu} {question.n_gpus}",
+        gpu=case.cell.gpu,
+        alike=f"{case.cell.source} {case.cell.model} {case.cell.weights} {case.cell.gpu} {case.cell.n_gpus}",
         seconds=seconds,
         terms=summed(deployment, run, weight),
-        late_s=_late_s(question, run),
-        watts=_watts(question, deployment, run),
+        late_s=_late_s(case, run),
+        watts=_watts(case, deployment, run),
     )
 
 
-def _timed(question: Question, run: ServingRun, shares: float) -> tuple[float, np.ndarray]:
+def _timed(case: ServingCase, run: ServingRun, shares: float) -> tuple[float, np.ndarray]:
     """The time that a cell measured [s], and how often each row of passes stands in it; 0 where it measured none.
 
     Args:
-        question: with what was measured.
+        case: with what was measured.
         run: of one group's share of the load.
         shares: that the whole load is.
     """
-    measured, passes = question.measured, run.passes
+    measured, passes = case.cell.measured, run.passes
     every = passes.count.astype(float)
-    if question.mode in ("closed", "rate") and "tpot_ms" in measured:
-        return measured["tpot_ms"] / 1e3, _of_a_token(run, question.median)
-    if question.mode == "static" and "e2e_ms" in measured:
+    if case.cell.mode in ("closed", "rate") and "tpot_ms" in measured:
+        return measured["tpot_ms"] / 1e3, _of_a_token(run, case.cell.median)
+    if case.cell.mode == "static" and "e2e_ms" in measured:
         return measured["e2e_ms"] / 1e3, every
-    if question.mode == "static" and ("prefill_ms" in measured or "ttft_ms" in measured):
+    if case.cell.mode == "static" and ("prefill_ms" in measured or "ttft_ms" in measured):
         return measured.get("prefill_ms", measured.get("ttft_ms", 0.0)) / 1e3, every * (passes.prompts > 0)
-    if question.mode != "rate" and "tokens_per_s" in measured:
+    if case.cell.mode != "rate" and "tokens_per_s" in measured:
         whole_s = float(run.output_tokens.sum()) * shares / measured["tokens_per_s"]
         # Between passes clients wait for their server, which is no constant of a pass.
         return whole_s * _busy(run), every
@@ -108,20 +108,20 @@ def _of_a_token(run: ServingRun, median: bool) -> np.ndarray:
     return np.asarray((plain if plain.any() else decoding) / (plain.sum() or decoding.sum()))
 
 
-def _late_s(question: Question, run: ServingRun) -> float:
-    if question.mode not in ("closed", "rate") or "ttft_ms" not in question.measured:
+def _late_s(case: ServingCase, run: ServingRun) -> float:
+    if case.cell.mode not in ("closed", "rate") or "ttft_ms" not in case.cell.measured:
         return np.nan
     waiting = run.queue_s.mean > WAITING_SHARE * run.ttft_s.mean
-    return np.nan if waiting else question.measured["ttft_ms"] / 1e3 - run.ttft_s.mean
+    return np.nan if waiting else case.cell.measured["ttft_ms"] / 1e3 - run.ttft_s.mean
 
 
-def _watts(question: Question, deployment: Deployment, run: ServingRun) -> tuple[float, float, float] | None:
+def _watts(case: ServingCase, deployment: Deployment, run: ServingRun) -> tuple[float, float, float] | None:
     """As ``EngineObservation``: kernels of boards that wait for requests, or have no share of them, ask for nothing."""
-    if question.power_w is None:
+    if case.cell.power_w is None:
         return None
-    busy = _busy(run) * deployment.shares(question.load) / deployment.groups
+    busy = _busy(run) * deployment.shares(case.load) / deployment.groups
     kernels_w = busy * sampled(deployment, run).kernels_w
-    return deployment.replica.device.tdp_w, kernels_w, question.power_w / question.n_gpus
+    return deployment.replica.device.tdp_w, kernels_w, case.cell.power_w / case.cell.n_gpus
 
 
 def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.ndarray:

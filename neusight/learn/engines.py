@@ -21,7 +21,7 @@ from neusight.errors import NeusightError
 from neusight.learn import Report
 from neusight.learn.engine_runs import NAMES, EngineObservation, observed
 from neusight.learn.sums import fit_sums, robust_spread
-from neusight.serving.cells import Question
+from neusight.serving.cells import ServingCase
 from neusight.serving.deployment import Deployment, share_prices
 
 PRIORS: dict[str, tuple[float, float]] = {
@@ -45,7 +45,7 @@ OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 LEAST_POWER = 20
 """Cells whose power was measured, without which nothing is said of it."""
 
-Cells = Iterable[Sequence[tuple[Question, Deployment]]]
+Cells = Iterable[Sequence[tuple[ServingCase, Deployment]]]
 """Cells with what they deploy, those of the same kernels together."""
 USABLE = ("isl not told", "isl and rate are documented means")
 """Beginnings of faults that leave a time by the token usable: it depends little on what they are about."""
@@ -78,12 +78,12 @@ def observe(
     observations: list[EngineObservation] = []
     left_out: Counter[str] = Counter()
     for group in cells:
-        usable = [(q, with_fitted(d, fitted)) for q, d in group if not q.fault or q.fault.startswith(USABLE)]
-        left_out.update(q.fault for q, _ in group if q.fault and not q.fault.startswith(USABLE))
+        usable = [(case, with_fitted(d, fitted)) for case, d in group if _usable(case)]
+        left_out.update(case.cell.fault for case, _ in group if not _usable(case))
         deployments = share_prices([deployment for _, deployment in usable]) if usable else []
-        for (question, _), deployment in zip(usable, deployments, strict=True):
+        for (case, _), deployment in zip(usable, deployments, strict=True):
             try:
-                observation = observed(question, deployment)
+                observation = observed(case, deployment)
             except NeusightError as error:
                 left_out[str(error)] += 1
                 continue
@@ -94,6 +94,10 @@ def observe(
         if report:
             report(f"round {number}: cells", len(observations), 0, float("nan"))
     return observations, left_out
+
+
+def _usable(case: ServingCase) -> bool:
+    return not case.cell.fault or case.cell.fault.startswith(USABLE)
 
 
 def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> Deployment:

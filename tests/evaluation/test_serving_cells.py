@@ -1,4 +1,4 @@
-"""Cells of measured serving: questions they become, errors by formula, defaults that are told."""
+"""Cells of measured serving: deployments and loads they become, errors by formula, defaults that are told."""
 
 import json
 import math
@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 from neusight import Predictor
+from neusight.datasets.cells import DEFAULTS, STAGES, serving_cell
 from neusight.errors import DataError, ModelError
 from neusight.evaluation import Selection, evaluate_serving
 from neusight.serving import Closed, EngineOptions, Lengths, Offline, Open, Setup, Static, Trace
-from neusight.serving.cells import DEFAULTS, STAGES, Question, built_by, question_of, scheme_of, served_as
+from neusight.serving.cells import ServingCase, built_by, scheme_of, served_as
 from neusight.workloads.decoders.architecture import decoder_of
 
 SMALL = {
@@ -35,9 +36,9 @@ OFFLINE = {**CELL, "cell": "lab/offline", "mode": "offline", "isl": 64, "osl": 1
 ALL = (STATIC, CLOSED, RATE, OFFLINE)
 
 
-def asked(base: dict[str, Any], **changes: Any) -> Question:
+def case_of(base: dict[str, Any], **changes: Any) -> ServingCase:
     kept = {key: value for key, value in {**base, **changes}.items() if value is not None}
-    return question_of(kept, 1)
+    return ServingCase.of(serving_cell(kept, 1))
 
 
 def evaluated(predictor: Predictor, folder: Path, *cells: dict[str, Any], selection: Selection | None = None) -> Any:
@@ -84,8 +85,8 @@ def test_predictions_are_those_of_the_question_alone(predictor: Predictor, tmp_p
     rows = {r["cell"]: r["predicted"] for r in evaluated(predictor, tmp_path, *ALL, wide)["rows"]}
     decoder = decoder_of(SMALL, "small")
     for cell, figure in (("lab/closed", "tpot_s"), ("lab/rate", "ttft_s")):
-        question = asked({"lab/closed": CLOSED, "lab/rate": RATE}[cell])
-        alone = predictor.serving(decoder, "h100-sxm-80gb", question.load, question.options, engine_version="0.15")
+        case = case_of({"lab/closed": CLOSED, "lab/rate": RATE}[cell])
+        alone = predictor.serving(decoder, "h100-sxm-80gb", case.load, case.options, engine_version="0.15")
         assert rows[cell] == pytest.approx(1e3 * getattr(alone, figure).mean, rel=0.01)
     static = predictor.serving(
         decoder, "h100-sxm-80gb", Static(batch=4, isl=256, osl=32), EngineOptions(max_num_seqs=256)
@@ -94,54 +95,54 @@ def test_predictions_are_those_of_the_question_alone(predictor: Predictor, tmp_p
 
 
 def test_loads() -> None:
-    assert asked(STATIC).load == Static(batch=4, isl=256, osl=32)
-    assert asked(CLOSED).load == Closed(concurrency=8, number=80, isl=256, osl=32)
-    assert asked(CLOSED, concurrency=1500).load.number == 3 * 1500  # type: ignore[union-attr]
-    assert asked(RATE).load == Open(rate_per_s=5.0, number=1000, isl=256, osl=32)
-    assert asked(RATE, request_rate=math.inf).load == Offline(number=1000, isl=256, osl=32)
-    assert asked(OFFLINE, isl=128, osl=2048).load == Offline(number=3000, isl=128, osl=2048)
-    several = asked(STATIC, prompt_lens="10 20 30").load
+    assert case_of(STATIC).load == Static(batch=4, isl=256, osl=32)
+    assert case_of(CLOSED).load == Closed(concurrency=8, number=80, isl=256, osl=32)
+    assert case_of(CLOSED, concurrency=1500).load.number == 3 * 1500  # type: ignore[union-attr]
+    assert case_of(RATE).load == Open(rate_per_s=5.0, number=1000, isl=256, osl=32)
+    assert case_of(RATE, request_rate=math.inf).load == Offline(number=1000, isl=256, osl=32)
+    assert case_of(OFFLINE, isl=128, osl=2048).load == Offline(number=3000, isl=128, osl=2048)
+    several = case_of(STATIC, prompt_lens="10 20 30").load
     assert isinstance(several, Trace)
     assert (several.prompt_tokens.tolist(), several.output_tokens.tolist()) == ([10, 20, 30], [32, 32, 32])
     assert not several.arrival_s.any()
 
 
 def test_stages_come_one_after_the_other() -> None:
-    both = asked(RATE, workload="general", request_rate=None).load
+    both = case_of(RATE, workload="general", request_rate=None).load
     assert isinstance(both, Trace)
     stage_s = DEFAULTS["stage"][0]
     slow, fast = STAGES["general"]
     counts = np.histogram(both.arrival_s, [0, stage_s, 2 * stage_s])[0]
     assert counts.tolist() == [slow * stage_s, fast * stage_s]
     assert np.allclose(np.diff(both.arrival_s[: int(slow * stage_s)]), 1 / slow)
-    one = asked(RATE, workload="general", request_rate=8.0)
+    one = case_of(RATE, workload="general", request_rate=8.0)
     assert len(one.load.requests()) == 8 * stage_s
     # What users have in common is in the cache.
     assert one.options.prefix_cached_tokens == 100
-    assert "cached prompts" in one.assumed
-    assert asked(RATE).options.prefix_cached_tokens == 0
+    assert "cached prompts" in one.cell.assumed
+    assert case_of(RATE).options.prefix_cached_tokens == 0
 
 
 def test_options_are_those_told_or_what_a_batch_needs() -> None:
-    assert asked(CLOSED).options == EngineOptions()
-    told = asked(CLOSED, max_num_seqs=17, max_num_batched_tokens=333).options
+    assert case_of(CLOSED).options == EngineOptions()
+    told = case_of(CLOSED, max_num_seqs=17, max_num_batched_tokens=333).options
     assert (told.max_num_seqs, told.max_num_batched_tokens) == (17, 333)
-    assert asked(STATIC, concurrency=1000).options.max_num_seqs == 1000
-    assert asked(STATIC).options.max_num_batched_tokens is None
+    assert case_of(STATIC, concurrency=1000).options.max_num_seqs == 1000
+    assert case_of(STATIC).options.max_num_batched_tokens is None
     old = {"engine": "tensorrt-llm", "engine_version": "0.11.0"}
-    assert asked(STATIC, **old).options.max_num_batched_tokens == 4 * 256
-    assert asked(STATIC, engine="sglang (one-batch)", prompt_lens="100 900").options.max_num_batched_tokens == 1000
+    assert case_of(STATIC, **old).options.max_num_batched_tokens == 4 * 256
+    assert case_of(STATIC, engine="sglang (one-batch)", prompt_lens="100 900").options.max_num_batched_tokens == 1000
 
 
 def test_clients_fewer_than_replicas_leave_some_idle() -> None:
-    few, many = (asked(CLOSED, replicas=8, tp=1, n_gpus=8, concurrency=n) for n in (2, 64))
+    few, many = (case_of(CLOSED, replicas=8, tp=1, n_gpus=8, concurrency=n) for n in (2, 64))
     assert (few.setup.replicas, many.setup.replicas) == (2, 8)
-    assert (few.n_gpus, many.n_gpus) == (8, 8)
+    assert (few.cell.n_gpus, many.cell.n_gpus) == (8, 8)
 
 
 def test_tp_follows_from_devices() -> None:
-    assert asked(CLOSED, n_gpus=8, replicas=2).setup.tp == 4
-    assert asked(CLOSED).setup.tp == 1
+    assert case_of(CLOSED, n_gpus=8, replicas=2).setup.tp == 4
+    assert case_of(CLOSED).setup.tp == 1
 
 
 def test_defaults_are_told_with_their_reasons(predictor: Predictor, tmp_path: Path) -> None:
@@ -152,38 +153,38 @@ def test_defaults_are_told_with_their_reasons(predictor: Predictor, tmp_path: Pa
     assert (assumed["engine"]["count"], assumed["isl of gpqa"]["count"]) == (2, 1)
     assert all(row["reason"] for row in found["assumed"])
     assert [row["cell"] for row in found["rows"]] == ["row 1", "row 2"]
-    spread = asked({**bare, "workload": "gpqa"}).load
+    spread = case_of({**bare, "workload": "gpqa"}).load
     assert isinstance(spread, Closed)
     assert isinstance(spread.osl, Lengths)
     assert (spread.osl.mean, spread.osl.cv, spread.isl) == (32, DEFAULTS["spread of answers"][0], 250)
 
 
 def test_versions_that_sources_do_not_tell() -> None:
-    assert asked(STATIC, cell="argonne/x", engine_version=None).setup.engine_version == "0.5"
-    assert asked(STATIC, engine_version="latest").setup.engine_version == ""
-    assert asked(STATIC, engine_version="0.9.0").setup.engine_version == "0.9.0"
+    assert case_of(STATIC, cell="argonne/x", engine_version=None).setup.engine_version == "0.5"
+    assert case_of(STATIC, engine_version="latest").setup.engine_version == ""
+    assert case_of(STATIC, engine_version="0.9.0").setup.engine_version == "0.9.0"
 
 
 def test_what_says_the_same_twice_counts_once() -> None:
     twice = {"prefill_ms": 5.0, "ttft_ms": 5.0, "tokens_per_s": 9.0}
-    assert asked(STATIC, **twice).measured == {"prefill_ms": 5.0, "e2e_ms": 50.0}
-    assert set(asked(CLOSED, **twice, e2e_ms=50.0).measured) == {*twice, "tpot_ms", "e2e_ms"}
+    assert case_of(STATIC, **twice).cell.measured == {"prefill_ms": 5.0, "e2e_ms": 50.0}
+    assert set(case_of(CLOSED, **twice, e2e_ms=50.0).cell.measured) == {*twice, "tpot_ms", "e2e_ms"}
 
 
 def test_medians_stand_in_for_means() -> None:
-    question = asked(CLOSED, tpot_ms=None, tpot_p50_ms=3.0, ttft_ms=4.0, ttft_p50_ms=2.0)
-    assert question.measured == {"ttft_ms": 4.0, "tpot_ms": 3.0}
-    assert question.medians == {"tpot_ms"}
-    assert not question.median
-    assert asked(CLOSED, cell="mlenergy/x", tpot_ms=None, tpot_p50_ms=3.0).median
+    case = case_of(CLOSED, tpot_ms=None, tpot_p50_ms=3.0, ttft_ms=4.0, ttft_p50_ms=2.0)
+    assert case.cell.measured == {"ttft_ms": 4.0, "tpot_ms": 3.0}
+    assert case.cell.medians == {"tpot_ms"}
+    assert not case.cell.median
+    assert case_of(CLOSED, cell="mlenergy/x", tpot_ms=None, tpot_p50_ms=3.0).cell.median
 
 
 def test_cells_that_cannot_be_asked_are_skipped_with_their_reason(predictor: Predictor, tmp_path: Path) -> None:
     wrong = {
         "unknown model 'smal'": {"model": "smal"},
         "unknown device": {"gpu": "h1000"},
-        "isl is not told": {"isl": math.nan},
-        "concurrency is not told": {"concurrency": math.nan},
+        "isl is missing": {"isl": math.nan},
+        "concurrency is missing": {"concurrency": math.nan},
         "mode 'burst': one of static": {"mode": "burst"},
         "osl = -3: 1 to": {"osl": -3},
         "nothing that is compared": {"e2e_ms": math.nan},

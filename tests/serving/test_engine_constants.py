@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from neusight.api import Predictor
+from neusight.datasets.cells import serving_cell
 from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.engines.server import GROUPS, era_of
 from neusight.learn.engine_runs import NAMES, EngineObservation, observed
 from neusight.learn.engines import EngineFit, fit_era, fit_eras, fit_power, with_fitted
 from neusight.serving import Closed, Deployment, EngineOptions, Load, Setup, Static, serve
-from neusight.serving.cells import Question
+from neusight.serving.cells import ServingCase
 from neusight.workloads.decoders.architecture import decoder_of
 
 TRUE = {
@@ -105,13 +106,13 @@ def test_an_observation_of_what_is_predicted_has_its_constants(
 ) -> None:
     """Terms times the constants that a prediction was made with are the time that it says, however it is served."""
     deployment = with_true_constants(deployed(predictor, setup))
-    said = serve(deployment, load)
+    estimate = serve(deployment, load)
     figures = {
-        "e2e_ms": 1e3 * said.e2e_s.mean,
-        "prefill_ms": 1e3 * said.ttft_s.mean,
-        "tokens_per_s": said.output_tokens_per_s.mean,
+        "e2e_ms": 1e3 * estimate.e2e_s.mean,
+        "prefill_ms": 1e3 * estimate.ttft_s.mean,
+        "tokens_per_s": estimate.output_tokens_per_s.mean,
     }
-    seen = observed(asked(load, mode, {quantity: figures[quantity]}, said.devices), deployment)
+    seen = observed(case_of(load, mode, {quantity: figures[quantity]}, estimate.devices), deployment)
     assert seen is not None
     assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.seconds, rel=1e-3)
 
@@ -121,7 +122,7 @@ def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:
     load = Static(batch=8, isl=256, osl=64)
     for pp in (1, 2):
         deployment = with_true_constants(deployed(predictor, Setup(pp=pp)))
-        seen = observed(asked(load, "static", {"e2e_ms": 1.0}, pp), deployment)
+        seen = observed(case_of(load, "static", {"e2e_ms": 1.0}, pp), deployment)
         assert seen is not None
         terms = dict(zip(NAMES, seen.terms, strict=True))
         assert terms["pass_s"] == pytest.approx(64, abs=1)
@@ -133,9 +134,9 @@ def test_boards_that_wait_ask_for_the_less_power(predictor: Predictor) -> None:
     """Between its four requests a client waits three times."""
     load = Closed(concurrency=1, number=4, isl=256, osl=64)
     at_once, waiting = (with_true_constants(deployed(predictor, Setup()), request_s=s) for s in (0.0, 0.2))
-    question = replace(asked(load, "closed", {"tokens_per_s": 100.0}), power_w=60.0)
+    case = case_of(load, "closed", {"tokens_per_s": 100.0}, power_w=60.0)
     busy_s = 4 * serve(at_once, load).e2e_s.mean
-    power = [seen.watts for each in (at_once, waiting) if (seen := observed(question, each)) and seen.watts]
+    power = [seen.watts for each in (at_once, waiting) if (seen := observed(case, each)) and seen.watts]
     (limit_w, plain_w, measured_w), (_, waiting_w, _) = power
     assert (limit_w, measured_w) == (72.0, 60.0)
     assert waiting_w == pytest.approx(plain_w * busy_s / (busy_s + 3 * 0.2), rel=1e-3)
@@ -169,9 +170,10 @@ def with_true_constants(deployment: Deployment, request_s: float = 0.02) -> Depl
     return deployment.with_constants(TRUE | {"request_s": request_s})
 
 
-def asked(load: Load, mode: str, measured: dict[str, float], n_gpus: int = 1) -> Question:
-    return Question(
-        cell="lab/a", source="lab", gpu="l4", model="small", weights="", setup=Setup(), options=EngineOptions(),
-        mode=mode, load=load, n_gpus=n_gpus, concurrency=None, isl=256, osl=64, measured=measured,
-        medians=frozenset(), steady=False, fault="", assumed=(),
-    )  # fmt: skip
+def case_of(
+    load: Load, mode: str, measured: dict[str, float], n_gpus: int = 1, power_w: float | None = None
+) -> ServingCase:
+    row = {"cell": "lab/a", "gpu": "l4", "model": "small", "mode": mode, "concurrency": 8, "isl": 256, "osl": 64}
+    cell = serving_cell({**row, "n_gpus": n_gpus, "e2e_ms": 1.0}, 1)
+    cell = replace(cell, measured=measured, power_w=power_w)
+    return ServingCase(cell=cell, setup=Setup(), options=EngineOptions(), load=load)
