@@ -88,11 +88,11 @@ def kernels(
     if plan is not None and (families or dtypes):
         raise typer.BadParameter("the plan says which kernels: leave out --families and --dtypes", param_hint="--plan")
     from neusight.cli.output import Output
-    from neusight.collect.request import Request, collect_kernels
+    from neusight.collect.request import CollectionRequest, collect_kernels
     from neusight.paths import writable
 
     writable(out, folder=True)
-    request = Request(
+    request = CollectionRequest(
         out=out, target=device, minutes=minutes, limit=limit, workers=workers, ray=ray, seed=seed, plan=plan
     )
     asked_families = listed(families, "--families") if families else []
@@ -167,7 +167,7 @@ def models(
     """
     from neusight.cli.output import Output
     from neusight.collect.models import collect_models
-    from neusight.collect.request import Request
+    from neusight.collect.request import CollectionRequest
     from neusight.paths import writable
 
     writable(out, folder=True)
@@ -181,7 +181,7 @@ def models(
         optimizer=optimizer,
         compiled=compiled,
     )
-    request = Request(out=out, target=device, minutes=minutes)
+    request = CollectionRequest(out=out, target=device, minutes=minutes)
     with measuring(out) as advance:
         report = collect_models(request, tasks, advance)
     row = {**asdict(report), "folder": str(out), "gpus": list(report.gpus)}

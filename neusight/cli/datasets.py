@@ -26,10 +26,10 @@ def list_(form: Format = "human") -> None:
     from neusight.cli.output import Column, Output, table
     from neusight.datasets import list_datasets
 
-    found = list_datasets()
+    manifests = list_datasets()
     rows = [
         {"name": m.name, "rows": m.rows, "files": len(m.files), "gpus": list(m.gpus), "licence": m.about.licence}
-        for m in found
+        for m in manifests
     ]
 
     def human() -> None:
@@ -39,7 +39,7 @@ def list_(form: Format = "human") -> None:
             Column("GPUs", right=True),
             Column("what it is", wrap=True),
         )
-        table(columns, ((m.name, f"{m.rows:,}", str(len(m.gpus)), m.about.title) for m in found))
+        table(columns, ((m.name, f"{m.rows:,}", str(len(m.gpus)), m.about.title) for m in manifests))
 
     Output(form).data(rows, rows, human)
 
@@ -73,22 +73,22 @@ def verify(
     from neusight.datasets import verify as check
 
     with busy(f"verifying {data}"):
-        found = check(data)
-    rows = [{"path": path, "state": state} for path, state in found.hashes.items()]
-    Output(form).data(found.to_dict(), rows, lambda: _show(found))
-    for problem in found.problems:
+        report = check(data)
+    rows = [{"path": path, "state": state} for path, state in report.hashes.items()]
+    Output(form).data(report.to_dict(), rows, lambda: _show(report))
+    for problem in report.problems:
         note(f"error: {problem}")
-    if not found.ok:
+    if not report.ok:
         raise typer.Exit(1)
 
 
-def _show(found: VerifyReport) -> None:
+def _show(report: VerifyReport) -> None:
     from neusight.cli.output import Column, line, table
 
-    line(f"{found.name}: {'sound' if found.ok else 'NOT SOUND'}")
-    if found.hashes:
-        table((Column("file"), Column("sha256")), found.hashes.items())
-    for title, frame in found.tables.items():
+    line(f"{report.name}: {'sound' if report.ok else 'NOT SOUND'}")
+    if report.hashes:
+        table((Column("file"), Column("sha256")), report.hashes.items())
+    for title, frame in report.tables.items():
         line()
         line(title)
         _frame(frame.reset_index() if frame.index.name or frame.index.nlevels > 1 else frame)

@@ -62,7 +62,7 @@ def train(
     from neusight.cli.output import Output, line, note, tasks
     from neusight.datasets import devices_beside
     from neusight.laws.fitted import FittedPhysics
-    from neusight.learn.training import Options
+    from neusight.learn.training import TrainOptions
     from neusight.learn.training import train as run
     from neusight.learn.training_data import sets_of
     from neusight.paths import data_dir, writable
@@ -72,7 +72,7 @@ def train(
         raise typer.BadParameter(f"{backend} has no passes: leave it out", param_hint="--epochs")
     source = data if data is not None else data_dir()
     brought = {gpu: device for path in sets_of(source) for gpu, device in devices_beside(path).items()}
-    options = Options(
+    options = TrainOptions(
         source=source,
         out=out,
         models=tuple(listed(models, "--models")) if models else (),
@@ -305,8 +305,8 @@ def calibrate_(
     calibration = fit_calibration(KernelPredictor.load(tile_models), device, rows, sha256=sha256)
     path = calibration.save(out or calibrations_dir() / f"{device.id}.json")
     errors = calibration.errors()
-    found = {"gpu": device.id, "file": str(path), **calibration.data, "errors": errors}
-    Output(form).data(found, errors, lambda: _show_calibration(found))
+    summary = {"gpu": device.id, "file": str(path), **calibration.data, "errors": errors}
+    Output(form).data(summary, errors, lambda: _show_calibration(summary))
 
 
 def _measured(data: Path, gpu: str) -> tuple[Any, dict[str, str]]:
@@ -323,19 +323,19 @@ def _measured(data: Path, gpu: str) -> tuple[Any, dict[str, str]]:
     return own, {file.name: file_sha256(file) for file in parquet_files(data)}
 
 
-def _show_calibration(found: dict[str, Any]) -> None:
+def _show_calibration(summary: dict[str, Any]) -> None:
     from neusight.cli.output import Column, line, note, table
 
-    line(f"{found['file']}: {found['rows']} kernels of {found['gpu']}")
-    if found["left_out"]:
-        note(f"note: {found['left_out']} more rows are left out: no single kernels, or faulty by `datasets clean`")
+    line(f"{summary['file']}: {summary['rows']} kernels of {summary['gpu']}")
+    if summary["left_out"]:
+        note(f"note: {summary['left_out']} more rows are left out: no single kernels, or faulty by `datasets clean`")
     line("Errors in percent. after: of each kernel, from the others.")
     columns = [Column("kernels"), *(Column(title, right=True) for title in ("rows", "before", "after", "factor"))]
     table(
         columns,
         (
             (row["kind"], str(row["rows"]), f"{row['before']:.1f}", f"{row['after']:.1f}", f"{row['factor']:.2f}")
-            for row in found["errors"]
+            for row in summary["errors"]
         ),
     )
 
@@ -371,11 +371,11 @@ def plan(
 
     if out is not None:
         writable(out)
-    asked_families = listed(families, "--families") if families else []
-    asked_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
+    chosen_families = listed(families, "--families") if families else []
+    chosen_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
     predictor, device = KernelPredictor.load(tile_models), as_device(named_gpu(gpu))
     with busy("choosing"):
-        tasks = chosen_tasks(predictor, device, count, families=asked_families, dtypes=asked_dtypes, seed=seed)
+        tasks = chosen_tasks(predictor, device, count, families=chosen_families, dtypes=chosen_dtypes, seed=seed)
     if out is not None:
         write_plan(out, tasks)
         note(f"next: neusight collect --plan {out} --out ./measured")

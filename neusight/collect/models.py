@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from neusight.collect.plan import counted_kernels
-from neusight.collect.request import Request, run
+from neusight.collect.request import CollectionRequest, run
 from neusight.collect.session import Progress, Report
 from neusight.collect.steps import ModelTask
 from neusight.errors import ModelError, nearest
@@ -96,16 +96,16 @@ def _configs(models: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def _task(step: Workload, config: dict[str, Any], dtype: str, compiled: bool) -> ModelTask:
     """The step as it was traced, with the defaults filled in."""
-    asked = step.request
+    request = step.request
     return ModelTask(
-        model=asked.model,
+        model=request.model,
         config=json.dumps(config, sort_keys=True),
-        mode=asked.mode,
+        mode=request.mode,
         dtype=dtype,
-        batch=asked.batch,
-        seq_len=asked.seq_len,
-        attention=asked.attention,
-        optimizer=asked.optimizer,
+        batch=request.batch,
+        seq_len=request.seq_len,
+        attention=request.attention,
+        optimizer=request.optimizer,
         compiled=compiled,
     )
 
@@ -123,7 +123,7 @@ def write_configs(tasks: Iterable[ModelTask], folder: Path) -> None:
         (folder / f"{name}.json").write_text(json.dumps(json.loads(config), indent=2) + "\n", encoding="utf-8")
 
 
-def collect_models(request: Request, tasks: Sequence[ModelTask], progress: Progress | None = None) -> Report:
+def collect_models(request: CollectionRequest, tasks: Sequence[ModelTask], progress: Progress | None = None) -> Report:
     """Measure steps of models and leave a data set with their configurations and its card.
 
     Rows name all their options, so that a folder may be gone on with by another plan.

@@ -62,9 +62,9 @@ class NameTask:
             launch.run(*operands)
             bench.synchronise()
             events = _profiled(lambda: launch.run(*operands), bench)
-        if not (found := named(events)):
+        if not (names := named(events)):
             raise UnmeasurableError("the profiler saw no kernel: it needs CUPTI or roctracer, and the right to use it")
-        return found
+        return names
 
 
 def _profiled(run: Any, bench: Bench) -> list[dict[str, Any]]:
@@ -117,8 +117,8 @@ def join_names(folder: Path) -> int:
     count = 0
     for family in COLLECTED_TABLES:
         rows = read_rows(folder, family)
-        found = [known.get(row["sample"], {}) for row in rows]
-        columns = [{k: v for k, v in names.items() if k not in ("sample", "of")} for names in found]
+        matches = [known.get(row["sample"], {}) for row in rows]
+        columns = [{k: v for k, v in names.items() if k not in ("sample", "of")} for names in matches]
         if any(columns):
             count += sum(map(bool, columns))
             write_rows(folder / place_of(family), family, [{**a, **b} for a, b in zip(rows, columns, strict=True)])

@@ -98,8 +98,8 @@ def check_names(families: Sequence[str], dtypes: Sequence[str], others: Sequence
         DataError: with the nearest name.
     """
     known = [*sorted({s.family for s in STRATA}), *others]
-    for what, asked, options in (("kernel family", families, known), ("dtype", dtypes, list(DTYPE_WEIGHTS))):
-        if unknown := [name for name in asked if name not in options]:
+    for what, names, options in (("kernel family", families, known), ("dtype", dtypes, list(DTYPE_WEIGHTS))):
+        if unknown := [name for name in names if name not in options]:
             raise DataError(f"no {what} '{unknown[0]}': one of {', '.join(options)}{nearest(unknown[0], options)}")
 
 

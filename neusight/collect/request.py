@@ -27,7 +27,7 @@ COLLECTIVES = "collective"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CollectionRequest:
     """Which devices to measure, for how long, into which folder. ``ray`` is the address of a cluster, '' none;
     ``plan`` a file with the kernels to measure, in place of those of a collection.
     """
@@ -60,7 +60,10 @@ class Request:
 
 
 def collect_kernels(
-    request: Request, families: Sequence[str] = (), dtypes: Sequence[str] = (), progress: Progress | None = None
+    request: CollectionRequest,
+    families: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    progress: Progress | None = None,
 ) -> Report:
     """Measure kernels of the devices at hand and leave a data set with its card.
 
@@ -84,12 +87,14 @@ def collect_kernels(
     return replace(reports[-1], new=sum(r.new for r in reports), seconds=sum(r.seconds for r in reports))
 
 
-def _kernels(request: Request, families: Sequence[str], dtypes: Sequence[str], progress: Progress | None) -> Report:
+def _kernels(
+    request: CollectionRequest, families: Sequence[str], dtypes: Sequence[str], progress: Progress | None
+) -> Report:
     """Time kernels; on a GPU, take the names of what ran in the last part of the time."""
-    asked = {"target": request.target, "families": list(families), "dtypes": list(dtypes), "seed": request.seed}
+    options = {"target": request.target, "families": list(families), "dtypes": list(dtypes), "seed": request.seed}
     planned = read_plan(request.plan) if request.plan else []
     if planned:
-        asked = {"target": request.target, "plan": identity([task.sample for task in planned])}
+        options = {"target": request.target, "plan": identity([task.sample for task in planned])}
 
     def tasks(device: str) -> Iterable[Task]:
         if planned:
@@ -98,9 +103,9 @@ def _kernels(request: Request, families: Sequence[str], dtypes: Sequence[str], p
         return plan(spec, families, dtypes, request.seed, usual_limits(spec, request.target != "cpu"))
 
     if request.target == "cpu":
-        return run(request, {"kernels": asked}, tasks, progress)
+        return run(request, {"kernels": options}, tasks, progress)
     timing = replace(request, minutes=request.minutes * (1.0 - SHARE))
-    report = run(timing, {"kernels": asked}, tasks, progress)
+    report = run(timing, {"kernels": options}, tasks, progress)
     naming = replace(request, minutes=request.minutes * SHARE, limit=None)
     # In new processes: one that has profiled launches more slowly from then on.
     run(naming, {}, lambda _: unnamed(request.out), progress)
@@ -109,7 +114,7 @@ def _kernels(request: Request, families: Sequence[str], dtypes: Sequence[str], p
     return report
 
 
-def _collectives(request: Request) -> Report:
+def _collectives(request: CollectionRequest) -> Report:
     """Time collectives between the devices of this host, where there are several."""
     began, on_gpu = monotonic(), request.target != "cpu"
     devices = device_count(request.target) if on_gpu else min(2, os.cpu_count() or 1)
@@ -117,10 +122,10 @@ def _collectives(request: Request) -> Report:
     store = Store(request.out, {COLLECTIVES: {"target": request.target}})
     before = store.rows
     try:
-        (said,) = introduced([worker]).values()
-        write_devices(request.out, [said])
+        (answer,) = introduced([worker]).values()
+        write_devices(request.out, [answer])
         for outcome in measure(
-            [t for t in planned(devices, on_gpu) if t.sample not in store.done], said["gpu"], on_gpu
+            [t for t in planned(devices, on_gpu) if t.sample not in store.done], answer["gpu"], on_gpu
         ):
             store.add(outcome)
     finally:
@@ -136,13 +141,13 @@ def _collectives(request: Request) -> Report:
         new=store.rows - before,
         seconds=monotonic() - began,
         lost_workers=0,
-        gpus=(said["gpu"],),
+        gpus=(answer["gpu"],),
     )
 
 
 def run(
-    request: Request,
-    asked: Mapping[str, Mapping[str, Any]],
+    request: CollectionRequest,
+    options: Mapping[str, Mapping[str, Any]],
     tasks: Callable[[str], Iterable[Task]],
     progress: Progress | None,
 ) -> Report:
@@ -156,7 +161,7 @@ def run(
             tasks,
             workers,
             request.out,
-            asked=asked,
+            options=options,
             minutes=request.minutes,
             limit=request.limit,
             progress=progress,
@@ -187,10 +192,10 @@ def write_card(folder: Path, target: str) -> None:
 def _missing(folder: Path, target: str) -> Iterator[str]:
     """What a reader might expect in the folder and does not find."""
     kernels = {family: read_rows(folder, family) for family in COLLECTED_TABLES}
-    rows = [row for found in kernels.values() for row in found]
+    rows = [row for rows_of in kernels.values() for row in rows_of]
     if target == "cpu":
         yield "A CPU is no GPU: no graph replays, no clocks or power, no kernel names; latencies are those of calls."
-    if absent := [family for family, found in kernels.items() if not found]:
+    if absent := [family for family, rows_of in kernels.items() if not rows_of]:
         yield f"No rows of {', '.join(absent)}."
     if target != "cpu" and rows and not any(row["power_w"] for row in rows):
         yield "No clocks, power or temperature: the package nvidia-ml-py was missing, or not allowed to read."

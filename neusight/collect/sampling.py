@@ -180,12 +180,12 @@ def _elementwise(u: Point, dtype: str) -> Kernel:
     op, size = pick(u[0], _POINTWISE), DTYPE_BYTES[dtype]
     cols = between(u[1], 64, 16384, alignment(u[3]))
     elements = cols * between(u[2], 1, 2**20)
-    found = OPERATORS["elementwise"][op]
-    read, written = operator_bytes(found, (elements, elements // cols, cols), size)
+    form = OPERATORS["elementwise"][op]
+    read, written = operator_bytes(form, (elements, elements // cols, cols), size)
     # One in five adds a row to every row, as a bias does; a mask of masked elements is the same for every row.
     read -= (elements - cols) * size if op in ("add", "mul") and u[3] < 0.2 else 0
     read -= elements - cols if op == "masked_fill" else 0
-    flops = found.flops * elements
+    flops = form.flops * elements
     return Elementwise(op=op, elements=elements, read_bytes=read, write_bytes=written, flops=flops, dtype=dtype)
 
 
@@ -200,9 +200,9 @@ def _rows(u: Point, dtype: str) -> Kernel:
     rows, cols = between(u[1], 1, 2**20), between(u[2], 8, 65536, alignment(u[3]))
     if op.startswith("batch_norm") or op.endswith("weight_backward"):
         rows, cols = between(u[1], 8, 8192, 8), between(u[2], 64, 2**20, 8)
-    found = OPERATORS["row_reduction"][op]
-    read, written = operator_bytes(found, (rows * cols, rows, cols), DTYPE_BYTES[dtype])
-    flops = found.flops * rows * cols
+    form = OPERATORS["row_reduction"][op]
+    read, written = operator_bytes(form, (rows * cols, rows, cols), DTYPE_BYTES[dtype])
+    flops = form.flops * rows * cols
     return RowReduction(op=op, rows=rows, cols=cols, read_bytes=read, write_bytes=written, flops=flops, dtype=dtype)
 
 

@@ -89,7 +89,7 @@ def collect(
     workers: Sequence[Worker],
     folder: Path,
     *,
-    asked: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Mapping[str, Any]],
     minutes: float,
     limit: int | None = None,
     progress: Progress | None = None,
@@ -99,8 +99,8 @@ def collect(
     Args:
         tasks: from the device file of the first worker (TOML) to what is to be measured, in order.
         workers: at least one; they are stopped at the end.
-        folder: of the data set; an earlier collection with the same ``asked`` is gone on with.
-        asked: by kind of measurement the options that decide the plan, for ``collection.json``.
+        folder: of the data set; an earlier collection with the same ``options`` is gone on with.
+        options: by kind of measurement the options that decide the plan, for ``collection.json``.
         minutes: when to hand out no more.
         limit: rows and skipped samples in the set at which to stop.
         progress: called after every task.
@@ -110,13 +110,13 @@ def collect(
         KeyboardInterrupt: after what has been measured is in its files.
     """
     began = monotonic()
-    store = Store(folder, asked)
+    store = Store(folder, options)
     desks = [_Desk(worker) for worker in workers]
     try:
-        said = introduced(workers)
+        answers = introduced(workers)
         for desk in desks:
-            desk.gpu = said[desk.worker]["gpu"]
-        devices = write_devices(folder, said.values())
+            desk.gpu = answers[desk.worker]["gpu"]
+        devices = write_devices(folder, answers.values())
         state = _Round(store, iter(tasks(devices[desks[0].gpu])), began + 60.0 * minutes, limit, progress)
         _measure(state, desks)
     finally:
@@ -143,9 +143,9 @@ def introduced(workers: Iterable[Worker]) -> dict[Worker, dict[str, Any]]:
         DeviceError: one cannot.
     """
     answers = {}
-    for worker, said in [(worker, worker.introduce()) for worker in workers]:
+    for worker, pending in [(worker, worker.introduce()) for worker in workers]:
         try:
-            answers[worker] = said.result(timeout=TASK_LIMIT_S)
+            answers[worker] = pending.result(timeout=TASK_LIMIT_S)
         except WorkerLost as error:
             raise DeviceError(f"{worker.name} cannot begin ({error}): see whether PyTorch runs there") from error
     return answers

@@ -46,11 +46,11 @@ def table_of(name: str) -> Table:
     """
     if name in ("skipped", "names"):
         return SKIPPED if name == "skipped" else NAMES
-    found = {"models": MODEL_TABLE, "nccl": KERNEL_TABLES["nccl"], **COLLECTED_TABLES}.get(name)
-    if found is None:
+    table = {"models": MODEL_TABLE, "nccl": KERNEL_TABLES["nccl"], **COLLECTED_TABLES}.get(name)
+    if table is None:
         raise DataError(f"rows of '{name}' have no table: use a kernel family, nccl or models")
-    columns = found.columns if any(c.name == "sample" for c in found.columns) else (_SAMPLE, *found.columns)
-    return Table(found.name, columns, found.ops)
+    columns = table.columns if any(c.name == "sample" for c in table.columns) else (_SAMPLE, *table.columns)
+    return Table(table.name, columns, table.ops)
 
 
 def place_of(name: str) -> Path:
@@ -76,18 +76,18 @@ def read_rows(folder: Path, table: str) -> list[dict[str, Any]]:
 class Store:
     """The folder of a collection, held by one process at a time."""
 
-    def __init__(self, folder: Path, asked: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, folder: Path, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Open or go on.
 
         Args:
             folder: made if it is not there.
-            asked: by kind of measurement the options that decide its plan; they are the same in every session.
+            options: by kind of measurement the options that decide its plan; they are the same in every session.
 
         Raises:
             DataError: the folder holds something else, or another collector has it open.
         """
         self.folder = folder
-        plans = _plans(folder, asked)
+        plans = _plans(folder, options)
         folder.mkdir(parents=True, exist_ok=True)
         self._journal = _locked(folder / JOURNAL)
         _write_whole(folder / PLAN, json.dumps(plans, indent=2) + "\n")
@@ -150,8 +150,8 @@ class Store:
             by_table.setdefault(entry["table"], []).append(entry["row"])
         for table, rows in by_table.items():
             whole = self.folder / place_of(table)
-            taken = [int(p.stem.rsplit("-", 1)[1]) for p in whole.parent.glob(f"{whole.stem}-part-*.parquet")]
-            write_rows(whole.with_name(f"{whole.stem}-part-{max(taken, default=0) + 1:04d}.parquet"), table, rows)
+            numbers = [int(p.stem.rsplit("-", 1)[1]) for p in whole.parent.glob(f"{whole.stem}-part-*.parquet")]
+            write_rows(whole.with_name(f"{whole.stem}-part-{max(numbers, default=0) + 1:04d}.parquet"), table, rows)
         self._journal.seek(0)
         self._journal.truncate()
         self._rows.clear()
@@ -176,7 +176,7 @@ def _entry(outcome: Outcome) -> dict[str, Any]:
     return {"row": {"sample": outcome.sample, "table": outcome.table, "reason": outcome.reason, "what": what, **known}}
 
 
-def _plans(folder: Path, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _plans(folder: Path, options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What the folder was and is now collected for, by kind of measurement.
 
     Raises:
@@ -186,22 +186,22 @@ def _plans(folder: Path, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, An
     if not path.is_file():
         if folder.is_dir() and any(folder.iterdir()):
             raise DataError(f"{folder} holds something else: give a new folder, or one that a collection began")
-        return dict(asked)
+        return dict(options)
     try:
         before: dict[str, Any] = read_json(path)
     except ValueError as error:
         raise DataError(f"{path} cannot be read ({error}): give a new folder") from error
-    for kind, options in json.loads(json.dumps(asked)).items():
-        for name, now in options.items():
-            if (then := before.get(kind, options).get(name)) != now:
+    for kind, stated in json.loads(json.dumps(options)).items():
+        for name, now in stated.items():
+            if (then := before.get(kind, stated).get(name)) != now:
                 raise DataError(
-                    f"{folder} was collected with {name} {_said(then)}, not {_said(now)}: "
+                    f"{folder} was collected with {name} {_as_given(then)}, not {_as_given(now)}: "
                     "repeat those options, or give a new folder"
                 )
-    return before | dict(asked)
+    return before | dict(options)
 
 
-def _said(option: Any) -> str:
+def _as_given(option: Any) -> str:
     """An option as the user gave it."""
     return ",".join(option) or "all" if isinstance(option, list) else str(option)
 

@@ -76,7 +76,7 @@ def take_post(post: Post) -> None:
     draft = draft_device(post.target, post.index)
     torch_device = "cpu" if post.target == "cpu" else f"cuda:{post.index}"
     _POST["bench"] = open_bench(draft.spec, torch_device, post.seed, post.budget_s)
-    _POST["said"] = {
+    _POST["introduction"] = {
         "device": to_toml(draft.spec),
         "gpu": draft.spec.id,
         "worker": f"{socket.gethostname()}/{torch_device}",
@@ -86,7 +86,7 @@ def take_post(post: Post) -> None:
 
 def introduction() -> dict[str, Any]:
     """Of this process's device and libraries, with the process's own number."""
-    return {**_POST["said"], "pid": os.getpid()}
+    return {**_POST["introduction"], "pid": os.getpid()}
 
 
 def perform(task: Task) -> Outcome:
@@ -110,7 +110,7 @@ def perform(task: Task) -> Outcome:
         if any(word in reason for word in _FATAL):
             raise WorkerLost(reason) from None
         return Outcome(sample=task.sample, table=task.table, row=row, reason=reason)
-    stamp = {key: _POST["said"][key] for key in ("worker", "framework")}
+    stamp = {key: _POST["introduction"][key] for key in ("worker", "framework")}
     when = datetime.now(UTC).isoformat(timespec="seconds")
     return Outcome(sample=task.sample, table=task.table, row={**row, **measured, **stamp, "measured_at": when})
 

@@ -5,18 +5,18 @@ Read
     ``to_batches(frame) -> [(KernelBatch, positions), ...]``: the rows as kernels;
     ``conditions_of(rows, batch, device) -> Conditions``: how rows of one family and GPU were timed;
     ``observed_tiles(frame) -> DataFrame`` (kind, tile_m, tile_n, split_k, grid, kernels);
-    ``devices_beside(path) -> {id: DeviceSpec}``, ``device_of(gpu, beside) -> DeviceSpec``: what rows were measured on.
+    ``devices_beside(path) -> {id: DeviceSpec}``, ``device_of(gpu, devices) -> DeviceSpec``: what rows were measured on.
 Judge
     ``clean(frame, devices=None, rules=None) -> CleanResult(frame, report)``, ``RULES``,
     ``rules_named(names)``, ``explained(report)``, ``by_gpu(report)``;
     ``verify(name_or_path) -> VerifyReport``: ``.ok``, ``.problems``, ``.hashes``, ``.tables``, ``.to_dict()``.
 Know
-    ``list_datasets() -> [Manifest]``, ``find_dataset(name)``, ``dataset_folder(manifest)``,
+    ``list_datasets() -> [DatasetManifest]``, ``find_dataset(name)``, ``dataset_folder(manifest)``,
     ``show(name) -> str`` (the card as Markdown),
-    ``write_manifest(name, about=None, data=None, into=None) -> Manifest``, ``describe(...)`` (manifest and card),
-    ``write_dataset_card(folder, about=None) -> Manifest`` (both, into the folder itself).
+    ``write_manifest(name, about=None, data=None, into=None) -> DatasetManifest``, ``describe(...)`` (it and the card),
+    ``write_dataset_card(folder, about=None) -> DatasetManifest`` (both, into the folder itself).
 Bring
-    ``import_csv(folder, out, gpu=None, split=None, dtype='float32', about=None) -> Manifest``.
+    ``import_csv(folder, out, gpu=None, split=None, dtype='float32', about=None) -> DatasetManifest``.
 """
 
 from neusight.datasets.batches import to_batches
@@ -26,8 +26,8 @@ from neusight.datasets.conditions import conditions_of
 from neusight.datasets.load import device_of, devices_beside, load_kernels, load_models
 from neusight.datasets.manifest import (
     About,
+    DatasetManifest,
     FileRecord,
-    Manifest,
     dataset_folder,
     find_dataset,
     list_datasets,
@@ -40,8 +40,8 @@ __all__ = [
     "RULES",
     "About",
     "CleanResult",
+    "DatasetManifest",
     "FileRecord",
-    "Manifest",
     "Rule",
     "VerifyReport",
     "by_gpu",

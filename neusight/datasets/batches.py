@@ -106,10 +106,10 @@ def _stated(family: str, frame: pd.DataFrame, rows: np.ndarray, cols: np.ndarray
     op, dtype, elements = strings(frame["op"]), dtypes(frame), rows * cols
     work = {name: np.empty(len(frame), np.int64) for name in ("read_bytes", "write_bytes", "flops", "passes")}
     for name, width in {(str(o), str(d)) for o, d in zip(op, dtype, strict=True)}:
-        here, found = (op == name) & (dtype == width), operator(family, name)
+        here, form = (op == name) & (dtype == width), operator(family, name)
         extents = (elements[here], rows[here], cols[here])
-        work["read_bytes"][here], work["write_bytes"][here] = operator_bytes(found, extents, DTYPE_BYTES[width])
-        work["flops"][here], work["passes"][here] = found.flops * elements[here], found.passes
+        work["read_bytes"][here], work["write_bytes"][here] = operator_bytes(form, extents, DTYPE_BYTES[width])
+        work["flops"][here], work["passes"][here] = form.flops * elements[here], form.passes
     return {"op": op, "dtype": dtype, **work}
 
 

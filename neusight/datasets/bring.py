@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight.datasets.clean import SHAPE, invalid
-from neusight.datasets.manifest import About, Manifest, records
+from neusight.datasets.manifest import About, DatasetManifest, records
 from neusight.datasets.schema import KERNEL_TABLES, TABLE_OF_OP, Table
 from neusight.devices import load_device
 from neusight.errors import DataError, nearest
@@ -58,7 +58,7 @@ def import_csv(
     dtype: str = "float32",
     *,
     about: About | None = None,
-) -> Manifest:
+) -> DatasetManifest:
     """Read the CSV files of a folder (or one file) and write one parquet a family with a manifest.
 
     Args:
@@ -89,8 +89,8 @@ def import_csv(
 def _csv_files(folder: Path) -> list[Path]:
     if not folder.exists():
         raise DataError(f"{folder} is not there: give a folder of CSV measurements")
-    found = [folder] if folder.is_file() else sorted(folder.rglob("*.csv"))
-    files = [p for p in found if not set(p.parent.parts) & set(_NOT_MEASUREMENTS)]
+    candidates = [folder] if folder.is_file() else sorted(folder.rglob("*.csv"))
+    files = [p for p in candidates if not set(p.parent.parts) & set(_NOT_MEASUREMENTS)]
     if not files:
         raise DataError(f"{folder} holds no CSV file: give the folder that has linear.csv and its like below it")
     return files
@@ -171,7 +171,7 @@ def _numbers(path: Path, column: pd.Series) -> pd.Series:
     return numbers
 
 
-def _write(frame: pd.DataFrame, out: Path, about: About) -> Manifest:
+def _write(frame: pd.DataFrame, out: Path, about: About) -> DatasetManifest:
     """Write into a folder beside ``out`` and move it there when it is whole."""
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -179,7 +179,7 @@ def _write(frame: pd.DataFrame, out: Path, about: About) -> Manifest:
         family = frame["op"].map({op: table.name for op, table in TABLE_OF_OP.items()})
         for name in sorted(family.unique()):
             _write_table(frame[family == name], KERNEL_TABLES[name], partial / f"{name}.parquet")
-        manifest = Manifest(name=out.name, about=about, files=records(partial))
+        manifest = DatasetManifest(name=out.name, about=about, files=records(partial))
         (partial / "manifest.json").write_text(manifest.to_json())
         partial.chmod(0o755)
         partial.rename(out)

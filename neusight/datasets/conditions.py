@@ -87,8 +87,8 @@ def conditions_of(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec) ->
     }
     served = np.isin(strings_or(rows, "framework"), SERVING) & (timing == "")
     if served.any():
-        found = _of_serving(rows, batch, device, once)
-        columns = {name: np.where(served, found[name], column) for name, column in columns.items()}
+        serving_columns = _of_serving(rows, batch, device, once)
+        columns = {name: np.where(served, serving_columns[name], column) for name, column in columns.items()}
     # vLLM's 16-bit operands are not random; they draw less power.
     equal = served & (engine == "vllm") & (batch.family == "gemm") & (batch["dtype"] == "bfloat16")
     burst = _burst(batch, columns["timing"], columns["launches"])
@@ -177,10 +177,10 @@ def _who(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _engine(framework: str) -> tuple[str, str]:
-    plain = framework.lower()
-    return next(((engine, usual) for pattern, engine, usual in _FRAMEWORKS if re.search(pattern, plain)), (plain, ""))
+    name = framework.lower()
+    return next(((engine, usual) for pattern, engine, usual in _FRAMEWORKS if re.search(pattern, name)), (name, ""))
 
 
 def _variant(kernel: str) -> str:
-    plain = kernel.lower()
-    return next((name for name, pattern in _VARIANTS if re.search(pattern, plain)), "")
+    lowered = kernel.lower()
+    return next((variant for variant, pattern in _VARIANTS if re.search(pattern, lowered)), "")

@@ -156,10 +156,10 @@ def _kernel_frame(path: Path) -> pd.DataFrame:
     elif "op" in table.schema.names:
         frame = _named_ops(path, table)
     else:
-        found = table_without_op(path, table.schema)
-        check_columns(path, found, table.schema)
+        kind = table_without_op(path, table.schema)
+        check_columns(path, kind, table.schema)
         frame = table.to_pandas()
-        frame["op"] = frame["family"] = found.name
+        frame["op"] = frame["family"] = kind.name
     if "gpu" not in frame and "node" in frame:
         frame["gpu"] = frame["node"].map(NODE_GPUS)
     check_filled(path, frame, ("gpu", "op", "latency_ms"))
@@ -172,8 +172,8 @@ def _named_ops(path: Path, table: Any) -> pd.DataFrame:
     """A file of kernels whose family follows from their op. Its samples, if it has any, are no collection's."""
     ops = [op for op in table["op"].unique().to_pylist() if op is not None]
     check_known(path, "op", ops, TABLE_OF_OP)
-    for found in {TABLE_OF_OP[op].name: TABLE_OF_OP[op] for op in ops}.values():
-        check_columns(path, found, table.schema)
+    for kind in {TABLE_OF_OP[op].name: TABLE_OF_OP[op] for op in ops}.values():
+        check_columns(path, kind, table.schema)
     frame: pd.DataFrame = table.to_pandas().drop(columns="sample", errors="ignore")
     frame["family"] = frame["op"].map({op: TABLE_OF_OP[op].name for op in ops})
     return frame
@@ -193,26 +193,26 @@ def check_columns(path: Path, table: Table, schema: Any) -> None:
         )
     for column in table.columns:
         if column.name in names and not _fits(schema.field(column.name).type, column.kind):
-            found = schema.field(column.name).type
+            actual = schema.field(column.name).type
             raise DataError(
-                f"{path}: column {column.name} is {found}, not {column.kind}: store it as {ARROW[column.kind]}"
+                f"{path}: column {column.name} is {actual}, not {column.kind}: store it as {ARROW[column.kind]}"
             )
 
 
-def _fits(found: Any, kind: Kind) -> bool:
+def _fits(actual: Any, kind: Kind) -> bool:
     """Whether an arrow type can stand for ``kind``; an all-null column fits everything that is optional."""
     import pyarrow.types as t
 
-    if t.is_dictionary(found):
-        found = found.value_type
-    number = t.is_integer(found) or t.is_floating(found)
+    if t.is_dictionary(actual):
+        actual = actual.value_type
+    number = t.is_integer(actual) or t.is_floating(actual)
     tests = {
-        "string": t.is_string(found) or t.is_large_string(found) or t.is_string_view(found),
-        "integer": t.is_integer(found),
+        "string": t.is_string(actual) or t.is_large_string(actual) or t.is_string_view(actual),
+        "integer": t.is_integer(actual),
         "number": number,
-        "boolean": t.is_boolean(found),
+        "boolean": t.is_boolean(actual),
     }
-    return t.is_null(found) or tests[kind]
+    return t.is_null(actual) or tests[kind]
 
 
 def table_without_op(path: Path, schema: Any) -> Table:
@@ -337,14 +337,14 @@ def root_of(path: Path) -> Path:
     return folder.parent if within else folder
 
 
-def device_of(gpu: str, beside: Mapping[str, DeviceSpec]) -> DeviceSpec:
-    """The device of a measured row: of ``beside`` where it is there, else of the catalogue.
+def device_of(gpu: str, devices: Mapping[str, DeviceSpec]) -> DeviceSpec:
+    """The device of a measured row: of ``devices`` where it is there, else of the catalogue.
 
     Raises:
         DeviceError: neither has it.
     """
-    if gpu in beside:
-        return beside[gpu]
+    if gpu in devices:
+        return devices[gpu]
     try:
         return load_device(gpu)
     except DeviceError as error:

@@ -48,7 +48,7 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class DatasetManifest:
     """A data set by name; ``dataset_folder`` tells where its files lie."""
 
     name: str
@@ -77,7 +77,7 @@ class Manifest:
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def list_datasets() -> list[Manifest]:
+def list_datasets() -> list[DatasetManifest]:
     """The data sets that this checkout knows, by name.
 
     Raises:
@@ -86,7 +86,7 @@ def list_datasets() -> list[Manifest]:
     return [read_manifest(path) for path in sorted(manifests_dir().glob("*/manifest.json"))]
 
 
-def find_dataset(name: str) -> Manifest:
+def find_dataset(name: str) -> DatasetManifest:
     """The manifest of a data set of this checkout.
 
     Raises:
@@ -99,7 +99,7 @@ def find_dataset(name: str) -> Manifest:
     return read_manifest(path)
 
 
-def dataset_folder(manifest: Manifest) -> Path:
+def dataset_folder(manifest: DatasetManifest) -> Path:
     """Folder with the files of a data set of this checkout: beside its manifest, else below ``$NEUSIGHT_DATA``.
 
     Raises:
@@ -128,7 +128,7 @@ def manifests_dir() -> Path:
     return folder
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> DatasetManifest:
     """Read a ``manifest.json``.
 
     Raises:
@@ -137,10 +137,10 @@ def read_manifest(path: Path) -> Manifest:
     try:
         raw = read_json(path)
         protocol = raw["protocol"]
-        told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["about"].items()}
-        about = About(**told)
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw["about"].items()}
+        about = About(**fields)
         files = tuple(FileRecord(**record) for record in raw["files"])
-        manifest = Manifest(name=raw["name"], about=about, files=files, protocol=protocol)
+        manifest = DatasetManifest(name=raw["name"], about=about, files=files, protocol=protocol)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no data set manifest ({error!r}): write it again from the data") from error
     if protocol != PROTOCOL:
@@ -150,7 +150,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def write_manifest(
     name: str, about: About | None = None, data: Path | None = None, into: Path | None = None
-) -> Manifest:
+) -> DatasetManifest:
     """Write ``manifest.json`` from the files of a data set.
 
     Args:
@@ -165,7 +165,7 @@ def write_manifest(
     source = (data if data is not None else data_dir()) / name
     target = into if into is not None else checkout_dir("datasets") / name
     about = about if about is not None else read_manifest(target / "manifest.json").about
-    manifest = Manifest(name=name, about=about, files=records(source))
+    manifest = DatasetManifest(name=name, about=about, files=records(source))
     target.mkdir(parents=True, exist_ok=True)
     (target / "manifest.json").write_text(manifest.to_json())
     return manifest
@@ -177,11 +177,11 @@ def records(folder: Path) -> tuple[FileRecord, ...]:
     Raises:
         DataError: no such folder, nothing in it, or a parquet file that cannot be read.
     """
-    found = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
-    found = [p for p in found if p.name not in ("manifest.json", "card.md")]
-    if not found:
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    files = [p for p in files if p.name not in ("manifest.json", "card.md")]
+    if not files:
         raise DataError(f"{folder} holds no data: give the folder of a data set")
-    return tuple(_record(folder, path) for path in found)
+    return tuple(_record(folder, path) for path in files)
 
 
 def _record(folder: Path, path: Path) -> FileRecord:

@@ -109,8 +109,8 @@ def _tiles(names: pd.Series, pattern: str) -> tuple[np.ndarray, np.ndarray]:
     import pandas as pd
 
     codes, distinct = pd.factorize(names)
-    found = pd.Series(distinct, dtype=object).astype(str).str.extract(pattern).astype(float).to_numpy()[codes]
-    return found[:, 0], found[:, 1]
+    extents = pd.Series(distinct, dtype=object).astype(str).str.extract(pattern).astype(float).to_numpy()[codes]
+    return extents[:, 0], extents[:, 1]
 
 
 def _tile_gemms(frame: pd.DataFrame, names: pd.Series, out: pd.DataFrame) -> None:

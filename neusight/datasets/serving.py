@@ -116,8 +116,8 @@ def experts(rows: pd.DataFrame) -> KernelBatch:
     for whole, parts in (("ffn_size", "moe_tp_size"), ("num_experts", "moe_ep_size")):
         if (uneven := shape[whole] % shape[parts] != 0).any():
             row = int(uneven.argmax())
-            told = f"{parts} {shape[parts][row]} does not divide {whole} {shape[whole][row]}"
-            raise DataError(f"row {rows.index[row]}: {told}: fix or drop the row")
+            fault = f"{parts} {shape[parts][row]} does not divide {whole} {shape[whole][row]}"
+            raise DataError(f"row {rows.index[row]}: {fault}: fix or drop the row")
     codes, kernels = coded(strings_or(rows, "kernel"))
     scheme = schemes(rows)
     return KernelBatch.from_columns(
@@ -167,12 +167,12 @@ def collective(rows: pd.DataFrame) -> KernelBatch:
     """What several devices do together; of engines' own tables an all-reduce of 16-bit activations."""
     shape = counts(rows, "num_gpus", "bytes")
     codes, names = coded(strings_or(rows, "collective", "all_reduce"))
-    told = "dtype" in rows and (strings_or(rows, "dtype") != "").all()
+    has_dtype = "dtype" in rows and (strings_or(rows, "dtype") != "").all()
     return KernelBatch.from_columns(
         "collective",
         op=np.array([_COLLECTIVE_NAMES.get(name, name) for name in names])[codes],
         ranks=shape["num_gpus"],
         per_node=counts_or(rows, "devices_per_node", 0),
         bytes=shape["bytes"],
-        dtype=dtypes(rows) if told else "bfloat16",
+        dtype=dtypes(rows) if has_dtype else "bfloat16",
     )

@@ -33,25 +33,25 @@ def tables_of(frame: pd.DataFrame, devices: Mapping[str, DeviceSpec]) -> dict[st
         devices: those beside the data, by id.
     """
     own = collected(frame)
-    found = {"coverage": coverage(frame)}
+    tables = {"coverage": coverage(frame)}
     rows = frame[own | frame["family"].isin(_JUDGED)]
     rows = rows[_comparable(rows, devices)]
     if len(rows):
-        found |= _judged(rows, devices)
+        tables |= _judged(rows, devices)
     if own.any():
-        found |= {"conditions": conditions(frame[own]), "sources": sources(frame[own])}
-    return {title: table for title, table in found.items() if len(table)}
+        tables |= {"conditions": conditions(frame[own]), "sources": sources(frame[own])}
+    return {title: table for title, table in tables.items() if len(table)}
 
 
 def _judged(rows: pd.DataFrame, devices: Mapping[str, DeviceSpec]) -> dict[str, pd.DataFrame]:
     work = measured(rows, devices)
-    found = {"physics": physics(work)}
+    tables = {"physics": physics(work)}
     if "grid_x" in rows and rows["grid_x"].notna().any():
         tiled = rows[rows["family"].isin(_TILED)]
-        found |= {"noise": noise(work), "tiles": tile_coverage(tiled).round(3)}
+        tables |= {"noise": noise(work), "tiles": tile_coverage(tiled).round(3)}
     report = clean(rows, devices).report
-    found |= {"cleaning": explained(report), "cleaning_by_gpu": by_gpu(report)}
-    return found | ({"repeatability": repeatability(work[collected(work)])} if collected(work).any() else {})
+    tables |= {"cleaning": explained(report), "cleaning_by_gpu": by_gpu(report)}
+    return tables | ({"repeatability": repeatability(work[collected(work)])} if collected(work).any() else {})
 
 
 def _comparable(rows: pd.DataFrame, devices: Mapping[str, DeviceSpec]) -> np.ndarray:
@@ -127,10 +127,10 @@ def repeatability(work: pd.DataFrame) -> pd.DataFrame:
     first = first.loc[first.index.intersection(again.index)]
     off = 100.0 * (again[times].reindex(first.index) / first[times] - 1.0).abs()
     grouped = off.groupby([first["family"], first["dtype"]])
-    found = pd.DataFrame({"pairs": grouped.size()})
+    table = pd.DataFrame({"pairs": grouped.size()})
     for name, prefix in zip(times, ("", "execution_"), strict=False):
-        found = found.join(pd.DataFrame(_quantiles(grouped[name])).add_prefix(prefix))
-    return found
+        table = table.join(pd.DataFrame(_quantiles(grouped[name])).add_prefix(prefix))
+    return table
 
 
 def _quantiles(grouped: Any) -> dict[str, pd.Series]:
@@ -144,18 +144,18 @@ def conditions(rows: pd.DataFrame) -> pd.DataFrame:
     state = [name for name in ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c") if name in rows]
     flags = pd.DataFrame({"unstable": unstable(rows), "throttled": throttled(rows)}, index=rows.index)
     grouped = flags.join(rows[["gpu", "family", *state]]).groupby(["gpu", "family"])
-    found = pd.DataFrame({"rows": grouped.size()}).join(grouped[list(flags)].sum())
-    return found.join(grouped[state].median().dropna(axis=1, how="all").round(0))
+    table = pd.DataFrame({"rows": grouped.size()}).join(grouped[list(flags)].sum())
+    return table.join(grouped[state].median().dropna(axis=1, how="all").round(0))
 
 
 def sources(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows by who measured them, with what, and when: days of the first and the last."""
     import pandas as pd
 
-    said = {name: rows[name].fillna("") for name in ("gpu", "worker", "framework", "version") if name in rows}
-    said = {name: column for name, column in said.items() if (column != "").any()}
+    columns = {name: rows[name].fillna("") for name in ("gpu", "worker", "framework", "version") if name in rows}
+    columns = {name: column for name, column in columns.items() if (column != "").any()}
     days = rows["measured_at"].str[:10] if "measured_at" in rows else pd.Series("", index=rows.index)
-    grouped = days.groupby(list(said.values()))
+    grouped = days.groupby(list(columns.values()))
     return pd.DataFrame({"rows": grouped.size(), "first": grouped.min(), "last": grouped.max()})
 
 

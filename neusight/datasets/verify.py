@@ -25,8 +25,8 @@ from neusight.datasets.load import (
 )
 from neusight.datasets.manifest import (
     About,
+    DatasetManifest,
     FileRecord,
-    Manifest,
     dataset_folder,
     find_dataset,
     list_datasets,
@@ -106,29 +106,29 @@ def verify(name_or_path: str | Path) -> VerifyReport:
         tables = tables_of(frame[~invalid(frame) & ~doubled(frame)], devices)
         if (operators := folder / "models" / "operators.parquet").is_file():
             tables["sessions"] = session_agreement(frame, operators)
-    if beside := sorted(folder.glob(SKIPPED)):
-        tables["skipped"] = skipped(beside)
+    if skipped_files := sorted(folder.glob(SKIPPED)):
+        tables["skipped"] = skipped(skipped_files)
     elif manifest is None:
         parquet_files(folder)
     name = manifest.name if manifest else folder.name
     return VerifyReport(name, folder, hashes, tuple(problems), tables)
 
 
-def _locate(said: str) -> tuple[Path, Manifest | None]:
-    path = Path(said)
+def _locate(name_or_path: str) -> tuple[Path, DatasetManifest | None]:
+    path = Path(name_or_path)
     if path.exists():
-        beside = path / "manifest.json"
-        if beside.is_file():
-            return path, read_manifest(beside)
+        own = path / "manifest.json"
+        if own.is_file():
+            return path, read_manifest(own)
         if path.is_dir():
             named = _known(path.name)
             return path, named
         return path, None
-    manifest = find_dataset(said)
+    manifest = find_dataset(name_or_path)
     return dataset_folder(manifest), manifest
 
 
-def _known(name: str) -> Manifest | None:
+def _known(name: str) -> DatasetManifest | None:
     """The checkout's manifest for a folder of that name, if it has one."""
     try:
         return next((m for m in list_datasets() if m.name == name), None)
@@ -143,8 +143,8 @@ def check_hashes(folder: Path, expected: tuple[FileRecord, ...]) -> dict[str, st
         path = folder / record.path
         same = path.is_file() and sha256(path) == record.sha256
         states[record.path] = "ok" if same else "changed" if path.is_file() else "missing"
-    found = [p for kind in ("*.parquet", "*.csv") for p in folder.rglob(kind)]
-    return states | {p: "unlisted" for f in found if (p := f.relative_to(folder).as_posix()) not in states}
+    files = [p for kind in ("*.parquet", "*.csv") for p in folder.rglob(kind)]
+    return states | {p: "unlisted" for f in files if (p := f.relative_to(folder).as_posix()) not in states}
 
 
 def implausible(frame: pd.DataFrame, devices: Mapping[str, DeviceSpec]) -> list[str]:
@@ -182,7 +182,7 @@ def show(name: str) -> str:
     return card.read_text() if card.is_file() else facts(manifest)
 
 
-def write_dataset_card(folder: Path, about: About | None = None) -> Manifest:
+def write_dataset_card(folder: Path, about: About | None = None) -> DatasetManifest:
     """Write ``manifest.json`` and ``card.md`` of a data set into its own folder, wherever that lies.
 
     Args:
@@ -196,7 +196,9 @@ def write_dataset_card(folder: Path, about: About | None = None) -> Manifest:
     return describe(folder.name, about, folder.parent, folder)
 
 
-def describe(name: str, about: About | None = None, data: Path | None = None, into: Path | None = None) -> Manifest:
+def describe(
+    name: str, about: About | None = None, data: Path | None = None, into: Path | None = None
+) -> DatasetManifest:
     """Write manifest and card of a data set from its files: hashes, rows, and what verification finds.
 
     Args: as ``write_manifest``. Text around the marks of an existing card stays as it is.
@@ -207,11 +209,11 @@ def describe(name: str, about: About | None = None, data: Path | None = None, in
     manifest = write_manifest(name, about, data, into)
     folder = (data if data is not None else data_dir()) / name
     card = (into if into is not None else checkout_dir("datasets") / name) / "card.md"
-    _write(card, manifest, facts(manifest) + asked(folder) + findings(verify(folder)))
+    _write(card, manifest, facts(manifest) + collection_facts(folder) + findings(verify(folder)))
     return manifest
 
 
-def facts(manifest: Manifest) -> str:
+def facts(manifest: DatasetManifest) -> str:
     """Origin, licence, files and rows by GPU, as Markdown."""
     about = manifest.about
     lines = [
@@ -245,8 +247,8 @@ def _file_lines(files: Sequence[FileRecord]) -> list[str]:
     ]
 
 
-def asked(folder: Path) -> str:
-    """What a collection was asked to do and ran with, as its ``collection.json`` says, as Markdown; '' without one.
+def collection_facts(folder: Path) -> str:
+    """What a collection was to do and ran with, as its ``collection.json`` says, as Markdown; '' without one.
 
     Raises:
         DataError: the file is no JSON object.
@@ -255,16 +257,16 @@ def asked(folder: Path) -> str:
     if not path.is_file():
         return ""
     try:
-        said = dict(_flat(json.loads(path.read_text())))
+        options = dict(_flat(json.loads(path.read_text())))
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"{path} is no JSON object ({error}): copy it again from its source") from error
-    lines = ["| asked | |", "|---|---|", *(f"| {name} | {value} |" for name, value in said.items())]
+    lines = ["| option | |", "|---|---|", *(f"| {name} | {value} |" for name, value in options.items())]
     return "\n\n### How it was collected\n\n" + "\n".join(lines)
 
 
-def _flat(said: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+def _flat(options: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
     """Name and value of every leaf; names of nested objects are joined by dots."""
-    for name, value in said.items():
+    for name, value in options.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{name}.")
         else:
@@ -291,7 +293,7 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _write(path: Path, manifest: Manifest, generated: str) -> None:
+def _write(path: Path, manifest: DatasetManifest, generated: str) -> None:
     """Replace what lies between the marks; a new card gets a title and the known faults as its text."""
     block = f"{_BEGIN}\n{generated}\n{_END}"
     if path.is_file() and _BEGIN in (old := path.read_text()) and _END in old:

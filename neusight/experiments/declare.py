@@ -88,7 +88,7 @@ class Contestant(_Closed):
         name: stands in results; ``ours`` by custom for what this project predicts.
         title: stands in tables and figures; default the name.
         seeds: one training a seed.
-        options: further options of ``neusight.learn.training.Options``, for what is trained here.
+        options: further options of ``neusight.learn.training.TrainOptions``, for what is trained here.
         physics: constants of ``neusight.laws.physics.Physics``, by name (``group.constant``), that differ when its tile
             models predict; they are trained as ever.
     """
@@ -519,9 +519,9 @@ def _wrong_keys(contestant: Contestant) -> Iterator[str]:
     """Options and physics that a predictor's kind has not, or that nobody has."""
     from neusight.laws.constants import values
     from neusight.laws.physics import DEFAULT
-    from neusight.learn.training import Options
+    from neusight.learn.training import TrainOptions
 
-    options = [field.name for field in fields(Options) if field.name not in _OWN]
+    options = [field.name for field in fields(TrainOptions) if field.name not in _OWN]
     physics = list(values(DEFAULT))
     for what, keys, kinds, known in (
         ("options", contestant.options, ("ours",), options),

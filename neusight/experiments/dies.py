@@ -35,7 +35,7 @@ from neusight.learn.folds import FoldRun, FoldStore, Without
 from neusight.learn.physics.problem import Part
 from neusight.learn.physics.rates import rate_parts
 from neusight.learn.tile_choice import Choices
-from neusight.learn.training import STATE, Options, train_model
+from neusight.learn.training import STATE, TrainOptions, train_model
 from neusight.learn.training_data import Corpus, DeviceRows, load_corpus, thinned
 from neusight.paths import cache_dir, data_dir
 
@@ -159,7 +159,7 @@ class DieTrainings:
         rows = self.rows(left_out)
         first = next(iter(self.corpora.values()))
         corpus = replace(first, rows=rows, throttled={model: [] for model in MODELS}, source=self.data)
-        options = Options(
+        options = TrainOptions(
             source=self.data,
             out=folder,
             backend=self.training.backend,

@@ -25,7 +25,7 @@ from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.experiments.constants import Constants
 from neusight.experiments.entrants import Entrant, TileModelEntrant, corpus_of, fitted_baseline
 from neusight.laws.constants import with_values
-from neusight.learn.training import Options, train
+from neusight.learn.training import TrainOptions, train
 from neusight.paths import cache_dir, checkout_dir
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Trainings:
     source: Path
     quick: bool = False
 
-    def wanted(self, report: Report | None = None) -> dict[tuple[str, str], Options]:
+    def wanted(self, report: Report | None = None) -> dict[tuple[str, str], TrainOptions]:
         """Tile models by the names of fold and training; what they stand on is fitted first."""
         trained = any(contestant.kind == "ours" for contestant in self.declared.predictors)
         physics = self.constants(report) if trained else {}
@@ -101,11 +101,11 @@ class Trainings:
         own = Constants(self.source, code, self.quick, data.training_split)
         return {fold.name: own.of(self.declared.training(fold), report) for fold in self.declared.folds}
 
-    def options(self, fold: Fold, contestant: Contestant, seed: int, physics: FittedPhysics) -> Options:
+    def options(self, fold: Fold, contestant: Contestant, seed: int, physics: FittedPhysics) -> TrainOptions:
         """What to train for a fold; ``out`` is the folder in the cache."""
         further = self._short(contestant.options) if self.quick else dict(contestant.options)
         further["parameters"] = tuple(sorted(further.get("parameters", {}).items()))
-        options = Options(
+        options = TrainOptions(
             source=self.source,
             out=Path(),
             models=self.declared.data.models,
@@ -120,7 +120,7 @@ class Trainings:
 
     @staticmethod
     def _short(options: Mapping[str, Any]) -> dict[str, Any]:
-        backend = options.get("backend", Options.backend)
+        backend = options.get("backend", TrainOptions.backend)
         if backend not in QUICK_PASSES:
             return dict(options)
         name, passes = QUICK_PASSES[backend]
@@ -185,7 +185,7 @@ def _tile_models(fold: Fold, contestant: Contestant, seed: int, folder: Path | N
     return entrant
 
 
-def train_all(wanted: Iterable[Options], jobs: int = 1, report: Report | None = None) -> None:
+def train_all(wanted: Iterable[TrainOptions], jobs: int = 1, report: Report | None = None) -> None:
     """Train what the cache lacks, ``jobs`` at a time; an interrupted training goes on where it was."""
     missing = list({options.out: options for options in wanted if not (options.out / DONE).is_file()}.values())
     if jobs == 1 or len(missing) < 2:
@@ -206,13 +206,13 @@ def training_seconds(folders: Iterable[Path]) -> float:
     return sum(json.loads((folder / DONE).read_text(encoding="utf-8"))["seconds"] for folder in folders)
 
 
-def _train(options: Options, report: Report | None = None) -> None:
+def _train(options: TrainOptions, report: Report | None = None) -> None:
     began = monotonic()
     train(options, _named(options, report))
     (options.out / DONE).write_text(json.dumps({"seconds": monotonic() - began}) + "\n", encoding="utf-8")
 
 
-def _named(options: Options, report: Report | None) -> Report | None:
+def _named(options: TrainOptions, report: Report | None) -> Report | None:
     """Progress that tells one fold's training from another's."""
     if report is None:
         return None
@@ -220,7 +220,7 @@ def _named(options: Options, report: Report | None) -> Report | None:
     return lambda task, done, of, error: report(f"{gpus}: {task}", done, of, error)
 
 
-def _key(options: Options) -> str:
+def _key(options: TrainOptions) -> str:
     """A hash of the options, the data and the code."""
     asked = {name: value for name, value in asdict(options).items() if name not in ("source", "out", "resume")}
     data = [[file.name, file_sha256(file)] for file in parquet_files(options.source)]

@@ -39,9 +39,9 @@ def drifting_floor_s(place: np.ndarray, latency_s: np.ndarray, least_s: np.ndarr
     low, high = place.min(), place.max()
     powers = np.vander((place - low) / max(high - low, 1), 3)
     short = least_s <= np.quantile(least_s, SHORT_SHARE)
-    found = powers @ _quantile_fit(powers[short], (latency_s - least_s)[short])
-    grown = found[np.argmax(place)] >= LEAST_GROWTH * found[np.argmin(place)]
-    return found if grown and found.min() > 0 else None
+    floor_s = powers @ _quantile_fit(powers[short], (latency_s - least_s)[short])
+    grown = floor_s[np.argmax(place)] >= LEAST_GROWTH * floor_s[np.argmin(place)]
+    return floor_s if grown and floor_s.min() > 0 else None
 
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -53,8 +53,8 @@ def _quantile_fit(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     weight = np.ones(len(target))
     for _ in range(STEPS):
         weighted = columns * weight[:, None]
-        found = np.linalg.solve(weighted.T @ columns, weighted.T @ target)
-        residual = target - columns @ found
+        coefficients = np.linalg.solve(weighted.T @ columns, weighted.T @ target)
+        residual = target - columns @ coefficients
         # Below a microsecond every error counts the same, lest a row be met exactly and keep the others out.
         weight = np.where(residual > 0, QUANTILE, 1.0 - QUANTILE) / np.maximum(np.abs(residual), 1e-6)
-    return found
+    return coefficients

@@ -104,8 +104,8 @@ def _of_a_token(run: ServingRun, median: bool) -> np.ndarray:
     if not median:
         # Passes for prompts alone delay all that generate.
         return np.asarray(np.where(passes.decodes > 0, decoding, passes.running * passes.count) / decoding.sum())
-    plain = np.where(passes.prompts > 0, 0.0, decoding)
-    return np.asarray((plain if plain.any() else decoding) / (plain.sum() or decoding.sum()))
+    decoding_alone = np.where(passes.prompts > 0, 0.0, decoding)
+    return np.asarray((decoding_alone if decoding_alone.any() else decoding) / (decoding_alone.sum() or decoding.sum()))
 
 
 def _late_s(case: ServingCase, run: ServingRun) -> float:

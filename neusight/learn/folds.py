@@ -35,7 +35,7 @@ TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
-class Fold:
+class FoldErrors:
     """One GPU that was left out with all others of its kind: by share of what was learned (as text) the mean error of
     log times, and by kind of kernel quantiles of the log ratio measured / predicted and mean errors in percent.
     """
@@ -61,15 +61,15 @@ class FoldStore:
         if not resume:
             self.clear()
 
-    def load(self, family: str, gpu: str) -> Fold | None:
+    def load(self, family: str, gpu: str) -> FoldErrors | None:
         """A finished fold, or None."""
         path = self._path(family, gpu)
         if not path.is_file():
             return None
         content = read_json(path)
-        return Fold(**content["fold"]) if content["key"] == self.key else None
+        return FoldErrors(**content["fold"]) if content["key"] == self.key else None
 
-    def save(self, family: str, fold: Fold) -> None:
+    def save(self, family: str, fold: FoldErrors) -> None:
         """Keep a finished fold; written beside and renamed, so that it is whole or absent."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(family, fold.gpu)
@@ -103,7 +103,7 @@ class FoldRun:
     state: FoldStore
     report: Report | None
 
-    def all(self, parameters: dict[str, Any]) -> list[Fold]:
+    def all(self, parameters: dict[str, Any]) -> list[FoldErrors]:
         """One fold a GPU, or none when there is only one kind."""
         known = set(self.corpus.gpus(self.model))
         held: dict[str, list[DeviceRows]] = {}
@@ -114,7 +114,7 @@ class FoldRun:
             return []
         return [fold for kind, rows in held.items() for fold in self._stored(kind, rows, parameters)]
 
-    def kin(self, parameters: dict[str, Any]) -> list[Fold]:
+    def kin(self, parameters: dict[str, Any]) -> list[FoldErrors]:
         """One fold a GPU of which another one of its kind is learned from: that one alone is left out.
 
         Constants are those of all: what its kin tell of a device, they tell the constants too.
@@ -124,14 +124,14 @@ class FoldRun:
         several = sorted({r.device.id for r in rows if kinds[sm_kind(r.device)] > 1})
         return [self._beside_kin(gpu, [r for r in rows if r.device.id == gpu], parameters) for gpu in several]
 
-    def _beside_kin(self, gpu: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> Fold:
+    def _beside_kin(self, gpu: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> FoldErrors:
         done = self.state.load(f"{self.model}-kin", gpu)
         if done is None:
             done = self._fitted("", held, parameters)[0]
             self.state.save(f"{self.model}-kin", done)
         return done
 
-    def _stored(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[Fold]:
+    def _stored(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[FoldErrors]:
         gpus = sorted({r.device.id for r in held})
         done = [self.state.load(self.model, gpu) for gpu in gpus]
         if all(done):
@@ -141,7 +141,7 @@ class FoldRun:
             self.state.save(self.model, fold)
         return folds
 
-    def _fitted(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[Fold]:
+    def _fitted(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[FoldErrors]:
         """Train without one kind and measure on it; constants, tile choice and launches are learned without it too.
         Without a kind, train without the devices that are held.
         """
@@ -172,13 +172,13 @@ class Without:
     def __init__(self, choices: Choices, physics: Callable[[Collection[str]], Physics]) -> None:
         self.choices = choices
         self.physics = physics
-        self.found: dict[str, Physics] = {}
+        self.constants: dict[str, Physics] = {}
 
     def kind(self, kind: str, gpus: Collection[str], others: Sequence[DeviceRows]) -> Knowledge:
         """Without the GPUs of a kind; ``others`` tell what launches take."""
-        if kind not in self.found:
-            self.found[kind] = self.physics(gpus)
-        return Knowledge(self.found[kind], self.choices.without(kind), launch_floors(others))
+        if kind not in self.constants:
+            self.constants[kind] = self.physics(gpus)
+        return Knowledge(self.constants[kind], self.choices.without(kind), launch_floors(others))
 
     def none(self, rows: Sequence[DeviceRows]) -> Knowledge:
         """With all GPUs."""
@@ -196,7 +196,7 @@ def real_shapes(held: DeviceRows) -> np.ndarray:
 
 def _measured(
     gpu: str, model: TileModel, rows: Sequence[DeviceRows], contract: FeatureContract, known: Knowledge
-) -> Fold:
+) -> FoldErrors:
     """Errors on one GPU for every share of what was learned."""
     data = training_set(rows, contract, known)
     kinds = np.concatenate([kernel_kinds(r.batch) for r in rows])
@@ -215,14 +215,14 @@ def _measured(
         mape[name] = {
             str(kind): round(100 * float(np.abs(np.expm1(off[kinds == kind])).mean()), 2) for kind in np.unique(kinds)
         }
-    return Fold(gpu=gpu, error=error, ratios=ratios, mape=mape)
+    return FoldErrors(gpu=gpu, error=error, ratios=ratios, mape=mape)
 
 
 def _quantiles_of(ratios: np.ndarray, weight: np.ndarray, mask: np.ndarray) -> list[float]:
     return quantiles(ratios[mask], weight[mask])
 
 
-def with_kin(folds: Sequence[Fold], rows: Sequence[DeviceRows]) -> Sequence[Fold]:
+def with_kin(folds: Sequence[FoldErrors], rows: Sequence[DeviceRows]) -> Sequence[FoldErrors]:
     """The folds that left out a kind while another one of its vendor stayed; all where there is no such fold.
 
     The others tell how wrong a model is across vendors; devices of vendors with fewer than two in training count as
@@ -239,7 +239,7 @@ def kin_of(rows: Sequence[DeviceRows]) -> set[str]:
     return {r.device.id for r in rows if r.device.vendor in several}
 
 
-def best_trust(folds: Sequence[Fold]) -> float:
+def best_trust(folds: Sequence[FoldErrors]) -> float:
     """The least share of what was learned whose error on devices left out is not clearly above the best one's.
 
     Clearly: by more than one standard error of the differences, fold by fold (Hastie et al. 2009, section 7.10). A few

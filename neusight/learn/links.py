@@ -78,17 +78,17 @@ def read_rows(data: Path, seed: int = 0) -> list[LinkRows]:
 
 
 def _of_file(path: Path, seed: int) -> list[LinkRows]:
-    frame, found = load_kernels(path), []
+    frame, parts = load_kernels(path), []
     for gpu, own in frame.groupby("gpu", sort=True):
         device, rows = device_of(str(gpu), {}), own.reset_index(drop=True)
         ((batch, _),) = to_batches(rows)
         groups, octaves = _groups(rows, batch)
-        index = np.flatnonzero(_told(rows, batch) & _sampled(octaves, seed))
+        index = np.flatnonzero(_telling(rows, batch) & _sampled(octaves, seed))
         conditions = conditions_of(rows, batch, device).take(index)
         latency_s = 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]
         weight = _balanced(groups[index], octaves[index])
-        found.append(LinkRows(device, batch.take(index), conditions, latency_s, weight))
-    return found
+        parts.append(LinkRows(device, batch.take(index), conditions, latency_s, weight))
+    return parts
 
 
 def _groups(rows: Any, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -107,7 +107,7 @@ def _balanced(groups: np.ndarray, octaves: np.ndarray) -> np.ndarray:
     return np.asarray(GROUP_WEIGHT * within / np.bincount(groups, within)[groups])
 
 
-def _told(rows: Any, batch: KernelBatch) -> np.ndarray:
+def _telling(rows: Any, batch: KernelBatch) -> np.ndarray:
     """Rows that tell of links; see ``WAITING_BYTES``."""
     if "devices_per_node" not in rows:
         return np.ones(len(rows), dtype=bool)
@@ -181,7 +181,7 @@ def fit_links(data: Path, steps: int = 25, seed: int = 0, report: Report | None 
     Raises:
         DataError: no collectives there.
     """
-    parts, told = read_rows(data, seed), []
+    parts, left_out_errors = read_rows(data, seed), []
     architectures = sorted({part.device.architecture for part in parts})
     for done, left_out in enumerate(architectures):
         if report:
@@ -189,18 +189,20 @@ def fit_links(data: Path, steps: int = 25, seed: int = 0, report: Report | None 
         kept = [part for part in parts if part.device.architecture != left_out]
         if kept:
             links = at(solve_links(kept, steps)[0].place)
-            told += [Told.of(part, links, {}) for part in parts if part.device.architecture == left_out]
+            left_out_errors += [
+                LinkErrors.of(part, links, {}) for part in parts if part.device.architecture == left_out
+            ]
     if report:
         report("links", len(architectures), len(architectures) + 1, float("nan"))
-    found, named = solve_links(parts, steps)
-    effects = dict(zip(named, found.effects.tolist(), strict=True))
-    fitted = _described(found, effects, data, parts)
-    seen = [Told.of(part, fitted.links, effects) for part in parts]
+    solution, named = solve_links(parts, steps)
+    effects = dict(zip(named, solution.effects.tolist(), strict=True))
+    fitted = _described(solution, effects, data, parts)
+    seen = [LinkErrors.of(part, fitted.links, effects) for part in parts]
     return replace(
         fitted,
-        intervals=_intervals(told, fitted),
+        intervals=_intervals(left_out_errors, fitted),
         intervals_seen=_intervals(seen, fitted),
-        errors=_errors(seen, told),
+        errors=_errors(seen, left_out_errors),
     )
 
 
@@ -215,36 +217,36 @@ def links_without(
     parts = [part for part in read_rows(data, seed) if part.device.id not in gpus]
     if not parts:
         raise DataError(f"{data} has collectives of {', '.join(sorted(gpus))} alone: leave fewer devices out")
-    found, named = solve_links(parts, steps)
-    fitted = _described(found, dict(zip(named, found.effects.tolist(), strict=True)), data, parts)
+    solution, named = solve_links(parts, steps)
+    fitted = _described(solution, dict(zip(named, solution.effects.tolist(), strict=True)), data, parts)
     return replace(fitted, intervals=shipped.intervals, intervals_seen=shipped.intervals_seen)
 
 
 @dataclass(frozen=True)
-class Told:
+class LinkErrors:
     """What a fit says of rows: ``error`` is the logarithm of predicted over measured times, shape (n,)."""
 
     rows: LinkRows
     error: np.ndarray
 
     @classmethod
-    def of(cls, rows: LinkRows, links: LinkPhysics, effects: dict[tuple[str, str], float]) -> Told:
+    def of(cls, rows: LinkRows, links: LinkPhysics, effects: dict[tuple[str, str], float]) -> LinkErrors:
         """With the effects of devices that are in the fit."""
         own = by_distinct(rows.kind, lambda kind: effects.get((rows.device.id, kind), 0.0))
         return cls(rows, np.log(rows.times_s(links) / rows.latency_s) + own)
 
 
 def _described(
-    found: Solution, effects: dict[tuple[str, str], float], data: Path, parts: Sequence[LinkRows]
+    solution: Solution, effects: dict[tuple[str, str], float], data: Path, parts: Sequence[LinkRows]
 ) -> FittedLinks:
-    constants, deviations = values(at(found.place)), np.sqrt(np.diag(found.covariance))
+    constants, deviations = values(at(solution.place)), np.sqrt(np.diag(solution.covariance))
     kinds = sorted({kind for _, kind in effects})
     paths = [path for name in TABLES if (path := data / f"{name}.parquet").is_file()]
     return FittedLinks(
         values={name: float(f"{constants[name]:.5g}") for name in NAMES},
         deviations={name: float(f"{d:.3g}") for name, d in zip(NAMES, deviations, strict=True)},
-        covariance=[[float(f"{v:.3g}") for v in row] for row in found.covariance],
-        spread={kind: round(float(s), 4) for kind, s in zip(kinds, found.spread, strict=True)},
+        covariance=[[float(f"{v:.3g}") for v in row] for row in solution.covariance],
+        spread={kind: round(float(s), 4) for kind, s in zip(kinds, solution.spread, strict=True)},
         effects={kind: {g: round(e, 4) for (g, k), e in effects.items() if k == kind} for kind in kinds},
         intervals={},
         intervals_seen={},
@@ -252,41 +254,41 @@ def _described(
         gpus=sorted({part.device.id for part in parts}),
         data={f"{path.relative_to(data)}": file_sha256(path) for path in paths},
         rows=sum(len(part.batch) for part in parts),
-        error=round(found.error, 4),
+        error=round(solution.error, 4),
     )
 
 
-def _intervals(told: Sequence[Told], fitted: FittedLinks) -> dict[str, list[float]]:
+def _intervals(errors: Sequence[LinkErrors], fitted: FittedLinks) -> dict[str, list[float]]:
     """Factors between which 90 % of measured over predicted times lie, rows by their weight, by path.
 
     Launches by themselves tell of a host; what is not known of it counts beside.
     """
-    told = [Told(t.rows.take(inside), t.error[inside]) for t in told if (inside := ~_alone(t.rows)).any()]
-    paths = np.concatenate([paths_of(t.rows.batch, t.rows.device, t.rows.conditions, fitted) for t in told])
-    error, weight = (np.concatenate(v) for v in ([-t.error for t in told], [t.rows.weight for t in told]))
-    found = {}
+    errors = [LinkErrors(t.rows.take(inside), t.error[inside]) for t in errors if (inside := ~_alone(t.rows)).any()]
+    paths = np.concatenate([paths_of(t.rows.batch, t.rows.device, t.rows.conditions, fitted) for t in errors])
+    error, weight = (np.concatenate(v) for v in ([-t.error for t in errors], [t.rows.weight for t in errors]))
+    intervals = {}
     for path in sorted({str(name) for name in paths}):
         mine = np.flatnonzero(paths == path)
         order = mine[np.argsort(error[mine])]
         place = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight[order].sum()
         ends = np.interp([0.05, 0.95], place, error[order])
-        found[path] = [round(float(np.exp(end)), 4) for end in ends]
-    return found
+        intervals[path] = [round(float(np.exp(end)), 4) for end in ends]
+    return intervals
 
 
-def _errors(seen: Sequence[Told], left_out: Sequence[Told]) -> list[dict[str, Any]]:
+def _errors(seen: Sequence[LinkErrors], left_out: Sequence[LinkErrors]) -> list[dict[str, Any]]:
     """Mean errors in percent by device, kind and size of message, rows by their weight."""
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for name, told in (("seen", seen), ("left_out", left_out)):
-        for key, (error, count) in _by_class(told).items():
-            entry = found.setdefault(key, dict(zip(("gpu", "kind", "bytes"), key, strict=True)))
+    entries: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for name, parts in (("seen", seen), ("left_out", left_out)):
+        for key, (error, count) in _by_class(parts).items():
+            entry = entries.setdefault(key, dict(zip(("gpu", "kind", "bytes"), key, strict=True)))
             entry |= {"rows": count, name: round(100.0 * error, 1)}
-    return [found[key] for key in sorted(found)]
+    return [entries[key] for key in sorted(entries)]
 
 
-def _by_class(told: Sequence[Told]) -> dict[tuple[str, str, str], tuple[float, int]]:
+def _by_class(parts: Sequence[LinkErrors]) -> dict[tuple[str, str, str], tuple[float, int]]:
     sums: dict[tuple[str, str, str], np.ndarray] = {}
-    for each in told:
+    for each in parts:
         size = np.searchsorted([end for _, end in CLASSES], each.rows.batch["bytes"], side="right")
         for kind in np.unique(each.rows.kind):
             for number, (name, _) in enumerate(CLASSES):

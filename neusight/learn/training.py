@@ -38,7 +38,7 @@ from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.card import render_card
 from neusight.learn.folds import (
-    Fold,
+    FoldErrors,
     FoldRun,
     FoldStore,
     Without,
@@ -66,7 +66,7 @@ ship, since there are many folds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class TrainOptions:
     """What to train: kernels in ``source``, models into ``out``.
 
     No ``models`` means all that have rows, no ``gpus`` all that have; ``hold_out`` are left out in either case. With
@@ -92,7 +92,7 @@ class Options:
         return dict(self.parameters) | seeded
 
 
-def train(options: Options, report: Report | None = None) -> dict[str, Artifact]:
+def train(options: TrainOptions, report: Report | None = None) -> dict[str, Artifact]:
     """Train one tile model a family and write it to ``options.out / family``.
 
     Finished folds are kept in ``out/.training`` and taken up by ``resume``; a folder of ``out`` is replaced only by a
@@ -123,7 +123,9 @@ def train(options: Options, report: Report | None = None) -> dict[str, Artifact]
     return trained
 
 
-def _refits(options: Options, fitted: FittedPhysics, report: Report | None) -> Callable[[Collection[str]], Physics]:
+def _refits(
+    options: TrainOptions, fitted: FittedPhysics, report: Report | None
+) -> Callable[[Collection[str]], Physics]:
     """Constants without some GPUs: fitted again where the source is a folder of data sets, else as they are."""
     if len(sets_of(options.source)) == 1:
         return lambda gpus: fitted.physics
@@ -140,7 +142,7 @@ def _refits(options: Options, fitted: FittedPhysics, report: Report | None) -> C
     return refit
 
 
-def _models(options: Options, corpus: Corpus) -> tuple[str, ...]:
+def _models(options: TrainOptions, corpus: Corpus) -> tuple[str, ...]:
     """The models asked for, or those with rows.
 
     Raises:
@@ -155,7 +157,7 @@ def _models(options: Options, corpus: Corpus) -> tuple[str, ...]:
     return models
 
 
-def train_model(run: FoldRun, options: Options) -> Artifact:
+def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
     """Train one tile model on what a run describes and write it to ``options.out``."""
     rows, parameters = thinned(run.corpus.rows[run.model], MOST_ROWS), options.model_parameters()
     folds = run.all(parameters)
@@ -189,7 +191,7 @@ def train_model(run: FoldRun, options: Options) -> Artifact:
     return load_artifact(folder)
 
 
-def _metrics(folds: Sequence[Fold], trust: float) -> dict[str, Any]:
+def _metrics(folds: Sequence[FoldErrors], trust: float) -> dict[str, Any]:
     """Errors in percent on GPUs whose kind was left out: as it ships, physics alone, and all that was learned."""
     shares = {"as_shipped": str(trust), "physics": str(0.0), "learned": str(1.0)}
     return {name: {f.gpu: f.mape[share] for f in folds} for name, share in shares.items()}
@@ -275,16 +277,16 @@ def _cleaning(corpus: Corpus, model: str) -> dict[str, int]:
 
 def _versions(backend: str) -> dict[str, str]:
     library = {"mlp": ("torch",), "gbm": ("lightgbm",), "linear": ("scikit-learn",)}.get(backend, ())
-    found = {}
+    versions = {}
     for package in ("neusight", "numpy", *library):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+            versions[package] = "unknown"
+    return versions
 
 
-def _key(options: Options, corpus: Corpus, contracts: Mapping[str, FeatureContract]) -> str:
+def _key(options: TrainOptions, corpus: Corpus, contracts: Mapping[str, FeatureContract]) -> str:
     """What a fold depends on: a run with another key starts afresh."""
     counts = {model: sum(len(r.latency_s) for r in parts) for model, parts in corpus.rows.items()}
     data = {model: _data_record(corpus, model, rows) for model, rows in counts.items()}

@@ -133,16 +133,16 @@ def load_corpus(
     """
     import pandas as pd
 
-    found = [_read(path, gpus, hold_out) for path in sets_of(source)]
-    read = [one for one in found if one is not None]
+    corpora = [_read(path, gpus, hold_out) for path in sets_of(source)]
+    read = [one for one in corpora if one is not None]
     if not read:
         named = ", ".join(gpu for gpu in gpus if gpu not in hold_out)
         raise DataError(f"{source} has no kernels on {named or 'any GPU that is not held out'}")
     rows, throttled = (
         {m: _joined([r for one in read for r in getattr(one, name)[m]]) for m in MODELS} for name in _ROWS
     )
-    brought = {gpu: device for one in read for gpu, device in one.brought.items()}
-    return Corpus(rows, throttled, pd.concat([one.report for one in read], ignore_index=True), source, brought)
+    devices = {gpu: device for one in read for gpu, device in one.brought.items()}
+    return Corpus(rows, throttled, pd.concat([one.report for one in read], ignore_index=True), source, devices)
 
 
 _ROWS = ("rows", "throttled")

@@ -103,12 +103,12 @@ def observe(
     return observations, left_out
 
 
-def _observed(measured: MeasuredStep, made: TimedStep, factors: Factors) -> StepObservation:
+def _observed(measured: MeasuredStep, timed: TimedStep, factors: Factors) -> StepObservation:
     """Seconds on the critical path by kind, divided by the factors that are in them."""
-    asked = measured.run
-    schedule = simulate(made.pipeline, made.times, made.contention)
+    run = measured.run
+    schedule = simulate(timed.pipeline, timed.times, timed.contention)
     inside = dict.fromkeys(TERMS, 0.0)
-    for time, runs in counted(made):
+    for time, runs in counted(timed):
         kind = kind_of(time.part)
         if time.part.phase != "step" and kind != "exchanges":
             inside[kind] += runs * time.latency_s
@@ -117,12 +117,12 @@ def _observed(measured: MeasuredStep, made: TimedStep, factors: Factors) -> Step
     terms = {kind: path * value / total for kind, value in inside.items()}
     terms["rest"] += schedule.path_s["optimizer"]
     terms["exchanges"] = schedule.step_s - path - schedule.path_s["optimizer"]
-    step, first = factors.physics.step, asked.engine.attention_generation == 1
-    device = asked.cluster.device.id
+    step, first = factors.physics.step, run.engine.attention_generation == 1
+    device = run.cluster.device.id
     return StepObservation(
         gpu=device,
         source=measured.source,
-        alike=f"{measured.source} {asked.decoder.name} {device}",
+        alike=f"{measured.source} {run.decoder.name} {device}",
         seconds=measured.seconds,
         terms=np.array([terms[name] / _factor(step, name, first) for name in TERMS]),
         first=first,

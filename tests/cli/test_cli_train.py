@@ -13,18 +13,18 @@ from cli_runs import invoke, run
 
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
-from neusight.learn.training import Options
+from neusight.learn.training import TrainOptions
 from neusight.paths import data_dir
 
 needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
 SMALL = ("train", "--backend", "linear", "--models", "stream,gemm", "--gpus", "t4,p4")
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Options:
+def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> TrainOptions:
     """The options that a command hands to the training room."""
-    seen: list[Options] = []
+    seen: list[TrainOptions] = []
 
-    def record(options: Options, report: Any) -> dict[str, Any]:
+    def record(options: TrainOptions, report: Any) -> dict[str, Any]:
         seen.append(options)
         return {}
 
@@ -44,7 +44,7 @@ def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest
         *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--models", "gemm", "--backend", "gbm"),
         *("--gpus", "NVIDIA L4,t4", "--hold-out", "t4", "--seed", "3", "--epochs", "7", "--resume"),
     )
-    assert options == Options(
+    assert options == TrainOptions(
         source=tmp_path,
         out=tmp_path / "o",
         models=("gemm",),

@@ -141,7 +141,7 @@ def test_the_set_verifies_and_its_device_predicts(history: History) -> None:
     assert {row["family"] for row in found["tables"]["coverage"]} == {*FAMILIES}
     assert (history.out / "card.md").read_text().startswith("# ")
     (device,) = history.out.glob("devices/*.toml")
-    assert answer("kernel", "gemm", "m=512", "n=512", "k=512", "--gpu", device)["latency_ms"] > 0
+    assert answer("kernel", "gemm", "m=512", "n=512", "k=512", "--gpu", device)["latency_s"] > 0
 
 
 def lawful(folder: Path, device: DeviceSpec) -> None:

@@ -15,7 +15,7 @@ import pytest
 from neusight.collect import session
 from neusight.collect.collectives import OPS, planned
 from neusight.collect.names import join_names, unnamed
-from neusight.collect.request import Request, collect_kernels, run
+from neusight.collect.request import CollectionRequest, collect_kernels, run
 from neusight.collect.session import Report, collect
 from neusight.collect.store import Store, read_rows
 from neusight.collect.tasks import Outcome, Task, identity
@@ -68,7 +68,7 @@ def test_a_bad_task_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(session, "POLL_S", 0.2)
     tricks = ("memory", "cannot", "fault", "hangs", "spoils once", "none")
     tasks = [Trick(i + 1, trick, str(tmp_path)) for i, trick in enumerate(tricks)]
-    report = run(Request(out=tmp_path / "set", target="cpu"), {"kernels": {}}, lambda device: tasks, None)
+    report = run(CollectionRequest(out=tmp_path / "set", target="cpu"), {"kernels": {}}, lambda device: tasks, None)
     rows = {row["m"]: row for row in read_rows(tmp_path / "set", "gemm")}
     skipped = {row["what"].split("m=")[1][0]: row["reason"] for row in read_rows(tmp_path / "set", "skipped")}
     assert skipped == {
@@ -114,7 +114,7 @@ def settled(result: Any) -> Future[Any]:
 
 
 def collected(folder: Path, tasks: Iterable[Task], minutes: float = 1.0, limit: int | None = None) -> Report:
-    return collect(lambda device: tasks, [Here()], folder, asked={"kernels": {}}, minutes=minutes, limit=limit)
+    return collect(lambda device: tasks, [Here()], folder, options={"kernels": {}}, minutes=minutes, limit=limit)
 
 
 def test_a_task_that_takes_two_workers_with_it_is_given_up(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_names_are_joined_to_their_rows(tmp_path: Path) -> None:
 def test_collectives_between_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neusight.collect.collectives.HOST_SIZES", (4096,))
     monkeypatch.setattr("neusight.collect.request.local_workers", lambda target, count: [Here()])
-    request = Request(out=tmp_path / "set", target="cpu")
+    request = CollectionRequest(out=tmp_path / "set", target="cpu")
     report = collect_kernels(request, ("collective",))
     rows = read_rows(tmp_path / "set", "nccl")
     assert {row["collective"] for row in rows} == {*OPS}
@@ -183,7 +183,7 @@ def test_collectives_take_powers_of_two_of_the_devices() -> None:
 
 def test_what_cannot_begin_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="no device 'tpu'"):
-        Request(out=tmp_path, target="tpu").hired()
+        CollectionRequest(out=tmp_path, target="tpu").hired()
     monkeypatch.setattr(Here, "introduce", lambda self: settled(WorkerLost("the process ended")))
     with pytest.raises(DeviceError, match="here:0 cannot begin"):
         session.introduced([Here()])

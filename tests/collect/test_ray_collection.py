@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from neusight.collect.plan import plan, usual_limits
-from neusight.collect.request import Request, run
+from neusight.collect.request import CollectionRequest, run
 from neusight.collect.store import read_rows
 from neusight.collect.tasks import Task
 from neusight.devices.read import read_table
@@ -31,7 +31,7 @@ def cluster() -> Iterator[None]:
 
 
 def test_a_set_is_complete_although_a_worker_is_killed(tmp_path: Path) -> None:
-    request = Request(out=tmp_path / "set", target="cpu", ray="auto", workers=2, limit=ROWS, budget_s=0.01)
+    request = CollectionRequest(out=tmp_path / "set", target="cpu", ray="auto", workers=2, limit=ROWS, budget_s=0.01)
     planned: list[str] = []
     killed: list[int] = []
 

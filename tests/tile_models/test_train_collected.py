@@ -29,7 +29,7 @@ from neusight.laws.constants import with_values
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import DEFAULT
 from neusight.learn.intervals import interval, seen_interval, unseen_interval
-from neusight.learn.training import Options, train
+from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import COLUMNS, MODELS, DeviceRows, load_corpus
 from neusight.learn.training_sets import Knowledge, launch_floors, row_floors, training_set
 from neusight.paths import tile_models_dir
@@ -121,7 +121,7 @@ def trained(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
             made[backend] = tmp_path_factory.mktemp(backend)
             models = () if LEARNED[backend] == MODELS else LEARNED[backend]
             said = {"models": models, "backend": backend, "parameters": PARAMETERS.get(backend, ())}
-            train(Options(source=collected, out=made[backend], gpus=(), **said))
+            train(TrainOptions(source=collected, out=made[backend], gpus=(), **said))
         return made[backend]
 
     return run
@@ -224,7 +224,7 @@ def test_tiles_are_learned_from_float32_names_alone(tmp_path: Path) -> None:
     float32 = big["dtype"] == "float32"
     big["kernel_name"] = np.where(float32, "ampere_sgemm_128x64_tn", "ampere_h16816gemm_32x32_tn")
     big.to_parquet(file)
-    train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
     learned = json.loads((tmp_path / "out" / "tile_choice.json").read_text())
     assert learned["accuracy"] == {"board-b/linear": 1.0, "board-b/bmm": 1.0}
     best = learned["tiles"][int(np.argmax(learned["intercepts"][f"{BOARDS['board-b'].compute_capability}/linear"]))]
@@ -233,7 +233,7 @@ def test_tiles_are_learned_from_float32_names_alone(tmp_path: Path) -> None:
 
 def test_data_without_products_train_with_the_shipped_tile_choice(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", BOARDS, ("memory", "row_reduction"))
-    found = train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    found = train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
     assert list(found) == ["stream"]
     assert KernelPredictor.load(tmp_path / "out").choice.weights.keys() == {"linear", "bmm"}
 
@@ -301,7 +301,7 @@ def test_a_slow_device_without_graphs_trains_too(tmp_path: Path) -> None:
         for file in (folder / "kernels").iterdir():
             frame = pd.read_parquet(file)
             frame.assign(latency_ms=slow * frame["latency_ms"]).to_parquet(file)
-        train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+        train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
         found = KernelPredictor.load(tmp_path / "out").predict(grid("memory"), BOARDS["board-a"])
         assert np.isfinite(found.latency_s).all()
         assert (found.overhead_s > 0).all()
@@ -309,7 +309,7 @@ def test_a_slow_device_without_graphs_trains_too(tmp_path: Path) -> None:
 
 def test_one_gpu_has_an_interval_that_says_how_little_is_known(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", {"board-a": BOARDS["board-a"]}, ("memory", "attention"))
-    made = train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    made = train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
     for artifact in made.values():
         manifest = artifact.manifest
         assert manifest.metrics["as_shipped"] == {}
@@ -360,11 +360,11 @@ def test_convolutions_that_are_products_are_left_out_and_counted(
 
 def test_gpus_and_families_can_be_left_out(collected: Path, tmp_path: Path) -> None:
     options = {"source": collected, "backend": "linear", "models": ("stream",), "gpus": ()}
-    made = train(Options(out=tmp_path / "out", hold_out=("board-b",), **options))
+    made = train(TrainOptions(out=tmp_path / "out", hold_out=("board-b",), **options))
     assert made["stream"].manifest.training_gpus == ["board-a"]
     assert list(made) == ["stream"]
     with pytest.raises(DataError, match="has no kernels on any GPU that is not held out"):
-        train(Options(out=tmp_path / "none", hold_out=("board-a", "board-b"), **options))
+        train(TrainOptions(out=tmp_path / "none", hold_out=("board-a", "board-b"), **options))
     assert not (tmp_path / "none").exists()
 
 
@@ -372,7 +372,7 @@ def test_a_device_that_nobody_describes_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", BOARDS, ("memory",))
     (folder / "devices" / "board-b.toml").unlink()
     with pytest.raises(DeviceError, match="board-b"):
-        train(Options(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+        train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
 
 
 def test_rows_are_of_the_model_that_answers_them(collected: Path) -> None:

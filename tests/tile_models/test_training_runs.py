@@ -17,8 +17,8 @@ from neusight.errors import ArtifactError, DataError
 from neusight.executors.gpu.tile_models import load_artifact
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import Products
-from neusight.learn.folds import TRUSTS, Fold, best_trust
-from neusight.learn.training import Options, train
+from neusight.learn.folds import TRUSTS, FoldErrors, best_trust
+from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import load_corpus
 from neusight.learn.training_sets import launch_floors
 
@@ -56,10 +56,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def options(source: Path, tmp_path: Path) -> Callable[..., Options]:
-    def make(**changes: Any) -> Options:
+def options(source: Path, tmp_path: Path) -> Callable[..., TrainOptions]:
+    def make(**changes: Any) -> TrainOptions:
         common = {"source": source, "out": tmp_path / "out", "models": ("gemm",), "backend": "linear", "gpus": GPUS}
-        return Options(**common | changes)
+        return TrainOptions(**common | changes)
 
     return make
 
@@ -83,7 +83,7 @@ class Reports:
 def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run, that tests only read."""
     out = tmp_path_factory.mktemp("finished")
-    train(Options(source=source, out=out, models=("gemm",), backend="linear", gpus=GPUS))
+    train(TrainOptions(source=source, out=out, models=("gemm",), backend="linear", gpus=GPUS))
     return out
 
 
@@ -92,7 +92,7 @@ def interrupted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted when all of its folds were done."""
     out = tmp_path_factory.mktemp("interrupted")
     with pytest.raises(KeyboardInterrupt):
-        train(Options(source=source, out=out, models=("gemm",), backend="linear", gpus=GPUS), Reports(ALL[-1]))
+        train(TrainOptions(source=source, out=out, models=("gemm",), backend="linear", gpus=GPUS), Reports(ALL[-1]))
     return out
 
 
@@ -104,7 +104,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Callable[..., Options]) -> None:
+def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Callable[..., TrainOptions]) -> None:
     reports = Reports()
     trained = train(options(), reports)
     assert reports.tasks == ALL
@@ -141,7 +141,7 @@ def test_launch_floors_are_the_fastest_launches(source: Path) -> None:
     assert floors == {op: pytest.approx(0.97e-3 * FLOOR_MS, rel=0.05) for op in ("linear", "bmm")}
 
 
-def test_training_again_and_resuming_give_the_same_model(options: Callable[..., Options], finished: Path) -> None:
+def test_training_again_and_resuming_give_the_same_model(options: Callable[..., TrainOptions], finished: Path) -> None:
     whole = load_artifact(finished / "gemm").manifest
     with pytest.raises(KeyboardInterrupt):
         train(options(), Reports(interrupt=ALL[2]))
@@ -156,7 +156,9 @@ def test_training_again_and_resuming_give_the_same_model(options: Callable[..., 
     assert train(options())["gemm"].manifest == whole
 
 
-def test_an_interruption_leaves_the_existing_model_untouched(options: Callable[..., Options], finished: Path) -> None:
+def test_an_interruption_leaves_the_existing_model_untouched(
+    options: Callable[..., TrainOptions], finished: Path
+) -> None:
     out = options().out
     shutil.copytree(finished, out)
     before = contents(out)
@@ -169,7 +171,7 @@ def test_an_interruption_leaves_the_existing_model_untouched(options: Callable[.
 
 
 def test_folds_are_reused_by_the_same_run_alone(
-    options: Callable[..., Options], interrupted: Path, source: Path, tmp_path: Path
+    options: Callable[..., TrainOptions], interrupted: Path, source: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -194,13 +196,13 @@ def test_folds_are_reused_by_the_same_run_alone(
         assert (manifest.training_gpus, manifest.backend) == (sorted(kept), changes.get("backend", "linear"))
 
 
-def test_a_backend_that_learns_nothing_trains_silently(options: Callable[..., Options]) -> None:
+def test_a_backend_that_learns_nothing_trains_silently(options: Callable[..., TrainOptions]) -> None:
     reports = Reports()
     assert train(options(backend="roofline"), reports)["gemm"].manifest.backend == "roofline"
     assert reports.tasks == []
 
 
-def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., Options]) -> None:
+def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., TrainOptions]) -> None:
     reports = Reports()
     manifest = train(options(gpus=("p100-pcie-16gb",)), reports)["gemm"].manifest
     assert reports.tasks == ["gemm: all GPUs"]
@@ -209,7 +211,7 @@ def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., Options
     assert manifest.metrics == {"as_shipped": {}, "physics": {}, "learned": {}}
 
 
-def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., Options]) -> None:
+def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., TrainOptions]) -> None:
     """The tiles' share of the limit is the same on all boards, so that what is learned of it holds on others."""
     manifest = train(options(backend="gbm", parameters=(("rounds", 60),)))["gemm"].manifest
     found = manifest.metrics.items()
@@ -218,8 +220,8 @@ def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., Options]) ->
     assert mean["as_shipped"] <= max(mean["physics"], mean["learned"])
 
 
-def fold(gpu: str, *errors: float) -> Fold:
-    return Fold(gpu, {str(trust): error for trust, error in zip(TRUSTS, errors, strict=True)}, {}, {})
+def fold(gpu: str, *errors: float) -> FoldErrors:
+    return FoldErrors(gpu, {str(trust): error for trust, error in zip(TRUSTS, errors, strict=True)}, {}, {})
 
 
 def test_the_least_share_that_is_not_clearly_worse_is_trusted() -> None:
@@ -233,7 +235,7 @@ def test_the_least_share_that_is_not_clearly_worse_is_trusted() -> None:
     assert best_trust(better[:1]) == 1.0
 
 
-def test_what_cannot_be_trained_is_named_and_nothing_is_written(options: Callable[..., Options]) -> None:
+def test_what_cannot_be_trained_is_named_and_nothing_is_written(options: Callable[..., TrainOptions]) -> None:
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"models": ("stream", "gemm")}, DataError, "no kernels of 'stream' on p100-pcie-16gb"),
         ({"gpus": ("l4",)}, DataError, "has no kernels on l4"),

@@ -70,17 +70,17 @@ class CpuProbe:
 def read_cpu(root: Path = Path("/")) -> CpuReadings:
     """Read the CPU from /proc and /sys below ``root``, as far as they are there."""
     cpus = _allowed()
-    said = _cpuinfo(root)
+    processor = _cpuinfo(root)
     caches = _caches(root, cpus)
     top = max((level for level, _ in caches), default=0)
     shared = sum(sum(groups.values()) for (level, kind), groups in caches.items() if level == top)
     return CpuReadings(
-        model=said.get("model name") or platform.processor() or platform.machine() or "unknown",
-        flags=frozenset((said.get("flags") or said.get("Features") or "").split()),
-        vendor=said.get("vendor_id", ""),
-        family=int(said.get("cpu family", 0)),
+        model=processor.get("model name") or platform.processor() or platform.machine() or "unknown",
+        flags=frozenset((processor.get("flags") or processor.get("Features") or "").split()),
+        vendor=processor.get("vendor_id", ""),
+        family=int(processor.get("cpu family", 0)),
         cores=_physical_cores(root, cpus),
-        clock_hz=_clock_hz(root, said),
+        clock_hz=_clock_hz(root, processor),
         memory_bytes=_memory_bytes(root),
         l1_bytes=_one(caches, 1),
         l2_bytes=_one(caches, 2),
@@ -158,16 +158,16 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 def _physical_cores(root: Path, cpus: list[int]) -> int:
     """Hardware threads of one core name the same siblings; each counts by itself where the system does not say."""
-    said = (_text(_cpu(root, cpu) / "topology/thread_siblings_list") for cpu in cpus)
-    return len({siblings or f"alone {cpu}" for cpu, siblings in zip(cpus, said, strict=True)})
+    siblings_of = (_text(_cpu(root, cpu) / "topology/thread_siblings_list") for cpu in cpus)
+    return len({siblings or f"alone {cpu}" for cpu, siblings in zip(cpus, siblings_of, strict=True)})
 
 
-def _clock_hz(root: Path, said: dict[str, str]) -> float | None:
+def _clock_hz(root: Path, processor: dict[str, str]) -> float | None:
     """The highest clock if the kernel knows it, else the current or nominal one, which is all that a guest sees."""
     highest = _text(_cpu(root, 0) / "cpufreq/cpuinfo_max_freq")
     if highest.isdigit():
         return float(highest) * 1e3
-    return float(said["cpu MHz"]) * 1e6 if "cpu MHz" in said else None
+    return float(processor["cpu MHz"]) * 1e6 if "cpu MHz" in processor else None
 
 
 def _memory_bytes(root: Path) -> int | None:
@@ -182,14 +182,14 @@ def _memory_bytes(root: Path) -> int | None:
 
 def _caches(root: Path, cpus: list[int]) -> dict[tuple[int, str], dict[str, int]]:
     """Bytes of each cache, by level and type and then by the processors that share it; none for instructions."""
-    found: dict[tuple[int, str], dict[str, int]] = {}
+    caches: dict[tuple[int, str], dict[str, int]] = {}
     for cpu in cpus:
         for index in sorted((_cpu(root, cpu) / "cache").glob("index*")):
             level, kind, size = (_text(index / name) for name in ("level", "type", "size"))
             if kind != "Instruction" and level.isdigit() and size[:-1].isdigit():
                 owners = _text(index / "shared_cpu_list") or str(cpu)
-                found.setdefault((int(level), kind), {})[owners] = int(size[:-1]) * {"K": 2**10, "M": 2**20}[size[-1]]
-    return found
+                caches.setdefault((int(level), kind), {})[owners] = int(size[:-1]) * {"K": 2**10, "M": 2**20}[size[-1]]
+    return caches
 
 
 def _one(caches: dict[tuple[int, str], dict[str, int]], level: int) -> int | None:

@@ -77,13 +77,13 @@ def read_gpu(index: int) -> GpuReadings:
     count = torch.cuda.device_count()
     if not 0 <= index < count:
         raise DeviceError(f"no GPU {index}: PyTorch finds {count}, counted from 0")
-    said = torch.cuda.get_device_properties(index)
+    properties = torch.cuda.get_device_properties(index)
     amd = torch.version.hip is not None
-    return _readings(said, amd, {} if amd else _nvml(str(getattr(said, "uuid", ""))))
+    return _readings(properties, amd, {} if amd else _nvml(str(getattr(properties, "uuid", ""))))
 
 
-def _readings(said: Any, amd: bool, nvml: dict[str, Any]) -> GpuReadings:
-    """``said`` are PyTorch's device properties; what older versions lack, NVML may fill in."""
+def _readings(properties: Any, amd: bool, nvml: dict[str, Any]) -> GpuReadings:
+    """``properties`` are PyTorch's device properties; what older versions lack, NVML may fill in."""
     figures = {
         "l2_bytes": "L2_cache_size",
         "warp_size": "warp_size",
@@ -94,13 +94,13 @@ def _readings(said: Any, amd: bool, nvml: dict[str, Any]) -> GpuReadings:
     }
     # CUDA gives the published boost clock, NVML the highest that can be set: on GeForce boards that is more.
     clocks = {"clock_hz": "clock_rate", "memory_clock_hz": "memory_clock_rate"}
-    pytorch = {field: getattr(said, name, None) for field, name in figures.items()}
-    pytorch |= {field: _times(getattr(said, name, None), 1e3) for field, name in clocks.items()}
+    pytorch = {field: getattr(properties, name, None) for field, name in figures.items()}
+    pytorch |= {field: _times(getattr(properties, name, None), 1e3) for field, name in clocks.items()}
     return GpuReadings(
-        name=said.name.strip(),
-        capability=said.gcnArchName.split(":")[0] if amd else f"{said.major}.{said.minor}",
-        sm_count=said.multi_processor_count,
-        memory_bytes=said.total_memory,
+        name=properties.name.strip(),
+        capability=properties.gcnArchName.split(":")[0] if amd else f"{properties.major}.{properties.minor}",
+        sm_count=properties.multi_processor_count,
+        memory_bytes=properties.total_memory,
         **nvml | {field: value for field, value in pytorch.items() if value},
     )
 

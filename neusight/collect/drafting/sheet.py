@@ -74,31 +74,31 @@ def _differences(drafted: DeviceSpec, catalogued: DeviceSpec) -> tuple[str, ...]
     """Figures that the driver reports more than ``TOLERANCE`` off the catalogue, such as
     ``sm_count: driver 132, catalogue 108``. What was assumed or follows from other figures is not compared.
     """
-    found = []
+    differences = []
     for key, figure in FIGURES.items():
-        said, known = getattr(drafted, figure.field), getattr(catalogued, figure.field)
+        drafted_figure, known = getattr(drafted, figure.field), getattr(catalogued, figure.field)
         reported = not drafted.sources.get(figure.field, ASSUMPTION).startswith(ASSUMPTION)
         if key == "links" and reported:
-            found += _differing_links(drafted, catalogued)
-        elif reported and isinstance(said, int | float | str) and known and _differ(said, known):
-            found.append(f"{key}: driver {_shown(said, figure)}, catalogue {_shown(known, figure)}")
-    return tuple(found)
+            differences += _differing_links(drafted, catalogued)
+        elif reported and isinstance(drafted_figure, int | float | str) and known and _differ(drafted_figure, known):
+            differences.append(f"{key}: driver {_shown(drafted_figure, figure)}, catalogue {_shown(known, figure)}")
+    return tuple(differences)
 
 
 def _differing_links(drafted: DeviceSpec, catalogued: DeviceSpec) -> list[str]:
     known = {link.kind: link.bandwidth_bytes_per_s for link in catalogued.links}
-    said = {link.kind: link.bandwidth_bytes_per_s for link in drafted.links if link.kind in known}
+    reported = {link.kind: link.bandwidth_bytes_per_s for link in drafted.links if link.kind in known}
     return [
         f"links.{kind}: driver {_shown(value, LINK_BANDWIDTH)}, catalogue {_shown(known[kind], LINK_BANDWIDTH)}"
-        for kind, value in said.items()
+        for kind, value in reported.items()
         if _differ(value, known[kind])
     ]
 
 
-def _differ(said: float | str, known: float | str) -> bool:
-    if isinstance(said, str) or isinstance(known, str):
-        return said != known
-    return abs(said - known) > TOLERANCE * known
+def _differ(reported: float | str, known: float | str) -> bool:
+    if isinstance(reported, str) or isinstance(known, str):
+        return reported != known
+    return abs(reported - known) > TOLERANCE * known
 
 
 def _shown(value: float | str, figure: Figure) -> str:

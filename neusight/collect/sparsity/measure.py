@@ -40,7 +40,7 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SparsityRequest:
     """What to train: a model as ``resolve`` takes it, and the shape of its inputs. None is the model's own."""
 
     model: Any
@@ -111,7 +111,7 @@ def measure(
     _hold_counts({"warm-up": warmup}, least=0)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        request = Request(model=model, inputs=inputs, batch=batch, seq_len=seq_len, image_size=image_size)
+        request = SparsityRequest(model=model, inputs=inputs, batch=batch, seq_len=seq_len, image_size=image_size)
         training = prepared(request)
         _start_from(training, weights)
         masks = prune_module(training.module, pruning) if pruning else {}
@@ -155,7 +155,7 @@ def _start_from(training: Training, weights: Mapping[str, torch.Tensor] | None) 
         raise ModelError(f"the weights are not those of {training.name}: {reason}: give its state_dict") from None
 
 
-def prepared(request: Request) -> Training:
+def prepared(request: SparsityRequest) -> Training:
     """The real module with random weights, of the caller's seed, and a source of inputs.
 
     Raises:
@@ -198,7 +198,7 @@ def updates(
         yield
 
 
-def _from_config(source: WorkloadSource, config: dict[str, Any], request: Request) -> Training:
+def _from_config(source: WorkloadSource, config: dict[str, Any], request: SparsityRequest) -> Training:
     if not source.takes_seq_len:
         config = config | _image_size(request, source.name, config)
     elif request.image_size is not None:
@@ -217,19 +217,19 @@ def _from_config(source: WorkloadSource, config: dict[str, Any], request: Reques
     )
 
 
-def _image_size(request: Request, name: str, config: dict[str, Any]) -> dict[str, int]:
+def _image_size(request: SparsityRequest, name: str, config: dict[str, Any]) -> dict[str, int]:
     if request.seq_len is not None:
         raise ModelError(f"{name} reads images, which have no sequence: leave out --seq-len")
     return {"image_size": request.image_size or config.get("image_size", 224)}
 
 
-def _seq_len(source: WorkloadSource, asked: int | None) -> int | None:
+def _seq_len(source: WorkloadSource, requested: int | None) -> int | None:
     if not source.takes_seq_len:
         return None
     limit = source.max_seq_len
-    if asked is not None and limit is not None and asked > limit:
-        raise ModelError(f"sequence length {asked} is longer than {source.name} allows: at most {limit}")
-    return asked or min(SEQ_LEN, limit or SEQ_LEN)
+    if requested is not None and limit is not None and requested > limit:
+        raise ModelError(f"sequence length {requested} is longer than {source.name} allows: at most {limit}")
+    return requested or min(SEQ_LEN, limit or SEQ_LEN)
 
 
 def _hold_size(name: str, config: dict[str, Any]) -> None:
@@ -264,7 +264,7 @@ def _images(shape: tuple[int, ...]) -> torch.Tensor:
     return smooth / smooth.std(dim=(-2, -1), correction=0, keepdim=True).clamp(min=1e-12)
 
 
-def _from_function(source: WorkloadSource, request: Request) -> Training:
+def _from_function(source: WorkloadSource, request: SparsityRequest) -> Training:
     """Called once without weights for its mistakes to be told; once more where that left it without values."""
     text = str(source.function)
     module, inputs = call_function(text, request.batch, request.seq_len)

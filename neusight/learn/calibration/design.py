@@ -76,14 +76,14 @@ def informative(timings: Timings, count: int, prior: Prior, weight: np.ndarray |
     observations = linearised(timings, prior)
     left, noise = observations.covariance(prior), observations.noise**2
     chosen: list[int] = []
-    free, taken = np.ones(len(timings), dtype=bool), np.zeros(int(model.max()) + 1, dtype=int)
+    free, chosen_of = np.ones(len(timings), dtype=bool), np.zeros(int(model.max()) + 1, dtype=int)
     while len(chosen) < min(count, len(timings)):
         gain = _weights(kind, weight, np.diag(left) + noise) @ np.square(left) / (np.diag(left) + noise)
-        behind = free & (taken[model] <= min(few - 1, taken[model[free]].min()))
+        behind = free & (chosen_of[model] <= min(few - 1, chosen_of[model[free]].min()))
         best = int(np.argmax(np.where(behind if behind.any() else free, gain, -1.0)))
         chosen.append(best)
         free[best] = False
-        taken[model[best]] += 1
+        chosen_of[model[best]] += 1
         left = left - np.outer(left[:, best], left[best]) / (left[best, best] + noise[best])
     return chosen
 
@@ -151,11 +151,11 @@ def _errors(predictor: KernelPredictor, device: DeviceSpec, frame: pd.DataFrame)
     measured_s = frame["latency_ms"].to_numpy(dtype=float) * 1e-3
     by_kind: dict[str, list[np.ndarray]] = {}
     for batch, rows in to_batches(frame):
-        found = predictor.predict(batch, device, conditions_of(frame.iloc[rows], batch, device))
+        prediction = predictor.predict(batch, device, conditions_of(frame.iloc[rows], batch, device))
         kind = kinds_of(batch)
-        error = np.abs(found.latency_s / measured_s[rows] - 1.0)
-        inside = (found.low_s <= measured_s[rows]) & (measured_s[rows] <= found.high_s)
-        columns = np.stack([error, inside, found.high_s / found.low_s])
+        error = np.abs(prediction.latency_s / measured_s[rows] - 1.0)
+        inside = (prediction.low_s <= measured_s[rows]) & (measured_s[rows] <= prediction.high_s)
+        columns = np.stack([error, inside, prediction.high_s / prediction.low_s])
         for name in np.unique(kind):
             by_kind.setdefault(str(name), []).append(columns[:, kind == name])
     return {name: _figures(np.concatenate(parts, axis=1)) for name, parts in sorted(by_kind.items())}

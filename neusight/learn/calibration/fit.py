@@ -112,13 +112,13 @@ def predicted(
     conditions: Conditions,
 ) -> Timings:
     """Kernels of one family with the launch and the execution that the tile models alone predict."""
-    plain, names, parts = replace(predictor, corrections={}), answering_model(batch, device), []
+    uncorrected, names, parts = replace(predictor, corrections={}), answering_model(batch, device), []
     for name in np.unique(names):
         rows = np.flatnonzero(names == name)
         own, known = batch.take(rows), conditions.take(rows)
-        found, points = plain.predict(own, device, known), points_of(plain.situate(own, device, known))
-        execution_s = found.latency_s - found.overhead_s
-        parts.append(Timings(points, kernel[rows], execution_s, found.overhead_s, measured_s[rows]))
+        prediction, points = uncorrected.predict(own, device, known), points_of(uncorrected.situate(own, device, known))
+        execution_s = prediction.latency_s - prediction.overhead_s
+        parts.append(Timings(points, kernel[rows], execution_s, prediction.overhead_s, measured_s[rows]))
     return joined_timings(parts)
 
 
@@ -149,7 +149,7 @@ _NOTHING: tuple[Observations, dict[str, float]] = (
 
 
 def learned_prior(gpus: Sequence[Timings], start: Prior | None = None, seed: int = 0) -> Prior:
-    """The prior under which the errors on several GPUs are most probable, found figure by figure.
+    """The prior under which the errors on several GPUs are most probable, figure by figure.
 
     Args:
         gpus: rows of one GPU each (``timings_of``), predicted by tile models that were trained without it; for a test
@@ -160,8 +160,8 @@ def learned_prior(gpus: Sequence[Timings], start: Prior | None = None, seed: int
     start = start or Prior()
     samples = [_sample(timings, seed) for timings in gpus]
     measured = {name for timings in samples for name in timings.points.model.tolist()}
-    found = {name: _learned(name, samples, start) if name in measured else p for name, p in start.models.items()}
-    return replace(start, models=found)
+    models = {name: _learned(name, samples, start) if name in measured else p for name, p in start.models.items()}
+    return replace(start, models=models)
 
 
 def _sample(timings: Timings, seed: int) -> Timings:

@@ -83,8 +83,8 @@ def linearised(
 
 
 def noise_scales(observations: Observations, prior: Prior) -> tuple[dict[str, float], float]:
-    """The scale of each kind's noise under which all observations are most probable, found kind by kind, and the log of
-    that probability.
+    """The scale of each kind's noise under which all observations are most probable, kind by kind, and the log of that
+    probability.
 
     Doubling the noise counts as one standard deviation of what is believed of it.
     """
@@ -97,9 +97,9 @@ def noise_scales(observations: Observations, prior: Prior) -> tuple[dict[str, fl
         return believed + evidence(covariance + np.diag(noise**2), observations.log_ratio)
 
     for kind in scales:
-        found = {value: probability(scales | {kind: value}) for value in SCALES}
-        scales[kind] = max(found, key=lambda value: found[value])
-        best = found[scales[kind]]
+        probabilities = {value: probability(scales | {kind: value}) for value in SCALES}
+        scales[kind] = max(probabilities, key=lambda value: probabilities[value])
+        best = probabilities[scales[kind]]
     return scales, best
 
 
@@ -107,12 +107,12 @@ def _stretch(posterior: Posterior, noise: np.ndarray) -> dict[str, float]:
     """By how much the noise of each kind must grow for nine of ten rows to lie within the 90 % interval that all
     others give them; at least 1.
     """
-    found = posterior.observations
+    observations = posterior.observations
     expected, variance = posterior.left_out()
-    off = np.abs(found.log_ratio - expected) / np.sqrt(variance - found.noise**2 + noise**2)
+    off = np.abs(observations.log_ratio - expected) / np.sqrt(variance - observations.noise**2 + noise**2)
     stretch = {}
-    for kind in np.unique(found.points.kind):
-        own = off[found.points.kind == kind]
+    for kind in np.unique(observations.points.kind):
+        own = off[observations.points.kind == kind]
         stretch[str(kind)] = max(1.0, float(np.quantile(own, COVERAGE)) / NORMAL_90) if len(own) >= ENOUGH else 1.0
     return stretch
 

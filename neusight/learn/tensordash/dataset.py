@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets import About, Manifest, describe
+from neusight.datasets import About, DatasetManifest, describe
 from neusight.errors import DataError
 from neusight.executors.tensordash.masks import CLUSTERS, filled_slots
 from neusight.executors.tensordash.options import DEPTH, LANES
@@ -100,15 +100,17 @@ def simulate_passes(count: int, seed: int = 0, start: int = 0, ranges: TileRange
     configs = sample_configs(count, seed, start, ranges or PARTS[0].ranges)
     configs["rows"] = np.minimum(configs["rows"], configs["row_streams"])
     known = {name: configs[name] for name in CONFIG}
-    found = [_cycles({k: v[i].item() for k, v in known.items()}, seed) for i in range(count)]
+    draws = [_cycles({k: v[i].item() for k, v in known.items()}, seed) for i in range(count)]
     return known | {
-        "draws": np.array([len(cycles) for cycles in found], dtype=np.int64),
-        "cycles": np.array([cycles.mean() for cycles in found], dtype=float),
-        "scatter": np.array([cycles.std() / cycles.mean() for cycles in found], dtype=float),
+        "draws": np.array([len(cycles) for cycles in draws], dtype=np.int64),
+        "cycles": np.array([cycles.mean() for cycles in draws], dtype=float),
+        "scatter": np.array([cycles.std() / cycles.mean() for cycles in draws], dtype=float),
     }
 
 
-def make_dataset(out: Path, seed: int = 0, parts: tuple[Part, ...] = PARTS, report: Report | None = None) -> Manifest:
+def make_dataset(
+    out: Path, seed: int = 0, parts: tuple[Part, ...] = PARTS, report: Report | None = None
+) -> DatasetManifest:
     """Simulate the data set into ``out / "tensordash-tiles"``: parquet, ``manifest.json`` and ``card.md``.
 
     Files that are there already are kept, so that an interrupted run is taken up. ``collection.json`` says what was
@@ -118,7 +120,7 @@ def make_dataset(out: Path, seed: int = 0, parts: tuple[Part, ...] = PARTS, repo
         DataError: the folder holds passes that were asked for otherwise, or a negative or fractional seed.
     """
     folder = out / NAME
-    _ask(folder, seed, parts)
+    _keep_options(folder, seed, parts)
     work = [(part, k, start) for k, part in enumerate(parts) for start in range(0, part.count, CHUNK)]
     done, total = 0, sum(part.count for part in parts)
     for part, k, start in work:
@@ -147,11 +149,11 @@ def load_passes(folder: Path) -> pd.DataFrame:
     return pd.concat([pd.read_parquet(f).assign(part=f.stem.rsplit("-", 1)[0]) for f in files], ignore_index=True)
 
 
-def _ask(folder: Path, seed: int, parts: tuple[Part, ...]) -> None:
+def _keep_options(folder: Path, seed: int, parts: tuple[Part, ...]) -> None:
     """Write down what is asked for, or hold it against what was."""
-    asked = {"seed": seed, "chunk": CHUNK, "options": "oldest-row", "depth": DEPTH, "lanes": LANES}
-    asked |= {part.name: {"passes": part.count} | vars(part.ranges) for part in parts}
-    text = json.dumps(asked, indent=1, default=list) + "\n"
+    options = {"seed": seed, "chunk": CHUNK, "options": "oldest-row", "depth": DEPTH, "lanes": LANES}
+    options |= {part.name: {"passes": part.count} | vars(part.ranges) for part in parts}
+    text = json.dumps(options, indent=1, default=list) + "\n"
     path = folder / "collection.json"
     if path.is_file() and path.read_text() != text:
         raise DataError(f"{folder} holds passes that were asked for otherwise: give another folder, or empty it")

@@ -31,8 +31,8 @@ def judged(count: int, seed: int) -> dict[str, dict[str, float]]:
     """
     passes = simulate_passes(count, seed)
     error = 100 * np.abs(pass_cycles(load_tile_model(), Passes.of(passes)) / passes["cycles"] - 1)
-    asked = passes["length"] > SHORT
-    return {"all": _figures(error), f"beyond {SHORT} steps": _figures(error[asked])}
+    priced = passes["length"] > SHORT
+    return {"all": _figures(error), f"beyond {SHORT} steps": _figures(error[priced])}
 
 
 def _figures(error: np.ndarray) -> dict[str, float]:
