@@ -11,6 +11,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from heapq import heapify, heapreplace
 from itertools import islice, product
 from pathlib import Path
@@ -181,7 +182,7 @@ def _with_repeats(tasks: Iterator[KernelTask]) -> Iterator[KernelTask]:
 def workload_kernels(device: DeviceSpec, dtype: str) -> Mapping[str, tuple[Kernel, ...]]:
     """Kernels of all ready workloads by stratum, in falling order of their share of a workload's least time."""
     shares: dict[Kernel, float] = {}
-    for step in _ready_steps(_TRACED_AS.get(dtype, dtype)):
+    for step in ready_steps(_TRACED_AS.get(dtype, dtype)):
         for kernel, share in _shares(step, device, dtype):
             shares[kernel] = shares.get(kernel, 0.0) + share
     strata: dict[str, list[Kernel]] = {}
@@ -190,15 +191,21 @@ def workload_kernels(device: DeviceSpec, dtype: str) -> Mapping[str, tuple[Kerne
     return {name: tuple(kernels) for name, kernels in strata.items()}
 
 
-def _ready_steps(dtype: str) -> Iterator[Mapping[Kernel, int]]:
-    """Kernels of the ready workloads' steps with how often each runs, as far as they were traced in the dtype."""
+@cache
+def ready_steps(dtype: str) -> tuple[Mapping[Kernel, int], ...]:
+    """Kernels of the ready workloads' steps with how often each runs, as far as they were traced in the dtype.
+
+    Kept for the process: several dtypes run the steps of one.
+    """
     attention = "eager" if dtype == "float32" else "flash"
+    steps = []
     for workload, (mode, batch) in product(list_workloads(), STEPS):
         optimizer = "adamw" if mode == "training" else "none"
         options: dict[str, Any] = {"mode": mode, "batch": batch, "dtype": dtype, "attention": attention}
         step = shipped_step(workload.name, optimizer=optimizer, **options)
         if step is not None:
-            yield counted_kernels(step)
+            steps.append(counted_kernels(step))
+    return tuple(steps)
 
 
 def counted_kernels(step: Workload) -> Mapping[Kernel, int]:
