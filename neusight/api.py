@@ -490,6 +490,56 @@ class Predictor:
 
         return cheapest(deploy, devices, tps, demand)
 
+    def training_run(
+        self,
+        model: str | Path | Decoder | torch.nn.Module,
+        cluster: Cluster,
+        options: Mapping[str, Any],
+        engine: str = "megatron-te",
+        *,
+        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+    ) -> TrainingRun:
+        """A training step on a cluster with what is given of it; the rest is as the engine's users have it.
+
+        >>> run = predictor.training_run("llama-3.1-8b", load_cluster("dgx-h100"), {"global_batch": 64, "tp": 2})
+        >>> predictor.training(run).mfu
+
+        Args:
+            model: a decoder by its name, file or description; under PyTorch itself (``torch-eager``,
+                ``torch-compiled``, ``torch-graph``) anything that ``estimate`` takes, by its trace.
+            cluster: the devices.
+            options: fields of ``Plan``, with ``seq_len``, ``dtype``, ``optimizer`` and ``micro_batches``, as
+                ``neusight.distributed.usual.usual_run`` takes them.
+            engine: name of the engine that runs it.
+            inputs: of a module.
+
+        Raises:
+            ModelError: an unknown model, word or field, sizes that do not divide. DeviceError: a cluster that the plan
+                does not fill.
+        """
+        from neusight.distributed.traced_run import traced_run
+        from neusight.distributed.usual import USUAL_DTYPE, run_fields, usual_plan, usual_run
+        from neusight.engines import engine_named
+        from neusight.workloads.decoders.decoder import Decoder
+        from neusight.workloads.decoders.known import known_decoder
+
+        if engine_named(engine).kernel_timing == "graph" or isinstance(model, Decoder):
+            decoder = model if isinstance(model, Decoder) else known_decoder(str(model))
+            return usual_run(decoder, cluster, options, engine)
+        step = run_fields(options)
+        plan = usual_plan(options, cluster.devices, engine)
+        request, _ = _asked(model, None, {
+            "mode": "training", "batch": plan.micro_batch, "launch": engine_named(engine).launch,
+            "dtype": USUAL_DTYPE, **step,
+        })  # fmt: skip
+        setting = Setting()
+        cluster.device.gemm_flops_per_s(request.precision.of_products)
+
+        def trace(batch: int) -> Workload:
+            return _workload(model, replace(request, batch=batch), setting, inputs)
+
+        return traced_run(trace, request, plan, cluster)
+
     def training(self, run: TrainingRun, factors: Factors | None = None) -> TrainingEstimate:
         """One training step of a model on the devices of a cluster: time, what it waits for, memory, utilisation.
 

@@ -77,7 +77,7 @@ def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
 def _full(e: TrainingEstimate, tokens: float) -> None:
     place = f"{e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}"
     dtype = e.run.products or e.run.dtype
-    batch = f"{e.plan.global_batch:,} x {e.run.seq_len:,} tokens a step"
+    batch = f"{e.run.work} a step"
     paragraph(f"{e.run.decoder.name} on {place} ({e.cluster.id}): {e.run.engine.name}, {dtype}, {batch}")
     paragraph(f"plan: {plan_words(e.plan)}")
     line()
@@ -117,7 +117,7 @@ _DEGREES = ("dp", "tp", "pp", "cp", "ep", "vp")
 
 def _facts(e: TrainingEstimate, tokens: float) -> Iterator[tuple[str, str]]:
     yield "step", f"{seconds(e.latency_s)} (90 %: {seconds(e.low_s)} to {seconds(e.high_s)})"
-    yield "throughput", f"{e.tokens_per_s:,.0f} tokens/s, {e.tokens_per_s / e.cluster.devices:,.0f} a GPU"
+    yield "throughput", f"{e.tokens_per_s:,.0f} {e.run.unit}/s, {e.tokens_per_s / e.cluster.devices:,.0f} a GPU"
     yield "utilisation", f"MFU {e.mfu:.1%}, HFU {e.hfu:.1%} of {scaled(e.peak_flops_per_s, 'FLOP/s')} a GPU"
     exposed = f"{seconds(e.exposed_s)} for communication that nothing hides ({e.exposed_s / e.latency_s:.1%})"
     yield "waits", f"{exposed}; pipeline bubble {e.bubble:.1%}"
@@ -242,7 +242,7 @@ def _plan_row(e: TrainingEstimate) -> dict[str, Any]:
 def _show_plans(matches: Found) -> None:
     e = matches.best[0]
     line(f"{e.run.decoder.name} on {e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}")
-    line(f"{e.plan.global_batch:,} x {e.run.seq_len:,} tokens a step, {e.run.engine.name}")
+    line(f"{e.run.work} a step, {e.run.engine.name}")
     line(
         f"{matches.plans:,} plans; {matches.simulated:,} simulated, {matches.too_large:,} found too large for memory\n"
     )

@@ -252,18 +252,15 @@ def answer(
         NeusightError, BadParameter: what is wrong with the only combination, or with all.
     """
     from neusight.cli.show_training import show_points
-    from neusight.distributed.usual import usual_run
-    from neusight.workloads.decoders.known import known_decoder
 
-    decoder = known_decoder(model)
-    shared = {**_of_file(plan, decoder.depth, "global_batch" in {*axes, *options}), **options}
+    shared = {**_of_file(plan, model, "global_batch" in {*axes, *options}), **options}
     predictor = models.load()
 
     def estimate(combination: dict[str, Any]) -> TrainingEstimate:
         fields = {**shared, **combination}
         cluster = place.of(fields.pop("nodes", 0))
         framework = fields.pop("framework", "megatron-te")
-        return predictor.training(usual_run(decoder, cluster, fields, framework))
+        return predictor.training(predictor.training_run(model, cluster, fields, framework))
 
     with busy("predicting"):
         points = list(combined(axes, estimate, many=many))
@@ -277,13 +274,14 @@ def answer(
     return points
 
 
-def _of_file(plan: str, depth: int, batch_given: bool) -> dict[str, Any]:
+def _of_file(plan: str, model: str, batch_given: bool) -> dict[str, Any]:
     """What ``--plan`` says; options that it cannot take in are named on stderr."""
     from neusight.plans.read import read_plan
+    from neusight.workloads.decoders.known import known_decoder
 
     if not plan:
         return {}
-    read = read_plan(plan, depth)
+    read = read_plan(plan, known_decoder(model).depth)
     if read.unread:
         note(f"warning: {plan} has options that matter and are not read: {', '.join(read.unread)}")
     return {name: value for name, value in read.fields.items() if not (batch_given and name == "micro_batches")}
@@ -360,10 +358,8 @@ def plan(
     from neusight.cli.output import progress
     from neusight.cli.show_training import show_plans
     from neusight.distributed.space import Space
-    from neusight.distributed.usual import usual_run
     from neusight.plans.plan import SCHEDULES, Plan
     from neusight.plans.read import write_plan
-    from neusight.workloads.decoders.known import known_decoder
 
     check_out(out, "--out", ".toml")
     schedules = tuple(listed(search.schedules, "--schedules"))
@@ -373,9 +369,9 @@ def plan(
     cluster = place.of(nodes or 0)
     options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer}
     one_each = {"dp": cluster.devices, "global_batch": cluster.devices}
-    usual = usual_run(known_decoder(model), cluster, {**options, **one_each}, step.framework)
-    run = replace(usual, plan=Plan(global_batch=step.global_batch))
     predictor = models.load()
+    usual = predictor.training_run(model, cluster, {**options, **one_each}, step.framework)
+    run = replace(usual, plan=Plan(global_batch=step.global_batch))
     with progress("plans") as advance:
         matches = predictor.plans(run, space, search.count, reach=search.reach, progress=advance)
     note_corrections(predictor, [cluster.device.id])

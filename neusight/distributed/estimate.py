@@ -26,7 +26,7 @@ from neusight.plans.plan import Plan
 from neusight.schedule.run import Run, simulate
 from neusight.workloads.training.recompute import recomputed
 
-PRODUCTS = ("gemm", "attention", "grouped_gemm", "moe")
+PRODUCTS = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
 """Families whose arithmetic counts for the utilisation of a device's peak."""
 COMPUTING = ("forward", "backward", "weights", "recompute", "optimizer")
 """Times of a step that are of kernels, or of collectives that stand in their way; the others are of exchanges."""

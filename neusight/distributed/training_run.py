@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """A step of ``plan.global_batch`` sequences of ``seq_len`` tokens.
+    """A step of ``plan.global_batch`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1.
 
     ``dtype`` is that of activations and of weights in products; ``products`` that of large products where it is
     narrower (``fp8``). ``optimizer``: adam, adamw, sgd or none.
@@ -80,6 +80,17 @@ class TrainingRun:
     def placement(self) -> Placement:
         """Which ranks share a node."""
         return Placement(plan=self.plan, per_node=self.cluster.per_node)
+
+    @property
+    def unit(self) -> str:
+        """What a step is counted in: ``tokens``, or ``samples`` of a model without sequences."""
+        return "tokens" if self.seq_len > 1 else "samples"
+
+    @property
+    def work(self) -> str:
+        """What a step works on, in words."""
+        batch = f"{self.plan.global_batch:,}"
+        return f"{batch} x {self.seq_len:,} tokens" if self.unit == "tokens" else f"{batch} samples"
 
     @property
     def tokens(self) -> int:

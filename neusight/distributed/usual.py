@@ -36,8 +36,7 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         ModelError: an unknown word, a batch or length that is missing or does not divide, stages without layers.
         DeviceError: a cluster that the plan does not fill.
     """
-    if unknown := [name for name in given if name not in (*_PLAN, *_RUN)]:
-        raise ModelError(f"unknown field '{unknown[0]}' of a training step: one of {', '.join((*_PLAN, *_RUN))}")
+    run_fields(given)
     seq_len = given.get("seq_len") or decoder.max_len
     if not seq_len:
         raise ModelError(f"{decoder.name} states no longest sequence: give seq_len")
@@ -53,6 +52,18 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         products="fp8" if narrow else "",
         optimizer=str(given.get("optimizer") or "adam"),
     ).checked()
+
+
+def run_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given of the step itself, beside its plan: length, dtype, optimizer (default adam).
+
+    Raises:
+        ModelError: an unknown word.
+    """
+    if unknown := [name for name in given if name not in (*_PLAN, *_RUN)]:
+        raise ModelError(f"unknown field '{unknown[0]}' of a training step: one of {', '.join((*_PLAN, *_RUN))}")
+    step = {name: given[name] for name in ("seq_len", "dtype") if given.get(name)}
+    return {**step, "optimizer": str(given.get("optimizer") or "adam")}
 
 
 def usual_plan(given: Mapping[str, Any], devices: int, engine: str) -> Plan:

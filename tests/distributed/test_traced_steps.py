@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from neusight import Predictor
+from neusight.devices import cluster_of
 from neusight.distributed.sources import balanced
 from neusight.errors import ModelError
 from neusight.plans.plan import Plan
@@ -201,3 +202,16 @@ def test_what_is_not_estimated_is_refused(predictor: Predictor, plan: Plan, mess
 def test_a_batch_beside_a_plan_is_refused(predictor: Predictor) -> None:
     with pytest.raises(ModelError, match="batch 3 beside a plan for 4 samples"):
         predictor.estimate("gpt2", GPU, batch=3, plan=Plan(global_batch=4, dp=4), **STEP)
+
+
+def test_a_training_step_of_any_model_is_the_estimate_of_its_plan(predictor: Predictor) -> None:
+    cluster = cluster_of(GPU, 4)
+    options = {"global_batch": 8, "micro_batch": 2, "tp": 2, "seq_len": 1024, "dtype": "float32"}
+    run = predictor.training_run("gpt2", cluster, options, "torch-eager")
+    step = predictor.training(run)
+    estimate = predictor.estimate("gpt2", GPU, plan=run.plan, **LONG)
+    assert step.latency_s == pytest.approx(estimate.latency_s, rel=1e-12)
+    assert step.peak_bytes == pytest.approx(estimate.peak_bytes, rel=1e-9)
+    images = predictor.training_run("resnet-18", cluster, {"global_batch": 64, "optimizer": "sgd"}, "torch-eager")
+    assert (images.unit, images.tokens) == ("samples", 64)
+    assert 0.0 < predictor.training(images).mfu < 1.0
