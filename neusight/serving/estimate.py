@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from neusight.estimates.core import core
 from neusight.serving.memory import ServingMemory
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -42,7 +43,9 @@ class ServingEstimate:
     ``steady`` of the middle half of its output.
 
     ``prefill`` and ``decode`` tell what passes with prompts and passes that only generate are limited by. ``diverges``
-    says in words that the load outgrows the deployment, ``warnings`` what was assumed.
+    says in words that the load outgrows the deployment, ``warnings`` what was assumed. ``errors`` by source and
+    ``limiter``, the resource that most of the time is limited by, are of ``latency_s``, that of a whole answer;
+    ``usd_per_hour`` is the price of one device.
     """
 
     model: str
@@ -58,6 +61,8 @@ class ServingEstimate:
     tpot_s: Metric
     itl_s: Metric
     e2e_s: Metric
+    errors: dict[str, float]
+    limiter: str
     output_tokens_per_s: Metric
     steady_output_tokens_per_s: Metric
     requests_per_s: float
@@ -68,12 +73,38 @@ class ServingEstimate:
     prefill: Limiter | None
     decode: Limiter | None
     memory: ServingMemory
+    usd_per_hour: float | None
     usd_per_million_output_tokens: float | None
     joule_per_output_token: float | None
     power_w: float | None
     preempted: int
     diverges: str
     warnings: tuple[str, ...]
+
+    @property
+    def latency_s(self) -> float:
+        """Of a whole answer, from its request to the last token, on average."""
+        return self.e2e_s.mean
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """90 % interval (low, high) of ``latency_s``."""
+        return self.e2e_s.low, self.e2e_s.high
+
+    @property
+    def memory_terms(self) -> dict[str, float]:
+        """Of a device of the fullest stage [B]."""
+        return self.memory.terms
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for a cache; what does not fit has no estimate."""
+        return self.memory.fits
+
+    @property
+    def board_energy_j(self) -> float | None:
+        """What the boards of all devices draw in ``latency_s`` [J]; None where nothing tells."""
+        return None if self.power_w is None else self.power_w * self.latency_s
 
     @property
     def output_tokens_per_s_per_device(self) -> float:
@@ -91,10 +122,10 @@ class ServingEstimate:
         return metric
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Plain data: the core of every estimate, and what a load has besides."""
         rates = ("output_tokens_per_s_per_device", "output_tokens_per_s_per_user")
         memory = asdict(self.memory) | {"fits": self.memory.fits}
-        return asdict(self) | {name: getattr(self, name) for name in rates} | {"memory": memory}
+        return core(self) | asdict(self) | {name: getattr(self, name) for name in rates} | {"memory": memory}
 
     def row(self) -> dict[str, Any]:
         """One flat row for tables and CSV, times in milliseconds; None where a figure is not there."""

@@ -32,10 +32,15 @@ class ServingMemory:
     activations: float
     buffers: float
     reserve: float
-    kv_capacity: float
+    kv_cache: float
     kv_bytes_per_token: float
     state_bytes: float
     kv_tokens: int
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """What is allocated, by name [B]."""
+        return {name: getattr(self, name) for name in ("weights", "kv_cache", "activations", "buffers")}
 
     @property
     def fits(self) -> bool:
@@ -85,7 +90,7 @@ def serving_memory(
         activations=activations,
         buffers=buffers,
         reserve=total - used - max(left, 0.0),
-        kv_capacity=max(left, 0.0),
+        kv_cache=max(left, 0.0),
         kv_bytes_per_token=per_token,
         state_bytes=states,
         kv_tokens=int(max(left, 0.0) / per_token) if per_token else 2**40,

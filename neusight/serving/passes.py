@@ -54,14 +54,15 @@ _SHARED_GROUPS = tuple(group for group in GROUPS if group not in ATTENTION)
 class PassCosts:
     """Times of passes in seconds, columns of shape (n,).
 
-    ``low_s <= latency_s <= high_s`` enclose 90 %; ``host_s`` is the engine's own time in it; ``parts_s`` what each kind
-    of kernel takes, ``limiters`` which resource each is limited by; ``groups_s`` are times by ``GROUPS`` without the
-    engine's factors.
+    ``low_s <= latency_s <= high_s`` enclose 90 %, ``errors`` are by source, as a share; ``host_s`` is the engine's own
+    time in it; ``parts_s`` what each kind of kernel takes, ``limiters`` which resource each is limited by; ``groups_s``
+    are times by ``GROUPS`` without the engine's factors.
     """
 
     latency_s: np.ndarray
     low_s: np.ndarray
     high_s: np.ndarray
+    errors: dict[str, np.ndarray]
     host_s: np.ndarray
     parts_s: dict[str, np.ndarray]
     limiters: dict[str, np.ndarray]
@@ -196,14 +197,13 @@ class ReplicaPricer:
         groups_s = {what: column for (kind, what), column in columns.items() if kind == GROUP}
         host_s = self._host_s(steps)
         latency_s = sum(parts_s.values(), host_s)
-        error = np.sqrt(
-            (columns[SHARED] / latency_s) ** 2 + columns[OWN] / latency_s**2 + self.engine.serving.spread**2
-        )
-        factor = np.exp(NORMAL_90 * error)
+        device, own, composition = columns[SHARED] / latency_s, columns[OWN] / latency_s**2, self.engine.serving.spread
+        factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2))
         return PassCosts(
             latency_s=latency_s,
             low_s=latency_s / factor,
             high_s=latency_s * factor,
+            errors={"device": device, "kernel": np.sqrt(own), "composition": np.full(len(steps), composition)},
             host_s=host_s,
             parts_s=parts_s,
             limiters=dict(sums.limiters),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
+from math import hypot
 from typing import Any
 
 import numpy as np
 
+from neusight.estimates.core import largest
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.deployment import Deployment
 from neusight.serving.estimate import Limiter, Metric, ServingEstimate
@@ -90,6 +92,22 @@ class SampledPasses:
         """Factor of the 90 % interval of all passes together: what errors they have, they have in common."""
         return float(np.exp(NORMAL_90 * (self.seconds @ self.costs.spread) / self.seconds.sum()))
 
+    def errors(self, metric: Metric) -> dict[str, float]:
+        """By source, as a share of a metric, whose interval they make up."""
+        means = {source: float(self.seconds @ error) for source, error in self.costs.errors.items()}
+        spread = float(np.log(metric.high / metric.low) / (2 * NORMAL_90))
+        return {source: spread * mean / hypot(*means.values()) for source, mean in means.items() if mean}
+
+    @property
+    def resource(self) -> str:
+        """That most of the time is limited by: of kernels, or the host."""
+        seconds = {"host": float(self.counts @ self.costs.host_s)}
+        for part, part_s in self.costs.parts_s.items():
+            for resource in np.unique(self.costs.limiters[part]):
+                mask = self.costs.limiters[part] == resource
+                seconds[str(resource)] = seconds.get(str(resource), 0.0) + float((self.counts * part_s)[mask].sum())
+        return largest(seconds)
+
     @property
     def power_w(self) -> float:
         """Of each board, while passes run; NaN where it is not known."""
@@ -137,6 +155,7 @@ def _estimate(
     power_w = _power_w(deployment, passes.power_w, (1.0 - run.time_shares["idle"]) * groups / deployment.groups)
     price = replica.device.price_usd_per_hour
     usd = None if price is None else deployment.devices * price / HOUR_S / rate.mean * MILLION
+    e2e_s = interval.time(lambda r: r.e2e_s, request_s)
     return ServingEstimate(
         model=replica.decoder.name,
         gpu=replica.device.id,
@@ -150,7 +169,9 @@ def _estimate(
         ttft_s=interval.time(lambda r: r.ttft_s, request_s),
         tpot_s=interval.time(lambda r: r.tpot_s),
         itl_s=interval.time(lambda r: r.itl_s),
-        e2e_s=interval.time(lambda r: r.e2e_s, request_s),
+        e2e_s=e2e_s,
+        errors=passes.errors(e2e_s),
+        limiter=passes.resource,
         output_tokens_per_s=rate,
         steady_output_tokens_per_s=interval.rate(lambda r: r.steady_output_tokens_per_s, groups),
         requests_per_s=groups * run.requests_per_s,
@@ -161,6 +182,7 @@ def _estimate(
         prefill=passes.limiter(passes.with_prompts),
         decode=passes.limiter(~passes.with_prompts),
         memory=deployment.memory,
+        usd_per_hour=price,
         usd_per_million_output_tokens=usd,
         joule_per_output_token=None if power_w is None else power_w / rate.mean,
         power_w=power_w,

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from neusight import Predictor
+from neusight.devices import load_device
 from neusight.engines.server import BoardPower
+from neusight.estimates.core import EstimateCore, core
+from neusight.executors.costs import NORMAL_90
 from neusight.serving import Closed, Offline, Open, Static, closed
 from neusight.serving.passes import PipelinedTimes, in_flight
 from neusight.serving.simulate import Chunks
@@ -107,3 +110,21 @@ def test_rounds_as_columns_are_those_of_the_simulation() -> None:
     assert one.decodes.tolist() == [16, 0, 0]
     assert one.prompts.tolist() == [0, 1, 2]
     assert one.tokens.tolist() == [16, 600, 1000]
+
+
+@pytest.mark.parametrize(
+    "load", [closed(8, 256, 32), Open(rate_per_s=2.0, number=60, isl=256, osl=32)], ids=["closed", "open"]
+)
+def test_the_core_of_an_answer_is_that_of_every_estimate(predictor: Predictor, load: Closed | Open) -> None:
+    """Errors by source make up the interval, terms of memory fill the engine's share, and power lasts for an answer."""
+    estimate: EstimateCore = predictor.serving(MODEL, "l40s", load)
+    data = core(estimate)
+    assert data["low_s"] <= data["latency_s"] <= data["high_s"]
+    assert np.exp(2 * NORMAL_90 * np.hypot.reduce(list(data["errors"].values()))) == pytest.approx(
+        data["high_s"] / data["low_s"]
+    )
+    assert set(data["memory_terms"]) == {"weights", "kv_cache", "activations", "buffers"}
+    assert data["peak_bytes"] == pytest.approx(0.9 * load_device("l40s").usable_bytes, rel=1e-6)
+    assert data["limiter"] == "dram"
+    assert data["fits"] is True
+    assert data["board_energy_j"] is not None
