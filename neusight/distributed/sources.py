@@ -16,6 +16,7 @@ from neusight.plans.memory import RankMemory, TrainingStep, memory_of
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage, stage_held, stages_of, waiting
 from neusight.plans.traced import TracedProgram
+from neusight.plans.workspaces import workspace_bytes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
 from neusight.workloads.program import Part, Program
@@ -101,8 +102,8 @@ class Described:
         return units_of(self.decoder, run.local, run.engine)
 
     def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
-        """As ``Source`` has it: as many layers each as can be."""
-        return stages_of(self.decoder, run.plan)
+        """As ``Source`` has it."""
+        return stages_of(self.decoder, run.plan, balanced_layers(self.decoder.order, run, layer_s))
 
     def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
         """As ``Source`` has it; fully sharded weights are stepped in float32 and narrowed where they are gathered."""
@@ -137,7 +138,8 @@ class Described:
 
     def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
         """As ``Source`` has it."""
-        return memory_of(self.decoder, run.plan, training_of(run), run.cluster.device)
+        chunks = tuple(len(stage.chunks[at]) for at in range(run.plan.vp) for stage in stages)
+        return memory_of(self.decoder, run.plan, replace(training_of(run), chunk_layers=chunks), run.cluster.device)
 
 
 def training_of(run: TrainingRun) -> TrainingStep:
@@ -197,17 +199,13 @@ class TracedModel:
         return self.traced(run.local).program
 
     def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
-        """As ``Source`` has it: the slowest chunk is as fast as can be."""
+        """As ``Source`` has it."""
         count = run.plan.pp * run.plan.vp
         if count > self.depth:
             raise ModelError(
                 f"pp x vp = {count} is more than the {self.depth} layers of {self.name}: at most {self.depth}"
             )
-        if count == 1 or not len(layer_s):
-            return stages_of(self, run.plan)
-        seconds = np.array(layer_s)[[1 + kind for kind in self.order]]
-        seconds[0], seconds[-1] = seconds[0] + layer_s[0], seconds[-1] + layer_s[-1]
-        return stages_of(self, run.plan, np.diff(balanced(seconds, count)).tolist())
+        return stages_of(self, run.plan, balanced_layers(self.order, run, layer_s))
 
     def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
         """As ``Source`` has it: the traced update, of the stage's share of all parameters."""
@@ -231,7 +229,7 @@ class TracedModel:
             rank = RankMemory(
                 rank=stage.what, stage=stage.index, moment=moment, weights=held.weights, gradients=held.gradients,
                 optimizer=held.optimizer, activations=held.activations, loss=0.0, temporary=held.temporary,
-                communication=0.0, workspaces=0.0,
+                communication=0.0, workspaces=workspace_bytes(run.cluster.device, run.engine),
             )  # fmt: skip
             if stage.what not in fullest or rank.total > fullest[stage.what].total:
                 fullest[stage.what] = rank
@@ -262,6 +260,22 @@ def _check_known(run: TrainingRun) -> None:
         raise ModelError(f"recompute {plan.recompute} of a traced model is not estimated: none or full")
     if plan.shard == "hsdp":
         raise ModelError("shard hsdp of a traced model is not estimated: none, zero1, zero2 or zero3")
+
+
+def balanced_layers(order: Sequence[int], run: TrainingRun, layer_s: Sequence[float]) -> tuple[int, ...]:
+    """Layers of each chunk of a pipeline, so that the slowest is as fast as can be; () for as many each.
+
+    Args:
+        order: kind of each layer.
+        run: whose plan has chunks, and whose engine says whether they are balanced.
+        layer_s: seconds of each of ``Program.segments``, where they are known.
+    """
+    count = run.plan.pp * run.plan.vp
+    if count == 1 or not len(layer_s) or not run.engine.balanced_stages:
+        return ()
+    seconds = np.array(layer_s)[[1 + kind for kind in order]]
+    seconds[0], seconds[-1] = seconds[0] + layer_s[0], seconds[-1] + layer_s[-1]
+    return tuple(np.diff(balanced(seconds, count)).tolist())
 
 
 def balanced(costs: np.ndarray, parts: int) -> np.ndarray:

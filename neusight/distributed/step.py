@@ -10,7 +10,7 @@ from itertools import islice
 from neusight.distributed.exchanges import contention, exchanged, sent
 from neusight.distributed.factors import Factors, factors_of
 from neusight.distributed.priced import PartTime, PricedSegment, Pricer, price_parts
-from neusight.distributed.sources import TracedModel, source_of
+from neusight.distributed.sources import source_of
 from neusight.distributed.stage_times import StagedProgram, step_times
 from neusight.distributed.training_run import TrainingRun
 from neusight.plans.stages import Stage
@@ -129,7 +129,7 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
 
     parts = [part for program in programs.values() for part in program.parts]
     seconds: dict[Local, list[float]] = {}
-    if any(isinstance(run.decoder, TracedModel) and run.plan.pp > 1 for run in runs):
+    if engine.balanced_stages and any(run.plan.pp > 1 for run in runs):
         known = price(parts)
         seconds = {local: [s.kernels_s for s in priced_segments(p, known)] for local, p in programs.items()}
     works = [RankWork.of(run, programs[run.local], seconds.get(run.local, ())) for run in runs]

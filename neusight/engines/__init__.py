@@ -97,6 +97,7 @@ class Engine:
         sequence_parallel: tensor-parallel ranks share the residual stream.
         overlaps_exchanges: what replicas exchange runs beside other work.
         overlaps_tp: what tensor-parallel ranks exchange does too.
+        balanced_stages: stages of a pipeline take as equal times as can be, else have as equal numbers of layers.
 
     What is kept for the backward pass:
         sequence_first: activations lie as [s, b, h]. FlashAttention wants sequences one after the other, so that its
@@ -168,6 +169,7 @@ class Engine:
     sequence_parallel: bool = True
     overlaps_exchanges: bool = True
     overlaps_tp: bool = False
+    balanced_stages: bool = False
 
     sequence_first: bool = False
     probability_bytes: int = 2
@@ -226,6 +228,7 @@ _TORCH = Engine(
     module_dropout=True,
     master_weights=False,
     foreach_optimizer=True,
+    balanced_stages=True,
     sequence_parallel=False,
 )
 """A module of the transformers library in plain PyTorch: ``q_proj``, ``k_proj``, ``v_proj``, ``gate_proj`` and

@@ -124,16 +124,20 @@ def _rank(stage: Stage, decoder: Decoder, plan: Plan, training: TrainingStep, de
         products=training.products,
         optimizer=training.optimizer,
         master_weights=training.engine.master_weights,
+        foreach=training.engine.foreach_optimizer,
     )
     moments = _moments(stage, decoder, plan, training, states)
-    moment = max(moments, key=lambda name: sum(moments[name]))
+    # Gradients that no buffer keeps come to be while activations go.
+    fresh = not training.engine.master_weights and plan.micro_batches == 1
+    gradients = {name: 0.0 if fresh and name != "step" else states.gradients for name in moments}
+    moment = max(moments, key=lambda name: sum(moments[name]) + gradients[name])
     activations, loss, temporary = moments[moment]
     return RankMemory(
         rank=stage.what,
         stage=stage.index,
         moment=moment,
         weights=states.weights,
-        gradients=states.gradients,
+        gradients=gradients[moment],
         optimizer=states.optimizer,
         activations=activations,
         loss=loss,

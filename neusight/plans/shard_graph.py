@@ -8,7 +8,7 @@ vocabulary are gathered where they are what is asked for, in inference; a loss i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from math import ceil
 from typing import Any
@@ -62,6 +62,9 @@ class _Sharding:
         self.parts |= {number for number, style in shared.weights.items() if style != WHOLE}
         self.partial: set[int] = set()
         self.held = local_parameters(workload, tp, shared)
+        self.words = _shared_words(workload, shared)
+        made = (w.tensor for node in workload.nodes if node.phase == "optimizer" for w in node.writes)
+        self.stepped = {number for number in made if workload.tensors[number].kind == "intermediate"}
 
     def made(self) -> Workload:
         nodes = tuple(self._shared(node) for node in self.workload.nodes)
@@ -172,7 +175,7 @@ class _Sharding:
             return replace(kernel, heads=kernel.heads // tp, kv_heads=max(1, kernel.kv_heads // tp))
         if kernel.family not in ("elementwise", "row_reduction", "memory"):
             return kernel
-        part = scaled(kernel, 1 / tp)
+        part = scaled(kernel, self._share(getattr(kernel, "elements", 0) or kernel.rows * kernel.cols))
         if kernel.family == "row_reduction":
             side = "cols" if "log_softmax" in kernel.op or kernel.op.endswith("weight_backward") else "rows"
             part = replace(part, **{side: ceil(getattr(kernel, side) / tp)})
@@ -185,6 +188,12 @@ class _Sharding:
         local = sum(size / (self.tp if self._is_part(r) else 1) for r, size in sizes.items())
         return round(total * local / whole)
 
+    def _share(self, elements: float) -> float:
+        """Of so many: of logits, a rank's part of the vocabulary is padded."""
+        if self.words and elements % self.words == 0:
+            return ceil(self.words / self.tp) / self.words
+        return 1 / self.tp
+
     def _mark(self, node: Node) -> None:
         self.parts |= {w.tensor for w in node.writes}
 
@@ -192,14 +201,24 @@ class _Sharding:
         return any(t in self.parts for t in _tensors(reference))
 
     def _tensor(self, number: int, tensor: Tensor) -> Tensor:
-        share = 1 / self.tp if number in self.parts else 1.0
-        if tensor.kind == "state":
+        share = self._share(_elements(tensor)) if number in self.parts else 1.0
+        if tensor.kind == "state" or number in self.stepped:
             share = self.held / self.workload.parameters
         return replace(tensor, nbytes=ceil(tensor.nbytes * share), touched_bytes=ceil(tensor.touched_bytes * share))
 
 
 def _tensors(reference: Reference) -> list[int]:
     return [reference.tensor, *(tensor for _, tensor, _ in reference.edges)]
+
+
+def _shared_words(workload: Workload, shared: Shared) -> int:
+    """Size of a vocabulary that a head shares, 0 where none does."""
+    heads: Iterator[Any] = (
+        node.kernels[0]
+        for node in workload.nodes
+        if node.phase == "forward" and shared.weights.get(weight_of(workload, node) or -1) == VOCABULARY
+    )
+    return next((kernel.n for kernel in heads), 0)
 
 
 def _logits(workload: Workload, shared: Shared) -> set[int]:

@@ -19,8 +19,8 @@ PER_NODE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class States:
-    """Bytes of a rank that stay from step to step. ``cast``: of gradients in 16 bits once more in 32, which the
-    optimizer's step makes and the next step's begin drops.
+    """Bytes of a rank that stay from step to step. ``cast``: what the optimizer's step makes beside them and drops,
+    such as gradients in 16 bits once more in 32.
     """
 
     weights: float
@@ -57,6 +57,7 @@ def states_of(
     products: str = "",
     optimizer: str = "adam",
     master_weights: bool = True,
+    foreach: bool = False,
 ) -> States:
     """Bytes of a rank that holds some parameters.
 
@@ -72,6 +73,7 @@ def states_of(
         products: of large products where it is narrower.
         optimizer: adam, adamw, sgd or none.
         master_weights: the optimizer works on float32 copies.
+        foreach: it goes over all parameters operation by operation, with a list of results between two of them.
 
     Raises:
         ModelError: an unknown optimizer.
@@ -85,6 +87,8 @@ def states_of(
     copied = master_weights and dtype != "float32"
     state = MASTER_BYTES if master_weights else stored_bytes(dtype)
     cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and copied else 0.0
+    if foreach and optimizer != "none":
+        cast = state * stepped
     moments = 0.0 if plan.offload == "optimizer" else MOMENTS[optimizer] * state * stepped
     if plan.shard in ("zero3", "hsdp"):
         return States(weights=state * share, gradients=gradients, optimizer=moments, cast=0.0)

@@ -138,7 +138,8 @@ class TracedProgram:
             largest = max(self._bytes("weight", self._tensor_blocks == at) for chunk in chunks for at in chunk)
             # The block in use and the one fetched ahead (Zhao et al. 2023, section 3.3).
             weights, gathered = weights * share, min(2.0 * largest, weights)
-        alive[:, _ACTIVATIONS] += sum(
+        passes = np.arange(len(alive)) <= self._passes
+        alive[passes, _ACTIVATIONS] += sum(
             (count - 1) * self._kept(at, plan) for chunk, count in zip(chunks, waiting, strict=True) for at in chunk
         )
         if plan.recompute == "full":
@@ -147,8 +148,10 @@ class TracedProgram:
             before = sum(
                 (count - 1) * self._kept(at, plan) for c, count in zip(chunks, waiting, strict=True) for at in c
             )
-            alive[:, _ACTIVATIONS] = own + before
-            alive[:, _TEMPORARY] += max(0.0, again)
+            alive[passes, _ACTIVATIONS] = own + before
+            alive[passes, _TEMPORARY] += max(0.0, again)
+        stepped = share * self._bytes("weight", mine) / (self._bytes("weight", np.ones_like(mine)) or 1.0)
+        alive[:, _TEMPORARY] += stepped * self._alive(self._of_update)[:, _TEMPORARY]
         peak = alive[alive.sum(axis=1).argmax()]
         return MemoryProfile(
             weights=ceil(weights),
@@ -157,6 +160,16 @@ class TracedProgram:
             activations=ceil(peak[_ACTIVATIONS]),
             temporary=ceil(peak[_TEMPORARY] + gathered),
         )
+
+    @property
+    def _passes(self) -> int:
+        """Nodes of both passes."""
+        return sum(node.phase != "optimizer" for node in self.workload.nodes)
+
+    @property
+    def _of_update(self) -> np.ndarray:
+        """Whether a tensor is made and dropped by the update, of all parameters."""
+        return np.array([t.kind == "intermediate" and t.born >= self._passes for t in self.workload.tensors])
 
     def _alive(self, mine: np.ndarray) -> np.ndarray:
         """Bytes of some tensors by ``MEMORY_PARTS`` while their nodes run, weights and states left out."""
