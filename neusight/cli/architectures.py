@@ -60,8 +60,8 @@ def check(
         answers = checked(Predictor.load(), kinds, device, mode, advance, library=library)
     rows = [asdict(answer) for answer in answers]
     counted = [answer for answer in answers if answer.buildable]
-    found = sum(answer.latency_s is not None for answer in counted)
-    data: dict[str, Any] = {"library": library, "mode": mode, "gpu": gpu, "answered": found, "of": len(counted)}
+    answered = sum(answer.latency_s is not None for answer in counted)
+    data: dict[str, Any] = {"library": library, "mode": mode, "gpu": gpu, "answered": answered, "of": len(counted)}
     data["types"] = len(rows)
     data |= {"reasons": grouped(answers), "architectures": rows}
     if report is not None:

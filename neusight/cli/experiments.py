@@ -123,16 +123,16 @@ def compare(
     from neusight.experiments import compare as join
     from neusight.experiments import read_results
 
-    found = join(read_results(old), read_results(new), tolerance)
-    groups, worse = found.groups(), [vars(case) for case in found.worse]
-    data = {"by": found.by, "groups": groups, "worse": worse, "lost": found.lost, "new": found.new}
-    Output(form).data(data, groups, lambda: _show_comparison(found))
+    comparison = join(read_results(old), read_results(new), tolerance)
+    groups, worse = comparison.groups(), [vars(case) for case in comparison.worse]
+    data = {"by": comparison.by, "groups": groups, "worse": worse, "lost": comparison.lost, "new": comparison.new}
+    Output(form).data(data, groups, lambda: _show_comparison(comparison))
     if len(worse) > allow:
         note(f"error: {len(worse)} cases turned from right to wrong, {allow} may: see which and why, or --allow them")
         raise typer.Exit(1)
 
 
-SUMMARY_SAID = ", since one of the two is a summary: results.json of both compares prediction by prediction"
+BY_MEANS = ", since one of the two is a summary: results.json of both compares prediction by prediction"
 
 
 def _readme() -> None:
@@ -157,12 +157,12 @@ def _show(rows: list[dict[str, Any]]) -> None:
             line(f"{row['target']}, short: {row['short']}")
 
 
-def _show_comparison(found: Comparison) -> None:
+def _show_comparison(comparison: Comparison) -> None:
     from neusight.cli.output import Column, line, table
 
     titles = ("group", "cases", "before", "after", "worse", "better")
-    line(f"Compared {found.by} by {found.by}{SUMMARY_SAID if found.by == 'mean' else ''}.")
-    line(f"Mean error in percent; right is within {found.tolerance:g} %.")
+    line(f"Compared {comparison.by} by {comparison.by}{BY_MEANS if comparison.by == 'mean' else ''}.")
+    line(f"Mean error in percent; right is within {comparison.tolerance:g} %.")
     table(
         [Column(title, right=place > 0) for place, title in enumerate(titles)],
         (
@@ -174,10 +174,10 @@ def _show_comparison(found: Comparison) -> None:
                 str(r["worse"]),
                 str(r["better"]),
             )
-            for r in found.groups()
+            for r in comparison.groups()
         ),
     )
-    if found.lost or found.new:
-        line(f"Not compared: {found.lost:,} cases of the earlier run alone, {found.new:,} of the later one alone.")
-    for case in found.worse:
+    if comparison.lost or comparison.new:
+        line(f"Not compared: {comparison.lost:,} cases of the earlier run alone, {comparison.new:,} of the later one.")
+    for case in comparison.worse:
         line(f"right to wrong: {case.name}: {case.before:+.1f} % to {case.after:+.1f} %")

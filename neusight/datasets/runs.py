@@ -261,9 +261,9 @@ def peak_run(row: Row) -> dict[str, Any]:
         if row.get(name, 0) not in (0, False, "", "none"):
             raise DataError(f"{name} = {shown(row[name])} is not read from a table: its memory would be another one")
     layers = integer(row, "recompute_layers", 0) if row.get("recompute_method") == "block" else 0
-    told = {name: value for name, value in row.items() if name in PEAK_READ}
+    given = {name: value for name, value in row.items() if name in PEAK_READ}
     filled = {name: _like(row, name, usual) for name, usual in PEAK_DEFAULTS.items()}
-    return told | filled | {"flags": _flags(row), "recompute_layers": layers}
+    return given | filled | {"flags": _flags(row), "recompute_layers": layers}
 
 
 def _like(row: Row, name: str, usual: Any) -> Any:

@@ -84,12 +84,12 @@ def check(
     """
     shallow = library == "transformers"
     ask = partial(_estimated, predictor) if shallow else partial(_whole, predictor, library)
-    found = []
+    answers = []
     for done, kind in enumerate(kinds, start=1):
-        found.append(_timed(partial(ask, kind, gpu, mode), kind, mode))
+        answers.append(_timed(partial(ask, kind, gpu, mode), kind, mode))
         if progress:
             progress(done, len(kinds))
-    return found
+    return answers
 
 
 def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -105,11 +105,11 @@ def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 def _timed(ask: Callable[[], dict[str, Any]], kind: str, mode: str) -> Answer:
     start = process_time()
     try:
-        found = ask()
+        answer = ask()
     except NeusightError as error:
         group = _group(error)
-        found = {"missing": str(error), "group": group, "buildable": group not in _UNBUILT or buildable(kind, mode)}
-    return Answer(kind=kind, seconds=process_time() - start, **found)
+        answer = {"missing": str(error), "group": group, "buildable": group not in _UNBUILT or buildable(kind, mode)}
+    return Answer(kind=kind, seconds=process_time() - start, **answer)
 
 
 def buildable(kind: str, mode: str = "inference") -> bool:
@@ -148,16 +148,16 @@ def _answered(predictor: Predictor, config: dict[str, Any], gpu: str, mode: str)
         file.parent.mkdir()
         file.write_text(json.dumps(config), encoding="utf-8")
         with _within(LIMIT_S):
-            found = predictor.estimate(file, gpu, mode=mode, batch=_BATCH[mode], cache=False)
-    return {"latency_s": found.latency_s, "inputs": found.inputs}
+            estimate = predictor.estimate(file, gpu, mode=mode, batch=_BATCH[mode], cache=False)
+    return {"latency_s": estimate.latency_s, "inputs": estimate.inputs}
 
 
 def _whole(predictor: Predictor, library: str, kind: str, gpu: str, mode: str) -> dict[str, Any]:
     # Batch norm does not train on a single value, as which some models pool an image.
     batch = 2 if mode == "training" else 1
     with _within(LIMIT_S):
-        found = predictor.estimate(f"{library}:{kind}", gpu, mode=mode, batch=batch, cache=False)
-    return {"latency_s": found.latency_s, "inputs": found.inputs, "layers": "all"}
+        estimate = predictor.estimate(f"{library}:{kind}", gpu, mode=mode, batch=batch, cache=False)
+    return {"latency_s": estimate.latency_s, "inputs": estimate.inputs, "layers": "all"}
 
 
 class TooLongError(NeusightError):

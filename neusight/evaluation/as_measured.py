@@ -63,13 +63,13 @@ def _table(path: Path) -> dict[tuple[str, str, int, int], list[dict[str, Any]]]:
 
     if not path.is_file():
         return {}
-    found: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
+    steps: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
     first: dict[tuple[str, str, int, int], str] = {}
     for row in read_parquet(path).to_pylist():
         key = (row["model"], row["mode"], row["batch"], row["seq_len"])
         if first.setdefault(key, row["gpu"]) == row["gpu"]:
-            found.setdefault(key, []).append(row)
-    return found
+            steps.setdefault(key, []).append(row)
+    return steps
 
 
 def changes(operators: Path, record: Mapping[Any, Any], launches: Sequence[Launch]) -> list[Change]:
@@ -115,8 +115,8 @@ def _of_step(step: str, elements: int, count: int, mode: str) -> Iterator[Change
 
 
 def _function(row: Mapping[str, Any]) -> str:
-    found = _FUNCTION.search(row["target"]) if row["kind"] == "call_function" else None
-    return found.group(1) if found else ""
+    match = _FUNCTION.search(row["target"]) if row["kind"] == "call_function" else None
+    return match.group(1) if match else ""
 
 
 def _elements(row: Mapping[str, Any]) -> int:
@@ -128,7 +128,7 @@ def _size(launch: Launch) -> int:
     return int(getattr(kernel, "elements", 0) or getattr(kernel, "rows", 0) * getattr(kernel, "cols", 0))
 
 
-def changed_s(found: Sequence[Change], seconds: Callable[[KernelBatch], np.ndarray]) -> dict[str, float]:
+def changed_s(changes: Sequence[Change], seconds: Callable[[KernelBatch], np.ndarray]) -> dict[str, float]:
     """Seconds that changes add to each phase.
 
     Args:
@@ -136,7 +136,7 @@ def changed_s(found: Sequence[Change], seconds: Callable[[KernelBatch], np.ndarr
         seconds: what kernels take [s], shape (n,).
     """
     added: dict[str, float] = {}
-    for change in found:
+    for change in changes:
         added[change.phase] = added.get(change.phase, 0.0) + change.count * float(seconds(kernel_of(change))[0])
     return added
 

@@ -131,10 +131,10 @@ def plan_named(option: str, batch: int) -> Plan:
     Raises:
         DataError: another option. ModelError: replicas or micro-batches do not divide the batch.
     """
-    found = re.fullmatch(r"(dp|tp|pp)(\d+)(?:_(\d+))?", option)
-    if found is None:
+    match = re.fullmatch(r"(dp|tp|pp)(\d+)(?:_(\d+))?", option)
+    if match is None:
         raise DataError(f"option '{option}' is not estimated: one of {FUSED}, dp<n>, tp<n>, pp<n>_<micro-batches>")
-    kind, degree, passes = found.group(1), int(found.group(2)), int(found.group(3) or 1)
+    kind, degree, passes = match.group(1), int(match.group(2)), int(match.group(3) or 1)
     shares = passes * (degree if kind == "dp" else 1)
     return Plan.of({kind: degree, "micro_batch": max(1, batch // shares), "global_batch": batch})
 
@@ -206,10 +206,10 @@ def _means(rows: list[dict[str, Any]], devices: Mapping[str, DeviceSpec]) -> dic
 
 def _summary(scored: Scored, *keys: str) -> list[dict[str, Any]]:
     """Figures of groups, and the percentage of rows that needed no fallback."""
-    found = []
+    rows = []
     for names, part in scored.groups(*keys):
         figures = part.figures()
         covered = 100 * float(np.mean(part.keys["covered"].to_numpy(bool)))
         errors = {"mape": figures["mean"], "max_ape": figures["worst"], "bias": figures["bias"]}
-        found.append({**names, "count": figures["count"], **errors, "covered": covered, "inside": figures["inside"]})
-    return found
+        rows.append({**names, "count": figures["count"], **errors, "covered": covered, "inside": figures["inside"]})
+    return rows

@@ -80,11 +80,11 @@ class Scored:
             mask &= self.keys[name].isin(list(value) if several else [value]).to_numpy(bool)
         return self.take(mask)
 
-    def groups(self, *keys: str) -> list[tuple[dict[str, Any], Scored]]:
-        """Rows that share the values of keys, with those values, in their order."""
+    def groups(self, *keys: str, ordered: bool = True) -> list[tuple[dict[str, Any], Scored]]:
+        """Rows that share the values of keys, with those values: in their order, or as they come."""
         if not keys:
             return [({}, self)]
-        parts = self.keys.reset_index(drop=True).groupby(list(keys), sort=True, observed=True, dropna=False)
+        parts = self.keys.reset_index(drop=True).groupby(list(keys), sort=ordered, observed=True, dropna=False)
         return [(dict(zip(keys, names, strict=True)), self.take(part.index.to_numpy())) for names, part in parts]
 
     def summary(self, *keys: str) -> list[dict[str, Any]]:
@@ -98,11 +98,11 @@ class Scored:
         if not len(self):
             return {"count": 0}
         ape, inside = np.abs(self.bias), self.inside
-        found = {"count": len(self), "mean": float(ape.mean()), "median": float(np.median(ape))}
-        found |= {"worst": float(ape.max()), "bias": float(self.bias.mean())}
+        figures = {"count": len(self), "mean": float(ape.mean()), "median": float(np.median(ape))}
+        figures |= {"worst": float(ape.max()), "bias": float(self.bias.mean())}
         if np.isnan(inside).any():
-            return found
-        return found | {"inside": 100.0 * float(inside.mean()), "width": float(np.median(self.width))}
+            return figures
+        return figures | {"inside": 100.0 * float(inside.mean()), "width": float(np.median(self.width))}
 
 
 def joined(parts: Iterable[Scored]) -> Scored:

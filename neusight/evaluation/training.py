@@ -65,9 +65,9 @@ def evaluate_training(
 
     def ask(record: Row) -> dict[str, Any]:
         row = training_run(record)
-        found = _row(row, predictor.training(run_of(row), factors))
+        answer = _row(row, predictor.training(run_of(row), factors))
         assumed.update(row.assumed)
-        return found
+        return answer
 
     rows, skipped = answered(records, ask, _named, progress)
     some(rows, path, skipped)

@@ -55,8 +55,8 @@ def summary_of(answers: Sequence[Answer], mode: str, gpu: str, known: int, seed:
 
 
 def _fed(inputs: Sequence[str]) -> str:
-    found = [kind for kind, begins in _KINDS.items() if any(text.startswith(begins) for text in inputs)]
-    return " and ".join(found) or "other"
+    kinds = [kind for kind, begins in _KINDS.items() if any(text.startswith(begins) for text in inputs)]
+    return " and ".join(kinds) or "other"
 
 
 def _short(text: str) -> str:
@@ -84,7 +84,7 @@ def render(modes: Mapping[str, Mapping[str, Any]]) -> str:
         modes: ``summary_of`` of each mode.
     """
     any_mode = next(iter(modes.values()))
-    versions = " and ".join(f"{name} {found}" for name, found in sorted(any_mode["versions"].items(), reverse=True))
+    versions = " and ".join(f"{name} {number}" for name, number in sorted(any_mode["versions"].items(), reverse=True))
     intro = (
         f"Every type of model that has a class of its own in {versions}: made from its default configuration, two "
         "layers deep where its configuration can be cut, fed what its signature and configuration ask for, traced "
@@ -129,11 +129,11 @@ def _overview(modes: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _mode(summary: Mapping[str, Any]) -> str:
     counts = sorted(summary["fed"].items(), key=lambda item: (-item[1], item[0]))
-    fed = ", ".join(f"{kind} {count}" for kind, count in counts)
+    inputs = ", ".join(f"{kind} {count}" for kind, count in counts)
     reasons = [(each["reason"], str(each["count"]), ", ".join(each["architectures"])) for each in summary["reasons"]]
     parts = [
         f"## {summary['mode'].capitalize()}, on {summary['gpu']}",
-        wrapped(f"Fed, of those answered: {fed}."),
+        wrapped(f"Fed, of those answered: {inputs}."),
         wrapped(f"At their default depth: {', '.join(summary['default_depth']) or 'none'}."),
         table(("what is missing", "types", "which"), reasons, words=3),
         table(("type", "what it says"), sorted(summary["missing"].items()), words=2),

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-ROOMS = (
-    *("kernels", "laws", "engines.py", "executors/costs.py", "executors/gpu", "executors/link", "schedule"),
-    "serving",
-)
+ROOMS = ("kernels", "laws", "engines", "executors/costs", "executors/gpu", "executors/link", "schedule", "serving")
 """Below ``neusight``: everything that a prediction asks but the constants that are fitted."""
 WORD = "assum"
 
@@ -29,23 +26,21 @@ class Assumption:
 def assumptions() -> list[Assumption]:
     """Constants whose docstring calls them an assumption, in the order of their modules."""
     package = Path(__file__).resolve().parent.parent
-    found = []
+    numbers = []
     for room in ROOMS:
-        path = package / room
-        files = [path] if path.suffix == ".py" else sorted(path.rglob("*.py")) if path.is_dir() else []
-        for file in files:
+        for file in sorted((package / room).rglob("*.py")) or [(package / room).with_suffix(".py")]:
             module = str(file.relative_to(package))
-            found += list(_of_body(ast.parse(file.read_text(encoding="utf-8")).body, module))
-    return found
+            numbers += list(_of_body(ast.parse(file.read_text(encoding="utf-8")).body, module))
+    return numbers
 
 
 def _of_body(body: list[ast.stmt], module: str) -> Iterator[Assumption]:
     for statement, after in pairwise(body):
-        said = _text(after)
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None and WORD in said.lower():
+        text = _text(after)
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None and WORD in text.lower():
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
             value = " ".join(ast.unparse(statement.value).split())
-            yield Assumption(module=module, name=ast.unparse(target).strip("()"), value=value, why=_sentence(said))
+            yield Assumption(module=module, name=ast.unparse(target).strip("()"), value=value, why=_sentence(text))
     for statement in body:
         if isinstance(statement, ast.ClassDef):
             yield from _of_body(statement.body, module)
@@ -56,7 +51,7 @@ def _text(statement: ast.stmt) -> str:
     return " ".join(held.value.split()) if isinstance(held, ast.Constant) and isinstance(held.value, str) else ""
 
 
-def _sentence(said: str) -> str:
+def _sentence(text: str) -> str:
     """The sentence that has the word, or all where it is short."""
-    sentences = [part for part in said.replace("; ", ". ").split(". ") if WORD in part.lower()]
-    return sentences[0].rstrip(".") if len(said) > 160 and sentences else said.rstrip(".")
+    sentences = [part for part in text.replace("; ", ". ").split(". ") if WORD in part.lower()]
+    return sentences[0].rstrip(".") if len(text) > 160 and sentences else text.rstrip(".")

@@ -62,18 +62,18 @@ class Constants:
         """Fitted to the kernels of one data set on these devices alone."""
         others = set(_gpus(self.data)) - set(training)
         options = self._options(others)
-        asked = {"training": sorted(training), "split": self.split}
-        return self._kept(asked, options, lambda: _own_parts(options, self.split), report)
+        request = {"training": sorted(training), "split": self.split}
+        return self._kept(request, options, lambda: _own_parts(options, self.split), report)
 
     def _options(self, held_out: Collection[str]) -> Options:
         each, steps = (QUICK_EACH, QUICK_STEPS) if self.quick else (self.each, self.steps)
         return Options(data=self.data, hold_out=tuple(sorted(held_out)), each=each, steps=steps)
 
     def _kept(
-        self, asked: Mapping[str, Any], options: Options, parts: Callable[[], list[Part]], report: Report | None
+        self, request: Mapping[str, Any], options: Options, parts: Callable[[], list[Part]], report: Report | None
     ) -> FittedPhysics:
         """From the cache, or fitted and put there."""
-        key = json.dumps([dict(asked), options.each, options.steps, self._data(), self.code], sort_keys=True)
+        key = json.dumps([dict(request), options.each, options.steps, self._data(), self.code], sort_keys=True)
         path = cache_dir() / "experiments" / f"physics-{sha256(key.encode()).hexdigest()[:24]}.json"
         if not path.is_file():
             fit_parts(parts(), options, report=report).save(path)

@@ -438,8 +438,8 @@ class Experiment:
 
 def list_experiments(root: Path | None = None) -> list[Experiment]:
     """All experiments below ``root``, default the checkout's ``experiments/``, in order of id."""
-    found = sorted((root or checkout_dir("experiments")).glob(f"*/{DECLARATION}"))
-    return [_load(path) for path in found]
+    paths = sorted((root or checkout_dir("experiments")).glob(f"*/{DECLARATION}"))
+    return [_load(path) for path in paths]
 
 
 def find_experiment(name: str, root: Path | None = None) -> Experiment:
@@ -473,14 +473,14 @@ def _load(path: Path) -> Experiment:
 
 def _first(error: ValidationError, model: type[BaseModel]) -> str:
     """The first mistake as one line, with the nearest keys for an unknown one."""
-    found = error.errors()[0]
-    place = ".".join(str(part) for part in found["loc"])
-    if found["type"] == "missing":
+    mistake = error.errors()[0]
+    place = ".".join(str(part) for part in mistake["loc"])
+    if mistake["type"] == "missing":
         return f"{place} is missing: add it"
-    if found["type"] != "extra_forbidden":
-        return f"{place} = {shortened(found['input'])}: {found['msg'].lower()}"
-    known = _keys(found["loc"][:-1], model)
-    key = str(found["loc"][-1])
+    if mistake["type"] != "extra_forbidden":
+        return f"{place} = {shortened(mistake['input'])}: {mistake['msg'].lower()}"
+    known = _keys(mistake["loc"][:-1], model)
+    key = str(mistake["loc"][-1])
     return f"unknown key '{place}'{nearest(key, known) or ': use one of ' + ', '.join(known)}"
 
 
@@ -508,8 +508,8 @@ def _mistakes(declared: Declaration) -> Iterator[str]:
         if not declared.training(fold):
             yield f"fold '{fold.name}' holds out every GPU: leave one of {', '.join(declared.gpus)} to train on"
     for what, names in (("fold", declared.folds), ("predictor", declared.predictors)):
-        told = [entry.name for entry in names]
-        for name in {name for name in told if told.count(name) > 1}:
+        listed = [entry.name for entry in names]
+        for name in {name for name in listed if listed.count(name) > 1}:
             yield f"two of {what}s are called '{name}': name them apart"
     for contestant in declared.predictors:
         yield from _wrong_keys(contestant)

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.api import Predictor
+from neusight.evaluation.scored import Scored, joined
 from neusight.executors.gpu.features import load_contract
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.gpu.tiling.library import shipped_choice
+from neusight.experiments.assumptions import assumptions
 from neusight.experiments.constants import Constants
-from neusight.experiments.dies_contestants import Said, contestants
+from neusight.experiments.dies_contestants import Forecaster, contestants
 from neusight.experiments.folds import DONE, code_sha256, training_seconds
 from neusight.experiments.judge import at_most, between
 from neusight.kernels import KernelBatch
@@ -52,6 +54,8 @@ SHORT_S = 20e-6
 """Context attention that is shorter is mostly launch, and no target's."""
 LEAST_ROWS = 20
 """Of a board and family that has fewer nothing is told: prefills of one token are a row each."""
+LONGEST_VALUE = 48
+"""Letters of an assumption that is a number, or a few."""
 QUICK_ROWS, QUICK_REMARK = 150, "A quick run: two folds, few rows and little training. Its figures are no results."
 Results = dict[str, Any]
 
@@ -71,8 +75,8 @@ def families_of(batch: KernelBatch) -> np.ndarray:
     if batch.family in ("moe", "grouped_gemm"):
         return np.full(len(batch), "MoE")
     if batch.family == "attention":
-        plain = (batch["op"] == "forward") & (batch["selected"] == 0) & ~batch["shared_kv"].astype(bool)
-        return np.where(plain, np.where(batch["q_len"] == 1, "decode attention", "context attention"), "")
+        dense = (batch["op"] == "forward") & (batch["selected"] == 0) & ~batch["shared_kv"].astype(bool)
+        return np.where(dense, np.where(batch["q_len"] == 1, "decode attention", "context attention"), "")
     if batch.family != "gemm":
         return np.full(len(batch), "pointwise and norms")
     narrow = (batch["weight_dtype"] != "") | (batch["dtype"] == "int8")
@@ -115,13 +119,13 @@ class DieTrainings:
     @cached_property
     def corpora(self) -> dict[str, Corpus]:
         """Clean rows by data set."""
-        found = {}
+        corpora = {}
         for name in self.sets:
             if self.report:
                 self.report(f"reading {name}", 0, 1, float("nan"))
             corpus = load_corpus(self.data / name)
-            found[name] = replace(corpus, rows={m: thinned(corpus.rows[m], self.tested) for m in MODELS})
-        return found
+            corpora[name] = replace(corpus, rows={m: thinned(corpus.rows[m], self.tested) for m in MODELS})
+        return corpora
 
     @cached_property
     def code(self) -> str:
@@ -137,11 +141,11 @@ class DieTrainings:
     def rows(self, left_out: Iterable[str]) -> dict[str, list[DeviceRows]]:
         """Rows to learn from, by tile model, without some GPUs."""
         kept = set(left_out)
-        found: dict[str, list[DeviceRows]] = {}
+        by_model: dict[str, list[DeviceRows]] = {}
         for model in MODELS:
             rows = [r for corpus in self.corpora.values() for r in corpus.rows[model] if r.device.id not in kept]
-            found[model] = thinned(rows, self.training.rows)
-        return found
+            by_model[model] = thinned(rows, self.training.rows)
+        return by_model
 
     def predictor(self, left_out: tuple[str, ...], without: tuple[str, ...]) -> KernelPredictor:
         """Tile models without some GPUs, from the cache or trained; see ``DieFold``."""
@@ -189,8 +193,8 @@ class DieTrainings:
     def _key(self, left_out: tuple[str, ...]) -> str:
         files = sorted(file for name in self.sets for file in (self.data / name / "kernels").glob("*.parquet"))
         data = [file_sha256(file) for file in files]
-        asked = [sorted(left_out), self.training.model_dump(), self.tested, self.quick, data, self.code]
-        return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
+        request = [sorted(left_out), self.training.model_dump(), self.tested, self.quick, data, self.code]
+        return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def run(declared: DiesDeclaration, quick: bool, report: Report | None = None) -> Results:
@@ -200,7 +204,8 @@ def run(declared: DiesDeclaration, quick: bool, report: Report | None = None) ->
         ``cells``: fold, kind (die or sibling), gpu, family, contestant, count, mape, bias, and where an interval
         is stated inside and width; ``by_fold`` their means over boards;
         ``rates``: architecture, kind (rates/float32, …), devices, count, mape, bias of rates that were left out;
-        ``data``: rows of each data set; ``cached_s``: what earlier runs took to train; ``verdicts``.
+        ``data``: rows of each data set; ``assumptions``: numbers that no fit found; ``cached_s``: what earlier runs
+        took to train; ``verdicts``.
     """
     training = declared.training
     if quick:
@@ -216,58 +221,52 @@ def run(declared: DiesDeclaration, quick: bool, report: Report | None = None) ->
         cells += _cells(learning, fold, floor, quick)
         if report:
             report("folds", done, len(folds), float("nan"))
-    found: Results = {
+    results: Results = {
         "data": {name: sum(len(r) for rows in c.rows.values() for r in rows) for name, c in learning.corpora.items()},
         "cells": cells,
         "by_fold": means(cells, ("kind", "fold", "family", "contestant")),
     }
     if declared.rates:
-        found["rates"] = _rates(learning, quick)
-    found["cached_s"] = training_seconds(set(learning.cached))
-    return found | {"verdicts": list(verdicts(found, declared.targets))}
+        results["rates"] = _rates(learning, quick)
+    results["assumptions"] = [vars(each) for each in assumptions() if len(each.value) <= LONGEST_VALUE]
+    results["cached_s"] = training_seconds(set(learning.cached))
+    return results | {"verdicts": list(verdicts(results, declared.targets))}
 
 
 def _cells(learning: DieTrainings, fold: DieFold, floor: KernelPredictor, quick: bool) -> list[dict[str, Any]]:
-    """Errors on every board that was left out, by family and contestant."""
+    """Errors on every board that was left out, by family and contestant; in percent over all rows of a board."""
     rows = [r for parts in learning.rows(fold.left_out).values() for r in parts]
     predictor = learning.predictor(fold.left_out, fold.without)
-    said = contestants(predictor, floor, rows, families_of)
+    forecasters = contestants(predictor, floor, rows, families_of)
     held = [r for corpus in learning.corpora.values() for parts in corpus.rows.values() for r in parts]
-    found: dict[tuple[str, str, str], list[np.ndarray]] = {}
-    for r in (r for r in held if r.device.id in fold.left_out):
-        for name, contestant in said.items():
-            for family, errors in _errors(r, contestant).items():
-                found.setdefault((r.device.id, family, name), []).append(errors)
+    scored = joined(
+        _scored(r, name, forecaster)
+        for r in held
+        if r.device.id in fold.left_out
+        for name, forecaster in forecasters.items()
+    )
     return [
-        {"fold": fold.name, "kind": fold.kind, "gpu": gpu, "family": family, "contestant": name, **_figures(parts)}
-        for (gpu, family, name), parts in found.items()
-        if quick or sum(map(len, parts)) >= LEAST_ROWS
+        {"fold": fold.name, "kind": fold.kind, **names, **_figures(part)}
+        for names, part in scored.groups("gpu", "family", "contestant")
+        if quick or len(part) >= LEAST_ROWS
     ]
 
 
-def _errors(r: DeviceRows, contestant: Said) -> dict[str, np.ndarray]:
-    """By family: signed error, inside (1 or 0) and relative width of the interval, shape (n, 3); NaN where none is
-    stated, and no row where the contestant says nothing.
-    """
-    said = contestant(r.batch, r.device, r.conditions)
+def _scored(r: DeviceRows, contestant: str, forecaster: Forecaster) -> Scored:
+    """Kernels that a target names; short context attention is none's."""
+    import pandas as pd
+
     families = families_of(r.batch)
     families[(families == "context attention") & (r.latency_s < SHORT_S)] = ""
-    out = np.full((len(r), 3), np.nan)
-    out[:, 0] = said.latency_s / r.latency_s - 1.0
-    if said.low_s is not None and said.high_s is not None:
-        out[:, 1] = (said.low_s <= r.latency_s) & (r.latency_s <= said.high_s)
-        out[:, 2] = (said.high_s - said.low_s) / said.latency_s
-    told = ~np.isnan(out[:, 0])
-    return {str(name): out[told & (families == name)] for name in np.unique(families[told]) if name}
+    keys = pd.DataFrame({"gpu": r.device.id, "family": families, "contestant": contestant})
+    scored = forecaster(r.batch, r.device, r.conditions).scored(keys, r.latency_s)
+    return scored.take(scored.keys["family"].to_numpy() != "")
 
 
-def _figures(parts: Sequence[np.ndarray]) -> dict[str, Any]:
-    """Errors in percent over all rows of a board."""
-    signed, inside, width = 100 * np.concatenate(parts).T
-    found = {"count": len(signed), "mape": float(np.abs(signed).mean()), "bias": float(signed.mean())}
-    if np.isnan(inside).any():
-        return found
-    return found | {"inside": float(inside.mean()), "width": float(np.median(width))}
+def _figures(rows: Scored) -> dict[str, Any]:
+    figures = rows.figures()
+    names = {"count": "count", "mean": "mape", "bias": "bias", "inside": "inside", "width": "width"}
+    return {name: figures[key] for key, name in names.items() if key in figures}
 
 
 def means(cells: Iterable[Mapping[str, Any]], keys: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -291,15 +290,15 @@ def _rates(learning: DieTrainings, quick: bool) -> list[dict[str, Any]]:
     for part in rate_parts(learning.data):
         if part.device.id not in measured and part.kind in ("rates/float32", "rates/float16"):
             by_name.setdefault(part.device.architecture, []).append(part)
-    found = []
+    rates = []
     for name in sorted(by_name)[: 1 if quick else None]:
         parts = by_name[name]
         physics = learning.constants.without({part.device.id for part in parts}, learning.report).physics
         for kind in sorted({part.kind for part in parts}):
-            found.append(
+            rates.append(
                 {"architecture": name, "kind": kind, **_of_rates([p for p in parts if p.kind == kind], physics)}
             )
-    return found
+    return rates
 
 
 def _of_rates(parts: Sequence[Part], physics: Physics) -> dict[str, Any]:
@@ -314,24 +313,24 @@ def _of_rates(parts: Sequence[Part], physics: Physics) -> dict[str, Any]:
     }
 
 
-def verdicts(found: Mapping[str, Any], targets: DiesTargets) -> Iterator[dict[str, Any]]:
+def verdicts(results: Mapping[str, Any], targets: DiesTargets) -> Iterator[dict[str, Any]]:
     """Every target of what was found, of ``ours``."""
-    ours = [row for row in found["by_fold"] if row["contestant"] == "ours"]
+    ours = [row for row in results["by_fold"] if row["contestant"] == "ours"]
     for aim in targets.families:
         for row in (row for row in ours if row["family"] == aim.family):
             limit = aim.dies.get(row["fold"], aim.die) if row["kind"] == "die" else aim.sibling
             if limit is not None:
-                said = "left out" if row["kind"] == "die" else "left out, its siblings known"
-                yield at_most(f"{aim.family}, {row['fold']} {said}", row["mape"], limit, [])
+                how = "left out" if row["kind"] == "die" else "left out, its siblings known"
+                yield at_most(f"{aim.family}, {row['fold']} {how}", row["mape"], limit, [])
     if targets.coverage:
         for row in means(ours, ("kind", "family")):
-            told = [r for r in ours if (r["kind"], r["family"]) == (row["kind"], row["family"])]
+            alike = [r for r in ours if (r["kind"], r["family"]) == (row["kind"], row["family"])]
             low, high = targets.coverage
-            beyond = [f"{r['fold']} {r['inside']:.0f}" for r in told if not low <= r["inside"] <= high]
+            beyond = [f"{r['fold']} {r['inside']:.0f}" for r in alike if not low <= r["inside"] <= high]
             what = f"{row['family']} within 90 % intervals, {row['kind']} left out"
             yield between(what, row["inside"], targets.coverage, beyond)
     for kind, limit in targets.rates.items():
-        rows = [row for row in found.get("rates", ()) if row["kind"] == f"rates/{kind}"]
+        rows = [row for row in results.get("rates", ()) if row["kind"] == f"rates/{kind}"]
         if rows:
             above = [f"{row['architecture']} {row['mape']:.1f}" for row in rows if row["mape"] > limit]
             devices = [len(row["devices"]) for row in rows]

@@ -28,8 +28,8 @@ APART = 8.0
 
 Group = Callable[[KernelBatch], np.ndarray]
 """Family of each kernel, as reports tell them apart."""
-Said = Callable[[KernelBatch, DeviceSpec, Conditions], Forecast]
-"""What a contestant says of kernels under their conditions."""
+Forecaster = Callable[[KernelBatch, DeviceSpec, Conditions], Forecast]
+"""What a contestant predicts of kernels under their conditions."""
 
 
 def with_trust(predictor: KernelPredictor, trust: float) -> KernelPredictor:
@@ -41,14 +41,14 @@ def with_trust(predictor: KernelPredictor, trust: float) -> KernelPredictor:
     return replace(predictor, artifacts={name: trusting(a) for name, a in predictor.artifacts.items()})
 
 
-def of_predictor(predictor: KernelPredictor) -> Said:
+def of_predictor(predictor: KernelPredictor) -> Forecaster:
     """What tile models say, with their interval."""
 
-    def said(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
+    def forecast(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
         costs = predictor.predict(batch, device, conditions)
         return Forecast(costs.latency_s, costs.low_s, costs.high_s)
 
-    return said
+    return forecast
 
 
 def of_roofline(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
@@ -116,7 +116,7 @@ class Flexible:
             self.boosters_[family] = lightgbm.train(settings, data, num_boost_round=TREES)
         return self
 
-    def said(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
+    def forecast(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
         """Without an interval; NaN for a family that was not in training."""
         if batch.family not in self.boosters_:
             return Forecast(np.full(len(batch), np.nan))
@@ -159,7 +159,7 @@ class Nearest:
                 self.shelves_.setdefault((r.batch.family, str(group)), []).append(_shelf(own))
         return self
 
-    def said(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
+    def forecast(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
         """Without an interval; NaN for a family that no GPU has."""
         latency_s, groups = np.full(len(batch), np.nan), self.group(batch)
         for group in np.unique(groups):
@@ -201,14 +201,14 @@ def _distance(one: DeviceSpec, other: DeviceSpec) -> float:
 
 def contestants(
     predictor: KernelPredictor, floor: KernelPredictor | None, rows: Sequence[DeviceRows], group: Group
-) -> Mapping[str, Said]:
+) -> Mapping[str, Forecaster]:
     """All contestants by name, trained on rows without what is left out; ``floor`` was trained with it."""
     own = {
         "ours": of_predictor(predictor),
         "physics": of_predictor(with_trust(predictor, 0.0)),
         "learned": of_predictor(with_trust(predictor, 1.0)),
-        "flexible": Flexible().fit(rows).said,
-        "nearest": Nearest(group).fit(rows).said,
+        "flexible": Flexible().fit(rows).forecast,
+        "nearest": Nearest(group).fit(rows).forecast,
         "roofline": of_roofline,
     }
     return own | ({"floor": of_predictor(floor)} if floor else {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from neusight.experiments.assumptions import assumptions
 from neusight.experiments.dies import FAMILIES, means
 from neusight.experiments.page import SMALL, Drawing, ReportForm, canvas, listing, matrix, table, wrapped
 
@@ -24,8 +23,6 @@ TITLES = {
     "floor": "with the board in training",
 }
 """Contestants as people read them, in order."""
-LONGEST_VALUE = 48
-"""Letters of what is a number, or a few."""
 CUT = 60.0
 """Bars of errors beyond this many percent are cut off, and written out."""
 _KINDS = {"die": "Dies left out", "sibling": "One board of a die left out"}
@@ -65,18 +62,19 @@ def sections(results: Results) -> dict[str, list[str]]:
     parts["boards"] = ["## By board", *_boards(results)]
     if results.get("rates"):
         parts["rates"] = ["## Rates of square products", *_rates(results)]
-    return parts | {"assumptions": ["## What is not fitted", *_assumed()]}
+    if results.get("assumptions"):
+        parts["assumptions"] = ["## What is not fitted", *_assumed(results["assumptions"])]
+    return parts
 
 
-def _assumed() -> list[str]:
+def _assumed(numbers: Rows) -> list[str]:
     """Numbers in the path of a prediction that are neither fitted nor of a datasheet or paper."""
     text = (
         "Constants of laws are fitted, figures of devices are their datasheets'. These numbers are neither, nor cited; "
         "as the code has them:"
     )
     columns = (("number", "`{name}`"), ("module", "{module}"), ("value", "{value}"), ("what the code says", "{why}"))
-    rows = [vars(each) for each in assumptions() if len(each.value) <= LONGEST_VALUE]
-    return [wrapped(text), listing(rows, columns, words=4)]
+    return [wrapped(text), listing(numbers, columns, words=4)]
 
 
 def _kind(results: Results, kind: str, title: str) -> list[str]:

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from neusight.devices import DeviceSpec, load_device
+from neusight.evaluation.scored import Scored
 from neusight.experiments.baselines import Baseline, new_baseline, rows_of, whole_model_s
 from neusight.learn.training_data import Corpus, load_corpus
 from neusight.plans import TracedStep, single
 from neusight.workloads import load_workload
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from neusight.api import Predictor
     from neusight.experiments.declare import Contestant, Data
     from neusight.kernels import KernelBatch
@@ -41,6 +44,13 @@ class Forecast:
     high_s: np.ndarray | None = None
     execution_s: np.ndarray | None = None
     bound_s: np.ndarray | None = None
+
+    def scored(self, keys: pd.DataFrame, measured_s: np.ndarray) -> Scored:
+        """In milliseconds beside what was measured; rows of which a predictor says nothing are left out."""
+        unknown = np.full(len(self.latency_s), np.nan)
+        low, high = (unknown if end is None else 1e3 * end for end in (self.low_s, self.high_s))
+        rows = Scored(keys, 1e3 * self.latency_s, low, high, 1e3 * measured_s)
+        return rows.take(~np.isnan(self.latency_s))
 
 
 @dataclass(frozen=True)
@@ -88,12 +98,12 @@ class TileModelEntrant:
 
     def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
         """With the 90 % interval."""
-        said = self.predictor.kernels(batch, device, conditions=conditions)
-        return Forecast(said.latency_s, said.low_s, said.high_s, said.execution_s, said.bound_s)
+        costs = self.predictor.kernels(batch, device, conditions=conditions)
+        return Forecast(costs.latency_s, costs.low_s, costs.high_s, costs.execution_s, costs.bound_s)
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
         """With the 90 % interval; operators without a rule count as data movement."""
-        estimate = self.predictor.estimate(config, record["gpu"], **asked(record), allow_fallback=True)
+        estimate = self.predictor.estimate(config, record["gpu"], **step_options(record), allow_fallback=True)
         low_s, high_s = estimate.interval
         return StepForecast(1e3 * estimate.latency_s, 1e3 * low_s, 1e3 * high_s)
 
@@ -128,7 +138,7 @@ class BaselineEntrant:
         return {"baseline": self.baseline.name, "seed": self.seed, "training_gpus": sorted(self.training)}
 
 
-def asked(record: Mapping[str, Any]) -> dict[str, Any]:
+def step_options(record: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a step that a row of ``load_models`` tells."""
     return {
         "batch": int(record["batch"]),
@@ -155,7 +165,7 @@ def fitted_baseline(
 
 def program_of(record: Mapping[str, Any], config: Path) -> TracedStep:
     """The kernels of a row of ``load_models`` whose model that configuration describes."""
-    return _program(config, tuple(asked(record).items()))
+    return _program(config, tuple(step_options(record).items()))
 
 
 @lru_cache(maxsize=REMEMBERED)

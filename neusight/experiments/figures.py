@@ -39,9 +39,9 @@ def errors(results: Results) -> Figure:
     figure, panels = canvas(len(kinds), 3, sharex=True, sharey=True)
     look: dict[str, Any] = {"patch_artist": True, "showfliers": False, "widths": 0.6, "manage_ticks": False}
     for axes, kind in zip(panels, kinds, strict=True):
-        found = {cell["gpu"]: cell for cell in cells if cell["kind"] == kind}
-        at = [place for place, gpu in enumerate(gpus) if gpu in found]
-        stats = [_box(found[gpus[place]]["quantiles"]) for place in at]
+        by_gpu = {cell["gpu"]: cell for cell in cells if cell["kind"] == kind}
+        at = [place for place, gpu in enumerate(gpus) if gpu in by_gpu]
+        stats = [_box(by_gpu[gpus[place]]["quantiles"]) for place in at]
         axes.bxp(stats, positions=at, boxprops={"facecolor": "#a9cbe6"}, medianprops={"color": "black"}, **look)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set(title=kind, ylim=(-CUT, CUT), xlim=(-0.6, len(gpus) - 0.4))
@@ -145,9 +145,9 @@ def few_shot(results: Results) -> Figure:
     figure, panels = canvas(len(kinds), 3)
     for axes, kind in zip(panels, kinds, strict=True):
         for place, gpu in enumerate(gpus):
-            found = {cell["points"]: cell["mape"] for cell in cells if (cell["kind"], cell["gpu"]) == (kind, gpu)}
-            at = [points.index(p) for p in found]
-            axes.plot(at, list(found.values()), label=gpu, linewidth=0.8, markersize=3, **style(place))
+            errors = {cell["points"]: cell["mape"] for cell in cells if (cell["kind"], cell["gpu"]) == (kind, gpu)}
+            at = [points.index(p) for p in errors]
+            axes.plot(at, list(errors.values()), label=gpu, linewidth=0.8, markersize=3, **style(place))
         for design, line in (("plan", "k-"), ("random", "k:")):
             mean = [row for row in curve["by_kind"] if (row["kind"], row["design"]) == (kind, design)]
             label = f"mean, {'planned' if design == PLANNED else 'drawn at random'}"
@@ -217,10 +217,10 @@ def _round_numbers(values: Sequence[float]) -> list[float]:
 
 def _points(axes: Axes, rows: Rows, name: str, place: int, title: str) -> None:
     """A point a row; of several trainings their mean."""
-    found = [(row["predicted_ms"], errors) for row in rows if (errors := errors_of(row, name))]
-    ratios = [1 + float(np.mean(errors)) / 100 for _, errors in found]
+    points = [(row["predicted_ms"], errors) for row in rows if (errors := errors_of(row, name))]
+    ratios = [1 + float(np.mean(errors)) / 100 for _, errors in points]
     look: dict[str, Any] = {"markersize": 4.5 if place == 0 else 3.2, "zorder": 3 - 0.1 * place, **style(place)}
-    axes.plot([ms for ms, _ in found], ratios, linestyle="", label=title, **look)
+    axes.plot([ms for ms, _ in points], ratios, linestyle="", label=title, **look)
 
 
 def gpus(results: Results) -> Figure:
@@ -230,9 +230,9 @@ def gpus(results: Results) -> Figure:
     figure, (axes,) = canvas(1, 1, max(5.2, 1.3 * len(order)), 3.6)
     width = 0.84 / len(names)
     for place, (name, title) in enumerate(names.items()):
-        found = [(x, by_gpu[gpu]["predictors"].get(name)) for x, gpu in enumerate(order)]
-        told = [(x + width * (place - (len(names) - 1) / 2), error) for x, error in found if error]
-        _bars(axes, told, 0.92 * width, COLOURS[place % len(COLOURS)], title)
+        errors = [(x, by_gpu[gpu]["predictors"].get(name)) for x, gpu in enumerate(order)]
+        places = [(x + width * (place - (len(names) - 1) / 2), error) for x, error in errors if error]
+        _bars(axes, places, 0.92 * width, COLOURS[place % len(COLOURS)], title)
     held = {gpu for fold in results["declared"]["folds"] for gpu in fold["held_out"]}
     labels = [f"{gpu}\n({'held out' if gpu in held else 'trained'})" for gpu in order]
     axes.set_xticks(range(len(order)), labels=labels, fontsize=SMALL)
@@ -241,11 +241,13 @@ def gpus(results: Results) -> Figure:
     return figure
 
 
-def _bars(axes: Axes, told: Sequence[tuple[float, Mapping[str, float]]], width: float, colour: str, title: str) -> None:
+def _bars(
+    axes: Axes, places: Sequence[tuple[float, Mapping[str, float]]], width: float, colour: str, title: str
+) -> None:
     """Means as bars, worst steps as dashes; what lies beyond the axis is written out."""
-    means = [min(error["mean"], CUT) for _, error in told]
-    axes.bar([x for x, _ in told], means, width, color=colour, label=title)
-    for x, error in told:
+    means = [min(error["mean"], CUT) for _, error in places]
+    axes.bar([x for x, _ in places], means, width, color=colour, label=title)
+    for x, error in places:
         if error["worst"] <= CUT:
             axes.plot([x], [error["worst"]], "_", color=colour, markersize=6)
         if error["mean"] > CUT:

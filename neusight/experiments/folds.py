@@ -222,9 +222,9 @@ def _named(options: TrainOptions, report: Report | None) -> Report | None:
 
 def _key(options: TrainOptions) -> str:
     """A hash of the options, the data and the code."""
-    asked = {name: value for name, value in asdict(options).items() if name not in ("source", "out", "resume")}
+    request = {name: value for name, value in asdict(options).items() if name not in ("source", "out", "resume")}
     data = [[file.name, file_sha256(file)] for file in parquet_files(options.source)]
-    return sha256(json.dumps([asked, data, code_sha256()], sort_keys=True).encode()).hexdigest()[:24]
+    return sha256(json.dumps([request, data, code_sha256()], sort_keys=True).encode()).hexdigest()[:24]
 
 
 def code_sha256() -> str:

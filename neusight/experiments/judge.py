@@ -27,7 +27,7 @@ NOISE = 1.0
 Found = Mapping[str, Any]
 
 
-def verdicts(found: Found, targets: Targets, predictors: Mapping[str, str]) -> list[dict[str, Any]]:
+def verdicts(parts: Found, targets: Targets, predictors: Mapping[str, str]) -> list[dict[str, Any]]:
     """Every target of the parts that ran: ``target``, ``aim``, ``value``, ``met`` and ``short`` (what misses it).
 
     Args:
@@ -37,12 +37,12 @@ def verdicts(found: Found, targets: Targets, predictors: Mapping[str, str]) -> l
     """
     first = next(iter(predictors))
     rows: list[dict[str, Any]] = []
-    if kernels := found.get("kernels"):
+    if kernels := parts.get("kernels"):
         rows += _of_kernels(kernels, targets, first)
-    if models := found.get("models"):
+    if models := parts.get("models"):
         rows += _of_models(models, targets, first)
         rows += _of_baselines(models["groups"], targets, predictors)
-    if few_shot := found.get("few_shot_curve"):
+    if few_shot := parts.get("few_shot_curve"):
         rows += _of_few_shot(few_shot, targets)
     return rows
 
@@ -244,8 +244,8 @@ def _means(results: Found) -> Iterator[tuple[tuple[str, str], float]]:
             group = f"{cell['gpu']} {cell['kind']}"
             yield (group, f"{cell['fold']} {group}, mean"), cell["mape"]
     yield from _of_boards(results)
-    for gpu, found in results.get("models", {}).get("by_gpu", {}).items():
-        yield (f"{gpu} {WHOLE}", f"{gpu} {WHOLE}, mean"), found["predictors"][judged(results)]["mean"]
+    for gpu, errors in results.get("models", {}).get("by_gpu", {}).items():
+        yield (f"{gpu} {WHOLE}", f"{gpu} {WHOLE}, mean"), errors["predictors"][judged(results)]["mean"]
     for row in results.get("tile_model", ()):
         yield (row["network"], f"{row['network']}, mean"), row["mean"]
     for row in results.get("groups", ()):

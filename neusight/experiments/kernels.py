@@ -18,6 +18,7 @@ from neusight.datasets.conditions import conditions_of
 from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.evaluation.kernels import without_drift
+from neusight.evaluation.scored import Scored, joined
 from neusight.experiments.baselines import roofline_s
 from neusight.experiments.entrants import Entrant, TileModelEntrant
 from neusight.kernels.work import work_of
@@ -113,30 +114,28 @@ def _unique(ids: pd.Series) -> pd.Series:
     return ids.where(turn == 0, ids + "-" + (turn + 1).astype(str))
 
 
-def predicted_rows(tested: Tested, entrant: Entrant) -> pd.DataFrame:
-    """The facts with what a predictor says: predictor, seed, and in ms predicted, low, high (NaN without interval),
-    without the launch execution and, measured, executed (NaN but where launches grew along the table).
+def predicted_rows(tested: Tested, entrant: Entrant, fold: str) -> Scored:
+    """What a predictor says of measured rows, in ms. Keys are the facts with fold, predictor and seed, and without the
+    launch ``execution`` and, measured, ``executed`` (NaN but where launches grew along the table).
     """
-    unknown = dict.fromkeys(("predicted", "low", "high", "execution", "executed"), np.nan)
-    out = tested.facts.assign(predictor=entrant.name, seed=entrant.seed, **unknown)
+    parts = []
     for batch, positions, conditions in tested.batches:
-        said = entrant.kernels(batch, tested.device, conditions)
-        out.loc[positions, "predicted"] = 1e3 * said.latency_s
-        if said.low_s is not None and said.high_s is not None:
-            out.loc[positions, "low"], out.loc[positions, "high"] = 1e3 * said.low_s, 1e3 * said.high_s
-        if said.execution_s is not None and said.bound_s is not None:
-            measured = tested.facts["measured"].to_numpy()[positions]
+        keys = tested.facts.iloc[positions].assign(fold=fold, predictor=entrant.name, seed=entrant.seed)
+        forecast, measured = entrant.kernels(batch, tested.device, conditions), keys["measured"].to_numpy(float)
+        keys = keys.assign(execution=np.nan, executed=np.nan)
+        if forecast.execution_s is not None and forecast.bound_s is not None:
             alone = np.where(conditions.timing == "stream", measured, np.nan)
-            out.loc[positions, "execution"] = 1e3 * said.execution_s
-            out.loc[positions, "executed"] = without_drift(batch["op"], positions, alone, 1e3 * said.bound_s)
-    return out
+            executed = without_drift(batch["op"], positions, alone, 1e3 * forecast.bound_s)
+            keys = keys.assign(execution=1e3 * forecast.execution_s, executed=executed)
+        parts.append(forecast.scored(keys.reset_index(drop=True), 1e-3 * measured))
+    return joined(parts)
 
 
-def kernel_cells(rows: pd.DataFrame, groups: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
+def kernel_cells(rows: Scored, groups: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
     """One entry a fold, predictor, GPU and kind of kernel; errors in percent.
 
     Args:
-        rows: of ``predicted_rows``, with ``fold``.
+        rows: of ``predicted_rows``.
         groups: by fold and GPU ``held_out`` or ``other_vendor``.
 
     Returns:
@@ -145,45 +144,36 @@ def kernel_cells(rows: pd.DataFrame, groups: Mapping[tuple[str, str], str]) -> l
         over the prediction, in percent), grown_mape (with each row's own launch, where launches grew
         along the table; None where none did); of several trainings all pooled, and spread (least and largest mape).
     """
-    keys = ["fold", "gpu", "kind", "predictor"]
-    found = []
-    for names, part in rows.groupby(keys, sort=False):
-        said = dict(zip(keys, names, strict=True))
-        found.append({**said, "group": groups[said["fold"], said["gpu"]], **kernel_errors(part)})
-    return found
+    return [
+        {**names, "group": groups[names["fold"], names["gpu"]], **kernel_errors(part)}
+        for names, part in rows.groups("fold", "gpu", "kind", "predictor", ordered=False)
+    ]
 
 
-def kernel_errors(rows: pd.DataFrame) -> dict[str, Any]:
+def kernel_errors(rows: Scored) -> dict[str, Any]:
     """Errors in percent of one group of rows of one predictor."""
-    signed = 100 * (rows["predicted"] / rows["measured"] - 1)
-    by_seed = signed.abs().groupby(rows["seed"]).mean()
+    figures, by_seed = rows.figures(), [part["mean"] for part in rows.summary("seed")]
     return {
         "count": len(rows) // len(by_seed),
-        "mape": float(signed.abs().mean()),
-        "median_ape": float(signed.abs().median()),
-        "bias": float(signed.mean()),
-        "quantiles": [float(q) for q in np.percentile(signed, QUANTILES)],
-        "roofline_mape": float(100 * (rows["roofline"] / rows["measured"] - 1).abs().mean()),
-        "spread": [float(by_seed.min()), float(by_seed.max())],
+        "mape": figures["mean"],
+        "median_ape": figures["median"],
+        "bias": figures["bias"],
+        "quantiles": [float(q) for q in np.percentile(rows.bias, QUANTILES)],
+        "roofline_mape": float(100 * np.abs(rows.keys["roofline"].to_numpy(float) / rows.measured - 1).mean()),
+        "spread": [min(by_seed), max(by_seed)],
         "grown_mape": _grown_mape(rows),
-        **_interval(rows),
+        "inside": figures.get("inside"),
+        "width": figures.get("width"),
     }
 
 
-def _grown_mape(rows: pd.DataFrame) -> float | None:
+def _grown_mape(rows: Scored) -> float | None:
     """Error of executions with the launch that each row had, as in cards of tile models."""
-    if "executed" not in rows or rows["executed"].isna().all():
+    execution, executed = (rows.keys[name].to_numpy(float) for name in ("execution", "executed"))
+    if np.isnan(executed).all():
         return None
-    launch = rows["measured"] - rows["executed"]
-    return float(100 * ((rows["execution"] + launch) / rows["measured"] - 1).abs().mean())
-
-
-def _interval(rows: pd.DataFrame) -> dict[str, float | None]:
-    if rows["low"].isna().any():
-        return {"inside": None, "width": None}
-    inside = (rows["low"] <= rows["measured"]) & (rows["measured"] <= rows["high"])
-    width = (rows["high"] - rows["low"]) / rows["predicted"]
-    return {"inside": float(100 * inside.mean()), "width": float(100 * width.median())}
+    error = np.abs((execution + rows.measured - executed) / rows.measured - 1)
+    return float(100 * np.nanmean(error))
 
 
 def averaged(cells: Cells) -> list[dict[str, Any]]:
@@ -192,11 +182,11 @@ def averaged(cells: Cells) -> list[dict[str, Any]]:
     Returns:
         group, predictor, kind, gpus (how many), mean, worst, worst_gpu, roofline, inside (over all rows) and width.
     """
-    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    by_kind: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for cell in cells:
-        found.setdefault((cell["group"], cell["predictor"], cell["kind"]), []).append(cell)
+        by_kind.setdefault((cell["group"], cell["predictor"], cell["kind"]), []).append(cell)
     keys = ("group", "predictor", "kind")
-    return [{**dict(zip(keys, names, strict=True)), **_over_gpus(part)} for names, part in found.items()]
+    return [{**dict(zip(keys, names, strict=True)), **_over_gpus(part)} for names, part in by_kind.items()]
 
 
 def _over_gpus(cells: Cells) -> dict[str, Any]:
@@ -223,24 +213,24 @@ def main_group(cells: Cells) -> str:
     return "held_out" if any(cell["group"] == "held_out" for cell in cells) else "other_vendor"
 
 
-def calibration(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def calibration(rows: Scored) -> list[dict[str, Any]]:
     """Share of rows within intervals of other levels, in percent: kind, nominal, found. Rows have intervals.
 
     Predictors state one interval. Those of other levels are taken to be as much narrower or wider, in the logarithm and
     on each side, as a normal distribution's would be.
     """
     return [
-        {"kind": kind, "nominal": level, "found": float(100 * (part <= _scale(level)).mean())}
-        for kind, part in interval_use(rows).groupby(rows["kind"])
+        {"kind": names["kind"], "nominal": level, "found": float(100 * (interval_use(part) <= _scale(level)).mean())}
+        for names, part in rows.groups("kind")
         for level in NOMINAL
     ]
 
 
-def interval_use(rows: pd.DataFrame) -> pd.Series:
+def interval_use(rows: Scored) -> np.ndarray:
     """How far a measurement lies from the prediction, over how far the interval reaches on that side (logarithms)."""
-    missed = np.log(rows["measured"] / rows["predicted"])
-    reach = np.log(rows["high"].where(missed > 0, rows["low"]) / rows["predicted"]).abs()
-    return missed.abs() / reach.clip(lower=1e-9)
+    missed = np.log(rows.measured / rows.predicted)
+    reach = np.abs(np.log(np.where(missed > 0, rows.high, rows.low) / rows.predicted))
+    return np.asarray(np.abs(missed) / np.maximum(reach, 1e-9))
 
 
 def _scale(level: float) -> float:
@@ -248,24 +238,24 @@ def _scale(level: float) -> float:
     return normal.inv_cdf(0.5 + level / 200) / normal.inv_cdf(0.5 + STATED / 200)
 
 
-def sample(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Single predictions to keep: of every fold, GPU and kind alike many, chosen by the kernel's hash.
+def sample(rows: Scored) -> list[dict[str, Any]]:
+    """Single predictions to keep, without what was measured: of every fold, GPU and kind alike many, chosen by the
+    kernel's hash.
 
     The same kernels are chosen again in any later run, so that runs can be compared row by row.
     """
-    groups = rows.groupby(["fold", "gpu", "kind"], sort=False)
-    each = max(1, SAMPLED // groups.ngroups)
-    chosen = (row for _, part in groups for row in part.sort_values("id").head(each).to_dict("records"))
-    return [_kept(row) for row in chosen]
-
-
-def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What results hold of a row: no latency that was measured."""
-    return {
-        **{key: row[key] for key in ("fold", "gpu", "kind", "op", "id", "flops", "bytes")},
-        **{f"{key}_ms": row[key] for key in ("predicted", "low", "high")},
-        "error": 100 * (row["predicted"] / row["measured"] - 1),
-    }
+    groups = rows.groups("fold", "gpu", "kind", ordered=False)
+    each, kept = max(1, SAMPLED // len(groups)), []
+    for _, part in groups:
+        chosen = part.take(np.argsort(part.keys["id"].to_numpy(str), kind="stable")[:each])
+        names = ("fold", "gpu", "kind", "op", "id", "flops", "bytes")
+        figures = zip(chosen.predicted, chosen.low, chosen.high, chosen.bias, strict=True)
+        for keys, (predicted, low, high, error) in zip(
+            chosen.keys[list(names)].to_dict("records"), figures, strict=True
+        ):
+            times = {"predicted_ms": float(predicted), "low_ms": float(low), "high_ms": float(high)}
+            kept.append({**keys, **times, "error": float(error)})
+    return kept
 
 
 def few_shot_of(declared: Declaration, rounds: Sequence[Round], frame: pd.DataFrame) -> dict[str, Any]:
@@ -294,18 +284,18 @@ def few_shot_of(declared: Declaration, rounds: Sequence[Round], frame: pd.DataFr
     return {"cells": cells, "by_kind": _by_kind(cells)}
 
 
-def _curve(entrant: TileModelEntrant, gpu: str, rows: pd.DataFrame, asked: FewShot) -> list[dict[str, Any]]:
+def _curve(entrant: TileModelEntrant, gpu: str, rows: pd.DataFrame, few_shot: FewShot) -> list[dict[str, Any]]:
     """Cells of one GPU: means over seeds."""
     from neusight.learn.calibration import few_shot_curve
 
-    found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for seed in asked.seeds:
+    curves: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for seed in few_shot.seeds:
         predictor = entrant.predictor.kernel_predictor
-        for row in few_shot_curve(predictor, load_device(gpu), rows, rows, asked.points, seed=seed):
-            found.setdefault((row["design"], row["family"], row["count"]), []).append(row)
+        for row in few_shot_curve(predictor, load_device(gpu), rows, rows, few_shot.points, seed=seed):
+            curves.setdefault((row["design"], row["family"], row["count"]), []).append(row)
     return [
         {"gpu": gpu, "design": design, "kind": kind, "points": points, **_means(part)}
-        for (design, kind, points), part in found.items()
+        for (design, kind, points), part in curves.items()
     ]
 
 
@@ -315,10 +305,10 @@ def _means(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _by_kind(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: dict[tuple[str, str, int], list[float]] = {}
+    errors_by_kind: dict[tuple[str, str, int], list[float]] = {}
     for cell in cells:
-        found.setdefault((cell["design"], cell["kind"], cell["points"]), []).append(cell["mape"])
+        errors_by_kind.setdefault((cell["design"], cell["kind"], cell["points"]), []).append(cell["mape"])
     return [
         {"design": design, "kind": kind, "points": points, "mean": float(np.mean(errors)), "worst": max(errors)}
-        for (design, kind, points), errors in found.items()
+        for (design, kind, points), errors in errors_by_kind.items()
     ]

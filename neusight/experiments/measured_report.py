@@ -135,13 +135,13 @@ def _predictors(results: Results, group: str) -> list[str]:
     """Every predictor by kind: mean over GPUs, its spread over seeds, and the worst GPU."""
     rows = [row for row in results["kernels"]["by_kind"] if row["group"] == group]
     names = titles(results)
-    told = [{**row, "title": names[row["predictor"]], "seeds": _seed_range(row["spread"])} for row in rows]
-    told = [{**row, "seeds": f", {row['seeds']}" if row["seeds"] else ""} for row in told]
+    titled = [{**row, "title": names[row["predictor"]], "seeds": _seed_range(row["spread"])} for row in rows]
+    titled = [{**row, "seeds": f", {row['seeds']}" if row["seeds"] else ""} for row in titled]
     text = (
         "Mean error over held-out GPUs in percent, in brackets the worst GPU's. Of several seeds: the mean of all, and "
         "from the least to the largest."
     )
-    shown = matrix(told, "title", ("kind", kinds_in(rows)), "{mean:.1f} ({worst:.1f}{seeds})", "predictor")
+    shown = matrix(titled, "title", ("kind", kinds_in(rows)), "{mean:.1f} ({worst:.1f}{seeds})", "predictor")
     return ["### Every predictor", wrapped(text), shown]
 
 
@@ -180,13 +180,13 @@ def _models(results: Results) -> list[str]:
     parts = ["## Whole models", wrapped(text), by_predictor(groups, names, "", _mean_worst, counts=True)]
     parts += ["Mean by GPU:", _by_gpu(gpus, names)]
     if any(_seeds(group["predictors"].get(name)) for group in groups.values() for name in names):
-        told = {
+        seeded = {
             name: title
             for name, title in names.items()
             if any(_seeds(g["predictors"].get(name)) for g in groups.values())
         }
         parts += ["From the seed with the least mean error to the one with the largest:"]
-        parts += [by_predictor(groups, told, "", _seeds)]
+        parts += [by_predictor(groups, seeded, "", _seeds)]
     if all(group["inside"] is not None for group in groups.values()):
         rows = [{**group, "name": name} for name, group in (groups | gpus).items()]
         text = "Percent of steps within the 90 % interval, and the median of its width in percent of the prediction:"

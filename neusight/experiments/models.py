@@ -116,12 +116,14 @@ def model_rows(data: Data, groups: Mapping[str, str], entrants: Sequence[Entrant
     Raises:
         DataError: as ``measured_steps``.
     """
-    said = read_published(data.path("published")) if data.published is not None else {}
+    published = read_published(data.path("published")) if data.published is not None else {}
     rows = []
     for record in measured_steps(data, tuple(groups)):
         forecasts = {entrant.label: _as_measured(data, record, entrant) for entrant in entrants}
         first, measured = forecasts[entrants[0].label], float(record["e2e_ms"])
-        predicted = {name: forecast.latency_ms for name, forecast in forecasts.items()} | said.get(step_of(record), {})
+        predicted = {name: forecast.latency_ms for name, forecast in forecasts.items()} | published.get(
+            step_of(record), {}
+        )
         row = {**{key: record[key] for key in STEP}, "group": groups[record["gpu"]]}
         row |= {"predicted_ms": first.latency_ms, "low_ms": first.low_ms, "high_ms": first.high_ms}
         row["inside"] = None if first.low_ms is None else first.low_ms <= measured <= (first.high_ms or np.inf)
@@ -133,14 +135,14 @@ def model_rows(data: Data, groups: Mapping[str, str], entrants: Sequence[Entrant
 def _as_measured(data: Data, record: Record, entrant: Entrant) -> StepForecast:
     """What it says of a step, with the steps of attention that were measured; see ``evaluation.as_measured``."""
     config, device = config_of(data, record), load_device(record["gpu"])
-    said = entrant.step(record, config)
+    forecast = entrant.step(record, config)
     if data.operators is None:
-        return said
-    found = changes(data.path("operators"), record, program_of(record, config).launches)
+        return forecast
+    added = changes(data.path("operators"), record, program_of(record, config).launches)
     alone = Conditions.asked(1)
-    added_ms = 1e3 * sum(changed_s(found, lambda batch: entrant.kernels(batch, device, alone).latency_s).values())
-    ends = (None if end is None else end + added_ms for end in (said.low_ms, said.high_ms))
-    return StepForecast(said.latency_ms + added_ms, *ends)
+    added_ms = 1e3 * sum(changed_s(added, lambda batch: entrant.kernels(batch, device, alone).latency_s).values())
+    ends = (None if end is None else end + added_ms for end in (forecast.low_ms, forecast.high_ms))
+    return StepForecast(forecast.latency_ms + added_ms, *ends)
 
 
 def signed_error(predicted: float, measured: float) -> float:
@@ -201,8 +203,8 @@ def error_summary(rows: Rows, name: str) -> dict[str, Any] | None:
     """count, mean, worst, bias (mean signed error) in percent of a predictor, and spread (least and largest mean of its
     trainings); None where it has no errors.
     """
-    found = [[row["errors"].get(label) for row in rows] for label in _labels(rows, name)]
-    trainings = [[error for error in errors if error is not None] for errors in found]
+    by_label = [[row["errors"].get(label) for row in rows] for label in _labels(rows, name)]
+    trainings = [[error for error in errors if error is not None] for errors in by_label]
     means = [float(np.mean(np.abs(errors))) for errors in trainings if errors]
     if not means:
         return None
@@ -237,14 +239,14 @@ def oracle_errors(data: Data) -> dict[tuple[Any, ...], float]:
         raise DataError(f"cannot read operators from {path}: {' '.join(str(error).split())}") from None
     steps = {step: part.sort_values("index") for step, part in frame.groupby(list(STEP))}
     measured = load_models(data.path("latency"))
-    found = {}
+    sums = {}
     for record in measured[measured["option"] == ""].to_dict("records"):
         step, layers = step_of(record), layer_count(config_of(data, record))
         if step in steps and layers:
-            found[step] = signed_error(sum_of_step(steps[step], layers), record["e2e_ms"])
-    if not found:
+            sums[step] = signed_error(sum_of_step(steps[step], layers), record["e2e_ms"])
+    if not sums:
         raise DataError(f"{path} has no step of {data.path('latency')} whose layers can be counted: drop 'operators'")
-    return found
+    return sums
 
 
 def layer_count(config: Path) -> int | None:
@@ -303,12 +305,12 @@ def summarise_oracle(rows: Rows, label: str) -> list[dict[str, Any]]:
     """
     covered = [row for row in rows if row["parts"]]
     alike = [row for row in covered if row["group"] != "other_vendor"]
-    found = [{"by": "group", "name": "all", **_parts_summary(alike, label)}] if alike else []
+    summaries = [{"by": "group", "name": "all", **_parts_summary(alike, label)}] if alike else []
     for key, part in (("group", covered), ("mode", alike), ("gpu", covered)):
         for name in dict.fromkeys(row[key] for row in part):
             chosen = [row for row in part if row[key] == name]
-            found.append({"by": key, "name": name, **_parts_summary(chosen, label)})
-    return found
+            summaries.append({"by": key, "name": name, **_parts_summary(chosen, label)})
+    return summaries
 
 
 def _parts_summary(rows: Rows, label: str) -> dict[str, Any]:

@@ -22,8 +22,8 @@ def bert_layer() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
             self.layer = BertLayer(BertConfig(attn_implementation="eager"))  # type: ignore[call-arg]
 
         def forward(self, hidden: torch.Tensor) -> Any:
-            found = self.layer(hidden)
-            return found[0] if isinstance(found, tuple) else found
+            out = self.layer(hidden)
+            return out[0] if isinstance(out, tuple) else out
 
     torch.manual_seed(0)
     return Layer(), (torch.randn(4, 128, 768),)

@@ -38,10 +38,10 @@ class Drawing:
 
     def drawable(self, results: Mapping[str, Any]) -> bool:
         """Whether results hold what it needs."""
-        found: Any = results
+        value: Any = results
         for key in self.needs.split("."):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return bool(found)
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return bool(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +83,14 @@ def legend(figure: Figure, axes: Iterable[Axes], scale: float = 1.0) -> None:
 
     It has as few rows as fit into the width, all alike long, and the figure grows by its height.
     """
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
+            handles.setdefault(label, handle)
     look: dict[str, Any] = {"loc": "outside upper center", "frameon": False, "fontsize": SMALL, "markerscale": scale}
-    for rows in range(1, len(found) + 1):
-        shown = figure.legend(list(found.values()), list(found), ncols=-(-len(found) // rows), **look)
-        if shown.get_window_extent().width <= LEGEND_SHARE * figure.bbox.width or rows == len(found):
+    for rows in range(1, len(handles) + 1):
+        shown = figure.legend(list(handles.values()), list(handles), ncols=-(-len(handles) // rows), **look)
+        if shown.get_window_extent().width <= LEGEND_SHARE * figure.bbox.width or rows == len(handles):
             break
         shown.remove()
     figure.set_figheight(figure.get_figheight() + shown.get_window_extent().height / figure.dpi)

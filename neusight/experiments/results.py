@@ -47,13 +47,13 @@ def data_sha256(declared: Declaration) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Versions of the libraries that figures depend on."""
-    found = {}
+    known = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            known[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+            known[package] = "unknown"
+    return known
 
 
 def rounded(value: Any) -> Any:
@@ -77,18 +77,18 @@ def summary_of(results: Results) -> dict[str, Any]:
     """What is committed of results: no rows, of single kernels' errors by GPU those of the judged predictor alone, and
     of few-shot curves by GPU the planned ones. A summary's summary is itself.
     """
-    found = {name: part for name, part in results.items() if name not in ("trained", "products", "rows")}
+    summary = {name: part for name, part in results.items() if name not in ("trained", "products", "rows")}
     if kernels := results.get("kernels"):
         cells = [cell for cell in kernels["cells"] if cell["predictor"] == judged(results)]
-        found["kernels"] = {**_without(kernels, "sample"), "cells": cells}
+        summary["kernels"] = {**_without(kernels, "sample"), "cells": cells}
     if is_dies(results):
-        found["cells"] = [cell for cell in results["cells"] if cell["contestant"] == OURS]
+        summary["cells"] = [cell for cell in results["cells"] if cell["contestant"] == OURS]
     if models := results.get("models"):
-        found["models"] = _without(models, "rows")
+        summary["models"] = _without(models, "rows")
     if curve := results.get("few_shot_curve"):
         cells = [_without(cell, "inside", "width") for cell in curve["cells"] if cell["design"] == PLANNED]
-        found["few_shot_curve"] = {**curve, "cells": cells}
-    return found
+        summary["few_shot_curve"] = {**curve, "cells": cells}
+    return summary
 
 
 def _without(table: Results, *keys: str) -> dict[str, Any]:
@@ -135,20 +135,20 @@ def read_results(path: Path, remedy: str = "give results.json, summary.json or t
     if path.is_dir() or not path.suffix:
         file = path / (RESULTS if (path / RESULTS).is_file() else SUMMARY)
     try:
-        found = read_json(file)
+        content = read_json(file)
     except OSError:
         raise DataError(f"{file} is not there: {remedy}") from None
     except ValueError as error:
         raise DataError(f"{file} is damaged ({error}): {remedy}") from None
-    if not _are_results(found):
+    if not _are_results(content):
         raise DataError(f"{file} holds no results of an experiment: {remedy}")
-    return found
+    return content
 
 
-def _are_results(found: Any) -> bool:
-    if not isinstance(found, dict) or not {"experiment", "declared", "quick", "verdicts"} <= set(found):
+def _are_results(content: Any) -> bool:
+    if not isinstance(content, dict) or not {"experiment", "declared", "quick", "verdicts"} <= set(content):
         return False
-    return isinstance(found["declared"], dict) and "kind" in found["declared"]
+    return isinstance(content["declared"], dict) and "kind" in content["declared"]
 
 
 def as_text(results: Results) -> str:
@@ -171,7 +171,7 @@ def titles(results: Results) -> dict[str, str]:
     """Names of the predictors as people read them, in order: those that took part, then those that published any."""
     own = {entry["name"]: entry["title"] or entry["name"] for entry in results["declared"]["predictors"]}
     groups = results.get("models", {}).get("groups", {}).values()
-    return own | {name: said for name, said in PUBLISHED.items() if any(g["predictors"].get(name) for g in groups)}
+    return own | {name: title for name, title in PUBLISHED.items() if any(g["predictors"].get(name) for g in groups)}
 
 
 def judged(results: Results) -> str:
@@ -191,5 +191,5 @@ def gpus_in(results: Results, named: Iterable[str]) -> list[str]:
 
 
 def _in_order(values: Iterable[str], first: Sequence[str]) -> list[str]:
-    found = list(dict.fromkeys(values))
-    return [v for v in dict.fromkeys(first) if v in found] + [v for v in found if v not in first]
+    distinct = list(dict.fromkeys(values))
+    return [v for v in dict.fromkeys(first) if v in distinct] + [v for v in distinct if v not in first]

@@ -9,6 +9,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from neusight.evaluation.scored import joined
 from neusight.experiments.declare import (
     Declaration,
     DiesDeclaration,
@@ -76,32 +79,32 @@ def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Repo
         from neusight.experiments import sparse
 
         with clock.timing("simulation"):
-            found, remark = sparse.run(declared, experiment.folder, quick, report), sparse.QUICK_REMARK
+            parts, remark = sparse.run(declared, experiment.folder, quick, report), sparse.QUICK_REMARK
     elif isinstance(declared, DiesDeclaration):
         from neusight.experiments import dies
 
         with clock.timing("folds"):
-            found, remark = dies.run(declared, quick, report), dies.QUICK_REMARK
-        clock.seconds["earlier trainings"] = found.pop("cached_s")
+            parts, remark = dies.run(declared, quick, report), dies.QUICK_REMARK
+        clock.seconds["earlier trainings"] = parts.pop("cached_s")
     elif isinstance(declared, ServingDeclaration):
         from neusight.experiments import runs
 
         with clock.timing("cells"):
-            found, remark = runs.run_serving(declared, quick, report), runs.QUICK_SERVING
+            parts, remark = runs.run_serving(declared, quick, report), runs.QUICK_SERVING
     elif isinstance(declared, TrainingDeclaration):
         from neusight.experiments import runs
 
         with clock.timing("steps"):
-            found, remark = runs.run_training(declared, quick, report), runs.QUICK_TRAINING
+            parts, remark = runs.run_training(declared, quick, report), runs.QUICK_TRAINING
     else:
-        found, remark = _measured(declared, quick, jobs, report, clock), QUICK_REMARK
+        parts, remark = _measured(declared, quick, jobs, report, clock), QUICK_REMARK
     code = {} if isinstance(declared, SparseDeclaration) else {"code_sha256": code_sha256()}
     head = {
         "experiment": experiment.id,
         "declared": declared.model_dump(mode="json"),
         "quick": remark if quick else None,
     }
-    return rounded({**head, "versions": versions(), "seconds": clock.seconds, **code, **found})
+    return rounded({**head, "versions": versions(), "seconds": clock.seconds, **code, **parts})
 
 
 QUICK_REMARK = (
@@ -115,57 +118,56 @@ def _measured(declared: Declaration, quick: bool, jobs: int, report: Report | No
     """Train, predict and compare with what was measured."""
     with kernels_of(declared, quick) as source:
         rounds, clock.seconds["training"] = rounds_of(Trainings(declared, source, quick), jobs, report)
-        found = _evaluated(declared, rounds, source, clock)
+        parts = _evaluated(declared, rounds, source, clock)
     head: dict[str, Any] = {"sha256": data_sha256(declared)}
     head["trained"] = {r.fold.name: {e.label: e.provenance() for e in r.entrants} for r in rounds}
     predictors = {contestant.name: contestant.kind for contestant in declared.predictors}
-    return {**head, **found, "verdicts": verdicts(found, declared.targets, predictors)}
+    return {**head, **parts, "verdicts": verdicts(parts, declared.targets, predictors)}
 
 
 def _evaluated(declared: Declaration, rounds: Rounds, source: Path, clock: Clock) -> dict[str, Any]:
     """The parts of the report that were asked for."""
     from neusight.datasets import load_kernels
 
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     if "models" in declared.report:
         with clock.timing("models"):
-            found["models"] = _models(declared, rounds)
+            parts["models"] = _models(declared, rounds)
     frame = load_kernels(source, declared.data.families or None)
     if "kernels" in declared.report:
         with clock.timing("kernels"):
-            found["kernels"] = _kernels(declared, rounds, frame)
+            parts["kernels"] = _kernels(declared, rounds, frame)
     if declared.few_shot is not None:
         with clock.timing("few-shot"):
-            found["few_shot_curve"] = few_shot_of(declared, rounds, frame)
-    return found
+            parts["few_shot_curve"] = few_shot_of(declared, rounds, frame)
+    return parts
 
 
 def _kernels(declared: Declaration, rounds: Rounds, frame: pd.DataFrame) -> dict[str, Any]:
-    import pandas as pd
-
-    parts = []
-    for r in rounds:
-        for gpu in r.fold.held_out:
-            tested = tested_rows(frame, gpu, declared.data.tested_split, declared.data.families)
-            parts += [predicted_rows(tested, entrant).assign(fold=r.fold.name) for entrant in r.entrants]
-    rows = pd.concat(parts, ignore_index=True)
+    rows = joined(
+        predicted_rows(tested, entrant, r.fold.name)
+        for r in rounds
+        for gpu in r.fold.held_out
+        for tested in [tested_rows(frame, gpu, declared.data.tested_split, declared.data.families)]
+        for entrant in r.entrants
+    )
     cells = kernel_cells(rows, {(r.fold.name, gpu): group for r in rounds for gpu, group in r.groups.items()})
     first = declared.predictors[0]
-    judged = rows[(rows["predictor"] == first.name) & (rows["seed"] == first.seeds[0])]
-    main = judged[judged["gpu"].isin([cell["gpu"] for cell in cells if cell["group"] == main_group(cells)])]
-    found = {"cells": cells, "by_kind": averaged(cells), "sample": sample(judged)}
-    return found | ({"calibration": calibration(main)} if main["low"].notna().all() else {})
+    judged = rows.where(predictor=first.name, seed=first.seeds[0])
+    main = judged.where(gpu={cell["gpu"] for cell in cells if cell["group"] == main_group(cells)})
+    kernels = {"cells": cells, "by_kind": averaged(cells), "sample": sample(judged)}
+    return kernels | ({} if np.isnan(main.inside).any() else {"calibration": calibration(main)})
 
 
 def _models(declared: Declaration, rounds: Rounds) -> dict[str, Any]:
     data = declared.data
     rows = [{"fold": r.fold.name, **row} for r in rounds for row in model_rows(data, _groups(declared, r), r.entrants)]
-    found: dict[str, Any] = {}
+    oracle: dict[str, Any] = {}
     if "operators" in declared.report:
         label = rounds[0].entrants[0].label
         rows = with_oracle(rows, oracle_errors(data), label)
-        found["oracle"] = summarise_oracle(rows, label)
-    return {"rows": rows, **summarise_models(rows), **found}
+        oracle["oracle"] = summarise_oracle(rows, label)
+    return {"rows": rows, **summarise_models(rows), **oracle}
 
 
 def _groups(declared: Declaration, r: Round) -> dict[str, str]:

@@ -140,8 +140,8 @@ def _served_without(
             return with_fitted(deployment, known)
 
         selection, advance = Selection(gpus=die.boards, limit=limit), _advance(f"without {die.name}", report)
-        found = evaluate_serving(cells, predictor, models, selection, progress=advance, prepare=prepared)
-        yield die.name, found["rows"]
+        blind = evaluate_serving(cells, predictor, models, selection, progress=advance, prepare=prepared)
+        yield die.name, blind["rows"]
 
 
 def _beside(die: str, left_out: Rows, rows: Rows) -> Iterator[dict[str, Any]]:
@@ -151,8 +151,8 @@ def _beside(die: str, left_out: Rows, rows: Rows) -> Iterator[dict[str, Any]]:
     kept = [row for row in left_out if not row["fault"] and (row["cell"], row["quantity"]) in known]
     for names, part in Scored.of(kept).groups(*keys) if kept else ():
         same = Scored.of([known[cell, part.keys["quantity"][place]] for place, cell in enumerate(part.keys["cell"])])
-        beside = {f"known_{name}": value for name, value in figures(same).items()}
-        yield {"die": die} | names | figures(part) | beside
+        known_figures = {f"known_{name}": value for name, value in figures(same).items()}
+        yield {"die": die} | names | figures(part) | known_figures
 
 
 def groups(rows: Rows) -> list[dict[str, Any]]:
@@ -175,15 +175,15 @@ def peers(rows: Rows, published: Rows) -> list[dict[str, Any]]:
         if own := mine.get((row["cell"], row["quantity"])):
             theirs = 100 * abs(row["predicted"] / own["measured"] - 1)
             shared.setdefault((row["peer"], own["source"], row["quantity"]), []).append((theirs, own["ape"]))
-    found = []
+    rows_of_peers = []
     for peer, source, quantity in sorted(shared):
         theirs, ours = np.array(shared[peer, source, quantity]).T
-        found.append(
+        rows_of_peers.append(
             {"peer": peer, "source": source, "quantity": quantity, "count": len(ours)}
             | {"mean": float(theirs.mean()), "median": float(np.median(theirs))}
             | {"ours_mean": float(ours.mean()), "ours_median": float(np.median(ours))}
         )
-    return found
+    return rows_of_peers
 
 
 def worst(rows: Rows, reasons: Sequence[Reason] = ()) -> list[dict[str, Any]]:
@@ -270,11 +270,11 @@ def totals(rows: Rows) -> list[dict[str, Any]]:
     """Errors of all steps, of those on many GPUs, and by source, model, GPU and dtype."""
     scored = Scored.of(rows, "_ms")
     large = scored.take(np.array([row["num_gpus"] >= LEAST_GPUS for row in rows], dtype=bool))
-    found = [{"by": "all", "name": "", **scored.figures()}]
-    found.append({"by": "many", "name": f"{LEAST_GPUS} GPUs and more", **large.figures()})
+    summaries = [{"by": "all", "name": "", **scored.figures()}]
+    summaries.append({"by": "many", "name": f"{LEAST_GPUS} GPUs and more", **large.figures()})
     for by in ("source", "model", "gpu", "dtype", "num_gpus"):
-        found += [{"by": by, "name": str(names[by]), **part.figures()} for names, part in scored.groups(by)]
-    return found
+        summaries += [{"by": by, "name": str(names[by]), **part.figures()} for names, part in scored.groups(by)]
+    return summaries
 
 
 def scaling(rows: Rows) -> Iterator[dict[str, Any]]:
@@ -332,8 +332,8 @@ def _measured_on(
     """Measured steps of a table on some GPUs; none where it has none of them."""
     if not _gpus_of(table) & set(boards):
         return []
-    found = evaluate_training(table, predictor, advance, factors=factors, gpus=boards)
-    return [row for row in found["rows"] if row["measured_ms"] is not None]
+    steps = evaluate_training(table, predictor, advance, factors=factors, gpus=boards)
+    return [row for row in steps["rows"] if row["measured_ms"] is not None]
 
 
 def _gpus_of(table: Path) -> set[str]:

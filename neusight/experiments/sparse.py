@@ -56,17 +56,17 @@ def run(declared: SparseDeclaration, folder: Path, quick: bool = False, report: 
         zeros = zeros.model_copy(update={"length": QUICK_LENGTH, "seeds": zeros.seeds[:1]})
         networks = networks[:1]
     done = _counter(report, 2 + len(networks))
-    found: dict[str, Rows] = {"random": random_rows(zeros)}
+    results: dict[str, Rows] = {"random": random_rows(zeros)}
     done("random zeros")
-    found |= {"clustering": clustering_rows(zeros), "products": [], "designs": []}
+    results |= {"clustering": clustering_rows(zeros), "products": [], "designs": []}
     done("clustered zeros")
     for network in networks:
         step = network_step(network, folder)
-        found["products"] += product_rows(network.name, step)
-        found["designs"] += design_rows(network.name, step, declared.designs.model_dump())
+        results["products"] += product_rows(network.name, step)
+        results["designs"] += design_rows(network.name, step, declared.designs.model_dump())
         done(network.name)
-    found |= {"networks": summarised(found["products"]), "tile_model": tile_model_errors(found["products"])}
-    return {**found, "verdicts": verdicts(found, declared.targets.model_dump())}
+    results |= {"networks": summarised(results["products"]), "tile_model": tile_model_errors(results["products"])}
+    return {**results, "verdicts": verdicts(results, declared.targets.model_dump())}
 
 
 def _counter(report: Report | None, of: int) -> Callable[[str], None]:
@@ -198,9 +198,9 @@ def _cycle_figures(ours: Cycles, model: Cycles, row: int, count: int) -> dict[st
 
 def _energy(batch: KernelBatch, machine: Machine, device: str) -> tuple[np.ndarray, np.ndarray]:
     """Joules of the compute, and of SRAM and DRAM together."""
-    found = MachinePredictor(machine=machine, pass_cycles=simulated).predict(batch, load_device(device)).energy
-    assert found is not None
-    return found.compute_j, found.sram_j + found.dram_j
+    costs = MachinePredictor(machine=machine, pass_cycles=simulated).predict(batch, load_device(device)).energy
+    assert costs is not None
+    return costs.compute_j, costs.sram_j + costs.dram_j
 
 
 def _product(kernel: Kernel, phase: str) -> str:
@@ -227,9 +227,9 @@ def _network_speedup(step: NetworkStep, axis: str, value: int) -> float:
     machine = replace(Machine(), **{axis: value})  # type: ignore[arg-type]
     dense = cycles = 0.0
     for batch, positions in step.batches:
-        found = kernel_cycles(batch, machine, simulated)
+        counted = kernel_cycles(batch, machine, simulated)
         counts = np.array([step.products[position].count for position in positions])
-        dense, cycles = dense + float(counts @ found.dense), cycles + float(counts @ found.cycles)
+        dense, cycles = dense + float(counts @ counted.dense), cycles + float(counts @ counted.cycles)
     return dense / cycles
 
 
@@ -238,10 +238,10 @@ def summarised(products: Rows) -> Rows:
     memories, and the geometric means of networks.
     """
     names = list(dict.fromkeys(row["network"] for row in products))
-    found = [_network(name, [row for row in products if row["network"] == name]) for name in names]
-    keys = [key for key in found[0] if key != "network"]
-    mean = {key: _geometric_mean([row[key] for row in found if row[key] is not None]) for key in keys}
-    return [*found, {"network": "geometric mean", **mean}]
+    networks = [_network(name, [row for row in products if row["network"] == name]) for name in names]
+    keys = [key for key in networks[0] if key != "network"]
+    mean = {key: _geometric_mean([row[key] for row in networks if row[key] is not None]) for key in keys}
+    return [*networks, {"network": "geometric mean", **mean}]
 
 
 def _network(name: str, rows: Rows) -> dict[str, Any]:
@@ -268,26 +268,26 @@ def _geometric_mean(values: Sequence[float]) -> float | None:
 
 def tile_model_errors(products: Rows) -> Rows:
     """By how many percent the tile model misses the simulator: products, mean and worst of each network."""
-    found: dict[str, list[float]] = {}
+    errors_by_network: dict[str, list[float]] = {}
     for row in products:
-        found.setdefault(row["network"], []).append(abs(row["model_error"]))
+        errors_by_network.setdefault(row["network"], []).append(abs(row["model_error"]))
     return [
         {"network": name, "products": len(errors), "mean": float(np.mean(errors)), "worst": max(errors)}
-        for name, errors in found.items()
+        for name, errors in errors_by_network.items()
     ]
 
 
-def verdicts(found: Mapping[str, Any], targets: Mapping[str, float]) -> Rows:
+def verdicts(results: Mapping[str, Any], targets: Mapping[str, float]) -> Rows:
     """Beside the literature's figures, which are no limits, and the tile model's error, which has one."""
-    mean, limit = found["networks"][-1], targets["layer_error"]
-    above = [row for row in found["products"] if abs(row["model_error"]) > limit]
+    mean, limit = results["networks"][-1], targets["layer_error"]
+    above = [row for row in results["products"] if abs(row["model_error"]) > limit]
     return [
         near("speed-up of training, geometric mean", mean["all"], targets["speedup"]),
         near("energy efficiency of the compute, geometric mean", mean["compute_energy"], targets["compute_energy"]),
         near("energy efficiency with memories, geometric mean", mean["energy"], targets["energy"]),
         at_most(
             "tile model against simulator, worst product of a layer, percent",
-            max(row["worst"] for row in found["tile_model"]),
+            max(row["worst"] for row in results["tile_model"]),
             limit,
             [f"{row['network']} {row['layer']} {row['product']}" for row in above],
         ),

@@ -68,17 +68,17 @@ def test_families_tell_kernels_apart_as_targets_do() -> None:
 def test_contestants_learn_a_share_of_the_roofline_where_there_is_nothing_else_to_learn() -> None:
     train = [rows_on(gpu, gemms(400, seed), 0.5) for seed, gpu in enumerate(("a100-sxm-80gb", "l40s"))]
     test = rows_on("h100-sxm-80gb", gemms(100, 9), 0.5)
-    asked = (test.batch, test.device, test.conditions)
-    nearest = Nearest(families_of).fit(train).said(*asked).latency_s
+    question = (test.batch, test.device, test.conditions)
+    nearest = Nearest(families_of).fit(train).forecast(*question).latency_s
     assert nearest == pytest.approx(test.latency_s)
-    trees = Flexible().fit(train).said(*asked).latency_s
+    trees = Flexible().fit(train).forecast(*question).latency_s
     assert np.median(np.abs(trees / test.latency_s - 1)) < 0.3
-    rule = of_roofline(*asked).latency_s
+    rule = of_roofline(*question).latency_s
     assert rule == pytest.approx(roofline_s(test.batch, test.device) / 0.8 + 3e-6)
     other = KernelBatch.from_columns(
         "elementwise", op=["add"], dtype=["float32"], elements=[1], read_bytes=[8], write_bytes=[4], flops=[1]
     )
-    assert np.isnan(Flexible().fit(train).said(other, test.device, Conditions.asked(1)).latency_s).all()
+    assert np.isnan(Flexible().fit(train).forecast(other, test.device, Conditions.asked(1)).latency_s).all()
 
 
 def results() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from neusight.evaluation import Scored
 from neusight.experiments.declare import Targets
 from neusight.experiments.judge import verdicts
 from neusight.experiments.kernels import NOMINAL, averaged, calibration, kernel_cells, kernel_ids, sample
@@ -46,11 +47,18 @@ def kernel_rows(predictor: str = "ours", seed: int = 0, factor: float = 1.0) -> 
     return frame.assign(low=0.5 * frame["predicted"], high=1.25 * frame["predicted"])
 
 
+def scored(rows: pd.DataFrame) -> Scored:
+    """The same in columns; without the launch nothing is known unless rows say so."""
+    frame = pd.DataFrame({"execution": np.nan, "executed": np.nan}, rows.index) if "executed" not in rows else rows
+    keys = rows.assign(execution=frame["execution"], executed=frame["executed"]).reset_index(drop=True)
+    return Scored(keys, *(rows[name].to_numpy(float) for name in ("predicted", "low", "high", "measured")))
+
+
 GROUPS = {("f", "l4"): "held_out", ("f", "t4"): "held_out", ("f", "mi100"): "other_vendor"}
 
 
 def test_kernel_errors_by_gpu() -> None:
-    l4, _, mi100 = kernel_cells(kernel_rows(), GROUPS)
+    l4, _, mi100 = kernel_cells(scored(kernel_rows()), GROUPS)
     assert (l4["gpu"], l4["kind"], l4["group"], l4["count"]) == ("l4", "bmm", "held_out", 2)
     assert (l4["mape"], l4["bias"], l4["roofline_mape"]) == pytest.approx((20, -10, 75))
     # 1.0 lies between 0.55 and 1.375; 0.01 does not between 0.0035 and 0.00875.
@@ -62,14 +70,14 @@ def test_kernel_errors_by_gpu() -> None:
 
 def test_where_launches_grew_rows_are_compared_with_their_own_launch_beside() -> None:
     executions = kernel_rows().assign(execution=[0.9, 0.006, 1.2, 3.0], executed=[0.8, 0.005, np.nan, np.nan])
-    l4, t4, _ = kernel_cells(executions, GROUPS)
+    l4, t4, _ = kernel_cells(scored(executions), GROUPS)
     # Of 1 ms 0.2 were the launch, of 0.01 ms half.
     assert l4["grown_mape"] == pytest.approx((10 + 10) / 2)
     assert t4["grown_mape"] is None
 
 
 def test_every_gpu_counts_once_in_the_mean_and_other_vendors_apart() -> None:
-    held, other = averaged(kernel_cells(kernel_rows(), GROUPS))
+    held, other = averaged(kernel_cells(scored(kernel_rows()), GROUPS))
     assert (held["group"], held["gpus"], held["worst_gpu"]) == ("held_out", 2, "t4")
     assert (held["mean"], held["worst"], held["roofline"]) == pytest.approx(((20 + 50) / 2, 50, (75 + 50) / 2))
     # Of three rows on the two GPUs two are inside.
@@ -79,10 +87,10 @@ def test_every_gpu_counts_once_in_the_mean_and_other_vendors_apart() -> None:
 
 def test_several_trainings_are_pooled_and_their_spread_is_told() -> None:
     rows = pd.concat([kernel_rows("paper", 0), kernel_rows("paper", 1, factor=2.0)], ignore_index=True)
-    t4 = kernel_cells(rows[rows["gpu"] == "t4"], GROUPS)[0]
+    t4 = kernel_cells(scored(rows[rows["gpu"] == "t4"]), GROUPS)[0]
     assert (t4["count"], t4["mape"]) == (1, pytest.approx((50 + 200) / 2))
     assert t4["spread"] == pytest.approx([50, 200])
-    cells = kernel_cells(kernel_rows().assign(low=np.nan, high=np.nan), GROUPS)
+    cells = kernel_cells(scored(kernel_rows().assign(low=np.nan, high=np.nan)), GROUPS)
     assert {(cell["inside"], cell["width"]) for cell in cells} == {(None, None)}
     assert averaged(cells)[0]["inside"] is None
 
@@ -91,15 +99,15 @@ def test_calibration_of_normal_errors_is_the_diagonal() -> None:
     errors = np.random.default_rng(0).normal(0, 0.2, 20000)
     reach = 0.2 * NormalDist().inv_cdf(0.95)
     rows = pd.DataFrame({"kind": "bmm", "predicted": 1.0, "measured": np.exp(errors)})
-    found = calibration(rows.assign(low=np.exp(-reach), high=np.exp(reach)))
+    found = calibration(scored(rows.assign(low=np.exp(-reach), high=np.exp(reach))))
     assert [row["nominal"] for row in found] == list(NOMINAL)
     assert [row["found"] for row in found] == pytest.approx(NOMINAL, abs=1.5)
-    wide = calibration(rows.assign(low=np.exp(-2 * reach), high=np.exp(2 * reach)))
+    wide = calibration(scored(rows.assign(low=np.exp(-2 * reach), high=np.exp(2 * reach))))
     assert all(row["found"] > row["nominal"] + 4 for row in wide if row["nominal"] < 95)
 
 
 def test_the_sample_is_by_hash_and_holds_no_latency_that_was_measured() -> None:
-    kept = sample(kernel_rows())
+    kept = sample(scored(kernel_rows()))
     assert [(row["gpu"], row["id"]) for row in kept] == [("l4", "a"), ("l4", "b"), ("t4", "a"), ("mi100", "a")]
     assert kept[0]["error"] == pytest.approx(-30)
     assert not {key for key in kept[0] if "measured" in key or "roofline" in key}
@@ -143,7 +151,7 @@ def test_models_of_another_vendor_are_not_in_all() -> None:
 
 
 def parts() -> dict[str, Any]:
-    cells = kernel_cells(pd.concat([kernel_rows(), kernel_rows("paper")], ignore_index=True), GROUPS)
+    cells = kernel_cells(scored(pd.concat([kernel_rows(), kernel_rows("paper")], ignore_index=True)), GROUPS)
     kernels = {"cells": cells, "by_kind": averaged(cells)}
     return {"models": {"rows": MODEL_ROWS, **summarise_models(MODEL_ROWS)}, "kernels": kernels}
 

@@ -98,9 +98,9 @@ class LinearRegression:
         latency_s, kinds = roofline_s(batch, device), operator_types(batch)
         amount = _amount(batch, kinds)
         for kind in np.unique(kinds):
-            if (found := self._line(str(kind), device)) is not None:
+            if (fitted_line := self._line(str(kind), device)) is not None:
                 mask = kinds == kind
-                latency_s[mask] = np.maximum(found[0] * amount[mask] + found[1], 0.0)
+                latency_s[mask] = np.maximum(fitted_line[0] * amount[mask] + fitted_line[1], 0.0)
         return latency_s
 
     def _line(self, kind: str, device: DeviceSpec) -> Line | None:

@@ -89,8 +89,8 @@ def train_network(lesson: Lesson, recipe: Recipe, seed: int) -> Network:
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
         best = Network(_copied(net), float("inf"))
         for step in range(1, recipe.steps + 1):
-            picked = torch.randint(len(kept[2]), (recipe.batch_rows,))
-            inputs, constants, target = (a[picked] for a in kept)
+            drawn = torch.randint(len(kept[2]), (recipe.batch_rows,))
+            inputs, constants, target = (a[drawn] for a in kept)
             optimizer.zero_grad()
             lesson.loss(lesson.answer(net(inputs), constants), target).backward()
             optimizer.step()

@@ -80,12 +80,12 @@ class TileTable:
         elementwise ones the usual tile.
         """
         usual = (1.0, USUAL_POINTWISE_TILE) if batch.family == "elementwise" else (np.nan, np.nan)
-        found, ops = np.tile(usual, (len(batch), 1)), batch["op"].astype(str)
+        nearest_tiles, ops = np.tile(usual, (len(batch), 1)), batch["op"].astype(str)
         for op in set(ops.tolist()) & self.entries.keys():
             mask = ops == op
             tree, tiles = self.entries[op]
-            found[mask] = tiles[tree.query(_place(batch.take(mask), device))[1]]
-        return found
+            nearest_tiles[mask] = tiles[tree.query(_place(batch.take(mask), device))[1]]
+        return nearest_tiles
 
 
 def _place(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
@@ -208,10 +208,10 @@ class NeusightPaper:
 
     def utilisation(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
         """``gamma - alpha / waves`` of each kernel, shape (n,); NaN where no network answers."""
-        found = np.full(len(batch), np.nan)
+        shares = np.full(len(batch), np.nan)
         for rows, _, share in self._answers(batch, device):
-            found[rows] = share
-        return found
+            shares[rows] = share
+        return shares
 
     def _answers(self, batch: KernelBatch, device: DeviceSpec) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """For each network the rows that it answers, their seconds at full rate, and their utilisation."""
