@@ -724,11 +724,11 @@ def _asked(model: Any, request: Request | None, step: Mapping[str, Any]) -> tupl
         ModelError: arguments beside a request, no request where one stands, or as ``Request.of``.
     """
     if request is not None and not isinstance(request, Request):
-        raise ModelError(f"{request!r} is no Request: give the step by name, such as mode='training', batch=4")
+        raise ModelError(f"{request!r} is not a Request: give the step by name, such as mode='training', batch=4")
     if request is not None:
         defaults = signature(Predictor.estimate).parameters
         if beside := [name for name, value in step.items() if value != defaults[name].default]:
-            raise ModelError(f"{', '.join(beside)} beside a request: give the one or the other")
+            raise ModelError(f"{', '.join(beside)} given as well as a request: leave one of them out")
         return request, ""
     dtype = None if step.get("dtype") is None else str(step["dtype"]).removeprefix("torch.")
     if not isinstance(model, str | Path):
@@ -839,7 +839,9 @@ def _micro(asked: Request, plan: Plan) -> Request:
         ModelError: another batch was asked for than the plan's.
     """
     if asked.batch not in (1, plan.global_batch):
-        raise ModelError(f"batch {asked.batch} beside a plan for {plan.global_batch} samples a step: leave out the one")
+        raise ModelError(
+            f"batch {asked.batch}, but the plan has {plan.global_batch} samples a step: leave out one of them"
+        )
     return replace(asked, batch=plan.micro_batch)
 
 

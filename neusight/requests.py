@@ -105,9 +105,11 @@ class Request:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")
         if asked.optimizer != "none" and asked.mode == "inference":
-            raise ModelError(f"optimizer {asked.optimizer} steps in training only: ask for mode training, or leave it")
+            raise ModelError(
+                f"optimizer {asked.optimizer}: inference has no optimizer: leave it out, or give mode training"
+            )
         if asked.grad_scaler and asked.optimizer == "none":
-            raise ModelError("gradients are scaled back for an optimizer, and there is none: name one, or leave it")
+            raise ModelError("grad_scaler: there is no optimizer to scale gradients for: name one, or leave it out")
         return asked
 
     @property

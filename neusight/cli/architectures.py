@@ -54,7 +54,7 @@ def check(
     device = named_gpu(gpu)
     load_device(device)  # What is wrong with it is one line, not the reason of every architecture.
     if report is not None and library != "transformers":
-        raise typer.BadParameter("is written of transformers alone: leave it out", param_hint="--report")
+        raise typer.BadParameter("exists for transformers only: leave it out", param_hint="--report")
     kinds = drawn(limit, seed, library)
     with progress("estimating") as advance:
         answers = checked(Predictor.load(), kinds, device, mode, advance, library=library)
@@ -78,7 +78,7 @@ def _human(answers: Sequence[Answer], data: dict[str, Any]) -> None:
         Column("layers"),
         Column("latency", right=True),
         Column("took", right=True),
-        Column("fed, or what is missing", wrap=True),
+        Column("inputs, or what is missing", wrap=True),
     )
     table(
         columns,

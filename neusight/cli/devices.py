@@ -81,7 +81,7 @@ def draft(
 def _write(text: str, out: Path) -> None:
     """Write the file; what someone may have corrected by hand stays."""
     if out.exists() and out.read_text(encoding="utf-8") != text:
-        raise DeviceError(f"{out} is there and says something else: name another --out, or remove it first")
+        raise DeviceError(f"{out} exists with other content: name another --out, or remove it first")
     out.write_text(text, encoding="utf-8")
 
 
@@ -169,7 +169,7 @@ def _shown(cluster: Cluster) -> None:
     line(f"{cluster.nodes} x {cluster.per_node} x {cluster.device.id}, {cluster.devices} devices")
     for link in cluster.device.links:
         line(f"links     {link.kind} {link.generation}, {link.bandwidth_bytes_per_s / 1e9:g} GB/s, {link.joins}")
-    line(f"network   {_network(cluster.network) if cluster.network else 'not told'}")
+    line(f"network   {_network(cluster.network) if cluster.network else 'not stated'}")
     for what in (cluster.notes, *cluster.hypothetical):
         if what:
             line(f"note      {what}")
@@ -192,7 +192,7 @@ def _network(network: Network) -> str:
 def _cluster_cells(cluster: Cluster) -> tuple[str, ...]:
     links = max((link.bandwidth_bytes_per_s for link in cluster.device.links), default=0.0)
     rates = (f"{1e-9 * links:.4g}", f"{1e-9 * rate:.4g}" if (rate := cluster.network_bytes_per_s) else "-")
-    kind = cluster.network.kind if cluster.network else "not told"
+    kind = cluster.network.kind if cluster.network else "not stated"
     return cluster.id, cluster.device.id, str(cluster.per_node), *rates, kind
 
 

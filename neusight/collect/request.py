@@ -51,7 +51,7 @@ class CollectionRequest:
         if self.target not in TARGETS:
             raise DataError(f"no device '{self.target}': one of {', '.join(TARGETS)}")
         if not self.minutes > 0:
-            raise DataError(f"{self.minutes:g} minutes are no time: give a positive number")
+            raise DataError(f"{self.minutes:g} minutes: give a positive number")
         if self.ray is None:
             return local_workers(self.target, self.workers, self.seed, self.budget_s)
         from neusight.collect.ray_workers import ray_workers

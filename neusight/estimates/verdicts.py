@@ -46,7 +46,7 @@ def _domain(estimate: Estimate) -> str:
     if outside <= 0.1:
         return ""
     reason = next(iter(estimate.outside))
-    return f"{outside:.0%} of the latency is outside of what the tile models were trained on: mostly {reason}"
+    return f"{outside:.0%} of the latency is of kernels unlike those of the tile models' training, mostly: {reason}"
 
 
 def _hypothetical(estimate: Estimate) -> str:

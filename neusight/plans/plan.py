@@ -58,7 +58,7 @@ class Plan:
         for name in _DEGREES:
             value, least = getattr(self, name), 0 if name == "etp" else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ModelError(f"{name} {value!r} of a plan: give a whole number of at least {least}")
+                raise ModelError(f"plan: {name} is {value!r}: give a whole number of at least {least}")
         for name, known in _WORDS.items():
             word = getattr(self, name)
             if word not in known:

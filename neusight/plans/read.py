@@ -70,7 +70,7 @@ def write_plan(path: Path, plan: Plan, beside: Mapping[str, Any]) -> None:
         DataError: another ending.
     """
     if path.suffix != ".toml":
-        raise DataError(f"{path} would be no plan: name it .toml")
+        raise DataError(f"{path} does not end in .toml: name it so")
     usual = asdict(Plan())
     values = {name: value for name, value in asdict(plan).items() if value != usual[name] or isinstance(value, bool)}
     path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in (values | dict(beside)).items()))

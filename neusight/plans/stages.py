@@ -96,7 +96,7 @@ def stages_of(decoder: Layered, plan: Plan, layers: Sequence[int] = ()) -> tuple
     if len(sizes) != count or sum(sizes) != decoder.depth:
         raise ModelError(
             f"{sum(sizes)} layers in {len(sizes)} chunks: {decoder.name} has {decoder.depth}, and pp x vp = {count} "
-            "chunks: tell so many numbers with that sum"
+            "chunks: give as many numbers, with that sum"
         )
     ends = [sum(sizes[: at + 1]) for at in range(count)]
     chunks = [decoder.order[end - size : end] for end, size in zip(ends, sizes, strict=True)]

@@ -245,7 +245,7 @@ def _with_any(
 
 def _left_out(asked: Asked) -> tuple[str, ...]:
     names = " and ".join(asked.without)
-    return (f"fed without {names}, with which it does not run: the step is that of what is left",) if names else ()
+    return (f"runs without {names}, with which it fails: the step is of what is left",) if names else ()
 
 
 def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]:

@@ -143,7 +143,11 @@ def test_nothing_that_is_given_is_ignored(predictor: Predictor) -> None:
         (CoverageError, "gem", lambda: predictor.kernel("gem", "l4")),
         (ModelError, "gtp2", lambda: predictor.estimate("gtp2", "l4")),
         (ModelError, "inputs", lambda: predictor.estimate("gpt2", "l4", inputs=[torch.zeros(1, 8)])),
-        (ModelError, "batch beside a request", lambda: predictor.estimate("gpt2", "l4", Request.of("gpt2"), batch=2)),
+        (
+            ModelError,
+            "batch given as well as a request",
+            lambda: predictor.estimate("gpt2", "l4", Request.of("gpt2"), batch=2),
+        ),
         *(
             (ModelError, message, lambda options=options: predictor.estimate("gpt2", "l4", **options))
             for message, options in (
@@ -152,7 +156,7 @@ def test_nothing_that_is_given_is_ignored(predictor: Predictor) -> None:
                 ("at most 1024", {"seq_len": 10**6}),
                 ("mode 'dreaming'", {"mode": "dreaming"}),
                 ("'int8' of a whole model", {"dtype": "int8"}),
-                ("steps in training only", {"optimizer": "adamw"}),
+                ("inference has no optimizer", {"optimizer": "adamw"}),
             )
         ),
     ]
@@ -200,7 +204,7 @@ def test_sweep_rows_with_errors_do_not_fit(predictor: Predictor) -> None:
 
 
 def test_a_step_given_by_place_is_asked_for_by_name(predictor: Predictor) -> None:
-    with pytest.raises(ModelError, match="'training' is no Request: give the step by name"):
+    with pytest.raises(ModelError, match="'training' is not a Request: give the step by name"):
         predictor.estimate("gpt2", "l4", "training")  # type: ignore[arg-type]
 
 

@@ -143,7 +143,7 @@ def test_coverage_shares() -> None:
 
 
 def test_in_domain_is_a_share_of_the_latency_of_trained_kernels() -> None:
-    above = "log2_waves above all in training"
+    above = "waves above the range of training"
     transferred = kernel("sum", "forward", 1, 50.0, outside=above, source="row_reduction (transferred)")
     step = estimate(LINEAR, kernel("big", "forward", 1, 2.0, outside=above), transferred)
     assert (step.in_domain, step.outside) == (0.75, {above: 0.25})

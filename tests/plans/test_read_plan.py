@@ -62,7 +62,7 @@ def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
     told = dict(read_plan(tmp_path / "plan.toml").fields)
     assert (told.pop("seq_len"), told.pop("dtype")) == (4096, "bf16")
     assert Plan.of(told) == plan
-    with pytest.raises(DataError, match=r"name it \.toml"):
+    with pytest.raises(DataError, match=r"does not end in \.toml: name it so"):
         write_plan(tmp_path / "plan.json", plan, {})
 
 

@@ -175,7 +175,9 @@ def test_the_domain_is_the_range_in_training_with_a_little_slack(saved: Saved) -
     inside, edge, beyond = [0.0, 0.0, 0.0], [1.03, -1.03, 0.0], [0.0, 1.2, 0.0]
     name = artifact.manifest.contract.features[1]
     large, small = np.array([1.0, 1.0, 1.0, 1.0, 2.0**40]), np.full(5, 2.0**10)
-    expected = [f"{name} above all in training", f"{name} below all in training", "log2_bytes above all in training"]
+    words = name.removeprefix("log2_").replace("_", " ")
+    expected = [f"{words} {side} the range of training" for side in ("above", "below")]
+    expected.append("bytes above the range of training")
     found = artifact.beyond(np.array([inside, edge, beyond, [0.0, -1.2, 1.1], inside]), work(small, large))
     assert found.tolist() == ["", "", *expected]
 

@@ -65,7 +65,7 @@ def test_latent_attention_is_deepseek() -> None:
 
 
 def test_what_is_missing_or_unknown_is_told_in_a_line() -> None:
-    with pytest.raises(ModelError, match="small: no hidden, ffn told: fill in the column"):
+    with pytest.raises(ModelError, match="small: no hidden, ffn: fill in the column"):
         decoder_of_columns({**SMALL, "hidden": None, "ffn": float("nan")})
     with pytest.raises(ModelError, match="small: unknown activation 'swigloo'; did you mean swiglu"):
         decoder_of_columns({**SMALL, "activation": "swigloo"})

@@ -58,7 +58,7 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
     name = str(told.get("model") or told.get("case") or "the row")
     kind = _kind(str(told.get("activation", "gelu")), name)
     if missing := [column for column in _NEEDED if column not in told]:
-        raise ModelError(f"{name}: no {', '.join(missing)} told: fill in the column")
+        raise ModelError(f"{name}: no {', '.join(missing)}: fill in the column")
     config = {
         "model_type": "deepseek_v3" if _yes(told, "mla") else kind.family,
         **kind.keys,

@@ -118,7 +118,9 @@ class Artifact:
         slack = 1e-6 + 0.02 * (high - low)
         excess = np.maximum(low - slack - found, found - high - slack)
         rows, worst = np.arange(len(found)), np.argmax(excess / slack, axis=1)
-        texts = np.array([f"{name} {side} all in training" for name in names for side in ("below", "above")])
+        texts = np.array(
+            [f"{_plain(name)} {side} the range of training" for name in names for side in ("below", "above")]
+        )
         number = 2 * worst + (found[rows, worst] > high[worst])
         return np.where(excess[rows, worst] > 0, texts[number], "")
 
@@ -131,6 +133,12 @@ class Artifact:
 
 SIZES = ("log2_flops", "log2_bytes")
 """Of kernels, beside the features of a contract, which hold ratios alone."""
+
+
+def _plain(feature: str) -> str:
+    """``log2_flops`` as ``FLOP``, ``log2_tile_m`` as ``tile m``."""
+    words = feature.removeprefix("log2_").replace("_", " ")
+    return "FLOP" if words == "flops" else words
 
 
 def sizes(work: Work) -> list[np.ndarray]:
