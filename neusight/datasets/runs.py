@@ -147,9 +147,7 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
     tp, pp, cp = (integer(row, name, 1) for name in ("tp", "pp", "cp"))
     dp = integer(row, "dp", num_gpus // max(1, tp * pp * cp))
     micro = integer(row, "micro_batch", integer(row, "local_batch", 1))
-    shard = _SHARDS.get(str(row.get("shard", "none")))
-    if shard is None:
-        raise DataError(f"unknown shard '{row['shard']}' of a run: one of {', '.join(_SHARDS)}")
+    shard, shard_group = _shard(str(row.get("shard", "none")))
     recompute, layers, sequence = _recompute(row)
     if framework == "megatron-te" and tp > 1:
         sequence = default("sequence_parallel", True, "recipes of NeMo set it wherever tp is above 1")
@@ -166,12 +164,25 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
     plan = {
         "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": integer(row, "ep", 1), "etp": integer(row, "etp", 0), "vp": vp,
         "micro_batch": micro, "global_batch": integer(row, "global_batch", micro * dp),
-        "sequence_parallel": sequence, "shard": shard, "recompute": recompute, "recompute_layers": layers,
+        "sequence_parallel": sequence, "shard": shard, "shard_group": shard_group,
+        "recompute": recompute, "recompute_layers": layers,
         "overlap_gradients": overlap, "overlap_parameters": overlap and shard != "none",
         "overlap_tp": tp > 1 and (framework == "megatron-te" or flag(row, "async_tp")),
         "gradient_dtype": _gradients(row, framework),
     }  # fmt: skip
     return plan, assumed
+
+
+def _shard(words: str) -> tuple[str, int]:
+    """What replicas share of their states, and in groups of how many (0: as a plan has it): ``fsdp64`` is all of them
+    within 64 GPUs.
+    """
+    if grouped := re.fullmatch(r"fsdp(\d+)", words):
+        return "hsdp", int(grouped[1])
+    if words not in _SHARDS:
+        known = ", ".join(_SHARDS)
+        raise DataError(f"unknown shard '{words}' of a run: one of {known}, or fsdp and the size of its groups")
+    return _SHARDS[words], 0
 
 
 def _gradients(row: Row, framework: str) -> str:

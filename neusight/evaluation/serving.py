@@ -96,17 +96,18 @@ def evaluate_serving(
 
 def deployed_cells(
     path: Path, predictor: Predictor, models: Path | None = None, selection: Selection | None = None
-) -> Iterator[list[tuple[ServingCase, Deployment]]]:
-    """Every cell that can be asked with what it deploys, those of the same kernels together.
+) -> Iterator[list[tuple[ServingCase | None, Deployment | NeusightError]]]:
+    """Every cell with what it deploys, or why it cannot, those of the same kernels together; those that are no cells
+    come first, as None.
 
     Raises:
         DataError: no such file, or a foreign file.
     """
-    cases, _ = _cases(_records(Path(path), selection or Selection()))
+    cases, skipped = _cases(_records(Path(path), selection or Selection()))
     cells = _Cells(Path(path), predictor, models)
+    yield [(None, DataError(row["reason"])) for row in skipped]
     for group in _grouped(cases):
-        deployed = zip(group, cells.deployments(group), strict=True)
-        yield [(case, deployment) for case, deployment in deployed if isinstance(deployment, Deployment)]
+        yield list(zip(group, cells.deployments(group), strict=True))
 
 
 def _records(path: Path, selection: Selection) -> list[dict[str, Any]]:

@@ -45,8 +45,8 @@ OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 LEAST_POWER = 20
 """Cells whose power was measured, without which nothing is said of it."""
 
-Cells = Iterable[Sequence[tuple[ServingCase, Deployment]]]
-"""Cells with what they deploy, those of the same kernels together."""
+Cells = Iterable[Sequence[tuple[ServingCase | None, Deployment | NeusightError]]]
+"""Cells with what they deploy or why they cannot, those of the same kernels together; None of what is no cell."""
 USABLE = ("isl not told", "isl and rate are documented means")
 """Beginnings of faults that leave a time by the token usable: it depends little on what they are about."""
 
@@ -78,8 +78,14 @@ def observe(
     observations: list[EngineObservation] = []
     left_out: Counter[str] = Counter()
     for group in cells:
-        usable = [(case, with_fitted(d, fitted)) for case, d in group if _usable(case)]
-        left_out.update(case.cell.fault for case, _ in group if not _usable(case))
+        usable = []
+        for case, deployment in group:
+            if case is None or isinstance(deployment, NeusightError):
+                left_out[str(deployment)] += 1
+            elif case.cell.fault and not case.cell.fault.startswith(USABLE):
+                left_out[case.cell.fault] += 1
+            else:
+                usable.append((case, with_fitted(deployment, fitted)))
         deployments = share_prices([deployment for _, deployment in usable]) if usable else []
         for (case, _), deployment in zip(usable, deployments, strict=True):
             try:
@@ -94,10 +100,6 @@ def observe(
         if report:
             report(f"round {number}: cells", len(observations), 0, float("nan"))
     return observations, left_out
-
-
-def _usable(case: ServingCase) -> bool:
-    return not case.cell.fault or case.cell.fault.startswith(USABLE)
 
 
 def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> Deployment:

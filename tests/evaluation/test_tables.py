@@ -130,6 +130,10 @@ def test_columns_of_a_run_reach_its_plan() -> None:
     assert (compiled.framework, compiled.plan["overlap_tp"], compiled.plan["etp"]) == ("torchtitan-compiled", True, 1)
     assert compiled.plan["overlap_gradients"] is False
     assert training_run(RUN | {"kind": "pretrain"}).plan == training_run(RUN).plan
+    grouped = training_run(RUN | {"shard": "fsdp64"}).plan
+    assert (grouped["shard"], grouped["shard_group"]) == ("hsdp", 64)
+    with pytest.raises(DataError, match="unknown shard 'fsdp' of a run: one of none, zero1"):
+        training_run(RUN | {"shard": "fsdp"})
 
 
 def test_a_block_of_recomputed_layers_is_read() -> None:

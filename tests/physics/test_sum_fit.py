@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,8 @@ def test_reasons_are_told_the_commonest_first() -> None:
     assert most_common(Counter()) == ""
 
 
-class Cell:
-    fault = ""
-
-
-class Faulty:
-    fault = "engine not told"
+def case(fault: str = "") -> Any:
+    return SimpleNamespace(cell=SimpleNamespace(fault=fault))
 
 
 def test_cells_that_cannot_be_simulated_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,11 +69,12 @@ def test_cells_that_cannot_be_simulated_are_counted(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(engines, "observed", observed)
     monkeypatch.setattr(engines, "share_prices", lambda deployments: deployments)
     monkeypatch.setattr(engines, "with_fitted", lambda deployment, _: deployment)
-    cells: Any = [[(Cell(), None)] * 4, [(Faulty(), None)]]
+    unreadable = [(None, DataError("no load")), (case(), DataError("does not fit"))]
+    cells: Any = [unreadable, [(case(), None)] * 4, [(case("engine not told"), None)]]
     observations, left_out = engines.observe(cells, {}, None, 1)
     assert observations == ["seen"]
     assert left_out.pop("neither a time of all requests nor one of a token was measured") == 1
-    assert left_out == {"too long": 2, "engine not told": 1}
+    assert left_out == {"too long": 2, "engine not told": 1, "no load": 1, "does not fit": 1}
 
 
 def test_steps_that_cannot_be_simulated_are_counted() -> None:
