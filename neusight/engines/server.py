@@ -99,7 +99,7 @@ class Server:
     sequence_s: float = 0.0
     mixture_s: float = 0.0
     request_s: float = 0.0
-    factors: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0))
+    factors: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0), hash=False)
     spread: float = 0.2
 
     def host_s(self, sequences: np.ndarray, ranks: int, mixtures: int) -> np.ndarray:
