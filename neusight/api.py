@@ -275,7 +275,7 @@ class Predictor:
     def _shared(self, model: Any, gpu: Gpu, asked: tuple[Request, str], setting: Setting, inputs: Any) -> Estimate:
         """A step of several micro-batches or devices: the way of every program on a cluster."""
         from neusight.distributed.shared import shared_estimate
-        from neusight.distributed.traced_run import traced_run, traced_workload
+        from neusight.distributed.sources import traced_run, traced_workload
 
         (request, message), plan = asked, setting.plan or Plan()
         device, request = _checked(gpu, request, setting)
@@ -517,7 +517,7 @@ class Predictor:
             ModelError: an unknown model, word or field, sizes that do not divide. DeviceError: a cluster that the plan
                 does not fill.
         """
-        from neusight.distributed.traced_run import traced_run
+        from neusight.distributed.sources import traced_run
         from neusight.distributed.usual import USUAL_DTYPE, run_fields, usual_plan, usual_run
         from neusight.engines import engine_named
         from neusight.workloads.decoders.decoder import Decoder

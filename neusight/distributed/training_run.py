@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from neusight.devices.cluster import Cluster
 from neusight.distributed.placement import Placement
 from neusight.engines import Engine
 from neusight.errors import DeviceError, ModelError
 from neusight.plans.plan import Plan
-from neusight.plans.stages import local_of
-from neusight.workloads.decoders.decoder import Decoder
+from neusight.plans.stages import Layered, local_of
 from neusight.workloads.training.local import Local
-
-if TYPE_CHECKING:
-    from neusight.distributed.sources import TracedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +21,7 @@ class TrainingRun:
     narrower (``fp8``). ``optimizer``: adam, adamw, sgd or none.
     """
 
-    decoder: Decoder | TracedModel
+    decoder: Layered
     cluster: Cluster
     plan: Plan
     seq_len: int

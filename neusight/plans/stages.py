@@ -28,6 +28,14 @@ class Layered(Protocol):
     def order(self) -> tuple[int, ...]:
         """Kind of each layer from the input on."""
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer has experts."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed of it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
