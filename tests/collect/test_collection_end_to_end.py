@@ -20,10 +20,10 @@ from collected_sets import execution_s
 from typer.testing import CliRunner, Result
 
 from neusight.cli.app import app
-from neusight.collect.plan import plan, usual_limits
+from neusight.collect.plan import plan, usual_limits, write_plan
 from neusight.collect.request import write_card
 from neusight.collect.store import JOURNAL, place_of, read_rows, write_rows
-from neusight.devices import DeviceSpec
+from neusight.devices import DeviceSpec, load_device
 from neusight.devices.read import read_table
 from neusight.kernels import KERNEL_CLASSES, KernelBatch
 
@@ -43,8 +43,8 @@ def answer(*arguments: str | Path) -> Any:
     return json.loads(result.stdout)
 
 
-def begun(out: Path) -> subprocess.Popen[str]:
-    options = ["--device", "cpu", "--dtypes", "float32", "--families", ",".join(FAMILIES), "--limit", str(ROWS)]
+def begun(out: Path, planned: Path) -> subprocess.Popen[str]:
+    options = ["--device", "cpu", "--plan", str(planned)]
     command = [sys.executable, "-m", "neusight", "collect", "--out", str(out), *options]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -79,6 +79,7 @@ class History:
     """One collection: killed as by a power cut, gone on with, interrupted with Ctrl-C, and gone on with to its end."""
 
     out: Path
+    planned: set[str]
     killed: list[dict[str, Any]]
     orphans: list[int]
     interrupted: dict[str, dict[str, Any]]
@@ -93,28 +94,32 @@ class History:
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     out = tmp_path_factory.mktemp("measured") / "cpu"
-    process = begun(out)
+    # In a file, since every process would else read the shapes of all ready workloads to plan the same kernels.
+    planned, device = out.with_name("plan.json"), load_device("a2")
+    tasks = list(islice(plan(device, FAMILIES, ("float32",), 0, usual_limits(device, on_gpu=False)), ROWS))
+    write_plan(planned, tasks)
+    process = begun(out, planned)
     until(process, lambda: len(journal(out)) >= ROWS // 4)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.kill()
     process.wait()
     killed = journal(out)
-    process = begun(out)
+    process = begun(out, planned)
     until(process, lambda: len(journal(out)) >= len(killed) + 2)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     interrupted = rows_of(out)
     assert not journal(out)
-    last = begun(out)
+    last = begun(out, planned)
     last.communicate(timeout=300)
-    return History(out, killed, [int(c) for c in children], interrupted, said, (process.returncode, last.returncode))
+    codes = (process.returncode, last.returncode)
+    return History(out, {task.sample for task in tasks}, killed, [int(c) for c in children], interrupted, said, codes)
 
 
 def test_no_row_is_lost_or_doubled_by_a_kill_or_ctrl_c(history: History) -> None:
-    rows, spec = rows_of(history.out), history.device()
-    planned = plan(spec, FAMILIES, ("float32",), 0, usual_limits(spec, on_gpu=False))
+    rows = rows_of(history.out)
     assert ROWS // 4 <= len(history.killed) < len(history.interrupted) < ROWS
-    assert {*rows} == {task.sample for task in islice(planned, ROWS)}
+    assert {*rows} == history.planned
     # What was on disk is what was kept, not measured anew.
     before = [*history.killed, *history.interrupted.values()]
     assert all(rows[row["sample"]]["latency_ms"] == row["latency_ms"] for row in before)

@@ -113,7 +113,7 @@ def test_a_peak_that_would_be_another_one_is_refused(column: str, value: Any) ->
         ({"async_tp": True, "framework": "NeMo"}, "async_tp of another framework"),
         ({"optimizer": "muon"}, "optimizer 'muon'"),
         ({"dtype": "nvfp4"}, "unknown dtype 'nvfp4'"),
-        ({"shard": "fsdp64"}, "unknown shard 'fsdp64'"),
+        ({"shard": "sharded"}, "unknown shard 'sharded'"),
         ({"num_gpus": "many"}, "num_gpus 'many' is no whole number"),
         ({"recompute": "some"}, "unknown recompute 'some'"),
     ],
