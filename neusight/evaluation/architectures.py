@@ -21,7 +21,7 @@ from typing import Any
 from neusight.api import Predictor
 from neusight.errors import ModelError, NeusightError
 from neusight.evaluation.runnable import runnable
-from neusight.workloads.shallow import architectures, default_config, shallow_config
+from neusight.workloads.depths import architectures, default_config, shallow_config
 from neusight.workloads.sources.image_models import model_names
 
 LIMIT_S = 20.0
@@ -120,7 +120,7 @@ def buildable(kind: str, mode: str = "inference") -> bool:
     import torch
     from transformers import CONFIG_MAPPING
 
-    from neusight.workloads.heads import model_class
+    from neusight.workloads.huggingface import model_class
 
     try:
         parsed = CONFIG_MAPPING[kind]()

@@ -1,8 +1,7 @@
 """What a step runs: ready workloads, and the steps of any model that can be named."""
 
-from neusight.workloads.catalogue import WorkloadInfo, list_workloads
+from neusight.workloads.catalogue import WorkloadInfo, list_traced, list_workloads
 from neusight.workloads.load import load_workload, shipped_step
-from neusight.workloads.models.catalogue import list_traced
 from neusight.workloads.resolve import WorkloadSource, resolve
 from neusight.workloads.workload import Launch, MemoryProfile, Node, Tensor, Workload
 

@@ -1,4 +1,4 @@
-"""The workloads that ship: a small ``config.json`` each, with the aliases by which people know them."""
+"""Models by name: those whose steps ship, a small ``config.json`` each, and those that are traced when asked for."""
 
 from __future__ import annotations
 
@@ -130,3 +130,42 @@ def _names() -> dict[str, str]:
 @cache
 def _config(name: str) -> dict[str, Any]:
     return json.loads((_HERE / "configs" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def list_traced() -> list[WorkloadInfo]:
+    """Every one of them, families together, in the order of the file."""
+    return [_traced_info(name, entry) for name, entry in _traced_entries().items()]
+
+
+def traced_name(name: str) -> str | None:
+    """The name that a name or alias stands for, or None; written as those of ready workloads may be."""
+    return _traced_names().get(normal_name(name))
+
+
+def traced_config(name: str) -> dict[str, Any]:
+    """The configuration of one of ``list_traced``."""
+    return dict(_traced_entries()[name]["config"])
+
+
+def _traced_info(name: str, entry: dict[str, Any]) -> WorkloadInfo:
+    config = entry["config"]
+    return WorkloadInfo(
+        name=name,
+        kind=entry["kind"],
+        parameters=entry["parameters"],
+        max_seq_len=config_max_seq_len(config) if "model_type" in config else None,
+        aliases=tuple(entry.get("aliases", ())),
+    )
+
+
+@cache
+def _traced_entries() -> dict[str, dict[str, Any]]:
+    file = files("neusight.workloads.models") / "catalogue.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+@cache
+def _traced_names() -> dict[str, str]:
+    return {
+        normal_name(n): name for name, entry in _traced_entries().items() for n in (name, *entry.get("aliases", ()))
+    }

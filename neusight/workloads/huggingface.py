@@ -1,4 +1,4 @@
-"""From a Hugging Face configuration to a module and the shapes of its inputs."""
+"""From a Hugging Face configuration to its class, to a module, and to the shapes of its inputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,93 @@ from neusight.errors import ModelError, NeusightError, nearest, reason
 from neusight.requests import Extents, Request
 from neusight.workloads.catalogue import is_ready_type
 from neusight.workloads.config_file import STATED_ATTENTION
-from neusight.workloads.heads import model_class
 from neusight.workloads.inputs import Asked, Fed, fed
 from neusight.workloads.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import torch
+
+_BERT_HEADS = {"training": "BertForPreTraining", "inference": "BertForSequenceClassification"}
+"""BERT is trained with its pre-training heads and used as a classifier."""
+
+_TASKS = (
+    *(
+        "CAUSAL_LM",
+        "MASKED_LM",
+        "IMAGE_CLASSIFICATION",
+        "SEQ_TO_SEQ_CAUSAL_LM",
+        "SPEECH_SEQ_2_SEQ",
+        "CTC",
+        "RNNT",
+        "TDT",
+    ),
+    *("TEXT_TO_SPECTROGRAM", "TEXT_TO_WAVEFORM", "AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION", "OBJECT_DETECTION"),
+    *("UNIVERSAL_SEGMENTATION", "INSTANCE_SEGMENTATION", "SEMANTIC_SEGMENTATION", "IMAGE_SEGMENTATION"),
+    *("DEPTH_ESTIMATION", "ZERO_SHOT_OBJECT_DETECTION", "ZERO_SHOT_IMAGE_CLASSIFICATION", "KEYPOINT_DETECTION"),
+    *("KEYPOINT_MATCHING", "POSE_ESTIMATION", "IMAGE_MATTING", "IMAGE_TO_IMAGE", "MASK_GENERATION"),
+    *("TIME_SERIES_PREDICTION", "DOCUMENT_QUESTION_ANSWERING", "VISUAL_QUESTION_ANSWERING", "PRETRAINING"),
+    *("TABLE_RECOGNITION", "TEXT_RECOGNITION", "MULTIMODAL_LM", "RETRIEVAL", "DECISION", "QUESTION_ANSWERING"),
+    *("SEQUENCE_CLASSIFICATION", "BACKBONE"),
+)
+"""Tasks in the order in which a type's class is looked for; the bare model is the last."""
+_IMAGES_AND_TEXT = ("IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
+
+
+def model_class(config: dict[str, Any], parsed: Any, mode: str) -> Any:
+    """The class with the right head.
+
+    Args:
+        config: the contents of a ``config.json``; its ``architectures`` come first.
+        parsed: the same as transformers reads it.
+        mode: ``inference`` or ``training``.
+
+    Raises:
+        ModelError: transformers has no class for this type.
+    """
+    import transformers
+
+    kind = config["model_type"]
+    # Some modules print what their own documentation lacks when they are imported.
+    with redirect_stdout(sys.stderr):
+        if kind == "bert":
+            return getattr(transformers, _BERT_HEADS[mode])
+        for name in config.get("architectures") or ():
+            if (found := getattr(transformers, name, None)) is not None:
+                return found
+        return _class_by_task(parsed, kind)
+
+
+def _class_by_task(parsed: Any, kind: str) -> Any:
+    from transformers.models.auto import modeling_auto as auto
+
+    mappings = [getattr(auto, f"MODEL_FOR_{task}_MAPPING", None) for task in _tasks(parsed)]
+    for mapping in (*mappings, auto.MODEL_MAPPING):
+        if mapping is None or type(parsed) not in mapping:
+            continue
+        try:
+            return _first(mapping[type(parsed)])
+        except ValueError:
+            # Registered under a name that the package does not have.
+            continue
+    raise ModelError(
+        f"model_type '{kind}' has no class of its own in transformers, as parts of other models have none: name a "
+        "class in 'architectures', or pass package.module:function"
+    )
+
+
+def _tasks(parsed: Any) -> tuple[str, ...]:
+    """Those with images and text come first where the model has both, those of two sides where it has two."""
+    if getattr(parsed, "is_encoder_decoder", False):
+        return ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", *_IMAGES_AND_TEXT, *_TASKS)
+    if any(hasattr(parsed, part) for part in ("vision_config", "audio_config")):
+        return (*_IMAGES_AND_TEXT, "ZERO_SHOT_IMAGE_CLASSIFICATION", *_TASKS)
+    return (*_TASKS, *_IMAGES_AND_TEXT)
+
+
+def _first(found: Any) -> Any:
+    """A type with several bare models, such as Funnel, lists the whole one first."""
+    return found[0] if isinstance(found, tuple | list) else found
+
 
 _NOT_A_MODEL_OPTION = (
     *("model_type", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache"),
@@ -37,7 +118,7 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
     Raises:
         ModelError: the type of the model is unknown, has no head for this, or its attention is eager only.
     """
-    from neusight.workloads import vision
+    from neusight.workloads.models import vision
 
     if own := vision.ARCHITECTURES.get(config["model_type"]):
         return _constructed(config["model_type"], lambda: own(config))
@@ -94,7 +175,7 @@ def feedings(config: dict[str, Any], request: Request, asked: Asked | None = Non
     Raises:
         ModelError: as ``build_model``, or it needs an input that nobody knows how to make.
     """
-    from neusight.workloads import vision
+    from neusight.workloads.models import vision
 
     other = replace(request.extents, image_size=None) != Extents()
     if other and config["model_type"] in vision.ARCHITECTURES:
@@ -112,7 +193,7 @@ def feedings(config: dict[str, Any], request: Request, asked: Asked | None = Non
 
 def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
     """The configuration with the image size and frames that were asked for: learnt positions are as many as patches."""
-    from neusight.workloads import vision
+    from neusight.workloads.models import vision
 
     asked = {"image_size": extents.image_size, "num_frames": extents.frames}
     changes = {key: value for key, value in asked.items() if value is not None}

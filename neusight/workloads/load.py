@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from neusight.errors import ModelError, UndecidedError
 from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.requests import Extents, Request
-from neusight.workloads.cache import read_trace, trace_key, write_trace
 from neusight.workloads.catalogue import own_attention
 from neusight.workloads.config_file import attention_of
 from neusight.workloads.inputs import Asked, Fed, described, missed, tensors_of
 from neusight.workloads.inputs.sizes import DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN
 from neusight.workloads.resolve import WorkloadSource, resolve, stated_dtype
+from neusight.workloads.serialise import read_trace, trace_key, write_trace
 from neusight.workloads.tensors import Known
 from neusight.workloads.workload import Workload, renamed
 

@@ -23,10 +23,10 @@ from neusight.workloads.catalogue import (
     config_max_seq_len,
     is_image_config,
     is_ready_type,
+    list_traced,
     list_workloads,
 )
 from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
-from neusight.workloads.models.catalogue import list_traced
 from neusight.workloads.sources import Described, described, described_file, traced_model
 
 

@@ -15,11 +15,11 @@ from typing import Any
 from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads.catalogue import is_image_config
-from neusight.workloads.deepening import NotAlikeError, at_depth, deepened, depth
-from neusight.workloads.fitting import Fit
+from neusight.workloads.depths import NotAlikeError, at_depth, deepened, depth
 from neusight.workloads.load import trace_source
 from neusight.workloads.resolve import WorkloadSource
 from neusight.workloads.serialise import MODEL_DTYPE, VERSION, content_of, shared
+from neusight.workloads.shipped import Fit
 from neusight.workloads.workload import PHASES
 
 MODES = ("inference", "training")

@@ -11,7 +11,7 @@ from neusight.api import Predictor
 from neusight.evaluation import architectures
 from neusight.evaluation.architectures import TooLongError, buildable, check, drawn
 from neusight.evaluation.runnable import runnable
-from neusight.workloads.heads import model_class
+from neusight.workloads.huggingface import model_class
 
 GROUP, LEAST = 5, 4
 """So many types are asked together, of which so many are answered.

@@ -15,7 +15,7 @@ from neusight.errors import ModelError, UndecidedError
 from neusight.requests import Request
 from neusight.workloads import Workload
 from neusight.workloads.tensors import TensorSpec
-from neusight.workloads.trace import assumed
+from neusight.workloads.trace import values as assumed
 from neusight.workloads.trace.tracing import trace
 
 ROWS, COLS = 6, 10

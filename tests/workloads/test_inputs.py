@@ -9,10 +9,10 @@ import torch
 from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads import load_workload
+from neusight.workloads.depths import architectures, shallow_config
 from neusight.workloads.huggingface import feedings
 from neusight.workloads.inputs import described, missed
 from neusight.workloads.inputs.given import given_inputs
-from neusight.workloads.shallow import architectures, shallow_config
 from neusight.workloads.tensors import Known, TensorSpec
 
 FED = {

@@ -10,8 +10,7 @@ import torch
 from neusight.errors import ModelError
 from neusight.requests import Extents, Request
 from neusight.workloads import list_traced, list_workloads, load_workload, resolve
-from neusight.workloads.catalogue import KINDS
-from neusight.workloads.models.catalogue import traced_config, traced_name
+from neusight.workloads.catalogue import KINDS, traced_config, traced_name
 from neusight.workloads.models.recommendation import Dlrm, expected_rows
 from neusight.workloads.models.recommendation import inputs as dlrm_inputs
 from neusight.workloads.sources.diffusion_inputs import Fed, inputs_of

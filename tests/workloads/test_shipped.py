@@ -16,11 +16,10 @@ from neusight.requests import Request
 from neusight.workloads import Workload, WorkloadSource, list_workloads, shipped, shipped_step
 from neusight.workloads.build_traces import build, main
 from neusight.workloads.catalogue import catalogue_config
-from neusight.workloads.deepening import NotAlikeError, at_depth, deepened, depth
-from neusight.workloads.fitting import Fit
+from neusight.workloads.depths import NotAlikeError, at_depth, deepened, depth
 from neusight.workloads.load import trace_source
 from neusight.workloads.serialise import content_of
-from neusight.workloads.shipped import ShippedWorkload, monomials, polynomial_value, shipped_workload
+from neusight.workloads.shipped import Fit, ShippedWorkload, monomials, polynomial_value, shipped_workload
 from neusight.workloads.symbolic import _BETWEEN, _DEPTHS
 
 POINTS = [*product((2, 3), (72, 80, 104)), (5, 448)]

@@ -10,11 +10,17 @@ from typing import Any
 
 from neusight.errors import ModelError, nearest, shown
 from neusight.paths import is_there, user_path
-from neusight.workloads.catalogue import canonical_name, catalogue_config, list_workloads
+from neusight.workloads.catalogue import (
+    canonical_name,
+    catalogue_config,
+    list_traced,
+    list_workloads,
+    traced_config,
+    traced_name,
+)
 from neusight.workloads.config_file import read_config
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.models.catalogue import list_traced, traced_config, traced_name
 
 
 def known_decoders() -> tuple[str, ...]:

@@ -1,7 +1,10 @@
-"""What a model's ``forward`` is fed: names from its signature, shapes from its configuration and what was asked for."""
+"""What a model's ``forward`` is given: names from its signature, shapes from its configuration and what was asked for.
 
-from neusight.workloads.inputs.forward import Asked, Fed, fed
+Importing the package registers the makers of all inputs.
+"""
+
+from neusight.workloads.inputs import images, series, text
+from neusight.workloads.inputs.forward import Asked, Fed, fed, missed
 from neusight.workloads.inputs.given import described, tensors_of
-from neusight.workloads.inputs.refusals import missed
 
-__all__ = ["Asked", "Fed", "described", "fed", "missed", "tensors_of"]
+__all__ = ["Asked", "Fed", "described", "fed", "images", "missed", "series", "tensors_of", "text"]

@@ -1,18 +1,21 @@
-"""Which inputs a ``forward`` is given: those that it cannot do without, and the main ones of what it can read."""
+"""Which inputs a ``forward`` is given: those that it cannot do without, the main ones of what it can read, and what it
+asks for when it refuses."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
+from traceback import extract_tb
+from types import TracebackType
 from typing import Any
 
 from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
-from neusight.workloads.inputs.makers import makers
-from neusight.workloads.inputs.sizes import Sizes
+from neusight.workloads.inputs.sizes import MAKERS, Sizes
 from neusight.workloads.tensors import TensorSpec
 
 _MODALITIES = (
@@ -108,7 +111,7 @@ def fed(kind: Any, config: Any, request: Request, asked: Asked = Asked()) -> Fed
     _refuse_unused(kind.__name__, sizes, request)
     chosen = islice(_likeliest(ways), _ALTERNATIVES)
     found = tuple({name: way for name, way in each if way is not None} | given for each in chosen)
-    others = [n for n in parameters if n in makers() and n not in {*names, *given, *_INSTEAD}]
+    others = [n for n in parameters if n in MAKERS and n not in {*names, *given, *_INSTEAD}]
     beside = tuple(
         n for n in _BESIDE if n in names and n not in {*needed, *given, _main(kind)} and "input_ids" in names
     )
@@ -128,7 +131,7 @@ def _likeliest(ways: Sequence[Sequence[tuple[str, Any]]]) -> Iterator[tuple[tupl
 
 
 def _ways(name: str, sizes: Sizes, model: str, needed: bool) -> list[tuple[str, Any]]:
-    maker = makers().get(name)
+    maker = MAKERS.get(name)
     if maker is None:
         raise ModelError(
             f"{model} needs '{name}', which does not follow from its configuration: give it with "
@@ -194,3 +197,34 @@ def _reads(name: str, names: list[str], config: Any) -> bool:
 def _states(config: Any, keys: Sequence[str]) -> bool:
     """Whether any of these is there, and not None as parts are that a model was built without."""
     return any(getattr(config, key, None) is not None for key in keys)
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_LINES = 3
+"""Innermost lines of a model's own code that are looked at."""
+_OTHERS = ("neusight", "torch", "contextlib")
+"""Packages whose lines are no model's."""
+
+
+def missed(refusal: BaseException, names: Sequence[str]) -> str | None:
+    """The first of these names that a model asks for.
+
+    Args:
+        refusal: what a trace raised, with the model's own error as its cause.
+        names: inputs that the model could still be given.
+    """
+    cause = refusal.__cause__
+    found = _WORD.findall(str(refusal if cause is None else cause))
+    if cause is not None and "None" in str(cause):
+        found += [word for line in _model_lines(cause.__traceback__) for word in _WORD.findall(line)]
+    return next((word for word in found if word in names), None)
+
+
+def _model_lines(traceback: TracebackType | None) -> list[str]:
+    """Lines of code from the failing one outwards, those of libraries left out."""
+    frames = [frame for frame in extract_tb(traceback) if not _of_library(frame.filename)]
+    return [frame.line or "" for frame in reversed(frames[-_LINES:])]
+
+
+def _of_library(file: str) -> bool:
+    return any(part in _OTHERS for part in file.replace(".py", "").split("/")[:-1]) or file.endswith("contextlib.py")

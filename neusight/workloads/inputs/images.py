@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.workloads.inputs.layouts import Ways, floats, integers, layout
-from neusight.workloads.inputs.sizes import TEXT_LINE, Sizes
+from neusight.workloads.inputs.sizes import TEXT_LINE, Sizes, Ways, floats, integers, layout
 from neusight.workloads.tensors import Known, TensorSpec
 
 _DEPTH = ("temporal_patch_size", "patch_temporal")

@@ -1,12 +1,18 @@
-"""How large inputs are: what was asked for, what a configuration states, and what is customary where neither says."""
+"""How large inputs are: what was asked for, what a configuration states, and what is customary where neither says.
+
+Shapes of inputs are made of these by functions that register for names of inputs. Models of one name differ, so that a
+maker returns several shapes: what is right is what the model runs with, and they are tried in order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from neusight.requests import Extents
+from neusight.workloads.tensors import TensorSpec
 
 DEFAULT_SEQ_LEN = 512
 """Tokens a sample where a model sets no limit to them."""
@@ -159,3 +165,35 @@ def _parts(config: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
         if part is not None and hasattr(part, "to_dict") and depth:
             yield name, part
             yield from _parts(part, depth - 1)
+
+
+Ways = Sequence[Any]
+"""Alternatives for one input: a ``TensorSpec``, ``Known`` values, or anything that is passed on."""
+
+
+MAKERS: dict[str, Callable[[Sizes], Ways]] = {}
+
+
+def layout(*names: str) -> Callable[[Callable[[Sizes], Ways]], Callable[[Sizes], Ways]]:
+    """Register what makes the inputs of these names."""
+
+    def entered(maker: Callable[[Sizes], Ways]) -> Callable[[Sizes], Ways]:
+        MAKERS.update(dict.fromkeys(names, maker))
+        return maker
+
+    return entered
+
+
+def floats(*shape: int) -> TensorSpec:
+    """A floating input, in the dtype of the request."""
+    return TensorSpec(tuple(int(size) for size in shape))
+
+
+def integers(*shape: int) -> TensorSpec:
+    """Ids or positions."""
+    return TensorSpec(tuple(int(size) for size in shape), "int64")
+
+
+def size_of(way: Any) -> int:
+    """Elements of a way."""
+    return prod(way.shape) if isinstance(way, TensorSpec) else 0

@@ -1,11 +1,16 @@
-"""What every source of models answers: which step it can run, its module, and what that is fed."""
+"""What every source of models answers: which step it can run, its module, and what that is given; and the packages
+that build models, imported when one of theirs is asked for."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from neusight.errors import ModelError
+from neusight.errors import ModelError, reason
 from neusight.requests import Request
 
 if TYPE_CHECKING:
@@ -59,3 +64,31 @@ def refuse_others(request: Request, *known: str) -> Request:
         if value is not None and name not in known:
             raise ModelError(f"no input of {request.model} depends on {_OPTIONS[name]}: leave it out")
     return request
+
+
+EXTRAS = {"timm": "timm", "torchvision": "vision", "diffusers": "diffusers", "onnx": "onnx"}
+"""Packages, and the extra of this one that installs each."""
+
+
+def library(name: str) -> ModuleType:
+    """The package, imported.
+
+    Raises:
+        ModelError: it is not installed, or does not fit the installed PyTorch.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise ModelError(
+            f"{name} cannot be imported ({type(error).__name__}: {reason(error)}): "
+            f"pip install 'neusight[{EXTRAS[name]}]'"
+        ) from None
+
+
+@cache
+def installed(name: str) -> str:
+    """The version of a package that is installed, or ``none``; nothing is imported."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"

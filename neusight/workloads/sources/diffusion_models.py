@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from neusight.errors import ModelError, nearest, reason, shown
 from neusight.paths import read_json, user_path
 from neusight.requests import Request
-from neusight.workloads.sources.described import Inputs, refuse_others
+from neusight.workloads.sources.described import Inputs, installed, library, refuse_others
 from neusight.workloads.sources.diffusion_inputs import Fed, inputs_of
-from neusight.workloads.sources.libraries import installed, library
 
 if TYPE_CHECKING:
     import torch

@@ -1,17 +1,27 @@
-"""What sources that are files of a graph have in common: their content, and extents that a file leaves open."""
+"""Files of a graph: programs of ``torch.export`` (``model.pt2``) and ONNX files (``model.onnx``).
+
+Weights of ONNX are not read; extents that a file leaves open take what was asked for.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from neusight.errors import ModelError
+from neusight.errors import ModelError, reason
 from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.inputs.sizes import IMAGE_SIZE
-from neusight.workloads.sources.described import refuse_others
+from neusight.workloads.sources.described import Inputs, library, refuse_others
 from neusight.workloads.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
 
 SEQ_LEN = 128
 """Tokens where a file leaves a second extent of integers open and none are asked for."""
@@ -81,3 +91,134 @@ def _filled(place: int, shape: Sequence[int | None], dtype: str, request: Reques
     if place == 1 and (len(shape) == 2 or request.seq_len) and not dtype.startswith("float"):
         return request.seq_len or SEQ_LEN
     return request.seq_len if place == 1 else None
+
+
+EXPORTED_SUFFIX = ".pt2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedModel:
+    """A program in a file."""
+
+    file: Path
+
+    @property
+    def content(self) -> str:
+        """The file's."""
+        return f"exported {digest(self.file)}"
+
+    def settled(self, request: Request) -> Request:
+        """Inference; extents that the program leaves open may be asked for.
+
+        Raises:
+            ModelError: training was asked for, which a program does not have.
+        """
+        return for_inference(request)
+
+    def build(self, request: Request) -> torch.nn.Module:
+        """The program as a module without weights."""
+        import torch
+
+        from neusight.workloads.trace.building import copy_as_fake
+        from neusight.workloads.trace.library_forms import as_module
+
+        with warnings.catch_warnings():
+            # Copies of a program's signature ask for classes by names that PyTorch has changed.
+            warnings.simplefilter("ignore", FutureWarning)
+            return copy_as_fake(as_module(self._program), torch.get_default_dtype())
+
+    def inputs(self, request: Request) -> Inputs:
+        """By name, where the program has names; extents that it leaves open as they were asked for."""
+        placeholders = {node.name: node for node in self._program.graph.nodes if node.op == "placeholder"}
+        found: dict[str, Any] = {}
+        for name in self._program.graph_signature.user_inputs:
+            value = placeholders[name].meta.get("val") if isinstance(name, str) and name in placeholders else name
+            shape = getattr(value, "shape", None)
+            dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
+            found[str(name)] = value if shape is None else sized(name, _extents(shape), dtype, request)
+        return found
+
+    @cached_property
+    def _program(self) -> torch.export.ExportedProgram:
+        from torch.export import load
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        try:
+            with _disable_current_modes():
+                return load(self.file)
+        except Exception as error:
+            raise ModelError(
+                f"{self.file} is no program of this PyTorch ({type(error).__name__}: {reason(error)}): write it again "
+                "with torch.export.save"
+            ) from None
+
+
+def _extents(shape: Any) -> list[int | None]:
+    """Sizes, with None for those that the program leaves open."""
+    return [size if isinstance(size, int) else None for size in shape]
+
+
+ONNX_SUFFIX = ".onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxModel:
+    """A graph in a file, with external data beside it, if any."""
+
+    file: Path
+
+    @property
+    def content(self) -> str:
+        """The file's; values of weights, which may lie elsewhere, change no kernel."""
+        return f"onnx {digest(self.file)}"
+
+    def settled(self, request: Request) -> Request:
+        """Inference; extents that the graph leaves open may be asked for.
+
+        Raises:
+            ModelError: training was asked for, which a graph does not have.
+        """
+        return for_inference(request)
+
+    def build(self, request: Request) -> torch.nn.Module:
+        """The graph as a module.
+
+        Raises:
+            ModelError: onnx is missing, or the file is no graph. CoverageError: an operator has no form.
+        """
+        library("onnx")
+        from neusight.workloads.onnx.graph import OnnxModule
+
+        return OnnxModule(self._model, self.file.parent)
+
+    def inputs(self, request: Request) -> Inputs:
+        """By name, all that is no weight."""
+        weights = {tensor.name for tensor in self._model.graph.initializer}
+        return {
+            given.name: self._input(given, request) for given in self._model.graph.input if given.name not in weights
+        }
+
+    def _input(self, given: Any, request: Request) -> Any:
+        from neusight.workloads.onnx.node import dtype_of
+
+        kind = given.type.tensor_type
+        if not given.type.HasField("tensor_type"):
+            raise ModelError(
+                f"input '{given.name}' of {request.model} is no tensor: export the model with tensors alone"
+            )
+        extents = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+        return sized(given.name, extents, str(dtype_of(kind.elem_type)).removeprefix("torch."), request)
+
+    @cached_property
+    def _model(self) -> Any:
+        onnx = library("onnx")
+        try:
+            model = onnx.load(str(self.file), load_external_data=False)
+        except Exception as error:
+            raise ModelError(
+                f"{self.file} is no ONNX graph ({type(error).__name__}: {reason(error)}): write it again with "
+                "torch.onnx.export"
+            ) from None
+        if not model.graph.node:
+            raise ModelError(f"{self.file} holds no operators: write it again with torch.onnx.export")
+        return model

@@ -40,8 +40,7 @@ class PlainModel:
     def build(self, request: Request) -> torch.nn.Module:
         """The module."""
         from neusight.workloads.models.recommendation import Dlrm
-        from neusight.workloads.models.recurrence import LanguageLstm, SpeechGru
-        from neusight.workloads.models.waveglow import WaveGlow
+        from neusight.workloads.models.sequences import LanguageLstm, SpeechGru, WaveGlow
 
         if self.config[MODULE] == "dlrm":
             return Dlrm(self.config, self.skew)
@@ -51,13 +50,13 @@ class PlainModel:
 
     def inputs(self, request: Request) -> Inputs:
         """By name."""
-        from neusight.workloads.models import recommendation, recurrence, waveglow
+        from neusight.workloads.models import recommendation, sequences
 
         if self.config[MODULE] == "dlrm":
             return recommendation.inputs(self.config, request.batch)
         if self.config[MODULE] == "waveglow":
-            return waveglow.inputs(self.config, request.batch)
-        make = recurrence.language_inputs if self.config[MODULE] == "lstm" else recurrence.speech_inputs
+            return sequences.waveglow_inputs(self.config, request.batch)
+        make = sequences.language_inputs if self.config[MODULE] == "lstm" else sequences.speech_inputs
         return make(self.config, request.batch, request.seq_len)
 
 

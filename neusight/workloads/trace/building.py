@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
 from neusight.requests import DTYPES
+from neusight.workloads.trace.library_forms import settle_routers
 from neusight.workloads.trace.recorder import Recorder
-from neusight.workloads.trace.transformers_forms import settle_routers
 
 aten = torch.ops.aten
 Given = tuple[tuple[Any, ...], dict[str, Any]]

@@ -17,8 +17,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from neusight.workloads.trace.flex_attention import flex_forms
-from neusight.workloads.trace.recurrent import MODES, on_cudnn
+from neusight.workloads.trace.cuda_only import MODES, on_cudnn
+from neusight.workloads.trace.library_forms import flex_forms
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)

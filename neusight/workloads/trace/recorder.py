@@ -15,9 +15,9 @@ from neusight.errors import CoverageError, ModelError
 from neusight.kernels import Kernel
 from neusight.workloads.rules import covered, fallback, kernels_of
 from neusight.workloads.tensors import Call, TensorSpec
-from neusight.workloads.trace import assumed, values
+from neusight.workloads.trace import values
+from neusight.workloads.trace.cuda_only import run
 from neusight.workloads.trace.memory import Allocation, Ledger
-from neusight.workloads.trace.running import run
 from neusight.workloads.trace.values import tensors_in
 from neusight.workloads.workload import Phase
 
@@ -139,7 +139,7 @@ class Recorder(TorchDispatchMode):
                 return kept
             if values.known((*args, *kwargs.values())) and values.small(func, args, kwargs):
                 return values.computed(func, args, kwargs)
-        if func is aten.split_with_sizes.default and (even := assumed.even_sizes(*args, **kwargs)):
+        if func is aten.split_with_sizes.default and (even := values.even_sizes(*args, **kwargs)):
             self._assume(f"{self._where()} splits a tensor by values of another: taken as even shares")
             args = (args[0], even, *args[2:])
         if func is aten.index.Tensor:
@@ -152,7 +152,7 @@ class Recorder(TorchDispatchMode):
         try:
             return run(func, args, kwargs)
         except DynamicOutputShapeException:
-            largest = assumed.result(func)
+            largest = values.result(func)
             if largest is None:
                 self.undecided = True
                 raise ModelError(
@@ -168,7 +168,7 @@ class Recorder(TorchDispatchMode):
             return values.computed(func, args, kwargs)
         if self.phase == "optimizer":
             return 1.0
-        found = assumed.value(func, args, self._maker(args[0]))
+        found = values.value(func, args, self._maker(args[0]))
         self._assume(f"{self._where()} reads a value from a tensor ({_plain(func)}): taken as {found}")
         return found
 

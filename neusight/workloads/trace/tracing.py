@@ -180,7 +180,7 @@ def _environment(attention: str, mode: str, fake: FakeTensorMode) -> Iterator[No
     import torch
 
     from neusight.workloads.trace.gpu_forms import gpu_forms
-    from neusight.workloads.trace.torchvision_forms import torchvision_forms
+    from neusight.workloads.trace.library_forms import torchvision_forms
 
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
@@ -253,8 +253,8 @@ def _step(
 
     from neusight.workloads.trace.autocast import gpu_autocast
     from neusight.workloads.trace.building import track_layers
+    from neusight.workloads.trace.library_forms import unpadded_batches
     from neusight.workloads.trace.training import default_loss, prepared_optimizer
-    from neusight.workloads.trace.transformers_forms import unpadded_batches
 
     ledger = recorder.ledger
     for tensor in (*module.parameters(), *module.buffers()):

@@ -1,0 +1,220 @@
+"""Forms that a trace takes of libraries' code that fake tensors on a CPU cannot run, or run otherwise than a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+def _never(_: Callable[..., Any]) -> Callable[..., bool]:
+    return lambda *args, **kwargs: False
+
+
+def _nothing(_: Callable[..., Any]) -> Callable[..., None]:
+    return lambda *args, **kwargs: None
+
+
+def _unpadded(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same question without the padding mask, which comes first."""
+
+    def asked(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(None, *args, **kwargs)
+
+    return asked
+
+
+def padded_experts(layer: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    """A Switch layer with every expert in turn, each on a buffer of batch x expert_capacity tokens.
+
+    Fedus et al. 2022, section 2.2: the capacity bounds the tokens of a sequence that go to one expert; the buffer is
+    filled with zeros where fewer come.
+    """
+    batch, length, width = hidden_states.shape
+    chosen, weights, _ = layer.router(hidden_states)
+    rows = min(batch * layer.router.expert_capacity, batch * length)
+    tokens = hidden_states.reshape(-1, width)
+    result = tokens.clone()
+    slots = torch.arange(rows)
+    for number, expert in enumerate(layer.experts.values()):
+        # Stands for the search of the chosen tokens, which real runs do by a boolean mask.
+        places = chosen[..., number].reshape(-1).argsort(descending=True)[:rows]
+        buffer = tokens.new_zeros(rows, width)
+        buffer[slots] = tokens[places]
+        result[places] = expert(buffer)[slots]
+    return (weights.reshape(-1, 1) * result).reshape(batch, length, width)
+
+
+def settle_routers(module: torch.nn.Module) -> None:
+    """Give Switch routers the dtype that they take in the first forward pass, after which they keep it."""
+    routers: list[Any] = [m for m in module.modules() if type(m).__name__ == "SwitchTransformersTop1Router"]
+    for router in routers:
+        classifier = router.classifier
+        if classifier.weight.dtype != router.dtype:
+            classifier.weight = torch.nn.Parameter(torch.empty_like(classifier.weight, dtype=router.dtype))
+        # Its forward converts the classifier again, which is idle now, and impossible for fake weights.
+        classifier.to = lambda *_, classifier=classifier: classifier
+
+
+_SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
+_MASKS = "transformers.masking_utils"
+_UNCHECKED = "TRANSFORMERS_DISABLE_TORCH_CHECK"
+"""Set, models do not compare how many places for images a text has with how many images there are."""
+_PATCHES: tuple[tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
+    (_MASKS, "is_tracing", _never),
+    (_MASKS, "find_packed_sequence_indices", _nothing),
+    (_MASKS, "_ignore_causal_mask_sdpa", _unpadded),
+    (_MASKS, "_ignore_bidirectional_mask_sdpa", _unpadded),
+    (f"{_SWITCH}:SwitchTransformersSparseMLP", "forward", lambda _: padded_experts),
+)
+
+
+def _owner(path: str) -> Any:
+    """A loaded module, or a class in one; None when it is not loaded or has no such class."""
+    module, _, name = path.partition(":")
+    loaded = sys.modules.get(module)
+    return getattr(loaded, name, None) if loaded and name else loaded
+
+
+@contextmanager
+def unpadded_batches() -> Iterator[None]:
+    """Answer the questions of Hugging Face models inside; other modules are not touched."""
+    saved = []
+    checked = os.environ.get(_UNCHECKED)
+    os.environ[_UNCHECKED] = "1"
+    for path, name, replacement in _PATCHES:
+        owner = _owner(path)
+        if owner is not None and hasattr(owner, name):
+            original = getattr(owner, name)
+            saved.append((owner, name, original))
+            setattr(owner, name, replacement(original))
+    try:
+        yield
+    finally:
+        for owner, name, original in saved:
+            setattr(owner, name, original)
+        if checked is None:
+            del os.environ[_UNCHECKED]
+        else:
+            os.environ[_UNCHECKED] = checked
+
+
+@contextmanager
+def torchvision_forms() -> Iterator[None]:
+    """What torchvision runs on a GPU: its own kernels, and one suppression for all classes together.
+
+    Where values decide how many boxes there are, a loop over classes would be one over as many as there are boxes.
+    """
+    boxes = sys.modules.get("torchvision.ops.boxes")
+    align = sys.modules.get("torchvision.ops.roi_align")
+    if boxes is None or align is None:
+        yield
+        return
+    together = getattr(boxes, "_batched_nms_coordinate_trick", None)
+    forms = [
+        (boxes, "_assert_has_ops", lambda: None),
+        (align, "_assert_has_ops", lambda: None),
+        (align, "_has_ops", lambda: True),
+        (boxes, "_batched_nms_vanilla", together),
+    ]
+    present = [(module, name, form) for module, name, form in forms if form is not None and hasattr(module, name)]
+    before = [(module, name, getattr(module, name)) for module, name, _ in present]
+    try:
+        for module, name, form in present:
+            setattr(module, name, form)
+        yield
+    finally:
+        for module, name, original in before:
+            setattr(module, name, original)
+
+
+aten = torch.ops.aten
+
+
+def _attention(*given: Any, **how: Any) -> torch.Tensor:
+    """Looked up when it is called, as a trace exchanges it."""
+    return functional.scaled_dot_product_attention(*given, **how)
+
+
+_BY_FUNCTION = {
+    aten.scaled_dot_product_attention.default: _attention,
+    aten.dropout.default: torch.dropout,
+    aten.lstm.input: torch.lstm,
+    aten.gru.input: torch.gru,
+    aten.rnn_tanh.input: torch.rnn_tanh,
+    aten.rnn_relu.input: torch.rnn_relu,
+}
+"""Operators of programs, and the functions whose calls ``gpu_forms`` sees."""
+
+
+class Exported(torch.nn.Module):
+    """A program with its inputs by name, in whatever mode it was exported."""
+
+    def __init__(self, program: Any, names: list[str]) -> None:
+        super().__init__()
+        self.program = program
+        self.names = names
+
+    def forward(self, **inputs: Any) -> Any:
+        """What the program returns."""
+        return self.program(*(inputs[name] for name in self.names))
+
+    def train(self, mode: bool = True) -> Exported:
+        """As it is: exported modules have one mode."""
+        return self
+
+
+def as_module(program: torch.export.ExportedProgram) -> Exported:
+    """The module of a program, without the checks of its inputs' values."""
+    with _disable_current_modes():
+        module: Any = program.module()
+        for node in list(module.graph.nodes):
+            if node.op == "call_function" and node.target in _BY_FUNCTION:
+                node.target = _BY_FUNCTION[node.target]
+            if node.op == "call_module" and node.target == "_guards_fn":
+                module.graph.erase_node(node)
+        module.graph._codegen = torch.fx.graph.CodeGen()
+        module.recompile()
+    return Exported(module, [str(name) for name in program.graph_signature.user_inputs])
+
+
+_MODULE = "torch.nn.attention.flex_attention"
+Attention = Callable[..., torch.Tensor]
+
+
+@contextmanager
+def flex_forms(attention: Attention) -> Iterator[None]:
+    """Let ``flex_attention`` call ``attention``, which takes what scaled-dot-product attention does."""
+    module = sys.modules.get(_MODULE)
+    forms = {
+        "_validate_device": lambda *_: None,
+        "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
+        "flex_attention_hop": lambda *given, **_: _attended(attention, *given),
+    }
+    before = {name: getattr(module, name) for name in forms if hasattr(module, name)}
+    try:
+        for name in before:
+            setattr(module, name, forms[name])
+        yield
+    finally:
+        for name, original in before.items():
+            setattr(module, name, original)
+
+
+def _attended(attention: Attention, *given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The result, with the logarithms of sums and the largest scores, of shape (batch, heads, queries), beside it.
+
+    Args:
+        attention: see ``flex_forms``.
+        given: queries, keys, values, the change of scores, the blocks of the mask, the scale, and options.
+    """
+    query, key, value, _, _, scale, *_ = given
+    found = attention(query, key, value, scale=scale, enable_gqa=query.shape[-3] != key.shape[-3])
+    beside = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return found, beside, beside
