@@ -92,7 +92,7 @@ _WRITTEN_OUT = frozenset({"switch_transformers"})
 
 
 def is_ready_type(config: dict[str, Any]) -> bool:
-    """Whether ready workloads have this type, if not these sizes: what it is fed is known without its class."""
+    """Whether ready workloads have this type, if not these sizes: its inputs are known without its class."""
     return (config["model_type"], is_image_config(config)) in _ready_types()
 
 

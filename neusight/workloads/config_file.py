@@ -75,11 +75,11 @@ def dtype_of(config: Mapping[str, Any], where: str) -> str | None:
     Raises:
         ModelError: it is no dtype.
     """
-    said = config.get("dtype") or config.get("torch_dtype")
-    if said in (None, "auto"):
+    stated = config.get("dtype") or config.get("torch_dtype")
+    if stated in (None, "auto"):
         return None
     try:
-        return dtype_named(str(said))
+        return dtype_named(str(stated))
     except CoverageError as error:
         raise ModelError(f"{where}: {error}") from None
 
@@ -99,14 +99,14 @@ def attention_of(config: Mapping[str, Any]) -> str:
 
 def quantization_of(config: Mapping[str, Any]) -> str:
     """How a configuration's weights are quantized, such as ``gptq, 4 bit``; '' where they are not."""
-    said = config.get("quantization_config")
-    if not said:
+    stated = config.get("quantization_config")
+    if not stated:
         return ""
-    if not isinstance(said, Mapping):
+    if not isinstance(stated, Mapping):
         return "of an unknown kind"
-    bits = next((f"{said[key]} bit" for key in ("bits", "w_bit", "num_bits") if key in said), "")
-    loaded = next((f"{key[8:-3]} bit" for key in ("load_in_4bit", "load_in_8bit") if said.get(key)), "")
-    return ", ".join(text for text in (str(said.get("quant_method") or ""), bits or loaded) if text) or "yes"
+    bits = next((f"{stated[key]} bit" for key in ("bits", "w_bit", "num_bits") if key in stated), "")
+    loaded = next((f"{key[8:-3]} bit" for key in ("load_in_4bit", "load_in_8bit") if stated.get(key)), "")
+    return ", ".join(text for text in (str(stated.get("quant_method") or ""), bits or loaded) if text) or "yes"
 
 
 def _parts(config: Mapping[str, Any], depth: int = 4) -> Iterator[Mapping[str, Any]]:

@@ -102,15 +102,15 @@ def default_config(kind: str) -> dict[str, Any]:
 
 def _cut(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that count layers, cut; nested configurations with their type, so that transformers knows them."""
-    found: dict[str, Any] = {}
+    cut: dict[str, Any] = {}
     for key, value in config.items():
         if key in _COUNTS:
-            found[key] = _at_most(value)
+            cut[key] = _at_most(value)
         elif key == _SHARING and value:
-            found[key] = 0
+            cut[key] = 0
         elif isinstance(value, Mapping) and key.endswith("config") and (inner := _cut(value)):
-            found[key] = {"model_type": value["model_type"], **inner} if value.get("model_type") else inner
-    return {key: value for key, value in found.items() if value is not None}
+            cut[key] = {"model_type": value["model_type"], **inner} if value.get("model_type") else inner
+    return {key: value for key, value in cut.items() if value is not None}
 
 
 def _at_most(count: Any) -> Any:

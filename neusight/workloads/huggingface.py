@@ -12,7 +12,7 @@ from neusight.errors import ModelError, NeusightError, nearest, reason
 from neusight.requests import Extents, Request
 from neusight.workloads.catalogue import is_ready_type
 from neusight.workloads.config_file import STATED_ATTENTION
-from neusight.workloads.inputs import Asked, Fed, fed
+from neusight.workloads.inputs import Changes, InputSets, input_sets
 from neusight.workloads.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def model_class(config: dict[str, Any], parsed: Any, mode: str) -> Any:
         if kind == "bert":
             return getattr(transformers, _BERT_HEADS[mode])
         for name in config.get("architectures") or ():
-            if (found := getattr(transformers, name, None)) is not None:
-                return found
+            if (kind := getattr(transformers, name, None)) is not None:
+                return kind
         return _class_by_task(parsed, kind)
 
 
@@ -95,9 +95,9 @@ def _tasks(parsed: Any) -> tuple[str, ...]:
     return (*_TASKS, *_IMAGES_AND_TEXT)
 
 
-def _first(found: Any) -> Any:
+def _first(kind: Any) -> Any:
     """A type with several bare models, such as Funnel, lists the whole one first."""
-    return found[0] if isinstance(found, tuple | list) else found
+    return kind[0] if isinstance(kind, tuple | list) else kind
 
 
 _NOT_A_MODEL_OPTION = (
@@ -164,13 +164,13 @@ def input_specs(config: dict[str, Any], batch: int, seq_len: int | None, attenti
     return {"input_ids": tokens}
 
 
-def feedings(config: dict[str, Any], request: Request, asked: Asked | None = None) -> Fed:
-    """How the module of a configuration can be fed: ready models as they ship, others as their class wants it.
+def input_sets_of(config: dict[str, Any], request: Request, changes: Changes | None = None) -> InputSets:
+    """What the module of a configuration can be given: ready models as they ship, others as their class wants it.
 
     Args:
         config: the contents of a ``config.json``.
         request: the extents that were asked for.
-        asked: what to give beside the usual inputs or to leave out.
+        changes: what to give besides the usual inputs or to leave out.
 
     Raises:
         ModelError: as ``build_model``, or it needs an input that nobody knows how to make.
@@ -183,10 +183,10 @@ def feedings(config: dict[str, Any], request: Request, asked: Asked | None = Non
     if not other and is_ready_type(config):
         if request.extents.image_size is not None and request.seq_len is not None:
             raise ModelError(f"{config['model_type']} reads text alone: leave out --image-size")
-        return Fed((input_specs(config, request.batch, request.seq_len, request.attention),), request.seq_len)
+        return InputSets((input_specs(config, request.batch, request.seq_len, request.attention),), request.seq_len)
     parsed = _parse(config)
     try:
-        return fed(model_class(config, parsed, request.mode), parsed, request, asked or Asked())
+        return input_sets(model_class(config, parsed, request.mode), parsed, request, changes or Changes())
     except ImportError as error:
         raise ModelError(f"{config['model_type']} needs a library that is not installed: {reason(error)}") from error
 
@@ -195,8 +195,8 @@ def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
     """The configuration with the image size and frames that were asked for: learnt positions are as many as patches."""
     from neusight.workloads.models import vision
 
-    asked = {"image_size": extents.image_size, "num_frames": extents.frames}
-    changes = {key: value for key, value in asked.items() if value is not None}
+    stated = {"image_size": extents.image_size, "num_frames": extents.frames}
+    changes = {key: value for key, value in stated.items() if value is not None}
     if not changes:
         return config
     if config["model_type"] in vision.ARCHITECTURES:

@@ -11,7 +11,7 @@ from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.requests import Extents, Request
 from neusight.workloads.catalogue import own_attention
 from neusight.workloads.config_file import attention_of
-from neusight.workloads.inputs import Asked, Fed, described, missed, tensors_of
+from neusight.workloads.inputs import Changes, InputSets, described, missing_input, tensors_of
 from neusight.workloads.inputs.sizes import DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN
 from neusight.workloads.resolve import WorkloadSource, resolve, stated_dtype
 from neusight.workloads.serialise import read_trace, trace_key, write_trace
@@ -92,8 +92,8 @@ def shipped_step(model: str, request: Request | None = None, **options: Any) -> 
     """As ``load_workload`` of a ready workload, at once or not at all: None where no such step ships."""
     source = resolve(model)
     request = _settled(source, request or Request.of(source.name, **options))
-    found = _shipped(source, request)
-    return None if found is None else _as_run(found, request)
+    step = _shipped(source, request)
+    return None if step is None else _as_run(step, request)
 
 
 def _settled(source: WorkloadSource, request: Request) -> Request:
@@ -131,16 +131,16 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
     from neusight.workloads.huggingface import input_specs
     from neusight.workloads.shipped import shipped_workload
 
-    found = shipped_workload(source.catalogue)
+    file = shipped_workload(source.catalogue)
     # A text has no layout.
     nchw = request.engine.layout == "nchw" or request.seq_len is not None
     as_shipped = request.extents == Extents() and nchw and not request.grad_scaler
-    if found is None or source.config is None or not as_shipped:
+    if file is None or source.config is None or not as_shipped:
         return None
     attention = request.attention or own_attention(source.config)
     engine = replace(request.engine, attention=attention)
     # What is kept in float32 runs the same operators, in whatever its products are computed.
-    step = found.evaluate(replace(request, engine=engine, precision=replace(request.precision, products="")))
+    step = file.evaluate(replace(request, engine=engine, precision=replace(request.precision, products="")))
     if step is None:
         return None
     specs = input_specs(source.config, request.batch, request.seq_len, attention)
@@ -153,11 +153,11 @@ def trace_source(
     """Trace now; arguments are those of ``load_workload``, resolved and checked."""
     from neusight.workloads.trace.tracing import trace
 
-    def traced(model: Any, inputs: Any, asked: Request) -> Workload:
-        how: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
+    def traced(model: Any, inputs: Any, step: Request) -> Workload:
+        options: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
         given = inputs.values() if isinstance(inputs, Mapping) else inputs
         first = any(isinstance(value, Known) for value in given)
-        workload = _as_values_decide(lambda integers: trace(model, inputs, asked, integers=integers, **how), first)
+        workload = _as_values_decide(lambda integers: trace(model, inputs, step, integers=integers, **options), first)
         return replace(workload, inputs=described(inputs, workload.request.precision.weights))
 
     if source.config is not None:
@@ -200,51 +200,51 @@ def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Worklo
 def _first_that_runs(
     config: dict[str, Any], request: Request, traced: Callable[[Any, Any, Request], Workload]
 ) -> Workload:
-    """The trace of the first way to feed a model that it runs with.
+    """The trace with the first set of inputs that a model runs with.
 
-    What refusals name is given as well; a model that then runs with none is fed without its sounds, then without its
-    images, of which a warning tells.
+    What refusals name is given as well; a model that then runs with none is run without its sounds, then without its
+    images, which a warning says.
 
     Raises:
         ModelError: it runs with none; what it says of the first. CoverageError: an operator has no rule.
     """
-    from neusight.workloads.huggingface import build_model, feedings, resized
-    from neusight.workloads.trace.building import Kept
+    from neusight.workloads.huggingface import build_model, input_sets_of, resized
+    from neusight.workloads.trace.building import ReusedModule
 
     config = resized(config, request.extents)
-    model = Kept(lambda: build_model(config, request.mode, request.attention))
-    asked, refused = Asked(), None
+    model = ReusedModule(lambda: build_model(config, request.mode, request.attention))
+    changes, refused = Changes(), None
     while True:
-        feeding = feedings(config, request, asked)
-        found = _with_any(feeding, request, lambda inputs, step: traced(model, inputs, step))
-        if isinstance(found, Workload):
-            return replace(found, warnings=(*_left_out(asked), *found.warnings))
-        refused = refused or found[0]
-        name = next((name for error in found if (name := missed(error, feeding.others))), None)
+        choices = input_sets_of(config, request, changes)
+        outcome = _with_any(choices, request, lambda inputs, step: traced(model, inputs, step))
+        if isinstance(outcome, Workload):
+            return replace(outcome, warnings=(*_omission(changes), *outcome.warnings))
+        refused = refused or outcome[0]
+        name = next((name for error in outcome if (name := missing_input(error, choices.addable))), None)
         if name is not None:
-            asked = Asked((*asked.also, name), asked.without)
-        elif feeding.beside:
-            asked = Asked(asked.also, (*asked.without, feeding.beside[0]))
+            changes = Changes((*changes.added, name), changes.omitted)
+        elif choices.optional:
+            changes = Changes(changes.added, (*changes.omitted, choices.optional[0]))
         else:
             raise refused
 
 
 def _with_any(
-    feeding: Fed, request: Request, traced: Callable[[Any, Request], Workload]
+    choices: InputSets, request: Request, traced: Callable[[Any, Request], Workload]
 ) -> Workload | list[ModelError]:
     """The trace of the first way that runs, else what the model says of each."""
     refusals = []
-    for inputs in feeding.ways:
+    for inputs in choices.sets:
         batch = _batch_of(inputs, request) if request.extents.given else request.batch
         try:
-            return traced(inputs, replace(request, batch=batch, seq_len=feeding.seq_len))
+            return traced(inputs, replace(request, batch=batch, seq_len=choices.seq_len))
         except ModelError as error:
             refusals.append(error)
     return refusals
 
 
-def _left_out(asked: Asked) -> tuple[str, ...]:
-    names = " and ".join(asked.without)
+def _omission(changes: Changes) -> tuple[str, ...]:
+    names = " and ".join(changes.omitted)
     return (f"runs without {names}, with which it fails: the step is of what is left",) if names else ()
 
 
@@ -274,10 +274,10 @@ def _batch_of(inputs: Any, request: Request) -> int:
     extents = {int(t.shape[0]) for t in tensors if len(t.shape) > 1} or {int(t.shape[0]) for t in tensors}
     if len(extents) != 1:
         return request.batch
-    found = extents.pop()
-    if request.batch not in (1, found):
+    samples = extents.pop()
+    if request.batch not in (1, samples):
         raise ModelError(
-            f"the inputs of {request.model} hold {found} samples where a batch of {request.batch} was asked for: "
+            f"the inputs of {request.model} hold {samples} samples where a batch of {request.batch} was asked for: "
             "leave out the batch, or make inputs of that batch"
         )
-    return found
+    return samples

@@ -84,8 +84,8 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
     if not isinstance(model, str | Path):
         return _from_module(model, inputs)
     text = str(model)
-    if (found := described(text)) is not None:
-        return WorkloadSource(name=text, described=found, digest=_sha(found.content))
+    if (source := described(text)) is not None:
+        return WorkloadSource(name=text, described=source, digest=_sha(source.content))
     if _is_path(text):
         return _from_file(user_path(text))
     if known := canonical_name(text):
@@ -126,8 +126,8 @@ def _from_traced(name: str, found: Mapping[str, Any] | Described) -> WorkloadSou
 
 def _from_file(path: Path) -> WorkloadSource:
     file = path / "config.json" if path.is_dir() else path
-    if (found := described_file(file)) is not None:
-        return WorkloadSource(name=str(path), described=found, digest=_sha(found.content))
+    if (source := described_file(file)) is not None:
+        return WorkloadSource(name=str(path), described=source, digest=_sha(source.content))
     config = read_config(file)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return _stated(name, config, str(file))
@@ -147,7 +147,7 @@ def _stated(name: str, config: dict[str, Any], where: str = "") -> WorkloadSourc
     return replace(source, dtype=dtype_of(config, where or name), quantization=quantization_of(config))
 
 
-def stated_dtype(source: WorkloadSource, asked: str | None = None) -> tuple[str, str]:
+def stated_dtype(source: WorkloadSource, dtype_asked: str | None = None) -> tuple[str, str]:
     """The dtype of a model's step, and a line that says where it comes from; '' where nobody needs to be told.
 
     What was asked for counts first, by any of its names, then what the user's own file states, else float32; '' for
@@ -158,8 +158,8 @@ def stated_dtype(source: WorkloadSource, asked: str | None = None) -> tuple[str,
         ModelError: the weights are quantized, and no dtype was asked for to estimate them in.
     """
     kept = f"quantization ({source.quantization}) of {source.name}"
-    if asked:
-        dtype = str(Precision.named(asked))
+    if dtype_asked:
+        dtype = str(Precision.named(dtype_asked))
         return dtype, f"{kept} is set aside: estimated in {dtype}" if source.quantization else ""
     if source.quantization:
         raise ModelError(f"{kept} is not estimated: give --dtype bfloat16, say, to set it aside")
@@ -260,15 +260,15 @@ def call_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any]
 def _options(function: Callable[..., Any], text: str, batch: int, seq_len: int | None) -> dict[str, int]:
     """What a user's function is called with. It takes what was asked for, or says that it does not."""
     try:
-        taken = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
     except ValueError:
         raise ModelError(f"{text} does not say what it takes: name a function written in Python") from None
-    if batch != 1 and "batch" not in taken:
+    if batch != 1 and "batch" not in parameters:
         raise ModelError(f"{text} takes no batch, it decides that itself: leave out --batch, or give it that parameter")
-    if seq_len is not None and "seq_len" not in taken:
+    if seq_len is not None and "seq_len" not in parameters:
         raise ModelError(f"{text} takes no seq_len: leave out --seq-len, or give the function that parameter")
     wanted = {"batch": batch, "seq_len": seq_len}
-    return {key: value for key, value in wanted.items() if key in taken and value is not None}
+    return {key: value for key, value in wanted.items() if key in parameters and value is not None}
 
 
 def _told(error: BaseException) -> str:

@@ -81,8 +81,8 @@ class ShippedWorkload:
         if request.mode == "training":
             update = piece["updates"][request.optimizer]
             parts = {name: rows + update[name] for name, rows in parts.items()}
-        said = {"parameters": piece["parameters"], "uncovered": (), "warnings": ()}
-        return workload_of({**tables, **parts, **said}, request, _Values(self.content["polynomials"], request))
+        head = {"parameters": piece["parameters"], "uncovered": (), "warnings": ()}
+        return workload_of({**tables, **parts, **head}, request, _Values(self.content["polynomials"], request))
 
     def _piece(self, request: Request) -> Mapping[str, Any] | None:
         """The piece for a step; None outside of its domain."""
@@ -139,11 +139,11 @@ class Fit:
         for term, c in zip(self.terms, self.scaled @ np.array(values[: len(self.terms)], dtype=object), strict=True):
             top[term] = int(c)
         shared = np.gcd.reduce(np.array([self.denominator, *top], dtype=object))
-        found = [self.denominator // shared, *(c // shared for c in top)]
-        while len(found) > 2 and found[-1] == 0:
-            found.pop()
-        exact = all(self._holds(found, row, value) for row, value in zip(self.powers, values, strict=True))
-        return [int(c) for c in found] if exact else None
+        polynomial = [self.denominator // shared, *(c // shared for c in top)]
+        while len(polynomial) > 2 and polynomial[-1] == 0:
+            polynomial.pop()
+        exact = all(self._holds(polynomial, row, value) for row, value in zip(self.powers, values, strict=True))
+        return [int(c) for c in polynomial] if exact else None
 
     @staticmethod
     def _holds(coefficients: Sequence[int], powers: Sequence[int], value: int) -> bool:

@@ -87,41 +87,41 @@ class WorkloadFile:
 
     def _variant(self, dtype: str, attention: str, mode: str) -> Any:
         """Trace, fit and check; the name of an equal variant if there is one."""
-        asked = Request.of(self.name, dtype=dtype, attention=attention, mode=mode)
+        request = Request.of(self.name, dtype=dtype, attention=attention, mode=mode)
         if mode == "training":
-            asked = replace(asked, optimizer=STEPPED)
-        sketch = self._sketch(asked)
+            request = replace(request, optimizer=STEPPED)
+        sketch = self._sketch(request)
         for other, pieces in self.variants.items():
             same = other.startswith(f"{dtype}/") and other.endswith(f"/{mode}") and not isinstance(pieces, str)
-            if same and sketch == self._sketch(_with_attention(asked, other.split("/")[1])):
+            if same and sketch == self._sketch(_with_attention(request, other.split("/")[1])):
                 return other
-        return self._pieces(asked)
+        return self._pieces(request)
 
-    def _sketch(self, asked: Request) -> Any:
+    def _sketch(self, request: Request) -> Any:
         """A trace to compare variants by; few layers of a deep model are enough for that."""
         config = at_depth(self.config, 2) if self.deep else self.config
-        return self._traced(config, _at(asked, self._point(*_FIRST)))
+        return self._traced(config, _at(request, self._point(*_FIRST)))
 
-    def _pieces(self, asked: Request) -> list[Any]:
-        points = self._points(asked)
-        contents = {point: self._sample(_at(asked, point)) for point in points}
+    def _pieces(self, request: Request) -> list[Any]:
+        points = self._points(request)
+        contents = {point: self._sample(_at(request, point)) for point in points}
         single = [p for p in points if p[0] == 1]
         several = [p for p in points if p[0] > 1]
         try:
-            groups = {1: self._piece(asked, [*several, *single], contents)}
+            groups = {1: self._piece(request, [*several, *single], contents)}
         except NotPolynomialError:
-            groups = {1: self._piece(asked, single, contents), 2: self._piece(asked, several, contents)}
+            groups = {1: self._piece(request, single, contents), 2: self._piece(request, several, contents)}
         return [{"min_batch": least, **piece} for least, piece in groups.items()]
 
-    def _piece(self, asked: Request, points: Sequence[Point], contents: dict[Point, Any]) -> dict[str, Any]:
-        fit = Fit([(b, s or 0) for b, s in points], self._terms(asked, points))
+    def _piece(self, request: Request, points: Sequence[Point], contents: dict[Point, Any]) -> dict[str, Any]:
+        fit = Fit([(b, s or 0) for b, s in points], self._terms(request, points))
         merged = self._merged(fit, [contents[p] for p in points])
         cut, update = _cut(merged)
-        if asked.mode == "inference":
+        if request.mode == "inference":
             return cut
         updates = {"none": {"tensors": [], "nodes": []}, STEPPED: update}
         for optimizer in OTHERS:
-            other = self._sample(_at(replace(asked, optimizer=optimizer), points[0]))
+            other = self._sample(_at(replace(request, optimizer=optimizer), points[0]))
             updates[optimizer] = self._other_update(other, contents[points[0]])
         return {**cut, "updates": updates}
 
@@ -145,43 +145,43 @@ class WorkloadFile:
         raise NotPolynomialError(f"{self.name} runs other operators at other sizes")
 
     def _polynomial(self, fit: Fit, values: Sequence[int]) -> str:
-        found = fit.coefficients(values)
-        if found is None:
+        coefficients = fit.coefficients(values)
+        if coefficients is None:
             raise NotPolynomialError(f"a size of {self.name} is no polynomial of batch and length: {list(values)}")
-        return str(self.polynomials.setdefault(tuple(found), len(self.polynomials)))
+        return str(self.polynomials.setdefault(tuple(coefficients), len(self.polynomials)))
 
-    def _sample(self, asked: Request) -> Any:
+    def _sample(self, request: Request) -> Any:
         """The step's content at one size, of a deep model from two shallow ones."""
         if not self.deep:
-            return self._traced(self.config, asked)
-        shallow, deeper = (self._traced(at_depth(self.config, units), asked) for units in _DEPTHS)
-        if (asked.batch, asked.seq_len) == self._point(*_FIRST):
-            between = self._traced(at_depth(self.config, _BETWEEN), asked)
+            return self._traced(self.config, request)
+        shallow, deeper = (self._traced(at_depth(self.config, units), request) for units in _DEPTHS)
+        if (request.batch, request.seq_len) == self._point(*_FIRST):
+            between = self._traced(at_depth(self.config, _BETWEEN), request)
             if deepened(shallow, deeper, _BETWEEN - _DEPTHS[1]) != between:
                 raise NotAlikeError(f"the layers of {self.name} are not alike")
         return deepened(shallow, deeper, depth(self.config) - _DEPTHS[1])
 
-    def _traced(self, config: dict[str, Any], asked: Request) -> Any:
-        workload = trace_source(WorkloadSource(name=self.name, config=config), asked)
+    def _traced(self, config: dict[str, Any], request: Request) -> Any:
+        workload = trace_source(WorkloadSource(name=self.name, config=config), request)
         return json.loads(json.dumps(content_of(workload)))
 
-    def _points(self, asked: Request) -> list[Point]:
+    def _points(self, request: Request) -> list[Point]:
         """Those that determine the polynomials of batches above one, one to check them, and the same for one."""
         if self.image:
             return [(2, None), (3, None), (5, None), (1, None)]
-        lengths = (*_SEQ_LENS, _ALSO_PADDED) if _pads(asked) else _SEQ_LENS
+        lengths = (*_SEQ_LENS, _ALSO_PADDED) if _pads(request) else _SEQ_LENS
         return [*product((2, 3), lengths), (5, _LONG), *((1, s) for s in lengths), (1, self.min_seq_len)]
 
     def _point(self, batch: int, seq_len: int) -> Point:
         return batch, None if self.image else seq_len
 
-    def _terms(self, asked: Request, points: Sequence[Point]) -> tuple[int, ...]:
+    def _terms(self, request: Request, points: Sequence[Point]) -> tuple[int, ...]:
         """The monomials that the points can tell apart: of a batch of one, only the powers of the length."""
         single = all(batch == 1 for batch, _ in points)
         if self.image:
             return (0,) if single else (0, 1)
         terms = (0, 2, 4) if single else (0, 1, 2, 3, 4, 5)
-        return (*terms, *((6,) if single else (6, 7))) if _pads(asked) else terms
+        return (*terms, *((6,) if single else (6, 7))) if _pads(request) else terms
 
     def _half_is_half(self) -> bool:
         """Whether float16 runs what bfloat16 does; some models clamp it."""
@@ -191,16 +191,16 @@ class WorkloadFile:
         return one == other
 
 
-def _with_attention(asked: Request, attention: str) -> Request:
-    return replace(asked, engine=replace(asked.engine, attention=attention))
+def _with_attention(request: Request, attention: str) -> Request:
+    return replace(request, engine=replace(request.engine, attention=attention))
 
 
-def _at(asked: Request, point: Point) -> Request:
-    return replace(asked, batch=point[0], seq_len=point[1])
+def _at(request: Request, point: Point) -> Request:
+    return replace(request, batch=point[0], seq_len=point[1])
 
 
-def _pads(asked: Request) -> bool:
-    return (asked.dtype, asked.mode) == ("float32", "training") and asked.attention != "eager"
+def _pads(request: Request) -> bool:
+    return (request.dtype, request.mode) == ("float32", "training") and request.attention != "eager"
 
 
 def _cut(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -100,12 +100,12 @@ class Call:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Every tensor among the arguments, in order and once; tensors in lists included."""
-        found: dict[int, TensorSpec] = {}
+        tensors: dict[int, TensorSpec] = {}
         for value in (*self.args, *self.kwargs.values()):
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, TensorSpec):
-                    found.setdefault(id(item), item)
-        return tuple(found.values())
+                    tensors.setdefault(id(item), item)
+        return tuple(tensors.values())
 
     @property
     def output(self) -> TensorSpec:

@@ -1,4 +1,4 @@
-"""What models are fed follows from class and configuration; a step runs as many tokens, pixels and samples."""
+"""What models are given follows from class and configuration; a step runs as many tokens, pixels and samples."""
 
 import json
 from math import prod
@@ -10,8 +10,8 @@ from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads import load_workload
 from neusight.workloads.depths import architectures, shallow_config
-from neusight.workloads.huggingface import feedings
-from neusight.workloads.inputs import described, missed
+from neusight.workloads.huggingface import input_sets_of
+from neusight.workloads.inputs import described, missing_input
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.tensors import Known, TensorSpec
 
@@ -34,7 +34,7 @@ FED = {
 
 
 def first(kind: str, **asked: object) -> dict[str, object]:
-    return feedings(shallow_config(kind), Request.of(kind, batch=2, **asked)).ways[0]
+    return input_sets_of(shallow_config(kind), Request.of(kind, batch=2, **asked)).sets[0]
 
 
 def shapes(inputs: dict[str, object]) -> dict[str, tuple[int, ...]]:
@@ -85,13 +85,13 @@ def test_an_input_that_nobody_can_make_is_named():
         first("sam3_tracker_video")
 
 
-def test_what_a_refusal_names_is_what_was_missed():
+def test_what_a_refusal_names_is_what_was_missing_input():
     said = ModelError("both pixel_values and bbox should be specified")
-    assert missed(said, ("bbox", "visual_pos")) == "bbox"
-    assert missed(said, ("visual_pos",)) is None
+    assert missing_input(said, ("bbox", "visual_pos")) == "bbox"
+    assert missing_input(said, ("visual_pos",)) is None
 
 
-def test_the_line_that_met_a_none_names_what_was_missed(tmp_path):
+def test_the_line_that_met_a_none_names_what_was_missing_input(tmp_path):
     file = tmp_path / "model.py"
     file.write_text("def forward(bbox=None):\n    return bbox.sum(-1)\n")
     scope: dict[str, object] = {}
@@ -100,7 +100,7 @@ def test_the_line_that_met_a_none_names_what_was_missed(tmp_path):
         scope["forward"]()
     refused = ModelError("cannot trace")
     refused.__cause__ = caught.value
-    assert missed(refused, ("pixel_values", "bbox")) == "bbox"
+    assert missing_input(refused, ("pixel_values", "bbox")) == "bbox"
 
 
 def test_a_model_gets_what_it_asks_for(tmp_path):
@@ -158,11 +158,11 @@ def test_an_image_may_come_as_what_becomes_a_token(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(shallow_config("inkling2_vision")))
     # 240 pixels are 6 x 6 tokens of 2 x 2 patches of 20 pixels each.
-    fed_with = load_workload(str(file), image_size=240, cache=False).inputs
-    assert fed_with == ("pixel_values=36x40x40x3:float32", "image_grid_thw=[[1, 6, 6]]")
+    inputs = load_workload(str(file), image_size=240, cache=False).inputs
+    assert inputs == ("pixel_values=36x40x40x3:float32", "image_grid_thw=[[1, 6, 6]]")
 
 
-def test_the_request_has_the_tokens_that_were_fed(tmp_path):
+def test_the_request_has_the_tokens_of_the_inputs(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(shallow_config("clip")))
     assert load_workload(str(file), cache=False).request.seq_len == 77
@@ -170,7 +170,7 @@ def test_the_request_has_the_tokens_that_were_fed(tmp_path):
     assert load_workload(str(file), cache=False).request.seq_len is None
 
 
-def test_a_stored_step_keeps_what_was_fed(tmp_path, monkeypatch):
+def test_a_stored_step_keeps_its_inputs(tmp_path, monkeypatch):
     monkeypatch.setenv("NEUSIGHT_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "config.json"
     file.write_text(json.dumps(shallow_config("vit")))
@@ -181,7 +181,7 @@ def test_a_stored_step_keeps_what_was_fed(tmp_path, monkeypatch):
     assert load_workload(str(file), batch=3).inputs == ("pixel_values=3x3x224x224:float32",)
 
 
-def test_ready_workloads_say_what_they_were_fed():
+def test_ready_workloads_say_their_inputs():
     assert load_workload("gpt2-large", batch=2, seq_len=64).inputs == ("input_ids=2x64:int64",)
     assert load_workload("vgg16", batch=2).inputs == ("pixel_values=2x3x224x224:float32",)
 

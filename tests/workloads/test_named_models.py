@@ -13,7 +13,7 @@ from neusight.workloads import list_traced, list_workloads, load_workload, resol
 from neusight.workloads.catalogue import KINDS, traced_config, traced_name
 from neusight.workloads.models.recommendation import Dlrm, expected_rows
 from neusight.workloads.models.recommendation import inputs as dlrm_inputs
-from neusight.workloads.sources.diffusion_inputs import Fed, inputs_of
+from neusight.workloads.sources.diffusion_inputs import DenoiserStep, inputs_of
 from neusight.workloads.sources.diffusion_models import from_path
 
 with_diffusers = pytest.mark.skipif(find_spec("diffusers") is None, reason="needs the extra diffusers")
@@ -138,9 +138,9 @@ def test_denoisers_are_fed_latents_and_text():
 
     config = traced_config("flux-dev")
     request = Request(batch=2, extents=Extents(image_size=512), seq_len=256)
-    fed = inputs_of(forward, Fed(kind=config["_class_name"], config=config, request=request))
+    inputs = inputs_of(forward, DenoiserStep(kind=config["_class_name"], config=config, request=request))
     tokens = (512 // 16) ** 2
-    assert {name: spec.shape for name, spec in fed.items()} == {
+    assert {name: spec.shape for name, spec in inputs.items()} == {
         "hidden_states": (2, tokens, 64),
         "timestep": (2,),
         "encoder_hidden_states": (2, 256, 4096),
@@ -162,14 +162,14 @@ def test_pictures_are_pixels_or_latents_and_clips_have_a_time(kind, config, shap
     def forward(self, sample): ...
 
     request = Request(extents=Extents(image_size=256, frames=17))
-    assert inputs_of(forward, Fed(kind=kind, config=config, request=request))["sample"].shape == shape
+    assert inputs_of(forward, DenoiserStep(kind=kind, config=config, request=request))["sample"].shape == shape
 
 
 def test_an_input_that_nobody_can_make_is_named():
     def forward(self, sample, mystery): ...
 
     with pytest.raises(ModelError, match="needs 'mystery'"):
-        inputs_of(forward, Fed(kind="UNet2DModel", config={"in_channels": 3}, request=Request()))
+        inputs_of(forward, DenoiserStep(kind="UNet2DModel", config={"in_channels": 3}, request=Request()))
 
 
 @with_diffusers

@@ -4,7 +4,17 @@ Importing the package registers the makers of all inputs.
 """
 
 from neusight.workloads.inputs import images, series, text
-from neusight.workloads.inputs.forward import Asked, Fed, fed, missed
+from neusight.workloads.inputs.forward import Changes, InputSets, input_sets, missing_input
 from neusight.workloads.inputs.given import described, tensors_of
 
-__all__ = ["Asked", "Fed", "described", "fed", "images", "missed", "series", "tensors_of", "text"]
+__all__ = [
+    "Changes",
+    "InputSets",
+    "described",
+    "images",
+    "input_sets",
+    "missing_input",
+    "series",
+    "tensors_of",
+    "text",
+]

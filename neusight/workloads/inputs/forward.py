@@ -44,7 +44,7 @@ _COMPANIONS = {
     "input_features": ("feature_attention_mask", "input_features_mask"),
 }
 """What comes with an input where a ``forward`` takes it."""
-_BESIDE = ("input_features", "input_values", "audio_mel", "pixel_values", "image_pixel_values")
+_OPTIONAL = ("input_features", "input_values", "audio_mel", "pixel_values", "image_pixel_values")
 """What is left out first where a model does not run with all that it reads."""
 _ANY = frozenset(name for companions in _COMPANIONS.values() for name in companions)
 _EXTENTS = ("image_size", "frames", "seconds")
@@ -59,37 +59,37 @@ _ALTERNATIVES = 16
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Inputs to give beside those that a class is always given, and kinds of input to leave out with all of theirs."""
+class Changes:
+    """Inputs to give besides those that a class is always given, and kinds of input to leave out with all of theirs."""
 
-    also: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()
 
-    def leaves_out(self, name: str) -> bool:
+    def omits(self, name: str) -> bool:
         """Whether an input is one of those, or comes with one."""
-        return any(name == left or name in _with_companions((left,), _ANY) for left in self.without)
+        return any(name == left or name in _with_companions((left,), _ANY) for left in self.omitted)
 
 
 @dataclass(frozen=True)
-class Fed:
-    """Ways to feed a model, the likeliest first, and the tokens a sample that they have; None where they have none."""
+class InputSets:
+    """Sets of inputs for a model, the likeliest first, and the tokens a sample that they have; None without any."""
 
-    ways: tuple[dict[str, Any], ...]
+    sets: tuple[dict[str, Any], ...]
     seq_len: int | None
-    others: tuple[str, ...] = ()
-    """Inputs that the model takes beside those, and that can be made."""
-    beside: tuple[str, ...] = ()
-    """Sounds and images that it is given beside a text, without which it may run."""
+    addable: tuple[str, ...] = ()
+    """Inputs that the model takes besides those, and that can be made."""
+    optional: tuple[str, ...] = ()
+    """Sounds and images that it is given with a text, without which it may run."""
 
 
-def fed(kind: Any, config: Any, request: Request, asked: Asked = Asked()) -> Fed:
-    """How a model can be fed.
+def input_sets(kind: Any, config: Any, request: Request, changes: Changes = Changes()) -> InputSets:
+    """What a model can be given.
 
     Args:
         kind: its class.
         config: as transformers has parsed it.
         request: batch, sequence length and other extents that were asked for.
-        asked: what to give beside those or to leave out.
+        changes: what to give besides or to leave out.
 
     Raises:
         ModelError: it needs an input that nobody knows how to make, or an extent was asked for that it does not have.
@@ -105,21 +105,21 @@ def fed(kind: Any, config: Any, request: Request, asked: Asked = Asked()) -> Fed
         tokens=request.seq_len or tokens,
         extents=request.extents,
     )
-    names = [n for n in dict.fromkeys([*wanted(kind, config), *asked.also]) if not asked.leaves_out(n)]
-    needed = {*asked.also, *(name for name in parameters if signature[name].default is inspect.Parameter.empty)}
+    names = [n for n in dict.fromkeys([*wanted(kind, config), *changes.added]) if not changes.omits(n)]
+    needed = {*changes.added, *(name for name in parameters if signature[name].default is inspect.Parameter.empty)}
     ways = [_ways(name, sizes, kind.__name__, name in needed) for name in names if name not in given]
     _refuse_unused(kind.__name__, sizes, request)
     chosen = islice(_likeliest(ways), _ALTERNATIVES)
-    found = tuple({name: way for name, way in each if way is not None} | given for each in chosen)
+    sets = tuple({name: way for name, way in each if way is not None} | given for each in chosen)
     others = [n for n in parameters if n in MAKERS and n not in {*names, *given, *_INSTEAD}]
-    beside = tuple(
-        n for n in _BESIDE if n in names and n not in {*needed, *given, _main(kind)} and "input_ids" in names
+    optional = tuple(
+        n for n in _OPTIONAL if n in names and n not in {*needed, *given, _main(kind)} and "input_ids" in names
     )
-    return Fed(
-        ways=found,
+    return InputSets(
+        sets=sets,
         seq_len=sizes.seq_len if tokens or "seq_len" in sizes.used else None,
-        others=tuple(n for n in others if not asked.leaves_out(n)),
-        beside=beside,
+        addable=tuple(n for n in others if not changes.omits(n)),
+        optional=optional,
     )
 
 
@@ -175,14 +175,14 @@ def _main(kind: Any) -> str:
 
 def _with_companions(names: Iterable[str], parameters: Collection[str]) -> dict[str, None]:
     """Those that a ``forward`` takes, with what comes with them, and with that."""
-    found: dict[str, None] = {}
+    names_taken: dict[str, None] = {}
     waiting = [name for name in names if name in parameters]
     while waiting:
         name = waiting.pop(0)
-        if name not in found:
-            found[name] = None
+        if name not in names_taken:
+            names_taken[name] = None
             waiting += [other for other in _COMPANIONS.get(name, ()) if other in parameters]
-    return found
+    return names_taken
 
 
 def _reads(name: str, names: list[str], config: Any) -> bool:
@@ -206,7 +206,7 @@ _OTHERS = ("neusight", "torch", "contextlib")
 """Packages whose lines are no model's."""
 
 
-def missed(refusal: BaseException, names: Sequence[str]) -> str | None:
+def missing_input(refusal: BaseException, names: Sequence[str]) -> str | None:
     """The first of these names that a model asks for.
 
     Args:
@@ -214,10 +214,10 @@ def missed(refusal: BaseException, names: Sequence[str]) -> str | None:
         names: inputs that the model could still be given.
     """
     cause = refusal.__cause__
-    found = _WORD.findall(str(refusal if cause is None else cause))
+    words = _WORD.findall(str(refusal if cause is None else cause))
     if cause is not None and "None" in str(cause):
-        found += [word for line in _model_lines(cause.__traceback__) for word in _WORD.findall(line)]
-    return next((word for word in found if word in names), None)
+        words += [word for line in _model_lines(cause.__traceback__) for word in _WORD.findall(line)]
+    return next((word for word in words if word in names), None)
 
 
 def _model_lines(traceback: TracebackType | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Inputs that a person writes out: ``pixel_values=1x3x448x448:float32``, and what a model was fed in the same form."""
+"""Inputs that a person writes out, ``pixel_values=1x3x448x448:float32``, and a model's inputs in the same form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def given_inputs(texts: Sequence[str], parameters: Collection[str]) -> dict[str,
     Raises:
         ModelError: not of that form, an unknown dtype, or no such input.
     """
-    found = {}
+    specs = {}
     for text in texts:
         match = _FORM.fullmatch(text.strip())
         if match is None:
@@ -34,15 +34,15 @@ def given_inputs(texts: Sequence[str], parameters: Collection[str]) -> dict[str,
             raise ModelError(f"the model takes no input '{name}'{nearest(name, parameters)}: {', '.join(parameters)}")
         if dtype not in _DTYPES:
             raise ModelError(f"--input {name}: unknown dtype '{dtype}'{nearest(dtype, _DTYPES)}: {', '.join(_DTYPES)}")
-        found[name] = TensorSpec(tuple(int(size) for size in re.split("[x,]", match["shape"])), dtype)
-    return found
+        specs[name] = TensorSpec(tuple(int(size) for size in re.split("[x,]", match["shape"])), dtype)
+    return specs
 
 
 def described(inputs: Any, dtype: str) -> tuple[str, ...]:
     """What a model was given, one text an input, with names where there are; floating inputs in the dtype given.
 
-    Nested lists and dictionaries are told tensor by tensor, other objects that hold tensors (such as a cache of keys
-    and values) by how many they hold of each shape.
+    Nested lists and dictionaries are described tensor by tensor, other objects that hold tensors, such as a cache of
+    keys and values, by how many they hold of each shape.
     """
     named = inputs.items() if isinstance(inputs, Mapping) else (("", value) for value in inputs)
     return tuple(text for name, value in named for text in _texts(str(name), value, dtype))

@@ -11,10 +11,10 @@ from neusight.workloads.tensors import Known
 def tokens(sizes: Sizes) -> Ways:
     """Shape (batch, sequence); models of several codebooks have those last, or first."""
     books = sizes.of("text", "num_codebooks", "num_channels_codebook", "num_vq") or 1
-    plain, stacked = integers(sizes.batch, sizes.seq_len), integers(sizes.batch, sizes.seq_len, books)
+    single, stacked = integers(sizes.batch, sizes.seq_len), integers(sizes.batch, sizes.seq_len, books)
     flat, first = integers(sizes.batch * books, sizes.seq_len), integers(sizes.batch, books, sizes.seq_len)
     with_text = integers(sizes.batch, sizes.seq_len, books + 1)
-    return (plain,) if books == 1 else (plain, stacked, flat, first, with_text)
+    return (single,) if books == 1 else (single, stacked, flat, first, with_text)
 
 
 @layout("qformer_input_ids")
@@ -36,9 +36,9 @@ def target(sizes: Sizes) -> Ways:
     """As long as the source; with several codebooks a sample has one row each."""
     channels = getattr(getattr(sizes.config, "decoder_config", None), "num_channels", None)
     books = channels or sizes.of("decoder", "num_codebooks", "decoder_num_codebooks") or 1
-    plain = integers(sizes.batch, sizes.seq_len)
+    single = integers(sizes.batch, sizes.seq_len)
     more = (integers(sizes.batch * books, sizes.seq_len), integers(sizes.batch, sizes.seq_len, books))
-    return (plain,) if books == 1 else (*more, plain)
+    return (single,) if books == 1 else (*more, single)
 
 
 @layout("classes_attention_mask", "tasks_attention_mask", "marks")

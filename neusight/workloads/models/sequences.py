@@ -33,8 +33,8 @@ class LanguageLstm(nn.Module):
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Logits of shape (batch, length, words) of ids of shape (batch, length)."""
-        found, _ = self.layers(self.dropout(self.embedding(input_ids)))
-        return self.head(self.dropout(found))
+        states, _ = self.layers(self.dropout(self.embedding(input_ids)))
+        return self.head(self.dropout(states))
 
 
 class SpeechGru(nn.Module):

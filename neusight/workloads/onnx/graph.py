@@ -101,8 +101,8 @@ class OnnxModule(nn.Module):
         given = [values[name] if name else None for name in node.inputs]
         if node.operator in _SHAPES and isinstance(given[0], torch.Tensor):
             start, end = node.attributes.get("start", 0), node.attributes.get("end")
-            found = _SHAPES[node.operator](given[0])
-            return [found[start:end] if found.ndim else found]
+            result = _SHAPES[node.operator](given[0])
+            return [result[start:end] if result.ndim else result]
         if not any(isinstance(value, torch.Tensor) for value in given):
             return _on_host(node, given)
         return _as_list(OPERATORS[node.operator](node.with_values(given, self._constant)))
@@ -144,12 +144,12 @@ def _on_host(node: Node, given: list[Any]) -> list[Any]:
     feeds = {name: value for name, value in zip(node.inputs, given, strict=True) if name}
     with _disable_current_modes():
         try:
-            found = ReferenceEvaluator(node.proto, opsets=node.opsets).run(None, feeds)
+            result = ReferenceEvaluator(node.proto, opsets=node.opsets).run(None, feeds)
         except Exception:
             if node.operator not in OPERATORS:
                 raise
-            found = _as_list(OPERATORS[node.operator](node.with_values(given, lambda _: None)))
-    return [np.asarray(value) for value in found]
+            result = _as_list(OPERATORS[node.operator](node.with_values(given, lambda _: None)))
+    return [np.asarray(value) for value in result]
 
 
 def _as_list(result: Any) -> list[Any]:

@@ -137,10 +137,10 @@ def _recurrent(node: Node) -> Any:
     start = x.new_zeros(directions, x.shape[1], width)
     states = (start, start) if node.operator == "LSTM" else start
     functions: dict[str, Callable[..., Any]] = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}
-    found, *last = functions[node.operator](
+    result, *last = functions[node.operator](
         x, states, parameters, bias is not None, 1, 0.0, False, directions == 2, False
     )
-    return found.reshape(*found.shape[:2], directions, width).transpose(1, 2), *last
+    return result.reshape(*result.shape[:2], directions, width).transpose(1, 2), *last
 
 
 def _pad(node: Node) -> Any:
@@ -166,9 +166,9 @@ def _resize(node: Node) -> Any:
     mode = node.get("mode", "nearest")
     if mode == "nearest":
         return functional.interpolate(x, edges, mode="nearest")
-    found = "bicubic" if mode == "cubic" else ("linear", "bilinear", "trilinear")[x.dim() - 3]
+    result = "bicubic" if mode == "cubic" else ("linear", "bilinear", "trilinear")[x.dim() - 3]
     corners = node.get("coordinate_transformation_mode") == "align_corners"
-    return functional.interpolate(x, edges, mode=found, align_corners=corners)
+    return functional.interpolate(x, edges, mode=result, align_corners=corners)
 
 
 def _grid_sample(node: Node) -> Any:
@@ -188,8 +188,8 @@ def _attention(node: Node) -> Any:
         key, value = (each.unflatten(-1, (shared, -1)).transpose(1, 2) for each in (key, value))
     how = {"is_causal": bool(node.get("is_causal", 0)), "scale": node.get("scale")}
     grouped = query.shape[1] != key.shape[1]
-    found = functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=grouped, **how)
-    return found.transpose(1, 2).flatten(2) if node.tensor(0).dim() == 3 else found
+    result = functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=grouped, **how)
+    return result.transpose(1, 2).flatten(2) if node.tensor(0).dim() == 3 else result
 
 
 def _gelu(node: Node) -> Any:

@@ -32,11 +32,11 @@ def dtype_of(kind: int) -> torch.dtype:
     Raises:
         ModelError: PyTorch has none.
     """
-    found = _DTYPES.get(kind)
-    if found is None:
+    dtype = _DTYPES.get(kind)
+    if dtype is None:
         name = onnx.TensorProto.DataType.Name(kind)
         raise ModelError(f"no tensor of PyTorch has ONNX's dtype {name}: export the model with another")
-    return torch.get_default_dtype() if found.is_floating_point else found
+    return torch.get_default_dtype() if dtype.is_floating_point else dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +80,15 @@ class Node:
         if isinstance(value, np.ndarray):
             if value.size == 1 and not value.ndim:
                 return value.item()
-            found = torch.tensor(value)
-            return found.to(torch.get_default_dtype()) if found.is_floating_point() else found
+            tensor = torch.tensor(value)
+            return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
         return value
 
     def numbers(self, place: int, attribute: str = "") -> list[Any] | None:
         """The values of an input that must be known, or of the attribute that it was in older versions."""
         if attribute in self.attributes:
-            found = self.attributes[attribute]
-            return list(found) if isinstance(found, list | tuple) else [found]
+            stated = self.attributes[attribute]
+            return list(stated) if isinstance(stated, list | tuple) else [stated]
         value = self.given[place] if place < len(self.given) else None
         if isinstance(value, torch.Tensor):
             value = self.constant(self.inputs[place])
@@ -100,8 +100,8 @@ class Node:
 
     def number(self, place: int, attribute: str = "", default: Any = None) -> Any:
         """The first of ``numbers``, or the default."""
-        found = self.numbers(place, attribute)
-        return found[0] if found else default
+        numbers = self.numbers(place, attribute)
+        return numbers[0] if numbers else default
 
     def get(self, attribute: str, default: Any = None) -> Any:
         """An attribute."""

@@ -145,9 +145,9 @@ def _gather(node: Node) -> Any:
         return x.select(axis, places)
     if axis == 0 and x.dim() == 2:
         return functional.embedding(places, x)
-    found = torch.index_select(x, axis, places.reshape(-1))
+    rows = torch.index_select(x, axis, places.reshape(-1))
     axis %= x.dim()
-    return found.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
+    return rows.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
 
 
 def _gather_nd(node: Node) -> Any:

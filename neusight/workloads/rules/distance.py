@@ -43,8 +43,8 @@ def euclidean(call: Call) -> tuple[Kernel, ...]:
     shape, strides = right.shape, right.strides
     turned = TensorSpec((*shape[:-2], shape[-1], shape[-2]), right.dtype, (*strides[:-2], strides[-1], strides[-2]))
     op = "bmm" if len(left.shape) == 3 else "linear"
-    found = Call("sqrt", "default", (call.output,), {}, (call.output,))
-    last = (*pointwise(found, "clamp_min"), *pointwise(found, "sqrt"))
+    root = Call("sqrt", "default", (call.output,), {}, (call.output,))
+    last = (*pointwise(root, "clamp_min"), *pointwise(root, "sqrt"))
     return (*pieces, *product(left, turned, op=op), *last)
 
 

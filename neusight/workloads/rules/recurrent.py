@@ -121,15 +121,15 @@ def recurrent(call: Call) -> tuple[Kernel, ...]:
     """Arguments: input, weights, weight_stride0, weight_buf, hx, cx, mode, hidden_size, proj_size, num_layers,
     batch_first, dropout, train, bidirectional, batch_sizes, dropout_state.
     """
-    found = _directions(call.args[0], call.args[6:15])
-    return tuple(chain.from_iterable(direction.forward() for direction in found))
+    directions = _directions(call.args[0], call.args[6:15])
+    return tuple(chain.from_iterable(direction.forward() for direction in directions))
 
 
 @rule("_cudnn_rnn_backward")
 def recurrent_backward(call: Call) -> tuple[Kernel, ...]:
     """Arguments: input, weights, weight_stride0, weight_buf, hx, cx, output, grad_output, grad_hy, grad_cy, mode, …"""
-    found = list(_directions(call.args[0], call.args[10:19]))
-    return tuple(chain.from_iterable(direction.backward() for direction in reversed(found)))
+    directions = list(_directions(call.args[0], call.args[10:19]))
+    return tuple(chain.from_iterable(direction.backward() for direction in reversed(directions)))
 
 
 @rule("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell")

@@ -31,10 +31,10 @@ def rule(*operators: str) -> Callable[[Rule], Rule]:
 
 def covered(operator: str) -> bool:
     """Whether an operator has a rule."""
-    return _found(operator) is not None
+    return _rule_of(operator) is not None
 
 
-def _found(operator: str) -> Rule | None:
+def _rule_of(operator: str) -> Rule | None:
     """The rule of an operator; an in-place variant (``add_``) without one of its own has that of ``add``."""
     return _RULES.get(operator) or _RULES.get(operator.removesuffix("_"))
 
@@ -45,13 +45,13 @@ def kernels_of(call: Call) -> tuple[Kernel, ...]:
     Raises:
         CoverageError: the operator has no rule.
     """
-    found = _found(call.name)
-    if found is None:
+    registered = _rule_of(call.name)
+    if registered is None:
         raise CoverageError(
             f"operator 'aten.{call.name}' has no kernel rule{nearest(call.name, _RULES)}: register one with "
             "neusight.workloads.rules.rule, or allow the analytic fallback (--allow-fallback)"
         )
-    return found(call)
+    return registered(call)
 
 
 _CUBIC = ("linalg_", "_linalg_", "cholesky", "lu_", "ormqr", "triangular", "matrix_")

@@ -51,8 +51,8 @@ def traced_model(text: str) -> tuple[str, Mapping[str, Any] | Described] | None:
         return None
     config = traced_config(name)
     if MODULE in config:
-        found = plain_model(name, config, option)
-        return found.name, found
+        model = plain_model(name, config, option)
+        return model.name, model
     if option:
         return None
     return name, DiffusionModel(name=name, config=config) if CLASS in config else config

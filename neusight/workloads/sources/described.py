@@ -27,7 +27,7 @@ _OPTIONS = {
 
 
 class Described(Protocol):
-    """A model that can be built, and fed, for any step that it has."""
+    """A model that can be built, and given inputs, for any step that it has."""
 
     @property
     def content(self) -> str:
@@ -57,10 +57,10 @@ def refuse_others(request: Request, *known: str) -> Request:
     Raises:
         ModelError: something else was asked for, on which no input depends.
     """
-    asked = {"seq_len": request.seq_len, **request.extents.to_dict()}
+    stated = {"seq_len": request.seq_len, **request.extents.to_dict()}
     if "seq_len" not in known and request.seq_len is not None:
         raise ModelError(f"{request.model} has no sequence: leave out --seq-len")
-    for name, value in asked.items():
+    for name, value in stated.items():
         if value is not None and name not in known:
             raise ModelError(f"no input of {request.model} depends on {_OPTIONS[name]}: leave it out")
     return request

@@ -1,4 +1,4 @@
-"""What denoisers and autoencoders of diffusers are fed: latents, timesteps and the encoded text, by names of inputs."""
+"""Inputs of denoisers and autoencoders of diffusers: latents, timesteps and the encoded text, by their names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TIME_IDS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fed:
+class DenoiserStep:
     """A model's configuration and the step that it runs."""
 
     kind: str
@@ -58,9 +58,9 @@ class Fed:
     @property
     def edges(self) -> tuple[int, int]:
         """Latents, or pixels of a model without latents, along the height and the width of the image."""
-        asked = self.request.extents.image_size
-        if asked:
-            return (max(1, asked // self.pixels),) * 2
+        stated = self.request.extents.image_size
+        if stated:
+            return (max(1, stated // self.pixels),) * 2
         size = self.config.get("sample_size") or IMAGE_SIZE // self.pixels
         height, width = (size[0], size[-1]) if isinstance(size, list | tuple) else (size, size)
         return int(self.config.get("sample_height") or height), int(self.config.get("sample_width") or width)
@@ -106,113 +106,113 @@ class Fed:
     @property
     def frames(self) -> int:
         """Latents of a clip along its time."""
-        asked = self.request.extents.frames or self.config.get("sample_frames") or FRAMES
-        return 1 + (asked - 1) // (self.config.get("temporal_compression_ratio") or CLIP_FRAMES)
+        stated = self.request.extents.frames or self.config.get("sample_frames") or FRAMES
+        return 1 + (stated - 1) // (self.config.get("temporal_compression_ratio") or CLIP_FRAMES)
 
     @property
     def text_width(self) -> int:
         """Features of an encoded token."""
-        found = next((self.config[key] for key in _TEXT_WIDTHS if self.config.get(key)), None)
-        if found is None:
+        inputs = next((self.config[key] for key in _TEXT_WIDTHS if self.config.get(key)), None)
+        if inputs is None:
             raise ModelError(f"{self.kind} states no width of its text: one of {', '.join(_TEXT_WIDTHS)}")
-        return int(found[0] if isinstance(found, list | tuple) else found)
+        return int(inputs[0] if isinstance(inputs, list | tuple) else inputs)
 
 
-def inputs_of(forward: Callable[..., Any], fed: Fed) -> dict[str, Any]:
+def inputs_of(forward: Callable[..., Any], step: DenoiserStep) -> dict[str, Any]:
     """Inputs by name: all that ``forward`` must have, and those of what it may have that the model's pipeline gives.
 
     Raises:
         ModelError: an input is needed that nobody knows how to make.
     """
-    found = {}
+    inputs = {}
     for parameter in list(inspect.signature(forward).parameters.values()):
         needed = parameter.default is parameter.empty and parameter.name not in ("self", "kwargs")
         make = _MAKERS.get(parameter.name) or (_IF_NEEDED.get(parameter.name) if needed else None)
         if make is None and needed:
             raise ModelError(
-                f"{fed.kind} needs '{parameter.name}', which does not follow from its configuration: pass "
+                f"{step.kind} needs '{parameter.name}', which does not follow from its configuration: pass "
                 "package.module:function, whose function returns the module and its inputs"
             )
-        value = make(fed) if make is not None else None
+        value = make(step) if make is not None else None
         if value is not None:
-            found[parameter.name] = value
-    return found
+            inputs[parameter.name] = value
+    return inputs
 
 
-def _latents(fed: Fed) -> TensorSpec:
-    if fed.packed:
-        return TensorSpec((fed.batch, _image_tokens(fed), fed.channels))
-    if fed.kind.startswith("CogVideoX"):
-        return TensorSpec((fed.batch, fed.frames, fed.channels, *fed.edges))
-    return TensorSpec((fed.batch, fed.channels, *((fed.frames,) if fed.clip else ()), *fed.edges))
+def _latents(step: DenoiserStep) -> TensorSpec:
+    if step.packed:
+        return TensorSpec((step.batch, _image_tokens(step), step.channels))
+    if step.kind.startswith("CogVideoX"):
+        return TensorSpec((step.batch, step.frames, step.channels, *step.edges))
+    return TensorSpec((step.batch, step.channels, *((step.frames,) if step.clip else ()), *step.edges))
 
 
-def _image_tokens(fed: Fed) -> int:
-    return max(1, fed.edge // PACKED) ** 2
+def _image_tokens(step: DenoiserStep) -> int:
+    return max(1, step.edge // PACKED) ** 2
 
 
-def _text(fed: Fed) -> TensorSpec | None:
-    return TensorSpec((fed.batch, fed.tokens, fed.text_width))
+def _text(step: DenoiserStep) -> TensorSpec | None:
+    return TensorSpec((step.batch, step.tokens, step.text_width))
 
 
-def _pooled(fed: Fed) -> TensorSpec | None:
-    width = fed.config.get("pooled_projection_dim")
-    return TensorSpec((fed.batch, width)) if width else None
+def _pooled(step: DenoiserStep) -> TensorSpec | None:
+    width = step.config.get("pooled_projection_dim")
+    return TensorSpec((step.batch, width)) if width else None
 
 
-def _class_labels(fed: Fed) -> TensorSpec | None:
-    classes = fed.config.get("num_class_embeds") or fed.kind.startswith("DiT")
-    return TensorSpec((fed.batch,), "int64") if classes else None
+def _class_labels(step: DenoiserStep) -> TensorSpec | None:
+    classes = step.config.get("num_class_embeds") or step.kind.startswith("DiT")
+    return TensorSpec((step.batch,), "int64") if classes else None
 
 
-def _added(fed: Fed) -> dict[str, Any] | None:
-    """What SDXL and PixArt are told beside the prompt; PixArt wants the names even where nothing is told."""
-    if fed.config.get("addition_embed_type") == "text_time":
-        times = _TIME_IDS * fed.config["addition_time_embed_dim"]
-        pooled = fed.config["projection_class_embeddings_input_dim"] - times
-        return {"text_embeds": TensorSpec((fed.batch, pooled)), "time_ids": TensorSpec((fed.batch, _TIME_IDS))}
-    if not fed.kind.startswith("PixArt"):
+def _added(step: DenoiserStep) -> dict[str, Any] | None:
+    """What SDXL and PixArt are given with the prompt; PixArt wants the names even where nothing is given."""
+    if step.config.get("addition_embed_type") == "text_time":
+        times = _TIME_IDS * step.config["addition_time_embed_dim"]
+        pooled = step.config["projection_class_embeddings_input_dim"] - times
+        return {"text_embeds": TensorSpec((step.batch, pooled)), "time_ids": TensorSpec((step.batch, _TIME_IDS))}
+    if not step.kind.startswith("PixArt"):
         return None
-    stated = fed.config.get("use_additional_conditions")
-    used = fed.config.get("sample_size") == 128 if stated is None else stated
+    stated = step.config.get("use_additional_conditions")
+    used = step.config.get("sample_size") == 128 if stated is None else stated
     if not used:
         return {"resolution": None, "aspect_ratio": None}
-    return {"resolution": TensorSpec((fed.batch, 2)), "aspect_ratio": TensorSpec((fed.batch, 1))}
+    return {"resolution": TensorSpec((step.batch, 2)), "aspect_ratio": TensorSpec((step.batch, 1))}
 
 
-def _places(count: Callable[[Fed], int]) -> Callable[[Fed], TensorSpec | None]:
-    return lambda fed: TensorSpec((count(fed), len(fed.config["axes_dims_rope"]))) if fed.packed else None
+def _places(count: Callable[[DenoiserStep], int]) -> Callable[[DenoiserStep], TensorSpec | None]:
+    return lambda step: TensorSpec((count(step), len(step.config["axes_dims_rope"]))) if step.packed else None
 
 
-def _guidance(fed: Fed) -> TensorSpec | None:
-    return TensorSpec((fed.batch,)) if fed.config.get("guidance_embeds") else None
+def _guidance(step: DenoiserStep) -> TensorSpec | None:
+    return TensorSpec((step.batch,)) if step.config.get("guidance_embeds") else None
 
 
-def _condition(fed: Fed) -> TensorSpec:
+def _condition(step: DenoiserStep) -> TensorSpec:
     """The image that steers a ControlNet, in pixels."""
-    size = LATENT_PIXELS * fed.edge
-    return TensorSpec((fed.batch, int(fed.config.get("conditioning_channels", 3)), size, size))
+    size = LATENT_PIXELS * step.edge
+    return TensorSpec((step.batch, int(step.config.get("conditioning_channels", 3)), size, size))
 
 
-def _image_grid(fed: Fed) -> list[Any] | None:
-    side = max(1, fed.edge // PACKED)
-    return [[(1, side, side)]] * fed.batch
+def _image_grid(step: DenoiserStep) -> list[Any] | None:
+    side = max(1, step.edge // PACKED)
+    return [[(1, side, side)]] * step.batch
 
 
-_MAKERS: dict[str, Callable[[Fed], Any]] = {
+_MAKERS: dict[str, Callable[[DenoiserStep], Any]] = {
     "sample": _latents,
     "hidden_states": _latents,
-    "timestep": lambda fed: TensorSpec((fed.batch,), "int64"),
+    "timestep": lambda step: TensorSpec((step.batch,), "int64"),
     "encoder_hidden_states": _text,
     "pooled_projections": _pooled,
     "class_labels": _class_labels,
     "added_cond_kwargs": _added,
     "img_ids": _places(_image_tokens),
-    "txt_ids": _places(lambda fed: fed.tokens),
+    "txt_ids": _places(lambda step: step.tokens),
     "guidance": _guidance,
     "controlnet_cond": _condition,
     "img_shapes": _image_grid,
 }
-"""Makers by the name of a parameter of ``forward``; None where the model is told nothing of it."""
-_IF_NEEDED = {"encoder_attention_mask": lambda fed: TensorSpec((fed.batch, fed.tokens), "bool")}
+"""Makers by the name of a parameter of ``forward``; None where the model is given nothing."""
+_IF_NEEDED = {"encoder_attention_mask": lambda step: TensorSpec((step.batch, step.tokens), "bool")}
 """The same of inputs that a model is given only where it cannot do without."""

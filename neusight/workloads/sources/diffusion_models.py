@@ -13,7 +13,7 @@ from neusight.errors import ModelError, nearest, reason, shown
 from neusight.paths import read_json, user_path
 from neusight.requests import Request
 from neusight.workloads.sources.described import Inputs, installed, library, refuse_others
-from neusight.workloads.sources.diffusion_inputs import Fed, inputs_of
+from neusight.workloads.sources.diffusion_inputs import DenoiserStep, inputs_of
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ class DiffusionModel:
         """
         kind = self._class()
         sized = "sample_size" in self.config and request.extents.image_size and not self._any_size()
-        changes = {"sample_size": self._fed(kind, request).edge} if sized else {}
+        changes = {"sample_size": self._step(kind, request).edge} if sized else {}
         try:
             return kind.from_config({**self.config, **changes})
         except Exception as error:
@@ -65,27 +65,27 @@ class DiffusionModel:
     def inputs(self, request: Request) -> Inputs:
         """Latents, timesteps and encoded text, as the pipeline of the model feeds it."""
         kind = self._class()
-        return inputs_of(kind.forward, self._fed(kind, request))
+        return inputs_of(kind.forward, self._step(kind, request))
 
     def _class(self) -> Any:
-        found = getattr(library("diffusers"), self.kind, None)
-        if found is None or not hasattr(found, "from_config") or not hasattr(found, "forward"):
+        kind = getattr(library("diffusers"), self.kind, None)
+        if kind is None or not hasattr(kind, "from_config") or not hasattr(kind, "forward"):
             known = [name for name in dir(library("diffusers")) if name.endswith(("Model", "KL"))]
             raise ModelError(
                 f"diffusers {installed('diffusers')} has no model '{shown(self.kind)}'{nearest(self.kind, known)}: "
                 f"correct {CLASS} of {self.name}, or install another version"
             )
-        return found
+        return kind
 
     def _any_size(self) -> bool:
         """UNets and autoencoders are the same for images of every size; positions of transformers are not."""
         return not self.kind.endswith(("Transformer2DModel", "Transformer3DModel"))
 
-    def _fed(self, kind: Any, request: Request) -> Fed:
+    def _step(self, kind: Any, request: Request) -> DenoiserStep:
         """The step, by the configuration with the defaults of its class."""
         parameters = signature(kind.__init__).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        return Fed(kind=self.kind, config={**defaults, **self.config}, request=request)
+        return DenoiserStep(kind=self.kind, config={**defaults, **self.config}, request=request)
 
 
 def diffusion_model(text: str) -> DiffusionModel | None:

@@ -75,12 +75,14 @@ def sized(name: str, shape: Sequence[int | None], dtype: str, request: Request) 
             f"input '{name}' of {request.model} is made for {shape[0]} samples: leave out --batch, or export the model "
             "with an open first extent"
         )
-    found = [size if size is not None else _filled(place, shape, dtype, request) for place, size in enumerate(shape)]
-    missing = [place for place, size in enumerate(found) if size is None]
+    extents = [size if size is not None else _filled(place, shape, dtype, request) for place, size in enumerate(shape)]
+    missing = [place for place, size in enumerate(extents) if size is None]
     if missing:
-        told = "x".join("?" if size is None else str(size) for size in found)
-        raise ModelError(f"input '{name}' of {request.model} is {told}: write it out, as --input {name}=SHAPE:{dtype}")
-    return TensorSpec(tuple(size for size in found if size is not None), dtype)
+        shape_text = "x".join("?" if size is None else str(size) for size in extents)
+        raise ModelError(
+            f"input '{name}' of {request.model} is {shape_text}: write it out, as --input {name}=SHAPE:{dtype}"
+        )
+    return TensorSpec(tuple(size for size in extents if size is not None), dtype)
 
 
 def _filled(place: int, shape: Sequence[int | None], dtype: str, request: Request) -> int | None:
@@ -130,13 +132,13 @@ class ExportedModel:
     def inputs(self, request: Request) -> Inputs:
         """By name, where the program has names; extents that it leaves open as they were asked for."""
         placeholders = {node.name: node for node in self._program.graph.nodes if node.op == "placeholder"}
-        found: dict[str, Any] = {}
+        inputs: dict[str, Any] = {}
         for name in self._program.graph_signature.user_inputs:
             value = placeholders[name].meta.get("val") if isinstance(name, str) and name in placeholders else name
             shape = getattr(value, "shape", None)
             dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
-            found[str(name)] = value if shape is None else sized(name, _extents(shape), dtype, request)
-        return found
+            inputs[str(name)] = value if shape is None else sized(name, _extents(shape), dtype, request)
+        return inputs
 
     @cached_property
     def _program(self) -> torch.export.ExportedProgram:

@@ -43,11 +43,11 @@ class ImageModel:
             ModelError: the library is missing, or has no such model.
         """
         known = model_names(self.library)
-        found = _current_name(self.library, self.name)
-        if found not in known:
+        exact = _current_name(self.library, self.name)
+        if exact not in known:
             hint = nearest(self.name, known)
             raise ModelError(f"{self.library} {installed(self.library)} has no model '{shown(self.name)}'{hint}")
-        return found
+        return exact
 
     def settled(self, request: Request) -> Request:
         """Images of a size and clips of a length may be asked for."""
@@ -211,5 +211,5 @@ def torchvision_edges(name: str) -> tuple[int, int]:
 def _preset(name: str) -> dict[str, Any]:
     """Options of the transform that goes with a model's weights."""
     weights = library("torchvision").models.get_model_weights(name)
-    found = next(iter(weights), None)
-    return dict(getattr(found.transforms, "keywords", {})) if found is not None else {}
+    exact = next(iter(weights), None)
+    return dict(getattr(exact.transforms, "keywords", {})) if exact is not None else {}

@@ -90,8 +90,8 @@ def _widening(name: str) -> Callable[..., Any]:
 
     def widened(x: Any, *args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_BELOW):
-            said = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
-            if said or not _narrow(x):
+            stated = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
+            if stated or not _narrow(x):
                 return operator(x, *args, **kwargs)
             if name in _FUSED_SOFTMAX and x.dtype == torch.float16:
                 return getattr(torch.ops.aten, _FUSED_SOFTMAX[name])(x, args[0] if args else kwargs["dim"], True)
@@ -119,5 +119,5 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _widest(values: tuple[Any, ...]) -> torch.dtype:
-    found = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
-    return torch.float32 if torch.float32 in found or len(found) != 1 else found.pop()
+    dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
+    return torch.float32 if torch.float32 in dtypes or len(dtypes) != 1 else dtypes.pop()

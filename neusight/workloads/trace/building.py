@@ -47,7 +47,7 @@ class _Building(TorchDispatchMode):
 
 
 def _all_real(args: tuple[Any, ...]) -> bool:
-    """Whether all tensors have values; beside numbers they must be few, as settings are and tables of positions not."""
+    """Whether all tensors have values; among numbers they must be few, as settings are and tables of positions not."""
     leaves = torch.utils._pytree.tree_leaves(args)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors or any(isinstance(t, FakeTensor) for t in tensors):
@@ -55,7 +55,7 @@ def _all_real(args: tuple[Any, ...]) -> bool:
     return len(tensors) == len(leaves) or all(t.numel() <= _FEW for t in tensors)
 
 
-class Kept:
+class ReusedModule:
     """A module to trace with several inputs in turn: built once, on the fake tensors of one mode.
 
     Args:

@@ -40,11 +40,11 @@ def _call(
     hidden, returned = weights[1].shape[0] // _gates(name), hidden_state.shape[-1]
     projected = returned if returned != hidden else 0
     stride = _WEIGHTS * (1 + bool(biases)) + bool(projected)
-    found = aten._cudnn_rnn(
+    returned_tensors = aten._cudnn_rnn(
         x, list(weights), stride, x.new_empty(0), hidden_state, cell_state, MODES[name], hidden, projected, layers,
         batch_first, dropout, train, both, batch_sizes, None,
     )  # fmt: skip
-    return tuple(found[: 3 if name == "lstm" else 2])
+    return tuple(returned_tensors[: 3 if name == "lstm" else 2])
 
 
 def _gates(name: str) -> int:

@@ -108,19 +108,19 @@ class _Attention:
 
 
 def _attention(attention: str, *args: Any, **kwargs: Any) -> torch.Tensor:
-    asked = _Attention(*args, **kwargs).cast()
-    asked = asked.without_mask() if attention == "flash" else asked
-    if attention != "eager" and asked.fits_flash:
-        return _fused(aten._scaled_dot_product_flash_attention, asked)
-    if attention != "eager" and asked.query.dim() == 4 and not asked.gqa:
-        grad = torch.is_grad_enabled() and asked.query.requires_grad
-        return _fused(aten._scaled_dot_product_efficient_attention, asked, _as_bias(asked.attn_mask, asked.query), grad)
-    return _eager(asked)
+    call = _Attention(*args, **kwargs).cast()
+    call = call.without_mask() if attention == "flash" else call
+    if attention != "eager" and call.fits_flash:
+        return _fused(aten._scaled_dot_product_flash_attention, call)
+    if attention != "eager" and call.query.dim() == 4 and not call.gqa:
+        grad = torch.is_grad_enabled() and call.query.requires_grad
+        return _fused(aten._scaled_dot_product_efficient_attention, call, _as_bias(call.attn_mask, call.query), grad)
+    return _eager(call)
 
 
-def _fused(operator: Any, asked: _Attention, *more: Any) -> torch.Tensor:
-    tensors = asked.query, asked.key, asked.value
-    return operator(*tensors, *more, asked.dropout_p, asked.is_causal, scale=asked.scale)[0]
+def _fused(operator: Any, call: _Attention, *more: Any) -> torch.Tensor:
+    tensors = call.query, call.key, call.value
+    return operator(*tensors, *more, call.dropout_p, call.is_causal, scale=call.scale)[0]
 
 
 def _as_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
@@ -133,18 +133,18 @@ def _as_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | N
     return mask.expand(*query.shape[:-1], mask.shape[-1])
 
 
-def _eager(asked: _Attention) -> torch.Tensor:
+def _eager(call: _Attention) -> torch.Tensor:
     """Scores by matrix product, scale, mask, softmax, dropout, weighted sum."""
-    query, key, value, mask = asked.query, asked.key, asked.value, asked.attn_mask
-    if asked.gqa:
+    query, key, value, mask = call.query, call.key, call.value, call.attn_mask
+    if call.gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scores = torch.matmul(query, key.transpose(-2, -1)) * (asked.scale or 1 / math.sqrt(query.shape[-1]))
-    if asked.is_causal:
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (call.scale or 1 / math.sqrt(query.shape[-1]))
+    if call.is_causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if mask is not None:
         scores = scores.masked_fill(mask.logical_not(), -math.inf) if mask.dtype == torch.bool else scores + mask
-    weights = functional.dropout(torch.softmax(scores, -1), asked.dropout_p)
+    weights = functional.dropout(torch.softmax(scores, -1), call.dropout_p)
     return torch.matmul(weights, value)
 
 

@@ -180,7 +180,7 @@ def _until_uneven(same: list[list[int]], moving: list[list[int]]) -> tuple[np.nd
 @lru_cache(maxsize=4096)
 def _pattern(layer: str) -> tuple[str, tuple[int, ...]]:
     """A module path with ``{}`` for each number in it, and the numbers."""
-    return _NUMBER.sub("{}", layer), tuple(int(found) for found in _NUMBER.findall(layer))
+    return _NUMBER.sub("{}", layer), tuple(int(number) for number in _NUMBER.findall(layer))
 
 
 def _layer(first: str, second: str = "") -> Layer:
@@ -285,12 +285,12 @@ def _node(raw: RawNode, place: int, numbers: _Numbers) -> Node:
 def _references(given: Sequence[int], numbers: _Numbers) -> tuple[Reference, ...]:
     """Storages of a lone node; a series of which all copies are there is one reference."""
     counts = Counter(numbers.tensor[list(given)].tolist())
-    found: dict[Reference, None] = {}
+    references: dict[Reference, None] = {}
     for number in given:
         tensor = int(numbers.tensor[number])
         whole = counts[tensor] == numbers.tensors[tensor].copies > 1
-        found[Reference(tensor, -1 if whole else int(numbers.copy[number]))] = None
-    return tuple(found)
+        references[Reference(tensor, -1 if whole else int(numbers.copy[number]))] = None
+    return tuple(references)
 
 
 def _series_nodes(nodes: Sequence[RawNode], block: _Block, numbers: _Numbers) -> Iterator[Node]:
@@ -318,9 +318,9 @@ def _moving(members: np.ndarray, numbers: _Numbers) -> Reference:
     tensors, copies = numbers.tensor[members], numbers.copy[members]
     choices = {(int(tensors[i]), int(copies[i]), int(copies[i + 1] - copies[i]), i)
                for i in range(len(members) - 1) if tensors[i] == tensors[i + 1]}  # fmt: skip
-    found = [_progression(tensor, copy - i * step, step, tensors, copies) for tensor, copy, step, i in choices]
+    series = [_progression(tensor, copy - i * step, step, tensors, copies) for tensor, copy, step, i in choices]
     lone = _progression(int(tensors[0]), int(copies[0]), 0, tensors, copies)
-    return min([*found, lone], key=lambda r: (len(r.edges), r.tensor, r.first, r.step))
+    return min([*series, lone], key=lambda r: (len(r.edges), r.tensor, r.first, r.step))
 
 
 def _progression(tensor: int, first: int, step: int, tensors: np.ndarray, copies: np.ndarray) -> Reference:

@@ -24,10 +24,10 @@ def _nothing(_: Callable[..., Any]) -> Callable[..., None]:
 def _unpadded(original: Callable[..., Any]) -> Callable[..., Any]:
     """The same question without the padding mask, which comes first."""
 
-    def asked(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
+    def unmasked(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
         return original(None, *args, **kwargs)
 
-    return asked
+    return unmasked
 
 
 def padded_experts(layer: Any, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -215,6 +215,6 @@ def _attended(attention: Attention, *given: Any) -> tuple[torch.Tensor, torch.Te
         given: queries, keys, values, the change of scores, the blocks of the mask, the scale, and options.
     """
     query, key, value, _, _, scale, *_ = given
-    found = attention(query, key, value, scale=scale, enable_gqa=query.shape[-3] != key.shape[-3])
-    beside = query.new_empty(query.shape[:-1], dtype=torch.float32)
-    return found, beside, beside
+    output = attention(query, key, value, scale=scale, enable_gqa=query.shape[-3] != key.shape[-3])
+    auxiliary = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    return output, auxiliary, auxiliary

@@ -168,9 +168,9 @@ class Recorder(TorchDispatchMode):
             return values.computed(func, args, kwargs)
         if self.phase == "optimizer":
             return 1.0
-        found = values.value(func, args, self._maker(args[0]))
-        self._assume(f"{self._where()} reads a value from a tensor ({_plain(func)}): taken as {found}")
-        return found
+        value = values.value(func, args, self._maker(args[0]))
+        self._assume(f"{self._where()} reads a value from a tensor ({_plain(func)}): taken as {value}")
+        return value
 
     def _maker(self, tensor: torch.Tensor) -> str:
         """The operator that wrote a tensor last; nothing where that came before the step."""

@@ -25,7 +25,7 @@ def find_repeats(nodes: Sequence[RawNode]) -> tuple[Repeat, ...]:
     codes = _codes(nodes)
     return tuple(
         sorted(
-            (found for start, stop in _phases(nodes) for found in _search(nodes, codes, start, stop)),
+            (repeat for start, stop in _phases(nodes) for repeat in _search(nodes, codes, start, stop)),
             key=lambda repeat: repeat.start,
         )
     )
@@ -61,9 +61,9 @@ def _best(nodes: Sequence[RawNode], codes: np.ndarray, start: int, stop: int) ->
             covered = best.length * best.count if best else 0
             if count < 2 or count * length <= covered:
                 continue
-            found = _aligned(nodes, start + first, length, run)
-            if found and found.length * found.count > covered:
-                best = found
+            repeat = _aligned(nodes, start + first, length, run)
+            if repeat and repeat.length * repeat.count > covered:
+                best = repeat
     return best
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from neusight.workloads.trace.building import Kept
+    from neusight.workloads.trace.building import ReusedModule
     from neusight.workloads.trace.recorder import Recorder
 
 Inputs = Mapping[str, Any] | Sequence[Any]
@@ -30,7 +30,7 @@ FORMS = ("foreach", "fused")
 
 
 def trace(
-    model: torch.nn.Module | Callable[[], torch.nn.Module] | Kept,
+    model: torch.nn.Module | Callable[[], torch.nn.Module] | ReusedModule,
     inputs: Inputs,
     request: Request,
     *,
@@ -70,15 +70,15 @@ def trace(
     """
     if optimizer_form not in FORMS:
         raise ModelError(f"unknown optimizer form '{optimizer_form}': one of {', '.join(FORMS)}")
-    from neusight.workloads.trace.building import Kept, channels_last, own_precision
+    from neusight.workloads.trace.building import ReusedModule, channels_last, own_precision
     from neusight.workloads.trace.layers import layered
     from neusight.workloads.trace.memory import Ledger
     from neusight.workloads.trace.recorder import Recorder
 
     recorder = Recorder(Ledger(), allow_fallback=allow_fallback, integers=integers)
-    source = model if isinstance(model, Kept) else Kept(model)
+    source = model if isinstance(model, ReusedModule) else ReusedModule(model)
     with (
-        _told_apart(recorder),
+        _undecided(recorder),
         explained(request.model, "trace"),
         _environment(request.attention or "sdpa", request.mode, source.fake),
     ):
@@ -89,7 +89,7 @@ def trace(
         if request.engine.layout == "nhwc":
             module, given = channels_last(module, given)
         parameters = sum(p.numel() for p in module.parameters())
-        how = _How(
+        options = _StepOptions(
             mode=request.mode,
             optimizer=(request.optimizer, optimizer_form),
             loss=loss,
@@ -97,9 +97,9 @@ def trace(
             autocast=request.precision.autocast,
             grad_scaler=request.grad_scaler,
         )
-        _step(recorder, module, given, how)
-    found = layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
-    return replace(found, warnings=_in_short(tuple(recorder.assumed)))
+        _step(recorder, module, given, options)
+    workload = layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
+    return replace(workload, warnings=_in_short(tuple(recorder.assumed)))
 
 
 _MOST_WARNINGS = 4
@@ -114,8 +114,8 @@ def _in_short(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _How:
-    """What a step runs beside the module: optimizer by name and form, the loss, whether it is timed, the dtype of
+class _StepOptions:
+    """What a step runs besides the module: optimizer by name and form, the loss, whether it is timed, the dtype of
     autocast around both, '' without, and whether gradients are scaled back.
     """
 
@@ -164,7 +164,7 @@ def _extents(tensor: torch.Tensor) -> str:
 
 
 @contextmanager
-def _told_apart(recorder: Recorder) -> Iterator[None]:
+def _undecided(recorder: Recorder) -> Iterator[None]:
     """A refusal after a value was taken for granted may be due to that."""
     try:
         yield
@@ -246,7 +246,7 @@ def _held(fake: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _step(
-    recorder: Recorder, module: torch.nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]], how: _How
+    recorder: Recorder, module: torch.nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]], options: _StepOptions
 ) -> None:
     """Forward, and in training backward and the optimizer's step."""
     import torch
@@ -259,20 +259,20 @@ def _step(
     ledger = recorder.ledger
     for tensor in (*module.parameters(), *module.buffers()):
         ledger.add(tensor, "weight")
-    training = how.mode == "training"
+    training = options.mode == "training"
     module.train(training)
-    update = prepared_optimizer(module, *how.optimizer, ledger) if training else None
+    update = prepared_optimizer(module, *options.optimizer, ledger) if training else None
     args, kwargs = given
     with unpadded_batches(), track_layers(module, recorder), recorder:
-        with gpu_autocast(getattr(torch, how.autocast)) if how.autocast else nullcontext():
+        with gpu_autocast(getattr(torch, options.autocast)) if options.autocast else nullcontext():
             with recorder.during("forward"):
                 result = module(*args, **kwargs)
             if training:
-                with recorder.during("forward", record=how.time_loss, layer="loss"):
-                    scalar = (how.loss or default_loss)(result)
+                with recorder.during("forward", record=options.time_loss, layer="loss"):
+                    scalar = (options.loss or default_loss)(result)
         if training:
             del result
-            _learn(recorder, module, scalar, update, how.grad_scaler)
+            _learn(recorder, module, scalar, update, options.grad_scaler)
         ledger.close()
 
 

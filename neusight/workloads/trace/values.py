@@ -71,19 +71,19 @@ def places(indices: Iterable[Any]) -> list[Any]:
     """Masks as the places that they choose, which have a shape: those of known values, and those over few images, all
     of which are there.
     """
-    found: list[Any] = []
+    indexed: list[Any] = []
     for index in indices:
         if not isinstance(index, torch.Tensor) or index.dtype != torch.bool:
-            found.append(index)
+            indexed.append(index)
         elif known((index,)):
             with unset_fake_temporarily():
-                found.extend(index.nonzero(as_tuple=True))
+                indexed.extend(index.nonzero(as_tuple=True))
         elif index.numel() <= _FEW:
             with unset_fake_temporarily():
-                found.extend(torch.ones(index.shape).nonzero(as_tuple=True))
+                indexed.extend(torch.ones(index.shape).nonzero(as_tuple=True))
         else:
-            found.append(index)
-    return found
+            indexed.append(index)
+    return indexed
 
 
 def _places(x: torch.Tensor) -> torch.Tensor:
