@@ -27,7 +27,7 @@ from neusight.workloads.catalogue import (
     list_workloads,
 )
 from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
-from neusight.workloads.sources import Described, described, described_file, traced_model
+from neusight.workloads.sources import ModelSource, described, described_file, traced_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class WorkloadSource:
     config: dict[str, Any] | None = None
     function: str | None = None
     module: Any = None
-    described: Described | None = None
+    described: ModelSource | None = None
     inputs: Any = None
     digest: str | None = None
     catalogue: str | None = None
@@ -118,7 +118,7 @@ def _from_config(name: str, config: dict[str, Any], catalogue: str | None) -> Wo
     return WorkloadSource(name=name, config=config, digest=_sha(content), catalogue=catalogue)
 
 
-def _from_traced(name: str, found: Mapping[str, Any] | Described) -> WorkloadSource:
+def _from_traced(name: str, found: Mapping[str, Any] | ModelSource) -> WorkloadSource:
     if isinstance(found, Mapping):
         return _from_config(name, dict(found), None)
     return WorkloadSource(name=name, described=found, digest=_sha(found.content))

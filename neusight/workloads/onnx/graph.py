@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neusight.errors import CoverageError, nearest
-from neusight.workloads.onnx.node import Node
+from neusight.workloads.onnx.node import GraphNode
 from neusight.workloads.onnx.operators import OPERATORS
 
 _HOST_ELEMENTS = 1
@@ -44,7 +44,7 @@ class OnnxModule(nn.Module):
         super().__init__()
         self._graph, self._folder = model.graph, folder
         self._opset = {each.domain or "ai.onnx": each.version for each in model.opset_import}
-        self._nodes = [Node.of(node, self._opset) for node in model.graph.node]
+        self._nodes = [GraphNode.of(node, self._opset) for node in model.graph.node]
         _check(self._nodes)
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self._host: dict[str, np.ndarray] = {}
@@ -84,7 +84,7 @@ class OnnxModule(nn.Module):
             load_external_data_for_tensor(tensor, str(self._folder))
         return numpy_helper.to_array(tensor)
 
-    def _folded(self, node: Node) -> bool:
+    def _folded(self, node: GraphNode) -> bool:
         """Whether a node's results follow from constants alone, which are then kept in their place."""
         named = [name for name in node.inputs if name]
         if any(name not in self._host and name not in self._weights for name in named):
@@ -97,7 +97,7 @@ class OnnxModule(nn.Module):
                 self._host[name] = value
         return True
 
-    def _run(self, node: Node, values: Mapping[str, Any]) -> list[Any]:
+    def _run(self, node: GraphNode, values: Mapping[str, Any]) -> list[Any]:
         given = [values[name] if name else None for name in node.inputs]
         if node.operator in _SHAPES and isinstance(given[0], torch.Tensor):
             start, end = node.attributes.get("start", 0), node.attributes.get("end")
@@ -121,14 +121,14 @@ class OnnxModule(nn.Module):
         return counts
 
     @staticmethod
-    def _forget(node: Node, left: dict[str, int], values: dict[str, Any]) -> None:
+    def _forget(node: GraphNode, left: dict[str, int], values: dict[str, Any]) -> None:
         for name in node.inputs:
             left[name] -= 1
             if not left[name]:
                 values.pop(name, None)
 
 
-def _check(nodes: list[Node]) -> None:
+def _check(nodes: list[GraphNode]) -> None:
     """Every operator that is missing, at once."""
     known = {*OPERATORS, *_SHAPES, "Constant", "ConstantOfShape", "Range"}
     missing = sorted({node.operator for node in nodes} - known)
@@ -139,7 +139,7 @@ def _check(nodes: list[Node]) -> None:
         )
 
 
-def _on_host(node: Node, given: list[Any]) -> list[Any]:
+def _on_host(node: GraphNode, given: list[Any]) -> list[Any]:
     """By ONNX's own reference, or by the forms here where that fails, without anything of a trace."""
     feeds = {name: value for name, value in zip(node.inputs, given, strict=True) if name}
     with _disable_current_modes():

@@ -9,12 +9,12 @@ import torch
 from torch.nn import functional
 
 from neusight.errors import ModelError
-from neusight.workloads.onnx.node import Node
+from neusight.workloads.onnx.node import GraphNode
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
-def _gemm(node: Node) -> Any:
+def _gemm(node: GraphNode) -> Any:
     a, b, c = (node.tensor(place) for place in range(3))
     a, b = (a.t() if node.get("transA", 0) else a), (b.t() if node.get("transB", 0) else b)
     if c is None:
@@ -22,7 +22,9 @@ def _gemm(node: Node) -> Any:
     return torch.addmm(c, a, b) if isinstance(c, torch.Tensor) else torch.matmul(a, b) + c
 
 
-def _padding(node: Node, x: torch.Tensor, window: list[int], dilations: list[int]) -> tuple[torch.Tensor, list[int]]:
+def _padding(
+    node: GraphNode, x: torch.Tensor, window: list[int], dilations: list[int]
+) -> tuple[torch.Tensor, list[int]]:
     """The tensor, padded where its two ends differ, and the padding that is left to the operator."""
     dims, strides = len(window), node.get("strides") or [1] * len(window)
     pads = node.get("pads") or [0] * (2 * dims)
@@ -43,7 +45,7 @@ def _same(sizes: list[int], window: list[int], strides: list[int], dilations: li
     return [*less, *more] if upper else [*more, *less]
 
 
-def _conv(node: Node) -> Any:
+def _conv(node: GraphNode) -> Any:
     x, weight, bias = (node.tensor(place) for place in range(3))
     dims = weight.dim() - 2
     dilations = node.get("dilations") or [1] * dims
@@ -52,7 +54,7 @@ def _conv(node: Node) -> Any:
     return function(x, weight, bias, node.get("strides") or [1] * dims, padding, dilations, node.get("group", 1))
 
 
-def _conv_transpose(node: Node) -> Any:
+def _conv_transpose(node: GraphNode) -> Any:
     x, weight, bias = (node.tensor(place) for place in range(3))
     dims = weight.dim() - 2
     function: Callable[..., Any] = (
@@ -66,7 +68,7 @@ def _conv_transpose(node: Node) -> Any:
     return function(x, weight, bias, padding=pads[:dims], output_padding=beyond, groups=node.get("group", 1), **how)
 
 
-def _pool(node: Node) -> Any:
+def _pool(node: GraphNode) -> Any:
     x, window = node.tensor(0), node.get("kernel_shape")
     dims = len(window)
     dilations = node.get("dilations") or [1] * dims
@@ -80,27 +82,27 @@ def _pool(node: Node) -> Any:
     return function(x, window, count_include_pad=bool(node.get("count_include_pad", 0)), **how)
 
 
-def _global(function: Callable[..., Any]) -> Callable[[Node], Any]:
+def _global(function: Callable[..., Any]) -> Callable[[GraphNode], Any]:
     return lambda node: function(node.tensor(0), list(range(2, node.tensor(0).dim())), True)
 
 
-def _batch_norm(node: Node) -> Any:
+def _batch_norm(node: GraphNode) -> Any:
     x, weight, bias, mean, variance = (node.tensor(place) for place in range(5))
     return functional.batch_norm(x, mean, variance, weight, bias, False, 0.0, node.get("epsilon", 1e-5))
 
 
-def _layer_norm(node: Node) -> Any:
+def _layer_norm(node: GraphNode) -> Any:
     x, weight, bias = (node.tensor(place) for place in range(3))
     shape = x.shape[node.get("axis", -1) % x.dim() :]
     return functional.layer_norm(x, shape, weight, bias, node.get("epsilon", 1e-5))
 
 
-def _rms_norm(node: Node) -> Any:
+def _rms_norm(node: GraphNode) -> Any:
     x, weight = node.tensor(0), node.tensor(1)
     return functional.rms_norm(x, x.shape[node.get("axis", -1) % x.dim() :], weight, node.get("epsilon", 1e-5))
 
 
-def _group_norm(node: Node) -> Any:
+def _group_norm(node: GraphNode) -> Any:
     x, weight, bias = (node.tensor(place) for place in range(3))
     groups = node.get("num_groups", x.shape[1])
     per_channel = weight if weight.shape[0] == x.shape[1] else weight.repeat_interleave(x.shape[1] // groups)
@@ -108,12 +110,12 @@ def _group_norm(node: Node) -> Any:
     return functional.group_norm(x, groups, per_channel, shift, node.get("epsilon", 1e-5))
 
 
-def _instance_norm(node: Node) -> Any:
+def _instance_norm(node: GraphNode) -> Any:
     x, weight, bias = (node.tensor(place) for place in range(3))
     return functional.instance_norm(x, weight=weight, bias=bias, eps=node.get("epsilon", 1e-5))
 
 
-def _softmax(node: Node) -> Any:
+def _softmax(node: GraphNode) -> Any:
     """Before version 13 over all dimensions from the axis on."""
     function = torch.log_softmax if node.operator == "LogSoftmax" else torch.softmax
     x = node.tensor(0)
@@ -123,7 +125,7 @@ def _softmax(node: Node) -> Any:
     return function(x, axis)
 
 
-def _recurrent(node: Node) -> Any:
+def _recurrent(node: GraphNode) -> Any:
     """One layer; gates lie in another order than PyTorch's, which changes no shape."""
     x, weight, recurrence, bias = (node.tensor(place) for place in range(4))
     if node.get("layout", 0) or any(lengths is not None for lengths in node.given[4:5]):
@@ -143,7 +145,7 @@ def _recurrent(node: Node) -> Any:
     return result.reshape(*result.shape[:2], directions, width).transpose(1, 2), *last
 
 
-def _pad(node: Node) -> Any:
+def _pad(node: GraphNode) -> Any:
     x, pads = node.tensor(0), node.numbers(1, "pads") or []
     axes = node.numbers(3) or list(range(len(pads) // 2))
     ends = [0] * (2 * x.dim())
@@ -156,7 +158,7 @@ def _pad(node: Node) -> Any:
     return functional.pad(x, ends, how, node.number(2, "value", 0.0) if how == "constant" else None)
 
 
-def _resize(node: Node) -> Any:
+def _resize(node: GraphNode) -> Any:
     """To given sizes or by scales, along all but the first two dimensions."""
     x = node.tensor(0)
     old = node.operator == "Upsample" or node.version < 11
@@ -171,7 +173,7 @@ def _resize(node: Node) -> Any:
     return functional.interpolate(x, edges, mode=result, align_corners=corners)
 
 
-def _grid_sample(node: Node) -> Any:
+def _grid_sample(node: GraphNode) -> Any:
     mode = node.get("mode", "linear")
     names = {"linear": "bilinear", "cubic": "bicubic"}
     corners = bool(node.get("align_corners", 0))
@@ -179,7 +181,7 @@ def _grid_sample(node: Node) -> Any:
     return functional.grid_sample(x, grid, names.get(mode, mode), node.get("padding_mode", "zeros"), corners)
 
 
-def _attention(node: Node) -> Any:
+def _attention(node: GraphNode) -> Any:
     """Of tensors with four dimensions; its own cache and scores are not read."""
     query, key, value, mask = (node.tensor(place) for place in range(4))
     if query.dim() == 3:
@@ -192,16 +194,16 @@ def _attention(node: Node) -> Any:
     return result.transpose(1, 2).flatten(2) if node.tensor(0).dim() == 3 else result
 
 
-def _gelu(node: Node) -> Any:
+def _gelu(node: GraphNode) -> Any:
     return functional.gelu(node.tensor(0), approximate=node.get("approximate", "none"))
 
 
-def _prelu(node: Node) -> Any:
+def _prelu(node: GraphNode) -> Any:
     x, slope = node.tensor(0), node.tensor(1)
     return torch.where(x > 0, x, x * slope)
 
 
-LAYERS: dict[str, Callable[[Node], Any]] = {
+LAYERS: dict[str, Callable[[GraphNode], Any]] = {
     "Attention": _attention,
     "AveragePool": _pool,
     "BatchNormalization": _batch_norm,

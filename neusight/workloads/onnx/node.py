@@ -40,7 +40,7 @@ def dtype_of(kind: int) -> torch.dtype:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class GraphNode:
     """An operator: names of its inputs ('' for one left out) and outputs, attributes, and ``given`` values."""
 
     proto: onnx.NodeProto
@@ -53,7 +53,7 @@ class Node:
     constant: Callable[[str], np.ndarray | None] = field(default=lambda name: None)
 
     @classmethod
-    def of(cls, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:
+    def of(cls, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> GraphNode:
         """Read one; operators of other domains have their domain before their name."""
         own = proto.domain in ("", "ai.onnx")
         return cls(
@@ -65,7 +65,7 @@ class Node:
             attributes={one.name: _attribute(one) for one in proto.attribute},
         )
 
-    def with_values(self, given: Sequence[Any], constant: Callable[[str], np.ndarray | None]) -> Node:
+    def with_values(self, given: Sequence[Any], constant: Callable[[str], np.ndarray | None]) -> GraphNode:
         """The same with the values of its inputs."""
         return replace(self, given=given, constant=constant)
 

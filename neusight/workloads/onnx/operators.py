@@ -15,9 +15,9 @@ import torch
 from torch.nn import functional
 
 from neusight.workloads.onnx.layers import LAYERS
-from neusight.workloads.onnx.node import Node, dtype_of
+from neusight.workloads.onnx.node import GraphNode, dtype_of
 
-Form = Callable[[Node], Any]
+Form = Callable[[GraphNode], Any]
 _UNARY: dict[str, Callable[[Any], Any]] = {
     "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh,
     "Atan": torch.atan, "Atanh": torch.atanh, "BitwiseNot": torch.bitwise_not, "Ceil": torch.ceil, "Cos": torch.cos,
@@ -54,7 +54,7 @@ def _unary(function: Callable[[Any], Any]) -> Form:
 def _binary(function: Callable[[Any, Any], Any]) -> Form:
     """A number on the left becomes a tensor, as PyTorch wants one there."""
 
-    def form(node: Node) -> Any:
+    def form(node: GraphNode) -> Any:
         left, right = node.tensor(0), node.tensor(1)
         return function(left if isinstance(left, torch.Tensor) else torch.as_tensor(left), right)
 
@@ -62,7 +62,7 @@ def _binary(function: Callable[[Any, Any], Any]) -> Form:
 
 
 def _reduction(function: Callable[..., Any]) -> Form:
-    def form(node: Node) -> Any:
+    def form(node: GraphNode) -> Any:
         x, axes = node.tensor(0), node.numbers(1, "axes")
         if not axes and node.get("noop_with_empty_axes", 0):
             return x
@@ -75,39 +75,39 @@ def _many(function: Callable[[Any, Any], Any]) -> Form:
     return lambda node: reduce(function, [node.tensor(place) for place in range(len(node.given))])
 
 
-def _largest(node: Node, function: Callable[..., Any]) -> Any:
+def _largest(node: GraphNode, function: Callable[..., Any]) -> Any:
     return function(node.tensor(0), node.get("axis", 0), bool(node.get("keepdims", 1)))
 
 
-def _div(node: Node) -> Any:
+def _div(node: GraphNode) -> Any:
     x, y = node.tensor(0), node.tensor(1)
     left = x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
     return torch.div(left, y, rounding_mode=None if left.is_floating_point() else "trunc")
 
 
-def _clip(node: Node) -> Any:
+def _clip(node: GraphNode) -> Any:
     low, high = node.number(1, "min"), node.number(2, "max")
     return node.tensor(0) if low is None and high is None else torch.clamp(node.tensor(0), low, high)
 
 
-def _reshape(node: Node) -> Any:
+def _reshape(node: GraphNode) -> Any:
     x, shape = node.tensor(0), node.numbers(1, "shape") or []
     kept = not node.get("allowzero", 0)
     return x.reshape([x.shape[place] if size == 0 and kept else size for place, size in enumerate(shape)])
 
 
-def _flatten(node: Node) -> Any:
+def _flatten(node: GraphNode) -> Any:
     x, axis = node.tensor(0), node.get("axis", 1)
     axis = axis + x.dim() if axis < 0 else axis
     return x.reshape(math.prod(x.shape[:axis]), -1)
 
 
-def _squeeze(node: Node) -> Any:
+def _squeeze(node: GraphNode) -> Any:
     axes = node.numbers(1, "axes")
     return node.tensor(0).squeeze() if axes is None else node.tensor(0).squeeze(tuple(axes))
 
 
-def _unsqueeze(node: Node) -> Any:
+def _unsqueeze(node: GraphNode) -> Any:
     x, axes = node.tensor(0), node.numbers(1, "axes") or []
     dims = x.dim() + len(axes)
     for axis in sorted(axis % dims for axis in axes):
@@ -115,7 +115,7 @@ def _unsqueeze(node: Node) -> Any:
     return x
 
 
-def _split(node: Node) -> Any:
+def _split(node: GraphNode) -> Any:
     x, axis = node.tensor(0), node.get("axis", 0)
     sizes = node.numbers(1, "split")
     if sizes is None:
@@ -124,7 +124,7 @@ def _split(node: Node) -> Any:
     return torch.split(x, sizes, axis)
 
 
-def _slice(node: Node) -> Any:
+def _slice(node: GraphNode) -> Any:
     x = node.tensor(0)
     starts, ends = node.numbers(1, "starts") or [], node.numbers(2, "ends") or []
     axes = node.numbers(3, "axes") or list(range(len(starts)))
@@ -138,7 +138,7 @@ def _slice(node: Node) -> Any:
     return x
 
 
-def _gather(node: Node) -> Any:
+def _gather(node: GraphNode) -> Any:
     """A single known place is a view, several are rows of a table where they lie along the first dimension."""
     x, places, axis = node.tensor(0), node.tensor(1), node.get("axis", 0)
     if isinstance(places, int):
@@ -150,43 +150,43 @@ def _gather(node: Node) -> Any:
     return rows.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
 
 
-def _gather_nd(node: Node) -> Any:
+def _gather_nd(node: GraphNode) -> Any:
     """Without dimensions of a batch: the last extent of the places indexes the first ones of the tensor."""
     return node.tensor(0)[tuple(node.tensor(1).unbind(-1))]
 
 
-def _scatter_nd(node: Node) -> Any:
+def _scatter_nd(node: GraphNode) -> Any:
     return node.tensor(0).index_put(tuple(node.tensor(1).unbind(-1)), node.tensor(2))
 
 
-def _expand(node: Node) -> Any:
+def _expand(node: GraphNode) -> Any:
     x, shape = node.tensor(0), node.numbers(1) or []
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))
 
 
-def _where(node: Node) -> Any:
+def _where(node: GraphNode) -> Any:
     condition = node.tensor(0)
     held = condition if isinstance(condition, torch.Tensor) else torch.as_tensor(bool(condition))
     return torch.where(held, node.tensor(1), node.tensor(2))
 
 
-def _top(node: Node) -> Any:
+def _top(node: GraphNode) -> Any:
     count = int(node.number(1, "k"))
     return torch.topk(node.tensor(0), count, node.get("axis", -1), bool(node.get("largest", 1)))
 
 
-def _one_hot(node: Node) -> Any:
+def _one_hot(node: GraphNode) -> Any:
     places = node.tensor(0)
     hot = functional.one_hot(places.long(), int(node.number(1)))
     return hot.movedim(-1, node.get("axis", -1)).to(torch.get_default_dtype())
 
 
-def _trilu(node: Node) -> Any:
+def _trilu(node: GraphNode) -> Any:
     function = torch.triu if node.get("upper", 1) else torch.tril
     return function(node.tensor(0), int(node.number(1, default=0)))
 
 
-def _scatter_elements(node: Node) -> Any:
+def _scatter_elements(node: GraphNode) -> Any:
     x, places, updates = (node.tensor(place) for place in range(3))
     how = node.get("reduction", "none")
     if how == "none":

@@ -9,16 +9,16 @@ from typing import Any
 
 from neusight.paths import read_json
 from neusight.workloads.catalogue import traced_config, traced_name
-from neusight.workloads.sources.described import Described
+from neusight.workloads.sources.described import ModelSource
 from neusight.workloads.sources.diffusion_models import CLASS, DiffusionModel, diffusion_model, from_path
 from neusight.workloads.sources.files import EXPORTED_SUFFIX, ONNX_SUFFIX, ExportedModel, OnnxModel
 from neusight.workloads.sources.image_models import image_model
 from neusight.workloads.sources.plain_models import MODULE, plain_model
 
-__all__ = ["Described", "described", "described_file", "traced_model"]
+__all__ = ["ModelSource", "described", "described_file", "traced_model"]
 
 
-def described(text: str) -> Described | None:
+def described(text: str) -> ModelSource | None:
     """The model that ``library:name`` stands for; None where it names no library.
 
     Raises:
@@ -27,7 +27,7 @@ def described(text: str) -> Described | None:
     return image_model(text) or diffusion_model(text)
 
 
-def described_file(file: Path) -> Described | None:
+def described_file(file: Path) -> ModelSource | None:
     """The model of a program or of a configuration of diffusers; None for any other file."""
     if file.suffix == EXPORTED_SUFFIX:
         return ExportedModel(file=file)
@@ -39,7 +39,7 @@ def described_file(file: Path) -> Described | None:
     return None
 
 
-def traced_model(text: str) -> tuple[str, Mapping[str, Any] | Described] | None:
+def traced_model(text: str) -> tuple[str, Mapping[str, Any] | ModelSource] | None:
     """The name of a model that is traced when it is asked for, with its configuration of transformers or its source.
 
     Raises:

@@ -26,7 +26,7 @@ _OPTIONS = {
 }
 
 
-class Described(Protocol):
+class ModelSource(Protocol):
     """A model that can be built, and given inputs, for any step that it has."""
 
     @property
