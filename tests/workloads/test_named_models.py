@@ -66,7 +66,8 @@ def test_skewed_lookups_read_fewer_rows():
 
 def _zipf(rows, skew):
     weights = [i**-skew for i in range(1, rows + 1)]
-    return [w / sum(weights) for w in weights]
+    total = sum(weights)
+    return [w / total for w in weights]
 
 
 def test_dlrm_trains_with_gradients_of_the_rows_it_looked_up():
