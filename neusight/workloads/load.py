@@ -265,12 +265,13 @@ def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]
 
 def _batch_of(inputs: Any, request: Request) -> int:
     """Samples that the inputs hold, by the first extent that all tensors among them share, those of one dimension
-    aside where there are others; else those asked for.
+    aside where there are others, and those in lists, which may have a tensor a sample; else those asked for.
 
     Raises:
         ModelError: another batch than these was asked for.
     """
-    tensors = [tensor for tensor in tensors_of(inputs) if len(tensor.shape)]
+    values = inputs.values() if isinstance(inputs, Mapping) else inputs
+    tensors = [t for value in values for t in tensors_of(value, in_lists=False) if len(t.shape)]
     extents = {int(t.shape[0]) for t in tensors if len(t.shape) > 1} or {int(t.shape[0]) for t in tensors}
     if len(extents) != 1:
         return request.batch

@@ -48,8 +48,8 @@ def described(inputs: Any, dtype: str) -> tuple[str, ...]:
     return tuple(text for name, value in named for text in _texts(str(name), value, dtype))
 
 
-def tensors_of(value: Any) -> list[Any]:
-    """All tensors and specs that a value holds, in lists, dictionaries and attributes of objects, each once."""
+def tensors_of(value: Any, *, in_lists: bool = True) -> list[Any]:
+    """All tensors and specs that a value holds, in dictionaries, attributes of objects and lists, each once."""
     leaves: dict[int, Any] = {}
     seen: set[int] = set()
     waiting = [value]
@@ -63,7 +63,7 @@ def tensors_of(value: Any) -> list[Any]:
         elif isinstance(one, Mapping):
             waiting.extend(one.values())
         elif isinstance(one, list | tuple):
-            waiting.extend(one)
+            waiting.extend(one if in_lists else ())
         elif hasattr(one, "__dict__") and not isinstance(one, type):
             waiting.extend(vars(one).values())
     return list(leaves.values())
