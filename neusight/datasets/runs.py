@@ -32,7 +32,7 @@ _MODEL_COLUMNS = (
     "bias", "tied_embeddings", "position_embedding", "qk_layernorm", "mla", "q_lora_rank", "kv_lora_rank",
     "qk_head_dim", "qk_rope_dim", "v_head_dim",
 )  # fmt: skip
-"""Sizes of a model, for ``neusight.workloads.training.columns``."""
+"""Sizes of a model, for ``neusight.workloads.decoders.table_rows``."""
 RUN_READ = frozenset((
     *RUN_NEEDED, *_MODEL_COLUMNS, "source", "num_gpus", "nodes", "interconnect", "framework", "attention",
     "attention_kernel", "notes", "dtype", "dp", "tp", "pp", "cp", "ep", "etp", "vp", "micro_batch", "local_batch",

@@ -14,7 +14,7 @@ from neusight.distributed.step import priced_segments, programs_by_share
 from neusight.distributed.training_run import TrainingRun
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage
-from neusight.workloads.training.local import Local
+from neusight.workloads.decoders.shares import Local
 
 Split = tuple[Local, str, int, int]
 """What decides what a stage takes of one micro-batch: a rank's share of it, what is computed again, pp and vp."""

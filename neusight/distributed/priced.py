@@ -15,8 +15,8 @@ from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.plans.plan import Plan
 from neusight.schedule.timeline import in_stream
+from neusight.workloads.decoders.recompute import recomputed
 from neusight.workloads.program import PHASES, Part, Phase, Segment
-from neusight.workloads.training.recompute import recomputed
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
 """What answers for kernels and collectives on a device, such as ``Predictor.kernels``."""

@@ -23,12 +23,12 @@ from neusight.plans.traced import TracedProgram
 from neusight.plans.workspaces import workspace_bytes
 from neusight.requests import Request
 from neusight.transforms.compiled import compiled
+from neusight.workloads.decoders.build import units_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
+from neusight.workloads.decoders.optimizer import Update, optimizer_parts
+from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Part, Program
-from neusight.workloads.training.build import units_of
-from neusight.workloads.training.local import Local
-from neusight.workloads.training.optimizer import Update, optimizer_parts
 from neusight.workloads.workload import Workload
 
 

@@ -16,8 +16,8 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.plans.stages import Stage
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.times import StepTimes
+from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Part, Program
-from neusight.workloads.training.local import Local
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from neusight.engines import Engine
 from neusight.errors import DeviceError, ModelError
 from neusight.plans.plan import Plan
 from neusight.plans.stages import Layered, local_of
-from neusight.workloads.training.local import Local
+from neusight.workloads.decoders.shares import Local
 
 
 @dataclass(frozen=True, kw_only=True)

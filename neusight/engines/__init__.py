@@ -62,7 +62,7 @@ class Engine:
         activation: ``fused`` with its gate and bias in one kernel, or ``eager``: each operator in its own.
         deferred_bias: biases of outputs are added by the kernel that adds the residual, else by the product.
         residual: ``fused``: bias, dropout and addition in one kernel; ``eager``: one kernel each; ``norm``: in the
-            kernel of the norm that follows.
+            kernel of the norm that follows; ``add_norm``: in a kernel of addition and RMS norm made for that.
         hidden_dropout: whether activations drop out before they are added to the residual stream.
         module_dropout: they do where the model's configuration says so.
         generated: pointwise work between products is what ``torch.compile`` generates for a whole module
@@ -75,6 +75,8 @@ class Engine:
             forward, the gradient from logits and statistics backward.
         dispatcher: how tokens get to experts, ``alltoall`` or ``allgather``.
         grouped_experts: all experts of a rank in one kernel, else one after the other.
+        quantises_in_products: 8-bit products make their inputs 8-bit within their own time.
+        fused_cache_write: keys and values are rotated and written to a paged cache in one kernel.
         scaling: of 8-bit tensors, ``delayed`` (by maxima of earlier steps) or ``current`` (a pass looks for it first).
         vocabulary_multiple: to a multiple of which, times tensor-parallel ranks, the vocabulary is padded.
 
@@ -145,7 +147,7 @@ class Engine:
     joined_projections: bool = True
     activation: Literal["fused", "eager"] = "fused"
     deferred_bias: bool = False
-    residual: Literal["fused", "eager", "norm"] = "eager"
+    residual: Literal["fused", "eager", "norm", "add_norm"] = "eager"
     hidden_dropout: bool = False
     module_dropout: bool = False
     generated: bool = False
@@ -154,6 +156,8 @@ class Engine:
     loss: Literal["written out", "torch", "fused", "generated"] = "torch"
     dispatcher: Literal["alltoall", "allgather"] = "alltoall"
     grouped_experts: bool = True
+    quantises_in_products: bool = False
+    fused_cache_write: bool = False
     scaling: Literal["delayed", "current"] = "delayed"
     vocabulary_multiple: int = 1
 
@@ -342,22 +346,26 @@ _SERVING = Engine(
     library="vllm",
     launch="graph",
     attention="flash",
-    residual="norm",
+    residual="add_norm",
+    quantises_in_products=True,
+    vocabulary_multiple=64,
     master_weights=False,
     sequence_parallel=False,
     server=Server(scheduler=VLLM, memory_share=0.9),
 )
-"""vLLM with its ``gpu_memory_utilization`` of 0.9 and its limits before 0.8 (later ones: ``Server.started_on``)."""
+"""vLLM with its ``gpu_memory_utilization`` of 0.9 and its limits before 0.8 (later ones: ``Server.started_on``);
+vocabularies are padded to ``DEFAULT_VOCAB_PADDING_SIZE``."""
 _SGLANG = replace(_SERVING, name="sglang", library="sglang", server=Server(scheduler=SGLANG, memory_share=0.88))
 """SGLang with its ``mem_fraction_static`` of about 0.88 and ``chunked_prefill_size`` of 8192."""
 _TENSORRT_LLM = replace(
     _SERVING,
     name="tensorrt-llm",
     library="trtllm",
+    fused_cache_write=True,
     server=Server(scheduler=TRTLLM, memory_share=0.9, memory_of="free", max_num_seqs=2048, block_tokens=32),
 )
 """TensorRT-LLM with its ``free_gpu_memory_fraction`` of 0.9, ``max_batch_size`` 2048, ``max_num_tokens`` 8192, and 32
-tokens a block."""
+tokens a block. It rotates and writes to the cache in one kernel (``applyBiasRopeUpdateKVCache``)."""
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine

@@ -20,7 +20,7 @@ from neusight.evaluation.scored import Row, Scored, Selection, answered, compare
 from neusight.learn.training_steps import MeasuredStep
 from neusight.plans.fits import verdict
 from neusight.plans.plan import Plan
-from neusight.workloads.training.columns import decoder_of_columns
+from neusight.workloads.decoders.table_rows import decoder_of_columns
 
 if TYPE_CHECKING:
     from neusight.api import Predictor

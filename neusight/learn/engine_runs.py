@@ -17,7 +17,7 @@ from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun
 from neusight.serving.serve import sampled
 from neusight.serving.simulate import simulate
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Steps
 
 NAMES = (*HOST, *GROUPS)
 ROWS = 48

@@ -15,8 +15,8 @@ from neusight.plans.states import States, states_of
 from neusight.plans.workspaces import workspace_bytes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, Layer, SelfAttention
-from neusight.workloads.training.local import Local
-from neusight.workloads.training.rank import configured
+from neusight.workloads.decoders.rank import configured
+from neusight.workloads.decoders.shares import Local
 from neusight.workloads.training.saved import (
     after_saved,
     before_saved,

@@ -10,7 +10,7 @@ from neusight.errors import ModelError
 from neusight.plans.plan import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, Layer, shared_evenly
-from neusight.workloads.training.local import Local
+from neusight.workloads.decoders.shares import Local
 
 
 class Layered(Protocol):

@@ -18,8 +18,7 @@ from neusight.serving.simulate import PassTimes
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.sharding import Sharding
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Sharding, Steps
 
 _SHORTEST = 4095
 """Tokens up to which everything is priced whatever the load."""

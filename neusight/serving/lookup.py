@@ -20,7 +20,7 @@ import numpy as np
 
 from neusight.errors import LoadError
 from neusight.serving.simulate import Chunks
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Steps
 
 Price = Callable[[Steps], np.ndarray]
 """Times [s] of passes, of shape (n,), or of a part of them."""

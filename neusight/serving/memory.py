@@ -10,7 +10,7 @@ from neusight.kernels.precision import DTYPE_BYTES
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.sharding import Sharding
+from neusight.workloads.decoders.shares import Sharding
 from neusight.workloads.decoders.weights import outside_weight_bytes, weight_bytes
 
 RANK_BYTES = 0.45 * 2**30

@@ -36,12 +36,11 @@ from neusight.serving.lookup import (
     tabulate,
 )
 from neusight.serving.simulate import Chunks, PassTimes
+from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.sharding import Sharding
-from neusight.workloads.decoders.step import step_program
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Sharding, Steps
 from neusight.workloads.program import Part
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
@@ -151,7 +150,7 @@ class ReplicaPricer:
 
     def _parts(self, steps: Steps, groups: Collection[str]) -> list[Part]:
         """Those of some groups, with their runs in all layers."""
-        program = step_program(self.decoder, steps, self.precision, self.sharding, self.engine.library)
+        program = step_program(self.decoder, steps, self.precision, self.sharding, self.engine)
         return [part for part in program.counted_parts if group_of(part.batch) in groups]
 
     def _priced(self, parts: Sequence[Part], *, energy: bool) -> Iterator[tuple[Part, PartCosts]]:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Steps
 
 NOISE = 3.0
 """Standard deviations of a Poisson count by which what waits must grow in the second half of a load to count as growing

@@ -18,7 +18,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.serving.deployment import Setup
 from neusight.serving.passes import ReplicaPricer
 from neusight.workloads.decoders.known import known_decoder
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Steps
 
 if TYPE_CHECKING:
     import pandas as pd

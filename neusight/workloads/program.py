@@ -36,12 +36,28 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SavedActivation:
+    """What is kept of a micro-batch from the forward pass for the backward pass [B].
+
+    ``attention_core``: selective recomputation computes it again. ``selected_bytes`` is what selection by operators
+    keeps of it.
+    """
+
+    name: str
+    bytes: float
+    attention_core: bool = False
+    selected_bytes: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Segment:
     """The embedding, a kind of layer, or norm, head and loss.
 
     ``parameters`` are those that a rank holds of it without experts, ``expert_parameters`` those of its experts.
     ``layer`` is the place of its kind in the model's order of layers, -1 outside of layers. ``operators`` are those
-    that the host dispatches in each pass, views included; empty where each dispatches one kernel.
+    that the host dispatches in each pass, views included; empty where each dispatches one kernel. ``saved`` is what it
+    keeps of a micro-batch for the backward pass, ``input_bytes`` what enters it, ``gradient_bytes`` those of the
+    gradients around its widest operation, ``workspace_bytes`` a buffer of its own that stays.
     """
 
     what: str
@@ -50,6 +66,10 @@ class Segment:
     parameters: int
     expert_parameters: int = 0
     operators: tuple[tuple[Phase, int], ...] = ()
+    saved: tuple[SavedActivation, ...] = ()
+    input_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    workspace_bytes: float = 0.0
 
     def of(self, which: Phase) -> tuple[Part, ...]:
         """Parts of one pass, in order."""

@@ -8,7 +8,7 @@ from neusight.devices import Cluster, cluster_of
 from neusight.distributed.training_run import TrainingRun
 from neusight.distributed.usual import usual_run
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.training.columns import decoder_of_columns
+from neusight.workloads.decoders.table_rows import decoder_of_columns
 
 GPU = "h100-sxm-80gb"
 SIZES = {"layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096, "vocab": 32000, "seq_len": 2048}

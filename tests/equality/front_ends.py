@@ -24,7 +24,7 @@ from neusight.requests import Request
 from neusight.transforms.fusion import fuse
 from neusight.workloads import load_workload
 from neusight.workloads.decoders.known import known_decoder
-from neusight.workloads.training.local import Local
+from neusight.workloads.decoders.shares import Local
 from neusight.workloads.workload import Workload
 
 FrontEnd = Literal["traced", "described"]

@@ -19,7 +19,7 @@ from neusight.plans.states import states_of
 from neusight.plans.workspaces import workspace_bytes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, SelfAttention
-from neusight.workloads.training.local import Local
+from neusight.workloads.decoders.shares import Local
 
 MIB = 2**20
 MEGATRON, FSDP = ENGINES["megatron-te"], ENGINES["fsdp"]

@@ -12,7 +12,7 @@ from neusight.errors import LoadError, ModelError
 from neusight.serving import Demand, Deployment, Lengths, Open, Slo, Static, closed, pareto_front, serve, simulate
 from neusight.serving.load import most_tokens
 from neusight.serving.planning import most_clients
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Steps
 
 MODEL = "Qwen/Qwen3-8B"
 

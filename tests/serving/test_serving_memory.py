@@ -10,7 +10,7 @@ from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import SCHEMES, ServingPrecision
-from neusight.workloads.decoders.sharding import Sharding
+from neusight.workloads.decoders.shares import Sharding
 from neusight.workloads.decoders.weights import outside_weight_bytes
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000}

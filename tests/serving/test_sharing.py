@@ -13,7 +13,7 @@ from neusight.executors.costs import NORMAL_90
 from neusight.serving import Closed, Offline, Open, Static, closed
 from neusight.serving.passes import PipelinedTimes, in_flight
 from neusight.serving.simulate import Chunks
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Steps
 
 MODEL = "Qwen/Qwen3-8B"
 

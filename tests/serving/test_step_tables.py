@@ -9,7 +9,7 @@ import pytest
 
 from neusight.errors import LoadError
 from neusight.serving import EngineLimits, Offline, TabulatedPasses, simulate, tabulate
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Steps
 
 Part = Callable[[Steps], np.ndarray]
 FLOOR_S = 3e-4

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from small_decoders import CONFIGS, config_of
 
+from neusight.engines import server_named
 from neusight.errors import ModelError
 from neusight.kernels.work import work_of
 from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import LatentAttention, SelfAttention
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.sharding import Sharding
-from neusight.workloads.decoders.step import step_program
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Sharding, Steps
 from neusight.workloads.program import Part, Program
 
 MIXED = Steps.of(
@@ -98,7 +98,7 @@ def test_a_step_of_a_dense_model_in_formulas() -> None:
         "down": (512, 4096, 7168, 32),
         "head": (1, 64128, 4096, 1),
     }
-    reduced = [p for p in parts if p.what == "all-reduce"]
+    reduced = [p for p in parts if p.what == "reduce output"]
     assert [(p.batch["op"][0], p.batch["ranks"][0], p.batch["bytes"][0], p.runs[0]) for p in reduced] == [
         ("all_reduce", 2, 512 * 4096 * 2, 32)
     ] * 2
@@ -215,7 +215,7 @@ def test_decodes_of_linear_attention_do_not_grow_with_the_context() -> None:
 def test_engines_differ_in_what_they_fuse() -> None:
     decoder, steps = known_decoder("meta-llama/Llama-3.1-8B"), Steps.of(decodes=1, decode_cached=9)
     programs = {
-        engine: step_program(decoder, steps, ServingPrecision(), Sharding(), engine)
+        engine: step_program(decoder, steps, ServingPrecision(), Sharding(), server_named(engine))
         for engine in ("vllm", "sglang", "trtllm")
     }
     written = {engine: sum(p.what == "cache write" for p in program.parts) for engine, program in programs.items()}
@@ -230,8 +230,3 @@ def test_engines_differ_in_what_they_fuse() -> None:
 def test_ranks_that_cannot_share_are_refused(ranks: dict[str, int], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         parts_of("Qwen/Qwen3-30B-A3B", **ranks)
-
-
-def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(ModelError, match="unknown engine 'vlm'; did you mean vllm"):
-        step_program(decoder_of(config_of("llama")), MIXED, ServingPrecision(), Sharding(), "vlm")

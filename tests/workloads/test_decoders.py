@@ -16,7 +16,7 @@ from neusight.kernels.precision import Precision
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.known import known_decoder, known_decoders
 from neusight.workloads.decoders.quantisation import NONE, SCHEMES, ServingPrecision, quantisation_of
-from neusight.workloads.decoders.sharding import Sharding
+from neusight.workloads.decoders.shares import Sharding
 from neusight.workloads.decoders.weights import weight_bytes
 
 PUBLISHED = {

@@ -24,12 +24,11 @@ from neusight.kernels import Attention, Gemm
 from neusight.kernels.work import attention_pairs, work_of
 from neusight.requests import Request
 from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, Projection, SelfAttention
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.sharding import Sharding
-from neusight.workloads.decoders.step import step_program
-from neusight.workloads.decoders.steps import Steps
+from neusight.workloads.decoders.shares import Sharding, Steps
 from neusight.workloads.program import Program
 from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import trace

@@ -8,7 +8,7 @@ import pytest
 from neusight.engines import ENGINES, Engine, engine_named
 from neusight.errors import ModelError
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
-from neusight.workloads.training.local import Local
+from neusight.workloads.decoders.shares import Local
 from neusight.workloads.training.saved import ROW_BYTES, layer_saved, operators_bytes, selected_bytes, total_bytes
 
 MEGATRON, FSDP = ENGINES["megatron-te"], ENGINES["fsdp"]

@@ -10,7 +10,7 @@ import pytest
 
 from neusight.errors import ModelError
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, SelfAttention
-from neusight.workloads.training.columns import decoder_of_columns
+from neusight.workloads.decoders.table_rows import decoder_of_columns
 
 SMALL: dict[str, Any] = {
     "model": "small", "layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 128, "seq_len": 32

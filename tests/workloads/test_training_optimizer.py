@@ -6,7 +6,7 @@ import pytest
 
 from neusight.errors import ModelError
 from neusight.kernels.work import work_of
-from neusight.workloads.training.optimizer import Update, optimizer_parts
+from neusight.workloads.decoders.optimizer import Update, optimizer_parts
 
 HELD, SHARD = 1 << 20, 1 << 18
 

@@ -27,7 +27,7 @@ from neusight.errors import ModelError
 from neusight.kernels.work import work_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, SelfAttention
-from neusight.workloads.training.recompute import recomputed
+from neusight.workloads.decoders.recompute import recomputed
 
 TRAINING = [name for name, engine in ENGINES.items() if engine.server is None]
 PAIRS = SEQUENCES * LENGTH * (LENGTH + 1) / 2

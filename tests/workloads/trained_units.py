@@ -10,10 +10,10 @@ from small_decoders import config_of
 from neusight.engines import Engine, engine_named
 from neusight.kernels.work import work_of
 from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.build import units_of
 from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Part, Program, Segment
-from neusight.workloads.training.build import units_of
-from neusight.workloads.training.local import Local
 
 SEQUENCES, LENGTH = 2, 64
 TOKENS = SEQUENCES * LENGTH

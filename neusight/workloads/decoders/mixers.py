@@ -1,180 +1,112 @@
-"""Kernels of the mixers of tokens, as a rank of a serving engine runs them in one layer."""
+"""Mixers of tokens other than attention over all keys, as ranks of a serving engine run them. They are not trained
+here: of their backward pass only what it keeps is known.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from neusight.kernels.families import KernelBatch
-from neusight.kernels.operators import operator
-from neusight.workloads.decoders.columns import Made, Rank
+from neusight.kernels.precision import stored_bytes
+from neusight.workloads.decoders.attention import (
+    cached_attention,
+    indexed,
+    latent_attention,
+    per_head,
+    rotated,
+    self_attention,
+)
 from neusight.workloads.decoders.layers import (
     CompressedAttention,
-    Indexer,
     LatentAttention,
     LinearAttention,
     Mixer,
-    Projection,
     SelfAttention,
     StateSpace,
 )
+from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.products import leaving, product, product_input
+from neusight.workloads.decoders.rank import Rank
+from neusight.workloads.decoders.stream import normalised
+from neusight.workloads.program import Part, SavedActivation
 
-FUSED_CACHE_WRITE = ("trtllm",)
-"""Engines that rotate and write to the cache in one kernel (TensorRT-LLM's ``applyBiasRopeUpdateKVCache``)."""
-
-
-def mixed(mixer: Mixer, rank: Rank) -> Iterator[Made]:
-    """Kernels from the normalised input to the output's product; the all-reduce after it is the layer's."""
-    makers: dict[type, Callable[[Any, Rank], Iterator[Made]]] = {
-        SelfAttention: _self_attention,
-        LatentAttention: _latent,
-        CompressedAttention: _compressed,
-        LinearAttention: _linear,
-        StateSpace: _state_space,
-    }
-    return makers[type(mixer)](mixer, rank)
+CHUNK = 64
+"""Tokens of a chunk of gated DeltaNet (flash-linear-attention, ``chunk_gated_delta_rule``)."""
+SCAN_CHUNK = 256
+"""Tokens of a chunk of Mamba-2 (mamba_ssm's default; Nemotron-H states 128)."""
+SAVED_CHUNK = 64
+"""Tokens between two states that the scan of a recurrent layer keeps (flash-linear-attention's chunk; Mamba-2 has 256,
+of which it keeps fewer)."""
 
 
-def _both(rank: Rank, of_prompts: dict[str, Any], of_decodes: dict[str, Any]) -> Iterator[Made]:
-    """Attention of prompts and of decodes, which differ in these fields; causal, over the cache."""
-    told = {"causal": True, "dtype": rank.dtype, "kv_dtype": rank.kv_dtype}
-    prompts = {"batch": rank.prompts, "q_len": rank.prompt_tokens, "kv_len": rank.prompt_context}
-    decodes = {"batch": rank.decodes, "q_len": np.ones_like(rank.decodes), "kv_len": rank.decode_context}
-    yield "attention of prompts", _attention({**told, **prompts, **of_prompts}), rank.prompt_runs
-    yield "attention of decodes", _attention({**told, **decodes, **of_decodes}), rank.decode_runs
+def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Operation]:
+    """Operations from the normalised residual stream to partial sums of the output.
+
+    ``quantised``: the norm before it writes 8 bits.
+
+    Raises:
+        ModelError: sizes that ranks cannot share evenly.
+    """
+    if isinstance(mixer, SelfAttention):
+        yield from self_attention(mixer, rank, quantised=quantised)
+    elif isinstance(mixer, LatentAttention) and (rank.serves or mixer.indexer is None):
+        yield from latent_attention(mixer, rank)
+    elif rank.serves:
+        makers = {CompressedAttention: _compressed, LinearAttention: _linear, StateSpace: _state_space}
+        yield from makers[type(mixer)](mixer, rank)  # type: ignore[operator]
+        yield leaving(rank, rank.hidden, "attention")
+    else:
+        yield _kept_alone(mixer, rank)
 
 
-def _attention(fields: dict[str, Any]) -> KernelBatch:
-    filled = {name: np.maximum(fields[name], 1) for name in ("batch", "q_len", "kv_len")}
-    return KernelBatch.from_columns("attention", **{**fields, **filled})
-
-
-def _rotated(rank: Rank, rotary: int, width: int) -> Iterator[Made]:
-    """Rope on ``rotary`` values a token, and the write of ``width`` values to the cache."""
-    if rotary:
-        yield "rope", rank.pointwise("rope", rank.tokens, rotary), rank.runs
-    if rank.engine not in FUSED_CACHE_WRITE or not rotary:
-        yield "cache write", rank.stored(width), rank.runs
-
-
-def _self_attention(mixer: SelfAttention, rank: Rank) -> Iterator[Made]:
-    heads, kv_heads = mixer.local_heads(rank.sharding.tp)
-    qkv, output = mixer.projections(rank.hidden, rank.sharding.tp)
-    yield rank.projected(qkv)
-    yield from _normed(mixer, rank, heads, kv_heads)
-    yield from _rotated(rank, (heads + kv_heads) * mixer.rotary, 2 * kv_heads * mixer.head_dim)
-    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": mixer.head_dim, "window": mixer.window}
-    yield from _both(rank, shape, shape)
-    if mixer.gated:
-        yield "output gate", rank.pointwise("mul", rank.tokens, heads * mixer.head_dim), rank.runs
-    yield rank.projected(output)
-
-
-def _normed(mixer: SelfAttention, rank: Rank, heads: int, kv_heads: int) -> Iterator[Made]:
-    """Norms of queries and of keys: each head as a row, or all as one."""
-    if not mixer.qk_norm:
-        return
-    for what, count in (("query norm", heads), ("key norm", kv_heads)):
-        rows, cols = (count, mixer.head_dim) if mixer.qk_norm == "head" else (1, count * mixer.head_dim)
-        yield what, rank.rows(mixer.qk_norm_op, rank.tokens * rows, cols), rank.runs
-
-
-def _latent(mixer: LatentAttention, rank: Rank) -> Iterator[Made]:
-    """Down, norms, queries up, rope, cache; then prompts expanded and decodes absorbed (DeepSeek-V2, section 2.1)."""
-    heads = mixer.local_heads(rank.sharding.tp)
-    parts = {p.what: p for p in mixer.projections(rank.hidden, rank.sharding.tp)}
-    for what in ("latent", "query", "query up"):
-        if what in parts:
-            yield rank.projected(parts[what])
-    if mixer.q_rank:
-        yield "query norm", rank.rows("rms_norm", rank.tokens, mixer.q_rank), rank.runs
-    yield "key norm", rank.rows("rms_norm", rank.tokens, mixer.kv_rank), rank.runs
-    yield from _rotated(rank, (heads + 1) * mixer.rope_dim, mixer.latent_dim)
-    if mixer.indexer:
-        yield from _indexed(mixer.indexer, rank, parts)
-    yield from _latent_attention(mixer, rank, heads, parts["key value up"])
-    yield rank.projected(parts["output"])
-
-
-def _latent_attention(mixer: LatentAttention, rank: Rank, heads: int, up: Projection) -> Iterator[Made]:
-    absorbed = {
-        "heads": heads, "kv_heads": 1, "head_dim": mixer.latent_dim, "value_dim": mixer.kv_rank, "shared_kv": True,
-        "selected": mixer.indexer.selected if mixer.indexer else 0,
-    }  # fmt: skip
-    expanded = {"heads": heads, "kv_heads": heads, "value_dim": mixer.value_dim, "kv_dtype": ""}
-    expanded["head_dim"] = mixer.nope_dim + mixer.rope_dim
-    sparse = mixer.indexer is not None
-    rows = rank.tokens if sparse else rank.decodes
-    runs = rank.runs if sparse else rank.decode_runs
-    yield "query into latent", _per_head(rank, heads, rows, (mixer.kv_rank, mixer.nope_dim)), runs
-    if not sparse:
-        yield up.what, rank.product(up, rank.prompts * rank.prompt_context), rank.prompt_runs
-    yield from _both(rank, absorbed if sparse else expanded, absorbed)
-    yield "value out of latent", _per_head(rank, heads, rows, (mixer.value_dim, mixer.kv_rank)), runs
-
-
-def _per_head(rank: Rank, batch: int, rows: np.ndarray, shape: tuple[int, int]) -> KernelBatch:
-    """A product (n, k) of every head, with weights in the model's own dtype."""
-    n, k = shape
-    return KernelBatch.from_columns(
-        "gemm", op="bmm", layout="nn", batch=batch, m=np.maximum(rows, 1), n=n, k=k, dtype=rank.dtype
+def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
+    """What products give, once more what a convolution or norm makes of it, the states of a scan, and the output."""
+    kind = "sparse attention" if isinstance(mixer, LatentAttention) else type(mixer).__name__
+    *inner, output = mixer.projections(rank.hidden, rank.tp)
+    wide = rank.tokens * sum(p.n for p in inner) * rank.size
+    states: tuple[SavedActivation, ...] = ()
+    if isinstance(mixer, LinearAttention | StateSpace):
+        chunks = rank.share.batch * -(-rank.share.length // SAVED_CHUNK)
+        kept = chunks * mixer.state_elements(rank.tp) * rank.size
+        states = (SavedActivation(name="states", bytes=kept, attention_core=True),)
+    selected = rank.tokens * (sum(p.n for p in (*inner, output)) / 2 + output.k) * stored_bytes(rank.dtype)
+    return Operation(
+        saved=(
+            SavedActivation(name="products", bytes=wide, selected_bytes=selected),
+            SavedActivation(name="mixed", bytes=wide),
+            *states,
+            product_input(rank, "mixer output", rank.tokens * output.k),
+        ),
+        parameters=sum(p.parameters for p in (*inner, output)) + mixer.vectors,
+        unbuilt=f"training of {kind} is not built: self-attention and latent attention are",
     )
 
 
-def _indexed(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: int = 1) -> Iterator[Made]:
-    """Scores of an indexer in float8 over its own cache, and the choice of the best; keys of ``ratio`` tokens each."""
-    for what in ("indexer query", "indexer key", "indexer weight"):
-        yield rank.projected(parts[what])
-    yield "indexer cache write", rank.stored(indexer.head_dim), rank.runs
-    shape = {"op": "indexer", "heads": indexer.heads, "kv_heads": 1, "head_dim": indexer.head_dim}
-    shape |= {"dtype": "float8", "kv_dtype": ""}
-    keys = [-(-context // ratio) for context in (rank.prompt_context, rank.decode_context)]
-    # A compressed key belongs to no query of its own: of all that there are in the end, queries see half the new ones.
-    seen = -(-(rank.prompt_context - rank.prompt_tokens // 2) // ratio)
-    of_prompts = shape if ratio == 1 else {**shape, "causal": False, "kv_len": seen}
-    scores = _both(rank, of_prompts, {**shape, "kv_len": keys[1]})
-    for (what, batch, runs), cols in zip(scores, keys, strict=True):
-        yield what.replace("attention", "indexer scores"), batch, runs
-        rows = batch["batch"] * batch["q_len"]
-        yield what.replace("attention", "selection"), _chosen(rows, np.maximum(cols, 1), indexer.selected), runs
-
-
-def _chosen(rows: np.ndarray, cols: np.ndarray, selected: int) -> KernelBatch:
-    """The largest of float32 scores; their positions are written."""
-    return KernelBatch.from_columns(
-        "row_reduction",
-        op="topk",
-        rows=rows,
-        cols=cols,
-        read_bytes=4 * rows * cols,
-        write_bytes=4 * rows * np.minimum(cols, selected),
-        flops=operator("row_reduction", "topk").flops * rows * cols,
-        dtype="float32",
-    )
-
-
-def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Made]:
+def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
     """DeepSeek-V4's: compressed keys count as selected ones behind the window, on average over the queries."""
-    tp = rank.sharding.tp
-    heads, groups = mixer.local_heads(tp), mixer.groups // tp
-    parts = {p.what: p for p in mixer.projections(rank.hidden, tp)}
-    yield rank.projected(parts["latent"])
-    yield rank.projected(parts["query up"])
-    for what, width in (("query norm", mixer.q_rank), ("key norm", mixer.head_dim)):
-        yield what, rank.rows("rms_norm", rank.tokens, width), rank.runs
-    yield from _rotated(rank, (heads + 1) * mixer.rope_dim, mixer.head_dim)
+    heads, groups, passes = mixer.local_heads(rank.tp), mixer.groups // rank.tp, rank.passes
+    assert passes is not None
+    parts = {p.what: p for p in mixer.projections(rank.hidden, rank.tp)}
+    yield product(rank, parts["latent"], rank.tokens)
+    yield product(rank, parts["query up"], rank.tokens)
+    for name, width in (("query norm", mixer.q_rank), ("key norm", mixer.head_dim)):
+        yield normalised(rank, name, "rms_norm", (rank.tokens, width), weights=1)
+    yield rotated(rank, (), (heads + 1) * mixer.rope_dim, mixer.head_dim)
     if mixer.ratio:
-        yield rank.projected(parts["compressor"])
+        yield product(rank, parts["compressor"], rank.tokens)
     if mixer.indexer:
-        yield from _indexed(mixer.indexer, rank, parts, mixer.ratio)
+        yield Operation(forward=tuple(indexed(mixer.indexer, rank, parts, mixer.ratio)))
     shape = {"heads": heads, "kv_heads": 1, "head_dim": mixer.head_dim, "value_dim": mixer.head_dim, "shared_kv": True}
-    middle = rank.prompt_context - rank.prompt_tokens // 2
-    yield from _both(rank, {**shape, **_seen(mixer, middle)}, {**shape, **_seen(mixer, rank.decode_context)})
+    middle = passes.prompt_context - passes.prompt_tokens // 2
+    of_prompts, of_decodes = shape | _seen(mixer, middle), shape | _seen(mixer, passes.decode_context)
+    yield Operation(forward=tuple(cached_attention(rank, of_prompts, of_decodes)))
     down = parts["output down"]
-    yield down.what, _per_head(rank, groups, rank.tokens, (down.n // groups, down.k)), rank.runs
-    yield rank.projected(parts["output"])
+    batch = per_head(rank, groups, rank.tokens, (down.n // groups, down.k))
+    yield Operation(forward=(rank.part(down.what, batch),))
+    yield product(rank, parts["output"], rank.tokens)
 
 
 def _seen(mixer: CompressedAttention, context: np.ndarray) -> dict[str, Any]:
@@ -185,70 +117,82 @@ def _seen(mixer: CompressedAttention, context: np.ndarray) -> dict[str, Any]:
     return {"selected": mixer.window + (np.minimum(far, mixer.indexer.selected) if mixer.indexer else far)}
 
 
-CHUNK = 64
-"""Tokens of a chunk of gated DeltaNet (flash-linear-attention, ``chunk_gated_delta_rule``)."""
-SCAN_CHUNK = 256
-"""Tokens of a chunk of Mamba-2 (mamba_ssm's default; Nemotron-H states 128)."""
-
-
-def _linear(mixer: LinearAttention, rank: Rank) -> Iterator[Made]:
+def _linear(mixer: LinearAttention, rank: Rank) -> Iterator[Operation]:
     """Convolution, then prompts in chunks (Yang et al. 2025, section 3.3) and decodes one step of the state each.
 
     A chunk of C tokens multiplies C² (3 d_k + 2 d_v) + 3 C d_k d_v times a head: two products of keys, two through the
     triangular inverse, one with the scores, and three with the state.
     """
-    keys, values, heads = mixer.widths(rank.sharding.tp)
-    qkvz, decay, output = mixer.projections(rank.hidden, rank.sharding.tp)
-    yield rank.projected(qkvz)
-    yield rank.projected(decay)
-    yield "convolution", _convolution(rank, 2 * keys + values, mixer.conv), rank.runs
+    keys, values, heads = mixer.widths(rank.tp)
+    qkvz, decay, output = mixer.projections(rank.hidden, rank.tp)
+    yield product(rank, qkvz, rank.tokens)
+    yield product(rank, decay, rank.tokens)
     d_k, d_v = mixer.key_dim, mixer.value_dim
     depth = round((CHUNK * (3 * d_k + 2 * d_v) + 3 * d_k * d_v) / d_v)
-    chunks = rank.prompts * -(-rank.prompt_tokens // CHUNK)
-    yield "chunks of prompts", _chunked(rank, chunks * heads, (CHUNK, d_v, depth)), rank.prompt_runs
-    yield "state of decodes", _stepped(rank, mixer), rank.decode_runs
-    yield "gated norm", rank.rows("rms_norm", rank.tokens * heads, d_v, more_read=1), rank.runs
-    yield rank.projected(output)
+    yield Operation(
+        forward=(
+            _convolution(rank, 2 * keys + values, mixer.conv),
+            _chunked(rank, heads, (CHUNK, d_v, depth)),
+            _stepped(rank, mixer),
+            _gated_norm(rank, rank.tokens * heads, d_v),
+        )
+    )
+    yield product(rank, output, rank.tokens)
 
 
-def _state_space(mixer: StateSpace, rank: Rank) -> Iterator[Made]:
+def _state_space(mixer: StateSpace, rank: Rank) -> Iterator[Operation]:
     """Convolution, then prompts in chunks (Dao and Gu 2024, section 6) and decodes one step of the state each.
 
     A chunk of C tokens multiplies C² p + 2 C p s times a head of p values with a state of s, and C² s times a group.
     """
-    inner, grouped, heads = mixer.widths(rank.sharding.tp)
-    into, output = mixer.projections(rank.hidden, rank.sharding.tp)
-    yield rank.projected(into)
-    yield "convolution", _convolution(rank, inner + 2 * grouped, mixer.conv), rank.runs
+    inner, grouped, heads = mixer.widths(rank.tp)
+    into, output = mixer.projections(rank.hidden, rank.tp)
+    yield product(rank, into, rank.tokens)
     scores = SCAN_CHUNK * grouped / (heads * mixer.head_dim)
     depth = round(SCAN_CHUNK + 2 * mixer.state + scores)
-    chunks = rank.prompts * -(-rank.prompt_tokens // SCAN_CHUNK)
-    shape = (SCAN_CHUNK, mixer.head_dim, depth)
-    yield "chunks of prompts", _chunked(rank, chunks * heads, shape), rank.prompt_runs
-    yield "state of decodes", _stepped(rank, mixer), rank.decode_runs
-    yield "gated norm", rank.rows("rms_norm", rank.tokens, inner, more_read=1), rank.runs
-    yield rank.projected(output)
-
-
-def _chunked(rank: Rank, batch: np.ndarray, shape: tuple[int, int, int]) -> KernelBatch:
-    """All products of chunks as one of the same FLOP: (m, n, k)."""
-    m, n, k = shape
-    return KernelBatch.from_columns(
-        "gemm", op="bmm", layout="nn", batch=np.maximum(batch, 1), m=m, n=n, k=k, dtype=rank.dtype
+    yield Operation(
+        forward=(
+            _convolution(rank, inner + 2 * grouped, mixer.conv),
+            _chunked(rank, heads, (SCAN_CHUNK, mixer.head_dim, depth)),
+            _stepped(rank, mixer),
+            _gated_norm(rank, rank.tokens, inner),
+        )
     )
+    yield product(rank, output, rank.tokens)
 
 
-def _convolution(rank: Rank, channels: int, taps: int) -> KernelBatch:
+def _gated_norm(rank: Rank, rows: np.ndarray, cols: int) -> Part:
+    """A norm that reads a gate as well."""
+    return rank.rows("gated norm", "rms_norm", rows, cols, more_read=rank.size * np.maximum(rows, 1) * cols)
+
+
+def _chunked(rank: Rank, heads: int, shape: tuple[int, int, int]) -> Part:
+    """All products of the chunks of prompts as one of the same FLOP: (m, n, k) of tokens in a chunk."""
+    passes = rank.passes
+    assert passes is not None
+    m, n, k = shape
+    chunks = passes.prompts * -(-passes.prompt_tokens // m)
+    batch = KernelBatch.from_columns(
+        "gemm", op="bmm", layout="nn", batch=np.maximum(chunks * heads, 1), m=m, n=n, k=k, dtype=rank.dtype
+    )
+    return rank.part("chunks of prompts", batch, passes.prompt_runs)
+
+
+def _convolution(rank: Rank, channels: int, taps: int) -> Part:
     """A causal convolution of each channel by itself, and silu: streams its input once."""
-    batch = rank.pointwise("silu", rank.tokens, channels)
-    return KernelBatch("elementwise", {**batch.columns, "flops": batch["flops"] + 2 * taps * batch["elements"]})
+    batch = rank.pointwise("convolution", "silu", rank.tokens, channels).batch
+    flops = batch["flops"] + 2 * taps * batch["elements"]
+    return rank.part("convolution", KernelBatch("elementwise", {**batch.columns, "flops": flops}))
 
 
-def _stepped(rank: Rank, mixer: LinearAttention | StateSpace) -> KernelBatch:
+def _stepped(rank: Rank, mixer: LinearAttention | StateSpace) -> Part:
     """One step of the states of sequences that generate: read, decayed, added to, read out, written."""
-    rows, state = np.maximum(rank.decodes, 1), mixer.state_elements(rank.sharding.tp)
-    kept = rows * int(mixer.state_bytes(rank.sharding.tp))
-    return KernelBatch.from_columns(
+    passes = rank.passes
+    assert passes is not None
+    rows, state = np.maximum(passes.decodes, 1), mixer.state_elements(rank.tp)
+    kept = rows * int(mixer.state_bytes(rank.tp))
+    batch = KernelBatch.from_columns(
         "elementwise", op="mul", elements=rows * state, read_bytes=kept, write_bytes=kept, flops=6 * rows * state,
         dtype=mixer.state_dtype,
     )  # fmt: skip
+    return rank.part("state of decodes", batch, passes.decode_runs)

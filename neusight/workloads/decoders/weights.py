@@ -9,7 +9,7 @@ from neusight.kernels.precision import Precision, stored_bytes
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Projection, shared_evenly
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.sharding import Sharding
+from neusight.workloads.decoders.shares import Sharding
 
 
 class Parameters(NamedTuple):

@@ -25,7 +25,7 @@ from neusight.workloads.decoders.layers import (
     SelfAttention,
     StateSpace,
 )
-from neusight.workloads.training.local import Local
+from neusight.workloads.decoders.shares import Local
 
 ROW_BYTES = 4
 """Of a figure of a row that norms, softmaxes and routers keep in float32."""

@@ -1,4 +1,4 @@
-"""Mixtures of experts in training: router, tokens to experts and back, grouped products (Megatron Core's MoE layer).
+"""Experts in training: choice, tokens to experts and back, grouped products (Megatron Core's MoE layer).
 
 Tokens fall on experts evenly, which the losses that balance them aim at. Each tensor-parallel rank routes its own part
 of the tokens under sequence parallelism. Biases of experts are parameters without kernels.
@@ -11,15 +11,12 @@ from dataclasses import dataclass
 
 from neusight.errors import ModelError
 from neusight.kernels.families import KernelBatch
+from neusight.workloads.decoders.feed_forwards import activated, inner
 from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
-from neusight.workloads.program import Part
-from neusight.workloads.training.feed_forwards import activated, fed
-from neusight.workloads.training.operations import Operation
-from neusight.workloads.training.products import product
-from neusight.workloads.training.rank import FLOAT_BYTES, Rank
-
-INDEX_BYTES = 8
-"""Of a number of a token or an expert."""
+from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.products import given, product_input
+from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
+from neusight.workloads.program import Part, SavedActivation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +38,13 @@ class Routed:
     @property
     def gathers(self) -> bool:
         """Whether ranks that share experts have tokens of their own: else all have the same already."""
-        local = self.rank.local
+        local = self.rank.share
         return local.sequence_parallel or local.tp == 1
 
     @property
     def pairs(self) -> int:
         """As many as the rank's tokens make, from each of the ranks that share its experts."""
-        return self.sent * (self.rank.local.etp if self.gathers else 1)
+        return self.sent * (self.rank.share.etp if self.gathers else 1)
 
     @property
     def of_each(self) -> int:
@@ -55,13 +52,13 @@ class Routed:
         return max(1, -(-self.pairs // self.experts))
 
 
-def mixed(part: Experts, rank: Rank) -> Iterator[Operation]:
-    """Operations from the normalised residual stream to the rank's tokens' results.
+def routed_experts(part: Experts, rank: Rank) -> Iterator[Operation]:
+    """Operations from the router's scores to the rank's tokens' results.
 
     Raises:
         ModelError: experts or widths that ranks cannot share evenly, or tokens that several ranks hold and route.
     """
-    local = rank.local
+    local = rank.share
     _check(rank)
     routed = Routed(
         part=part,
@@ -69,8 +66,8 @@ def mixed(part: Experts, rank: Rank) -> Iterator[Operation]:
         tokens=local.resident_tokens,
         experts=shared_evenly(part.experts, local.ep, "number of experts"),
     )
-    yield product(rank, part.router(rank.hidden), routed.tokens)
     yield _chosen(routed)
+    yield _kept(routed)
     if rank.engine.dispatcher == "alltoall":
         yield _dispatched(routed)
         yield from _expert_products(routed)
@@ -79,19 +76,31 @@ def mixed(part: Experts, rank: Rank) -> Iterator[Operation]:
         yield _collected(routed)
         yield from _expert_products(routed)
         yield _handed_back(routed)
-    if part.shared:
-        yield from fed(part.shared, rank, quantised=False, of="shared ")
-        shape = local.resident_tokens, rank.hidden
-        yield Operation(
-            forward=(rank.pointwise("shared add", "add", *shape),),
-            backward=(rank.pointwise("shared add gradients", "add", *shape),),
-        )
-    if part.shared_gate:
-        yield product(rank, Projection(what="shared gate", k=rank.hidden, parts=(1,), kind="router"), routed.tokens)
+
+
+def _kept(routed: Routed) -> Operation:
+    """Rows that came to the rank's experts, as they go in and between the products, once weighted by the router.
+
+    A rank's experts, or its slices of them, serve the tokens of ``ep * etp`` ranks; of these the fullest rank counts.
+    """
+    part, rank, local = routed.part, routed.rank, routed.rank.share
+    up, down = part.expert.projections(rank.hidden, local.etp, "experts")
+    even = local.tokens / local.tp * local.etp * part.top_k
+    rows = rank.engine.expert_load * local.tokens / local.tp * local.etp * part.top_k
+    return Operation(
+        saved=(
+            SavedActivation(name="router scores", bytes=2 * FLOAT_BYTES * local.resident_tokens * part.experts),
+            product_input(rank, "expert input", rows * rank.hidden),
+            *inner(rank, part.expert, rows, down.k).saved,
+            SavedActivation(name="activated before its weight", bytes=rows * part.expert.ffn / local.etp * rank.size),
+            given(rank, "expert products", even * (up.n + down.n) / 2),
+        ),
+        gradient_bytes=even * (up.n + down.k) * rank.size,
+    )
 
 
 def _check(rank: Rank) -> None:
-    local = rank.local
+    local = rank.share
     if local.tp > 1 and not local.sequence_parallel and (local.ep > 1 or local.etp != local.tp):
         raise ModelError(
             f"experts on tp = {local.tp} without sequence parallelism are sharded as all else: choose ep = 1 and etp = "
@@ -118,20 +127,20 @@ def _chosen(routed: Routed) -> Operation:
     )
 
 
-def _rearranged(routed: Routed, what: str, rows: int) -> Part:
+def _rearranged(routed: Routed, name: str, rows: int) -> Part:
     """Rows to other places."""
     rank = routed.rank
     size = rows * rank.hidden * rank.size
-    return rank.moved(what, "gather", rows * rank.hidden, size + INDEX_BYTES * rows, size)
+    return rank.moved(name, "gather", rows * rank.hidden, size + INDEX_BYTES * rows, size)
 
 
 def _dispatched(routed: Routed) -> Operation:
     """A row for each pair in the order of experts, to the rank that has the expert, and sorted again there."""
     rank = routed.rank
     sent = routed.sent * rank.hidden * rank.size
-    shared = sent * rank.local.etp if routed.gathers else 0
+    shared = sent * rank.share.etp if routed.gathers else 0
     permuted = _rearranged(routed, "permute", routed.sent)
-    sorted_ = (_rearranged(routed, "sort by expert", routed.pairs),) if rank.local.ep > 1 and routed.experts > 1 else ()
+    sorted_ = (_rearranged(routed, "sort by expert", routed.pairs),) if rank.share.ep > 1 and routed.experts > 1 else ()
     gathered = rank.exchanged("gather for expert", "all_gather", "etp", shared) if shared else ()
     scattered = rank.exchanged("scatter gradient of expert", "reduce_scatter", "etp", shared) if shared else ()
     add = rank.reduced(
@@ -147,8 +156,8 @@ def _combined(routed: Routed) -> Operation:
     """The way back, and the sum of each token's results by their probabilities."""
     rank = routed.rank
     sent = routed.sent * rank.hidden * rank.size
-    shared = sent * rank.local.etp if routed.gathers else 0
-    sorted_ = (_rearranged(routed, "sort by rank", routed.pairs),) if rank.local.ep > 1 and routed.experts > 1 else ()
+    shared = sent * rank.share.etp if routed.gathers else 0
+    sorted_ = (_rearranged(routed, "sort by rank", routed.pairs),) if rank.share.ep > 1 and routed.experts > 1 else ()
     scattered = rank.exchanged("scatter of expert", "reduce_scatter", "etp", shared) if shared else ()
     gathered = rank.exchanged("gather gradient for expert", "all_gather", "etp", shared) if shared else ()
     weighted, back = _weighted(routed, routed.tokens, routed.sent)
@@ -184,7 +193,7 @@ def _weighted(routed: Routed, tokens: int, pairs: int) -> tuple[Part, tuple[Part
 
 def _collected(routed: Routed) -> Operation:
     """All ranks' tokens at every rank, of which it takes those of its experts."""
-    rank, local = routed.rank, routed.rank.local
+    rank, local = routed.rank, routed.rank.share
     own = routed.tokens * rank.hidden * rank.size * (local.etp if routed.gathers else 1)
     shared = rank.exchanged("gather for expert", "all_gather", "etp", own) if routed.gathers else ()
     back = rank.exchanged("scatter gradient of expert", "reduce_scatter", "etp", own) if routed.gathers else ()
@@ -201,7 +210,7 @@ def _collected(routed: Routed) -> Operation:
 
 def _handed_back(routed: Routed) -> Operation:
     """Partial sums of all tokens, added up at each token's rank."""
-    rank, local = routed.rank, routed.rank.local
+    rank, local = routed.rank, routed.rank.share
     everyone = routed.tokens * local.ep * (local.etp if routed.gathers else 1)
     whole = everyone * rank.hidden * rank.size
     own = whole // local.ep
@@ -222,9 +231,9 @@ def _handed_back(routed: Routed) -> Operation:
 def _expert_products(routed: Routed) -> Iterator[Operation]:
     """Up, activation and down of the rank's experts."""
     expert, rank = routed.part.expert, routed.rank
-    up, down = expert.projections(rank.hidden, rank.local.etp, "experts")
+    up, down = expert.projections(rank.hidden, rank.share.etp, "experts")
     yield _grouped(routed, up)
-    yield activated(expert, rank, (routed.pairs, down.k), deferred=False)
+    yield activated(expert, rank, routed.pairs, down.k)
     yield _grouped(routed, down)
 
 
@@ -249,20 +258,15 @@ def _quantised(routed: Routed, projection: Projection, rows: int, cols: int) -> 
     return (routed.rank.pointwise(f"{projection.what} quantise", "quantise", rows, cols),)
 
 
-def _arithmetic(routed: Routed, projection: Projection) -> dict[str, str]:
-    narrow = routed.rank.narrow(projection.kind)
-    return {"dtype": "float8", "scaling": "tensor"} if narrow else {"dtype": routed.rank.dtype}
-
-
 def _of_groups(routed: Routed, projection: Projection, shape: tuple[int, int]) -> Part:
     """Rows of all experts times their (n, k): one kernel, or one an expert."""
-    (n, k), how = shape, _arithmetic(routed, projection)
-    what = f"expert {projection.what}"
+    (n, k), how = shape, routed.rank.arithmetic(projection.kind)
+    name = f"expert {projection.what}"
     if routed.rank.engine.grouped_experts:
         batch = KernelBatch.from_columns("grouped_gemm", groups=routed.experts, tokens=routed.pairs, n=n, k=k, **how)
-        return Part(what=what, phase="forward", batch=batch)
+        return Part(what=name, phase="forward", batch=batch)
     batch = KernelBatch.from_columns("gemm", m=routed.of_each, n=n, k=k, **how)
-    return Part(what=what, phase="forward", batch=batch, runs=routed.experts)
+    return Part(what=name, phase="forward", batch=batch, runs=routed.experts)
 
 
 def _weight_products(routed: Routed, projection: Projection) -> Part:
@@ -271,6 +275,6 @@ def _weight_products(routed: Routed, projection: Projection) -> Part:
     batch = KernelBatch.from_columns(
         "gemm", op="bmm" if engine.grouped_experts else "linear", batch=groups, m=projection.n, n=projection.k,
         k=routed.of_each, layout="nt", accumulates=engine.accumulation == "product",
-        **_arithmetic(routed, projection),
+        **routed.rank.arithmetic(projection.kind),
     )  # fmt: skip
     return Part(what=f"expert {projection.what}", phase="weights", batch=batch, runs=runs)

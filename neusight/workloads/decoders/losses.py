@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.program import Part
-from neusight.workloads.training.operations import Operation
-from neusight.workloads.training.rank import FLOAT_BYTES, Rank
 
-INDEX_BYTES = 8
-"""Of a target."""
 STATISTICS = 3
 """Maximum, sum of exponentials and the target's logit of a row."""
 
@@ -29,28 +27,28 @@ def _generated(rank: Rank, rows: int, cols: int) -> Operation:
     return Operation(
         forward=(
             rank.reduced("loss statistics", "logsumexp", (rows, cols), size + INDEX_BYTES * rows, statistics),
-            *rank.exchanged("gather loss", "all_gather", "tp", statistics * rank.local.tp),
+            *rank.exchanged("gather loss", "all_gather", "tp", statistics * rank.tp),
         ),
         backward=(gradient,),
     )
 
 
-def _wide(rank: Rank, what: str, op: str, elements: int, *, reads: int = 1, writes: int = 1) -> Part:
+def _wide(rank: Rank, name: str, op: str, elements: int, *, reads: int = 1, writes: int = 1) -> Part:
     """A pass over float32 logits."""
-    return rank.passed(what, op, elements, reads * FLOAT_BYTES * elements, writes * FLOAT_BYTES * elements)
+    return rank.passed(name, op, elements, reads * FLOAT_BYTES * elements, writes * FLOAT_BYTES * elements)
 
 
-def _cast(rank: Rank, what: str, elements: int, *, narrowed: bool = False) -> Part:
+def _cast(rank: Rank, name: str, elements: int, *, narrowed: bool = False) -> Part:
     narrow, wide = elements * rank.size, elements * FLOAT_BYTES
     read, written = (wide, narrow) if narrowed else (narrow, wide)
-    return rank.moved(what, "copy", elements, read, written)
+    return rank.moved(name, "copy", elements, read, written)
 
 
-def _of_rows(rank: Rank, what: str, op: str, shape: tuple[int, int], *, reads: int = 1, writes: int = 0) -> Part:
+def _of_rows(rank: Rank, name: str, op: str, shape: tuple[int, int], *, reads: int = 1, writes: int = 0) -> Part:
     """A reduction of float32 logits that writes ``writes`` of them, or a value a row."""
     rows, cols = shape
     size = FLOAT_BYTES * rows * cols
-    return rank.reduced(what, op, shape, reads * size, writes * size or FLOAT_BYTES * rows)
+    return rank.reduced(name, op, shape, reads * size, writes * size or FLOAT_BYTES * rows)
 
 
 def _shared(rank: Rank, rows: int, values: int = 1) -> tuple[Part, ...]:
@@ -113,7 +111,7 @@ def _fused(rank: Rank, rows: int, cols: int) -> Operation:
     return Operation(
         forward=(
             rank.reduced("loss statistics", "logsumexp", (rows, cols), size + INDEX_BYTES * rows, statistics),
-            *rank.exchanged("gather loss", "all_gather", "tp", statistics * rank.local.tp),
+            *rank.exchanged("gather loss", "all_gather", "tp", statistics * rank.tp),
             rank.reduced("loss gradient", "softmax", (rows, cols), size, size),
         ),
         backward=(rank.passed("loss scale", "mul_scalar", elements, size, size),),

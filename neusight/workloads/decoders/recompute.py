@@ -5,8 +5,8 @@ from __future__ import annotations
 from neusight.engines import Engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.families import KernelBatch
+from neusight.workloads.decoders.cores import CORE
 from neusight.workloads.program import Part, Segment
-from neusight.workloads.training.scores import CORE
 
 RECOMPUTES = ("none", "selective", "full", "operators")
 

@@ -7,14 +7,16 @@ Engine, ``AttnFuncWithCPAndKVP2P``; Llama 3, section 3.3.2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from neusight.errors import ModelError
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import ELEMENTWISE, ROW_REDUCTION
-from neusight.workloads.program import Part
-from neusight.workloads.training.operations import Operation
-from neusight.workloads.training.rank import FLOAT_BYTES, Rank
+from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.products import given
+from neusight.workloads.decoders.rank import FLOAT_BYTES, Rank
+from neusight.workloads.program import Part, SavedActivation
 
 CORE = ("attention", "delta", "scores", "softmax", "probabilities dropout", "values", "keys repeat", "outputs copy")
 """What parts of the core are called: those that selective recomputation runs again."""
@@ -40,17 +42,40 @@ def core(rank: Rank, heads: Heads) -> Operation:
     """Causal attention of the rank's queries.
 
     Raises:
-        ModelError: written-out scores of shared sequences, or chunks that are no whole tokens.
+        ModelError: chunks of shared sequences that are no whole tokens.
     """
-    if rank.engine.writes_scores:
-        return _unfused(rank, heads)
-    if rank.local.cp == 1:
-        length = rank.local.length
+    done = _unfused(rank, heads) if rank.engine.writes_scores else _fused(rank, heads)
+    output = rank.tokens * heads.heads * heads.value_dim
+    return replace(done, saved=(*_saved(rank, heads, output), given(rank, "attention output", output)))
+
+
+def _saved(rank: Rank, heads: Heads, output: int) -> Iterator[SavedActivation]:
+    """Softmax(Q Kᵀ) V: of attention that writes scores out probabilities, dropout's mask and what it lets through, of
+    others a normaliser a row. Scores are written in whole rows, whatever a window lets a query see.
+    """
+    engine = rank.engine
+    if not engine.writes_scores:
+        rows = FLOAT_BYTES * heads.heads * rank.tokens
+        yield SavedActivation(name="normaliser", bytes=rows, attention_core=True)
+        if engine.attention == "flash" and engine.sequence_first:
+            yield SavedActivation(name="attention output by sequence", bytes=output * rank.size, attention_core=True)
+        return
+    scores = float(heads.heads * rank.tokens * rank.share.seq_len)
+    yield SavedActivation(name="probabilities", bytes=engine.probability_bytes * scores, attention_core=True)
+    if engine.attention_dropout:
+        yield SavedActivation(name="attention dropout mask", bytes=scores, attention_core=True)
+        yield SavedActivation(name="probabilities let through", bytes=rank.size * scores, attention_core=True)
+
+
+def _fused(rank: Rank, heads: Heads) -> Operation:
+    """One kernel of a rank that has whole sequences, else several with what ranks exchange."""
+    if rank.share.cp == 1:
+        length = rank.share.length
         return Operation(
             forward=(_flash(rank, heads, "forward", (length, length)),),
             backward=_flash_backward(rank, heads, (length, length)),
         )
-    _check_chunks(rank.local.seq_len, 2 * rank.local.cp)
+    _check_chunks(rank.share.seq_len, 2 * rank.share.cp)
     passes_on = rank.engine.context == "ring" and not heads.window
     return _ring(rank, heads) if passes_on else _gathered(rank, heads)
 
@@ -69,7 +94,7 @@ def _check_chunks(seq_len: int, chunks: int) -> None:
 def _flash(rank: Rank, heads: Heads, op: str, lengths: tuple[int, int], *, causal: bool = True, runs: int = 1) -> Part:
     """One kernel over (queries, keys) of each sequence."""
     batch = KernelBatch.from_columns(
-        "attention", op=op, batch=rank.local.batch, heads=heads.heads, kv_heads=heads.kv_heads, q_len=lengths[0],
+        "attention", op=op, batch=rank.share.batch, heads=heads.heads, kv_heads=heads.kv_heads, q_len=lengths[0],
         kv_len=lengths[1], head_dim=heads.head_dim, causal=causal, window=heads.window, dtype=rank.dtype,
         value_dim=heads.value_dim if heads.value_dim != heads.head_dim else 0,
     )  # fmt: skip
@@ -80,7 +105,7 @@ def _flash_backward(
     rank: Rank, heads: Heads, lengths: tuple[int, int], *, causal: bool = True, runs: int = 1
 ) -> tuple[Part, ...]:
     """Row sums of gradient times output first (Dao 2023, algorithm 2)."""
-    rows = rank.local.batch * heads.heads * lengths[0]
+    rows = rank.share.batch * heads.heads * lengths[0]
     elements = rows * heads.value_dim
     delta = KernelBatch.from_columns(
         "row_reduction", op="sum", rows=rows, cols=heads.value_dim, read_bytes=2 * rank.size * elements,
@@ -99,7 +124,7 @@ def _ring(rank: Rank, heads: Heads) -> Operation:
     A rank of the front has half its queries on all keys of a later step, one of the back all queries on half of them:
     the second stands for both. Keys come beside the attention of those before; their gradients go along.
     """
-    local, steps = rank.local, rank.local.cp - 1
+    local, steps = rank.share, rank.share.cp - 1
     length = local.length
     lengths = (length, length // 2)
     keys, rows = local.tokens * heads.kv_width, local.tokens
@@ -125,7 +150,7 @@ def _ring(rank: Rank, heads: Heads) -> Operation:
 
 def _gathered(rank: Rank, heads: Heads) -> Operation:
     """All keys at every rank, then its two chunks of queries: of the first rank, which has the ends of the sequence."""
-    local = rank.local
+    local = rank.share
     chunk = local.length // 2
     size = local.batch * local.seq_len * heads.kv_width * rank.size
     front, back = (chunk, chunk), (chunk, local.seq_len)
@@ -148,18 +173,13 @@ def _unfused(rank: Rank, heads: Heads) -> Operation:
 
     The kernel of the softmax reads what lies below the diagonal alone and writes zeros above it
     (``scaled_upper_triang_masked_softmax``); products compute all scores.
-
-    Raises:
-        ModelError: ranks share sequences.
     """
-    if rank.local.cp > 1:
-        raise ModelError(
-            f"{rank.engine.name} writes scores out, which cp = {rank.local.cp} ranks cannot share: choose cp = 1"
-        )
-    length, d, v = rank.local.length, heads.head_dim, heads.value_dim
-    queries = rank.local.batch * heads.heads
+    shared = f"{rank.engine.name} writes scores out, which cp = {rank.share.cp} ranks cannot share: choose cp = 1"
+    length, d, v = rank.share.length, heads.head_dim, heads.value_dim
+    queries = rank.share.batch * heads.heads
     rows = queries * length
     repeated = _repeated(rank, heads)
+    scores_bytes = float(heads.heads * rank.tokens * rank.share.seq_len * rank.size)
     return Operation(
         forward=(
             *repeated,
@@ -179,13 +199,16 @@ def _unfused(rank: Rank, heads: Heads) -> Operation:
             _batched(rank, "scores", queries, (length, d, length), "nt"),
             *repeated,
         ),
+        gradient_bytes=2.0 * scores_bytes,
+        workspace_bytes=scores_bytes if rank.engine.score_buffer else 0.0,
+        unbuilt=shared if rank.share.cp > 1 else "",
     )
 
 
-def _batched(rank: Rank, what: str, batch: int, shape: tuple[int, int, int], layout: str) -> Part:
+def _batched(rank: Rank, name: str, batch: int, shape: tuple[int, int, int], layout: str) -> Part:
     m, n, k = shape
     kernel = KernelBatch.from_columns("gemm", op="bmm", batch=batch, m=m, n=n, k=k, layout=layout, dtype=rank.dtype)
-    return Part(what=what, phase="forward", batch=kernel)
+    return Part(what=name, phase="forward", batch=kernel)
 
 
 def _softmax(rank: Rank, op: str, rows: int, length: int, *, operands: int) -> Part:
@@ -203,5 +226,5 @@ def _repeated(rank: Rank, heads: Heads) -> tuple[Part, ...]:
     if heads.heads == heads.kv_heads:
         return ()
     kept, made = heads.kv_width, heads.heads * (heads.head_dim + heads.value_dim)
-    tokens = rank.local.tokens
+    tokens = rank.share.tokens
     return (rank.moved("keys repeat", "copy", tokens * made, tokens * kept * rank.size, tokens * made * rank.size),)

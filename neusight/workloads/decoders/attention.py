@@ -1,0 +1,243 @@
+"""Attention from the normalised residual stream to its output: self-attention and latent attention, in training and
+over a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from neusight.kernels.families import KernelBatch
+from neusight.workloads.decoders.cores import Heads, core
+from neusight.workloads.decoders.layers import Indexer, LatentAttention, Projection, SelfAttention
+from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.products import entering, leaving, product, product_input, separate
+from neusight.workloads.decoders.rank import Count, Rank
+from neusight.workloads.decoders.stream import normalised
+from neusight.workloads.program import Part, SavedActivation
+
+
+def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iterator[Operation]:
+    """Operations of self-attention; ``quantised``: the norm before it writes 8 bits.
+
+    Raises:
+        ModelError: heads that ranks cannot share evenly.
+    """
+    heads, kv_heads = mixer.local_heads(rank.tp)
+    qkv, output = mixer.projections(rank.hidden, rank.tp)
+    tokens, d = rank.tokens, mixer.head_dim
+    yield entering(rank, rank.hidden, "attention")
+    yield product(rank, qkv, tokens, quantised=quantised)
+    if not rank.serves:
+        joins = (_joined(rank, qkv.n, bias=mixer.qkv_bias),) if len(separate(rank, qkv)) == 1 else ()
+        sinks = heads if mixer.sinks else 0
+        yield Operation(backward=joins, parameters=sinks, saved=tuple(_saved_heads(mixer, rank, qkv)))
+    if mixer.qk_norm:
+        yield from _head_norms(mixer, rank, heads, kv_heads)
+    yield rotated(rank, (heads * d, kv_heads * d), (heads + kv_heads) * mixer.rotary, 2 * kv_heads * d)
+    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "window": mixer.window}
+    if rank.serves:
+        yield Operation(forward=tuple(cached_attention(rank, shape, shape)))
+    else:
+        yield core(rank, Heads(heads=heads, kv_heads=kv_heads, head_dim=d, value_dim=d, window=mixer.window))
+    if mixer.gated:
+        yield _gate(rank, heads * d)
+    yield _into_output(rank, tokens * output.k)
+    yield product(rank, output, tokens)
+    yield leaving(rank, rank.hidden, "attention")
+
+
+def _joined(rank: Rank, width: int, *, bias: bool) -> Part:
+    """Gradients of queries, keys and values put together, with that of their bias where kernels are generated."""
+    size = rank.tokens * width * rank.size
+    if bias and rank.engine.generated:
+        return rank.reduced("qkv join gradients", "sum", (width, rank.tokens), size, size + width * rank.size)
+    return rank.copied("qkv join gradients", rank.tokens, width, op="cat")
+
+
+def _saved_heads(mixer: SelfAttention, rank: Rank, qkv: Projection) -> Iterator[SavedActivation]:
+    if mixer.qk_norm:
+        elements = rank.tokens * sum(qkv.parts[:2])
+        yield SavedActivation(name="query and key before their norm", bytes=elements * rank.size)
+    yield SavedActivation(name="query, key, value", bytes=rank.tokens * qkv.n * rank.size)
+
+
+def _into_output(rank: Rank, elements: Any) -> Operation:
+    return Operation() if rank.serves else Operation(saved=(product_input(rank, "attention output", elements),))
+
+
+def _head_norms(mixer: SelfAttention, rank: Rank, heads: int, kv_heads: int) -> Iterator[Operation]:
+    """Norms of queries and of keys: each head as a row, or all as one."""
+    for name, count in (("query norm", heads), ("key norm", kv_heads)):
+        rows, cols = (count, mixer.head_dim) if mixer.qk_norm == "head" else (1, count * mixer.head_dim)
+        yield normalised(rank, name, mixer.qk_norm_op, (rank.tokens * rows, cols), weights=mixer.qk_norm_weights)
+
+
+def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int) -> Operation:
+    """Rotation of queries and keys by their positions, back by the opposite angle; in serving, into the cache.
+
+    Args:
+        rank: on which.
+        widths: values of queries and of keys of a token, for engines that turn each in a pass of its own.
+        rotary: values that turn, for those that turn all at once; 0 turns nothing.
+        cached: values of a token that the cache keeps.
+    """
+    how = rank.engine.rotary
+    if rank.serves:
+        turned: tuple[Part, ...] = (rank.pointwise("rope", "rope", rank.tokens, rotary),) if rotary else ()
+        written = () if rank.engine.fused_cache_write and rotary else (rank.cached("cache write", cached),)
+        return Operation(forward=(*turned, *written))
+    op = "rotary" if how == "fused" else "rotary_complex"
+    turned = tuple(rank.pointwise("rope", op, rank.tokens, width) for width in widths) if rotary else ()
+    return Operation(forward=turned, backward=turned)
+
+
+def _gate(rank: Rank, width: int) -> Operation:
+    """Output times the sigmoid of its gate."""
+    if rank.serves:
+        return Operation(forward=(rank.pointwise("output gate", "mul", rank.tokens, width),))
+    name, tokens = "output gate gradient", rank.tokens
+    return Operation(
+        forward=(rank.pointwise("output gate", "glu", tokens, width),),
+        backward=(
+            rank.pointwise(name, "mul", tokens, width),
+            rank.pointwise(name, "mul", tokens, width),
+            rank.pointwise(name, "sigmoid_backward", tokens, width),
+        ),
+        saved=(SavedActivation(name="attention before its gate", bytes=tokens * width * rank.size),),
+    )
+
+
+def cached_attention(rank: Rank, of_prompts: dict[str, Any], of_decodes: dict[str, Any]) -> Iterator[Part]:
+    """Attention of prompts and of decodes, which differ in these fields; causal, over the cache."""
+    passes = rank.passes
+    assert passes is not None
+    kept = "" if passes.kv_dtype == rank.dtype else passes.kv_dtype
+    common: dict[str, Any] = {"causal": True, "dtype": rank.dtype, "kv_dtype": kept}
+    prompts: dict[str, Any] = {"batch": passes.prompts, "q_len": passes.prompt_tokens, "kv_len": passes.prompt_context}
+    decodes: dict[str, Any] = {
+        "batch": passes.decodes,
+        "q_len": np.ones_like(passes.decodes),
+        "kv_len": passes.decode_context,
+    }
+    for name, fields, runs in (
+        ("attention of prompts", common | prompts | of_prompts, passes.prompt_runs),
+        ("attention of decodes", common | decodes | of_decodes, passes.decode_runs),
+    ):
+        filled = {field: np.maximum(fields[field], 1) for field in ("batch", "q_len", "kv_len")}
+        yield rank.part(name, KernelBatch.from_columns("attention", **(fields | filled)), runs)
+
+
+def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
+    """Down to latents, norms, queries up, rotation, then attention: expanded keys and values of each head in training
+    and for prompts, absorbed ones for decodes (DeepSeek-V2, section 2.1).
+
+    Every rank has the matrices down to latent widths and works with them on its own part of the residual stream: what
+    tensor-parallel ranks gather and scatter is the latent (Megatron Core, ``MLASelfAttention``).
+    """
+    heads = mixer.local_heads(rank.tp)
+    parts = {p.what: p for p in mixer.projections(rank.hidden, rank.tp)}
+    own = rank.resident_tokens
+    for name in ("query", "latent"):
+        if name in parts:
+            yield from _down(rank, parts[name])
+    if mixer.q_rank:
+        yield normalised(rank, "query norm", "rms_norm", (own, mixer.q_rank), weights=1)
+    yield normalised(rank, "key norm", "rms_norm", (own, mixer.kv_rank), weights=1)
+    yield entering(rank, mixer.q_rank + mixer.latent_dim, "attention", "latent")
+    if mixer.q_rank:
+        yield product(rank, parts["query up"], rank.tokens)
+    if not rank.serves:
+        yield product(rank, parts["key value up"], rank.tokens)
+    widths = heads * mixer.rope_dim, mixer.rope_dim
+    yield rotated(rank, widths, sum(widths), mixer.latent_dim)
+    if rank.serves:
+        yield Operation(forward=tuple(_cached_latent(mixer, rank, heads, parts)))
+    else:
+        yield from _expanded(mixer, rank, heads, parts)
+    yield _into_output(rank, rank.tokens * parts["output"].k)
+    yield product(rank, parts["output"], rank.tokens)
+    yield leaving(rank, rank.hidden, "attention")
+
+
+def _down(rank: Rank, projection: Projection) -> Iterator[Operation]:
+    """Down to latent widths on the rank's own rows; queries without a latent are column-parallel."""
+    if projection.what == "latent":
+        yield product(rank, projection, rank.resident_tokens)
+        return
+    yield entering(rank, rank.hidden, "attention")
+    yield product(rank, projection, rank.tokens)
+
+
+def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, Projection]) -> Iterator[Operation]:
+    """Queries and keys put together of parts with and without positions, and their gradients taken apart.
+
+    Kept are inputs and outputs of every product, and keys with the rotated part, which all heads share, written for
+    each.
+    """
+    d, tokens = mixer.nope_dim + mixer.rope_dim, rank.tokens
+    joined = tuple(rank.copied(name, tokens, heads * d, op="cat") for name in ("queries join", "keys join"))
+    inner = sum(p.n for p in parts.values()) - parts["output"].n
+    yield Operation(
+        forward=joined,
+        backward=joined,
+        saved=(
+            SavedActivation(name="latent and expanded", bytes=tokens * inner * rank.size),
+            product_input(rank, "normed latent", tokens * (mixer.q_rank + mixer.kv_rank)),
+            SavedActivation(name="query, key, value", bytes=tokens * heads * (2 * d + mixer.value_dim) * rank.size),
+        ),
+    )
+    yield core(rank, Heads(heads=heads, kv_heads=heads, head_dim=d, value_dim=mixer.value_dim))
+
+
+def _cached_latent(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, Projection]) -> Iterator[Part]:
+    passes = rank.passes
+    assert passes is not None
+    if mixer.indexer:
+        yield from indexed(mixer.indexer, rank, parts)
+    absorbed = {
+        "heads": heads, "kv_heads": 1, "head_dim": mixer.latent_dim, "value_dim": mixer.kv_rank, "shared_kv": True,
+        "selected": mixer.indexer.selected if mixer.indexer else 0,
+    }  # fmt: skip
+    expanded = {"heads": heads, "kv_heads": heads, "value_dim": mixer.value_dim, "kv_dtype": ""}
+    expanded["head_dim"] = mixer.nope_dim + mixer.rope_dim
+    sparse = mixer.indexer is not None
+    rows, runs = (rank.tokens, rank.runs) if sparse else (passes.decodes, passes.decode_runs)
+    yield rank.part("query into latent", per_head(rank, heads, rows, (mixer.kv_rank, mixer.nope_dim)), runs)
+    if not sparse:
+        up, rows_up = parts["key value up"], passes.prompts * passes.prompt_context
+        yield from product(rank, up, rows_up, runs=passes.prompt_runs).forward
+    yield from cached_attention(rank, absorbed if sparse else expanded, absorbed)
+    yield rank.part("value out of latent", per_head(rank, heads, rows, (mixer.value_dim, mixer.kv_rank)), runs)
+
+
+def per_head(rank: Rank, batch: int, rows: Count, shape: tuple[int, int]) -> KernelBatch:
+    """A product (n, k) of every head, with weights in the model's own dtype."""
+    n, k = shape
+    return KernelBatch.from_columns(
+        "gemm", op="bmm", layout="nn", batch=batch, m=np.maximum(rows, 1), n=n, k=k, dtype=rank.dtype
+    )
+
+
+def indexed(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: int = 1) -> Iterator[Part]:
+    """Scores of an indexer in float8 over its own cache, and the choice of the best; keys of ``ratio`` tokens each."""
+    passes = rank.passes
+    assert passes is not None
+    for name in ("indexer query", "indexer key", "indexer weight"):
+        yield from product(rank, parts[name], rank.tokens).forward
+    yield rank.cached("indexer cache write", indexer.head_dim)
+    shape = {"op": "indexer", "heads": indexer.heads, "kv_heads": 1, "head_dim": indexer.head_dim}
+    shape |= {"dtype": "float8", "kv_dtype": ""}
+    keys = [-(-context // ratio) for context in (passes.prompt_context, passes.decode_context)]
+    # A compressed key belongs to no query of its own: of all that there are in the end, queries see half the new ones.
+    seen = -(-(passes.prompt_context - passes.prompt_tokens // 2) // ratio)
+    of_prompts = shape if ratio == 1 else {**shape, "causal": False, "kv_len": seen}
+    wide = rank.of(rank.tokens, "float32")
+    for scores, cols in zip(cached_attention(rank, of_prompts, {**shape, "kv_len": keys[1]}), keys, strict=True):
+        yield rank.part(scores.what.replace("attention", "indexer scores"), scores.batch, scores.runs)
+        rows, cols = scores.batch["batch"] * scores.batch["q_len"], np.maximum(cols, 1)
+        written = 4 * rows * np.minimum(cols, indexer.selected)
+        chosen = wide.reduced("selection", "topk", (rows, cols), 4 * rows * cols, written)
+        yield rank.part(scores.what.replace("attention", "selection"), chosen.batch, scores.runs)

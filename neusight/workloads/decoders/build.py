@@ -1,0 +1,173 @@
+"""``units_of`` and ``step_program``: a decoder as what one rank runs of it, in training and in serving.
+
+Both go through the same operations of the same layers. In training a part has one row and three passes; in serving it
+has a row for each of many passes over a cache, and nothing is differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+from neusight.engines import ENGINES, Engine
+from neusight.errors import ModelError
+from neusight.kernels.precision import Precision
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.ends import after, before
+from neusight.workloads.decoders.experts import mixture
+from neusight.workloads.decoders.feed_forwards import dense
+from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Mixer, SelfAttention
+from neusight.workloads.decoders.mixers import mixed
+from neusight.workloads.decoders.operations import Operation, segment_of
+from neusight.workloads.decoders.products import product_input, separate
+from neusight.workloads.decoders.quantisation import ServingPrecision
+from neusight.workloads.decoders.rank import Rank, configured
+from neusight.workloads.decoders.shares import Local, Sharding, Steps
+from neusight.workloads.decoders.stream import residual, stream_norm
+from neusight.workloads.decoders.weights import Parameters, layer_parameters, outside_parameters
+from neusight.workloads.program import Program, Segment
+
+REMEMBERED = 1024
+"""Calls whose results are kept: plans that differ in other ways share them."""
+
+
+@lru_cache(maxsize=REMEMBERED)
+def units_of(decoder: Decoder, local: Local, engine: Engine, *, runs: bool = True) -> Program:
+    """Kernels and collectives of a rank in training: forward, for gradients of activations, and for those of weights.
+
+    Collectives leave ``per_node`` at 0: who places the ranks fills it in. What happens once a step is told elsewhere:
+    see ``optimizer``. Embeddings that are tied count as parameters of the first segment alone.
+
+    Args:
+        decoder: the model, see ``decoder_of``.
+        local: the rank's share of a micro-batch.
+        engine: which kernels run.
+        runs: refuse what has no backward pass here; else what is kept and held of it is told without its kernels.
+
+    Raises:
+        ModelError: sizes that ranks cannot share evenly, with degrees that would do; mixers without a backward pass.
+    """
+    local.check()
+    rank = Rank.trained(decoder.hidden, local, configured(engine, decoder))
+    stream = float(rank.row_bytes(rank.resident_tokens))
+
+    def segment(name: str, layer: int, operations: Iterable[Operation]) -> Segment:
+        return segment_of(name, layer, _built(operations) if runs else operations, stream)
+
+    return _program(decoder, rank, segment)
+
+
+def step_program(
+    decoder: Decoder,
+    steps: Steps,
+    precision: ServingPrecision | Precision,
+    sharding: Sharding,
+    engine: Engine = ENGINES["vllm"],
+) -> Program:
+    """Kernels and collectives that one rank runs in passes through all layers.
+
+    Every part is a column over the steps. A pipeline is cut elsewhere, by the share of each kind of layers that a
+    stage has; ``sharding.pp`` means nothing here.
+
+    Args:
+        decoder: the model.
+        steps: passes of one attention group: with ``sharding.dp`` the other groups bring as many tokens again.
+        precision: of weights, arithmetic and cache.
+        sharding: ``tp`` shards attention and feed-forwards, ``tp * dp`` or ``ep`` the experts.
+        engine: one that serves.
+
+    Raises:
+        ModelError: sizes that ranks cannot share evenly.
+    """
+    sharding.check()
+    rank = Rank.served(decoder.hidden, steps, ServingPrecision.of(precision), sharding, engine)
+    held = {at: layer_parameters(layer, decoder.hidden, sharding) for at, (layer, _) in enumerate(decoder.layers)}
+
+    def segment(name: str, layer: int, operations: Iterable[Operation]) -> Segment:
+        # Embedding and head are counted with the first: they may be one matrix.
+        outside = [Parameters(outside_parameters(decoder, sharding))] if name == "embedding" else []
+        own = list(held.get(layer, outside))
+        return replace(
+            segment_of(name, layer, (Operation(forward=operation.forward) for operation in operations)),
+            parameters=round(sum(each.number for each in own if not each.routed)),
+            expert_parameters=round(sum(each.number for each in own if each.routed)),
+        )
+
+    return _program(decoder, rank, segment)
+
+
+def _program(decoder: Decoder, rank: Rank, segment: Callable[[str, int, Iterable[Operation]], Segment]) -> Program:
+    return Program(
+        before=segment("embedding", -1, before(decoder, rank)),
+        layers=tuple(segment("layer", at, _layer(layer, rank)) for at, (layer, _) in enumerate(decoder.layers)),
+        after=segment("head", -1, after(decoder, rank)),
+        order=decoder.order,
+    )
+
+
+def _built(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Raises:
+    ModelError: one of them cannot run.
+    """
+    for operation in operations:
+        if operation.unbuilt:
+            raise ModelError(operation.unbuilt)
+        yield operation
+
+
+def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
+    """Both branches, with norms where the layer has them and the residual stream beside them.
+
+    Of parallel branches without norms of their own, the second starts from the first's. Where norms add what the branch
+    before them gave, the first layer's first norm adds nothing, which is one addition too many in a whole model.
+    """
+    branches = [part for part in (layer.attention, layer.feed_forward) if part]
+    parallel = layer.placement == "parallel"
+    for number, branch in enumerate(branches):
+        second = parallel and number > 0
+        normed = layer.placement != "after" and not (second and layer.norms == 1)
+        narrow = rank.narrow("attention") and not rank.engine.quantises_in_products
+        quantised = normed and narrow and isinstance(branch, SelfAttention | FeedForward)
+        if normed:
+            adds = not second or not rank.serves
+            yield stream_norm(rank, layer.norm, adds=adds, quantised=quantised, readers=_readers(branch, rank))
+        if not rank.serves:
+            yield _joined(rank, normed=normed, kept=not (second and layer.norms == 1))
+        yield from _branch(branch, rank, quantised=quantised)
+        if layer.placement in ("around", "after"):
+            yield stream_norm(rank, layer.norm, name="norm after", branches=False)
+        yield residual(rank, bias=_biased(branch), ends=second or layer.placement == "after")
+
+
+def _readers(part: Mixer | FeedForward | Experts, rank: Rank) -> int:
+    """Products that read a norm's result and whose gradients are added where its gradient reads them: not where ranks
+    exchange their sum first.
+    """
+    if not isinstance(part, SelfAttention | FeedForward) or rank.tp > 1 or not rank.engine.generated:
+        return 1
+    return len(separate(rank, part.projections(rank.hidden)[0]))
+
+
+def _joined(rank: Rank, *, normed: bool, kept: bool) -> Operation:
+    """Where a branch begins: its gradient to the stream's, unless a norm's kernel does that, and its input."""
+    shape = rank.resident_tokens, rank.hidden
+    return Operation(
+        backward=() if normed else (rank.pointwise("add gradients", "add", *shape),),
+        saved=(product_input(rank, "branch input", shape[0] * shape[1]),) if kept else (),
+    )
+
+
+def _branch(part: Mixer | FeedForward | Experts, rank: Rank, *, quantised: bool) -> Iterator[Operation]:
+    if isinstance(part, Experts):
+        return mixture(part, rank)
+    if isinstance(part, FeedForward):
+        return dense(part, rank, quantised=quantised)
+    return mixed(part, rank, quantised=quantised)
+
+
+def _biased(part: Mixer | FeedForward | Experts) -> bool:
+    """Whether the branch's last product has a bias."""
+    if isinstance(part, SelfAttention):
+        return part.out_bias
+    return part.bias if isinstance(part, FeedForward | LatentAttention) else False

@@ -1,0 +1,145 @@
+"""What a decoder runs before and after its layers: embedding, last norm, head, and the loss or a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Norm, Projection
+from neusight.workloads.decoders.losses import loss
+from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.products import entering, product
+from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
+from neusight.workloads.decoders.stream import stream_norm
+from neusight.workloads.program import Part, SavedActivation
+
+_EMBEDDING_NORM = Norm(op="layer_norm", weights=2)
+
+
+def own_vocabulary(decoder: Decoder, rank: Rank) -> int:
+    """Rows of the embedding on a rank, padded as the engine pads them: each rank's, or all that ranks share."""
+    multiple = rank.engine.vocabulary_multiple
+    if rank.serves:
+        return -(-(-(-decoder.vocab // multiple) * multiple) // rank.tp)
+    return -(-decoder.vocab // (multiple * rank.tp)) * multiple
+
+
+def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
+    """From numbers of tokens to the residual stream."""
+    wide = decoder.embedding or decoder.hidden
+    yield _looked_up(rank, "embedding", own_vocabulary(decoder, rank), wide)
+    if decoder.tied and not rank.engine.master_weights and not rank.serves:
+        size = own_vocabulary(decoder, rank) * wide
+        yield Operation(weights=(rank.pointwise("embedding add gradients", "add", 1, size),))
+    yield _brought_together(decoder, rank, wide)
+    if wide != decoder.hidden:
+        up = Projection(what="embedding up", k=wide, parts=(decoder.hidden,), kind="head")
+        yield product(rank, up, rank.resident_tokens)
+    if decoder.positions:
+        yield _looked_up(rank, "positions", decoder.positions, decoder.hidden)
+        yield Operation(forward=(rank.pointwise("positions add", "add", rank.tokens, decoder.hidden),))
+    if decoder.embedding_norm:
+        yield stream_norm(rank, _EMBEDDING_NORM, name="embedding norm", branches=False)
+    if rank.engine.hidden_dropout:
+        yield _dropped(rank)
+
+
+def _dropped(rank: Rank) -> Operation:
+    shape = rank.resident_tokens, rank.hidden
+    mask = SavedActivation(name="dropout mask", bytes=shape[0] * shape[1])
+    if rank.engine.generated:
+        return Operation(saved=(mask,))
+    return Operation(
+        forward=(rank.pointwise("embedding dropout", "dropout", *shape),),
+        backward=(rank.pointwise("embedding dropout gradient", "dropout_backward", *shape),),
+        saved=(mask,),
+    )
+
+
+def _looked_up(rank: Rank, name: str, table: int, width: int) -> Operation:
+    """A row of a table for each token; back, a table of zeros to which each token's gradient is added.
+
+    Numbers of tokens are kept once, with those of their positions.
+    """
+    tokens = np.maximum(rank.tokens, 1)
+    elements, numbers = tokens * width, INDEX_BYTES * tokens
+    size = elements * rank.size
+    forward = rank.moved(name, "embedding", elements, size + numbers, size)
+    if rank.serves:
+        return Operation(forward=(forward,))
+    ids = SavedActivation(name="ids", bytes=2.0 * INDEX_BYTES * rank.tokens)
+    return Operation(
+        forward=(forward,),
+        weights=(
+            rank.moved(f"{name} zero gradient", "fill", table * width, 0, table * width * rank.size),
+            rank.moved(f"{name} gradient", "embedding_backward", elements, 2 * size + numbers, size),
+            *rank.accumulated(name, table * width),
+        ),
+        parameters=table * width,
+        saved=(ids,) if name == "embedding" else (),
+    )
+
+
+def _brought_together(decoder: Decoder, rank: Rank, width: int) -> Operation:
+    """Rows that a rank has none of are blanked, then added up over ranks (Shoeybi et al. 2019, section 3).
+
+    Learned positions are added to all of them before ranks take their part of the tokens.
+    """
+    size = rank.tokens * width * rank.size
+    if rank.tp == 1 or rank.serves:
+        return Operation(forward=rank.exchanged("reduce embedding", "all_reduce", "tp", size))
+    blanked = rank.pointwise("embedding blank", "masked_fill", rank.tokens, width)
+    scattered = rank.sequence_parallel and not decoder.positions
+    op = "reduce_scatter" if scattered else "all_reduce"
+    return Operation(
+        forward=(blanked, *rank.exchanged("reduce embedding", op, "tp", size)),
+        backward=(*_gathered(rank, size), blanked),
+    )
+
+
+def _gathered(rank: Rank, size: int) -> tuple[Part, ...]:
+    if not rank.sequence_parallel:
+        return ()
+    return rank.exchanged("gather gradient of embedding", "all_gather", "tp", size)
+
+
+def after(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
+    """The last norm of all tokens, then logits: of all of them with their loss, or of one row a sequence, of which one
+    is sampled. A tied head's weights count as the embedding's.
+    """
+    wide = decoder.embedding or decoder.hidden
+    if decoder.norm:
+        yield stream_norm(rank, decoder.norm, name="last norm", branches=rank.serves)
+    logits = rank if rank.passes is None else rank.of(rank.passes.prompts + rank.passes.decodes)
+    if wide != decoder.hidden:
+        down = Projection(what="embedding down", k=decoder.hidden, parts=(wide,), kind="head")
+        yield product(rank, down, logits.tokens if rank.serves else rank.resident_tokens)
+    yield entering(rank, wide, "head")
+    own = own_vocabulary(decoder, rank)
+    yield _head(decoder, logits, Projection(what="head", k=wide, parts=(own,), bias=decoder.head_bias, kind="head"))
+    if rank.serves:
+        yield Operation(forward=tuple(_sampled(logits, own, decoder.vocab)))
+    else:
+        yield loss(rank, rank.tokens, own)
+
+
+def _head(decoder: Decoder, rank: Rank, head: Projection) -> Operation:
+    done = product(rank, head, rank.tokens)
+    if rank.serves:
+        return done
+    stream = SavedActivation(name="head input", bytes=rank.row_bytes(rank.resident_tokens))
+    held = head.parameters - (head.weights if decoder.tied else 0)
+    return replace(done, parameters=held + decoder.extra, saved=(stream,))
+
+
+def _sampled(rank: Rank, own: int, vocab: int) -> Iterator[Part]:
+    """Logits of all ranks in float32, their probabilities, and the largest of each row, random or not."""
+    yield from rank.exchanged("gather logits", "all_gather", "tp", rank.tokens * own * rank.tp * rank.size)
+    elements = np.maximum(rank.tokens, 1) * vocab
+    yield rank.moved("logits to float32", "copy", elements, rank.size * elements, FLOAT_BYTES * elements)
+    wide = rank.of(rank.tokens, "float32")
+    yield wide.rows("probabilities", "softmax", rank.tokens, vocab)
+    yield wide.rows("sample", "argmax", rank.tokens, vocab)

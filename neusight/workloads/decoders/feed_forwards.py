@@ -1,0 +1,107 @@
+"""Dense feed-forwards: up, activation, down, with what tensor-parallel ranks exchange around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neusight.workloads.decoders.layers import FeedForward
+from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.products import bias_gradient, entering, leaving, product, product_input
+from neusight.workloads.decoders.rank import Rank
+from neusight.workloads.program import Part, SavedActivation
+
+
+def dense(
+    part: FeedForward, rank: Rank, *, quantised: bool = False, of: str = "", reduced: bool = True
+) -> Iterator[Operation]:
+    """From the normalised residual stream to partial sums of the output.
+
+    Args:
+        part: the feed-forward.
+        rank: on which.
+        quantised: the input arrives in 8 bits.
+        of: what names begin with.
+        reduced: ranks add their sums up; else that is done with others'.
+
+    Raises:
+        ModelError: an inner width that ranks cannot share evenly.
+    """
+    up, down = part.projections(rank.hidden, rank.tp)
+    yield entering(rank, rank.hidden, "feed_forward", f"{of}input")
+    name = of if rank.serves else ""
+    yield product(rank, up, rank.tokens, name=name + up.what, quantised=quantised)
+    yield activated(part, rank, rank.tokens, down.k, name=f"{name}activation", deferred=rank.engine.deferred_bias)
+    if not rank.serves:
+        yield inner(rank, part, rank.tokens, down.k)
+    yield product(rank, down, rank.tokens, name=name + down.what)
+    if reduced:
+        yield leaving(rank, rank.hidden, "feed_forward", f"{of}output")
+
+
+def activated(
+    part: FeedForward, rank: Rank, rows: Any, width: int, *, name: str = "activation", deferred: bool = False
+) -> Operation:
+    """The activation of ``rows`` of so many inner values.
+
+    ``deferred``: the product before it has left its bias to be added here. A squared ReLU in one kernel moves what a
+    ReLU moves.
+    """
+    shape = rows, width
+    if rank.serves:
+        # Gated ones stream the same bytes whatever the function: silu's kernel, which was measured, stands for all.
+        op = "silu_and_mul" if part.gated else part.activation
+        return Operation(forward=(rank.pointwise(name, op, *shape),))
+    if not part.gated:
+        return _ungated(part, rank, shape, added=deferred and part.bias)
+    if rank.engine.activation == "eager":
+        return _written_out(part, rank, shape)
+    op = "geglu" if part.activation == "gelu" else "swiglu"
+    return Operation(
+        forward=(rank.pointwise(name, op, *shape),),
+        backward=(rank.pointwise("activation gradient", f"{op}_backward", *shape),),
+    )
+
+
+def inner(rank: Rank, part: FeedForward, rows: float, width: int) -> Operation:
+    """What is kept between the products of a feed-forward: what the activation takes, what a gate let through, what it
+    gives.
+    """
+    size, up = rank.size, (2 if part.gated else 1) * width
+    gate = part.gated and rank.engine.keeps_activated_gate
+    return Operation(
+        saved=(
+            SavedActivation(name="gate and up" if part.gated else "up", bytes=rows * up * size),
+            *((SavedActivation(name="activated gate", bytes=rows * width * size),) if gate else ()),
+            product_input(rank, "activated", rows * width),
+        ),
+        gradient_bytes=rows * (up + width) * size,
+    )
+
+
+def _written_out(part: FeedForward, rank: Rank, shape: tuple[int, int]) -> Operation:
+    """The gate's function, then the product with the other half; two products and the function's gradient back."""
+    times = rank.pointwise("activation product gradient", "mul", *shape, runs=2)
+    return Operation(
+        forward=(
+            rank.pointwise("activation", part.activation, *shape),
+            rank.pointwise("activation product", "mul", *shape),
+        ),
+        backward=(times, rank.pointwise("activation gradient", f"{part.activation}_backward", *shape)),
+    )
+
+
+def _ungated(part: FeedForward, rank: Rank, shape: tuple[int, int], *, added: bool) -> Operation:
+    """With the bias in the same kernel where the activation is GELU, else after one that adds it."""
+    if part.bias and rank.engine.generated:
+        size = shape[0] * shape[1] * rank.size
+        summed = rank.reduced("activation gradient", "sum", shape[::-1], 2 * size, size + shape[1] * rank.size)
+        return Operation(forward=(rank.pointwise("activation", part.activation, *shape),), backward=(summed,))
+    joined = added and part.activation == "gelu" and rank.engine.activation == "fused"
+    op = "bias_gelu" if joined else part.activation
+    apart: tuple[Part, ...] = (rank.pointwise("up bias", "add", *shape),) if added and not joined else ()
+    return Operation(
+        forward=(*apart, rank.pointwise("activation", op, *shape)),
+        backward=(rank.pointwise("activation gradient", f"{op}_backward", *shape),),
+        weights=bias_gradient(rank, "up", *shape) if added else (),
+    )

@@ -1,0 +1,58 @@
+"""``Operation``: a differentiable step of a decoder, as what a rank runs of it in each pass and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from neusight.workloads.program import Part, Phase, SavedActivation, Segment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """Parts of each pass, in the order in which that pass runs them, whatever ``Part.phase`` says before they are
+    joined.
+
+    ``parameters`` are those that the rank holds of it, ``expert_parameters`` those of its experts. ``saved`` is what it
+    keeps of a micro-batch for its backward pass. ``gradient_bytes`` are those of the gradients before and after it,
+    told of the widest operations alone, ``workspace_bytes`` those of a buffer of its own that stays. ``unbuilt`` says
+    why it cannot run, where only what it keeps is known.
+    """
+
+    forward: tuple[Part, ...] = ()
+    backward: tuple[Part, ...] = ()
+    weights: tuple[Part, ...] = ()
+    parameters: int = 0
+    expert_parameters: int = 0
+    saved: tuple[SavedActivation, ...] = ()
+    gradient_bytes: float = 0.0
+    workspace_bytes: float = 0.0
+    unbuilt: str = ""
+
+
+def segment_of(name: str, layer: int, operations: Iterable[Operation], input_bytes: float = 0.0) -> Segment:
+    """A segment of operations in forward order; the backward pass goes through them from the last to the first.
+
+    ``input_bytes`` are those of the residual stream that enters it.
+    """
+    done = tuple(operations)
+    back = done[::-1]
+    return Segment(
+        what=name,
+        layer=layer,
+        parts=(
+            *(_of("forward", part) for operation in done for part in operation.forward),
+            *(_of("backward", part) for operation in back for part in operation.backward),
+            *(_of("weights", part) for operation in back for part in operation.weights),
+        ),
+        parameters=sum(operation.parameters for operation in done),
+        expert_parameters=sum(operation.expert_parameters for operation in done),
+        saved=tuple(activation for operation in done for activation in operation.saved),
+        input_bytes=input_bytes,
+        gradient_bytes=max((operation.gradient_bytes for operation in done), default=0.0),
+        workspace_bytes=max((operation.workspace_bytes for operation in done), default=0.0),
+    )
+
+
+def _of(which: Phase, part: Part) -> Part:
+    return part if part.phase == which else replace(part, phase=which)

@@ -1,0 +1,195 @@
+"""Products with weights, forward and backward, and what tensor-parallel ranks exchange around them.
+
+A column-parallel product has all inputs and a share of the outputs, a row-parallel one a share of the inputs and
+partial sums of all outputs (Shoeybi et al. 2019, section 3). With sequence parallelism, what enters is gathered and
+what leaves is scattered (Korthikanti et al. 2022, section 4.2.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from neusight.kernels.families import KernelBatch
+from neusight.kernels.precision import stored_bytes
+from neusight.workloads.decoders.layers import Projection
+from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.rank import FLOAT_BYTES, Count, Rank
+from neusight.workloads.program import Part, SavedActivation
+
+
+def product(
+    rank: Rank, projection: Projection, rows: Any, *, name: str = "", quantised: bool = False, runs: Any = None
+) -> Operation:
+    """Rows times a projection: products forward, for the input's gradient and for the weights'.
+
+    Args:
+        rank: on which; its engine says whether joined matrices are one product.
+        projection: the rank's share of the weights.
+        rows: tokens.
+        name: what it is called, where that is not the projection's own name.
+        quantised: the input arrives in 8 bits already, from the norm before it.
+        runs: how often, where that is not once in each pass.
+    """
+    name = name or projection.what
+    done = [_single(rank, each, rows, name=name, quantised=quantised, runs=runs) for each in separate(rank, projection)]
+    if len(done) == 1:
+        return done[0]
+    return Operation(
+        forward=tuple(part for each in done for part in each.forward),
+        backward=(
+            *(part for each in done for part in each.backward),
+            *_added(rank, f"{name} add gradients", (rows, projection.k), len(done)),
+        ),
+        weights=tuple(part for each in done for part in each.weights),
+        parameters=projection.parameters,
+        saved=tuple(saved for each in done for saved in each.saved),
+    )
+
+
+def separate(rank: Rank, projection: Projection) -> tuple[Projection, ...]:
+    """The products that a projection is: one, or one a part where neither the engine nor the module joins them."""
+    if rank.engine.joined_projections or projection.stored != "apart":
+        return (projection,)
+    return tuple(replace(projection, parts=(n,)) for n in projection.parts)
+
+
+def _added(rank: Rank, name: str, shape: tuple[int, int], count: int) -> tuple[Part, ...]:
+    """The sum of ``count`` gradients: pass by pass, in one, or where it is read."""
+    if not rank.engine.generated:
+        return (rank.pointwise(name, "add", *shape, runs=count - 1),)
+    if rank.tp == 1:
+        return ()
+    size = shape[0] * shape[1] * rank.size
+    return (rank.passed(name, "add", shape[0] * shape[1], count * size, size),)
+
+
+def _single(
+    rank: Rank, projection: Projection, rows: Any, *, name: str, quantised: bool, runs: Any = None
+) -> Operation:
+    n, k, kind = projection.n, projection.k, projection.kind
+    bias = projection.bias and not _deferred(rank, projection)
+    transposed = projection.stored == "transposed" and not rank.engine.joined_projections
+    layouts, grid = (("nn", "tn"), (k, n)) if transposed else (("tn", "nn"), (n, k))
+    forward = _gemm(rank, name, kind, (rows, n, k), layouts[0], bias=bias, runs=runs)
+    if rank.serves:
+        return Operation(forward=(forward,))
+    narrow, summed = rank.narrow(kind), rank.engine.accumulation == "product"
+    fused = rank.engine.generated and (projection.what == "up" or len(projection.parts) > 1)
+    return Operation(
+        forward=(*_to_float8(rank, name, (rows, k), wanted=narrow and not quantised), forward),
+        backward=(
+            *_to_float8(rank, f"{name} gradient", (rows, n), wanted=narrow),
+            _gemm(rank, name, kind, (rows, k, n), layouts[1]),
+        ),
+        weights=(
+            *_transposed(rank, name, (rows, k), wanted=narrow and quantised),
+            _gemm(rank, name, kind, (*grid, rows), "nt", accumulates=summed),
+            *(rank.accumulated(name, projection.weights) if rank.engine.accumulation == "kernel" else ()),
+            *(bias_gradient(rank, name, rows, n) if bias and not fused else ()),
+        ),
+        parameters=projection.parameters,
+        saved=(given(rank, f"{name} output", rows * n / 2),) if kind in ("attention", "feed_forward") else (),
+    )
+
+
+def given(rank: Rank, name: str, elements: float) -> SavedActivation:
+    """Values that selection by operators keeps, and no other way: of every second product, half of each on average."""
+    return SavedActivation(name=name, bytes=0.0, selected_bytes=elements * stored_bytes(rank.dtype))
+
+
+def product_input(rank: Rank, name: str, elements: float) -> SavedActivation:
+    """The input of a product, kept for the gradient of its weights in the precision of that product."""
+    narrow = rank.narrow("attention")
+    return SavedActivation(name=name, bytes=elements * stored_bytes("float8" if narrow else rank.dtype))
+
+
+def _deferred(rank: Rank, projection: Projection) -> bool:
+    """Whether a later kernel adds the bias: that of the residual, or of the activation."""
+    later = ("output", "down", "shared down", "up")
+    return rank.engine.deferred_bias and projection.what in later and projection.kind != "experts"
+
+
+def _gemm(
+    rank: Rank,
+    name: str,
+    kind: str,
+    shape: tuple[Any, Any, Any],
+    layout: str,
+    *,
+    bias: bool = False,
+    accumulates: bool = False,
+    runs: Any = None,
+) -> Part:
+    """A product of (m, n, k). In 8 bits all operands lie along their depth: matrix units of Hopper know no other."""
+    m, n, k = shape
+    scheme = rank.quantisation.of(kind)
+    batch = KernelBatch.from_columns(
+        "gemm", m=np.maximum(m, 1), n=n, k=k, bias=bias, accumulates=accumulates,
+        layout="tn" if scheme.activations else layout, **rank.arithmetic(kind),
+        quantised=bool(scheme.activations) and scheme.dynamic and rank.engine.quantises_in_products,
+    )  # fmt: skip
+    return rank.part(name, batch, runs)
+
+
+def bias_gradient(rank: Rank, name: str, rows: int, cols: int) -> tuple[Part, ...]:
+    """The sum over rows."""
+    size = rank.size * cols
+    return (
+        rank.reduced(f"{name} bias gradient", "sum", (cols, rows), rows * size, size),
+        *rank.accumulated(f"{name} bias", cols),
+    )
+
+
+def _to_float8(rank: Rank, name: str, shape: tuple[int, int], *, wanted: bool) -> tuple[Part, ...]:
+    """A tensor in 8 bits as it is and transposed, for both products that take it (Transformer Engine).
+
+    With delayed scaling the kernel notes the largest value for later steps; current scaling looks for it before.
+    """
+    if not wanted:
+        return ()
+    rows, cols = shape
+    searched = (
+        (rank.reduced(f"{name} maximum", "amax", (1, rows * cols), rank.size * rows * cols, FLOAT_BYTES),)
+        if rank.engine.scaling == "current"
+        else ()
+    )
+    return (*searched, rank.pointwise(f"{name} quantise", "quantise", rows, cols))
+
+
+def _transposed(rank: Rank, name: str, shape: tuple[int, int], *, wanted: bool) -> tuple[Part, ...]:
+    """The transposed copy of what a norm wrote in 8 bits."""
+    elements = shape[0] * shape[1]
+    return (rank.moved(f"{name} transpose", "transpose", elements, elements, elements),) if wanted else ()
+
+
+def entering(rank: Rank, width: int, kind: str, name: str = "input") -> Operation:
+    """Before column-parallel products: each rank gets all rows, and gives back its part of their gradient."""
+    rows, after = rank.tokens, rank.engine.overlaps_weights
+    size = rows * width * rank.size
+    if not rank.sequence_parallel:
+        return Operation(
+            backward=rank.exchanged(f"reduce gradient of {name}", "all_reduce", "tp", size, overlapped=after)
+        )
+    sent = rows * width if rank.narrow(kind) else size
+    again = rank.exchanged(f"gather {name} again", "all_gather", "tp", sent, overlapped=True)
+    scattered = rank.exchanged(f"scatter gradient of {name}", "reduce_scatter", "tp", size, overlapped=after)
+    return Operation(
+        forward=rank.exchanged(f"gather {name}", "all_gather", "tp", sent),
+        backward=(*(again if rank.engine.regathers else ()), *scattered),
+    )
+
+
+def leaving(rank: Rank, width: int, kind: str, name: str = "output") -> Operation:
+    """After row-parallel products: partial sums are added up."""
+    rows: Count = rank.tokens
+    size = rows * width * rank.size
+    if not rank.sequence_parallel:
+        return Operation(forward=rank.exchanged(f"reduce {name}", "all_reduce", "tp", size))
+    sent = rows * width if rank.narrow(kind) else size
+    return Operation(
+        forward=rank.exchanged(f"scatter {name}", "reduce_scatter", "tp", size),
+        backward=rank.exchanged(f"gather gradient of {name}", "all_gather", "tp", sent),
+    )

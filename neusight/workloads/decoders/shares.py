@@ -1,0 +1,178 @@
+"""What one rank has to do with a decoder: its share of a micro-batch in training, or of passes of a serving engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from neusight.errors import ModelError
+from neusight.workloads.decoders.layers import shared_evenly
+
+PRODUCTS = ("", "fp8", "float8")
+"""What ``Local.products`` may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """One rank's share of a micro-batch of ``batch`` sequences of ``seq_len`` tokens.
+
+    ``tp`` ranks share every matrix, ``cp`` every sequence, ``ep`` the experts whole and ``etp`` each expert. With
+    ``sequence_parallel`` the ``tp`` ranks share norms and the residual stream by tokens. ``dtype`` is that of
+    activations and of weights in products, ``products`` that of large products where it is narrower (``fp8``), else "".
+    """
+
+    batch: int
+    seq_len: int
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    sequence_parallel: bool = False
+    dtype: str = "bfloat16"
+    products: str = ""
+
+    @property
+    def length(self) -> int:
+        """Tokens of each sequence on the rank.
+
+        Raises:
+            ModelError: context-parallel ranks cannot share it evenly.
+        """
+        return shared_evenly(self.seq_len, self.cp, "seq_len")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the rank's attention and feed-forwards see."""
+        return self.batch * self.length
+
+    @property
+    def resident_tokens(self) -> int:
+        """Tokens of the residual stream that the rank holds: fewer under sequence parallelism."""
+        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+
+    def check(self) -> None:
+        """Raises:
+        ModelError: tokens that ranks cannot share, or products in a precision that is not built.
+        """
+        if self.products not in PRODUCTS:
+            raise ModelError(f"products in '{self.products}' are not built: choose fp8, or leave it")
+        if self.sequence_parallel and self.tokens % self.tp:
+            fitting = -(-self.seq_len // (self.tp * self.cp)) * self.tp * self.cp
+            raise ModelError(
+                f"{self.tokens} tokens cannot be shared by tp = {self.tp} ranks under sequence parallelism: choose a "
+                f"seq_len of {fitting}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """How the devices of one replica share a model that they serve.
+
+    ``tp`` devices share every layer, ``pp`` groups of those each hold a part of the layers. ``ep`` devices share out
+    the experts whole (1: experts are sharded like other layers, over ``tp``). ``dp`` groups of ``tp`` devices hold
+    attention each for their own sequences, and the experts together (attention data parallelism).
+    """
+
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Of one replica."""
+        return self.tp * self.pp * self.dp
+
+    def check(self) -> None:
+        """Raises:
+        ModelError: ``ep`` does not divide the devices that hold a layer.
+        """
+        if (self.tp * self.dp) % self.ep:
+            raise ModelError(
+                f"ep = {self.ep} does not divide tp x dp = {self.tp * self.dp}: experts are shared by those ranks"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Passes through a model, columns of shape (n,): sequences with new prompt tokens and sequences that generate.
+
+    ``prompts`` sequences bring ``prompt_tokens`` new tokens each (a chunk of a prompt, or all of it) behind
+    ``prompt_cached`` tokens that the cache holds already; ``decodes`` sequences generate one token each behind
+    ``decode_cached`` tokens. Means where sequences differ; the first three are 0 in a pass that only generates.
+    """
+
+    prompts: np.ndarray
+    prompt_tokens: np.ndarray
+    prompt_cached: np.ndarray
+    decodes: np.ndarray
+    decode_cached: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @classmethod
+    def of(cls, **columns: Any) -> Steps:
+        """Columns given as arrays or scalars; what is missing is 0."""
+        length = max((len(v) for v in columns.values() if np.ndim(v)), default=1)
+        return cls(**{f.name: np.broadcast_to(np.asarray(columns.get(f.name, 0)), (length,)) for f in fields(cls)})
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """New tokens of a pass, shape (n,)."""
+        return np.asarray(self.prompts * self.prompt_tokens + self.decodes)
+
+    @property
+    def sequences(self) -> np.ndarray:
+        """Sequences of a pass, each of which gets one token sampled, shape (n,)."""
+        return np.asarray(self.prompts + self.decodes)
+
+
+def whole(values: np.ndarray) -> np.ndarray:
+    """Counts, rounded; shape (n,), int64."""
+    return np.rint(values).astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedPasses:
+    """``Steps`` in whole tokens, shape (n,) each; contexts are keys that the last query sees: cached ones and new ones.
+
+    ``kv_dtype`` is that of cached keys and values.
+    """
+
+    prompts: np.ndarray
+    prompt_tokens: np.ndarray
+    prompt_context: np.ndarray
+    decodes: np.ndarray
+    decode_context: np.ndarray
+    kv_dtype: str
+
+    @classmethod
+    def of(cls, steps: Steps, kv_dtype: str) -> CachedPasses:
+        """Means rounded."""
+        new = whole(steps.prompt_tokens)
+        return cls(
+            prompts=whole(steps.prompts),
+            prompt_tokens=new,
+            prompt_context=new + whole(steps.prompt_cached),
+            decodes=whole(steps.decodes),
+            decode_context=whole(steps.decode_cached) + 1,
+            kv_dtype=kv_dtype,
+        )
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """New tokens of each pass."""
+        return np.asarray(self.prompts * self.prompt_tokens + self.decodes)
+
+    @property
+    def prompt_runs(self) -> np.ndarray:
+        """1 for passes with new prompt tokens."""
+        return (self.prompts * self.prompt_tokens > 0).astype(np.int64)
+
+    @property
+    def decode_runs(self) -> np.ndarray:
+        """1 for passes with sequences that generate."""
+        return (self.decodes > 0).astype(np.int64)
