@@ -51,11 +51,11 @@ def observations(era: str, gpu: str, n: int = 120, seed: int = 0) -> list[Engine
 
 
 def test_constants_are_found_again() -> None:
-    found = fit_era(observations("vllm", "l4"))
-    assert found.error < 0.02
+    fitted = fit_era(observations("vllm", "l4"))
+    assert fitted.error < 0.02
     for name in ("pass_s", "sequence_s", "products", "decode"):
-        assert found.values[name] == pytest.approx(TRUE[name], rel=0.1), name
-    assert (found.cells, found.gpus) == (120, ["l4"])
+        assert fitted.values[name] == pytest.approx(TRUE[name], rel=0.1), name
+    assert (fitted.cells, fitted.gpus) == (120, ["l4"])
 
 
 def test_an_era_that_was_not_met_has_those_of_the_same_engine() -> None:

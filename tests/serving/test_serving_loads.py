@@ -60,8 +60,8 @@ def test_a_duration_holds_as_many_arrivals_as_its_rate_says() -> None:
 def test_a_seed_repeats_and_another_does_not() -> None:
     def drawn(seed: int, **change: Any) -> np.ndarray:
         shape = Lengths(mean=500, shape="lognormal", cv=1)
-        asked = {"rate_per_s": 10, "number": 100, "isl": shape, "osl": shape, "seed": seed, **change}
-        r = Open(**asked).requests()
+        fields = {"rate_per_s": 10, "number": 100, "isl": shape, "osl": shape, "seed": seed, **change}
+        r = Open(**fields).requests()
         return np.stack([r.arrival_s, r.prompt_tokens, r.output_tokens])
 
     assert np.array_equal(drawn(3), drawn(3))
@@ -72,7 +72,7 @@ def test_a_seed_repeats_and_another_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Open(rate_per_s=1, isl=1, osl=1).requests(), "give one of the two"),
         (lambda: Open(rate_per_s=1, number=3, duration_s=3, isl=1, osl=1).requests(), "give one of the two"),
@@ -87,8 +87,8 @@ def test_a_seed_repeats_and_another_does_not() -> None:
         (lambda: Lengths(mean=9, shape="uniform", cv=0.7), "from 0 to 0.577"),
     ],
 )
-def test_loads_that_make_no_sense_are_refused(make: Any, said: str) -> None:
-    with pytest.raises(LoadError, match=said):
+def test_loads_that_make_no_sense_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(LoadError, match=message):
         make()
 
 
@@ -121,7 +121,7 @@ def test_other_names_and_dates_are_understood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "said"),
+    ("column", "values", "message"),
     [
         ("arrival_s", [0.0, 2.0, 1.0], "row 3 of the trace arrives at 1.0 s, before the row above it: sort"),
         ("arrival_s", [-1.0, 2.0, 3.0], "row 1 of the trace arrives at -1.0 s: give seconds"),
@@ -131,14 +131,14 @@ def test_other_names_and_dates_are_understood(tmp_path: Path) -> None:
         ("prompt_tokens", [5, 1e30, 3], r"row 2 of the trace has prompt tokens of 1e\+30: give a whole number from 1"),
     ],
 )
-def test_bad_rows_are_named(tmp_path: Path, column: str, values: list[float], said: str) -> None:
+def test_bad_rows_are_named(tmp_path: Path, column: str, values: list[float], message: str) -> None:
     ROWS.assign(**{column: values}).to_csv(tmp_path / "trace.csv", index=False)
-    with pytest.raises(LoadError, match=said):
+    with pytest.raises(LoadError, match=message):
         read_trace(tmp_path / "trace.csv")
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("a.csv", "arrival_s,isl\n0,1\n", "no column output_tokens: name it so, or one of osl"),
         ("a.csv", "arrival_s,isl,osl\n0,1,2\n1,many,2\n", "row 2: isl 'many' is no number"),
@@ -149,9 +149,9 @@ def test_bad_rows_are_named(tmp_path: Path, column: str, values: list[float], sa
         ("a.jsonl", '{"timestamp": 3000, "input_length": 4, "output_length": 5}', "no column prompt_tokens"),
     ],
 )
-def test_files_that_hold_no_trace_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_files_that_hold_no_trace_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read_trace(tmp_path / name)
     with pytest.raises(DataError, match="cannot read the trace"):
         read_trace(tmp_path / "missing.csv")

@@ -61,13 +61,13 @@ def test_boards_that_wait_draw_what_they_draw_whatever_they_do(
 
 
 class Counted:
-    """Passes of a second for all layers and a microsecond a token; remembers what it was asked."""
+    """Passes of a second for all layers and a microsecond a token; remembers its calls."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, list[tuple[int, int]], int, float]] = []
+        self.calls: list[tuple[int, list[tuple[int, int]], int, float]] = []
 
     def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
-        self.asked.append((new_tokens, list(chunks), decodes, decode_cached_sum))
+        self.calls.append((new_tokens, list(chunks), decodes, decode_cached_sum))
         return 1.0 + 1e-6 * new_tokens
 
 
@@ -79,9 +79,9 @@ def test_a_round_is_one_pass_of_each_stage() -> None:
     # Full rounds follow one another without a gap; a prompt alone waits until its last part has gone through.
     assert rounds.pass_s(4000, [(500, 0)] * 8, 0, 0.0) == pytest.approx(1 + 1e-3)
     assert rounds.pass_s(3600, [(3600, 0)], 0, 0.0) == pytest.approx((1 + 900e-6) * (1 + 3 / 4))
-    assert times.asked[0] == (16, [], 16, 1600.0)
-    assert times.asked[2] == (1000, [(500, 0)] * 2, 0, 0.0)
-    assert times.asked[3] == (900, [(900, 1800)], 0, 0.0)
+    assert times.calls[0] == (16, [], 16, 1600.0)
+    assert times.calls[2] == (1000, [(500, 0)] * 2, 0, 0.0)
+    assert times.calls[3] == (900, [(900, 1800)], 0, 0.0)
 
 
 def test_parts_of_rounds_stay_within_a_pass() -> None:
@@ -92,7 +92,7 @@ def test_parts_of_rounds_stay_within_a_pass() -> None:
             new = random.integers(1, stages * most - decodes + 1)
             chunks = [(part, 0) for part in np.diff(np.linspace(0, new, 4).astype(int)).tolist() if part]
             PipelinedTimes(times, stages, most).pass_s(new + decodes, chunks, decodes, 10.0 * decodes)
-        assert all(tokens <= most and chunks for tokens, chunks, _, _ in times.asked)
+        assert all(tokens <= most and chunks for tokens, chunks, _, _ in times.calls)
 
 
 def test_stages_share_prompts_that_wait_and_do_not_speed_up_one_answer(predictor: Predictor) -> None:
