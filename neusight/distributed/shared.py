@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -121,10 +122,11 @@ def _link_spread(timed: TimedStep) -> float:
 
 
 def _memory(timed: TimedStep) -> MemoryEstimate:
-    """Of the fullest rank."""
+    """Of the fullest rank; buffers of libraries and of collectives are kept beside the tensors."""
     ranks = source_of(timed.run).memory(timed.run, timed.work.stages)
     fullest = max(ranks, key=lambda rank: rank.total)
     terms = {
         name: int(fullest.parts[name]) for name in ("weights", "gradients", "optimizer", "activations", "temporary")
     }
-    return MemoryEstimate.of(MemoryProfile(**terms), timed.run.cluster.device.usable_bytes)
+    memory = MemoryEstimate.of(MemoryProfile(**terms), timed.run.cluster.device.usable_bytes)
+    return replace(memory, reserve=memory.reserve + int(fullest.total) - memory.peak_bytes)
