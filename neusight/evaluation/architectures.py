@@ -20,7 +20,6 @@ from typing import Any
 
 from neusight.api import Predictor
 from neusight.errors import ModelError, NeusightError
-from neusight.evaluation.runnable import runnable
 from neusight.workloads.depths import architectures, default_config, shallow_config
 from neusight.workloads.sources.image_models import model_names
 
@@ -28,6 +27,8 @@ LIMIT_S = 20.0
 """A configuration that takes longer than this, in seconds of a processor, counts as missing."""
 
 
+_POSITIONS = ((3, 1, 2), (4, 1, 2), (1, 2))
+"""Shapes in which places of two tokens come: in time, height and width, with text beside them, or in a line."""
 _BATCH = {"inference": 1, "training": 2}
 """Samples: some models norm their classifier's input over them when they learn, which takes two."""
 
@@ -129,6 +130,45 @@ def buildable(kind: str, mode: str = "inference") -> bool:
     except Exception:
         return False
     return runnable(model)
+
+
+def runnable(model: Any) -> bool:
+    """Whether a model of transformers, on whatever device, could run with some input.
+
+    False where rotary frequencies do not divide into the sections that the configuration names, where a router is not
+    told how many experts to choose, or where a detector looks for objects on no level of features.
+    """
+    sectioned = [part for part in model.modules() if getattr(part, "mrope_section", None)]
+    unsettled = [part for part in model.modules() if getattr(part, "top_k", 0) is None and hasattr(part, "weight")]
+    seeing = getattr(model.config, "num_feature_levels", None) != 0
+    return seeing and all(map(_rotates, sectioned)) and all(map(_routes, unsettled))
+
+
+def _rotates(part: Any) -> bool:
+    """Whether a rotary embedding with sections gives angles for two tokens: their shapes follow from it alone."""
+    import torch
+
+    try:
+        embedding = type(part)(part.config)
+    except TypeError:
+        return True
+    return any(_runs(embedding, torch.zeros(1, 2, 1), torch.zeros(shape, dtype=torch.long)) for shape in _POSITIONS)
+
+
+def _routes(router: Any) -> bool:
+    """Whether a router without a number of experts to choose takes two tokens: how many they are changes nothing."""
+    import torch
+
+    width = router.weight.shape[-1]
+    return any(_runs(router, torch.empty(*batch, 2, width, device=router.weight.device)) for batch in ((), (1,)))
+
+
+def _runs(module: Any, *inputs: Any) -> bool:
+    try:
+        module(*inputs)
+    except Exception:
+        return False
+    return True
 
 
 def _estimated(predictor: Predictor, kind: str, gpu: str, mode: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory, TrainingStep, memory_of
 from neusight.plans.plan import Plan
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Norm, SelfAttention
+from neusight.workloads.training.columns import decoder_of_columns
 
 GROUPINGS = (
     ("family",), ("gpu",), ("environment",), ("tp",), ("pp",), ("cp",), ("ep",), ("attention",), ("gpu", "family"),
@@ -41,7 +41,6 @@ WITHIN = 10.0
 """Percent: the share of rows within it is told."""
 FITTED_ON = "a100-sxm-80gb"
 """GPU whose rows alone constants are fitted to."""
-_SWIGLU = ("swiglu", "geglu")
 _CASE = ("case", "gpu", "environment", "family", "tp", "pp", "vp", "cp", "ep")
 _RUN = ("model", "framework", "gpu", "num_gpus", "tp", "pp", "vp", "dtype", "seq_len", "micro_batch", "recompute")
 
@@ -182,56 +181,15 @@ class MegatronRun:
 
     @property
     def decoder(self) -> Decoder:
-        """The model. BERT ends in a dense layer with a norm, a bias of the vocabulary, a pooler and a binary head."""
-        hidden, bert = self.row["hidden"], self.row["family"] == "bert"
-        learned = self.row["position_embedding"] == "learned_absolute"
-        dense = hidden * hidden + hidden
-        return Decoder(
-            name=self.row.get("case") or self.row["family"],
-            family=self.row["family"],
-            hidden=hidden,
-            vocab=self.row["vocab_padded"],
-            tied=self.row["tied_embeddings"],
-            max_len=self.row.get("max_position") or self.row["seq_len"],
-            layers=((self.layer, self.row["layers"]),),
-            order=(0,) * self.row["layers"],
-            norm=self.norm,
-            positions=(self.row.get("max_position") or self.row["seq_len"]) if learned else 0,
-            head_bias=bert,
-            extra=2 * dense + 2 * hidden + 2 * hidden + 2 if bert else 0,
-        )
+        """The model; experts are as wide as dense layers where no flag says otherwise.
 
-    @property
-    def norm(self) -> Norm:
-        """Of rows of the stream."""
-        layer_norm = self.row["normalization"] == "LayerNorm"
-        return Norm(op="layer_norm", weights=2) if layer_norm else Norm()
-
-    @property
-    def layer(self) -> Layer:
-        """All layers are alike."""
-        bias, heads = self.row["bias"], self.row["heads"]
-        mixer = SelfAttention(
-            heads=heads,
-            kv_heads=self.row.get("kv_heads") or heads,
-            head_dim=self.row["head_dim"],
-            qkv_bias=bias,
-            out_bias=bias,
-            qk_norm="head" if self.row["qk_layernorm"] else "",
-            qk_norm_weights=self.norm.weights,
-        )
-        return Layer(attention=mixer, feed_forward=self._feed_forward(), norm=self.norm)
-
-    def _feed_forward(self) -> FeedForward | Experts:
-        """Experts are as wide as dense layers where no flag says otherwise."""
-        gated, bias = self.row["activation"] in _SWIGLU, self.row["bias"]
-        if not self.row.get("experts"):
-            return FeedForward(ffn=self.row["ffn"], gated=gated, bias=bias, activation=self.row["activation"])
-        width = int(self.flags.get("moe-ffn-hidden-size") or self.row["ffn"])
-        expert = FeedForward(ffn=width, gated=gated, bias=bias)
-        shared_ffn = self.row.get("shared_expert_ffn")
-        shared = FeedForward(ffn=shared_ffn, gated=gated, bias=bias) if shared_ffn else None
-        return Experts(expert=expert, experts=self.row["experts"], top_k=self.row["top_k"], shared=shared)
+        BERT ends in a dense layer with a norm, a bias of the vocabulary, a pooler and a binary head.
+        """
+        row, hidden, bert = dict(self.row), self.row["hidden"], self.row["family"] == "bert"
+        row["moe_ffn"] = int(self.flags.get("moe-ffn-hidden-size") or row["ffn"])
+        decoder = decoder_of_columns({**row, "model": row.get("case") or row["family"]})
+        extra = 2 * (hidden * hidden + hidden) + 2 * hidden + 2 * hidden + 2
+        return replace(decoder, head_bias=True, extra=extra) if bert else decoder
 
     @property
     def plan(self) -> Plan:

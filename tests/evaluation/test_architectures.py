@@ -9,8 +9,7 @@ from transformers import CONFIG_MAPPING
 
 from neusight.api import Predictor
 from neusight.evaluation import architectures
-from neusight.evaluation.architectures import TooLongError, buildable, check, drawn
-from neusight.evaluation.runnable import runnable
+from neusight.evaluation.architectures import TooLongError, buildable, check, drawn, runnable
 from neusight.workloads.huggingface import model_class
 
 GROUP, LEAST = 5, 4

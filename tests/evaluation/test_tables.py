@@ -16,6 +16,7 @@ from cli_runs import as_json, error, run
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.datasets.runs import PEAK_NOTES, PEAK_READ, RUN_NOTES, RUN_READ, peak_run, training_run
 from neusight.errors import DataError
+from neusight.workloads.training.columns import decoder_of_columns
 
 RUN = {
     "model": "small", "gpu": "h100-sxm-80gb", "num_gpus": 8, "layers": 2, "hidden": 512, "heads": 8, "ffn": 2048,
@@ -158,3 +159,19 @@ def test_every_column_of_the_measured_tables_is_read_or_known_to_change_nothing(
         except DataError:
             refused += 1
     assert 20 < refused < len(more)
+
+
+def test_a_shared_expert_and_learned_positions_are_parts_of_the_model() -> None:
+    row = PEAK | {"model": "m", "experts": 4, "top_k": 2, "moe_ffn": 1024, "activation": "swiglu", "bias": True}
+    decoders = {
+        name: decoder_of_columns(row | more)
+        for name, more in {
+            "routed": {},
+            "shared": {"shared_expert_ffn": 256},
+            "learned": {"position_embedding": "learned_absolute", "max_position": 2048},
+        }.items()
+    }
+    parameters = {name: decoder.parameters for name, decoder in decoders.items()}
+    # Gate, up and down with their biases, in both layers.
+    assert parameters["shared"] - parameters["routed"] == 2 * (3 * 512 * 256 + 2 * 256 + 512)
+    assert parameters["learned"] - parameters["routed"] == 2048 * 512

@@ -34,7 +34,7 @@ _SIZES = {
     "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
     "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "ffn": "intermediate_size", "experts": "num_experts",
     "top_k": "num_experts_per_tok", "moe_ffn": "moe_intermediate_size",
-    "shared_expert_ffn": "moe_shared_expert_intermediate_size", "first_dense_layers": "first_k_dense_replace",
+    "shared_expert_ffn": "shared_expert_intermediate_size", "first_dense_layers": "first_k_dense_replace",
     "moe_layer_every": "decoder_sparse_step", "q_lora_rank": "q_lora_rank", "kv_lora_rank": "kv_lora_rank",
     "qk_head_dim": "qk_nope_head_dim", "qk_rope_dim": "qk_rope_head_dim", "v_head_dim": "v_head_dim",
 }  # fmt: skip
@@ -91,14 +91,15 @@ def _whole(told: Mapping[str, Any], column: str, name: str) -> int:
 def _as_told(decoder: Decoder, told: Mapping[str, Any]) -> Decoder:
     """The decoder with the traits of which columns say otherwise than its family has them."""
     norm = {"LayerNorm": LAYER_NORM, "RMSNorm": Norm()}.get(str(told.get("normalization")))
-    rotates = told.get("position_embedding") == "rope"
+    learned = {"rope": 0, "learned_absolute": decoder.max_len}
+    positions = learned.get(str(told.get("position_embedding")), decoder.positions)
     layers = tuple((_layer(layer, told, norm), count) for layer, count in decoder.layers)
     return replace(
         decoder,
         layers=layers,
         norm=norm or decoder.norm,
         tied=bool(told.get("tied_embeddings", decoder.tied)),
-        positions=0 if rotates else decoder.positions,
+        positions=positions,
     )
 
 
@@ -126,5 +127,6 @@ def _biased(part: FeedForward | Experts | None, bias: bool) -> FeedForward | Exp
     if isinstance(part, FeedForward):
         return replace(part, bias=bias)
     if isinstance(part, Experts):
-        return replace(part, expert=replace(part.expert, bias=bias))
+        shared = part.shared and replace(part.shared, bias=bias)
+        return replace(part, expert=replace(part.expert, bias=bias), shared=shared)
     return part
