@@ -31,7 +31,7 @@ from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory, TrainingStep, memory_of
 from neusight.plans.plan import Plan
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.training.columns import decoder_of_columns
+from neusight.workloads.decoders.table_rows import decoder_of_columns
 
 GROUPINGS = (
     ("family",), ("gpu",), ("environment",), ("tp",), ("pp",), ("cp",), ("ep",), ("attention",), ("gpu", "family"),

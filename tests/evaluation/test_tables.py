@@ -12,11 +12,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "cli"))
 from cli_runs import as_json, error, run
-from neusight.workloads.training.columns import decoder_of_columns
 
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.datasets.runs import PEAK_NOTES, PEAK_READ, RUN_NOTES, RUN_READ, peak_run, training_run
 from neusight.errors import DataError
+from neusight.workloads.decoders.table_rows import decoder_of_columns
 
 RUN = {
     "model": "small", "gpu": "h100-sxm-80gb", "num_gpus": 8, "layers": 2, "hidden": 512, "heads": 8, "ffn": 2048,
