@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from neusight.cli.commands import Commands
-from neusight.cli.options import Format, Overrides, named_gpu
+from neusight.cli.options import Format, Overrides, check_out, named_gpu
 from neusight.cli.output import Column, Output, busy, line, note, table
 from neusight.errors import DeviceError
 
@@ -66,8 +66,7 @@ def draft(
     from neusight.collect.drafting import draft_device
     from neusight.devices import to_toml
 
-    if out is not None and out.suffix.lower() != ".toml":
-        raise typer.BadParameter(f"'{out}' does not end in .toml: name it {out}.toml", param_hint="--out")
+    check_out(out, "--out", ".toml")
     with busy("asking the driver" if device == "cuda" else "measuring clock and memory"):
         drafted = draft_device(device, index)
     text = to_toml(drafted.spec)

@@ -406,12 +406,16 @@ def check_out(path: Path | None, option: str, *suffixes: str) -> None:
     """Before work begins whose result is to be written.
 
     Raises:
-        BadParameter: another ending than one of ``suffixes``, or a folder that is not there.
+        BadParameter: another ending than one of ``suffixes``, or a folder that is not there. DataError: no file can be
+            written there.
     """
+    from neusight.paths import writable
+
     if path is None:
         return
     if suffixes and path.suffix.lower() not in suffixes:
         named = ", ".join(suffixes)
         raise typer.BadParameter(f"'{shown(path)}' does not end in {named}: name it so", param_hint=option)
+    writable(path)
     if not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder '{shown(path.parent)}': make it first", param_hint=option)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import typer
 from cli_runs import as_json, error, invoke, run
 
 from neusight.cli.app import app
+from neusight.paths import checkout_dir
 
 GROUPED = ("predict", "kernel", "sweep", "serving", "memory", "training", "plan")
 ON_L4 = ("predict", "gpt2", "--gpu", "l4")
@@ -123,3 +126,41 @@ def test_memory_is_that_of_training_with_the_same_options() -> None:
     ranks = as_json("memory", "llama-3.1-8b", "--gpu", "a100-sxm-80gb", *plan)["ranks"]
     step = as_json("training", "llama-3.1-8b", "--cluster", "dgx-a100", *plan)
     assert [rank["total"] for rank in ranks] == [rank["total"] for rank in step["memory"]]
+
+
+def helps(group: Any) -> Iterator[str]:
+    for command in group.commands.values():
+        yield command.help or ""
+        yield from helps(command) if hasattr(command, "commands") else ()
+
+
+def test_every_command_of_help_and_readmes_can_be_given() -> None:
+    """Its words are parsed, and nothing is run."""
+    folders = ("", "experiments/", "tile_models/", "datasets/")
+    texts = [checkout_dir(f"{folder}README.md").read_text(encoding="utf-8") for folder in folders]
+    texts += [checkout_dir("CONTRIBUTING.md").read_text(encoding="utf-8"), *helps(typer.main.get_command(app))]
+    lines = "\n".join(texts).replace("\\\n", " ")
+    commands = set(re.findall(r"^(?:\$ )?(neusight [^#\n]+)", lines, re.M) + re.findall(r"`(neusight [^`\n]+)`", lines))
+    assert len(commands) > 90
+    assert {command: fault for command in commands if (fault := parsed(command))} == {}
+
+
+def parsed(command: str) -> str:
+    """What is wrong with a command line, '' where nothing is."""
+    name, *words = shlex.split(command.partition(" > ")[0].replace("NAME FIELD=VALUE", "gemm m=1"))
+    if words[-1] == "--help":
+        return ""
+    group: Any = typer.main.get_command(app)
+    context = group.make_context(name, ["--help"], resilient_parsing=True)
+    while words and words[0] in getattr(group, "commands", {}):
+        name, group, words = words[0], group.commands[words[0]], words[1:]
+    if words and hasattr(group, "commands") and not words[0].startswith("-"):
+        return f"unknown: {words[0]}"
+    if len(words) < 2:
+        return ""
+    try:
+        group.make_context(name, words, parent=context)
+    except Exception as error:
+        # Prose may leave out what must be given; what stands there must be right.
+        return "" if type(error).__name__ == "MissingParameter" else str(error)
+    return ""
