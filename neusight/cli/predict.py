@@ -322,8 +322,9 @@ def _headline(e: Estimate) -> None:
 
     length = f", sequence {e.seq_len}" if e.seq_len else ""
     optimizer = f", {e.optimizer}" if e.optimizer != "none" else ""
+    attention = f", {e.attention} attention" if e.attention != "eager" else ""
     gpu = e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}"
-    line(f"{e.model} on {gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{optimizer}")
+    line(f"{e.model} on {gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{attention}{optimizer}")
     paragraph("inputs", " ".join(e.inputs))
     paragraph("latency", f"{milliseconds(e.latency_s)}  (90 %: {milliseconds(e.low_s)} to {milliseconds(e.high_s)})")
     errors = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_ERROR), reverse=True)

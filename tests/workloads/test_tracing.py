@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -269,6 +271,24 @@ def test_attention_is_what_the_module_does_unless_told(
     found = load_workload(Attending(fused), inputs=[torch.zeros(2, 32, 64)], attention=asked)
     assert sum(k.family == "attention" for node in found.nodes for k in node.kernels) == kernels
     assert found.request.attention == stated
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({}, "sdpa"),
+        ({"_attn_implementation": "eager"}, "eager"),
+        ({"attn_implementation": "flash_attention_2"}, "flash"),
+    ],
+)
+def test_attention_is_what_a_configuration_states(stated: dict[str, str], expected: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 1}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "llama", "vocab_size": 99, "dtype": "bfloat16", **sizes, **stated}))
+    found = load_workload(str(file), seq_len=16, cache=False)
+    assert (found.request.attention, found.request.dtype) == (expected, "bfloat16")
+    fused = any(k.family == "attention" for node in found.nodes for k in node.kernels)
+    assert fused == (expected != "eager")
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.bfloat16, "bfloat16"), (torch.float32, "float32")])

@@ -177,5 +177,7 @@ def test_a_function_s_model_takes_no_memory_and_may_read_values(module):
     body = head + "    return torch.nn.Linear(width, width, bias=False), torch.zeros(batch, width)\n"
     module("huge_model", body.format(400_000))
     assert load_workload("huge_model:model", batch=2, cache=False).parameters == 400_000**2
+    module("half_model", body.format(8).replace("bias=False)", "bias=False, dtype=torch.bfloat16)"))
+    assert load_workload("half_model:model", batch=2, cache=False).request.dtype == "bfloat16"
     module("reads_model", body.format("int(torch.linspace(4, 8, 2).sum())"))
     assert load_workload("reads_model:model", batch=2, cache=False).parameters == 12**2
