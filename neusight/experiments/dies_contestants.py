@@ -32,13 +32,13 @@ Forecaster = Callable[[KernelBatch, DeviceSpec, Conditions], Forecast]
 """What a contestant predicts of kernels under their conditions."""
 
 
-def with_trust(predictor: KernelPredictor, trust: float) -> KernelPredictor:
+def with_shrinkage(predictor: KernelPredictor, shrinkage: float) -> KernelPredictor:
     """The same with a share of what was learned, on every device."""
 
-    def trusting(artifact: Artifact) -> Artifact:
-        return replace(artifact, manifest=replace(artifact.manifest, kinds=[], trust=trust))
+    def shrunk(artifact: Artifact) -> Artifact:
+        return replace(artifact, manifest=replace(artifact.manifest, kinds=[], shrinkage=shrinkage))
 
-    return replace(predictor, artifacts={name: trusting(a) for name, a in predictor.artifacts.items()})
+    return replace(predictor, artifacts={name: shrunk(a) for name, a in predictor.artifacts.items()})
 
 
 def of_predictor(predictor: KernelPredictor) -> Forecaster:
@@ -205,8 +205,8 @@ def contestants(
     """All contestants by name, trained on rows without what is left out; ``floor`` was trained with it."""
     own = {
         "ours": of_predictor(predictor),
-        "physics": of_predictor(with_trust(predictor, 0.0)),
-        "learned": of_predictor(with_trust(predictor, 1.0)),
+        "physics": of_predictor(with_shrinkage(predictor, 0.0)),
+        "learned": of_predictor(with_shrinkage(predictor, 1.0)),
         "flexible": Flexible().fit(rows).forecast,
         "nearest": Nearest(group).fit(rows).forecast,
         "roofline": of_roofline,

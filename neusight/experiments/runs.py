@@ -70,9 +70,9 @@ def _forgotten(artifact: Artifact, boards: Collection[str]) -> Artifact:
 
     known = artifact.manifest
     left = [gpu for gpu in known.training_gpus if gpu not in boards]
-    levels = {name: level for name, level in known.levels.items() if name.split("/")[0] not in boards}
+    device_bias = {name: bias for name, bias in known.device_bias.items() if name.split("/")[0] not in boards}
     kinds = sorted({sm_kind(load_device(gpu)) for gpu in left})
-    return replace(artifact, manifest=replace(known, training_gpus=left, levels=levels, kinds=kinds))
+    return replace(artifact, manifest=replace(known, training_gpus=left, device_bias=device_bias, kinds=kinds))
 
 
 def _advance(name: str, report: Report | None) -> Callable[[int, int], None]:

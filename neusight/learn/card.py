@@ -77,8 +77,8 @@ def _worth(manifest: Manifest) -> str:
     return (
         f"Mean of these: {means['as_shipped']:.1f} % as it ships; {means['physics']:.1f} % by physics alone, "
         f"{means['learned']:.1f} % with all that was learned. On kinds of SM that were not in training "
-        f"{manifest.trust:.0%} of what was learned counts, on others of the kinds "
-        f"{', '.join(manifest.kinds)} {manifest.kin_trust:.0%}, on the GPUs in training all of it."
+        f"{manifest.shrinkage:.0%} of what was learned counts, on others of the kinds "
+        f"{', '.join(manifest.kinds)} {manifest.kin_shrinkage:.0%}, on the GPUs in training all of it."
     )
 
 
@@ -92,10 +92,10 @@ def _intervals(manifest: Manifest) -> str:
     if not manifest.metrics.get("as_shipped"):
         return (
             f"Interval: execution time x {low_seen:g} to x {high_seen:g} encloses 90 % of the training GPU's own rows, "
-            f"predicted with its level; for any other GPU x {low:g} to x {high:g} is assumed, those rows widened and "
-            "a factor of two at least."
+            f"predicted with its own bias; for any other GPU x {low:g} to x {high:g} is assumed, those rows widened "
+            "and a factor of two at least."
         )
     return (
         f"Interval: execution time x {low:g} to x {high:g} encloses 90 % of the rows of held-out GPUs, each GPU "
-        f"counting once; x {low_seen:g} to x {high_seen:g} those of the training GPUs, predicted with their own level."
+        f"counting once; x {low_seen:g} to x {high_seen:g} those of the training GPUs, predicted with their own bias."
     )

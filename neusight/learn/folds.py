@@ -1,4 +1,4 @@
-"""Folds that leave out a kind of SM: each trained without it and measured on its GPUs; they choose what to trust.
+"""Folds that leave out a kind of SM: each trained without it and measured on its GPUs; they choose what to shrinkage.
 
 Folds are kept on disk as they finish so that an interrupted training can resume.
 """
@@ -30,7 +30,7 @@ LEAST_REAL = 40
 
 FOLD_ROWS = 4000
 """Of each GPU and family that a fold learns from and is measured on: there are many folds."""
-TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SHRINKAGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of what was learned that are tried on devices of kinds that were left out."""
 
 
@@ -203,11 +203,11 @@ def _measured(
     real = np.concatenate([real_shapes(r) for r in rows])
     learned = model.logits(data.features, data.prior).mean(axis=0) - data.prior
     error, ratios, mape = {}, {}, {}
-    for trust in TRUSTS:
-        execution_s = data.bound_s / utilisation((data.prior + trust * learned)[None])
+    for shrinkage in SHRINKAGES:
+        execution_s = data.bound_s / utilisation((data.prior + shrinkage * learned)[None])
         off = np.log((data.floor_s + execution_s) / data.latency_s)
         ratio = np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / execution_s)
-        name, weight = str(trust), data.weight * real
+        name, weight = str(shrinkage), data.weight * real
         error[name] = float((np.abs(off) * weight).sum() / weight.sum())
         ratios[name] = {
             str(kind): _quantiles_of(ratio, data.weight, real & (kinds == kind)) for kind in np.unique(kinds[real])
@@ -239,7 +239,7 @@ def kin_of(rows: Sequence[DeviceRows]) -> set[str]:
     return {r.device.id for r in rows if r.device.vendor in several}
 
 
-def best_trust(folds: Sequence[FoldErrors]) -> float:
+def best_shrinkage(folds: Sequence[FoldErrors]) -> float:
     """The least share of what was learned whose error on devices left out is not clearly above the best one's.
 
     Clearly: by more than one standard error of the differences, fold by fold (Hastie et al. 2009, section 7.10). A few
@@ -247,10 +247,10 @@ def best_trust(folds: Sequence[FoldErrors]) -> float:
     """
     if len(folds) < 2:
         return 1.0
-    errors = np.array([[fold.error[str(trust)] for trust in TRUSTS] for fold in folds])
+    errors = np.array([[fold.error[str(shrinkage)] for shrinkage in SHRINKAGES] for fold in folds])
     above = errors - errors[:, [int(np.argmin(errors.mean(axis=0)))]]
     doubt = above.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    return TRUSTS[int(np.argmax(above.mean(axis=0) <= doubt))]
+    return SHRINKAGES[int(np.argmax(above.mean(axis=0) <= doubt))]
 
 
 def progress(report: Report | None, task: str) -> Callable[[int, int, float], None]:

@@ -19,9 +19,9 @@ UNSEEN_POWER = 2.0
 """What one GPU's own rows miss by, to this power, is taken for what another one's would (assumption)."""
 
 
-def log_ratios(model: TileModel, data: TrainingSet, level: np.ndarray | float = 0.0) -> np.ndarray:
+def log_ratios(model: TileModel, data: TrainingSet, device_bias: np.ndarray | float = 0.0) -> np.ndarray:
     """log(measured / predicted) execution time of each row."""
-    execution_s = data.bound_s / utilisation(model.logits(data.features, data.prior), level)
+    execution_s = data.bound_s / utilisation(model.logits(data.features, data.prior), device_bias)
     return np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / execution_s)
 
 
@@ -34,11 +34,11 @@ def quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
 
 
 def seen_ratios(
-    model: TileModel, data: TrainingSet, names: Sequence[str], levels: Mapping[str, float]
+    model: TileModel, data: TrainingSet, names: Sequence[str], device_bias: Mapping[str, float]
 ) -> list[list[float]]:
-    """Quantiles of ``log_ratios`` of each group of the training devices, with their levels; a name without has none."""
-    level = np.array([levels.get(name, 0.0) for name in names])[data.group]
-    ratios = log_ratios(model, data, level)
+    """Quantiles of ``log_ratios`` of each group of the training devices, with their biases; a name without has none."""
+    own = np.array([device_bias.get(name, 0.0) for name in names])[data.group]
+    ratios = log_ratios(model, data, own)
     groups = (np.flatnonzero(data.group == number) for number in range(len(names)))
     return [quantiles(ratios[rows], data.weight[rows]) for rows in groups]
 
@@ -66,10 +66,10 @@ def op_spreads(folds: Sequence[Mapping[str, list[float]]]) -> dict[str, float]:
 
     spreads = {}
     for op in sorted({op for f in folds for op in f}):
-        levels = np.array([np.mean(f[op]) for f in folds if op in f])
-        n = len(levels)
+        means = np.array([np.mean(f[op]) for f in folds if op in f])
+        n = len(means)
         widened = np.sqrt(1 + 1 / n) * student.ppf(1 - (1 - COVERAGE) / 2, n) / NORMAL_TAIL
-        spreads[op] = round(float(np.sqrt((levels**2).mean()) * widened), 4)
+        spreads[op] = round(float(np.sqrt((means**2).mean()) * widened), 4)
     return spreads
 
 

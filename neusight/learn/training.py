@@ -1,4 +1,4 @@
-"""Train the tile models: folds that leave out a kind of SM choose what to trust and how wide the interval is.
+"""Train the tile models: folds that leave out a kind of SM choose what to shrinkage and how wide the interval is.
 
 With a single GPU there is nothing to leave out: the model is trained to the end, no error is measured, and the
 interval is an assumption that the card states.
@@ -30,7 +30,7 @@ from neusight.executors.gpu.tile_models.artifact import (
     sizes,
     sm_kind,
 )
-from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, device_levels, new_model
+from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, device_biases, new_model
 from neusight.kernels.work import work_of
 from neusight.laws.fitted import FILE as PHYSICS_FILE
 from neusight.laws.fitted import FittedPhysics, shipped_physics
@@ -42,7 +42,7 @@ from neusight.learn.folds import (
     FoldRun,
     FoldStore,
     Without,
-    best_trust,
+    best_shrinkage,
     kin_of,
     progress,
     real_shapes,
@@ -161,11 +161,11 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
     """Train one tile model on what a run describes and write it to ``options.out``."""
     rows, parameters = thinned(run.corpus.rows[run.model], MOST_ROWS), options.model_parameters()
     folds = run.all(parameters)
-    trust, known = best_trust(with_kin(folds, rows)), run.without.none(rows)
-    kin_trust = best_trust(run.kin(parameters))
+    shrinkage, known = best_shrinkage(with_kin(folds, rows)), run.without.none(rows)
+    kin_shrinkage = best_shrinkage(run.kin(parameters))
     data = training_set(rows, run.contract, known)
     model = new_model(options.backend, **parameters).fit(data, None, progress(run.report, f"{run.model}: all GPUs"))
-    levels = _levels(model, run, known)
+    device_bias = _device_bias(model, run, known)
     manifest = Manifest(
         name=run.model,
         backend=options.backend,
@@ -174,26 +174,26 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         data=_data_record(run.corpus, run.model, len(data)),
         training_gpus=run.corpus.gpus(run.model),
         seed=options.seed,
-        **_intervals(model, data, rows, [(f.gpu, f.ratios[str(trust)]) for f in folds], levels),
-        levels=levels,
+        **_intervals(model, data, rows, [(f.gpu, f.ratios[str(shrinkage)]) for f in folds], device_bias),
+        device_bias=device_bias,
         domain=_domain(data, rows),
         launch_floors_s={op: round(s, 9) for op, s in known.floors.items()},
-        metrics=_metrics(folds, trust),
+        metrics=_metrics(folds, shrinkage),
         versions=_versions(options.backend),
         cleaning=_cleaning(run.corpus, run.model),
         vendors=_vendors(rows),
         kinds=sorted({sm_kind(r.device) for r in rows}),
-        trust=trust,
-        kin_trust=kin_trust,
+        shrinkage=shrinkage,
+        kin_shrinkage=kin_shrinkage,
         protocol=PROTOCOL,
     )
     folder = save_artifact(Artifact(manifest, model), options.out / run.model, render_card(manifest))
     return load_artifact(folder)
 
 
-def _metrics(folds: Sequence[FoldErrors], trust: float) -> dict[str, Any]:
+def _metrics(folds: Sequence[FoldErrors], shrinkage: float) -> dict[str, Any]:
     """Errors in percent on GPUs whose kind was left out: as it ships, physics alone, and all that was learned."""
-    shares = {"as_shipped": str(trust), "physics": str(0.0), "learned": str(1.0)}
+    shares = {"as_shipped": str(shrinkage), "physics": str(0.0), "learned": str(1.0)}
     return {name: {f.gpu: f.mape[share] for f in folds} for name, share in shares.items()}
 
 
@@ -206,13 +206,13 @@ def _intervals(
     data: TrainingSet,
     rows: Sequence[DeviceRows],
     folds: Sequence[tuple[str, Mapping[str, list[float]]]],
-    levels: dict[str, float],
+    device_bias: dict[str, float],
 ) -> dict[str, Any]:
     """Factors for GPUs that were left out, of all ops and by op, and for those that were learned from."""
     names = group_names(rows)
     kin = kin_of(rows)
     left_out = [ratios for gpu, ratios in folds if gpu in kin] or [ratios for _, ratios in folds]
-    within = seen_ratios(model, data, names, levels)
+    within = seen_ratios(model, data, names, device_bias)
     everything = [ratios for by_op in left_out for ratios in by_op.values()]
     return {
         "interval": interval(everything) if folds else unseen_interval(seen_ratios(model, data, names, {})),
@@ -234,17 +234,17 @@ def _by_kind(names: Sequence[str], ratios: Sequence[list[float]], data: Training
     }
 
 
-def _levels(model: TileModel, run: FoldRun, known: Knowledge) -> dict[str, float]:
-    """The level of each training GPU, op and dtype, on the shapes of real models. One that was measured in two states,
-    throttled and not, will be met in either: its level is the middle of both.
+def _device_bias(model: TileModel, run: FoldRun, known: Knowledge) -> dict[str, float]:
+    """The bias of each training GPU, op and dtype, on the shapes of real models. One that was measured in two states,
+    throttled and not, will be met in either: its bias is the middle of both.
     """
     real = [r.take(real_shapes(r)) for r in run.corpus.rows[run.model]]
     data = training_set(real, run.contract, known)
-    levels = device_levels(model, data, group_names(real))
+    biases = device_biases(model, data, group_names(real))
     if slow := run.corpus.throttled[run.model]:
-        throttled = device_levels(model, training_set(slow, run.contract, known), group_names(slow))
-        levels |= {name: round((levels.get(name, v) + v) / 2, 4) for name, v in throttled.items()}
-    return levels
+        throttled = device_biases(model, training_set(slow, run.contract, known), group_names(slow))
+        biases |= {name: round((biases.get(name, v) + v) / 2, 4) for name, v in throttled.items()}
+    return biases
 
 
 def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from neusight.datasets.measured import unable, unestimated
 from neusight.devices import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS, answering_model
-from neusight.executors.gpu.tile_models.artifact import kernel_kinds, level_name
+from neusight.executors.gpu.tile_models.artifact import bias_name, kernel_kinds
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import winograd_gain
@@ -67,8 +67,8 @@ class DeviceRows:
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """Name of each row's level: its GPU and kind of kernel."""
-        return np.char.add(level_name(self.device.id, ""), kernel_kinds(self.batch))
+        """Name of each row's bias: its GPU and kind of kernel."""
+        return np.char.add(bias_name(self.device.id, ""), kernel_kinds(self.batch))
 
     def take(self, index: np.ndarray) -> DeviceRows:
         """The rows that ``index`` (integers or a mask) selects."""

@@ -138,7 +138,7 @@ def test_what_a_model_did_not_learn_from_is_marked(predictor: KernelPredictor) -
 
 
 def test_what_was_learned_says_nothing_of_other_operators(predictor: KernelPredictor) -> None:
-    # A training device, on which all that was learned counts, and its level.
+    # A training device, on which all that was learned counts, and its bias.
     for name, known, other in (("stream", "relu", "poetry"), ("matrix", "linear", "einsum")):
         device = CATALOGUE[predictor.artifacts[name].manifest.training_gpus[0]]
         if name == "stream":
@@ -185,16 +185,16 @@ def test_transferred_kernels_have_wider_intervals(predictor: KernelPredictor) ->
 def test_training_devices_use_their_level_and_narrower_intervals(predictor: KernelPredictor) -> None:
     v100 = CATALOGUE["v100-pcie-32gb"]
     twin = v100.model_copy(update={"id": "v100-twin"})
-    level = predictor.artifacts["gemm"].level(v100.id, "linear")
-    assert level is not None
-    assert abs(level) > 0.01
+    bias = predictor.artifacts["gemm"].device_bias(v100.id, "linear")
+    assert bias is not None
+    assert abs(bias) > 0.01
     artifact = predictor.artifacts["gemm"]
-    # What was learned counts as much on the twin, so that the level alone is between them.
-    trusted = replace(artifact, manifest=replace(artifact.manifest, kin_trust=1.0))
+    # What was learned counts as much on the twin, so that the bias alone is between them.
+    trusted = replace(artifact, manifest=replace(artifact.manifest, kin_shrinkage=1.0))
     predictor = replace(predictor, artifacts={**predictor.artifacts, "gemm": trusted})
     seen, unseen = (predictor.predict(linear(), device) for device in (v100, twin))
     logit = [float(np.log(u / (1 - u))[0]) for u in (seen.utilisation, unseen.utilisation)]
-    assert logit[0] - logit[1] == pytest.approx(level, abs=1e-6)
+    assert logit[0] - logit[1] == pytest.approx(bias, abs=1e-6)
     manifest = predictor.artifacts["gemm"].manifest
     within = manifest.intervals_seen["linear"]
     assert within != manifest.intervals["linear"]
@@ -317,16 +317,16 @@ def test_devices_in_training_get_all_that_was_learned_and_their_kin_and_others_a
 ) -> None:
     artifact = predictor.artifacts["gemm"]
     known, kin, other = (CATALOGUE[gpu] for gpu in ("v100-pcie-32gb", "v100-sxm2-16gb", "h100-sxm-80gb"))
-    learned_from = replace(artifact.manifest, trust=0.25, kin_trust=0.5, kinds=[sm_kind(known)])
+    learned_from = replace(artifact.manifest, shrinkage=0.25, kin_shrinkage=0.5, kinds=[sm_kind(known)])
     shared = replace(artifact, manifest=learned_from)
     batch = grid("gemm")
-    for device, trust in ((known, 1.0), (kin, 0.5), (other, 0.25)):
-        assert shared.trust(device) == trust
+    for device, shrinkage in ((known, 1.0), (kin, 0.5), (other, 0.25)):
+        assert shared.shrinkage(device) == shrinkage
         s = predictor.situate(batch, device)
         inputs = feature_matrix(s, artifact.manifest.contract.features)
         learned = artifact.model.logits(inputs, s.prior) - s.prior
         assert np.abs(learned).max() > 0.01
-        np.testing.assert_allclose(shared.logits(inputs, s.prior, device) - s.prior, trust * learned, atol=1e-9)
+        np.testing.assert_allclose(shared.logits(inputs, s.prior, device) - s.prior, shrinkage * learned, atol=1e-9)
 
 
 @pytest.mark.parametrize("gpu", ["t4", "l4", "a100-sxm-80gb", "h100-sxm-80gb", "mi300x"])

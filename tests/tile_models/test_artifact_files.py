@@ -92,7 +92,7 @@ def test_malformed_manifests(saved: Saved, tmp_path: Path) -> None:
 
 NO_CONTRACT = ("manifest.json", "a feature contract has the keys family, features, target, version")
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
-    (lambda m: m.update(protocol=99), ("protocol 99 is not 3", "neusight train")),
+    (lambda m: m.update(protocol=99), ("protocol 99 is not 4", "neusight train")),
     (lambda m: m.update(colour="blue"), ("colour",)),
     (lambda m: m.update(parameters={"depth": 7}), ("depth", "neusight train")),
     (lambda m: m["contract"].update(target="latency"), ("target 'latency'",)),
@@ -104,7 +104,7 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
     ],
     *[
         (lambda m, key=key: m.pop(key), (key, "neusight train"))
-        for key in ("backend", "levels", "interval", "domain", "contract", "launch_floors_s")
+        for key in ("backend", "device_bias", "interval", "domain", "contract", "launch_floors_s")
     ],
 ]
 
@@ -159,11 +159,11 @@ def test_a_directory_of_models(saved: Saved, tmp_path: Path) -> None:
 
 def test_levels_of_training_devices_only(saved: Saved) -> None:
     artifact = load_artifact(saved())
-    assert artifact.level("t4", "linear") == 0.25
-    assert artifact.level("t4", "conv") == 0.5  # the mean of what it ran
-    assert artifact.level("p4", "bmm") == -0.5
-    assert artifact.level("l4", "linear") is None
-    assert artifact.level("t", "linear") is None
+    assert artifact.device_bias("t4", "linear") == 0.25
+    assert artifact.device_bias("t4", "conv") == 0.5  # the mean of what it ran
+    assert artifact.device_bias("p4", "bmm") == -0.5
+    assert artifact.device_bias("l4", "linear") is None
+    assert artifact.device_bias("t", "linear") is None
 
 
 def work(flops: np.ndarray, read_bytes: np.ndarray) -> Work:

@@ -1,4 +1,4 @@
-"""The network: devices' levels are no law; it stops where it is told."""
+"""The network: devices' biases are no law; it stops where it is told."""
 
 from typing import Any
 

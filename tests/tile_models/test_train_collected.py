@@ -74,7 +74,7 @@ def expected_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
 
 
 def rows(batch: KernelBatch, device: DeviceSpec, seed: int, graphs: bool = True) -> pd.DataFrame:
-    """Rows of a collected table: the law's time at the board's level, start and launch, and three per cent of noise."""
+    """Rows of a collected table: the law's time at the board's bias, start and launch, and three per cent of noise."""
     rng = np.random.default_rng(seed)
     execution_s = expected_s(batch, device) * LEVELS[device.id]
     noise = np.exp(rng.normal(0, 0.03, (2, len(batch))))
@@ -181,24 +181,24 @@ def test_manifests_know_rows_devices_and_dtypes(trained: Callable[[str], Path]) 
     assert manifest["training_gpus"] == ["board-a", "board-b"]
     assert manifest["data"]["sha256"].keys() >= {"kernels/gemm.parquet", "devices/board-a.toml", "devices/board-b.toml"}
     assert manifest["metrics"]["as_shipped"].keys() == {"board-a", "board-b"}
-    # A level of its own for every kind of kernel; both 16-bit dtypes are one.
+    # A bias of its own for every kind of kernel; both 16-bit dtypes are one.
     products = {f"{gpu}/{op} {dtype}" for gpu in BOARDS for op in ("linear", "bmm") for dtype in ("float16", "tf32")}
-    assert products <= manifest["levels"].keys()
-    assert {"board-a/linear", "board-b/bmm"} <= manifest_of(trained("linear"), "gemm")["levels"].keys()
+    assert products <= manifest["device_bias"].keys()
+    assert {"board-a/linear", "board-b/bmm"} <= manifest_of(trained("linear"), "gemm")["device_bias"].keys()
     card = (trained("linear") / "matrix" / "card.md").read_text()
     assert "bfloat16" in card
     assert "board-a" in card
 
 
 def test_a_level_goes_by_kind_and_then_by_what_is_nearest() -> None:
-    levels = {"b/linear": 0.25, "b/linear float16": 0.75, "b/bmm float16": -0.5}
-    artifact = Artifact(type("Said", (), {"levels": levels})(), None)  # type: ignore[arg-type]
-    assert artifact.level("b", "linear") == 0.25
-    assert artifact.level("b", "linear float16") == 0.75
-    assert artifact.level("b", "linear tf32") == 0.5  # the mean of the op's kinds
-    assert artifact.level("b", "bmm") == -0.5
-    assert artifact.level("b", "addmm") == pytest.approx(0.5 / 3)
-    assert artifact.level("c", "linear") is None
+    biases = {"b/linear": 0.25, "b/linear float16": 0.75, "b/bmm float16": -0.5}
+    artifact = Artifact(type("Said", (), {"device_bias": biases})(), None)  # type: ignore[arg-type]
+    assert artifact.device_bias("b", "linear") == 0.25
+    assert artifact.device_bias("b", "linear float16") == 0.75
+    assert artifact.device_bias("b", "linear tf32") == 0.5  # the mean of the op's kinds
+    assert artifact.device_bias("b", "bmm") == -0.5
+    assert artifact.device_bias("b", "addmm") == pytest.approx(0.5 / 3)
+    assert artifact.device_bias("c", "linear") is None
 
 
 def test_levels_of_dtypes_in_one_batch_do_not_mix(trained: Callable[[str], Path]) -> None:

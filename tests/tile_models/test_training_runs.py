@@ -17,7 +17,7 @@ from neusight.errors import ArtifactError, DataError
 from neusight.executors.gpu.tile_models import load_artifact
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import Products
-from neusight.learn.folds import TRUSTS, FoldErrors, best_trust
+from neusight.learn.folds import SHRINKAGES, FoldErrors, best_shrinkage
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import load_corpus
 from neusight.learn.training_sets import launch_floors
@@ -117,7 +117,7 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     # The catalogue's devices are no part of the data.
     assert list(manifest.data["sha256"]) == ["gemm.parquet"]
     assert manifest.domain["ops"] == ["bmm", "linear"]
-    assert manifest.levels.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
+    assert manifest.device_bias.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
     assert manifest.kinds == sorted(KINDS.values())
     for errors in (manifest.metrics[name] for name in ("as_shipped", "physics", "learned")):
         assert errors.keys() == set(GPUS)
@@ -216,23 +216,23 @@ def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., TrainOptions
     manifest = train(options(backend="gbm", parameters=(("rounds", 60),)))["gemm"].manifest
     found = manifest.metrics.items()
     mean = {name: np.mean([[*by_kind.values()] for by_kind in by_gpu.values()]) for name, by_gpu in found}
-    assert manifest.trust in TRUSTS
+    assert manifest.shrinkage in SHRINKAGES
     assert mean["as_shipped"] <= max(mean["physics"], mean["learned"])
 
 
 def fold(gpu: str, *errors: float) -> FoldErrors:
-    return FoldErrors(gpu, {str(trust): error for trust, error in zip(TRUSTS, errors, strict=True)}, {}, {})
+    return FoldErrors(gpu, {str(shrinkage): error for shrinkage, error in zip(SHRINKAGES, errors, strict=True)}, {}, {})
 
 
 def test_the_least_share_that_is_not_clearly_worse_is_trusted() -> None:
     better = [fold(str(n), *(error + n / 100 for error in (0.3, 0.25, 0.2, 0.1, 0.1))) for n in range(4)]
-    assert best_trust(better) == 0.75
+    assert best_shrinkage(better) == 0.75
     worse = [fold(str(n), 0.1, 0.12, 0.14, 0.16, 0.18) for n in range(4)]
-    assert best_trust(worse) == 0.0
+    assert best_shrinkage(worse) == 0.0
     # Devices that disagree cannot tell the shares apart.
     mixed = [fold("a", 0.2, 0.2, 0.1, 0.1, 0.1), fold("b", 0.1, 0.12, 0.14, 0.16, 0.18)]
-    assert best_trust(mixed) == 0.0
-    assert best_trust(better[:1]) == 1.0
+    assert best_shrinkage(mixed) == 0.0
+    assert best_shrinkage(better[:1]) == 1.0
 
 
 def test_what_cannot_be_trained_is_named_and_nothing_is_written(options: Callable[..., TrainOptions]) -> None:

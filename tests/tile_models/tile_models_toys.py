@@ -57,7 +57,7 @@ def manifest(backend: str, **changes: Any) -> Manifest:
         "interval_seen": [0.75, 1.5],
         "intervals": {},
         "spread": {},
-        "levels": {"t4/linear": 0.25, "t4/bmm": 0.75, "p4/linear": -0.5},
+        "device_bias": {"t4/linear": 0.25, "t4/bmm": 0.75, "p4/linear": -0.5},
         "domain": {
             **{"low": [-1.0] * 3, "high": [1.0] * 3, "size_low": [0.0] * 2, "size_high": [30.0] * 2},
             **{"ops": ["linear", "bmm"], "dtypes": ["float32"]},

@@ -49,7 +49,7 @@ steps of torchvision's models, and more of BERT and ResNet-50, lie inside (twent
 UNKNOWN_SPREAD = 0.3
 """Where no device was left out in training (assumption)."""
 SEEN_SHARE = 0.5
-"""Of the spread that a device keeps whose level was measured: the same board is met in other states (assumption)."""
+"""Of the spread that a device keeps whose bias was measured: the same board is met in other states (assumption)."""
 
 
 def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:
@@ -259,9 +259,11 @@ def _shares(artifact: Artifact, s: Situation, inputs: np.ndarray, native: np.nda
     """Utilisation of each kernel. What was learned of some operators, in some dtypes, says nothing of others: those
     are as physics has them.
     """
-    levels = by_distinct(kernel_kinds(s.batch), lambda kind: artifact.level(s.device.measured_id, kind) or 0.0)
+    device_bias = by_distinct(
+        kernel_kinds(s.batch), lambda kind: artifact.device_bias(s.device.measured_id, kind) or 0.0
+    )
     learned = artifact.logits(inputs, s.prior, s.device)
-    return utilisation(np.where(native, learned, s.prior), np.where(native, levels, 0.0))
+    return utilisation(np.where(native, learned, s.prior), np.where(native, device_bias, 0.0))
 
 
 def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray) -> Costs:
@@ -271,7 +273,9 @@ def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.n
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     kinds = kernel_kinds(s.batch)
     # A device that was measured is no better known in operators that nobody measured.
-    seen = set(kinds[native].tolist()) if artifact.level(s.device.measured_id, str(kinds[0])) is not None else set()
+    seen = (
+        set(kinds[native].tolist()) if artifact.device_bias(s.device.measured_id, str(kinds[0])) is not None else set()
+    )
     low = by_distinct(kinds, lambda kind: _factors(manifest, kind, kind in seen)[0])
     high = by_distinct(kinds, lambda kind: _factors(manifest, kind, kind in seen)[1])
     limiter = _limiter(s)
@@ -322,7 +326,7 @@ def _factors(manifest: Manifest, kind: str, known: bool) -> tuple[float, float]:
 
 def _spread(manifest: Manifest, kind: str, seen: bool) -> float:
     """Of a kind that held-out devices did not have, that of the kind in the middle: the widest ones have reasons of
-    their own, such as engines' kernels for weights of four bits. Half of it where the level is known.
+    their own, such as engines' kernels for weights of four bits. Half of it where the bias is known.
     """
     usual = float(np.median(list(manifest.spread.values()) or [UNKNOWN_SPREAD]))
     return manifest.spread.get(kind, usual) * (SEEN_SHARE if seen else 1.0)

@@ -95,7 +95,7 @@ def _manifest(
         seed=parameters["seed"],
         interval=[1.0, 1.0],
         interval_seen=[1.0, 1.0],
-        levels={},
+        device_bias={},
         domain=domain,
         launch_floors_s={},
         metrics={},

@@ -23,7 +23,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work
 from neusight.paths import read_json, tile_models_dir
 
-PROTOCOL = 3
+PROTOCOL = 4
 MANIFEST = "manifest.json"
 
 
@@ -33,14 +33,14 @@ class Manifest:
 
     ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, ``intervals`` those of
     each kind of kernel, ``interval_seen`` and ``intervals_seen`` those for the training devices; ``spread`` is the
-    standard deviation of the log error that all rows of a kind share on a device that was not seen; ``levels`` the
-    logit by which each training device and kind departs from the model, by ``level_name``; ``domain`` the range of each
+    standard deviation of the log error that all rows of a kind share on a device that was not seen; ``device_bias`` the
+    logit by which each training device and kind departs from the model, by ``bias_name``; ``domain`` the range of each
     feature and of the kernels' sizes, the ops and the dtypes in training; ``kinds`` the kinds of SM of the training
-    devices, ``trust`` the share of what was learned that holds on devices of other kinds (chosen by leaving kinds out)
-    and ``kin_trust`` that on other devices of these kinds (chosen by leaving one device out); ``launch_floors_s`` the
-    lone launch of each op in seconds; ``vendors`` how many of the training devices each
-    vendor made; ``simulator`` what stands for the devices where they are no GPUs: such a model answers the simulator's
-    own package alone, which has the formulas of its features.
+    devices, ``shrinkage`` the share of what was learned that holds on devices of other kinds (chosen by leaving kinds
+    out) and ``kin_shrinkage`` that on other devices of these kinds (chosen by leaving one device out);
+    ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of the training devices each vendor
+    made; ``simulator`` what stands for the devices where they are no GPUs: such a model answers the simulator's own
+    package alone, which has the formulas of its features.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Manifest:
     seed: int
     interval: list[float]
     interval_seen: list[float]
-    levels: dict[str, float]
+    device_bias: dict[str, float]
     domain: dict[str, Any]
     launch_floors_s: dict[str, float]
     metrics: dict[str, Any]
@@ -64,8 +64,8 @@ class Manifest:
     vendors: dict[str, int] = field(default_factory=dict)
     simulator: str = ""
     kinds: list[str] = field(default_factory=list)
-    trust: float = 1.0
-    kin_trust: float = 1.0
+    shrinkage: float = 1.0
+    kin_shrinkage: float = 1.0
     weights_sha256: str = ""
     protocol: int = PROTOCOL
 
@@ -78,33 +78,33 @@ class Artifact:
     model: TileModel
     folder: Path | None = None
 
-    def trust(self, device: DeviceSpec) -> float:
+    def shrinkage(self, device: DeviceSpec) -> float:
         """Share of what was learned that counts on a device: all on those that were learned from."""
         known = self.manifest
         if device.id in known.training_gpus:
             return 1.0
-        return known.kin_trust if sm_kind(device) in known.kinds else known.trust
+        return known.kin_shrinkage if sm_kind(device) in known.kinds else known.shrinkage
 
     def logits(self, features: np.ndarray, prior: np.ndarray, device: DeviceSpec) -> np.ndarray:
         """logit(u) of each ensemble member on a device, shape (members, n)."""
-        trust = self.trust(device)
-        return prior[None] + trust * (self.model.logits(features, prior) - prior) if trust else prior[None]
+        shrinkage = self.shrinkage(device)
+        return prior[None] + shrinkage * (self.model.logits(features, prior) - prior) if shrinkage else prior[None]
 
-    def level(self, gpu: str, kind: str) -> float | None:
+    def device_bias(self, gpu: str, kind: str) -> float | None:
         """A training device's own logit for a kind of kernel, see ``kernel_kinds``; the mean of its other kinds of the
         operator where it did not run that, of all its kinds where it did not run the operator; None for other devices.
         """
-        own = self._levels_by_gpu.get(gpu)
+        own = self._bias_by_gpu.get(gpu)
         if own is None:
             return None
         op = kind.split(" ")[0]
         alike = [v for name, v in own.items() if name.split("/")[1].split(" ")[0] == op] or list(own.values())
-        return own.get(level_name(gpu, kind), sum(alike) / len(alike))
+        return own.get(bias_name(gpu, kind), sum(alike) / len(alike))
 
     @cached_property
-    def _levels_by_gpu(self) -> dict[str, dict[str, float]]:
+    def _bias_by_gpu(self) -> dict[str, dict[str, float]]:
         by_gpu: dict[str, dict[str, float]] = {}
-        for name, value in self.manifest.levels.items():
+        for name, value in self.manifest.device_bias.items():
             by_gpu.setdefault(name.split("/")[0], {})[name] = value
         return by_gpu
 
@@ -207,8 +207,8 @@ def _kind(op: str, dtype: str, *more: str) -> str:
     return " ".join(word for word in words if word)
 
 
-def level_name(gpu: str, kind: str) -> str:
-    """Key of a device's level: ``t4/linear``, ``h100-sxm-80gb/linear float16``."""
+def bias_name(gpu: str, kind: str) -> str:
+    """Key of a device's bias: ``t4/linear``, ``h100-sxm-80gb/linear float16``."""
     return f"{gpu}/{kind}"
 
 

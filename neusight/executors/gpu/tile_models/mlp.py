@@ -76,8 +76,8 @@ class MlpModel:
         scale = {"mean": data.features.mean(axis=0), "scale": data.features.std(axis=0) + 1e-6}
         rng = np.random.default_rng(self.seed)
         weights = {k: torch.tensor(v, requires_grad=True) for k, v in self._start(data.features.shape[1], rng).items()}
-        levels = torch.zeros(int(data.group.max()) + 1, requires_grad=True)
-        optimizer, schedule = self._descent([*weights.values()], levels)
+        device_bias = torch.zeros(int(data.group.max()) + 1, requires_grad=True)
+        optimizer, schedule = self._descent([*weights.values()], device_bias)
         tensors = _tensors(data, scale)
         chance = np.cumsum(data.weight / data.weight.sum())
         self._keep(weights, scale)
@@ -87,7 +87,7 @@ class MlpModel:
         for epoch in range(epochs):
             for _ in range(STEPS_PER_EPOCH):
                 picked = np.searchsorted(chance, rng.random(self.batch_rows) * chance[-1])
-                loss = self._loss(weights, levels, {k: v[picked] for k, v in tensors.items()})
+                loss = self._loss(weights, device_bias, {k: v[picked] for k, v in tensors.items()})
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -97,11 +97,11 @@ class MlpModel:
             if progress:
                 progress(epoch + 1, epochs, self.history_[-1])
 
-    def _descent(self, weights: list[torch.Tensor], levels: torch.Tensor) -> tuple[Any, Any]:
-        """Optimizer and schedule; levels, which are dropped afterwards, are not decayed."""
+    def _descent(self, weights: list[torch.Tensor], device_bias: torch.Tensor) -> tuple[Any, Any]:
+        """Optimizer and schedule; device_bias, which are dropped afterwards, are not decayed."""
         import torch
 
-        groups: list[dict[str, Any]] = [{"params": weights}, {"params": [levels], "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [{"params": weights}, {"params": [device_bias], "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=self.weight_decay)
         steps = self.epochs * STEPS_PER_EPOCH
         return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, total_steps=steps)
@@ -123,7 +123,7 @@ class MlpModel:
         return dict(zip(_LAYERS, values, strict=True))
 
     def _loss(
-        self, weights: dict[str, torch.Tensor], levels: torch.Tensor, rows: dict[str, torch.Tensor]
+        self, weights: dict[str, torch.Tensor], device_bias: torch.Tensor, rows: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Huber's loss on log latency; rows are drawn by weight, so they count alike here."""
         import torch
@@ -133,10 +133,10 @@ class MlpModel:
         h = silu(torch.baddbmm(weights["b1"], x, weights["w1"]))
         h = silu(torch.baddbmm(weights["b2"], h, weights["w2"]))
         correction = torch.baddbmm(weights["b3"], h, weights["w3"])[..., 0]
-        level = (levels - levels.mean())[rows["group"]]
-        z = rows["prior"] + self.cap * torch.tanh(correction / self.cap) + level
+        own = (device_bias - device_bias.mean())[rows["group"]]
+        z = rows["prior"] + self.cap * torch.tanh(correction / self.cap) + own
         error = torch.logaddexp(rows["log_floor"], rows["log_bound"] - logsigmoid(z)) - rows["log_latency"]
-        return 100 * huber_loss(error, torch.zeros_like(error), delta=HUBER) + 0.5 * (levels**2).mean()
+        return 100 * huber_loss(error, torch.zeros_like(error), delta=HUBER) + 0.5 * (device_bias**2).mean()
 
     def logits(self, features: np.ndarray, prior: np.ndarray) -> np.ndarray:
         """All members, in numpy; a network that was stopped before it learned anything corrects nothing."""

@@ -35,7 +35,7 @@ class TrainingSet:
     """Measured kernels of one family as a tile model sees them. All columns have n rows.
 
     ``latency_s`` includes ``floor_s``, the time of an empty launch as measured on that GPU. ``group`` numbers the
-    (GPU, op) pairs: the level of a device is a random effect that a model must not learn as if it were a law.
+    (GPU, op) pairs: the bias of a device is a random effect that a model must not learn as if it were a law.
     """
 
     features: np.ndarray
@@ -95,9 +95,9 @@ def new_model(backend: str, **parameters: Any) -> TileModel:
     return backend_class(backend)(**parameters)
 
 
-def utilisation(logits: np.ndarray, level: np.ndarray | float = 0.0) -> np.ndarray:
-    """Mean over ensemble members of logit(u), plus the device's level, then the sigmoid: always in (0, 1]."""
-    mean = np.clip(logits.mean(axis=0) + level, -13.0, None)
+def utilisation(logits: np.ndarray, device_bias: np.ndarray | float = 0.0) -> np.ndarray:
+    """Mean over ensemble members of logit(u), plus the device's bias, then the sigmoid: always in (0, 1]."""
+    mean = np.clip(logits.mean(axis=0) + device_bias, -13.0, None)
     return 1.0 / (1.0 + np.exp(-mean))
 
 
@@ -112,7 +112,7 @@ LAUNCH_SHARE = 0.3
 """A row is mostly execution when its launch takes less than this share of it."""
 
 
-def device_levels(model: TileModel, data: TrainingSet, names: Sequence[str]) -> dict[str, float]:
+def device_biases(model: TileModel, data: TrainingSet, names: Sequence[str]) -> dict[str, float]:
     """How much closer to its bound each group of ``data`` comes than the model says: its own logit, by name.
 
     The weighted median over the group's rows, of which only those are heard that are mostly execution where there are
@@ -122,7 +122,7 @@ def device_levels(model: TileModel, data: TrainingSet, names: Sequence[str]) -> 
     kernel_s = np.maximum(data.latency_s - data.floor_s, data.bound_s * 1.001)
     share = np.clip(data.bound_s / kernel_s, 1e-5, 0.999)
     gap = np.log(share / (1 - share)) - model.logits(data.features, data.prior).mean(axis=0)
-    levels = {}
+    biases = {}
     for number, name in enumerate(names):
         rows = np.flatnonzero(data.group == number)
         long = rows[data.floor_s[rows] < LAUNCH_SHARE * data.latency_s[rows]]
@@ -130,8 +130,8 @@ def device_levels(model: TileModel, data: TrainingSet, names: Sequence[str]) -> 
         order = rows[np.argsort(gap[rows])]
         cumulated = np.cumsum(data.weight[order])
         middle = order[np.searchsorted(cumulated, cumulated[-1] / 2)]
-        levels[name] = round(float(np.clip(gap[middle], -1.5, 1.5)), 4)
-    return levels
+        biases[name] = round(float(np.clip(gap[middle], -1.5, 1.5)), 4)
+    return biases
 
 
 def residual_target(data: TrainingSet) -> tuple[np.ndarray, np.ndarray]:
