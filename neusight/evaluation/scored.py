@@ -44,7 +44,9 @@ class Scored:
 
         kept = [row for row in rows if row[f"measured{unit}"] is not None]
         columns = {name: [row[f"{name}{unit}"] for row in kept] for name in ("predicted", "low", "high", "measured")}
-        keys = pd.DataFrame({name: pd.Series([row[name] for row in kept], dtype=object) for name in (rows or ({},))[0]})
+        # Rows of one table may say more than others: phases are timed of some steps alone.
+        names = dict.fromkeys(name for row in rows for name in row)
+        keys = pd.DataFrame({name: pd.Series([row.get(name) for row in kept], dtype=object) for name in names})
         return cls(keys, **{name: np.array(values, dtype=float) for name, values in columns.items()})
 
     def __len__(self) -> int:
