@@ -150,7 +150,8 @@ class _Sharding:
         if node.phase == "forward":
             return node.kernels, tuple(self._collective("all_reduce", w.tensor) for w in node.writes)
         self._mark(node)
-        fills = (scaled(k, 1 / self.tp) if getattr(k, "op", "") == "fill" else k for k in node.kernels)
+        kernels: tuple[Any, ...] = node.kernels
+        fills = (scaled(k, self._share(k.elements)) if k.op == "fill" else k for k in kernels)
         return tuple(fills), ()
 
     def _weight_gradient(self, node: Node) -> tuple[Kernel, ...]:

@@ -19,14 +19,16 @@ from neusight.transforms.partition import COMPILED, Value, ValueGraph, count, is
 from neusight.transforms.plain import plain, rebuilt
 from neusight.workloads.workload import KEPT, Node, Reference, Workload
 
+_FAR = 64
+"""Nodes between two of which none needs the other beyond which they are not joined (``are_long_distant_nodes``)."""
 _MOST_READS = 4
 """Operands of a pointwise result above which it becomes a buffer when several read it (``realize_reads_threshold``)."""
 
 
 @dataclass
 class _Group:
-    """Nodes that become one kernel, by their places, and what they loop over: ``rows`` is 0 without a reduction.
-    ``elements`` is 0 for what cannot be joined.
+    """Nodes that become one kernel, by their places, and what they loop over: ``rows`` is 0 without a reduction, and
+    negative where what is reduced lies across rows in memory. ``elements`` is 0 for what cannot be joined.
     """
 
     members: list[int]
@@ -201,7 +203,8 @@ def _scheduled(graph: ValueGraph, lowered: _Lowered) -> list[_Group]:
         sources = {value.place for value in lowered.reads[place]} | graph.before[place]
         needs[place] = {source for source in sources if source in groups}
         alike = {r for value in lowered.reads[place] if value.place >= 0 for r in readers.get(value, ())}
-        for source in (*sorted(needs[place], reverse=True), *sorted(alike - needs[place], reverse=True)):
+        near = (other for other in alike - needs[place] if place - other <= _FAR)
+        for source in (*sorted(needs[place], reverse=True), *sorted(near, reverse=True)):
             _join(groups, needs, graph, (source, place))
         for value in lowered.reads[place]:
             readers.setdefault(value, []).append(place)
@@ -210,8 +213,7 @@ def _scheduled(graph: ValueGraph, lowered: _Lowered) -> list[_Group]:
 
 def _alone(graph: ValueGraph, place: int) -> _Group:
     """A node's group before it is joined with any."""
-    kernel: Any = graph.generated[place]
-    return _Group([place], graph.elements(place), kernel.rows if isinstance(kernel, RowReduction) else 0)
+    return _Group([place], graph.elements(place), graph.reduced_rows(place))
 
 
 def _join(groups: dict[int, _Group], needs: dict[int, set[int]], graph: ValueGraph, places: tuple[int, int]) -> None:
@@ -232,7 +234,7 @@ def _fits(graph: ValueGraph, producer: _Group, consumer: _Group) -> bool:
         return False
     if producer.elements == consumer.elements:
         return not (producer.rows and consumer.rows) or producer.rows == consumer.rows
-    return bool(producer.rows) and consumer.elements == producer.rows and not consumer.rows
+    return bool(producer.rows) and consumer.elements == abs(producer.rows) and not consumer.rows
 
 
 def _around(groups: dict[int, _Group], needs: dict[int, set[int]], pair: tuple[_Group, _Group]) -> bool:

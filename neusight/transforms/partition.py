@@ -25,6 +25,8 @@ _SCANS = frozenset({"sort", "topk", "cumsum", "cumprod", "logcumsumexp", "cummax
 """Over rows, but no reductions that Inductor loops over."""
 _MASKED = (["nll_loss_backward"], ["slice_backward"], ["select_backward"])
 """Gradients of a choice: values at some places and zero elsewhere."""
+_SUMS = frozenset({"sum", "mean", "amax", "prod", "norm", "var"})
+"""Reductions that write figures of rows alone."""
 _SMALL = 4
 """A result this many times smaller than what it is made of, or than what reads it, is cheap to save."""
 
@@ -68,6 +70,18 @@ class ValueGraph:
         if kernel is None:
             return 0
         return kernel.rows * kernel.cols if isinstance(kernel, RowReduction) else kernel.elements
+
+    def reduced_rows(self, place: int) -> int:
+        """Rows of a generated reduction, 0 for others; negative for one across rows, whose result has the last extent
+        of its operand.
+        """
+        kernel: Any = self.generated[place]
+        if not isinstance(kernel, RowReduction):
+            return 0
+        last = {self.tensors[value.tensor].shape[-1:] for value in self.values(place)}
+        read = {self.tensors[one].shape[-1:] for one in self.sources[place]}
+        across = kernel.op in _SUMS and bool(last & read) and last != {(1,)}
+        return -kernel.rows if across else kernel.rows
 
     def phase(self, value: Value) -> str:
         """In which a value is made; '' before the step."""

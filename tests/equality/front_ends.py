@@ -1,18 +1,20 @@
-"""One model by both front ends, a trace of its module and its description, as runs of one plan."""
+"""One decoder by both front ends, a trace of its module and its description, under one engine and plan."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, replace
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from neusight import Predictor
 from neusight.devices import load_device
-from neusight.devices.cluster import Cluster
 from neusight.distributed.factors import PRIOR
 from neusight.distributed.priced import PartTime, price_parts
-from neusight.distributed.sources import TracedModel
+from neusight.distributed.sources import TracedModel, node_of
 from neusight.distributed.step import RankWork, programs_by_share
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import engine_named
@@ -31,6 +33,10 @@ FrontEnd = Literal["traced", "described"]
 FRONT_ENDS: tuple[FrontEnd, ...] = ("traced", "described")
 ENGINE = "torch-compiled"
 LENGTH = 1024
+REASONS: dict[FrontEnd, dict[str, str]] = tomllib.loads(
+    (Path(__file__).parent / "reasons.toml").read_text(encoding="utf-8")
+)  # type: ignore[assignment]
+"""By front end, what kernels that the other has not are called there, and why."""
 
 
 @cache
@@ -51,7 +57,7 @@ def run_of(front_end: FrontEnd, model: str, device: str, plan: Plan, mode: str =
         decoder = TracedModel(name=model, trace=lambda local: traced_step(model, mode, local), usual=usual)
     return TrainingRun(
         decoder=decoder,
-        cluster=Cluster(id=device, name=device, device=load_device(device), per_node=plan.world),
+        cluster=node_of(load_device(device), plan.world),
         plan=replace(plan, gradient_dtype="bfloat16"),
         seq_len=LENGTH,
         engine=engine_named(ENGINE),
@@ -59,17 +65,16 @@ def run_of(front_end: FrontEnd, model: str, device: str, plan: Plan, mode: str =
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class Kernels:
-    """Runs and seconds of the kernels of one family, operator, shape and phase in a step."""
+    """Of one shape in one pass: runs by what they are called, and seconds of all."""
 
-    runs: float
-    seconds: float
-    limiter: str
+    runs: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
 
 
 Key = tuple[str, str]
-"""Phase, kernel."""
+"""Pass, and what the kernel is of."""
 
 
 def shape_of(batch: KernelBatch) -> str:
@@ -79,37 +84,64 @@ def shape_of(batch: KernelBatch) -> str:
         return f"rows {kernel.rows}x{kernel.cols}"
     if kernel.family in ("elementwise", "memory"):
         return f"pointwise {kernel.elements}"
-    return describe(kernel).partition(" in ")[0]
+    if kernel.family == "optimizer":
+        return f"{kernel.op} {kernel.elements:.4g}"
+    return describe(kernel)
 
 
-def priced(predictor: Predictor, run: TrainingRun, mode: str = "training") -> list[tuple[PartTime, float]]:
-    """Every part of one rank of a plan without stages, with how often a step runs it."""
+def parts_of(predictor: Predictor, run: TrainingRun, mode: str = "training") -> list[tuple[PartTime, float]]:
+    """Every part of one rank of a plan without stages, with how often a micro-batch and the update run it.
+
+    A forward pass is that of a training step without its loss: what is asked of a model in inference.
+    """
     program = programs_by_share([run])[run.local]
-    work = RankWork.of(run, program)
     counts = [1, *(program.order.count(kind) for kind in range(len(program.layers))), 1]
     parts = [
-        (part, run.plan.micro_batches * count * part.runs)
+        (part, count * part.runs)
         for segment, count in zip(program.segments, counts, strict=True)
         for part in segment.parts
-        if mode == "training" or part.phase == "forward"
+        if mode == "training" or (part.phase == "forward" and "loss" not in part.what)
     ]
     if mode == "training":
-        parts += [(part, part.runs) for update in work.updates for part in update]
-    times = price_parts(
-        [part for part, _ in parts], run.cluster.device, predictor.on_cluster(run.cluster), run.engine, PRIOR
-    )
+        parts += [(part, part.runs) for update in RankWork.of(run, program).updates for part in update]
+    pricer = predictor.on_cluster(run.cluster)
+    times = price_parts([part for part, _ in parts], run.cluster.device, pricer, run.engine, PRIOR)
     return [(time, runs) for time, (_, runs) in zip(times, parts, strict=True)]
 
 
 def kernels(predictor: Predictor, run: TrainingRun, mode: str = "training") -> dict[Key, Kernels]:
-    """Kernels of a step by phase and shape; gradients of weights count as the backward pass's."""
-    found: dict[Key, list[Kernels]] = defaultdict(list)
-    for time, runs in priced(predictor, run, mode):
+    """Kernels by pass and shape; gradients of weights count as the backward pass's."""
+    found: dict[Key, Kernels] = defaultdict(Kernels)
+    for time, runs in parts_of(predictor, run, mode):
         phase = "backward" if time.part.phase == "weights" else time.part.phase
-        found[phase, shape_of(time.part.batch)].append(
-            Kernels(runs=runs, seconds=runs * time.latency_s, limiter=time.limiter)
-        )
-    return {
-        key: Kernels(runs=sum(k.runs for k in each), seconds=sum(k.seconds for k in each), limiter=each[0].limiter)
-        for key, each in found.items()
-    }
+        same = found[phase, shape_of(time.part.batch)]
+        same.runs[time.part.what] += round(runs)
+        same.seconds += runs * time.latency_s
+    return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A kernel that one front end runs more often than the other, reasons set aside."""
+
+    key: Key
+    traced: Mapping[str, int]
+    described: Mapping[str, int]
+
+
+def differences(traced: Mapping[Key, Kernels], described: Mapping[Key, Kernels]) -> list[Difference]:
+    """Kernels of which one front end has more, beside those of ``REASONS``."""
+    found = []
+    for key in sorted({*traced, *described}):
+        left = [
+            {what: runs for what, runs in kernels.get(key, Kernels()).runs.items() if what not in REASONS[name]}
+            for name, kernels in (("traced", traced), ("described", described))
+        ]  # type: ignore[index]
+        if sum(left[0].values()) != sum(left[1].values()):
+            found.append(Difference(key, *left))
+    return found
+
+
+def reasons_used(front_end: FrontEnd, of: Mapping[Key, Kernels]) -> set[str]:
+    """Of ``REASONS``, those that some kernel has."""
+    return {what for kernels in of.values() for what in kernels.runs if what in REASONS[front_end]}

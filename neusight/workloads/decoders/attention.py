@@ -36,7 +36,8 @@ def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iter
         yield Operation(backward=joins, parameters=sinks, saved=tuple(_saved_heads(mixer, rank, qkv)))
     if mixer.qk_norm:
         yield from _head_norms(mixer, rank, heads, kv_heads)
-    yield rotated(rank, (heads * d, kv_heads * d), (heads + kv_heads) * mixer.rotary, 2 * kv_heads * d)
+    if not (mixer.qk_norm and rank.engine.generated):
+        yield rotated(rank, (heads * d, kv_heads * d), (heads + kv_heads) * mixer.rotary, 2 * kv_heads * d)
     shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "window": mixer.window}
     if rank.serves:
         yield Operation(forward=tuple(cached_attention(rank, shape, shape)))
@@ -62,6 +63,9 @@ def _saved_heads(mixer: SelfAttention, rank: Rank, qkv: Projection) -> Iterator[
         elements = rank.tokens * sum(qkv.parts[:2])
         yield SavedActivation(name="query and key before their norm", bytes=elements * rank.size)
     yield SavedActivation(name="query, key, value", bytes=rank.tokens * qkv.n * rank.size)
+    if mixer.rotary and mixer.stored != "apart" and not rank.engine.joined_projections:
+        # Values are a part of the product's result, which is kept whole for them.
+        yield SavedActivation(name="rotated query and key", bytes=rank.tokens * sum(qkv.parts[:2]) * rank.size)
 
 
 def _into_output(rank: Rank, elements: Any) -> Operation:
@@ -90,6 +94,11 @@ def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int) -> Op
         written = () if rank.engine.fused_cache_write and rotary else (rank.cached("cache write", cached),)
         return Operation(forward=(*turned, *written))
     op = "rotary" if how == "fused" else "rotary_complex"
+    if rotary and rank.engine.generated and len(set(widths)) == 1:
+        # Loops of the same length over the same angles are one.
+        elements = rank.tokens * widths[0]
+        both = (rank.passed("rope", op, elements, 2 * elements * rank.size, 2 * elements * rank.size),)
+        return Operation(forward=both, backward=both)
     turned = tuple(rank.pointwise("rope", op, rank.tokens, width) for width in widths) if rotary else ()
     return Operation(forward=turned, backward=turned)
 

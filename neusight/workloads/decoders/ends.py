@@ -40,7 +40,8 @@ def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
         yield product(rank, up, rank.resident_tokens)
     if decoder.positions:
         yield _looked_up(rank, "positions", decoder.positions, decoder.hidden)
-        yield Operation(forward=(rank.pointwise("positions add", "add", rank.tokens, decoder.hidden),))
+        if not rank.engine.generated:
+            yield Operation(forward=(rank.pointwise("positions add", "add", rank.tokens, decoder.hidden),))
     if decoder.embedding_norm:
         yield stream_norm(rank, _EMBEDDING_NORM, name="embedding norm", branches=False)
     if rank.engine.hidden_dropout:

@@ -309,6 +309,7 @@ def feed_forward(keys: Keys, family: Family) -> FeedForward:
         gated=family.gated and keys.get("hidden_act") not in ("relu2",),
         bias=says(keys, family.ffn_bias),
         activation=activation(keys, family),
+        squared=keys.get("hidden_act") in ("relu2", "relu_squared"),
         stored=family.ffn_stored,
     )
 

@@ -69,9 +69,13 @@ def inner(rank: Rank, part: FeedForward, rows: float, width: int) -> Operation:
     """
     size, up = rank.size, (2 if part.gated else 1) * width
     gate = part.gated and rank.engine.keeps_activated_gate
+    # PyTorch's relu has its gradient from its result.
+    by_module = rank.engine.generated or rank.engine.activation == "eager"
+    alone = by_module and part.activation == "relu" and not part.squared
+    taken = SavedActivation(name="gate and up" if part.gated else "up", bytes=rows * up * size)
     return Operation(
         saved=(
-            SavedActivation(name="gate and up" if part.gated else "up", bytes=rows * up * size),
+            *(() if alone else (taken,)),
             *((SavedActivation(name="activated gate", bytes=rows * width * size),) if gate else ()),
             product_input(rank, "activated", rows * width),
         ),

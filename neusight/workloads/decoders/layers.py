@@ -401,12 +401,15 @@ Mixer = SelfAttention | LatentAttention | CompressedAttention | LinearAttention 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForward:
-    """Up (with a gate beside it), activation, down; ``stored`` is one of ``STORED``."""
+    """Up (with a gate beside it), activation, down; ``squared``: the activation's result is; ``stored`` is one of
+    ``STORED``.
+    """
 
     ffn: int
     gated: bool = True
     bias: bool = False
     activation: str = "silu"
+    squared: bool = False
     stored: str = "apart"
 
     def projections(self, hidden: int, tp: int = 1, kind: str = "feed_forward") -> tuple[Projection, ...]:
