@@ -231,6 +231,7 @@ class MegatronRun:
         deferred = "defer-embedding-wgrad-compute" in self.flags
         return replace(
             engine_named("megatron-te"),
+            vocabulary_multiple=1,
             attention=self._attention(fused),
             attention_dropout=self.row["attention_dropout"] > 0,
             hidden_dropout=self.row["hidden_dropout"] > 0,

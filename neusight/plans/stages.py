@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from neusight.errors import ModelError
 from neusight.plans.plan import Plan
-from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.layers import Experts, Layer, shared_evenly
 from neusight.workloads.decoders.shares import Local
+from neusight.workloads.program import Program, Segment
 
 
 class Layered(Protocol):
@@ -141,15 +140,21 @@ def waiting(stage: Stage, plan: Plan, group: int = 0) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class RankParameters:
     """Parameters on a rank: those that all of its replicas share, and of experts."""
 
     dense: float = 0.0
     expert: float = 0.0
 
-    def __add__(self, other: Held) -> Held:
+    @classmethod
+    def of(cls, segments: Iterable[Segment]) -> RankParameters:
+        """Of segments of a rank's program."""
+        each = list(segments)
+        return cls(dense=float(sum(s.parameters for s in each)), expert=float(sum(s.expert_parameters for s in each)))
+
+    def __add__(self, other: RankParameters) -> RankParameters:
         """Both."""
-        return Held(dense=self.dense + other.dense, expert=self.expert + other.expert)
+        return RankParameters(dense=self.dense + other.dense, expert=self.expert + other.expert)
 
     @property
     def total(self) -> float:
@@ -157,39 +162,13 @@ class Held:
         return self.dense + self.expert
 
 
-def layer_held(layer: Layer, hidden: int, local: Local) -> Held:
-    """Parameters of a layer on a rank: norms and biases of outputs whole, matrices by ``tp`` or, of experts, by ``ep``
-    and ``etp``.
-    """
-    norms = float(layer.norms * layer.norm.weights * hidden)
-    mixer = layer.attention
-    mixed = sum(p.parameters for p in mixer.projections(hidden, local.tp)) + mixer.vectors if mixer else 0
-    part = layer.feed_forward
-    if part is None:
-        return Held(dense=norms + mixed)
-    if not isinstance(part, Experts):
-        return Held(dense=norms + mixed + sum(p.parameters for p in part.projections(hidden, local.tp)))
-    shared = sum(p.parameters for p in part.shared.projections(hidden, local.tp)) if part.shared else 0
-    beside = shared + part.router(hidden).parameters + (hidden if part.shared_gate else 0)
-    experts = shared_evenly(part.experts, local.ep, "num_experts")
-    each = sum(p.parameters for p in part.expert.projections(hidden, local.etp))
-    return Held(dense=norms + mixed + beside, expert=float(experts * each))
-
-
-def outside_held(stage: Stage, decoder: Decoder, local: Local) -> Held:
-    """Parameters of embedding, last norm and head on a stage. A tied embedding is on both of two stages."""
-    matrix = -(-decoder.vocab // local.tp) * (decoder.embedding or decoder.hidden)
-    dense = 0.0
-    if stage.first:
-        dense += matrix + (decoder.positions + (2 if decoder.embedding_norm else 0)) * decoder.hidden
-    if stage.last:
-        dense += 0 if decoder.tied and stage.first else matrix
-        dense += (decoder.norm.weights if decoder.norm else 0) * decoder.hidden + decoder.extra
-        dense += -(-decoder.vocab // local.tp) if decoder.head_bias else 0
-    return Held(dense=dense)
-
-
-def stage_held(stage: Stage, decoder: Decoder, local: Local) -> Held:
+def stage_parameters(stage: Stage, program: Program) -> RankParameters:
     """Parameters of a stage on one of its ranks."""
-    each = [layer_held(layer, decoder.hidden, local) for layer, _ in decoder.layers]
-    return sum((each[kind] for kind in stage.kinds), outside_held(stage, decoder, local))
+    return RankParameters.of(program.layers[kind] for kind in stage.kinds) + end_parameters(stage, program)
+
+
+def end_parameters(stage: Stage, program: Program) -> RankParameters:
+    """Those of embedding, last norm and head on a stage. A tied embedding is on both of two stages."""
+    ends = ((program.before,) if stage.first else ()) + ((program.after,) if stage.last else ())
+    tied = program.after.tied_parameters if stage.last and not stage.first else 0
+    return RankParameters.of(ends) + RankParameters(dense=float(tied))

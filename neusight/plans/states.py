@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.plan import Plan
-from neusight.plans.stages import Held
+from neusight.plans.stages import RankParameters
 
 MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1, "none": 0}
 """Of a parameter; SGD has one, its momentum."""
@@ -36,9 +36,9 @@ class Sharing:
     dense: int
     expert: int
 
-    def per_rank(self, held: Held) -> float:
+    def per_rank(self, parameters: RankParameters) -> float:
         """Parameters whose states one rank keeps."""
-        return held.dense / self.dense + held.expert / self.expert
+        return parameters.dense / self.dense + parameters.expert / self.expert
 
 
 def sharing_of(plan: Plan) -> Sharing:
@@ -50,7 +50,7 @@ def sharing_of(plan: Plan) -> Sharing:
 
 
 def states_of(
-    held: Held,
+    parameters: RankParameters,
     plan: Plan,
     *,
     dtype: str = "bfloat16",
@@ -67,7 +67,7 @@ def states_of(
     copy, and states have the dtype of weights.
 
     Args:
-        held: parameters on the rank.
+        parameters: on the rank.
         plan: which replicas share what, the dtype of gradients, and whether states lie on the host.
         dtype: of weights and activations.
         products: of large products where it is narrower.
@@ -80,10 +80,10 @@ def states_of(
     """
     if optimizer not in MOMENTS:
         raise ModelError(f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENTS)}: one of {', '.join(MOMENTS)}")
-    used, share = 2 * stored_bytes(products) if products else stored_bytes(dtype), sharing_of(plan).per_rank(held)
+    used, share = 2 * stored_bytes(products) if products else stored_bytes(dtype), sharing_of(plan).per_rank(parameters)
     gradient = stored_bytes(plan.gradient_dtype)
-    gradients = gradient * (held.total if plan.shard in ("none", "zero1") else share)
-    stepped = held.total if plan.shard == "none" else share
+    gradients = gradient * (parameters.total if plan.shard in ("none", "zero1") else share)
+    stepped = parameters.total if plan.shard == "none" else share
     copied = master_weights and dtype != "float32"
     state = MASTER_BYTES if master_weights else stored_bytes(dtype)
     cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and copied else 0.0
@@ -94,7 +94,7 @@ def states_of(
         return States(weights=state * share, gradients=gradients, optimizer=moments, cast=0.0)
     master = MASTER_BYTES * stepped if copied and plan.offload != "optimizer" else 0.0
     return States(
-        weights=used * held.total,
+        weights=used * parameters.total,
         gradients=gradients,
         optimizer=master + moments,
         cast=cast,

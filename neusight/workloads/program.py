@@ -57,7 +57,9 @@ class Segment:
     ``layer`` is the place of its kind in the model's order of layers, -1 outside of layers. ``operators`` are those
     that the host dispatches in each pass, views included; empty where each dispatches one kernel. ``saved`` is what it
     keeps of a micro-batch for the backward pass, ``input_bytes`` what enters it, ``gradient_bytes`` those of the
-    gradients around its widest operation, ``workspace_bytes`` a buffer of its own that stays.
+    gradients around its widest operation, ``workspace_bytes`` a buffer of its own that stays, ``logits`` how many the
+    loss is of. ``tied_parameters`` are the head's that count as the embedding's. ``unbuilt`` says why it cannot run,
+    where only what it holds and keeps is known.
     """
 
     what: str
@@ -70,6 +72,23 @@ class Segment:
     input_bytes: float = 0.0
     gradient_bytes: float = 0.0
     workspace_bytes: float = 0.0
+    logits: float = 0.0
+    tied_parameters: int = 0
+    unbuilt: str = ""
+
+    def kept_bytes(self, recompute: str) -> float:
+        """What is kept of a micro-batch until its backward pass [B], where a part is computed again.
+
+        Args:
+            recompute: ``none``; ``full``: the input is kept (Chen et al. 2016); ``selective``: all but the core of
+                attention (Korthikanti et al. 2022); ``operators``: the input, what every second product gives, and the
+                output of attention (torchtitan, ``_apply_ac_to_transformer_block``).
+        """
+        if recompute == "full":
+            return self.input_bytes
+        if recompute == "operators":
+            return self.input_bytes + sum(s.selected_bytes for s in self.saved)
+        return sum(s.bytes for s in self.saved if recompute == "none" or not s.attention_core)
 
     def of(self, which: Phase) -> tuple[Part, ...]:
         """Parts of one pass, in order."""

@@ -14,14 +14,16 @@ from neusight.evaluation.memory import evaluate_memory, fitted_expert_load
 from neusight.plans.fits import LENGTH_STEP, largest_micro_batch, longest_sequence, verdict
 from neusight.plans.memory import PARTS, RankMemory, TrainingStep, memory_of
 from neusight.plans.plan import Plan
-from neusight.plans.stages import Held, local_of, stage_held, stages_of, waiting
+from neusight.plans.stages import RankParameters, local_of, stage_parameters, stages_of, waiting
 from neusight.plans.states import states_of
 from neusight.plans.workspaces import workspace_bytes
+from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, SelfAttention
 from neusight.workloads.decoders.shares import Local
 
 MIB = 2**20
+VOCAB = 32 * 1024
 MEGATRON, FSDP = ENGINES["megatron-te"], ENGINES["fsdp"]
 A100, H100 = load_device("a100-sxm-80gb"), load_device("h100-sxm-80gb")
 LAYER = Layer(attention=SelfAttention(heads=16, kv_heads=16, head_dim=64), feed_forward=FeedForward(ffn=4096))
@@ -31,7 +33,7 @@ TRAINING = TrainingStep(seq_len=1024)
 def decoder(depth: int = 8, layer: Layer = LAYER, **fields: Any) -> Decoder:
     return Decoder(
         **(
-            {"name": "m", "family": "m", "hidden": 1024, "vocab": 32000, "tied": False, "max_len": 4096}
+            {"name": "m", "family": "m", "hidden": 1024, "vocab": VOCAB, "tied": False, "max_len": 4096}
             | {"layers": ((layer, depth),), "order": (0,) * depth}
             | fields
         )
@@ -48,8 +50,20 @@ def share(of: Plan) -> Local:
     return local_of(of, TRAINING.seq_len, TRAINING.dtype, TRAINING.products)
 
 
+def held_parameters(model: Decoder, of: Plan) -> float:
+    """On one rank of each stage."""
+    program = trained_program(model, share(of), MEGATRON)
+    return sum(stage_parameters(stage, program).total for stage in stages_of(model, of))
+
+
 def ranks(of: Plan, training: TrainingStep = TRAINING, model: Decoder | None = None) -> dict[str, RankMemory]:
     return {rank.rank: rank for rank in memory_of(model or decoder(), of, training, A100)}
+
+
+def test_ranks_hold_the_vocabulary_as_the_engine_pads_it() -> None:
+    """To a multiple of 128 on each tensor-parallel rank (``--make-vocab-size-divisible-by``), embedding and head."""
+    odd, of = decoder(vocab=VOCAB + 1), plan(tp=4)
+    assert held_parameters(odd, of) - held_parameters(decoder(), of) == 2 * 128 * odd.hidden
 
 
 def test_one_rank_keeps_eighteen_bytes_a_parameter() -> None:
@@ -77,32 +91,32 @@ def test_plain_pytorch_keeps_eight_bytes_a_parameter(shard: str) -> None:
 )
 def test_stages_of_zero_share_among_replicas(shard: str, expected: tuple[float, ...]) -> None:
     """Of 4 replicas; FSDP's weights are float32 and their own master."""
-    states = states_of(Held(dense=100.0), plan(dp=4, shard=shard))
+    states = states_of(RankParameters(dense=100.0), plan(dp=4, shard=shard))
     assert (states.weights, states.gradients, states.optimizer) == tuple(100.0 * each for each in expected)
 
 
 def test_states_of_experts_are_shared_among_fewer() -> None:
     """8 ranks hold each dense parameter; experts spread over 4 have 2 replicas."""
     of = plan(dp=8, ep=4, shard="zero1")
-    assert states_of(Held(expert=100.0), of).optimizer == pytest.approx(12 * 100 / 2)
-    assert states_of(Held(dense=100.0), of).optimizer == pytest.approx(12 * 100 / 8)
+    assert states_of(RankParameters(expert=100.0), of).optimizer == pytest.approx(12 * 100 / 2)
+    assert states_of(RankParameters(dense=100.0), of).optimizer == pytest.approx(12 * 100 / 8)
 
 
 def test_hsdp_shares_within_a_group() -> None:
-    narrow, wide = (states_of(Held(dense=100.0), plan(dp=64, shard=s)) for s in ("zero3", "hsdp"))
+    narrow, wide = (states_of(RankParameters(dense=100.0), plan(dp=64, shard=s)) for s in ("zero3", "hsdp"))
     assert wide.weights == 8 * narrow.weights
-    told = states_of(Held(dense=100.0), plan(dp=64, shard="hsdp", shard_group=16))
+    told = states_of(RankParameters(dense=100.0), plan(dp=64, shard="hsdp", shard_group=16))
     assert told.weights == 4 * narrow.weights
 
 
 def test_gradients_in_sixteen_bits_are_cast_at_the_step() -> None:
-    states = states_of(Held(dense=100.0), plan(gradient_dtype="bfloat16"))
+    states = states_of(RankParameters(dense=100.0), plan(gradient_dtype="bfloat16"))
     assert (states.gradients, states.cast) == (200.0, 400.0)
-    assert states_of(Held(dense=100.0), plan()).cast == 0.0
+    assert states_of(RankParameters(dense=100.0), plan()).cast == 0.0
 
 
 def test_an_optimizer_on_the_host_leaves_weights_and_gradients() -> None:
-    states = states_of(Held(dense=100.0), plan(offload="optimizer"))
+    states = states_of(RankParameters(dense=100.0), plan(offload="optimizer"))
     assert (states.weights, states.gradients, states.optimizer) == (200.0, 400.0, 0.0)
 
 
@@ -110,7 +124,7 @@ def test_an_optimizer_on_the_host_leaves_weights_and_gradients() -> None:
 def test_ranks_hold_the_model_once(tp: int, pp: int) -> None:
     """Norms are on each of the ``tp`` ranks; all else is held once."""
     model, of = decoder(), plan(tp=tp, pp=pp)
-    held = sum(stage_held(stage, model, share(of)).total for stage in stages_of(model, of))
+    held = held_parameters(model, of)
     norms = (2 * 8 + 1) * model.hidden
     assert tp * held == pytest.approx(model.parameters + (tp - 1) * norms)
 
@@ -118,7 +132,7 @@ def test_ranks_hold_the_model_once(tp: int, pp: int) -> None:
 def test_first_and_last_stage_keep_a_tied_embedding_each() -> None:
     model = decoder(tied=True)
     of = plan(pp=2)
-    held = sum(stage_held(stage, model, share(of)).total for stage in stages_of(model, of))
+    held = held_parameters(model, of)
     assert held == model.parameters + model.vocab * model.hidden
 
 
@@ -175,7 +189,7 @@ def test_the_first_rank_keeps_one_layers_activations_for_each_micro_batch() -> N
 def test_logits_take_two_bytes_and_four_for_the_loss() -> None:
     only = ranks(plan())["only"]
     assert only.moment == "loss"
-    assert only.loss == 6 * 1024 * 32000
+    assert only.loss == 6 * 1024 * VOCAB
     assert ranks(plan(tp=4))["only"].loss == only.loss / 4
 
 
@@ -222,7 +236,7 @@ def test_experts_need_ranks_to_be_spread_over() -> None:
 def test_fsdp_gathers_two_layers_and_what_is_outside_of_layers() -> None:
     """Two layers' weights and one's gradient in 16 bits, that gradient in 32, embedding, norm and head in 16."""
     training = replace(TRAINING, engine=FSDP)
-    layer, outside = LAYER.parameters(1024), 2 * 32000 * 1024 + 1024
+    layer, outside = LAYER.parameters(1024), 2 * VOCAB * 1024 + 1024
     assert ranks(plan(dp=8, shard="zero3"), training)["only"].communication == (3 * 2 + 4) * layer + 2 * outside
 
 

@@ -7,9 +7,11 @@ import pytest
 
 from neusight.engines import ENGINES, Engine, engine_named
 from neusight.errors import ModelError
+from neusight.workloads.decoders.build import trained_program
+from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
+from neusight.workloads.decoders.rank import FLOAT_BYTES
 from neusight.workloads.decoders.shares import Local
-from neusight.workloads.training.saved import ROW_BYTES, layer_saved, operators_bytes, selected_bytes, total_bytes
 
 MEGATRON, FSDP = ENGINES["megatron-te"], ENGINES["fsdp"]
 S, B, H, A = 256, 2, 512, 8
@@ -21,15 +23,19 @@ GPT = Layer(
 )
 SBH = S * B * H
 SCORES = A * S * S * B
-STATISTICS = 2 * 2 * ROW_BYTES * S * B  # mean and deviation of a row, of two norms: left out by the paper
+STATISTICS = 2 * 2 * FLOAT_BYTES * S * B  # mean and deviation of a row, of two norms: left out by the paper
 
 
 def local(**shared: Any) -> Local:
     return Local(**({"batch": B, "seq_len": S} | shared))
 
 
-def kept(layer: Layer, of: Local, engine: Engine = UNFUSED) -> float:
-    return total_bytes(layer_saved(layer, H, of, engine))
+def kept(layer: Layer, of: Local, engine: Engine = UNFUSED, recompute: str = "none") -> float:
+    """Of a model that has the layer once."""
+    decoder = Decoder(
+        name="m", family="m", hidden=H, vocab=128, tied=False, max_len=S, layers=((layer, 1),), order=(0,)
+    )
+    return trained_program(decoder, of, engine).layers[0].kept_bytes(recompute)
 
 
 def test_a_layer_of_gpt_keeps_what_the_paper_counts() -> None:
@@ -51,17 +57,17 @@ def test_sequence_parallel_ranks_share_everything(tp: int) -> None:
 
 def test_selective_recomputation_drops_the_core_of_attention() -> None:
     """Equation 6: 34 s b h."""
-    assert selected_bytes(GPT, H, local(), UNFUSED) == 34 * SBH + STATISTICS
+    assert kept(GPT, local(), recompute="selective") == 34 * SBH + STATISTICS
 
 
 def test_selection_by_operator_keeps_half_of_the_products() -> None:
     """The input, half of what gives 3 h, h, 4 h and h columns, and attention's output, in 16 bits."""
-    assert operators_bytes(GPT, H, local()) == 2 * SBH * (1 + (3 + 1 + 4 + 1) / 2 + 1)
+    assert kept(GPT, local(), recompute="operators") == 2 * SBH * (1 + (3 + 1 + 4 + 1) / 2 + 1)
 
 
 def test_fused_attention_keeps_a_normaliser_a_row_and_flash_its_output_twice() -> None:
     cudnn = kept(GPT, local(), replace(UNFUSED, attention="cudnn"))
-    assert cudnn == 34 * SBH + STATISTICS + ROW_BYTES * A * S * B
+    assert cudnn == 34 * SBH + STATISTICS + FLOAT_BYTES * A * S * B
     assert kept(GPT, local(), replace(UNFUSED, attention="flash")) == cudnn + 2 * SBH
     assert kept(GPT, local(), replace(UNFUSED, attention="flash", sequence_first=False)) == cudnn
 
@@ -90,7 +96,7 @@ def test_one_expert_that_all_take_keeps_a_dense_layer_and_what_weighs_it() -> No
     even = replace(UNFUSED, expert_load=1.0)
     experts = Experts(expert=FeedForward(ffn=4 * H, gated=False), experts=1, top_k=1)
     extra = kept(replace(GPT, feed_forward=experts), local(), even) - kept(GPT, local(), even)
-    scores = 2 * ROW_BYTES * S * B
+    scores = 2 * FLOAT_BYTES * S * B
     assert extra == scores + 2 * SBH + 8 * SBH  # rows as sent to the expert, activated before the weight
 
 

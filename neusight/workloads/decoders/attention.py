@@ -189,9 +189,12 @@ def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, P
     d, tokens = mixer.nope_dim + mixer.rope_dim, rank.tokens
     joined = tuple(rank.copied(name, tokens, heads * d, op="cat") for name in ("queries join", "keys join"))
     inner = sum(p.n for p in parts.values()) - parts["output"].n
+    indexer, sparse = sum(p.parameters for name, p in parts.items() if name.startswith("indexer")), mixer.indexer
     yield Operation(
         forward=joined,
         backward=joined,
+        parameters=indexer + (mixer.vectors - mixer.q_rank - mixer.kv_rank),
+        unbuilt="training of sparse attention is not built: self-attention and latent attention are" if sparse else "",
         saved=(
             SavedActivation(name="latent and expanded", bytes=tokens * inner * rank.size),
             product_input(rank, "normed latent", tokens * (mixer.q_rank + mixer.kv_rank)),

@@ -32,8 +32,7 @@ REMEMBERED = 1024
 """Calls whose results are kept: plans that differ in other ways share them."""
 
 
-@lru_cache(maxsize=REMEMBERED)
-def units_of(decoder: Decoder, local: Local, engine: Engine, *, runs: bool = True) -> Program:
+def units_of(decoder: Decoder, local: Local, engine: Engine) -> Program:
     """Kernels and collectives of a rank in training: forward, for gradients of activations, and for those of weights.
 
     Collectives leave ``per_node`` at 0: who places the ranks fills it in. What happens once a step is told elsewhere:
@@ -43,17 +42,29 @@ def units_of(decoder: Decoder, local: Local, engine: Engine, *, runs: bool = Tru
         decoder: the model, see ``decoder_of``.
         local: the rank's share of a micro-batch.
         engine: which kernels run.
-        runs: refuse what has no backward pass here; else what is kept and held of it is told without its kernels.
 
     Raises:
         ModelError: sizes that ranks cannot share evenly, with degrees that would do; mixers without a backward pass.
+    """
+    program = trained_program(decoder, local, engine)
+    if reason := next((segment.unbuilt for segment in program.segments if segment.unbuilt), ""):
+        raise ModelError(reason)
+    return program
+
+
+@lru_cache(maxsize=REMEMBERED)
+def trained_program(decoder: Decoder, local: Local, engine: Engine) -> Program:
+    """As ``units_of``, with what a rank holds and keeps of mixers whose kernels in training are not known.
+
+    Raises:
+        ModelError: sizes that ranks cannot share evenly.
     """
     local.check()
     rank = Rank.trained(decoder.hidden, local, configured(engine, decoder))
     stream = float(rank.row_bytes(rank.resident_tokens))
 
     def segment(name: str, layer: int, operations: Iterable[Operation]) -> Segment:
-        return segment_of(name, layer, _built(operations) if runs else operations, stream)
+        return segment_of(name, layer, operations, stream)
 
     return _program(decoder, rank, segment)
 
@@ -104,16 +115,6 @@ def _program(decoder: Decoder, rank: Rank, segment: Callable[[str, int, Iterable
         after=segment("head", -1, after(decoder, rank)),
         order=decoder.order,
     )
-
-
-def _built(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """Raises:
-    ModelError: one of them cannot run.
-    """
-    for operation in operations:
-        if operation.unbuilt:
-            raise ModelError(operation.unbuilt)
-        yield operation
 
 
 def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:

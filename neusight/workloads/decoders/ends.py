@@ -132,8 +132,14 @@ def _head(decoder: Decoder, rank: Rank, head: Projection) -> Operation:
     if rank.serves:
         return done
     stream = SavedActivation(name="head input", bytes=rank.row_bytes(rank.resident_tokens))
-    held = head.parameters - (head.weights if decoder.tied else 0)
-    return replace(done, parameters=held + decoder.extra, saved=(stream,))
+    tied = head.weights if decoder.tied else 0
+    return replace(
+        done,
+        parameters=head.parameters - tied + decoder.extra,
+        saved=(stream,),
+        logits=float(rank.tokens * head.n),
+        tied_parameters=tied,
+    )
 
 
 def _sampled(rank: Rank, own: int, vocab: int) -> Iterator[Part]:

@@ -52,7 +52,7 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
     """
     if isinstance(mixer, SelfAttention):
         yield from self_attention(mixer, rank, quantised=quantised)
-    elif isinstance(mixer, LatentAttention) and (rank.serves or mixer.indexer is None):
+    elif isinstance(mixer, LatentAttention):
         yield from latent_attention(mixer, rank)
     elif rank.serves:
         makers = {CompressedAttention: _compressed, LinearAttention: _linear, StateSpace: _state_space}
@@ -64,7 +64,6 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
 
 def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
     """What products give, once more what a convolution or norm makes of it, the states of a scan, and the output."""
-    kind = "sparse attention" if isinstance(mixer, LatentAttention) else type(mixer).__name__
     *inner, output = mixer.projections(rank.hidden, rank.tp)
     wide = rank.tokens * sum(p.n for p in inner) * rank.size
     states: tuple[SavedActivation, ...] = ()
@@ -81,7 +80,7 @@ def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
             product_input(rank, "mixer output", rank.tokens * output.k),
         ),
         parameters=sum(p.parameters for p in (*inner, output)) + mixer.vectors,
-        unbuilt=f"training of {kind} is not built: self-attention and latent attention are",
+        unbuilt=f"training of {type(mixer).__name__} is not built: self-attention and latent attention are",
     )
 
 

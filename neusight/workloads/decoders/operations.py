@@ -13,10 +13,11 @@ class Operation:
     """Parts of each pass, in the order in which that pass runs them, whatever ``Part.phase`` says before they are
     joined.
 
-    ``parameters`` are those that the rank holds of it, ``expert_parameters`` those of its experts. ``saved`` is what it
-    keeps of a micro-batch for its backward pass. ``gradient_bytes`` are those of the gradients before and after it,
-    told of the widest operations alone, ``workspace_bytes`` those of a buffer of its own that stays. ``unbuilt`` says
-    why it cannot run, where only what it keeps is known.
+    ``parameters`` are those that the rank holds of it, ``expert_parameters`` those of its experts, ``tied_parameters``
+    those that count as another's. ``saved`` is what it keeps of a micro-batch for its backward pass. ``gradient_bytes``
+    are those of the gradients before and after it, given of the widest operations alone, ``workspace_bytes`` those of
+    a buffer of its own that stays, ``logits`` how many a loss is of. ``unbuilt`` says why it cannot run, where only
+    what it keeps is known.
     """
 
     forward: tuple[Part, ...] = ()
@@ -27,6 +28,8 @@ class Operation:
     saved: tuple[SavedActivation, ...] = ()
     gradient_bytes: float = 0.0
     workspace_bytes: float = 0.0
+    logits: float = 0.0
+    tied_parameters: int = 0
     unbuilt: str = ""
 
 
@@ -51,6 +54,9 @@ def segment_of(name: str, layer: int, operations: Iterable[Operation], input_byt
         input_bytes=input_bytes,
         gradient_bytes=max((operation.gradient_bytes for operation in done), default=0.0),
         workspace_bytes=max((operation.workspace_bytes for operation in done), default=0.0),
+        logits=sum(operation.logits for operation in done),
+        tied_parameters=sum(operation.tied_parameters for operation in done),
+        unbuilt=next((operation.unbuilt for operation in done if operation.unbuilt), ""),
     )
 
 
