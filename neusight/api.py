@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import neusight
 from neusight.devices import DeviceSpec, load_device
-from neusight.errors import DeviceError, ModelError, NeusightError
+from neusight.errors import DeviceError, LoadError, ModelError, NeusightError, shown
 from neusight.estimates import Estimate, KernelEstimate, Provenance
 from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs, Executor, Options, load_executor
@@ -380,7 +380,7 @@ class Predictor:
         """
         from neusight.serving.deployment import Deployment, EngineOptions, Setup
 
-        found = Setup(**setup)
+        found = Setup.named(setup)
         replica = self._replica(model, as_device(gpu), found)
         return Deployment(replica=replica, options=options or EngineOptions(), longest=longest, replicas=found.replicas)
 
@@ -446,6 +446,8 @@ class Predictor:
         from neusight.serving.load import most_tokens
         from neusight.serving.planning import frontier
 
+        if not isinstance(lengths, tuple) or len(lengths) != 2:
+            raise LoadError(f"lengths {shown(lengths)}: give those of prompts and of answers, such as (1024, 256)")
         longest = most_tokens(lengths[0]) + most_tokens(lengths[1])
         deployment = self.deployment(model, gpu, longest, options, **setup)
         return frontier(deployment, *lengths, concurrencies=concurrencies)
@@ -453,11 +455,11 @@ class Predictor:
     def cheapest(
         self,
         model: str | Path | Decoder,
-        gpus: Sequence[Gpu] | None,
+        gpus: Gpu | Sequence[Gpu] | None,
         demand: Demand,
         options: EngineOptions | None = None,
         *,
-        tps: Sequence[int] = (1, 2, 4, 8),
+        tps: int | Sequence[int] = (1, 2, 4, 8),
         **setup: Any,
     ) -> list[Choice]:
         """Deployments that hold a service level, the cheapest first, then those that do not, with the reason.
@@ -483,12 +485,13 @@ class Predictor:
         if isinstance(model, str | Path):
             known_decoder(str(model))  # An unknown model is no reason why each GPU fails, but an error.
         chosen = gpus if gpus is not None else [d.id for d in list_devices() if d.price_usd_per_hour]
+        chosen = [chosen] if isinstance(chosen, str | Path | DeviceSpec) else chosen
         devices = {device.id: device for device in map(as_device, chosen)}
 
         def deploy(gpu: str, tp: int) -> Deployment:
             return self.deployment(model, devices[gpu], longest, options, tp=tp, **setup)
 
-        return cheapest(deploy, devices, tps, demand)
+        return cheapest(deploy, devices, [tps] if isinstance(tps, int) else tps, demand)
 
     def training_run(
         self,
@@ -779,6 +782,8 @@ def as_device(gpu: Gpu, overrides: Sequence[str] = ()) -> DeviceSpec:
     Raises:
         DeviceError: unknown or malformed device, or changes of a spec, which ``model_copy`` makes.
     """
+    if not isinstance(gpu, str | Path | DeviceSpec):
+        raise DeviceError(f"{shown(gpu)} is no device: give one id, file or spec")
     if not isinstance(gpu, DeviceSpec):
         return _device(str(gpu), _version(gpu), tuple(overrides))
     if overrides:

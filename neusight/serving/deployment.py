@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
 from neusight.engines.server import Server
-from neusight.errors import DeviceError, ModelError
+from neusight.errors import DeviceError, LoadError, ModelError, nearest, shown
 from neusight.serving.limits import EngineLimits
-from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
+from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, whole
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.serving.passes import PassCosts, PipelinedTimes, Pricer, ReplicaPricer, in_flight
 from neusight.serving.simulate import PassTimes
@@ -39,6 +40,17 @@ class EngineOptions:
     memory_share: float | None = None
     max_len: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raises:
+        LoadError: no whole number where one belongs, or a share that is none.
+        """
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_len"):
+            if (value := getattr(self, name)) is not None:
+                whole(name, value)
+        whole("prefix_cached_tokens", self.prefix_cached_tokens, least=0)
+        if self.memory_share is not None and not 0 < self.memory_share <= 1:
+            raise LoadError(f"memory_share = {self.memory_share:g}: give more than 0, up to 1")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
@@ -58,6 +70,28 @@ class Setup:
     dp: int = 1
     replicas: int = 1
 
+    def __post_init__(self) -> None:
+        """Raises:
+        LoadError: a degree that is no whole number from 1 on.
+        """
+        for name in ("tp", "pp", "ep", "dp", "replicas"):
+            whole(name, getattr(self, name))
+
+    @classmethod
+    def named(cls, given: Mapping[str, Any]) -> Setup:
+        """Of fields by name.
+
+        Raises:
+            ModelError: an unknown one.
+        """
+        known = [f.name for f in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise ModelError(
+                    f"unknown option '{shown(name)}' of a deployment{nearest(name, known)}: {', '.join(known)}"
+                )
+        return cls(**given)
+
     def of(
         self,
         decoder: Decoder,
@@ -75,12 +109,8 @@ class Setup:
         """What each replica serves, ready to be priced.
 
         Raises:
-            ModelError: an unknown engine or precision, degrees below 1. DeviceError: the device lacks a dtype.
+            ModelError: an unknown engine or precision, more stages than layers. DeviceError: the device lacks a dtype.
         """
-        degrees = {name: getattr(self, name) for name in ("tp", "pp", "ep", "dp", "replicas")}
-        for name, value in degrees.items():
-            if value < 1:
-                raise ModelError(f"{name} = {value}: give at least 1")
         if self.pp > decoder.depth:
             raise ModelError(
                 f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}: give each stage one or more"
@@ -122,6 +152,12 @@ class Deployment:
     longest: int
     replicas: int = 1
     priced_to: tuple[int, int, int] = (1, 1, 1)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.options, EngineOptions):
+            raise LoadError(
+                f"options {shown(self.options)}: give EngineOptions, such as EngineOptions(max_num_seqs=64)"
+            )
 
     @property
     def server(self) -> Server:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 from neusight.estimates.core import core
 from neusight.serving.memory import ServingMemory
+from neusight.units import milliseconds
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 """Time to first token, time per output token, inter-token latency, and end to end."""
@@ -120,6 +122,28 @@ class ServingEstimate:
         """One of ``LATENCIES`` [s]."""
         metric: Metric = getattr(self, f"{name}_s")
         return metric
+
+    @property
+    def headline(self) -> str:
+        """The answer in a line."""
+        where = self.gpu if self.devices == 1 else f"{self.devices} x {self.gpu}"
+        times = f"{milliseconds(self.ttft_s.mean)} to the first token, {milliseconds(self.tpot_s.mean)} per token"
+        return f"{self.model} on {where}, {self.engine}: {times}, {self.output_tokens_per_s.mean:,.0f} tokens/s"
+
+    def __repr__(self) -> str:
+        return f"<ServingEstimate {self.headline}, limited by {self.limiter}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, its times with their intervals, what was assumed."""
+        cells = "".join(
+            "<tr>"
+            + "".join(f"<td>{text}</td>" for text in (name, *map(milliseconds, (m.mean, m.low, m.high))))
+            + "</tr>"
+            for name, m in ((name, self.latency(name)) for name in LATENCIES)
+        )
+        table = f"<table><tr><th></th><th>mean</th><th>5 %</th><th>95 %</th></tr>{cells}</table>"
+        notes = "".join(f"<li>{escape(text)}</li>" for text in (self.diverges, *self.warnings) if text)
+        return f"<p><b>{escape(self.headline)}</b></p>{table}{f'<ul>{notes}</ul>' if notes else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the core of every estimate, and what a load has besides."""

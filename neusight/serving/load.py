@@ -93,7 +93,7 @@ class Static:
 
     def requests(self) -> Requests:
         """All at 0 s."""
-        _positive(batch=self.batch)
+        whole("batch", self.batch)
         return _drawn(np.zeros(self.batch), self.isl, self.osl, 0)
 
 
@@ -108,7 +108,7 @@ class Offline:
 
     def requests(self) -> Requests:
         """All at 0 s."""
-        _positive(number=self.number)
+        whole("number", self.number)
         return _drawn(np.zeros(self.number), self.isl, self.osl, self.seed)
 
 
@@ -124,7 +124,8 @@ class Closed:
 
     def requests(self) -> Requests:
         """The first of each client at 0 s, the others when it is their turn."""
-        _positive(concurrency=self.concurrency, number=self.number)
+        whole("concurrency", self.concurrency)
+        whole("number", self.number)
         drawn = _drawn(np.zeros(self.number), self.isl, self.osl, self.seed)
         arrival_s = np.where(np.arange(self.number) < self.concurrency, 0.0, np.nan)
         return replace(drawn, arrival_s=arrival_s, concurrency=self.concurrency)
@@ -156,7 +157,9 @@ class Open:
         """
         if (self.number is None) == (self.duration_s is None):
             raise LoadError("an open load needs how many requests arrive or for how long: give one of the two")
-        _positive(rate_per_s=self.rate_per_s, number=self.number, duration_s=self.duration_s, cv=self.cv)
+        _positive(rate_per_s=self.rate_per_s, duration_s=self.duration_s, cv=self.cv)
+        if self.number is not None:
+            whole("number", self.number)
         return _drawn(self._arrival_s(np.random.default_rng((self.seed, 1))), self.isl, self.osl, self.seed)
 
     def _arrival_s(self, random: np.random.Generator) -> np.ndarray:
@@ -224,9 +227,24 @@ class Trace:
 Load = Static | Closed | Open | Offline | Trace
 
 
+def checked(load: Any) -> Load:
+    """The same.
+
+    Raises:
+        LoadError: it is no load.
+    """
+    if not isinstance(load, Load):
+        raise LoadError(f"{shown(load)} is no load: give a Static, Closed, Open, Offline or Trace of neusight.serving")
+    return load
+
+
 def longest_of(load: Load) -> int:
-    """Tokens of the longest sequence of a load, prompt and answer."""
-    requests = load.requests()
+    """Tokens of the longest sequence of a load, prompt and answer.
+
+    Raises:
+        LoadError: it is no load.
+    """
+    requests = checked(load).requests()
     return int((requests.prompt_tokens + requests.output_tokens).max())
 
 
@@ -251,10 +269,20 @@ def _first_row(wrong: np.ndarray, values: Any, what: str, remedy: str) -> None:
         raise LoadError(f"row {at + 1} of the trace {what.format(shown(values[at], 30))}: {remedy}")
 
 
+def whole(name: str, value: Any, least: int = 1) -> None:
+    """Whether a count is one.
+
+    Raises:
+        LoadError: it is no whole number of at least ``least``.
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise LoadError(f"{name} = {shown(value)}: give a whole number of at least {least}")
+
+
 def _positive(**values: float | None) -> None:
     for name, value in values.items():
-        if value is not None and not 0 < value < np.inf:
-            raise LoadError(f"a load with {name} = {value:g}: give more than 0")
+        if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < np.inf):
+            raise LoadError(f"a load with {name} = {shown(value)}: give more than 0")
 
 
 def _drawn(arrival_s: np.ndarray, isl: TokenCounts, osl: TokenCounts, seed: int) -> Requests:
@@ -268,10 +296,10 @@ def _drawn(arrival_s: np.ndarray, isl: TokenCounts, osl: TokenCounts, seed: int)
 def _tokens(lengths: TokenCounts, n: int, random: np.random.Generator) -> np.ndarray:
     if isinstance(lengths, Lengths):
         return lengths.draw(n, random)
-    given = np.atleast_1d(np.asarray(lengths)).astype(np.int64)
-    if not len(given) or given.min() < 1:
-        raise LoadError("a length below 1 token: every prompt and every answer has at least 1")
-    return np.resize(given, n)
+    given = np.atleast_1d(np.asarray(lengths))
+    if not len(given) or given.dtype.kind not in "iuf" or (given < 1).any() or (given % 1).any():
+        raise LoadError(f"{shown(lengths)} tokens: every prompt and every answer has a whole number of at least 1")
+    return np.resize(given.astype(np.int64), n)
 
 
 TRACE_COLUMNS = {

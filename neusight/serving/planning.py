@@ -159,13 +159,20 @@ def _bound(text: str) -> SloBound:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What is to be served within an ``slo``: at a rate [requests/s] of all replicas together, or as much as holds."""
+    """What is to be served within an ``slo``: at a rate [requests/s] of all replicas together, or as much as holds.
+
+    Bounds may be given as text, see ``Slo.named``.
+    """
 
     slo: Slo
     isl: TokenCounts
     osl: TokenCounts
     rate_per_s: float | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.slo, str):
+            object.__setattr__(self, "slo", Slo.named(self.slo))
 
 
 CHOICE = ("gpu", "tp", "holds", "holds_when_slow", "usd_per_hour", "reason")

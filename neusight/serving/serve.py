@@ -13,7 +13,7 @@ from neusight.estimates.core import largest
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.deployment import Deployment
 from neusight.serving.estimate import Limiter, Metric, ServingEstimate
-from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace
+from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, checked
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun, Spread
 from neusight.serving.simulate import Chunks, PassTimes, simulate
@@ -39,8 +39,9 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
     """Serve a load and say how.
 
     Raises:
-        ModelError: the model does not fit. LoadError: a load that makes no sense, or a request that cannot run.
+        ModelError: the model does not fit. LoadError: what is no load or makes no sense, or a request that cannot run.
     """
+    checked(load)
     share, limits, times = deployment.share_of(load), deployment.limits, deployment.tables
     run = simulate(share, limits, times, deployment.server.request_s)
     passes = sampled(deployment, run)

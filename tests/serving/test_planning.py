@@ -1,7 +1,9 @@
 """What a planner asks of deployments: frontiers, service levels, times for simulators; nothing is priced twice."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,13 +11,26 @@ import pytest
 
 from neusight import Predictor, StepTimePredictor
 from neusight.devices import list_devices
-from neusight.errors import LoadError, ModelError
-from neusight.serving import Demand, Deployment, Lengths, Open, Slo, Static, closed, pareto_front, serve, simulate
+from neusight.errors import DeviceError, LoadError, ModelError
+from neusight.serving import (
+    Demand,
+    Deployment,
+    EngineOptions,
+    Lengths,
+    Open,
+    Slo,
+    Static,
+    closed,
+    pareto_front,
+    serve,
+    simulate,
+)
 from neusight.serving.load import most_tokens
 from neusight.serving.planning import most_clients
 from neusight.workloads.decoders.shares import Steps
 
 MODEL = "Qwen/Qwen3-8B"
+ONE = Static(batch=1, isl=8, osl=2)
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +196,46 @@ def test_a_clone_of_scikit_learn_predicts_alike() -> None:
     regressor = StepTimePredictor(MODEL, "l40s")
     steps = {"decodes": [1, 8], "decode_cached": 100}
     assert sklearn.clone(regressor).predict(steps).tolist() == regressor.predict(steps).tolist()
+
+
+def test_an_answer_is_a_line_and_a_table_of_a_notebook(deployment: Deployment) -> None:
+    estimate = serve(deployment, Static(batch=1, isl=512, osl=1))
+    assert repr(estimate).startswith(f"<ServingEstimate {MODEL} on 2 x l40s, vllm: ")
+    assert len(repr(estimate)) < 200
+    shown = estimate._repr_html_()
+    assert all(f"<td>{name}</td>" in shown for name in ("ttft", "tpot", "itl", "e2e"))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda p: p.serving(MODEL, "l4", ONE, tpp=2),
+            ModelError,
+            "unknown option 'tpp' of a deployment; did you mean tp",
+        ),
+        (lambda p: p.serving(MODEL, "l4", ONE, tp="2"), LoadError, "tp = 2: give a whole number"),
+        (lambda p: p.serving(MODEL, "l4", 64), LoadError, "64 is no load: give a Static"),
+        (lambda p: p.serving(MODEL, "l4", ONE, {"max_num_seqs": 3}), LoadError, "give EngineOptions"),
+        (lambda p: p.serving(MODEL, ["l4"], ONE), DeviceError, "give one id, file or spec"),
+        (lambda p: p.serving(MODEL, "l4", Static(batch=1, isl=8.5, osl=2)), LoadError, "whole number of at least 1"),
+        (lambda p: p.serving(MODEL, "l4", Static(batch=1.5, isl=8, osl=2)), LoadError, "batch = 1.5: give a whole"),
+        (lambda p: p.frontier(MODEL, "l4", 512), LoadError, "give those of prompts and of answers"),
+        (lambda _: EngineOptions(max_num_seqs=0), LoadError, "max_num_seqs = 0: give a whole number of at least 1"),
+        (lambda _: EngineOptions(memory_share=1.5), LoadError, "memory_share = 1.5: give more than 0, up to 1"),
+        (lambda _: Demand(slo="tftt=1s", isl=8, osl=2), LoadError, "did you mean ttft"),
+    ],
+)
+def test_wrong_calls_are_refused_in_a_line(
+    predictor: Predictor, call: Callable[[Predictor], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call(predictor)
+
+
+def test_one_gpu_one_degree_and_bounds_as_text_are_taken(predictor: Predictor) -> None:
+    (choice,) = predictor.cheapest(MODEL, "l40s", Demand(slo="tpot=1s", isl=8, osl=2), tps=1)
+    assert choice.estimate is not None
 
 
 def test_energy_is_no_more_than_the_board_draws(deployment: Deployment) -> None:

@@ -80,8 +80,14 @@ def test_a_seed_repeats_and_another_does_not() -> None:
         (lambda: Open(rate_per_s=1, number=3, isl=1, osl=1, arrivals="posson").requests(), "did you mean poisson"),
         (lambda: Open(rate_per_s=1e-9, duration_s=1, isl=1, osl=1).requests(), "ask for longer"),
         (lambda: Closed(concurrency=0, number=3, isl=1, osl=1).requests(), "concurrency = 0"),
-        (lambda: Static(batch=1, isl=0, osl=1).requests(), "below 1 token"),
-        (lambda: Offline(number=2, isl=[], osl=1).requests(), "below 1 token"),
+        (
+            lambda: Static(batch=1, isl=0, osl=1).requests(),
+            "tokens: every prompt and every answer has a whole number of at least 1",
+        ),
+        (
+            lambda: Offline(number=2, isl=[], osl=1).requests(),
+            "tokens: every prompt and every answer has a whole number of at least 1",
+        ),
         (lambda: Lengths(mean=0.5), "at least 1"),
         (lambda: Lengths(mean=9, shape="lognorm"), "did you mean lognormal"),
         (lambda: Lengths(mean=9, shape="uniform", cv=0.7), "from 0 to 0.577"),
