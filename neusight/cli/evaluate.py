@@ -59,13 +59,17 @@ def models(
 
     Example: `neusight evaluate models latency.parquet --configs ./configs --format json`
     """
-    from neusight.cli.output import progress
+    from neusight.cli.output import note, progress
     from neusight.cli.show_errors import show, show_models, with_phases
     from neusight.evaluation import evaluate_models
 
     predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
         errors = evaluate_models(path, configs, predictor, named_gpus(gpu) if gpu else None, advance)
+    if count := errors["as_measured"]:
+        note(
+            f"note: attention of {count:,} rows has the steps that the table of measured operators beside {path} names"
+        )
     show(errors, form, show_models, predictor, columns=with_phases)
 
 

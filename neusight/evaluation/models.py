@@ -53,23 +53,32 @@ def evaluate_models(
         ``rows``: gpu, model, mode, batch, seq_len, option, dtype, attention, optimizer, predicted_ms, low_ms, high_ms,
         measured_ms, ape, and forward and backward alike where they were measured; ``covered`` says that no kernel
         needed the fallback, ``inside`` that the interval holds the measurement. ``means`` by gpu, mode and option,
-        ``by_vendor``, and ``total``: count, mape, max_ape, covered, inside. ``skipped``: rows that are not compared,
-        each with its reason.
+        ``by_vendor``, and ``total``: count, mape, max_ape, covered, inside. ``as_measured``: number of rows whose
+        attention has the steps of the measured operators. ``skipped``: rows that are not compared, each with its
+        reason. ``unread``: columns that nothing reads, with the number of rows.
 
     Raises:
         DataError: no such file or folder, a foreign file, or no row left.
         DeviceError: a GPU that neither the catalogue nor the data set of the file has.
     """
     records, devices = _records(Path(path), Path(configs), gpus)
+    adapted: list[dict[str, float]] = []
 
     def ask(record: Mapping[Any, Any]) -> dict[str, Any]:
         estimate = _predicted(Path(path), record, Path(configs), devices, predictor)
         added_s = _as_measured(Path(path).parent, record, Path(configs), devices, predictor)
+        adapted.extend([added_s] if added_s else [])
         return _row(record, estimate, added_s)
 
     rows, skipped = answered(records, ask, lambda record, _: _columns(record), progress)
     some(rows, path, skipped, f"it has none of {', '.join(gpus or ('any GPU',))}")
-    return {"rows": rows, **_means(rows, devices), "skipped": skipped, "unread": unread_columns(records, _READ, _NOTES)}
+    return {
+        "rows": rows,
+        **_means(rows, devices),
+        "as_measured": len(adapted),
+        "skipped": skipped,
+        "unread": unread_columns(records, _READ, _NOTES),
+    }
 
 
 def _records(

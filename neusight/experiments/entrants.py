@@ -61,6 +61,11 @@ class StepForecast:
     low_ms: float | None = None
     high_ms: float | None = None
 
+    def longer_by(self, added_ms: float) -> StepForecast:
+        """The same with more to do."""
+        low, high = (None if end is None else end + added_ms for end in (self.low_ms, self.high_ms))
+        return StepForecast(self.latency_ms + added_ms, low, high)
+
 
 class Entrant(Protocol):
     """A predictor that was trained, if it had to be, without the fold's held-out GPUs."""

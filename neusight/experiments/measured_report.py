@@ -17,6 +17,7 @@ DESIGNS = {
     "plan": "Kernels chosen by `neusight calibrate plan`, before any was measured:",
     "random": "Kernels drawn at random:",
 }
+AS_MEASURED = "Attention has the steps that the table of\nmeasured operators names: their kernels are added, with predicted times."
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -31,10 +32,29 @@ def setup(results: Results) -> list[str]:
         *_folds(declared),
         f"Trained on kernels of `{data['name']}`{split}; tested on {tested} of the held-out GPUs. "
         "Nothing is trained on whole models.",
+        *_as_measured(results),
         f"Predictors: {', '.join(named.values())}. Targets judge {named[judged(results)]}.",
         f"Took {sum(seconds.values()) / 60:.0f} min on one core, {seconds['training'] / 60:.0f} of them training. "
         f"Again with `neusight experiments run {results['experiment']}`, which also writes every prediction to "
         "`results.json`; hashes of data and code, and versions, are in `summary.json`.",
+    ]
+
+
+def _as_measured(results: Results) -> list[str]:
+    """What predictions of whole models take from measurements: which steps of attention ran, never how long."""
+    if not results["declared"]["data"]["operators"] or "models" not in results:
+        return []
+    changed = results["models"].get("as_measured")
+    count = (
+        f" That concerns {changed['rows']} of the steps, by {changed['share']:.1f} % of their prediction."
+        if changed
+        else ""
+    )
+    return [
+        "Whole models are those that were measured: libraries have rewritten attention since then, and the table of "
+        "measured operators says which steps over the scores (scale, mask, floor) ran. Kernels that a model lacks "
+        "today are added to every prediction made here, those that only today's has are taken from it, each with its "
+        f"predicted time; published predictions stay as they were published.{count}"
     ]
 
 
@@ -274,7 +294,8 @@ def accuracy(results: Results) -> list[str]:
     if "models" in results:
         groups = {f"{GROUPS[name]} ({g['count']})": g for name, g in results["models"]["groups"].items()}
         shown = by_predictor(groups, titles(results), "whole models", _mean_worst)
-        parts.append(f"{shown}\n\nMean error of whole models in percent, in brackets the worst.")
+        source = "" if not results["declared"]["data"]["operators"] else " " + AS_MEASURED
+        parts.append(f"{shown}\n\nMean error of whole models in percent, in brackets the worst.{source}")
     if "kernels" in results:
         shown = by_gpu_and_kind(results, judged_cells(results), "{mape:.1f}", corner="kernels of held-out GPUs")
         parts.append(f"{shown}\n\nMean error of single kernels in percent, nothing of the GPU being known.")

@@ -20,7 +20,7 @@ import numpy as np
 from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.evaluation.as_measured import changed_s, changes
-from neusight.experiments.entrants import StepForecast, program_of
+from neusight.experiments.entrants import program_of
 from neusight.kernels.conditions import Conditions
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ def model_rows(data: Data, groups: Mapping[str, str], entrants: Sequence[Entrant
 
     Returns:
         gpu, model, mode, batch, seq_len, group, predicted_ms, low_ms, high_ms, inside (whether the measured latency
-        lies between those), and errors: signed, in percent, by label, None where a predictor says nothing.
+        lies between those), added (percent of the prediction that steps of attention as measured add), and errors:
+        signed, in percent, by label, None where a predictor says nothing.
 
     Raises:
         DataError: as ``measured_steps``.
@@ -119,7 +120,8 @@ def model_rows(data: Data, groups: Mapping[str, str], entrants: Sequence[Entrant
     published = read_published(data.path("published")) if data.published is not None else {}
     rows = []
     for record in measured_steps(data, tuple(groups)):
-        forecasts = {entrant.label: _as_measured(data, record, entrant) for entrant in entrants}
+        added_ms = {entrant.label: _added_ms(data, record, entrant) for entrant in entrants}
+        forecasts = {e.label: e.step(record, config_of(data, record)).longer_by(added_ms[e.label]) for e in entrants}
         first, measured = forecasts[entrants[0].label], float(record["e2e_ms"])
         predicted = {name: forecast.latency_ms for name, forecast in forecasts.items()} | published.get(
             step_of(record), {}
@@ -128,21 +130,21 @@ def model_rows(data: Data, groups: Mapping[str, str], entrants: Sequence[Entrant
         row |= {"predicted_ms": first.latency_ms, "low_ms": first.low_ms, "high_ms": first.high_ms}
         row["inside"] = None if first.low_ms is None else first.low_ms <= measured <= (first.high_ms or np.inf)
         row["errors"] = {n: None if ms is None else signed_error(ms, measured) for n, ms in predicted.items()}
+        row["added"] = 100 * added_ms[entrants[0].label] / first.latency_ms
         rows.append(row)
     return rows
 
 
-def _as_measured(data: Data, record: Record, entrant: Entrant) -> StepForecast:
-    """What it says of a step, with the steps of attention that were measured; see ``evaluation.as_measured``."""
-    config, device = config_of(data, record), load_device(record["gpu"])
-    forecast = entrant.step(record, config)
+def _added_ms(data: Data, record: Record, entrant: Entrant) -> float:
+    """What it predicts of steps of attention that were measured and that today's libraries lack, less of those that
+    only today's have; see ``evaluation.as_measured``.
+    """
     if data.operators is None:
-        return forecast
-    added = changes(data.path("operators"), record, program_of(record, config).launches)
+        return 0.0
+    device = load_device(record["gpu"])
+    added = changes(data.path("operators"), record, program_of(record, config_of(data, record)).launches)
     alone = Conditions.asked(1)
-    added_ms = 1e3 * sum(changed_s(added, lambda batch: entrant.kernels(batch, device, alone).latency_s).values())
-    ends = (None if end is None else end + added_ms for end in (forecast.low_ms, forecast.high_ms))
-    return StepForecast(forecast.latency_ms + added_ms, *ends)
+    return 1e3 * sum(changed_s(added, lambda batch: entrant.kernels(batch, device, alone).latency_s).values())
 
 
 def signed_error(predicted: float, measured: float) -> float:
@@ -155,7 +157,8 @@ def summarise_models(rows: Rows) -> dict[str, Any]:
 
     Returns:
         ``groups``: ``all`` but another vendor's, ``held_out``, ``training``, ``other_vendor``; ``by_gpu``; and
-        ``by_model``: model, mode and errors over all but another vendor's, unless there is nothing else.
+        ``by_model``: model, mode and errors over all but another vendor's, unless there is nothing else;
+        ``as_measured``: in how many rows steps of attention as measured change the prediction, and by what mean share.
     """
     alike = [row for row in rows if row["group"] != "other_vendor"]
     groups: dict[str, Rows] = {"all": alike}
@@ -166,8 +169,14 @@ def summarise_models(rows: Rows) -> dict[str, Any]:
     return {
         "groups": {name: model_errors(part) for name, part in groups.items() if part},
         "by_gpu": {name: model_errors(part) for name, part in by_gpu.items()},
+        "as_measured": _changed(rows),
         "by_model": [{"model": m, "mode": mode, **model_errors(part)} for (m, mode), part in by_model.items()],
     }
+
+
+def _changed(rows: Rows) -> dict[str, Any]:
+    shares = [abs(row["added"]) for row in rows if row.get("added")]
+    return {"rows": len(shares), "share": float(np.mean(shares)) if shares else 0.0}
 
 
 def model_errors(rows: Rows) -> dict[str, Any]:
