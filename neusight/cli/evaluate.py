@@ -66,7 +66,7 @@ def models(
     predictor = loaded(tile_models, calibration)
     with progress("predicting") as advance:
         errors = evaluate_models(path, configs, predictor, named_gpus(gpu) if gpu else None, advance)
-    if count := errors["as_measured"]:
+    if count := errors["adapted"]:
         note(
             f"note: attention of {count:,} rows has the steps that the table of measured operators beside {path} names"
         )

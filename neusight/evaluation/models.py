@@ -53,7 +53,7 @@ def evaluate_models(
         ``rows``: gpu, model, mode, batch, seq_len, option, dtype, attention, optimizer, predicted_ms, low_ms, high_ms,
         measured_ms, ape, and forward and backward alike where they were measured; ``covered`` says that no kernel
         needed the fallback, ``inside`` that the interval holds the measurement. ``means`` by gpu, mode and option,
-        ``by_vendor``, and ``total``: count, mape, max_ape, covered, inside. ``as_measured``: number of rows whose
+        ``by_vendor``, and ``total``: count, mape, max_ape, covered, inside. ``adapted``: number of rows whose
         attention has the steps of the measured operators. ``skipped``: rows that are not compared, each with its
         reason. ``unread``: columns that nothing reads, with the number of rows.
 
@@ -75,7 +75,7 @@ def evaluate_models(
     return {
         "rows": rows,
         **_means(rows, devices),
-        "as_measured": len(adapted),
+        "adapted": len(adapted),
         "skipped": skipped,
         "unread": unread_columns(records, _READ, _NOTES),
     }

@@ -17,7 +17,7 @@ DESIGNS = {
     "plan": "Kernels chosen by `neusight calibrate plan`, before any was measured:",
     "random": "Kernels drawn at random:",
 }
-AS_MEASURED = "Attention has the steps that the table of\nmeasured operators names: their kernels are added, with predicted times."
+AS_MEASURED = "Attention\nas measured: kernels of steps that the table of measured operators names are added."
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -44,7 +44,7 @@ def _as_measured(results: Results) -> list[str]:
     """What predictions of whole models take from measurements: which steps of attention ran, never how long."""
     if not results["declared"]["data"]["operators"] or "models" not in results:
         return []
-    changed = results["models"].get("as_measured")
+    changed = results["models"].get("adapted")
     count = (
         f" That concerns {changed['rows']} of the steps, by {changed['share']:.1f} % of their prediction."
         if changed

@@ -158,7 +158,7 @@ def summarise_models(rows: Rows) -> dict[str, Any]:
     Returns:
         ``groups``: ``all`` but another vendor's, ``held_out``, ``training``, ``other_vendor``; ``by_gpu``; and
         ``by_model``: model, mode and errors over all but another vendor's, unless there is nothing else;
-        ``as_measured``: in how many rows steps of attention as measured change the prediction, and by what mean share.
+        ``adapted``: in how many rows steps of attention as measured change the prediction, and by what mean share.
     """
     alike = [row for row in rows if row["group"] != "other_vendor"]
     groups: dict[str, Rows] = {"all": alike}
@@ -169,7 +169,7 @@ def summarise_models(rows: Rows) -> dict[str, Any]:
     return {
         "groups": {name: model_errors(part) for name, part in groups.items() if part},
         "by_gpu": {name: model_errors(part) for name, part in by_gpu.items()},
-        "as_measured": _changed(rows),
+        "adapted": _changed(rows),
         "by_model": [{"model": m, "mode": mode, **model_errors(part)} for (m, mode), part in by_model.items()],
     }
 

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from neusight import Predictor
+from neusight.datasets import load_kernels
 from neusight.errors import DataError, DeviceError
-from neusight.evaluation import evaluate_kernels, evaluate_models
+from neusight.evaluation import compare_kernels, evaluate_kernels, evaluate_models
 from neusight.evaluation.kernels import without_drift
 from neusight.evaluation.models import plan_named
 from neusight.plans.plan import Plan
@@ -23,16 +24,19 @@ def predictor() -> Predictor:
 
 
 def gemm_file(path: Path, predictor: Predictor, factors: dict[str, list[float]], **columns: object) -> Path:
-    """Measurements that are the predictions times ``factors``, by GPU."""
-    rows = []
-    for gpu, list_ in factors.items():
-        for i, factor in enumerate(list_):
-            shape = {"m": 64 * (i + 1), "n": 128, "k": 256}
-            predicted = predictor.kernel("gemm", gpu, bias=True, **shape)
-            rows.append(
-                {"gpu": gpu, "op": "linear", "batch": 1, **shape, "latency_ms": predicted.latency_s * 1e3 * factor}
-            )
-    pd.DataFrame(rows).assign(**{"dtype": "float32", "split": "test", **columns}).to_parquet(path)
+    """Measurements that are the predictions times ``factors``, by GPU, under the conditions that such rows have."""
+    rows = [
+        {"gpu": gpu, "op": "linear", "batch": 1, "m": 64 * (i + 1), "n": 128, "k": 256, "factor": factor}
+        for gpu, given in factors.items()
+        for i, factor in enumerate(given)
+    ]
+    frame = pd.DataFrame(rows).assign(**{"dtype": "float32", "split": "test", "latency_ms": 1.0})
+    for gpu in factors:
+        own = frame["gpu"] == gpu
+        frame[own].drop(columns="factor").to_parquet(path)
+        predicted = compare_kernels(load_kernels(path), gpu, predictor).predicted
+        frame.loc[own, "latency_ms"] = predicted * frame.loc[own, "factor"]
+    frame.drop(columns="factor").assign(**columns).to_parquet(path)
     return path
 
 
@@ -53,7 +57,8 @@ def test_kernel_errors_by_formula(predictor: Predictor, tmp_path: Path) -> None:
 
 def test_kernels_of_one_split(predictor: Predictor, tmp_path: Path) -> None:
     file = gemm_file(tmp_path / "gemm.parquet", predictor, {"l4": [1.0, 3.0]}, split=["train", "test"])
-    assert evaluate_kernels(file, predictor, split="train")["total"]["mape"] == pytest.approx(0, abs=1e-9)
+    # In other company the clock under a power limit is solved for to the last digits but two.
+    assert evaluate_kernels(file, predictor, split="train")["total"]["mape"] == pytest.approx(0, abs=1e-8)
     with pytest.raises(DataError, match="no rows of split 'dev': it has test, train"):
         evaluate_kernels(file, predictor, split="dev")
 
