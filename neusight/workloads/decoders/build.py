@@ -59,14 +59,15 @@ def trained_program(decoder: Decoder, local: Local, engine: Engine) -> Program:
     Raises:
         ModelError: sizes that ranks cannot share evenly.
     """
-    local.check()
     rank = Rank.trained(decoder.hidden, local, configured(engine, decoder))
     stream = float(rank.row_bytes(rank.resident_tokens))
 
     def segment(name: str, layer: int, operations: Iterable[Operation]) -> Segment:
         return segment_of(name, layer, operations, stream)
 
-    return _program(decoder, rank, segment)
+    program = _program(decoder, rank, segment)
+    local.check()
+    return program
 
 
 def step_program(
