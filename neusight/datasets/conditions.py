@@ -106,12 +106,11 @@ def _burst(batch: KernelBatch, timing: np.ndarray, launches: np.ndarray) -> np.n
 
 
 def _of_collection(rows: pd.DataFrame, once: np.ndarray) -> Conditions:
-    """Rows of ``neusight collect``: ``latency_ms`` is of launches by themselves, sets of operands take turns. They are
-    of the host that will be asked about, which a calibration learns.
-    """
+    """Rows of ``neusight collect``: ``latency_ms`` is of launches by themselves, sets of operands take turns."""
     sets = rows["operand_sets"].fillna(1).to_numpy(dtype=float) if "operand_sets" in rows else np.ones(len(rows))
     engine, variant = _who(rows)
-    return Conditions.of(len(rows), cycled_bytes=np.maximum(sets, 1.0) * once, engine=engine, variant=variant)
+    who = {"engine": engine, "variant": variant, "recorded": True}
+    return Conditions.of(len(rows), cycled_bytes=np.maximum(sets, 1.0) * once, **who)
 
 
 def _of_collectives(rows: pd.DataFrame) -> Conditions:

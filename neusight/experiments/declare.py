@@ -518,11 +518,11 @@ def _mistakes(declared: Declaration) -> Iterator[str]:
 def _wrong_keys(contestant: Contestant) -> Iterator[str]:
     """Options and physics that a predictor's kind has not, or that nobody has."""
     from neusight.laws.constants import values
-    from neusight.laws.physics import DEFAULT
+    from neusight.laws.physics import PRIOR
     from neusight.learn.training import TrainOptions
 
     options = [field.name for field in fields(TrainOptions) if field.name not in _OWN]
-    physics = list(values(DEFAULT))
+    physics = list(values(PRIOR))
     for what, keys, kinds, known in (
         ("options", contestant.options, ("ours",), options),
         ("physics", contestant.physics, ("ours", "shipped"), physics),

@@ -8,7 +8,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.laws.dram import drift_cost
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import Physics
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def _share(log2_ratio: np.ndarray, slope: float) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-slope * log2_ratio))
 
 
-def missed_share(panel_bytes: np.ndarray, l2_bytes: float, physics: Physics = DEFAULT) -> np.ndarray:
+def missed_share(panel_bytes: np.ndarray, l2_bytes: float, physics: Physics) -> np.ndarray:
     r"""Share [-] of what waves of blocks read again that comes from DRAM.
 
     .. math:: s = s_0 + \frac{1 - s_0}{1 + e^{-a (\log_2(P / C) - c)}}
@@ -57,7 +57,7 @@ def missed_share(panel_bytes: np.ndarray, l2_bytes: float, physics: Physics = DE
     return physics.cache.always_missed + (1 - physics.cache.always_missed) * miss
 
 
-def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Physics = DEFAULT) -> np.ndarray:
+def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Physics) -> np.ndarray:
     r"""Share [-] of second passes over rows that come from DRAM.
 
     .. math:: s = \frac{1}{1 + e^{-a (\log_2(F / C) - c)}}
@@ -77,7 +77,7 @@ def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Phys
 
 
 def gemm_dram_bytes(
-    compulsory: np.ndarray, panels: Panels, rounds: np.ndarray, device: DeviceSpec, physics: Physics = DEFAULT
+    compulsory: np.ndarray, panels: Panels, rounds: np.ndarray, device: DeviceSpec, physics: Physics
 ) -> np.ndarray:
     r"""DRAM traffic [B] of a tiled product: compulsory bytes, re-reads between waves that miss L2, and the reads of
     blocks that no longer run in step.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from neusight.errors import ArtifactError
 from neusight.laws.constants import with_values
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import PRIOR, Physics
 from neusight.paths import read_json, tile_models_dir
 
 PROTOCOL = 1
@@ -48,7 +48,7 @@ class FittedPhysics:
             ArtifactError: a constant that this version does not have.
         """
         try:
-            return with_values(DEFAULT, self.values)
+            return with_values(PRIOR, self.values)
         except KeyError as error:
             raise ArtifactError(f"{FILE} has a constant {error} that this version lacks: run neusight fit") from None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from neusight.errors import ArtifactError
 from neusight.laws.constants import with_values
-from neusight.laws.link_constants import DEFAULT, LinkPhysics
+from neusight.laws.link_constants import PRIOR, LinkPhysics
 from neusight.paths import read_json, tile_models_dir
 
 PROTOCOL = 1
@@ -52,7 +52,7 @@ class FittedLinks:
             ArtifactError: a constant that this version does not have.
         """
         try:
-            return with_values(DEFAULT, self.values)
+            return with_values(PRIOR, self.values)
         except KeyError as error:
             raise ArtifactError(
                 f"{FILE} has a constant {error} that this version lacks: neusight fit --links"

@@ -119,5 +119,5 @@ class LinkPhysics:
     launch: Launch = field(default_factory=Launch)
 
 
-DEFAULT = LinkPhysics()
+PRIOR = LinkPhysics()
 """Centres of the priors."""

@@ -244,5 +244,5 @@ class Physics:
     stream: StreamConstants = field(default_factory=StreamConstants)
 
 
-DEFAULT = Physics()
+PRIOR = Physics()
 """The centres of the priors."""

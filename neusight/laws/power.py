@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import Physics
 
 LEAST_CLOCK = 0.1
 """Share of the boost clock below which no limiter goes (assumption: idle clocks of about 200 MHz)."""
@@ -27,7 +27,7 @@ REFERENCE_NM = 7.0
 """Process node on which energies are stated."""
 
 
-def flop_energy_j(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
+def flop_energy_j(device: DeviceSpec, physics: Physics) -> float:
     r"""Energy [J] of one float32 FLOP of an FMA at boost clock, all of the SM included.
 
     .. math:: E = E_7 \left(\frac{l}{7}\right)^a \left(\frac{f_0}{f_{usual}}\right)^v
@@ -56,7 +56,7 @@ def _own_clock_hz(device: DeviceSpec) -> float:
     return (device.original or device).boost_clock_hz
 
 
-def budget_w(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
+def budget_w(device: DeviceSpec, physics: Physics) -> float:
     r"""Power [W] that the limit leaves for switching and traffic, at least a quarter of it.
 
     .. math:: P_{left} = \max(P (1 - a) - b, P / 4)
@@ -72,9 +72,12 @@ def budget_w(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
 
 
 def slow_down(
-    device: DeviceSpec, time_s: np.ndarray, energy_j: np.ndarray, burst: np.ndarray | float = np.inf,
-    physics: Physics = DEFAULT,
-) -> np.ndarray:  # fmt: skip
+    device: DeviceSpec,
+    time_s: np.ndarray,
+    energy_j: np.ndarray,
+    physics: Physics,
+    burst: np.ndarray | float = np.inf,
+) -> np.ndarray:
     r"""Factor of at least 1 by which the power limit stretches kernels that would take ``time_s`` at full clock.
 
     .. math:: k = 1 + (k_\infty - 1) \frac{n t}{n t + b},\quad
@@ -99,9 +102,7 @@ def slow_down(
     return np.asarray(1.0 + (whole - 1.0) * length_s / (length_s + physics.power.burst_s))
 
 
-def traffic_energy_j(
-    device: DeviceSpec, dram_bytes: np.ndarray, l2_bytes: np.ndarray, physics: Physics = DEFAULT
-) -> np.ndarray:
+def traffic_energy_j(device: DeviceSpec, dram_bytes: np.ndarray, l2_bytes: np.ndarray, physics: Physics) -> np.ndarray:
     r"""Energy [J] of moving bytes, which the core clock does not change.
 
     .. math:: E = e_{DRAM} D + e_{L2} L

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import Physics
 
 FULL_TILE = 128 * 128
 """Accumulators that keep an SM's pipelines busy: two 64x128 blocks or one of 128x128 (assumption: the largest tiles
 that BLAS libraries run at full rate)."""
 
 
-def rounds(tiles: np.ndarray, sm_count: int, tail_share: float = DEFAULT.lanes.tail_share) -> np.ndarray:
+def rounds(tiles: np.ndarray, sm_count: int, tail_share: float) -> np.ndarray:
     r"""Tiles [-] that the busiest SM works through.
 
     .. math:: r = \max(w + \tau (\lceil w \rceil - w), \min(\lceil w \rceil, 1)),\quad w = T / N
@@ -32,9 +32,7 @@ def rounds(tiles: np.ndarray, sm_count: int, tail_share: float = DEFAULT.lanes.t
     return np.maximum(share + tail_share * (whole - share), np.minimum(whole, 1.0))
 
 
-def idle_factor(
-    tile_elements: np.ndarray, resident: np.ndarray, idle_cost: float = DEFAULT.lanes.idle_cost
-) -> np.ndarray:
+def idle_factor(tile_elements: np.ndarray, resident: np.ndarray, idle_cost: float) -> np.ndarray:
     r"""Slow-down [-], at least 1, of an SM whose resident blocks hold too little work to hide latencies.
 
     .. math:: f = 1 + c \max(0, 1 - n E / E_{full})
@@ -53,7 +51,7 @@ DUAL = 100
 """Lanes of a compute unit of AMD from which its peak counts two operations a lane, dual-issued or packed."""
 
 
-def issue_share(device: DeviceSpec, physics: Physics = DEFAULT) -> float:
+def issue_share(device: DeviceSpec, physics: Physics) -> float:
     """Share [-] of the peak of FMAs that an SM's schedulers can issue beside everything else that a loop holds.
 
     Args:

@@ -19,7 +19,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted_links import FittedLinks
-from neusight.laws.link_constants import DEFAULT, LinkPhysics
+from neusight.laws.link_constants import PRIOR, LinkPhysics
 from neusight.laws.links import collective_s
 from neusight.learn import Report
 from neusight.learn.physics.solve import STEP, Rows, Solution, solve
@@ -34,7 +34,7 @@ WAITING_BYTES = 2**20
 or 60 us there. They are no observation of links."""
 CLASSES = (("< 64 KiB", 2**16), ("64 KiB - 4 MiB", 2**22 + 1), ("> 4 MiB", 2**63))
 """Sizes of messages, by which errors are told."""
-NAMES = tuple(priors(DEFAULT))
+NAMES = tuple(priors(PRIOR))
 
 
 @dataclass(frozen=True)
@@ -155,13 +155,13 @@ def _numbers(part: LinkRows, number: Mapping[tuple[str, str], int]) -> np.ndarra
 
 def at(place: np.ndarray) -> LinkPhysics:
     """The constants at a place on their scales."""
-    known = priors(DEFAULT)
-    return with_values(DEFAULT, {n: decode(known[n], float(v)) for n, v in zip(NAMES, place, strict=True)})
+    known = priors(PRIOR)
+    return with_values(PRIOR, {n: decode(known[n], float(v)) for n, v in zip(NAMES, place, strict=True)})
 
 
 def solve_links(parts: Sequence[LinkRows], steps: int = 25) -> tuple[Solution, list[tuple[str, str]]]:
     """Constants, and effects by (device, kind) in the order of the second."""
-    problem, known = _Problem(parts), priors(DEFAULT)
+    problem, known = _Problem(parts), priors(PRIOR)
     centre = np.array([encode(known[name], known[name].value) for name in NAMES])
     spread = np.array([known[name].spread for name in NAMES])
     rows, named = problem.rows()

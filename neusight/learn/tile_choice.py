@@ -27,6 +27,7 @@ from neusight.executors.gpu.tiling.library import (
     table_of,
 )
 from neusight.kernels import KernelBatch
+from neusight.laws.physics import PRIOR
 from neusight.learn.training_data import DeviceRows
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def hit_rates(choice: TileChoice, observed: ObservedTiles) -> dict[str, float]:
         rows = np.flatnonzero((observed.batch["op"] == op) & (observed.tile >= 0))
         if len(rows):
             b, m, n, k = (observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k"))
-            tile_m, tile_n = choice.pick(op, Products(m, n, k, b), observed.device)
+            tile_m, tile_n = choice.pick(op, Products(m, n, k, b), observed.device, PRIOR)
             rates[op] = round(float((tile_index(tile_m, tile_n) == observed.tile[rows]).mean()), 4)
     return rates
 

@@ -18,6 +18,7 @@ from neusight.executors.costs import Costs
 from neusight.executors.gpu.calibration import Calibration
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.learn.calibration import fit_calibration
 from neusight.learn.calibration.fit import MOST_ROWS
 
@@ -25,6 +26,11 @@ from neusight.learn.calibration.fit import MOST_ROWS
 def kernels(frame: pd.DataFrame) -> KernelBatch:
     ((batch, _),) = to_batches(frame.assign(gpu="l40s", dtype="float32"))
     return batch
+
+
+def uncorrected(predictor: KernelPredictor, batch: KernelBatch, device: DeviceSpec) -> Costs:
+    """On the hosts that recorded data sets, whose launches a calibration corrects."""
+    return predictor.predict(batch, device, Conditions.of(len(batch), recorded=True))
 
 
 def corrected(predictor: KernelPredictor, calibration: Calibration, batch: KernelBatch, device: DeviceSpec) -> Costs:
@@ -58,7 +64,7 @@ def test_a_planted_level_is_found_within_its_interval(
 ) -> None:
     calibration = fit_calibration(predictor, device, measured(products(30), predictor, device, level))
     batch = kernels(products(200, seed=1))
-    before, after = predictor.predict(batch, device), corrected(predictor, calibration, batch, device)
+    before, after = uncorrected(predictor, batch, device), corrected(predictor, calibration, batch, device)
     free = before.bound_s < 0.9 * level * (before.latency_s - before.overhead_s)
     assert free.sum() > 100
     np.testing.assert_allclose(factors(before, after)[free], level, rtol=0.1)
@@ -82,7 +88,7 @@ def test_a_planted_shape_is_found(predictor: KernelPredictor, device: DeviceSpec
     # As many kernels as the README has people measure.
     calibration = fit_calibration(predictor, device, measured(products(100), predictor, device, deep_is_slow))
     batch = kernels(products(200, seed=1))
-    found = factors(predictor.predict(batch, device), corrected(predictor, calibration, batch, device))
+    found = factors(uncorrected(predictor, batch, device), corrected(predictor, calibration, batch, device))
     truth = deep_is_slow(batch)
     level_alone = np.abs(np.log(np.median(truth) / truth)).mean()
     assert np.abs(np.log(found / truth)).mean() < 0.35 * level_alone
@@ -91,7 +97,7 @@ def test_a_planted_shape_is_found(predictor: KernelPredictor, device: DeviceSpec
 def test_what_is_measured_moves_other_families_less(predictor: KernelPredictor, device: DeviceSpec) -> None:
     calibration = fit_calibration(predictor, device, measured(products(30), predictor, device, 1.3))
     batch = kernels(pointwise(40))
-    before, after = predictor.predict(batch, device), corrected(predictor, calibration, batch, device)
+    before, after = uncorrected(predictor, batch, device), corrected(predictor, calibration, batch, device)
     assert ((factors(before, after) > 1.01) & (factors(before, after) < 1.2)).all()
     # Nothing was learned of the family's own errors.
     np.testing.assert_allclose(relative(after)[1], relative(before)[1])
@@ -106,7 +112,7 @@ def test_a_kind_that_was_not_measured_gets_the_noise_of_its_family(
     bmm = KernelBatch("gemm", {**linear.columns, "op": np.full(20, "bmm"), "layout": np.full(20, "nn")})
     one, other = (corrected(predictor, calibration, batch, device) for batch in (linear, bmm))
     assert log_width(other) > log_width(one)
-    assert log_width(other) <= log_width(predictor.predict(bmm, device)) + 1e-9
+    assert log_width(other) <= log_width(uncorrected(predictor, bmm, device)) + 1e-9
 
 
 def test_one_row_far_off_pulls_little(predictor: KernelPredictor, device: DeviceSpec) -> None:
@@ -122,7 +128,7 @@ def test_one_row_far_off_pulls_little(predictor: KernelPredictor, device: Device
 def test_more_rows_never_widen_the_interval_on_average(predictor: KernelPredictor, device: DeviceSpec) -> None:
     rows = measured(products(80), predictor, device, 1.2, noise=0.05)
     batch = kernels(products(100, seed=1))
-    widths = [log_width(predictor.predict(batch, device))]
+    widths = [log_width(uncorrected(predictor, batch, device))]
     for count in (5, 10, 20, 40, 80):
         calibration = fit_calibration(predictor, device, rows.iloc[:count])
         widths.append(log_width(corrected(predictor, calibration, batch, device)))
@@ -158,18 +164,18 @@ def test_short_kernels_tell_of_the_launch_and_long_ones_of_the_execution(
     frame = pd.concat([products(30, large=False), products(30)], ignore_index=True)
     calibration = fit_calibration(predictor, device, measured(frame, predictor, device, 1.2, launch=1.5))
     batch = kernels(products(50, seed=1))
-    before, after = predictor.predict(batch, device), corrected(predictor, calibration, batch, device)
+    before, after = uncorrected(predictor, batch, device), corrected(predictor, calibration, batch, device)
     np.testing.assert_allclose(after.overhead_s / before.overhead_s, 1.5, rtol=0.05)
     assert np.median(factors(before, after)) == pytest.approx(1.2, rel=0.03)
 
 
 def test_a_timed_execution_tells_both_apart(predictor: KernelPredictor, device: DeviceSpec) -> None:
     frame = measured(products(30), predictor, device, 1.2, launch=1.5, noise=0.0)
-    whole = predictor.predict(kernels(products(30)), device)
+    whole = uncorrected(predictor, kernels(products(30)), device)
     timed = frame.assign(execution_ms=1.2e3 * (whole.latency_s - whole.overhead_s))
     calibration = fit_calibration(predictor, device, timed)
     batch = kernels(products(50, seed=1))
-    before, after = predictor.predict(batch, device), corrected(predictor, calibration, batch, device)
+    before, after = uncorrected(predictor, batch, device), corrected(predictor, calibration, batch, device)
     np.testing.assert_allclose(after.overhead_s / before.overhead_s, 1.5, rtol=0.05)
     assert np.median(factors(before, after)) == pytest.approx(1.2, rel=0.03)
 

@@ -8,7 +8,9 @@ import pytest
 from neusight.devices import load_device
 from neusight.executors.gpu.expected.attention import _Blocks, _Scores, attention_shape, attention_times
 from neusight.kernels import Conditions, KernelBatch, work_of
-from neusight.laws.physics import DEFAULT
+from neusight.laws.fitted import shipped_physics
+
+PHYSICS = shipped_physics().physics
 
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s", "rtx-3090", "v100-pcie-32gb")
 LIBRARIES = (("torch", ""), ("vllm", "fa2"), ("vllm", "fa3"), ("sglang", "triton"), ("trtllm", "trtllm"), ("x", ""))
@@ -36,7 +38,7 @@ def total_s(
     batch: KernelBatch, gpu: str, device_changes: dict[str, float] | None = None, **conditions: object
 ) -> np.ndarray:
     device = load_device(gpu).model_copy(update=device_changes or {})
-    t = attention_times(batch, device, Conditions.of(len(batch), **conditions), DEFAULT)
+    t = attention_times(batch, device, Conditions.of(len(batch), **conditions), PHYSICS)
     return t.unlimited_s + t.added_s
 
 
@@ -45,7 +47,7 @@ def total_s(
 def test_times_are_finite_and_above_the_bound(gpu: str, engine: str, variant: str) -> None:
     batch, device = some(), load_device(gpu)
     conditions = Conditions.of(len(batch), engine=engine, variant=variant)
-    t = attention_times(batch, device, conditions, DEFAULT)
+    t = attention_times(batch, device, conditions, PHYSICS)
     columns = (t.compute_s, t.dram_s, t.l2_s, t.serial_s, t.added_s, t.switching_j, t.traffic_j)
     assert all(np.isfinite(column).all() and (column >= 0).all() for column in columns)
     work = work_of(batch)
@@ -92,7 +94,7 @@ def test_an_8_bit_cache_halves_what_a_long_decode_waits_for() -> None:
 def blocks(gpu: str = "a100-sxm-80gb", **fixed: object) -> _Blocks:
     shape = {"batch": 1, "heads": 32, "kv_heads": 8, "q_len": 1024, "kv_len": 1024, "head_dim": 128, "window": 0}
     batch = some(1, **{**shape, **fixed})
-    return _Blocks.of(_Scores.of(batch, load_device(gpu), Conditions.of(1), DEFAULT))
+    return _Blocks.of(_Scores.of(batch, load_device(gpu), Conditions.of(1), PHYSICS))
 
 
 def test_tiles_of_a_causal_prefill() -> None:
@@ -116,7 +118,7 @@ def test_selected_keys_are_all_that_a_query_walks_over() -> None:
 
 def test_inputs_of_a_correction() -> None:
     batch = some()
-    shape = attention_shape(batch, load_device("h100-sxm-80gb"), Conditions.of(len(batch)), DEFAULT)
+    shape = attention_shape(batch, load_device("h100-sxm-80gb"), Conditions.of(len(batch)), PHYSICS)
     assert 8 <= len(shape) <= 15
     assert all(np.isfinite(column).all() and column.shape == (len(batch),) for column in shape.values())
     assert (shape["tile_fill"] <= 1.0 + 1e-9).all()

@@ -16,7 +16,9 @@ from neusight.executors.gpu.expected.times import start_s
 from neusight.kernels import KernelBatch, work_of
 from neusight.kernels.conditions import Conditions
 from neusight.laws.dram import sustained_dram_bytes_per_s
-from neusight.laws.physics import DEFAULT
+from neusight.laws.fitted import shipped_physics
+
+PHYSICS = shipped_physics().physics
 
 GPUS = ("v100-pcie-32gb", "l4", "h100-sxm-80gb")
 
@@ -32,22 +34,22 @@ def convolutions(**changes: Any) -> KernelBatch:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_turning_reads_and_writes_input_and_output_once(gpu: str) -> None:
     device, conditions = load_device(gpu), Conditions.of(1)
-    found = turning_s(convolutions(), device, conditions, DEFAULT)
-    moved = 2 * 2 * (2 * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, DEFAULT)
-    assert found == pytest.approx(moved + 2 * start_s(device, conditions, DEFAULT))
+    found = turning_s(convolutions(), device, conditions, PHYSICS)
+    moved = 2 * 2 * (2 * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, PHYSICS)
+    assert found == pytest.approx(moved + 2 * start_s(device, conditions, PHYSICS))
 
 
 @pytest.mark.parametrize(("op", "images"), [("forward", 1), ("input_grad", 1), ("weight_grad", 2)])
 def test_in_tf32_only_what_is_read_is_turned(op: str, images: int) -> None:
     device, conditions = load_device("l4"), Conditions.of(1)
-    found = turning_s(convolutions(op=[op], dtype=["tf32"]), device, conditions, DEFAULT)
-    moved = 2 * 4 * (images * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, DEFAULT)
-    assert found == pytest.approx(moved + images * start_s(device, conditions, DEFAULT))
+    found = turning_s(convolutions(op=[op], dtype=["tf32"]), device, conditions, PHYSICS)
+    moved = 2 * 4 * (images * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, PHYSICS)
+    assert found == pytest.approx(moved + images * start_s(device, conditions, PHYSICS))
 
 
 @pytest.mark.parametrize("alike", [{"image_layout": ["nhwc"]}, {"in_channels": [1], "out_channels": [1]}])
 def test_what_lies_the_same_in_both_layouts_is_not_turned(alike: dict[str, Any]) -> None:
-    assert turning_s(convolutions(**alike), load_device("l4"), Conditions.of(1), DEFAULT) == 0.0
+    assert turning_s(convolutions(**alike), load_device("l4"), Conditions.of(1), PHYSICS) == 0.0
 
 
 def pointwise(**changes: Any) -> KernelBatch:
@@ -57,12 +59,12 @@ def pointwise(**changes: Any) -> KernelBatch:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_filters_of_one_pixel_multiply_images_in_nchw_as_they_lie(gpu: str) -> None:
     device, conditions, batch = load_device(gpu), Conditions.of(1), pointwise()
-    tiling = product_tiling(batch, device, DEFAULT)
+    tiling = product_tiling(batch, device, PHYSICS)
     # 64 filters by 784 pixels, for each of 32 images.
     assert tiling.as_it_lies and tiling.batch == 32 and tiling.depth == 64
     assert tiling.down * tiling.tile_m >= 64 and tiling.across * tiling.tile_n >= 28 * 28
-    times = matrix_times(batch, device, conditions, DEFAULT, tiling)
-    assert times.added_s == pytest.approx(start_s(device, conditions, DEFAULT))
+    times = matrix_times(batch, device, conditions, PHYSICS, tiling)
+    assert times.added_s == pytest.approx(start_s(device, conditions, PHYSICS))
 
 
 @pytest.mark.parametrize(
@@ -71,22 +73,22 @@ def test_filters_of_one_pixel_multiply_images_in_nchw_as_they_lie(gpu: str) -> N
     ids=["odd pixels", "stride", "gradient of images", "gradient of filters", "groups"],
 )
 def test_what_no_product_in_nchw_computes_is_turned(other: dict[str, Any]) -> None:
-    assert not product_tiling(pointwise(**other), load_device("l4"), DEFAULT).as_it_lies
-    assert turning_s(pointwise(**other), load_device("l4"), Conditions.of(1), DEFAULT) > 0
+    assert not product_tiling(pointwise(**other), load_device("l4"), PHYSICS).as_it_lies
+    assert turning_s(pointwise(**other), load_device("l4"), Conditions.of(1), PHYSICS) > 0
 
 
 def test_images_are_turned_where_that_is_faster() -> None:
     """Few pixels an image fill no tile: a product over those of all images is worth turning them."""
     batch = pointwise(batch=[4096], height=[2], width=[2], in_channels=[2048], out_channels=[2048])
-    assert not product_tiling(batch, load_device("l4"), DEFAULT).as_it_lies
+    assert not product_tiling(batch, load_device("l4"), PHYSICS).as_it_lies
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_windows_that_overlap_are_one_image_in_dram(gpu: str) -> None:
     device, batch = load_device(gpu), convolutions(batch=[256])
-    tiling = product_tiling(batch, device, DEFAULT)
-    times = matrix_times(batch, device, Conditions.of(1), DEFAULT, tiling)
-    image_s = work_of(batch).bytes / sustained_dram_bytes_per_s(device, DEFAULT)
+    tiling = product_tiling(batch, device, PHYSICS)
+    times = matrix_times(batch, device, Conditions.of(1), PHYSICS, tiling)
+    image_s = work_of(batch).bytes / sustained_dram_bytes_per_s(device, PHYSICS)
     # Nine windows hold a pixel; re-reads of blocks come on top of the image itself, far below that.
     assert image_s <= times.dram_s < 3 * image_s
 
@@ -121,10 +123,10 @@ def test_rows_of_a_reduction_share_blocks_and_wait_for_memory(gpu: str, cols: in
     size = {"read_bytes": [2 * rows * cols], "write_bytes": [2 * rows], "flops": [rows * cols]}
     columns = {"op": ["mean"], "rows": [rows], "cols": [cols], "dtype": ["float16"]}
     times = stream_times(
-        KernelBatch.from_columns("row_reduction", **columns, **size), device, Conditions.of(1), DEFAULT
+        KernelBatch.from_columns("row_reduction", **columns, **size), device, Conditions.of(1), PHYSICS
     )
     # Seven by seven pixels are two values a thread of a warp: those wait for each other, at most four times as long.
-    assert times.unlimited_s < 4 * 2 * rows * cols / sustained_dram_bytes_per_s(device, DEFAULT)
+    assert times.unlimited_s < 4 * 2 * rows * cols / sustained_dram_bytes_per_s(device, PHYSICS)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -132,7 +134,7 @@ def test_short_rows_of_a_reduction_share_a_block(gpu: str) -> None:
     rows, cols = 2**26 // np.array([2, 64]), np.array([2, 64])
     size = {"read_bytes": [2**28] * 2, "write_bytes": 4 * rows, "flops": [2**26] * 2}
     batch = KernelBatch.from_columns("row_reduction", op=["sum", "sum"], rows=rows, cols=cols, **size)
-    short, long = stream_times(batch, load_device(gpu), Conditions.of(2), DEFAULT).unlimited_s
+    short, long = stream_times(batch, load_device(gpu), Conditions.of(2), PHYSICS).unlimited_s
     # The same elements; a row that took a warp each would take 32 times as long.
     assert short < 8 * long
 
@@ -142,12 +144,12 @@ def test_short_rows_of_a_reduction_share_a_block(gpu: str) -> None:
 def test_a_value_of_a_window_costs_instructions_and_half_of_them_where_channels_lie_side_by_side(
     gpu: str, op: str, name: str
 ) -> None:
-    device, stream = load_device(gpu), DEFAULT.stream
+    device, stream = load_device(gpu), PHYSICS.stream
     edges = {"kernel_height": [3, 7], "kernel_width": [3, 7], "padding": [1, 3], "groups": [64, 64], "op": [op, op]}
     twice = {name: value * 2 for name, value in _one().items()} | edges
     for layout, share in (("nchw", 1.0), ("nhwc", 0.5)):
         batch = as_streams(convolutions(**twice, image_layout=[layout] * 2))
-        small, large = stream_times(batch, device, Conditions.of(2), DEFAULT).compute_s
+        small, large = stream_times(batch, device, Conditions.of(2), PHYSICS).compute_s
         taps = (49 - 9) * 32 * 64 * 28 * 28
         each = 2 * stream.flop_instructions + share * getattr(stream, f"{name}tap_instructions")
         clocked = device.cuda_cores_per_sm * device.sm_count * device.boost_clock_hz
@@ -187,7 +189,7 @@ def test_only_gradients_of_filters_are_cut_into_more_than_sixteen_parts() -> Non
     # One tile of 64 x 64 filters, over half a million pixels: no SM but one would work.
     for op, least, most in (("weight_grad", 32, 128), ("forward", 1, 16)):
         batch = convolutions(op=[op], batch=[640], kernel_height=[1], kernel_width=[1], padding=[0])
-        assert least <= product_tiling(batch, device, DEFAULT).parts <= most
+        assert least <= product_tiling(batch, device, PHYSICS).parts <= most
 
 
 @pytest.mark.parametrize(("dtype", "extents"), [("float16", (64, 68, 66, 67)), ("tf32", (64, 66, 67, 67))])
@@ -198,26 +200,26 @@ def test_each_halving_of_what_a_thread_copies_at_once_costs_the_same(
     columns = {"m": [512] * 4, "n": [512] * 4, "k": [512] * 4, "dtype": [dtype] * 4, "layout": [layout] * 4}
     columns |= {of: [448 + n for n in extents]}
     batch, device = KernelBatch.from_columns("gemm", **columns), load_device("a100-sxm-80gb")
-    free = replace(DEFAULT, matrix=replace(DEFAULT.matrix, misaligned_cost=0.0))
-    tiling = product_tiling(batch, device, DEFAULT)
-    dear, cheap = (matrix_times(batch, device, Conditions.of(4), p, tiling).compute_s for p in (DEFAULT, free))
+    free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, misaligned_cost=0.0))
+    tiling = product_tiling(batch, device, PHYSICS)
+    dear, cheap = (matrix_times(batch, device, Conditions.of(4), p, tiling).compute_s for p in (PHYSICS, free))
     halvings = np.array([0, 1, 2, 3] if dtype == "float16" else [0, 1, 2, 2])
-    assert dear / cheap == pytest.approx(1.0 + DEFAULT.matrix.misaligned_cost * halvings)
+    assert dear / cheap == pytest.approx(1.0 + PHYSICS.matrix.misaligned_cost * halvings)
 
 
 @pytest.mark.parametrize(("of", "layout"), [("m", "tn"), ("m", "nn"), ("k", "nt")])
 def test_an_extent_along_which_nothing_lies_may_be_odd(of: str, layout: str) -> None:
     columns = {"m": [512], "n": [512], "k": [512], "dtype": ["float16"], "layout": [layout]} | {of: [511]}
     batch, device = KernelBatch.from_columns("gemm", **columns), load_device("a100-sxm-80gb")
-    free = replace(DEFAULT, matrix=replace(DEFAULT.matrix, misaligned_cost=0.0))
-    tiling = product_tiling(batch, device, DEFAULT)
-    dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (DEFAULT, free))
+    free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, misaligned_cost=0.0))
+    tiling = product_tiling(batch, device, PHYSICS)
+    dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (PHYSICS, free))
     assert dear == cheap
 
 
 def test_channels_that_are_turned_are_padded_on_the_way() -> None:
     device, batch = load_device("l4"), convolutions(in_channels=[3], out_channels=[67])
-    free = replace(DEFAULT, matrix=replace(DEFAULT.matrix, misaligned_cost=0.0))
-    tiling = product_tiling(batch, device, DEFAULT)
-    dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (DEFAULT, free))
+    free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, misaligned_cost=0.0))
+    tiling = product_tiling(batch, device, PHYSICS)
+    dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (PHYSICS, free))
     assert dear == cheap

@@ -11,7 +11,10 @@ from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.features.convolution import FUSED, IMPLICIT, STEPS, ConvPlan, plan_convolutions
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch, work_of
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.fitted import shipped_physics
+from neusight.laws.physics import Physics
+
+PHYSICS = shipped_physics().physics
 
 GPUS = ("p4", "t4", "v100-pcie-32gb", "a100-pcie-40gb", "h100-sxm-80gb", "mi300x")
 
@@ -31,7 +34,7 @@ def convolutions(n: int = 200, **changes: Any) -> KernelBatch:
     return KernelBatch.from_columns("conv2d", **columns | changes)
 
 
-def plan(batch: KernelBatch, device: DeviceSpec, physics: Physics = DEFAULT) -> ConvPlan:
+def plan(batch: KernelBatch, device: DeviceSpec, physics: Physics = PHYSICS) -> ConvPlan:
     return plan_convolutions(batch, work_of(batch), device, physics)
 
 
@@ -48,8 +51,8 @@ def test_multiplications_by_hand() -> None:
     # 8 images of 16x16 are 8 * 2 blocks of 8x16 outputs; 64 filters are 2 blocks of 32.
     one = convolutions(1, batch=8, in_channels=128, out_channels=64, height=16, width=16)
     device = load_device("v100-pcie-32gb")
-    only = {name: replace(DEFAULT.convolution, **{f"{name}_share": 1e6}) for name in ("implicit", "fused", "steps")}
-    found = {name: plan(one, device, replace(DEFAULT, convolution=law)) for name, law in only.items()}
+    only = {name: replace(PHYSICS.convolution, **{f"{name}_share": 1e6}) for name in ("implicit", "fused", "steps")}
+    found = {name: plan(one, device, replace(PHYSICS, convolution=law)) for name, law in only.items()}
     assert [int(p.algorithm[0]) for p in found.values()] == [IMPLICIT, FUSED, STEPS]
     assert found["implicit"].flops == pytest.approx(2 * 8 * 16 * 16 * 64 * 128 * 9)
     assert found["fused"].blocks == 8 * 2 * 2
@@ -92,7 +95,7 @@ def test_more_bandwidth_is_never_slower_and_more_work_never_faster(gpu: str) -> 
 def test_expected_times_are_above_the_bound() -> None:
     # Matrix units that multiply in float32 have a law of their own.
     for gpu in set(GPUS) - {"mi300x"}:
-        s = situate(convolutions(), load_device(gpu), shipped_choice())
+        s = situate(convolutions(), load_device(gpu), shipped_choice(), physics=PHYSICS)
         assert (s.expected_s > s.bound_s).all()
         assert s.conv_plan is not None
         assert (s.expected_s >= s.conv_plan.unlimited_s).all()

@@ -14,7 +14,9 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
 from neusight.laws.constants import priors
-from neusight.laws.physics import DEFAULT
+from neusight.laws.fitted import shipped_physics
+
+PHYSICS = shipped_physics().physics
 
 TOKENS = np.array([1, 4, 16, 64, 256, 1024, 4096, 16384])
 KINDS = [("sglang", "triton"), ("sglang", "cutlass"), ("vllm", "triton"), ("vllm", "cutlass"), ("torch", "")]
@@ -42,7 +44,7 @@ def total_s(times: Times) -> np.ndarray:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_more_tokens_are_never_faster(gpu: str, kind: tuple[str, str]) -> None:
     for distribution in ("balanced", "uniform"):
-        found = total_s(moe_times(layers(distribution=distribution), load_device(gpu), taken(kind), DEFAULT))
+        found = total_s(moe_times(layers(distribution=distribution), load_device(gpu), taken(kind), PHYSICS))
         # Between two tiles a fuller last one may win back a little.
         assert (np.diff(found) > -0.02 * found[:-1]).all()
 
@@ -52,15 +54,15 @@ def test_more_bandwidth_is_never_slower_and_hot_weights_never_later(kind: tuple[
     device = load_device("h100-sxm-80gb")
     faster = device.model_copy(update={"dram_bandwidth_bytes_per_s": 2 * device.dram_bandwidth_bytes_per_s})
     cold, hot = (taken(kind, cycled_bytes=b) for b in (np.inf, 1e6))
-    usual = total_s(moe_times(layers(), device, cold, DEFAULT))
-    assert (total_s(moe_times(layers(), faster, cold, DEFAULT)) <= usual).all()
-    assert (total_s(moe_times(layers(), device, hot, DEFAULT)) <= usual).all()
+    usual = total_s(moe_times(layers(), device, cold, PHYSICS))
+    assert (total_s(moe_times(layers(), faster, cold, PHYSICS)) <= usual).all()
+    assert (total_s(moe_times(layers(), device, hot, PHYSICS)) <= usual).all()
 
 
 def test_cold_layers_take_no_less_than_their_weights_and_their_arithmetic() -> None:
     for gpu in GPUS:
         device, batch = load_device(gpu), layers()
-        found = moe_times(batch, device, taken(("trtllm", "cutlass")), DEFAULT)
+        found = moe_times(batch, device, taken(("trtllm", "cutlass")), PHYSICS)
         assert (found.compute_s >= work_of(batch).flops / device.gemm_flops_per_s("bfloat16")).all()
         weights = 3 * 4096 * 1536 * 2 * np.minimum(64, TOKENS * 8 / 2)
         assert (found.dram_s >= weights / device.dram_bandwidth_bytes_per_s).all()
@@ -71,9 +73,9 @@ def test_one_group_is_one_product() -> None:
     batch = KernelBatch.from_columns("grouped_gemm", groups=1, tokens=2048, n=4096, k=8192, dtype="bfloat16")
     device = load_device("a100-sxm-80gb")
     physics = replace(
-        DEFAULT,
-        moe=replace(DEFAULT.moe, cutlass_rate=1.0, tail_share=0.0),
-        matrix=replace(DEFAULT.matrix, half=1e-9, prologue_depth=1e-9, share=1.0),
+        PHYSICS,
+        moe=replace(PHYSICS.moe, cutlass_rate=1.0, tail_share=0.0),
+        matrix=replace(PHYSICS.matrix, half=1e-9, prologue_depth=1e-9, share=1.0),
     )
     found = grouped_times(batch, device, taken(("deepgemm", "masked"), 1), physics)
     tiles_a_sm = 2048 * 4096 / (256 * 128) / 108
@@ -83,7 +85,7 @@ def test_one_group_is_one_product() -> None:
 
 def test_scattered_groups_fill_more_tiles_than_even_ones() -> None:
     device, kind = load_device("h100-sxm-80gb"), taken(("trtllm", "cutlass"))
-    even, drawn = (moe_shape(layers(distribution=d), device, kind, DEFAULT) for d in ("balanced", "uniform"))
+    even, drawn = (moe_shape(layers(distribution=d), device, kind, PHYSICS) for d in ("balanced", "uniform"))
     assert (even["row_fill"][-2:] > drawn["row_fill"][-2:]).all()
     assert (even["row_fill"] <= 1.0 + 1e-9).all()
 
@@ -91,12 +93,12 @@ def test_scattered_groups_fill_more_tiles_than_even_ones() -> None:
 def test_shape_is_finite_for_every_kind() -> None:
     for kind in KINDS:
         for batch in (layers(), layers("float8", "power_law_1.2", "block")):
-            found = moe_shape(batch, load_device("l40s"), taken(kind), DEFAULT)
+            found = moe_shape(batch, load_device("l40s"), taken(kind), PHYSICS)
             assert all(np.isfinite(column).all() and column.shape == TOKENS.shape for column in found.values())
 
 
 def test_constants_say_where_their_prior_comes_from() -> None:
-    stated = {name: prior for name, prior in priors(DEFAULT).items() if name.startswith("moe.")}
+    stated = {name: prior for name, prior in priors(PHYSICS).items() if name.startswith("moe.")}
     assert len(stated) == 15
     assert all(prior.why and prior.spread > 0 for prior in stated.values())
 
@@ -106,7 +108,7 @@ def test_narrow_weights_are_read_faster_and_computed_alike(kind: tuple[str, str]
     """Of few tokens nearly all bytes are weights."""
     device, conditions = load_device("h100-sxm-80gb"), taken(kind)
     wide, same, narrow = (
-        moe_times(layers(weight_dtype=dtype), device, conditions, DEFAULT) for dtype in ("", "bfloat16", "int4")
+        moe_times(layers(weight_dtype=dtype), device, conditions, PHYSICS) for dtype in ("", "bfloat16", "int4")
     )
     assert same.dram_s.tolist() == wide.dram_s.tolist()
     assert (narrow.dram_s < wide.dram_s).all()

@@ -12,7 +12,9 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import priors
 from neusight.laws.dram import sustained_dram_bytes_per_s
-from neusight.laws.physics import DEFAULT
+from neusight.laws.fitted import shipped_physics
+
+PHYSICS = shipped_physics().physics
 
 ROWS = np.array([1, 8, 64, 512, 4096, 32768, 262144])
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "rtx-3090", "l40s", "t4", "p100-pcie-16gb", "mi100")
@@ -62,25 +64,25 @@ def test_more_is_never_faster_nor_hot_slower(gpu: str) -> None:
     device = load_device(gpu)
     faster = device.model_copy(update={"dram_bandwidth_bytes_per_s": 2 * device.dram_bandwidth_bytes_per_s})
     for batch in BATCHES:
-        usual = total_s(stream_times(batch, device, cold(), DEFAULT))
+        usual = total_s(stream_times(batch, device, cold(), PHYSICS))
         assert (np.diff(usual) >= 0).all()
-        assert (total_s(stream_times(batch, device, hot(), DEFAULT)) <= usual).all()
-        assert (total_s(stream_times(batch, faster, cold(), DEFAULT)) <= usual).all()
+        assert (total_s(stream_times(batch, device, hot(), PHYSICS)) <= usual).all()
+        assert (total_s(stream_times(batch, faster, cold(), PHYSICS)) <= usual).all()
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_long_stream_takes_its_bytes_over_the_bandwidth(gpu: str) -> None:
     device, batch = load_device(gpu), pointwise(dtype="float32", size=4)
-    found = stream_times(batch, device, cold(), DEFAULT)
-    long_s = 12 * ROWS[-1] * 4096 / sustained_dram_bytes_per_s(device, DEFAULT)
+    found = stream_times(batch, device, cold(), PHYSICS)
+    long_s = 12 * ROWS[-1] * 4096 / sustained_dram_bytes_per_s(device, PHYSICS)
     assert found.dram_s[-1] == pytest.approx(long_s, rel=0.01)
     assert long_s <= found.unlimited_s[-1] * 1.01 <= 1.2 * long_s
 
 
 def test_a_tensor_just_written_is_found_in_l2_while_it_fits() -> None:
     device = load_device("l40s")
-    found = stream_times(pointwise(), device, cold(), DEFAULT)
-    share = found.dram_s * sustained_dram_bytes_per_s(device, DEFAULT) / (6.0 * ROWS * 4096)
+    found = stream_times(pointwise(), device, cold(), PHYSICS)
+    share = found.dram_s * sustained_dram_bytes_per_s(device, PHYSICS) / (6.0 * ROWS * 4096)
     assert share[3] < 0.1
     assert share[-1] > 0.99
 
@@ -88,7 +90,7 @@ def test_a_tensor_just_written_is_found_in_l2_while_it_fits() -> None:
 def test_passes_start_one_by_one() -> None:
     device, one = load_device("a100-sxm-80gb"), pointwise()
     twelve = KernelBatch(one.family, {**one.columns, "passes": np.full(len(ROWS), 12)})
-    started = [stream_times(batch, device, cold(), DEFAULT).added_s for batch in (one, twelve)]
+    started = [stream_times(batch, device, cold(), PHYSICS).added_s for batch in (one, twelve)]
     assert started[1] == pytest.approx(12 * started[0])
 
 
@@ -96,7 +98,7 @@ def test_kernels_of_one_element_a_thread_go_by_threads_and_clock() -> None:
     """Twice the clock, half the time that threads wait for each other's elements."""
     device, batch = load_device("a100-sxm-80gb"), pointwise("silu_and_mul")
     doubled = device.model_copy(update={"boost_clock_hz": 2 * device.boost_clock_hz})
-    slow, fast = (stream_times(batch, d, hot(), DEFAULT).serial_s for d in (device, doubled))
+    slow, fast = (stream_times(batch, d, hot(), PHYSICS).serial_s for d in (device, doubled))
     assert fast[-1] == pytest.approx(slow[-1] / 2)
 
 
@@ -119,7 +121,7 @@ def test_ecc_within_gddr_is_told_by_the_capacity_that_it_leaves() -> None:
 def test_shape_is_finite() -> None:
     for gpu in GPUS:
         for batch in BATCHES:
-            found = stream_shape(batch, load_device(gpu), cold(), DEFAULT)
+            found = stream_shape(batch, load_device(gpu), cold(), PHYSICS)
             assert all(np.isfinite(column).all() and column.shape == ROWS.shape for column in found.values())
 
 
@@ -128,10 +130,10 @@ def test_other_families_that_stream_have_times() -> None:
     memory = KernelBatch.from_columns("memory", op="embedding", elements=ROWS * 4096, dtype="float16", **moved)
     step = KernelBatch.from_columns("optimizer", op="adamw_fused", elements=ROWS, tensors=1, flops=ROWS, **moved)
     for batch in (memory, step):
-        assert (total_s(stream_times(batch, load_device("a100-sxm-80gb"), cold(), DEFAULT)) > 0).all()
+        assert (total_s(stream_times(batch, load_device("a100-sxm-80gb"), cold(), PHYSICS)) > 0).all()
 
 
 def test_constants_say_where_their_prior_comes_from() -> None:
-    stated = [prior for name, prior in priors(DEFAULT).items() if name.startswith("stream.")]
+    stated = [prior for name, prior in priors(PHYSICS).items() if name.startswith("stream.")]
     assert len(stated) == 18
     assert all(prior.why and prior.spread > 0 for prior in stated)

@@ -21,8 +21,9 @@ from neusight.kernels.conditions import TIMINGS, Conditions
 from neusight.kernels.named import COLLECTIVES
 from neusight.laws.constants import priors
 from neusight.laws.fitted_links import FittedLinks, shipped_links
-from neusight.laws.link_constants import DEFAULT
 from neusight.paths import checkout_dir
+
+LINKS = shipped_links().links
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -168,7 +169,7 @@ def test_other_kernels_and_devices_without_links_are_refused(executor: LinkPredi
 
 def test_what_ships_is_what_the_law_and_the_data_sets_have() -> None:
     fitted = shipped_links()
-    assert set(fitted.values) == set(priors(DEFAULT)) == set(fitted.deviations)
+    assert set(fitted.values) == set(priors(LINKS)) == set(fitted.deviations)
     known = {}
     for path in checkout_dir("datasets").glob("*/manifest.json"):
         content = json.loads(path.read_text())

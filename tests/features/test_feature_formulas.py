@@ -19,14 +19,17 @@ from neusight.executors.gpu.features.situation import LawfulSituation, Situation
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.laws.constants import values, with_values
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.fitted import shipped_physics
+from neusight.laws.physics import Physics
 from neusight.learn.training_data import MODELS
+
+PHYSICS = shipped_physics().physics
 
 GPUS = ("p4", "t4", "a100-pcie-40gb", "l4", "b200-sxm-180gb", "mi300x", "arc-pro-b60")
 
 
 def situation(batch: KernelBatch, device: DeviceSpec | str) -> Situation:
-    return situate(batch, load_device(device) if isinstance(device, str) else device, shipped_choice())
+    return situate(batch, load_device(device) if isinstance(device, str) else device, shipped_choice(), physics=PHYSICS)
 
 
 def served(batch: KernelBatch, device: DeviceSpec) -> list[tuple[str, KernelBatch]]:
@@ -97,7 +100,7 @@ def timeless(physics: Physics) -> Physics:
 
 def test_laws_have_no_unit_but_in_what_they_call_seconds() -> None:
     """Shares of the time and shapes are ratios: all rates three times as fast leave them as they are."""
-    physics = timeless(DEFAULT)
+    physics = timeless(PHYSICS)
     for device, name, batch in served_grids(("t4", "a100-pcie-40gb", "h100-sxm-80gb"), 30):
         if name in ("gemm", "conv2d"):
             continue
@@ -208,6 +211,8 @@ def test_expected_time_goes_up_when_power_goes_down(subtests: pytest.Subtests) -
 def test_given_tiles_replace_the_chosen_ones() -> None:
     batch = grid("gemm", 5)
     chosen = situation(batch, "l4")
-    other = situate(batch, load_device("l4"), shipped_choice(), situation(batch, "h100-sxm-80gb").tiling)
+    other = situate(
+        batch, load_device("l4"), shipped_choice(), situation(batch, "h100-sxm-80gb").tiling, physics=PHYSICS
+    )
     assert other.tiling.sm_count == 132
     assert chosen.tiling.sm_count == load_device("l4").sm_count

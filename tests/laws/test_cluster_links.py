@@ -14,9 +14,10 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.named import COLLECTIVES
 from neusight.laws.fitted_links import shipped_links
-from neusight.laws.link_constants import DEFAULT
 from neusight.laws.links import collective_s, least_s, nccl_s
 from neusight.laws.network import TREE_SHARE, least_out_s, tree
+
+LINKS = shipped_links().links
 
 SIZES = 2 ** np.arange(0, 34)
 CLUSTERS = ("dgx-a100", "dgx-h100", "aws-p4d", "l40s-server", "gb200-nvl72", "mi300x-platform", "gcp-a2-ultragpu")
@@ -39,7 +40,7 @@ def test_a_cluster_whose_network_nobody_tells_is_as_its_device(gpu: str, op: str
     for ranks, per_node in ((8, 0), (2, 1), (32, 8)):
         batch = collectives(ranks, per_node, op)
         conditions = Conditions.of(len(batch), timing="graph", engine="vllm")
-        for links in (DEFAULT, FITTED):
+        for links in (LINKS, FITTED):
             both = [collective_s(batch, place, conditions, links)[1] for place in (cluster, device)]
             assert np.array_equal(*both)
         assert np.array_equal(least_s(batch, cluster), least_s(batch, device))
@@ -55,24 +56,24 @@ def test_what_a_network_is_changes_nothing_inside_a_node() -> None:
 def test_a_long_ring_goes_through_all_adapters_of_its_ranks() -> None:
     # Four nodes of eight: 2 (n - 1) / n of the bytes through eight adapters of 25 GB/s, of which 96 % are sustained.
     cluster, size = load_cluster("dgx-a100", 4), 2.0**40
-    copied = size / 32 / (DEFAULT.nccl.copy_bytes_per_cycle * cluster.device.boost_clock_hz)
+    copied = size / 32 / (LINKS.nccl.copy_bytes_per_cycle * cluster.device.boost_clock_hz)
     expected = 2 * 31 / 32 * size / (0.96 * 8 * 25e9) + copied
-    found = nccl_s(collectives(32, 8, size=2**40), changed(cluster, sustained=0.96), DEFAULT)
+    found = nccl_s(collectives(32, 8, size=2**40), changed(cluster, sustained=0.96), LINKS)
     assert found == pytest.approx(expected, rel=0.01)
     # A group with one rank a node has one adapter.
-    alone = nccl_s(collectives(4, 1, size=2**40), cluster, DEFAULT)
-    copied = size / 4 / (DEFAULT.nccl.copy_bytes_per_cycle * cluster.device.boost_clock_hz)
+    alone = nccl_s(collectives(4, 1, size=2**40), cluster, LINKS)
+    copied = size / 4 / (LINKS.nccl.copy_bytes_per_cycle * cluster.device.boost_clock_hz)
     assert alone == pytest.approx(2 * 3 / 4 * size / (0.96 * 25e9) + copied, rel=0.01)
 
 
 def test_a_tree_has_hops_along_a_node_and_up_the_nodes() -> None:
     cluster = load_cluster("dgx-a100", 16)
-    way = tree(collectives(128, 8, size=2**30), cluster, DEFAULT)
+    way = tree(collectives(128, 8, size=2**30), cluster, LINKS)
     assert way.steps == pytest.approx(2 * (7 + 4))
-    assert way.network_s == pytest.approx(2 * 4 * DEFAULT.rates.network_hop_s)
+    assert way.network_s == pytest.approx(2 * 4 * LINKS.rates.network_hop_s)
     assert way.sent_s == pytest.approx(2 * 127 / 128 * 2**30 / (0.96 * 8 * 25e9) / TREE_SHARE)
     # Of two nodes one sends all bytes up, the other all down; then the links of a node are what binds.
-    pair = tree(collectives(16, 8, size=2**30), changed(cluster, bandwidth_bytes_per_s=1e9), DEFAULT)
+    pair = tree(collectives(16, 8, size=2**30), changed(cluster, bandwidth_bytes_per_s=1e9), LINKS)
     assert pair.sent_s == pytest.approx(2**30 / (0.96 * 8e9) / TREE_SHARE)
 
 
@@ -88,10 +89,10 @@ def test_a_short_all_reduce_of_many_nodes_takes_the_logarithm_of_hops() -> None:
 def test_switches_of_the_network_pass_every_byte_once() -> None:
     cluster = load_cluster("dgx-a100", 8)
     batch = collectives(64, 8, size=2**38)
-    plain, reducing = (nccl_s(batch, changed(cluster, reduces=flag), DEFAULT) for flag in (False, True))
+    plain, reducing = (nccl_s(batch, changed(cluster, reduces=flag), LINKS) for flag in (False, True))
     assert 0.5 < reducing / plain < 0.85
     gathered = collectives(64, 8, "all_gather")
-    assert np.array_equal(*(nccl_s(gathered, changed(cluster, reduces=flag), DEFAULT) for flag in (False, True)))
+    assert np.array_equal(*(nccl_s(gathered, changed(cluster, reduces=flag), LINKS) for flag in (False, True)))
 
 
 def test_an_oversubscribed_spine_slows_what_leaves_its_rails() -> None:
@@ -145,7 +146,7 @@ def test_bounds_bytes_and_bandwidths(name: str, op: str) -> None:
     plain = load_cluster(name, 8)
     assert plain.network
     rate = plain.network.bandwidth_bytes_per_s
-    for reduces, (ranks, per_node), links in product((False, True), shapes(plain), (DEFAULT, FITTED)):
+    for reduces, (ranks, per_node), links in product((False, True), shapes(plain), (LINKS, FITTED)):
         if op == "send_recv" and ranks != 2:
             continue
         batch = collectives(ranks, per_node, op)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.laws.constants import Prior, constant, decode, encode, priors, values, with_values
-from neusight.laws.physics import DEFAULT
+from neusight.laws.physics import PRIOR
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ def test_encoding_is_undone_on_either_scale(value: float) -> None:
 
 
 def test_every_constant_of_physics_says_where_it_comes_from(subtests: pytest.Subtests) -> None:
-    for name, prior in priors(DEFAULT).items():
+    for name, prior in priors(PRIOR).items():
         with subtests.test(name=name):
-            assert values(DEFAULT)[name] == prior.value
+            assert values(PRIOR)[name] == prior.value
             assert prior.why
             assert prior.spread > 0
             assert prior.scale == "linear" or prior.value > 0

@@ -12,7 +12,7 @@ import pytest
 from neusight.errors import ArtifactError
 from neusight.laws.constants import priors, values
 from neusight.laws.fitted import FILE, FittedPhysics, shipped_physics
-from neusight.laws.physics import DEFAULT
+from neusight.laws.physics import PRIOR
 
 FITTED = FittedPhysics(
     values={"memory.hbm_share": 0.875, "matrix.miss_centre": -0.5},
@@ -34,7 +34,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
 
 
 def test_constants_that_were_not_fitted_keep_their_priors() -> None:
-    assert values(FITTED.physics) == values(DEFAULT) | FITTED.values
+    assert values(FITTED.physics) == values(PRIOR) | FITTED.values
 
 
 def test_a_constant_that_no_law_has_is_named() -> None:
@@ -58,7 +58,7 @@ def test_a_file_that_does_not_fit_is_refused_in_a_line(tmp_path: Path, change: A
 
 def test_what_ships_has_every_constant() -> None:
     shipped = shipped_physics()
-    assert shipped.values.keys() == shipped.deviations.keys() == priors(DEFAULT).keys()
+    assert shipped.values.keys() == shipped.deviations.keys() == priors(PRIOR).keys()
     assert len(shipped.covariance) == len(shipped.values)
     assert all(len(row) == len(shipped.values) for row in shipped.covariance)
     assert values(shipped.physics) == shipped.values

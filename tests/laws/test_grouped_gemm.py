@@ -13,6 +13,9 @@ from neusight.executors.gpu.tiling.library import TILES, shipped_choice
 from neusight.kernels import KernelBatch, work_of
 from neusight.kernels.work import filled_groups
 from neusight.laws.bounds import bound_of
+from neusight.laws.fitted import shipped_physics
+
+PHYSICS = shipped_physics().physics
 
 H100 = load_device("h100-sxm-80gb")
 
@@ -22,7 +25,7 @@ def grouped(**columns: object) -> KernelBatch:
 
 
 def tiled(batch: KernelBatch) -> Tiling:
-    return tile(batch, H100, shipped_choice())
+    return tile(batch, H100, shipped_choice(), PHYSICS)
 
 
 def spread(tokens: int, groups: int, largest: int) -> list[int]:
@@ -80,7 +83,7 @@ def test_every_group_has_whole_tiles_of_its_own(subtests: pytest.Subtests) -> No
 def test_one_group_is_one_product() -> None:
     batch = grouped(tokens=4096, groups=1, n=4096, k=1024)
     single = KernelBatch.from_columns("gemm", m=4096, n=4096, k=1024, dtype="bfloat16")
-    ours, theirs = (situate(b, H100, shipped_choice()) for b in (batch, single))
+    ours, theirs = (situate(b, H100, shipped_choice(), physics=PHYSICS) for b in (batch, single))
     # Kernels for groups reach a share of the rate of their own.
     assert ours.expected_s == pytest.approx(theirs.expected_s, rel=0.1)
     assert ours.bound_s == theirs.bound_s
@@ -89,7 +92,7 @@ def test_one_group_is_one_product() -> None:
 def test_groups_of_equal_height_are_a_batch_of_products() -> None:
     batch = grouped(tokens=8 * 512, groups=8, n=4096, k=1024)
     products = KernelBatch.from_columns("gemm", op="bmm", batch=8, m=512, n=4096, k=1024, dtype="bfloat16")
-    ours, theirs = (situate(b, H100, shipped_choice()) for b in (batch, products))
+    ours, theirs = (situate(b, H100, shipped_choice(), physics=PHYSICS) for b in (batch, products))
     assert ours.expected_s == pytest.approx(theirs.expected_s, rel=0.1)
     assert ours.bound_s == theirs.bound_s
 

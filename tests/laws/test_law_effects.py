@@ -9,7 +9,7 @@ from neusight.devices import device_ids, load_device
 from neusight.laws.cache import Panels, gemm_dram_bytes, missed_share, reread_missed_share, reusable_l2_bytes
 from neusight.laws.constants import with_values
 from neusight.laws.dram import sustained_dram_bytes_per_s
-from neusight.laws.physics import DEFAULT
+from neusight.laws.fitted import shipped_physics
 from neusight.laws.power import (
     PowerDemand,
     budget_w,
@@ -20,32 +20,34 @@ from neusight.laws.power import (
 )
 from neusight.laws.waves import idle_factor, rounds
 
+PHYSICS = shipped_physics().physics
+
 COUNTS = st.integers(1, 10**6)
 ONE = np.ones(1)
 
 
 @given(tiles=COUNTS, sm_count=st.integers(1, 300))
 def test_rounds_lie_between_the_even_share_and_the_next_whole_number(tiles: int, sm_count: int) -> None:
-    (found,) = rounds(np.array([tiles], dtype=float), sm_count)
+    (found,) = rounds(np.array([tiles], dtype=float), sm_count, PHYSICS.lanes.tail_share)
     assert max(tiles / sm_count, 1.0) <= found * (1 + 1e-12)
     assert found <= np.ceil(tiles / sm_count) * (1 + 1e-12)
 
 
 def test_rounds_at_the_quantum() -> None:
-    one, full, more = rounds(np.array([1.0, 216.0, 217.0]), 108)
+    one, full, more = rounds(np.array([1.0, 216.0, 217.0]), 108, PHYSICS.lanes.tail_share)
     assert (one, full) == (1.0, 2.0)
     assert 2.0 < more < 3.0
 
 
 def test_rounds_never_fall_within_a_wave() -> None:
     # Across waves too: the busiest SM never has less to do when one tile more is launched.
-    found = rounds(np.arange(1, 2000, dtype=float), 80)
+    found = rounds(np.arange(1, 2000, dtype=float), 80, PHYSICS.lanes.tail_share)
     assert (np.diff(found) >= -1e-12).all()
 
 
 def test_idling_costs_until_the_sm_is_full() -> None:
     resident = np.array([1.0, 2.0, 4.0, 8.0])
-    found = idle_factor(np.full(4, 64.0 * 64.0), resident)
+    found = idle_factor(np.full(4, 64.0 * 64.0), resident, PHYSICS.lanes.idle_cost)
     assert (np.diff(found) <= 0).all()
     assert found[0] > 1.0
     assert found[2] == found[3] == 1.0  # four blocks of 64x64 are 128x128 accumulators
@@ -53,16 +55,16 @@ def test_idling_costs_until_the_sm_is_full() -> None:
 
 @given(log2_ratio=st.floats(-30, 30), more=st.floats(0, 10))
 def test_rereads_between_waves_miss_the_more_the_larger_the_panels(log2_ratio: float, more: float) -> None:
-    low, high = missed_share(2.0 ** np.array([log2_ratio, log2_ratio + more]), 1.0)
+    low, high = missed_share(2.0 ** np.array([log2_ratio, log2_ratio + more]), 1.0, PHYSICS)
     assert 0.05 <= low <= high <= 1.0
-    assert missed_share(np.array([1e-9, 2.0, 1e9]), 1.0) == pytest.approx((0.05, 0.525, 1.0), abs=1e-3)
+    assert missed_share(np.array([1e-9, 2.0, 1e9]), 1.0, PHYSICS) == pytest.approx((0.05, 0.525, 1.0), abs=1e-3)
 
 
 @given(log2_ratio=st.floats(-30, 30), more=st.floats(0, 10))
 def test_second_passes_miss_more_the_more_rows_are_in_flight(log2_ratio: float, more: float) -> None:
-    low, high = reread_missed_share(2.0 ** np.array([log2_ratio, log2_ratio + more]), 1.0)
+    low, high = reread_missed_share(2.0 ** np.array([log2_ratio, log2_ratio + more]), 1.0, PHYSICS)
     assert 0.0 <= low <= high <= 1.0
-    tiny, half, huge = reread_missed_share(np.array([1e-9, 2.0**DEFAULT.cache.row_miss_centre, 1e9]), 1.0)
+    tiny, half, huge = reread_missed_share(np.array([1e-9, 2.0**PHYSICS.cache.row_miss_centre, 1e9]), 1.0, PHYSICS)
     assert (tiny, half, huge) == pytest.approx((0.0, 0.5, 1.0), abs=1e-3)
 
 
@@ -70,11 +72,11 @@ def test_product_traffic_lies_between_compulsory_and_every_block_by_itself() -> 
     panel = 2.0 ** np.arange(-10, 30)
     panels = Panels(panel, shared=np.full(40, 5.0), unshared=np.full(40, 20.0))
     p100 = load_device("p100-pcie-16gb").model_copy(update={"l2_capacity_bytes": 1.0})
-    found = gemm_dram_bytes(np.full(40, 2.0), panels, np.ones(40), p100)
+    found = gemm_dram_bytes(np.full(40, 2.0), panels, np.ones(40), p100, PHYSICS)
     assert (np.diff(found) >= 0).all()
     assert found[0] == pytest.approx(2.0, rel=0.1)
     # Blocks that have lost step fetch more than they use.
-    assert found[-1] == pytest.approx(5.0 + DEFAULT.cache.drift_hbm * 15.0, rel=0.01)
+    assert found[-1] == pytest.approx(5.0 + PHYSICS.cache.drift_hbm * 15.0, rel=0.01)
 
 
 def test_blocks_lose_step_over_rounds_and_hardly_from_volta_on() -> None:
@@ -82,7 +84,7 @@ def test_blocks_lose_step_over_rounds_and_hardly_from_volta_on() -> None:
     rounds_of = np.array([1.0, 16.0, 256.0])
 
     def extra(gpu: str) -> np.ndarray:
-        return gemm_dram_bytes(np.full(3, 1e9), panels, rounds_of, load_device(gpu)) - 1e9
+        return gemm_dram_bytes(np.full(3, 1e9), panels, rounds_of, load_device(gpu), PHYSICS) - 1e9
 
     old, new = extra("p100-pcie-16gb"), extra("v100-pcie-32gb")
     assert (np.diff(old) > 0).all()
@@ -92,16 +94,16 @@ def test_blocks_lose_step_over_rounds_and_hardly_from_volta_on() -> None:
 def test_hbm_of_pascal_sustains_a_smaller_share() -> None:
     def share(gpu: str) -> float:
         device = load_device(gpu)
-        return sustained_dram_bytes_per_s(device) / device.dram_bandwidth_bytes_per_s
+        return sustained_dram_bytes_per_s(device, PHYSICS) / device.dram_bandwidth_bytes_per_s
 
-    assert share("v100-pcie-32gb") == share("a100-pcie-40gb") == share("mi100") == DEFAULT.memory.hbm_share
-    assert share("p100-pcie-16gb") == pytest.approx(DEFAULT.memory.hbm_share / DEFAULT.memory.controller_gain)
-    assert share("p4") == share("l4") == DEFAULT.memory.gddr_share
+    assert share("v100-pcie-32gb") == share("a100-pcie-40gb") == share("mi100") == PHYSICS.memory.hbm_share
+    assert share("p100-pcie-16gb") == pytest.approx(PHYSICS.memory.hbm_share / PHYSICS.memory.controller_gain)
+    assert share("p4") == share("l4") == PHYSICS.memory.gddr_share
 
 
 def test_product_traffic_is_never_below_compulsory() -> None:
     panels = Panels(ONE * 1e-3, shared=ONE, unshared=ONE)
-    assert gemm_dram_bytes(ONE * 7.0, panels, ONE, load_device("l4")) >= 7.0
+    assert gemm_dram_bytes(ONE * 7.0, panels, ONE, load_device("l4"), PHYSICS) >= 7.0
 
 
 def test_two_partitions_of_l2_hold_half_for_what_all_read() -> None:
@@ -113,53 +115,55 @@ def test_two_partitions_of_l2_hold_half_for_what_all_read() -> None:
 def test_light_loads_run_at_full_clock(subtests: pytest.Subtests) -> None:
     for gpu in device_ids():
         with subtests.test(gpu=gpu):
-            assert slow_down(load_device(gpu), ONE, 0 * ONE) == pytest.approx(1.0)
+            assert slow_down(load_device(gpu), ONE, 0 * ONE, PHYSICS) == pytest.approx(1.0)
 
 
 @given(gpu=st.sampled_from(device_ids()), energy_j=st.floats(0, 1e4), more=st.floats(1.0, 10.0))
 def test_slow_down_grows_with_energy_and_falls_with_the_limit(gpu: str, energy_j: float, more: float) -> None:
     device, load = load_device(gpu), energy_j * ONE
-    base = slow_down(device, ONE, load)
+    base = slow_down(device, ONE, load, PHYSICS)
     assert base >= 1.0
-    assert slow_down(device, ONE, load * more) >= base
-    assert slow_down(device, ONE / more, load) >= base
+    assert slow_down(device, ONE, load * more, PHYSICS) >= base
+    assert slow_down(device, ONE / more, load, PHYSICS) >= base
     cooler = device.model_copy(update={"tdp_w": device.tdp_w * more})
-    assert slow_down(cooler, ONE, load) <= base
-    assert 1.0 <= slow_down(device, ONE, load, burst=1.0) <= base
+    assert slow_down(cooler, ONE, load, PHYSICS) <= base
+    assert 1.0 <= slow_down(device, ONE, load, PHYSICS, burst=1.0) <= base
 
 
 def test_far_above_the_limit_speed_goes_with_power_to_the_exponent() -> None:
-    once, twice = (slow_down(load_device("l4"), ONE, energy * 1e5 * ONE) for energy in (1, 2))
-    assert twice / once == pytest.approx(2**DEFAULT.power.speed_exponent, rel=1e-3)
+    once, twice = (slow_down(load_device("l4"), ONE, energy * 1e5 * ONE, PHYSICS) for energy in (1, 2))
+    assert twice / once == pytest.approx(2**PHYSICS.power.speed_exponent, rel=1e-3)
 
 
 def test_a_burst_of_the_limiter_s_window_feels_half_of_the_slow_down() -> None:
-    device, burst_s = load_device("l4"), DEFAULT.power.burst_s
-    whole = slow_down(device, ONE, 1e3 * ONE) - 1.0
+    device, burst_s = load_device("l4"), PHYSICS.power.burst_s
+    whole = slow_down(device, ONE, 1e3 * ONE, PHYSICS) - 1.0
     # Lengths [s] of a burst, of one kernel or of many, and the share of the slow-down that b / (b + burst_s) gives.
     for time_s, kernels, share in ((burst_s, 1.0, 0.5), (burst_s / 10, 10.0, 0.5), (3 * burst_s, 1.0, 0.75)):
-        felt = slow_down(device, time_s * ONE, 1e3 * time_s * ONE, kernels) - 1.0
+        felt = slow_down(device, time_s * ONE, 1e3 * time_s * ONE, PHYSICS, kernels) - 1.0
         assert felt == pytest.approx(share * whole)
 
 
 def test_energy_of_traffic_by_kind_of_memory() -> None:
-    gddr, hbm = (traffic_energy_j(load_device(gpu), ONE * 1e9, ONE * 2e9)[0] for gpu in ("l4", "a100-sxm-80gb"))
-    assert gddr == pytest.approx(1e-3 * (DEFAULT.power.gddr_pj_per_byte + 2 * DEFAULT.power.l2_pj_per_byte))
-    assert hbm == pytest.approx(1e-3 * (DEFAULT.power.hbm_pj_per_byte + 2 * DEFAULT.power.l2_pj_per_byte))
+    gddr, hbm = (
+        traffic_energy_j(load_device(gpu), ONE * 1e9, ONE * 2e9, PHYSICS)[0] for gpu in ("l4", "a100-sxm-80gb")
+    )
+    assert gddr == pytest.approx(1e-3 * (PHYSICS.power.gddr_pj_per_byte + 2 * PHYSICS.power.l2_pj_per_byte))
+    assert hbm == pytest.approx(1e-3 * (PHYSICS.power.hbm_pj_per_byte + 2 * PHYSICS.power.l2_pj_per_byte))
 
 
 def test_a_board_below_its_node_s_usual_clock_spends_less_on_a_flop() -> None:
     device = load_device("t4")
     slower = device.model_copy(update={"boost_clock_hz": device.boost_clock_hz / 2})
-    ratio = flop_energy_j(slower) / flop_energy_j(device)
-    assert ratio == pytest.approx(0.5**DEFAULT.power.voltage_exponent)
+    ratio = flop_energy_j(slower, PHYSICS) / flop_energy_j(device, PHYSICS)
+    assert ratio == pytest.approx(0.5**PHYSICS.power.voltage_exponent)
 
 
 def test_some_of_the_limit_is_left_to_work(subtests: pytest.Subtests) -> None:
     for gpu in device_ids():
         with subtests.test(gpu=gpu):
             device = load_device(gpu)
-            assert 0.25 * device.tdp_w <= budget_w(device) < device.tdp_w
+            assert 0.25 * device.tdp_w <= budget_w(device, PHYSICS) < device.tdp_w
 
 
 def test_dram_family(subtests: pytest.Subtests) -> None:
@@ -177,13 +181,13 @@ def test_lpddr_is_not_mistaken_for_gddr() -> None:
 def test_finer_nodes_never_spend_more_on_a_flop() -> None:
     device = load_device("l4")
     nodes = (28, 16, 14, 12, 8, 7, 5, 4, 3)
-    energies = [flop_energy_j(device.model_copy(update={"process_nm": node})) for node in nodes]
+    energies = [flop_energy_j(device.model_copy(update={"process_nm": node}), PHYSICS) for node in nodes]
     assert energies == sorted(energies, reverse=True)
     # Without voltages the law is a power of the node, and stated at 7 nm.
-    flat = with_values(DEFAULT, {"power.voltage_exponent": 0.0})
+    flat = with_values(PHYSICS, {"power.voltage_exponent": 0.0})
     one, two = (flop_energy_j(device.model_copy(update={"process_nm": node}), flat) for node in (7, 14))
-    assert one == pytest.approx(1e-12 * DEFAULT.power.lane_pj)
-    assert two / one == pytest.approx(2.0**DEFAULT.power.lane_node_exponent)
+    assert one == pytest.approx(1e-12 * PHYSICS.power.lane_pj)
+    assert two / one == pytest.approx(2.0**PHYSICS.power.lane_node_exponent)
 
 
 EXPONENT = 0.6

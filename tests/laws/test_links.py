@@ -14,9 +14,10 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.named import COLLECTIVES
 from neusight.kernels.work import work_of
 from neusight.laws.fitted_links import shipped_links
-from neusight.laws.link_constants import DEFAULT
 from neusight.laws.links import collective_s, least_s, nccl_s, own_s
 from neusight.laws.routes import inside, network_bytes_per_s
+
+LINKS = shipped_links().links
 
 SIZES = 2 ** np.arange(0, 34)
 ENGINES = ("torch", "vllm", "sglang", "trtllm")
@@ -37,15 +38,15 @@ def with_links_times(device: DeviceSpec, factor: float) -> DeviceSpec:
     return device.model_copy(update={"links": tuple(faster)})
 
 
+def own_kernel_s(batch: KernelBatch, device: DeviceSpec, engine: str) -> np.ndarray:
+    return own_s(batch, device, Conditions.of(len(batch), engine=engine), LINKS)
+
+
 @pytest.mark.parametrize(
     ("op", "share"),
     # Patarasu and Yuan 2009: an all-reduce is a reduce-scatter and an all-gather, each of (n - 1) / n.
     [("all_reduce", 1.75), ("all_gather", 0.875), ("reduce_scatter", 0.875), ("all_to_all", 0.875), ("send_recv", 1.0)],
 )
-def own(batch: KernelBatch, device: DeviceSpec, engine: str) -> np.ndarray:
-    return own_s(batch, device, Conditions.of(len(batch), engine=engine), DEFAULT)
-
-
 def test_bytes_that_a_rank_sends(op: str, share: float) -> None:
     work = work_of(collectives(4096, op))
     assert work.read_bytes == pytest.approx(share * 4096) and work.write_bytes == work.read_bytes
@@ -61,53 +62,53 @@ def test_a_bound_is_bytes_over_the_datasheet_and_a_switch_that_reduces_passes_th
 
 
 def test_a_short_message_is_a_start_and_hops_one_after_another() -> None:
-    device, nccl = load_device("a100-sxm-80gb"), DEFAULT.nccl
+    device, nccl = load_device("a100-sxm-80gb"), LINKS.nccl
     for op, steps in (("all_reduce", 14), ("all_gather", 7), ("send_recv", 1)):
         cycles = nccl.start_cycles + steps * nccl.nvlink_hop_cycles
-        assert nccl_s(collectives(1, op), device, DEFAULT) == pytest.approx(cycles / device.boost_clock_hz, rel=1e-2)
+        assert nccl_s(collectives(1, op), device, LINKS) == pytest.approx(cycles / device.boost_clock_hz, rel=1e-2)
 
 
 def test_a_long_message_is_its_bytes_over_what_links_sustain_and_a_copy_of_a_share() -> None:
     device, size = load_device("a100-sxm-80gb"), 2.0**40
-    sent = 1.75 * size / (DEFAULT.rates.nvlink_share * 300e9)
-    copied = size / 8 / (DEFAULT.nccl.copy_bytes_per_cycle * device.boost_clock_hz)
-    assert nccl_s(collectives(2**40), device, DEFAULT) == pytest.approx(sent + copied, rel=0.01)
+    sent = 1.75 * size / (LINKS.rates.nvlink_share * 300e9)
+    copied = size / 8 / (LINKS.nccl.copy_bytes_per_cycle * device.boost_clock_hz)
+    assert nccl_s(collectives(2**40), device, LINKS) == pytest.approx(sent + copied, rel=0.01)
 
 
 def test_one_shot_reads_all_of_all_others() -> None:
-    device, own = load_device("a100-sxm-80gb"), DEFAULT.own
+    device, own = load_device("a100-sxm-80gb"), LINKS.own
     start_s = own.trtllm_cycles / device.boost_clock_hz + 7 * own.peer_s
     expected = start_s + 7 * 2**20 / (own.rate * 300e9)
-    assert own(collectives(2**20), device, "trtllm") == pytest.approx(expected)
+    assert own_kernel_s(collectives(2**20), device, "trtllm") == pytest.approx(expected)
     # vLLM turns to two halves at 256 KiB among eight, which send less of a long message.
-    assert own(collectives(2**26), device, "vllm") < own(collectives(2**26), device, "trtllm")
-    below, at = own(collectives(np.array([2**18 - 1, 2**18])), device, "vllm")
+    assert own_kernel_s(collectives(2**26), device, "vllm") < own_kernel_s(collectives(2**26), device, "trtllm")
+    below, at = own_kernel_s(collectives(np.array([2**18 - 1, 2**18])), device, "vllm")
     assert 0 < at - below < own.second_cycles / device.boost_clock_hz
 
 
 def test_engines_call_nccl_where_they_have_nothing_of_their_own() -> None:
     device, batch = load_device("l40s"), collectives(ranks=4)
-    assert np.isinf(own(batch, device, "vllm")).all()
-    assert np.isinf(own_s(collectives(op="all_gather"), load_device("h100-sxm-80gb"), "vllm", DEFAULT)).all()
-    assert np.isfinite(own(collectives(ranks=2), device, "vllm")).all()
+    assert np.isinf(own_kernel_s(batch, device, "vllm")).all()
+    assert np.isinf(own_kernel_s(collectives(op="all_gather"), load_device("h100-sxm-80gb"), "vllm")).all()
+    assert np.isfinite(own_kernel_s(collectives(ranks=2), device, "vllm")).all()
     for engine, gpu in product(ENGINES, GPUS):
         conditions = Conditions.of(len(batch), timing="graph", engine=engine)
-        found = collective_s(batch, load_device(gpu), conditions, DEFAULT)[0]
-        assert (found <= nccl_s(batch, load_device(gpu), DEFAULT)).all()
+        found = collective_s(batch, load_device(gpu), conditions, LINKS)[0]
+        assert (found <= nccl_s(batch, load_device(gpu), LINKS)).all()
 
 
 def test_how_devices_are_joined_decides_on_their_bandwidth() -> None:
-    among, share, host = np.array([2.0, 4.0, 8.0]), DEFAULT.rates.nvlink_share, DEFAULT.rates.host_share
-    switch, carried = inside(load_device("a100-sxm-80gb"), among, DEFAULT)
+    among, share, host = np.array([2.0, 4.0, 8.0]), LINKS.rates.nvlink_share, LINKS.rates.host_share
+    switch, carried = inside(load_device("a100-sxm-80gb"), among, LINKS)
     assert switch == pytest.approx(share * 300e9) and carried.all()
-    bridge, carried = inside(load_device("a100-pcie-80gb"), among, DEFAULT)
+    bridge, carried = inside(load_device("a100-pcie-80gb"), among, LINKS)
     # A bridge joins two; of the four edges of a ring of two pairs two pass the host.
     assert list(carried) == [True, False, False]
-    assert bridge == pytest.approx([share * 300e9, host * 31.5e9, host * 31.5e9 / 2**DEFAULT.rates.contention])
-    shared, carried = inside(load_device("l40s"), among, DEFAULT)
+    assert bridge == pytest.approx([share * 300e9, host * 31.5e9, host * 31.5e9 / 2**LINKS.rates.contention])
+    shared, carried = inside(load_device("l40s"), among, LINKS)
     assert not carried.any()
-    assert shared == pytest.approx(host * 31.5e9 / np.array([1.0, 2.0, 4.0]) ** DEFAULT.rates.contention)
-    mesh, carried = inside(load_device("mi300x"), among, DEFAULT)
+    assert shared == pytest.approx(host * 31.5e9 / np.array([1.0, 2.0, 4.0]) ** LINKS.rates.contention)
+    mesh, carried = inside(load_device("mi300x"), among, LINKS)
     assert mesh == pytest.approx(share * 448e9 * np.array([1, 3, 7]) / 7) and carried.all()
 
 
@@ -130,7 +131,7 @@ def test_ranks_of_several_nodes_take_longer_than_those_of_one(op: str) -> None:
 def test_more_bytes_are_never_faster_nor_more_bandwidth_slower(gpu: str, op: str) -> None:
     device, sizes = load_device(gpu), np.unique(np.geomspace(1, 2**34, 400).astype(np.int64))
     for engine, timing, links, shape in product(
-        ENGINES, ("graph", "stream"), (DEFAULT, FITTED), ((2, 0), (3, 0), (4, 0), (8, 0), (16, 8), (2, 1))
+        ENGINES, ("graph", "stream"), (LINKS, FITTED), ((2, 0), (3, 0), (4, 0), (8, 0), (16, 8), (2, 1))
     ):
         batch = collectives(sizes, op, *shape)
         conditions = Conditions.of(len(batch), timing=timing, engine=engine)

@@ -13,7 +13,7 @@ from neusight.errors import DataError
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import with_values
-from neusight.laws.link_constants import DEFAULT
+from neusight.laws.link_constants import PRIOR
 from neusight.laws.links import collective_s
 from neusight.learn.links import LinkRows, at, fit_links, read_rows, solve_links
 
@@ -24,7 +24,7 @@ def rows_of(gpu: str, engine: str = "torch", op: str = "all_reduce") -> LinkRows
     sizes, ranks = np.meshgrid(2 ** np.arange(9, 30), [2, 4, 8])
     batch = KernelBatch.from_columns("collective", op=op, ranks=ranks.ravel(), bytes=sizes.ravel())
     conditions, device = Conditions.of(len(batch), timing="graph", engine=engine), load_device(gpu)
-    times = collective_s(batch, device, conditions, with_values(DEFAULT, TRUE))[0]
+    times = collective_s(batch, device, conditions, with_values(PRIOR, TRUE))[0]
     return LinkRows(device, batch, conditions, times, np.full(len(batch), 1.0))
 
 

@@ -20,7 +20,7 @@ from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.laws.constants import priors, values, with_values
 from neusight.laws.fitted import FittedPhysics
-from neusight.laws.physics import DEFAULT
+from neusight.laws.physics import PRIOR
 from neusight.learn.physics.fit import Options, fit_physics
 
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s")
@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of one data set: large 16-bit products under other constants than the priors' centres."""
     folder = tmp_path_factory.mktemp("sets") / "toy" / "kernels"
     folder.mkdir(parents=True)
-    rng, physics, parts = np.random.default_rng(0), with_values(DEFAULT, TRUTH), []
+    rng, physics, parts = np.random.default_rng(0), with_values(PRIOR, TRUTH), []
     for gpu in GPUS:
         extents = {name: 128 * rng.integers(8, 64, 40) for name in ("m", "n", "k")}
         told = {"family": "gemm", "op": "linear", "dtype": "bfloat16", "batch": 1, "gpu": gpu, "timing": "profiler"}
@@ -55,14 +55,14 @@ def test_constants_move_to_what_the_kernels_say(data: Path, tmp_path: Path) -> N
     assert found.gpus == sorted(GPUS)
     assert found.rows == 120
     assert list(found.data) == ["toy/kernels/gemm.parquet"]
-    assert found.values.keys() == priors(DEFAULT).keys()
+    assert found.values.keys() == priors(PRIOR).keys()
     assert found.error < 0.03
     for name, truth in TRUTH.items():
-        before, after = (abs(np.log(known[name] / truth)) for known in (values(DEFAULT), found.values))
+        before, after = (abs(np.log(known[name] / truth)) for known in (values(PRIOR), found.values))
         assert after < 0.8 * before, name
     # Of what no kernel tells, nothing is learned.
-    assert found.values["stream.follow"] == pytest.approx(DEFAULT.stream.follow, rel=1e-4)
-    assert found.deviations["stream.follow"] == pytest.approx(priors(DEFAULT)["stream.follow"].spread, rel=1e-2)
+    assert found.values["stream.follow"] == pytest.approx(PRIOR.stream.follow, rel=1e-4)
+    assert found.deviations["stream.follow"] == pytest.approx(priors(PRIOR)["stream.follow"].spread, rel=1e-2)
 
 
 def test_devices_that_are_held_out_say_nothing(data: Path) -> None:

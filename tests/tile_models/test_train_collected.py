@@ -27,7 +27,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import winograd_gain, work_of
 from neusight.laws.constants import with_values
 from neusight.laws.fitted import shipped_physics
-from neusight.laws.physics import DEFAULT
+from neusight.laws.physics import PRIOR
 from neusight.learn.intervals import interval, seen_interval, unseen_interval
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import COLUMNS, MODELS, DeviceRows, load_corpus
@@ -277,7 +277,7 @@ def test_rows_weigh_by_the_share_that_is_work_and_measured_shares_by_their_squar
     def weight(execution: list[float]) -> np.ndarray:
         r = timed([10e-6, 20e-6], execution)
         # Kernels that start at once, and hide nothing of their launch.
-        physics = with_values(DEFAULT, {"start.hidden": 1e-9, "stream.start_cycles": 1e-9})
+        physics = with_values(PRIOR, {"start.hidden": 1e-9, "stream.start_cycles": 1e-9})
         known = Knowledge(physics, shipped_choice(), {"copy": 5e-6})
         return training_set([r], load_contract("stream"), known).weight
 

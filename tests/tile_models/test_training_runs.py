@@ -17,10 +17,13 @@ from neusight.errors import ArtifactError, DataError
 from neusight.executors.gpu.tile_models import load_artifact
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import Products
+from neusight.laws.fitted import shipped_physics
 from neusight.learn.folds import SHRINKAGES, FoldErrors, best_shrinkage
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import load_corpus
 from neusight.learn.training_sets import launch_floors
+
+PHYSICS = shipped_physics().physics
 
 GPUS = ("p100-pcie-16gb", "v100-pcie-32gb", "a100-pcie-40gb")
 LIBRARY = {"p100-pcie-16gb": "maxwell", "v100-pcie-32gb": "volta", "a100-pcie-40gb": "ampere"}
@@ -132,7 +135,10 @@ def test_the_tile_choice_is_that_of_the_kernel_names(finished: Path) -> None:
     choice = TileChoice.load(finished / "tile_choice.json")
     extents = [np.array([v], dtype=float) for v in (1024, 1024, 512, 1)]
     # cuBLAS tiles the transposed product: 128x64 in the name is 64 rows by 128 columns of C[m,n].
-    assert [float(v[0]) for v in choice.pick("linear", Products(*extents), load_device("a100-pcie-40gb"))] == [64, 128]
+    assert [float(v[0]) for v in choice.pick("linear", Products(*extents), load_device("a100-pcie-40gb"), PHYSICS)] == [
+        64,
+        128,
+    ]
 
 
 def test_launch_floors_are_the_fastest_launches(source: Path) -> None:

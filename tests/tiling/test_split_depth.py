@@ -10,11 +10,14 @@ from neusight.executors.gpu.tiling import tile
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.executors.gpu.tiling.split import LEAST_DEPTH, SPLITS, filling_parts, split_depth
 from neusight.kernels import KernelBatch
+from neusight.laws.fitted import shipped_physics
+
+PHYSICS = shipped_physics().physics
 
 
 def parts_of(gpu: str = "v100-pcie-32gb", **columns: int | str) -> float:
     batch = KernelBatch.from_columns("gemm", **{"op": "linear", "m": 512, "n": 1024, "k": 16384} | columns)
-    found = tile(batch, load_device(gpu), shipped_choice())
+    found = tile(batch, load_device(gpu), shipped_choice(), PHYSICS)
     return float(np.broadcast_to(found.parts, 1)[0])
 
 
@@ -34,7 +37,7 @@ def test_the_cut_is_that_of_least_time_by_hand() -> None:
     def cut(tiles: float, depth: float) -> float:
         found = split_depth(
             tiles * one, depth * one, tile_elements=128.0 * 128 * one, result_elements=tiles * 128 * 128 * one,
-            flops_per_s=14e12, device=device,
+            flops_per_s=14e12, device=device, physics=PHYSICS,
         )  # fmt: skip
         return float(found[0])
 
@@ -46,7 +49,7 @@ def test_the_cut_is_that_of_least_time_by_hand() -> None:
 
 def test_parts_are_products_that_share_the_work() -> None:
     device, batch = load_device("a100-pcie-40gb"), gemms(np.random.default_rng(3), 400)
-    found = tile(batch, device, shipped_choice())
+    found = tile(batch, device, shipped_choice(), PHYSICS)
     parts = np.asarray(found.parts)
     assert set(np.unique(parts)) <= set(map(float, SPLITS)) and (parts > 1).any()
     np.testing.assert_allclose(found.depth * parts, batch["k"])
@@ -55,7 +58,7 @@ def test_parts_are_products_that_share_the_work() -> None:
 
 def test_a_cut_never_makes_the_arithmetic_slower() -> None:
     device, batch = load_device("a100-pcie-40gb"), gemms(np.random.default_rng(3), 400)
-    cut = situate(batch, device, shipped_choice())
+    cut = situate(batch, device, shipped_choice(), physics=PHYSICS)
     t = cut.tiling
     parts = np.asarray(t.parts)
     whole = situate(
@@ -63,6 +66,7 @@ def test_a_cut_never_makes_the_arithmetic_slower() -> None:
         device,
         shipped_choice(),
         t.__class__(**vars(t) | {"batch": t.batch / parts, "depth": t.depth * parts, "parts": 1.0}),
+        physics=PHYSICS,
     )
     chosen = parts > 1
     assert (cut.compute_s[chosen] < whole.compute_s[chosen]).all()
@@ -81,7 +85,7 @@ def test_a_gradient_of_filters_is_cut_until_it_fills_the_device() -> None:
     shape = {"batch": 128, "in_channels": 64, "out_channels": 64, "height": 56, "width": 56}
     for op in ("forward", "weight_grad"):
         batch = KernelBatch.from_columns("conv2d", op=op, kernel_height=1, kernel_width=1, **shape)
-        found = tile(batch, device, shipped_choice())
+        found = tile(batch, device, shipped_choice(), PHYSICS)
         assert (np.asarray(found.parts) > 1) == (op == "weight_grad")
         np.testing.assert_allclose(found.depth * found.parts, 128 * 56 * 56 if op == "weight_grad" else 64)
         if op == "weight_grad":

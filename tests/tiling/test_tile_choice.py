@@ -19,7 +19,10 @@ from neusight.executors.gpu.tiling.library import (
     least_cost_tile,
     shipped_choice,
 )
+from neusight.laws.fitted import shipped_physics
 from neusight.learn.tile_choice import ObservedTiles, fit_choice, hit_rates, tile_index
+
+PHYSICS = shipped_physics().physics
 
 LARGE, SMALL = TILES.index((128, 128)), TILES.index((32, 32))
 
@@ -80,7 +83,9 @@ def test_round_trip_picks_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "choice.json").read_bytes() == (tmp_path / "again.json").read_bytes()
     assert again.intercepts.keys() == choice.intercepts.keys()
     for op in ("linear", "bmm"):
-        for first, second in zip(*(c.pick(op, shapes(), load_device("l4")) for c in (choice, again)), strict=True):
+        for first, second in zip(
+            *(c.pick(op, shapes(), load_device("l4"), PHYSICS) for c in (choice, again)), strict=True
+        ):
             assert np.array_equal(first, second)
 
 
@@ -147,7 +152,7 @@ def test_fit_follows_what_ran_and_no_idea_of_its_own() -> None:
     always = planted("a100-pcie-40gb", 2)
     odd = TILES.index((32, 128))
     choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
-    m, n = choice.pick("linear", shapes(), load_device("a100-pcie-80gb"))
+    m, n = choice.pick("linear", shapes(), load_device("a100-pcie-80gb"), PHYSICS)
     assert set(zip(m, n, strict=True)) == {(32, 128)}
 
 
@@ -158,8 +163,8 @@ def test_other_compute_capabilities_take_the_tile_of_least_cost() -> None:
     assert not choice.seen("linear", other)
     extents = shapes()
     size = np.full(len(extents.m), 4.0)
-    cheapest = least_cost_tile(extents, element_bytes=size, dtype="float32", device=other)
-    assert np.array_equal(choice.pick("linear", extents, other), cheapest)
+    cheapest = least_cost_tile(extents, element_bytes=size, dtype="float32", device=other, physics=PHYSICS)
+    assert np.array_equal(choice.pick("linear", extents, other, PHYSICS), cheapest)
 
 
 def test_preferences_for_bmm_carry_over_to_other_capabilities_where_they_cost_little() -> None:
@@ -167,13 +172,13 @@ def test_preferences_for_bmm_carry_over_to_other_capabilities_where_they_cost_li
     always = planted("a100-pcie-40gb", 2)
     choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
     one, other = np.ones(1), load_device("l4")
-    picked = choice.pick("bmm", Products(1024 * one, 1024 * one, 512 * one, 64 * one), other)
+    picked = choice.pick("bmm", Products(1024 * one, 1024 * one, 512 * one, 64 * one), other, PHYSICS)
     assert (float(picked[0][0]), float(picked[1][0])) == (64, 128)
     # Two rows of C would leave most of a tile 64 high idle.
     two_rows = Products(2 * one, 1024 * one, 512 * one, 640 * one)
-    thin = choice.pick("bmm", two_rows, other)
+    thin = choice.pick("bmm", two_rows, other, PHYSICS)
     assert float(thin[0][0]) == 32
-    assert np.array_equal(choice.pick("linear", two_rows, other)[0], thin[0])
+    assert np.array_equal(choice.pick("linear", two_rows, other, PHYSICS)[0], thin[0])
 
 
 def test_tables_keep_their_own_preferences(subtests: pytest.Subtests) -> None:
@@ -200,7 +205,7 @@ def test_libraries_never_seen_take_what_all_share() -> None:
     features, l4 = choice_features(shapes(), load_device("l4")), load_device("l4")
     alone = TileChoice({"any/bmm": choice.intercepts["any/bmm"]}, choice.weights, {})
     assert np.array_equal(choice.scores("bmm", l4, features), alone.scores("bmm", l4, features))
-    found = [choice.pick("linear", shapes(), load_device(gpu)) for gpu in ("l4", "mi100", "arc-pro-b60")]
+    found = [choice.pick("linear", shapes(), load_device(gpu), PHYSICS) for gpu in ("l4", "mi100", "arc-pro-b60")]
     assert all(np.isin(m * 1000 + n, [a * 1000 + b for a, b in TILES]).all() for m, n in found)
 
 

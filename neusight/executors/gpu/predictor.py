@@ -34,7 +34,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
 from neusight.laws.bounds import GEMM_FAMILIES
 from neusight.laws.fitted import shipped_physics
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import Physics
 
 THROTTLED = 1.15
 """A kernel that the power limit stretches by more than this is limited by power."""
@@ -80,6 +80,10 @@ class Correction(Protocol):
     def apply(self, situation: Situation, estimates: Costs) -> Costs:
         """The estimates of a situation's kernels, corrected."""
 
+    @property
+    def knows_launches(self) -> bool:
+        """Whether launches were measured."""
+
     def described(self) -> str:
         """In a line, for the provenance of an estimate."""
 
@@ -94,8 +98,8 @@ class KernelPredictor:
 
     artifacts: Mapping[str, Artifact]
     choice: TileChoice
+    physics: Physics
     corrections: Mapping[str, Correction] = field(default_factory=dict)
-    physics: Physics = DEFAULT
 
     @classmethod
     def load(cls, path: Path | None = None) -> KernelPredictor:
@@ -104,7 +108,7 @@ class KernelPredictor:
         Raises:
             ArtifactError: none there, or one does not load.
         """
-        return cls(load_artifacts(path), shipped_choice(path), physics=shipped_physics(path).physics)
+        return cls(load_artifacts(path), shipped_choice(path), shipped_physics(path).physics)
 
     takes: ClassVar[frozenset[str]] = frozenset()
 
@@ -135,6 +139,10 @@ class KernelPredictor:
             CoverageError: no tile model answers the family. DeviceError: a dtype the device lacks.
         """
         known = Conditions.asked(len(batch)) if conditions is None else conditions
+        correction = self.correction(device)
+        if correction is not None and correction.knows_launches:
+            # A calibration was recorded on the host that is asked about.
+            known = replace(known, recorded=np.broadcast_to(np.asarray(True), (len(batch),)))
         if len(batch) > CHUNK:
             rows = [np.arange(i, min(i + CHUNK, len(batch))) for i in range(0, len(batch), CHUNK)]
             with ThreadPoolExecutor(min(THREADS, len(rows))) as pool:

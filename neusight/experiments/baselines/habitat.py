@@ -38,6 +38,7 @@ from neusight.experiments.baselines.networks import Lesson, Network, Recipe, rel
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import flops_per_s
+from neusight.laws.fitted import shipped_physics
 from neusight.learn.training_data import DeviceRows
 
 ORIGINS = ("v100-pcie-32gb", "p100-pcie-16gb")
@@ -179,7 +180,7 @@ def _along(size: np.ndarray, sizes: np.ndarray, seconds: np.ndarray) -> np.ndarr
 
 def scaling_factor(batch: KernelBatch, origin: DeviceSpec, destination: DeviceSpec) -> np.ndarray:
     """Latency on the destination over that on the origin, of elementwise kernels or row reductions, shape (n,)."""
-    here, there = (tile(batch, device, _NO_PRODUCTS) for device in (origin, destination))
+    here, there = (tile(batch, device, _NO_PRODUCTS, shipped_physics().physics) for device in (origin, destination))
     compute = 1.0 - boundedness(batch, destination)
     clock = origin.base_clock_hz / destination.base_clock_hz
     bandwidth = origin.dram_bandwidth_bytes_per_s / destination.dram_bandwidth_bytes_per_s

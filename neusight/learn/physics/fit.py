@@ -13,7 +13,7 @@ from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
 from neusight.laws.constants import priors, values
 from neusight.laws.fitted import FittedPhysics
-from neusight.laws.physics import DEFAULT
+from neusight.laws.physics import PRIOR
 from neusight.learn import Report
 from neusight.learn.physics.observations import FLOAT32, kernel_files, lane_parts, observe, parts_of
 from neusight.learn.physics.problem import Part, Problem, fit
@@ -60,7 +60,7 @@ def fit_parts(
 ) -> FittedPhysics:
     """Estimate all constants from parts that were read before, those of ``options.hold_out`` left out."""
     kept = [part for part in parts if part.device.id not in options.hold_out]
-    problem = Problem(kept, choice or shipped_choice(), tuple(priors(DEFAULT)))
+    problem = Problem(kept, choice or shipped_choice(), tuple(priors(PRIOR)))
 
     def step(done: int, error: float) -> None:
         if report:

@@ -15,7 +15,7 @@ from neusight.executors.gpu.tiling import TileChoice, Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import decode, encode, priors, with_values
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import PRIOR, Physics
 from neusight.learn.physics.solve import STEP, Rows, Solution, solve
 
 OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d"}
@@ -67,8 +67,8 @@ class Problem:
 
     def physics(self, place: np.ndarray) -> Physics:
         """The constants at a place."""
-        known = priors(DEFAULT)
-        return with_values(DEFAULT, {n: decode(known[n], float(v)) for n, v in zip(self.names, place, strict=True)})
+        known = priors(PRIOR)
+        return with_values(PRIOR, {n: decode(known[n], float(v)) for n, v in zip(self.names, place, strict=True)})
 
     def rows(self) -> Rows:
         """Targets, weights and effects of all parts."""
@@ -112,7 +112,7 @@ class Problem:
 
 def fit(problem: Problem, steps: int = 12, report: Callable[[int, float], None] | None = None) -> Solution:
     """Solve a problem from the centres of the priors."""
-    known = priors(DEFAULT)
+    known = priors(PRIOR)
     centre = np.array([encode(known[name], known[name].value) for name in problem.names])
     spread = np.array([known[name].spread for name in problem.names])
     # The first evaluation sets the tiles that the derivatives hold.

@@ -146,6 +146,11 @@ class Calibration:
             for name in np.unique(kind)
         ]
 
+    @property
+    def knows_launches(self) -> bool:
+        """Whether launches were measured, alone or within what was timed."""
+        return bool((self.observations.on_launch > 0.0).any())
+
     def described(self) -> str:
         """In a line, for the provenance of an estimate."""
         digests = ", ".join(digest[:12] for digest in self.data["sha256"].values())

@@ -24,7 +24,7 @@ from neusight.kernels.work import Work, conv_gemm, element_bytes, work_of
 from neusight.laws.bounds import Bound, bound_of, flops_per_s
 from neusight.laws.cache import Panels, gemm_dram_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import Physics
 from neusight.laws.power import (
     PowerDemand,
     budget_w,
@@ -51,7 +51,7 @@ class Situation:
     bound: Bound
     tiling: Tiling
     conditions: Conditions
-    physics: Physics = DEFAULT
+    physics: Physics
 
     @cached_property
     def added_s(self) -> np.ndarray:
@@ -135,7 +135,7 @@ class Situation:
     def throttle(self) -> np.ndarray:
         """Factor, at least 1, that the power limit adds."""
         energy_j = self.switching_j + self.traffic_j
-        return slow_down(self.device, self.unlimited_s, energy_j, self.conditions.burst, self.physics)
+        return slow_down(self.device, self.unlimited_s, energy_j, self.physics, self.conditions.burst)
 
     def power_demand(self) -> PowerDemand:
         """Times and energies at full clock, under the device's power budget."""
@@ -228,7 +228,7 @@ def situate(
     choice: TileChoice,
     tiling: Tiling | None = None,
     *,
-    physics: Physics = DEFAULT,
+    physics: Physics,
     conditions: Conditions | None = None,
 ) -> Situation:
     """Work, bound and tiles of kernels on a device; ``tiling`` replaces the tiles that would be chosen.

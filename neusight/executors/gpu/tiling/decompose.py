@@ -14,7 +14,7 @@ from neusight.executors.gpu.tiling.split import filling_parts, split_depth
 from neusight.kernels import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import Physics
 
 REGISTERS_PER_ACCUMULATOR = 1.9
 """Registers a block uses for each element of its tile, operands and addresses included (observed in float32 kernels of
@@ -86,7 +86,7 @@ def decomposer(*families: str) -> Callable[[Decomposer], Decomposer]:
     return register
 
 
-def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics = DEFAULT) -> Tiling:
+def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Cut every kernel of the batch into blocks.
 
     Raises:

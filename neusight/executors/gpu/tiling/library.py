@@ -19,7 +19,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import Physics
 from neusight.laws.waves import rounds
 from neusight.paths import read_json, tile_models_dir
 
@@ -100,7 +100,7 @@ def choice_features(products: Products, device: DeviceSpec) -> tuple[np.ndarray,
 
 
 def tile_costs(
-    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec, physics: Physics = DEFAULT
+    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec, physics: Physics
 ) -> np.ndarray:
     r"""Time of each tile by physics alone [s, up to a factor], shape (tiles, n).
 
@@ -135,7 +135,7 @@ def tile_costs(
 
 
 def least_cost_tile(
-    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec, physics: Physics = DEFAULT
+    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec, physics: Physics
 ) -> tuple[np.ndarray, np.ndarray]:
     """The (tile_m, tile_n) [elements] of least ``tile_costs``, where no kernel name was ever observed; shape (n,)."""
     best = np.argmin(tile_costs(products, element_bytes, dtype, device, physics), axis=0)
@@ -167,9 +167,7 @@ class TileChoice:
             score += weight * feature
         return score
 
-    def pick(
-        self, op: str, products: Products, device: DeviceSpec, physics: Physics = DEFAULT
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def pick(self, op: str, products: Products, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:
         """The likeliest (tile_m, tile_n) [elements] of each float32 product, each of shape (n,)."""
         if self.seen(op, device):
             score = self.scores(op, device, choice_features(products, device))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.laws.physics import DEFAULT, Physics
+from neusight.laws.physics import Physics
 from neusight.laws.waves import rounds
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
@@ -30,7 +30,7 @@ def split_depth(
     result_elements: np.ndarray,
     flops_per_s: np.ndarray | float,
     device: DeviceSpec,
-    physics: Physics = DEFAULT,
+    physics: Physics,
 ) -> np.ndarray:
     r"""Into how many parts [-] the inner extent is cut: the number of least time, shape (n,).
 
