@@ -9,6 +9,7 @@ from kernel_grids import MAKERS, grid
 from neusight.devices import device_ids, load_device
 from neusight.errors import CoverageError
 from neusight.executors.gpu.features import situate
+from neusight.executors.gpu.features.situation import LawfulSituation
 from neusight.executors.gpu.tiling import TileChoice, Tiling, decomposer, tile
 from neusight.executors.gpu.tiling.decompose import product_tiling
 from neusight.executors.gpu.tiling.library import TILES, Products, shipped_choice
@@ -149,15 +150,16 @@ def test_sums_share_a_long_row_out_over_the_device() -> None:
     assert rows("sum", 1, 10_000_000).resident == 4
 
 
-def test_a_full_sum_waits_for_memory_on_every_gpu_that_taught_the_constants(choice: TileChoice) -> None:
+def test_a_full_sum_keeps_every_gpu_busy(choice: TileChoice) -> None:
     batch = KernelBatch.from_columns(
         "row_reduction", op="sum", rows=1, cols=10**8, read_bytes=4 * 10**8, write_bytes=4, flops=10**8
     )
     for device in map(load_device, device_ids()):
         if device.kind == "gpu":
             found = situate(batch, device, choice, physics=PHYSICS)
-            # Elsewhere HBM may outrun the instructions that SMs issue for so many elements, by little.
-            assert found.dram_s > found.compute_s or device.id not in shipped_physics().gpus, device.id
+            assert isinstance(found, LawfulSituation)
+            # Memory or instructions take the time, not a chain of accesses of a few blocks.
+            assert max(found.dram_s, found.compute_s) > found.times.serial_s, device.id
             assert found.expected_s < 2.5 * cold_s(batch, device), device.id
 
 
