@@ -6,6 +6,12 @@ Read
     ``conditions_of(rows, batch, device) -> Conditions``: how rows of one family and GPU were timed;
     ``observed_tiles(frame) -> DataFrame`` (kind, tile_m, tile_n, split_k, grid, kernels);
     ``devices_beside(path) -> {id: DeviceSpec}``, ``device_of(gpu, devices) -> DeviceSpec``: what rows were measured on.
+Made canonical, row by row (``rows.read_rows(path, needed, what)`` reads parquet or CSV)
+    ``runs.training_run(row) -> RunRow``: a step on many GPUs, its plan by the names of ``Plan``;
+    ``runs.peak_run(row) -> dict``: a peak of memory of Megatron-LM, defaults and flags filled in;
+    ``benchmarks.benchmark_step(row) -> StepRow``: a step of a whole model of timm, torchvision or others;
+    ``cells.serving_cell(row, number) -> ServingCell``: a cell of measured serving;
+    ``rows.unread_columns(rows, read, notes)``: columns that say something and that nothing reads.
 Judge
     ``clean(frame, devices=None, rules=None) -> CleanResult(frame, report)``, ``RULES``,
     ``rules_named(names)``, ``explained(report)``, ``by_gpu(report)``;
@@ -33,7 +39,7 @@ from neusight.datasets.manifest import (
     list_datasets,
     write_manifest,
 )
-from neusight.datasets.observe import observed_tiles, tile_coverage
+from neusight.datasets.measured import observed_tiles, tile_coverage
 from neusight.datasets.verify import VerifyReport, describe, show, verify, write_dataset_card
 
 __all__ = [

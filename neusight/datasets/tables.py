@@ -12,8 +12,7 @@ import numpy as np
 
 from neusight.datasets.clean import alike, by_gpu, clean, explained, throttled, unstable
 from neusight.datasets.load import collected, device_of
-from neusight.datasets.measured import measured, unable
-from neusight.datasets.observe import tile_coverage
+from neusight.datasets.measured import measured, tile_coverage, unable
 from neusight.datasets.schema import read_parquet
 from neusight.devices import DeviceSpec, device_ids
 

@@ -155,9 +155,9 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
 
 def without_drift(ops: np.ndarray, place: np.ndarray, alone_ms: np.ndarray, bound_ms: np.ndarray) -> np.ndarray:
     """Lone launches less what drifted along the table, at least the bound [ms]; NaN where nothing did, or where
-    ``alone_ms`` is. See ``neusight.learn.drift``.
+    ``alone_ms`` is. See ``neusight.learn.training_sets``.
     """
-    from neusight.learn.drift import drifting_floor_s
+    from neusight.learn.training_sets import drifting_floor_s
 
     left = np.full(len(place), np.nan)
     if np.isnan(alone_ms).all():

@@ -28,8 +28,7 @@ from neusight.executors.tensordash.tile_model import (
     training_set,
 )
 from neusight.learn.tensordash.dataset import simulate_passes
-from neusight.learn.tensordash.judge import judged, main
-from neusight.learn.tensordash.train import render_tensordash_card
+from neusight.learn.tensordash.train import judged, main, render_tensordash_card
 from neusight.paths import tile_models_dir
 
 FRESH = 991
@@ -56,7 +55,7 @@ def test_it_agrees_with_the_mean_over_draws_of_fresh_passes() -> None:
     passes = simulate_passes(400, seed=FRESH)
     error = np.abs(pass_cycles(load_tile_model(), Passes.of(passes)) / passes["cycles"] - 1)
     noise = passes["scatter"] / np.sqrt(passes["draws"])
-    # Of 10,000: see ``neusight.learn.tensordash.judge``.
+    # Of 10,000: see ``neusight.learn.tensordash.train.judged``.
     assert error.mean() < 0.01
     # Shorter streams are simulated where cycles are asked for: see the next test.
     learned = error[passes["length"] > SHORT]
@@ -238,5 +237,5 @@ def test_judging_says_what_a_device_meets(capsys: pytest.CaptureFixture[str]) ->
     assert (everything["count"], asked["count"] <= 40) == (40, True)
     assert 0 < everything["mean"] < 2
     assert everything["mean"] <= everything["p99"] <= everything["worst"]
-    assert main(["--count", "8"]) == 0
+    assert main(["--judge", "8"]) == 0
     assert capsys.readouterr().out.startswith("all: count 8, mean ")

@@ -17,8 +17,7 @@ from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Gemm, Kernel, RowReduction
 from neusight.learn.calibration import calibration_plan, few_shot_curve
 from neusight.learn.calibration.design import informative
-from neusight.learn.calibration.fit import timings_of
-from neusight.learn.calibration.observe import Timings, linearised
+from neusight.learn.calibration.fit import Timings, linearised, timings_of
 
 
 def some_kernels(count: int) -> list[Kernel]:

@@ -9,8 +9,7 @@ import pytest
 
 from neusight.executors.gpu.calibration.corrections import MODELS, Observations, Posterior, Prior
 from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, joined
-from neusight.learn.calibration.fit import learned_prior
-from neusight.learn.calibration.observe import Timings, linearised, observe
+from neusight.learn.calibration.fit import Timings, learned_prior, linearised, observe
 from neusight.learn.training_data import MODELS as TRAINED
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from neusight.learn.drift import drifting_floor_s
+from neusight.learn.training_sets import drifting_floor_s
 
 
 def table(n: int = 3000, growth: float = 4.0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

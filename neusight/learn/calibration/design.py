@@ -19,8 +19,15 @@ from neusight.executors.gpu.calibration.inputs import kinds_of
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, group_by_family
 from neusight.kernels.conditions import Conditions
-from neusight.learn.calibration.fit import fit_calibration, joined_timings, predicted, timings_of, usable
-from neusight.learn.calibration.observe import Timings, linearised
+from neusight.learn.calibration.fit import (
+    Timings,
+    fit_calibration,
+    joined_timings,
+    linearised,
+    predicted,
+    timings_of,
+    usable,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,6 +6,11 @@ writes ``OUT/tensordash`` (weights, manifest, card) and ``DATA/tensordash-tiles`
 ``DATA`` is ``OUT/data`` unless it is given. On one core it takes less than ten minutes, most of them for the data. In a
 checkout, ``--out tile_models --data ELSEWHERE`` renews the model that ships, and
 ``neusight.datasets.describe("tensordash-tiles", data=Path(ELSEWHERE))`` the card of its data.
+
+    python -m neusight.learn.tensordash.train --judge 10000 [--seed 977]
+
+trains nothing: it tells how far the model that ships is from the simulator on so many passes that it has never seen,
+drawn from the ranges of ``TileRanges`` by another seed; 10,000 take some minutes on one core.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from neusight.executors.gpu.features import FeatureContract
 from neusight.executors.gpu.tile_models import Artifact, load_artifact, new_model, save_artifact
 from neusight.executors.gpu.tile_models.artifact import Manifest, file_sha256
 from neusight.executors.tensordash.features import Passes
+from neusight.executors.tensordash.passes import SHORT
 from neusight.executors.tensordash.tile_model import (
     MOST_ROWS,
     NAME,
@@ -33,7 +39,7 @@ from neusight.executors.tensordash.tile_model import (
     training_set,
 )
 from neusight.learn.tensordash.dataset import NAME as DATASET
-from neusight.learn.tensordash.dataset import PARTS, Part, load_passes, make_dataset
+from neusight.learn.tensordash.dataset import PARTS, Part, load_passes, make_dataset, simulate_passes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +85,26 @@ def train(
     folder = save_artifact(Artifact(measured, model), out / NAME, render_tensordash_card(measured))
     load_tile_model.cache_clear()
     return load_artifact(folder, contract)
+
+
+def judged(count: int, seed: int) -> dict[str, dict[str, float]]:
+    """Errors in percent of the model that ships: of all passes, and of those that a device asks it for (streams beyond
+    ``SHORT``); the truth is the mean over many draws of their zeros.
+
+    Returns:
+        By name ``count``, ``mean``, ``p99``, ``worst`` and ``above_10`` (how many).
+
+    Raises:
+        DataError: a negative count or seed.
+    """
+    passes = simulate_passes(count, seed)
+    error = 100 * np.abs(pass_cycles(load_tile_model(), Passes.of(passes)) / passes["cycles"] - 1)
+    return {"all": _judged(error), f"beyond {SHORT} steps": _judged(error[passes["length"] > SHORT])}
+
+
+def _judged(error: np.ndarray) -> dict[str, float]:
+    points = {"mean": error.mean(), "p99": np.quantile(error, 0.99), "worst": error.max()}
+    return {"count": len(error), **points, "above_10": int((error > 10).sum())}
 
 
 def _manifest(
@@ -225,10 +251,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command of the module; 1 after an error, which is one line."""
     parser = argparse.ArgumentParser(prog="python -m neusight.learn.tensordash.train", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--out", type=Path, required=True, help="folder for the tile model")
+    parser.add_argument("--out", type=Path, help="folder for the tile model")
     parser.add_argument("--data", type=Path, help="folder that holds the data set, or gets it; default OUT/data")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--judge", type=int, metavar="COUNT", help="only judge what ships, on so many passes")
     given = parser.parse_args(arguments)
+    if given.judge is not None:
+        for name, figures in judged(given.judge, given.seed).items():
+            print(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
+        return 0
+    if given.out is None:
+        parser.error("the following arguments are required: --out")
     try:
         artifact = train(given.out, given.data, given.seed)
     except NeusightError as error:
