@@ -89,7 +89,7 @@ class Request:
                 or a scaler without an optimizer.
             CoverageError: an unknown dtype.
         """
-        precision = Precision.named(dtype) if dtype else OWN_PRECISION
+        precision = Precision.named(str(dtype)) if dtype else OWN_PRECISION
         if dtype:
             _known("dtype", str(precision), DTYPES)
         if attention:

@@ -92,6 +92,7 @@ def test_what_ships_equals_live_traces() -> None:
         ("bert-large", inference | {"batch": 16, "seq_len": 512}),
         ("llama-3-8b", inference | half | {"batch": 1, "seq_len": 3000}),
         ("switch-xl-4", inference | {"batch": 2, "seq_len": 512}),
+        ("t5-small", inference | {"batch": 3, "seq_len": 130, "attention": "sdpa"}),
         ("resnet-50", training | {"optimizer": "sgd", "batch": 32}),
         ("vit-base", training | {"batch": 1, "attention": "sdpa"}),
     ]

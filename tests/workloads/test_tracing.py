@@ -297,7 +297,8 @@ def test_a_module_is_traced_in_its_own_dtype(dtype: torch.dtype, expected: str) 
     found = load_workload(module, inputs=inputs)
     assert found.request.dtype == expected
     assert {k.dtype for node in found.nodes for k in node.kernels} == {expected}
-    assert load_workload(module, inputs=inputs, dtype="float16").request.dtype == "float16"
+    for other in ("float16", torch.float16):
+        assert load_workload(module, inputs=inputs, dtype=other).request.dtype == "float16"
     # A module without parameters has the dtype of its inputs.
     bare = load_workload(nn.Softmax(-1), inputs=[torch.zeros(4, 8, dtype=dtype)])
     assert bare.request.dtype == expected
