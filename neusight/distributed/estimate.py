@@ -45,7 +45,8 @@ class TrainingEstimate:
         errors: source → standard deviation as a share of the latency.
         schedule: the step as it runs, rank by rank.
         parts_s: kind of kernel or collective → what it takes of a step on the rank that has most of it to do.
-        limiters: what limits each of these.
+        limiters: what limits most of each of these.
+        limited_s: resource → what the parts that it limits take on that rank.
         flop: of products and attention of a step on all devices, without what is computed again.
         recomputed_flop: of what is computed again.
         peak_flops_per_s: of a device, in the dtype of its large products.
@@ -61,6 +62,7 @@ class TrainingEstimate:
     schedule: Run
     parts_s: Mapping[str, float]
     limiters: Mapping[str, str]
+    limited_s: Mapping[str, float]
     flop: float
     recomputed_flop: float
     peak_flops_per_s: float
@@ -96,10 +98,7 @@ class TrainingEstimate:
     @property
     def limiter(self) -> str:
         """The resource that most of the parts' time is limited by."""
-        seconds: dict[str, float] = {}
-        for name, part_s in self.parts_s.items():
-            seconds[self.limiters[name]] = seconds.get(self.limiters[name], 0.0) + part_s
-        return largest(seconds)
+        return largest(self.limited_s)
 
     @property
     def memory_terms(self) -> Mapping[str, float]:
@@ -206,7 +205,10 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     schedule = simulate(timed.pipeline, timed.times, timed.contention)
     parts = list(counted(timed))
     flop, again = _flop(timed)
-    parts_s, limiters = _by_part(timed, parts)
+    by_part = _by_part(timed, parts)
+    limited_s: dict[str, float] = {}
+    for (_, limiter), part_s in by_part.items():
+        limited_s[limiter] = limited_s.get(limiter, 0.0) + part_s
     errors = errors_of(schedule, parts, timed.factors.spread)
     factor = exp(NORMAL_90 * total_of(errors))
     return TrainingEstimate(
@@ -215,8 +217,9 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         interval=(schedule.step_s / factor, schedule.step_s * factor),
         errors=errors,
         schedule=schedule,
-        parts_s=parts_s,
-        limiters=limiters,
+        parts_s=_summed(by_part),
+        limiters={name: limiter for (name, limiter), _ in sorted(by_part.items(), key=lambda item: item[1])},
+        limited_s=limited_s,
         flop=flop,
         recomputed_flop=again,
         peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(str(Precision.named(asked.products or asked.dtype))),
@@ -295,14 +298,21 @@ def _passes(timed: TimedStep, counts: Sequence[int], again: Sequence[int]) -> It
                 yield time, float(plan.micro_batches * runs * time.part.runs)
 
 
-def _by_part(timed: TimedStep, parts: Iterable[Counted]) -> tuple[dict[str, float], dict[str, str]]:
-    """What each kind of part takes of a step on an average rank [s], the longest first, and what limits it."""
-    seconds: dict[str, float] = {}
-    limiters: dict[str, str] = {}
+def _by_part(timed: TimedStep, parts: Iterable[Counted]) -> dict[tuple[str, str], float]:
+    """What each kind of part takes of a step on an average rank, by what limits it [s]."""
+    seconds: dict[tuple[str, str], float] = {}
     for time, runs in parts:
-        seconds[time.part.what] = seconds.get(time.part.what, 0.0) + runs * time.latency_s / timed.run.plan.pp
-        limiters.setdefault(time.part.what, time.limiter)
-    return dict(sorted(seconds.items(), key=lambda item: -item[1])), limiters
+        key = time.part.what, time.limiter
+        seconds[key] = seconds.get(key, 0.0) + runs * time.latency_s / timed.run.plan.pp
+    return seconds
+
+
+def _summed(by_part: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """Of each kind of part, the longest first."""
+    seconds: dict[str, float] = {}
+    for (name, _), part_s in by_part.items():
+        seconds[name] = seconds.get(name, 0.0) + part_s
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def _flop(timed: TimedStep) -> tuple[float, float]:

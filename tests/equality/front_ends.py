@@ -33,10 +33,34 @@ FrontEnd = Literal["traced", "described"]
 FRONT_ENDS: tuple[FrontEnd, ...] = ("traced", "described")
 ENGINE = "torch-compiled"
 LENGTH = 1024
-REASONS: dict[FrontEnd, dict[str, str]] = tomllib.loads(
-    (Path(__file__).parent / "reasons.toml").read_text(encoding="utf-8")
-)  # type: ignore[assignment]
-"""By front end, what kernels that the other has not are called there, and why."""
+Key = tuple[str, str]
+"""Pass, and what the kernel is of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why one front end has a kernel that the other has not: what it is called there, in which pass, of which decoders
+    (all unless told) and of which shape (any unless told).
+    """
+
+    front_end: FrontEnd
+    phase: str
+    name: str
+    reason: str
+    decoders: tuple[str, ...] = ()
+    shape: str = ""
+
+    def covers(self, front_end: FrontEnd, model: str, key: Key, name: str) -> bool:
+        """Whether it is about a kernel."""
+        mine = front_end == self.front_end and key[0] == self.phase and name == self.name
+        return mine and (not self.decoders or model in self.decoders) and key[1].startswith(self.shape)
+
+
+@cache
+def reasons() -> tuple[Reason, ...]:
+    """All of ``reasons.toml``."""
+    rows = tomllib.loads((Path(__file__).parent / "reasons.toml").read_text(encoding="utf-8"))["kernel"]
+    return tuple(Reason(**row | {"decoders": tuple(row.get("decoders", ()))}) for row in rows)
 
 
 @cache
@@ -49,14 +73,17 @@ def traced_step(model: str, mode: str, local: Local) -> Workload:
     return fuse(tensor_parallel(load_workload(model, request), local.tp))
 
 
+@cache
+def traced_model(model: str, mode: str) -> TracedModel:
+    """The model by its traces."""
+    usual = Local(batch=1, seq_len=LENGTH)
+    return TracedModel(name=model, trace=lambda local: traced_step(model, mode, local), usual=usual)
+
+
 def run_of(front_end: FrontEnd, model: str, device: str, plan: Plan, mode: str = "training") -> TrainingRun:
     """A step of a model by one of its front ends."""
-    decoder: Any = known_decoder(model)
-    if front_end == "traced":
-        usual = Local(batch=plan.micro_batch, seq_len=LENGTH)
-        decoder = TracedModel(name=model, trace=lambda local: traced_step(model, mode, local), usual=usual)
     return TrainingRun(
-        decoder=decoder,
+        decoder=traced_model(model, mode) if front_end == "traced" else known_decoder(model),
         cluster=node_of(load_device(device), plan.world),
         plan=replace(plan, gradient_dtype="bfloat16"),
         seq_len=LENGTH,
@@ -71,10 +98,6 @@ class Kernels:
 
     runs: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
-
-
-Key = tuple[str, str]
-"""Pass, and what the kernel is of."""
 
 
 def shape_of(batch: KernelBatch) -> str:
@@ -121,27 +144,51 @@ def kernels(predictor: Predictor, run: TrainingRun, mode: str = "training") -> d
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A kernel that one front end runs more often than the other, reasons set aside."""
+class Comparison:
+    """Kernels of a decoder by both front ends."""
 
-    key: Key
-    traced: Mapping[str, int]
-    described: Mapping[str, int]
+    model: str
+    traced: Mapping[Key, Kernels]
+    described: Mapping[Key, Kernels]
+
+    @property
+    def differences(self) -> list[str]:
+        """Kernels of which one front end runs more than the other, those of ``reasons`` set aside."""
+        lines = []
+        for key in sorted({*self.traced, *self.described}):
+            traced, described = (self._unexplained(name, key) for name in FRONT_ENDS)
+            if sum(traced.values()) != sum(described.values()):
+                lines.append(f"{key[0]} {key[1]}: traced {dict(traced)}, described {dict(described)}")
+        return lines
+
+    def seconds(self, front_end: FrontEnd) -> float:
+        """Of kernels that both have."""
+        kernels = getattr(self, front_end)
+        return sum(k.seconds * self._unexplained(front_end, key).total() / k.runs.total() for key, k in kernels.items())
+
+    @property
+    def reasons(self) -> set[Reason]:
+        """Those that were needed."""
+        return {
+            reason
+            for name in FRONT_ENDS
+            for key, kernels in getattr(self, name).items()
+            for kernel in kernels.runs
+            for reason in reasons()
+            if reason.covers(name, self.model, key, kernel)
+        }
+
+    def _unexplained(self, front_end: FrontEnd, key: Key) -> Counter[str]:
+        runs = getattr(self, front_end).get(key, Kernels()).runs
+        return Counter({
+            name: count
+            for name, count in runs.items()
+            if not any(reason.covers(front_end, self.model, key, name) for reason in reasons())
+        })  # fmt: skip
 
 
-def differences(traced: Mapping[Key, Kernels], described: Mapping[Key, Kernels]) -> list[Difference]:
-    """Kernels of which one front end has more, beside those of ``REASONS``."""
-    found = []
-    for key in sorted({*traced, *described}):
-        left = [
-            {what: runs for what, runs in kernels.get(key, Kernels()).runs.items() if what not in REASONS[name]}
-            for name, kernels in (("traced", traced), ("described", described))
-        ]  # type: ignore[index]
-        if sum(left[0].values()) != sum(left[1].values()):
-            found.append(Difference(key, *left))
-    return found
-
-
-def reasons_used(front_end: FrontEnd, of: Mapping[Key, Kernels]) -> set[str]:
-    """Of ``REASONS``, those that some kernel has."""
-    return {what for kernels in of.values() for what in kernels.runs if what in REASONS[front_end]}
+def compared(predictor: Predictor, model: str, device: str, plan: Plan, mode: str) -> Comparison:
+    """Kernels of one rank by both front ends."""
+    return Comparison(
+        model, *(kernels(predictor, run_of(name, model, device, plan, mode), mode) for name in FRONT_ENDS)
+    )
