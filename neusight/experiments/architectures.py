@@ -22,6 +22,8 @@ _LONGEST_REASON = 110
 def summary_of(answers: Sequence[Answer], mode: str, gpu: str, known: int, seed: int = 0) -> dict[str, Any]:
     """What a report says of one mode: counts, times in seconds, what was fed, and what is missing and why.
 
+    Whoever finds a summary wrong puts the reason under ``outdated``, which stands there until the next run.
+
     Args:
         answers: of all types, or of some at random.
         mode: what was asked for.
@@ -131,8 +133,10 @@ def _mode(summary: Mapping[str, Any]) -> str:
     counts = sorted(summary["fed"].items(), key=lambda item: (-item[1], item[0]))
     inputs = ", ".join(f"{kind} {count}" for kind, count in counts)
     reasons = [(each["reason"], str(each["count"]), ", ".join(each["architectures"])) for each in summary["reasons"]]
+    outdated = [f"> {wrapped(text, 78)}".replace("\n", "\n> ") for text in [summary.get("outdated")] if text]
     parts = [
         f"## {summary['mode'].capitalize()}, on {summary['gpu']}",
+        *outdated,
         wrapped(f"Fed, of those answered: {inputs}."),
         wrapped(f"At their default depth: {', '.join(summary['default_depth']) or 'none'}."),
         table(("what is missing", "types", "which"), reasons, words=3),

@@ -39,3 +39,9 @@ def test_a_report_says_how_its_types_were_drawn():
     some, every = (summary_of(ANSWERS, "inference", "l4", known, 7) for known in (9, len(ANSWERS)))
     assert "--mode inference --limit 4 --seed 7 --report" in render({"inference": some})
     assert "--mode inference --report" in render({"inference": every})
+
+
+def test_an_outdated_mode_says_so_until_it_is_run_again():
+    old = summary_of(ANSWERS, "inference", "l4", 9) | {"outdated": "Of an earlier run."}
+    assert "\n> Of an earlier run.\n" in render({"inference": old})
+    assert "\n> " not in render({"inference": summary_of(ANSWERS, "inference", "l4", 9)})
