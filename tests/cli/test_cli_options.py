@@ -14,6 +14,7 @@ from cli_runs import as_json, error, invoke, run
 from neusight.cli.app import app
 from neusight.paths import checkout_dir
 
+ROOT: Any = typer.main.get_command(app)
 GROUPED = ("predict", "kernel", "sweep", "serving", "memory", "training", "plan")
 ON_L4 = ("predict", "gpt2", "--gpu", "l4")
 ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "-s", 2048, "-b", 8)
@@ -27,9 +28,8 @@ OWN = {
 
 
 def options() -> Iterator[tuple[str, str, Any]]:
-    root: Any = typer.main.get_command(app)
     for command in GROUPED:
-        for parameter in root.commands[command].params:
+        for parameter in ROOT.commands[command].params:
             for name in parameter.opts if parameter.param_type_name == "option" else ():
                 if name not in OWN.get(command, set()):
                     yield command, name, parameter
@@ -138,7 +138,7 @@ def test_every_command_of_help_and_readmes_can_be_given() -> None:
     """Its words are parsed, and nothing is run."""
     folders = ("", "experiments/", "tile_models/", "datasets/")
     texts = [checkout_dir(f"{folder}README.md").read_text(encoding="utf-8") for folder in folders]
-    texts += [checkout_dir("CONTRIBUTING.md").read_text(encoding="utf-8"), *helps(typer.main.get_command(app))]
+    texts += [checkout_dir("CONTRIBUTING.md").read_text(encoding="utf-8"), *helps(ROOT)]
     lines = "\n".join(texts).replace("\\\n", " ")
     commands = set(re.findall(r"^(?:\$ )?(neusight [^#\n]+)", lines, re.M) + re.findall(r"`(neusight [^`\n]+)`", lines))
     assert len(commands) > 90
@@ -150,7 +150,7 @@ def parsed(command: str) -> str:
     name, *words = shlex.split(command.partition(" > ")[0].replace("NAME FIELD=VALUE", "gemm m=1"))
     if words[-1] == "--help":
         return ""
-    group: Any = typer.main.get_command(app)
+    group = ROOT
     context = group.make_context(name, ["--help"], resilient_parsing=True)
     while words and words[0] in getattr(group, "commands", {}):
         name, group, words = words[0], group.commands[words[0]], words[1:]

@@ -78,7 +78,8 @@ def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         (["--backend", "forest"], 2, "forest"),
         (["--seed", "-1"], 2, "--seed"),
     ):
-        result = invoke("train", "--data", tmp_path / "in", *arguments, "--out", out)
+        data = () if "--data" in arguments else ("--data", tmp_path / "in")
+        result = invoke("train", *data, *arguments, "--out", out)
         assert (result.exit_code, result.stdout) == (code, "")
         assert said in result.stderr
         assert not out.exists()
