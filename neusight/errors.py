@@ -24,15 +24,15 @@ class UnitError(NeusightError):
 
 
 class DeviceError(NeusightError):
-    """A device that is unknown, malformed, or lacks what was asked of it."""
+    """A device that is unknown, malformed, or lacks what a step needs."""
 
 
 class ModelError(NeusightError):
-    """A model that cannot be found, built or run with the given inputs."""
+    """A model that is unknown, or cannot be built or run with the given inputs."""
 
 
 class UndecidedError(ModelError):
-    """A model that did not run after a value had to be taken for granted: with values it may."""
+    """A model that did not run after a value had to be assumed: with values it may."""
 
 
 class CoverageError(NeusightError):

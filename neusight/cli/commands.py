@@ -1,4 +1,4 @@
-"""How commands take their options: in groups, each option once, what was typed told from defaults, lists combined.
+"""How commands take their options: in groups, each option once, what was typed apart from defaults, lists combined.
 
 A group is a frozen dataclass whose fields are options of ``options``. A command names groups among its parameters;
 ``Commands`` spreads their fields over its command line and hands it the values group by group.
@@ -36,8 +36,8 @@ class Given(frozenset[str]):
         """Raises:
         BadParameter: one of ``names`` is given, with ``why`` it cannot be.
         """
-        if found := [self.option(name) for name in names if name in self]:
-            raise typer.BadParameter(why, param_hint=", ".join(found))
+        if given := [self.option(name) for name in names if name in self]:
+            raise typer.BadParameter(why, param_hint=", ".join(given))
 
 
 class _Once:

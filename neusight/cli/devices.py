@@ -125,14 +125,14 @@ def list_clusters(form: Format = "human") -> None:
     """List all clusters that have a name."""
     from neusight.devices import list_clusters as known
 
-    found = known()
-    rows = [_cluster_row(cluster) for cluster in found]
+    every = known()
+    rows = [_cluster_row(cluster) for cluster in every]
 
     def human() -> None:
         line("Devices of a node; GB/s of one, one direction: links, share of the network.")
         columns = [Column("name"), Column("device"), Column("kind")]
         columns[2:2] = [Column(title, right=True) for title in ("a node", "links", "network")]
-        table(columns, (_cluster_cells(cluster) for cluster in found))
+        table(columns, (_cluster_cells(cluster) for cluster in every))
 
     Output(form).data(rows, rows, human)
 

@@ -327,7 +327,7 @@ def named_dtypes(text: str, option: str) -> list[str]:
 
 
 def named_gpu(name: str, brought: Mapping[str, DeviceSpec] | None = None) -> str:
-    """Id or path of the device that a name stands for; what a short name was taken for is said on stderr.
+    """Id or path of the device that a name stands for; a note on stderr tells what a short name stands for.
 
     Args:
         name: as the user gave it.

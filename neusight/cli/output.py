@@ -29,7 +29,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command puts what it found. ``form`` is human, json or csv."""
+    """Where a command puts its result. ``form`` is human, json or csv."""
 
     form: str
 

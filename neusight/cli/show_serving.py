@@ -20,7 +20,7 @@ _PARTS = 5
 
 
 def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool) -> None:
-    """One estimate in full, or a table. JSON is an object, or a list of them where ``many`` were asked for."""
+    """One estimate in full, or a table. JSON is an object, or a list of them where ``many``."""
     data: list[dict[str, Any]] = [
         point.estimate.to_dict() if point.estimate else point.options | {"error": point.error} for point in points
     ]
@@ -232,7 +232,7 @@ def _by_reason(failed: Sequence[Choice]) -> dict[tuple[str, str], list[int]]:
 
 
 def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
-    """Throughput of each GPU against speed for each user, a line a deployment, the clients beside its points.
+    """Throughput of each GPU against speed for each user, a line a deployment, the clients next to its points.
 
     Raises:
         DataError: no point has an answer.

@@ -33,7 +33,7 @@ CSV = (
 
 
 def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool, tokens: float) -> None:
-    """One estimate in full, or a table. JSON is an object, or a list of them where ``many`` were asked for."""
+    """One estimate in full, or a table. JSON is an object, or a list of them where ``many``."""
     data = [
         {**p.estimate.to_dict(), "run": run_of(p.estimate, tokens)} if p.estimate else p.options | {"error": p.error}
         for p in points
@@ -243,9 +243,7 @@ def _show_plans(matches: Found) -> None:
     e = matches.best[0]
     line(f"{e.run.decoder.name} on {e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}")
     line(f"{e.run.work} a step, {e.run.engine.name}")
-    line(
-        f"{matches.plans:,} plans; {matches.simulated:,} simulated, {matches.too_large:,} found too large for memory\n"
-    )
+    line(f"{matches.plans:,} plans; {matches.simulated:,} simulated, {matches.too_large:,} too large for memory\n")
     _plans("fastest", matches.best)
     if text := why(matches.best):
         line()

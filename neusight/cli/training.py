@@ -161,7 +161,7 @@ class Plans:
     ] = None
     overlap_tp: Annotated[
         bool | None,
-        Spec("--overlap-tp/--no-overlap-tp", PLAN, "What GPUs of --tp exchange runs beside products.").text(),
+        Spec("--overlap-tp/--no-overlap-tp", PLAN, "What GPUs of --tp exchange overlaps with products.").text(),
     ] = None
     gradient_dtype: GradientDtype = "fp32"
     offload: Offload = "none"

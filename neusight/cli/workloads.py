@@ -40,7 +40,7 @@ def list_workloads(
     serving: Annotated[bool, typer.Option("--serving", help="Language models that `neusight serving` knows.")] = False,
     form: Format = "human",
 ) -> None:
-    """List all models that have a name: those whose steps ship, then those that are traced when they are asked for.
+    """List all models that have a name: those whose steps ship, then those that are traced on first use.
 
     Example: `neusight workloads list --serving`
     """
@@ -51,12 +51,12 @@ def list_workloads(
         _list_served(form)
         return
 
-    found = [(info, True) for info in ready()] + [(info, False) for info in list_traced()]
-    rows = [asdict(info) | {"ships": ships} for info, ships in found]
+    infos = [(info, True) for info in ready()] + [(info, False) for info in list_traced()]
+    rows = [asdict(info) | {"ships": ships} for info, ships in infos]
 
     def human() -> None:
         columns = (Column("name"), Column("parameters", right=True), Column("longest", right=True), Column("kind"))
-        cells = ((i.name, _count(i.parameters), str(i.max_seq_len or "-"), i.kind) for i, _ in found)
+        cells = ((i.name, _count(i.parameters), str(i.max_seq_len or "-"), i.kind) for i, _ in infos)
         table(columns, cells)
         line("Others: timm:NAME, torchvision:NAME, diffusers:FOLDER/unet, the path of a")
         line("config.json, or package.module:function.")
@@ -128,10 +128,12 @@ def show_workload(
     kernels = [{"kernel": describe(each.kernel), **_head(row)} for each, row in launches]
 
     def human() -> None:
-        asked = workload.request
-        length = f", sequence {asked.seq_len}" if asked.seq_len else ""
+        request = workload.request
+        length = f", sequence {request.seq_len}" if request.seq_len else ""
         parameters = _count(workload.parameters)
-        line(f"{asked.model}: {asked.mode}, batch {asked.batch}{length}, {asked.dtype}; {parameters} parameters")
+        line(
+            f"{request.model}: {request.mode}, batch {request.batch}{length}, {request.dtype}; {parameters} parameters"
+        )
         line(f"peak memory {gib(workload.memory.peak)}; {workload.length} operators dispatched by the host")
         columns = (Column("kernel", wrap=True), Column("phase"), Column("count", right=True), Column("operator"))
         table(columns, ((k["kernel"], k["phase"], str(k["count"]), k["operator"]) for k in kernels))

@@ -43,5 +43,5 @@ def error(*arguments: object) -> str:
 
 def unsaid(wrong: dict[tuple[object, ...], str]) -> dict[tuple[object, ...], str]:
     """Of wrong commands, by what their line must say, those that say something else."""
-    found = {arguments: error(*arguments) for arguments in wrong}
-    return {arguments: line for arguments, line in found.items() if wrong[arguments] not in line}
+    answer = {arguments: error(*arguments) for arguments in wrong}
+    return {arguments: line for arguments, line in answer.items() if wrong[arguments] not in line}

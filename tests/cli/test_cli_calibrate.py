@@ -34,8 +34,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Linear layers of an L4 that takes half as long again as predicted, and one of a T4."""
     sizes = np.exp2(np.random.default_rng(0).uniform(10, 12, (COUNT, 3))).astype(int).tolist()
     batch = KernelBatch.of([Gemm(m=m, n=n, k=k, bias=True) for m, n, k in sizes])
-    found = KernelPredictor.load().predict(batch, load_device("l4"))
-    latency_s = found.overhead_s + FACTOR * (found.latency_s - found.overhead_s)
+    answer = KernelPredictor.load().predict(batch, load_device("l4"))
+    latency_s = answer.overhead_s + FACTOR * (answer.latency_s - answer.overhead_s)
     columns = {"op": "linear", "dtype": "float32", "batch": 1, **{name: batch[name] for name in "mnk"}}
     frame = pd.DataFrame({"gpu": "l4", **columns, "latency_ms": 1e3 * latency_s})
     path = tmp_path_factory.mktemp("measured") / "gemm.parquet"
@@ -47,11 +47,11 @@ def test_what_is_fitted_is_taken_up_and_named(measured: Path, own_calibrations: 
     kernel = ("kernel", "gemm", "m=2048", "n=2048", "k=2048", "--gpu", "l4")
     step = ("predict", "gpt2", "--gpu", "l4")
     before, step_before = data(*kernel), data(*step)
-    found = data("calibrate", "--gpu", "NVIDIA L4", "--data", measured)
-    assert found["file"] == str(own_calibrations / "l4.json")
-    assert (found["gpu"], found["rows"], found["left_out"]) == ("l4", COUNT, 0)
-    assert [row["kind"] for row in found["errors"]] == ["linear"]
-    assert found["errors"][0]["after"] < 0.2 * found["errors"][0]["before"]
+    answer = data("calibrate", "--gpu", "NVIDIA L4", "--data", measured)
+    assert answer["file"] == str(own_calibrations / "l4.json")
+    assert (answer["gpu"], answer["rows"], answer["left_out"]) == ("l4", COUNT, 0)
+    assert [row["kind"] for row in answer["errors"]] == ["linear"]
+    assert answer["errors"][0]["after"] < 0.2 * answer["errors"][0]["before"]
     after, step_after = data(*kernel), data(*step)
     assert after["latency_s"] == pytest.approx(FACTOR * before["latency_s"], rel=0.05)
     assert f"corrected by {COUNT} kernels measured on l4" in invoke(*kernel).stderr
@@ -142,7 +142,7 @@ def test_what_a_plan_names_is_measured_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_plan_that_is_none_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    for text, said in (
+    for text, message in (
         ("{", "cannot read the plan"),
         ('{"a":' * 6000, "nested too deeply"),
         ('{"protocol": 9}', "protocol 9 is not 1"),
@@ -151,7 +151,7 @@ def test_a_plan_that_is_none_is_refused(tmp_path: Path) -> None:
     ):
         file.write_text(text)
         line = error("collect", "--plan", file, "--device", "cpu", "--out", tmp_path / "set")
-        assert said in line
+        assert message in line
         assert str(file) in line
         assert not (tmp_path / "set").exists()
     write_plan(file, [KernelTask(kernel=Gemm(m=64, n=64, k=64), split="train")])

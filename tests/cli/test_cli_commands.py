@@ -22,23 +22,23 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_predict_json_says_everything() -> None:
-    found = as_json(*TRAINING)
-    low, high = found["low_s"], found["high_s"]
-    assert 0 < low <= found["latency_s"] <= high
-    assert found["bound_s"] <= found["latency_s"]
-    assert sum(found["by_phase"].values()) == pytest.approx(found["latency_s"])
-    assert sum(row["latency_s"] for row in found["by_operator"]) == pytest.approx(found["latency_s"])
-    assert sum(row["total_s"] for row in found["by_kernel"]) == pytest.approx(found["latency_s"])
-    assert {"forward", "backward"} <= found["by_phase"].keys()
-    assert found["limiter"]
-    memory = found["memory"]
+    answer = as_json(*TRAINING)
+    low, high = answer["low_s"], answer["high_s"]
+    assert 0 < low <= answer["latency_s"] <= high
+    assert answer["bound_s"] <= answer["latency_s"]
+    assert sum(answer["by_phase"].values()) == pytest.approx(answer["latency_s"])
+    assert sum(row["latency_s"] for row in answer["by_operator"]) == pytest.approx(answer["latency_s"])
+    assert sum(row["total_s"] for row in answer["by_kernel"]) == pytest.approx(answer["latency_s"])
+    assert {"forward", "backward"} <= answer["by_phase"].keys()
+    assert answer["limiter"]
+    memory = answer["memory"]
     parts = sum(memory[part] for part in ("weights", "gradients", "optimizer", "activations", "temporary"))
     assert memory["peak_bytes"] == parts
-    assert found["fits"] is (memory["peak_bytes"] <= load_device("l4").dram_capacity_bytes)
-    assert sum(found["coverage"].values()) == pytest.approx(1)
-    assert isinstance(found["warnings"], list)
-    assert found["provenance"]["neusight"] == neusight.__version__
-    assert found["provenance"]["gpu_in_training"] is True
+    assert answer["fits"] is (memory["peak_bytes"] <= load_device("l4").dram_capacity_bytes)
+    assert sum(answer["coverage"].values()) == pytest.approx(1)
+    assert isinstance(answer["warnings"], list)
+    assert answer["provenance"]["neusight"] == neusight.__version__
+    assert answer["provenance"]["gpu_in_training"] is True
 
 
 def test_training_is_forward_and_backward_and_an_optimizer_on_request() -> None:
@@ -51,10 +51,10 @@ def test_training_is_forward_and_backward_and_an_optimizer_on_request() -> None:
 
 def test_json_is_a_list_where_gpus_are_one() -> None:
     step, kernel = ("predict", "gpt2", "--gpu"), ("kernel", "gemm", "m=64", "n=64", "k=64", "--gpu")
-    found = as_json(*step, "l4,NVIDIA L4,t4")
-    assert [row["gpu"] for row in found] == ["l4", "l4", "t4"]
-    assert found[0] == found[1] == as_json(*step, "l4")
-    assert as_json(*step, "l4,") == [found[0]]
+    answer = as_json(*step, "l4,NVIDIA L4,t4")
+    assert [row["gpu"] for row in answer] == ["l4", "l4", "t4"]
+    assert answer[0] == answer[1] == as_json(*step, "l4")
+    assert as_json(*step, "l4,") == [answer[0]]
     assert [row["gpu"] for row in as_json(*kernel, "l4,t4")] == ["l4", "t4"]
     assert as_json(*kernel, "l4,") == [as_json(*kernel, "l4")]
 
@@ -78,25 +78,25 @@ def test_short_names_of_gpus_and_dtypes_say_what_they_were_taken_for() -> None:
 
 def test_a_file_s_dtype_is_taken_and_its_quantization_is_not(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    said = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 100, "torch_dtype": "bfloat16"}
-    config.write_text(json.dumps({"model_type": "gpt2", **said}))
+    stated = {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 100, "torch_dtype": "bfloat16"}
+    config.write_text(json.dumps({"model_type": "gpt2", **stated}))
     step = ("predict", config, "--gpu", "l4")
     result = run(*step, "--format", "json")
     assert json.loads(result.stdout)["dtype"] == "bfloat16"
     assert "bfloat16 as the configuration says" in result.stderr
     assert as_json(*step, "--dtype", "float32")["dtype"] == "float32"
     assert [row["dtype"] for row in as_json("sweep", f"gpt2,{config}", "--gpu", "l4")] == ["float32", "bfloat16"]
-    config.write_text(json.dumps({"model_type": "gpt2", **said, "quantization_config": {"quant_method": "awq"}}))
+    config.write_text(json.dumps({"model_type": "gpt2", **stated, "quantization_config": {"quant_method": "awq"}}))
     assert "quantization (awq)" in invoke(*step).stderr
     assert invoke(*step).exit_code == 1
     assert "set aside" in run(*step, "--dtype", "fp16").stderr
 
 
 def test_what_has_no_effect_is_said() -> None:
-    said = run("predict", "gpt2", "--gpu", "l4", "--sparsity", "weights=0.5", "--simulate", "--compression").stderr
-    assert "--simulate has no effect on l4" in said
-    assert "--compression has no effect on l4" in said
-    assert "zeros of tensors change nothing on l4" in said
+    stderr = run("predict", "gpt2", "--gpu", "l4", "--sparsity", "weights=0.5", "--simulate", "--compression").stderr
+    assert "--simulate has no effect on l4" in stderr
+    assert "--compression has no effect on l4" in stderr
+    assert "zeros of tensors change nothing on l4" in stderr
     assert "--sparsity has no effect on l4" in run("sweep", "gpt2", "--gpu", "l4", "--sparsity", "weights=0.5").stderr
 
 
@@ -118,10 +118,10 @@ def test_csv_rows_sum_to_the_latency() -> None:
 
 def test_hypothetical_device_is_said_on_stderr_and_in_the_data() -> None:
     result = run("predict", "gpt2", "--gpu", "l4", "--set", "dram_bandwidth=600GB/s", "--format", "json")
-    found = json.loads(result.stdout)
-    assert found["provenance"]["hypothetical"] == ["dram_bandwidth=600GB/s"]
+    answer = json.loads(result.stdout)
+    assert answer["provenance"]["hypothetical"] == ["dram_bandwidth=600GB/s"]
     assert "warning: hypothetical device" in result.stderr
-    assert found["latency_s"] < as_json("predict", "gpt2", "--gpu", "l4")["latency_s"]
+    assert answer["latency_s"] < as_json("predict", "gpt2", "--gpu", "l4")["latency_s"]
 
 
 def test_memory_verdict_of_gpt2_large() -> None:
@@ -133,16 +133,16 @@ def test_memory_verdict_of_gpt2_large() -> None:
 def test_user_device_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(run("devices", "show", "l40s").stdout.replace('id = "l40s"', 'id = "mine"'))
-    found = as_json("predict", "gpt2", "--gpu", mine)
-    assert found["gpu"] == "mine"
-    assert found["latency_s"] == as_json("predict", "gpt2", "--gpu", "l40s")["latency_s"]
+    answer = as_json("predict", "gpt2", "--gpu", mine)
+    assert answer["gpu"] == "mine"
+    assert answer["latency_s"] == as_json("predict", "gpt2", "--gpu", "l40s")["latency_s"]
 
 
 def test_kernel() -> None:
-    found = as_json("kernel", "gemm", "m=1024", "n=1024", "k=1024", "--gpu", "l4")
+    answer = as_json("kernel", "gemm", "m=1024", "n=1024", "k=1024", "--gpu", "l4")
     # 2 m n k FLOP at the device's peak is a bound that no GEMM beats
-    assert found["latency_s"] >= 2 * 1024**3 / load_device("l4").gemm_flops_per_s("float32")
-    assert found["bound_s"] <= found["latency_s"]
+    assert answer["latency_s"] >= 2 * 1024**3 / load_device("l4").gemm_flops_per_s("float32")
+    assert answer["bound_s"] <= answer["latency_s"]
     rows = as_csv("kernel", "softmax", "rows=64", "cols=64", "--gpu", "l4,t4")
     assert len(rows) == 2
     assert all(float(row["low_s"]) <= float(row["latency_s"]) <= float(row["high_s"]) for row in rows)
@@ -187,9 +187,9 @@ def test_devices() -> None:
 def test_clusters() -> None:
     assert {row["id"] for row in as_csv("clusters", "list")} == set(cluster_ids())
     assert max(map(len, run("clusters", "list").stdout.splitlines())) <= 80
-    found = as_json("clusters", "show", "p5", "--nodes", "4", "--set", "network.reduces=true")
-    assert (found["device"]["id"], found["per_node"], found["nodes"]) == ("h100-sxm-80gb", 8, 4)
-    assert found["network"]["reduces"] and found["hypothetical"] == ["network.reduces=true"]
+    answer = as_json("clusters", "show", "p5", "--nodes", "4", "--set", "network.reduces=true")
+    assert (answer["device"]["id"], answer["per_node"], answer["nodes"]) == ("h100-sxm-80gb", 8, 4)
+    assert answer["network"]["reduces"] and answer["hypothetical"] == ["network.reduces=true"]
     shown = run("clusters", "show", "dgx-h100", "--nodes", "2").stdout
     assert "2 x 8 x h100-sxm-80gb, 16 devices" in shown and "8 x 400 Gb/s, 96% sustained" in shown
 

@@ -46,7 +46,7 @@ def test_names_figures_and_sizes_that_are_none() -> None:
 
 def test_malformed_device_files(tmp_path: Path) -> None:
     text, file = to_toml(load_device("l4")), tmp_path / "mine.toml"
-    for old, new, said in (
+    for old, new, message in (
         ("sm_count = 58", "sm_count = -58", "sm_count"),
         ("sm_count = 58", "sm_cuont = 58", "did you mean sm_count"),
         ('dram_bandwidth = "300 GB/s"', 'dram_bandwidth = "300 GB"', "dram_bandwidth"),
@@ -55,7 +55,7 @@ def test_malformed_device_files(tmp_path: Path) -> None:
         assert old in text
         file.write_text(text.replace(old, new))
         line = error("predict", "gpt2", "--gpu", file)
-        assert said in line
+        assert message in line
         assert "mine.toml" in line
 
 
@@ -92,7 +92,7 @@ def test_tile_models_that_differ_or_are_damaged(tmp_path: Path) -> None:
     content = json.loads(manifest.read_text())
     features = ["phase_of_the_moon", *content["contract"]["features"][1:]]
     strange = content | {"contract": content["contract"] | {"features": features}}
-    for text, said in (
+    for text, message in (
         (json.dumps(strange), "phase_of_the_moon"),
         (json.dumps(content | {"protocol": 99}), "protocol 99"),
         (json.dumps(content | {"weights_sha256": "0" * 64}), "sha256"),
@@ -101,7 +101,7 @@ def test_tile_models_that_differ_or_are_damaged(tmp_path: Path) -> None:
     ):
         manifest.write_text(text)
         line = error(*ON_L4, "--tile-models", models)
-        assert said in line
+        assert message in line
         assert str(manifest.parent) in line
 
 
@@ -127,9 +127,9 @@ def test_operator_without_a_rule_is_named_and_may_fall_back(tmp_path: Path, monk
     assert "allow" in line
     result = run(*command, "--allow-fallback")
     assert "airy" in result.stderr
-    found = json.loads(result.stdout)
-    assert 0 < found["coverage"]["fallback"] <= 1
-    assert any("airy" in text for text in found["warnings"])
+    answer = json.loads(result.stdout)
+    assert 0 < answer["coverage"]["fallback"] <= 1
+    assert any("airy" in text for text in answer["warnings"])
 
 
 def test_usage_errors_exit_2_without_data() -> None:

@@ -21,17 +21,17 @@ def faults(result: Result, seconds: float) -> list[str]:
     """What is wrong with how a wrong command ended."""
     lines = result.stderr.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
-    said = [line for line in lines if not line.startswith(("note: ", "warning: "))]
-    found = {
+    message = [line for line in lines if not line.startswith(("note: ", "warning: "))]
+    answer = {
         f"raised {result.exception!r:.300}": result.exception and not isinstance(result.exception, SystemExit),
         f"exit code {result.exit_code}": result.exit_code not in (1, 2),
-        f"says {said[:4]}": result.exit_code == 1 and (len(errors) != 1 or said != errors),
+        f"says {message[:4]}": result.exit_code == 1 and (len(errors) != 1 or message != errors),
         f"usage is {lines[:2]}": result.exit_code == 2 and not (lines and "Usage:" in "".join(lines[:2])),
         "a traceback": "Traceback" in result.output,
         f"a line of {max(map(len, lines), default=0)}": any(len(line) > WIDEST for line in lines),
         f"{seconds:.0f} s": seconds > LONGEST_S,
     }
-    return [fault for fault, there in found.items() if there]
+    return [fault for fault, there in answer.items() if there]
 
 
 def test_every_mistake_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,14 +39,14 @@ def test_every_mistake_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("NEUSIGHT_CALIBRATIONS", str(tmp_path / "calibrations"))
     mistakes = Mistakes(Random(0), tmp_path)
     known = commands(mistakes)
-    found = []
+    answer = []
     for name in islice(cycle(known), COUNT):
         line = wrong_command(mistakes, name, known[name])
         started = time.perf_counter()
         result = CliRunner().invoke(app, line)
         if wrong := faults(result, time.perf_counter() - started):
-            found.append(f"{' '.join(line)[:300]}: {'; '.join(wrong)}")
-    assert not found, "\n" + "\n".join(found)
+            answer.append(f"{' '.join(line)[:300]}: {'; '.join(wrong)}")
+    assert not answer, "\n" + "\n".join(answer)
 
 
 def test_the_grammar_knows_every_command(tmp_path: Path) -> None:

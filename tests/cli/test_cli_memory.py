@@ -9,7 +9,7 @@ from cli_runs import as_csv, as_json, error, run
 
 from neusight.plans.memory import PARTS
 
-ASKED = ("memory", "Qwen/Qwen3-8B", "--gpu", "h100-sxm-80gb", "--seq-len", 4096)
+QUESTION = ("memory", "Qwen/Qwen3-8B", "--gpu", "h100-sxm-80gb", "--seq-len", 4096)
 SHARED = ("--tp", 4, "--pp", 3, "--dp", 2, "--shard", "zero1", "--sequence-parallel")
 RUN = {
     "case": "small", "gpu": "a100-sxm-80gb", "environment": "dev", "family": "gpt", "layers": 4, "hidden": 512,
@@ -19,37 +19,37 @@ RUN = {
 
 
 def test_json_holds_each_kind_of_rank_with_its_parts() -> None:
-    found = as_json(*ASKED, *SHARED)
-    assert [row["rank"] for row in found["ranks"]] == ["first", "middle", "last"]
-    for row, line in zip(found["ranks"], as_csv(*ASKED, *SHARED), strict=True):
+    answer = as_json(*QUESTION, *SHARED)
+    assert [row["rank"] for row in answer["ranks"]] == ["first", "middle", "last"]
+    for row, line in zip(answer["ranks"], as_csv(*QUESTION, *SHARED), strict=True):
         assert sum(row[part] for part in PARTS) == pytest.approx(row["total"]) == float(line["total"])
-    assert found["fits"]
-    assert found["plan"]["pp"] == 3
-    assert found["largest_micro_batch"] >= 1
-    assert found["longest_sequence"] >= 4096
+    assert answer["fits"]
+    assert answer["plan"]["pp"] == 3
+    assert answer["largest_micro_batch"] >= 1
+    assert answer["longest_sequence"] >= 4096
 
 
 def test_what_is_found_to_fit_does_and_more_does_not() -> None:
-    most = as_json(*ASKED, *SHARED)["largest_micro_batch"]
-    fits = [as_json(*ASKED, *SHARED, "--micro-batch", size)["fits"] for size in (most, most + 1)]
+    most = as_json(*QUESTION, *SHARED)["largest_micro_batch"]
+    fits = [as_json(*QUESTION, *SHARED, "--micro-batch", size)["fits"] for size in (most, most + 1)]
     assert fits == [True, False]
 
 
 def test_a_page_for_people() -> None:
-    page = run(*ASKED, *SHARED, "--vp", 2, "--recompute", "full").stdout
+    page = run(*QUESTION, *SHARED, "--vp", 2, "--recompute", "full").stdout
     assert all(len(line) <= 80 for line in page.splitlines())
-    assert "does not fit: the only rank needs" in run(*ASKED).stdout
+    assert "does not fit: the only rank needs" in run(*QUESTION).stdout
     assert "fits: the last rank needs" in page
 
 
 def test_float8_halves_what_products_keep_and_its_optimizer_stays() -> None:
-    wide, narrow = (as_json(*ASKED, *SHARED, "--dtype", name)["ranks"][0] for name in ("bf16", "fp8"))
+    wide, narrow = (as_json(*QUESTION, *SHARED, "--dtype", name)["ranks"][0] for name in ("bf16", "fp8"))
     assert narrow["activations"] < wide["activations"]
     assert narrow["optimizer"] == wide["optimizer"]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--tp", 5), "num_attention_heads = 32 cannot be shared by 5 ranks"),
         (("--pp", 40), "36 layers: lower pp x vp = 40"),
@@ -58,20 +58,20 @@ def test_float8_halves_what_products_keep_and_its_optimizer_stays() -> None:
         (("--dtype", "bf61"), "unknown dtype 'bf61'"),
     ],
 )
-def test_mistakes_are_a_line(options: tuple[object, ...], said: str) -> None:
-    assert said in error(*ASKED, *options)
+def test_mistakes_are_a_line(options: tuple[object, ...], message: str) -> None:
+    assert message in error(*QUESTION, *options)
 
 
 def test_peaks_are_compared_row_by_row(tmp_path: Path) -> None:
     rows = [RUN, {**RUN, "gpu": "nothing"}, {**RUN, "layers": None}, {**RUN, "other_args": "{"}]
     table = tmp_path / "memory.parquet"
     pd.DataFrame(rows).astype({"layers": "Int64"}).to_parquet(table)
-    found = as_json("evaluate", "memory", table)
-    (row,) = found["rows"]
+    answer = as_json("evaluate", "memory", table)
+    (row,) = answer["rows"]
     assert row["ape"] == pytest.approx(100 * abs(row["predicted_bytes"] / row["measured_bytes"] - 1))
     assert sum(row["parts"].values()) == pytest.approx(row["predicted_bytes"], abs=len(PARTS))
-    assert len(found["skipped"]) == 3
-    assert {"what": "tp", "value": 1, "count": 4} in found["assumed"]
+    assert len(answer["skipped"]) == 3
+    assert {"what": "tp", "value": 1, "count": 4} in answer["assumed"]
     pd.DataFrame([RUN]).to_csv(tmp_path / "memory.csv", index=False)
     assert as_json("evaluate", "memory", tmp_path / "memory.csv")["rows"] == [row]
     assert float(as_csv("evaluate", "memory", table)[0]["activations"]) == row["parts"]["activations"]
@@ -85,8 +85,8 @@ def test_runs_are_asked_whether_they_fit(tmp_path: Path) -> None:
     ran = {**known, "global_batch": 4, "shard": "zero3", "oom": False}
     large = {**ran, "layers": 200, "hidden": 16384, "ffn": 65536, "oom": True}
     pd.DataFrame([ran, large]).to_csv(tmp_path / "runs.csv", index=False)
-    found = as_json("evaluate", "memory", tmp_path / "runs.csv")
-    assert [(row["fits"], row["right"]) for row in found["rows"]] == [(True, True), (False, True)]
+    answer = as_json("evaluate", "memory", tmp_path / "runs.csv")
+    assert [(row["fits"], row["right"]) for row in answer["rows"]] == [(True, True), (False, True)]
     assert "100.0" in run("evaluate", "memory", tmp_path / "runs.csv").stdout
 
 

@@ -47,7 +47,7 @@ def test_an_option_has_one_panel_and_one_help_in_all_commands() -> None:
             assert parameter.rich_help_panel, (command, name)
             meanings.setdefault(name, set()).add((parameter.rich_help_panel, parameter.help))
     # The update of a step alone may be NVIDIA's BERT's too; that is its type, not its meaning.
-    assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
+    assert {name: answer for name, answer in meanings.items() if len(answer) > 1} == {}
     assert len(meanings) > 70
 
 

@@ -18,11 +18,11 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_json_is_what_python_answers(predictor: Predictor) -> None:
-    found = as_json(*ON_L40S, "--concurrency", 4, "--requests", 20)
+    answer = as_json(*ON_L40S, "--concurrency", 4, "--requests", 20)
     load = Closed(concurrency=4, number=20, isl=512, osl=64)
     same = predictor.serving("Qwen/Qwen3-8B", "l40s", load).to_dict()
-    assert found == json.loads(json.dumps(same, default=str))
-    assert found["load"] == {"kind": "closed", "concurrency": 4, "number": 20, "isl": 512, "osl": 64, "seed": 0}
+    assert answer == json.loads(json.dumps(same, default=str))
+    assert answer["load"] == {"kind": "closed", "concurrency": 4, "number": 20, "isl": 512, "osl": 64, "seed": 0}
 
 
 def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> None:
@@ -45,18 +45,18 @@ def test_answers_of_one_token_and_long_names_stay_readable() -> None:
 
 def test_csv_has_a_row_a_point_and_the_figures_of_json() -> None:
     (row,) = as_csv(*ON_L40S, "--batch", 2)
-    found = as_json(*ON_L40S, "--batch", 2)
-    assert float(row["ttft_p99_ms"]) == pytest.approx(1e3 * found["ttft_s"]["p99"])
-    assert float(row["output_tokens_per_s"]) == pytest.approx(found["output_tokens_per_s"]["mean"])
+    answer = as_json(*ON_L40S, "--batch", 2)
+    assert float(row["ttft_p99_ms"]) == pytest.approx(1e3 * answer["ttft_s"]["p99"])
+    assert float(row["output_tokens_per_s"]) == pytest.approx(answer["output_tokens_per_s"]["mean"])
     assert (row["devices"], row["batch"], row["error"]) == ("1", "2", "")
 
 
 def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
-    found = as_json(*ON_L40S, "--batch", "1,4", "--tp", "1,3")
-    assert [(row.get("load", {}).get("batch"), "error" in row) for row in found] == [
+    answer = as_json(*ON_L40S, "--batch", "1,4", "--tp", "1,3")
+    assert [(row.get("load", {}).get("batch"), "error" in row) for row in answer] == [
         (1, False), (4, False), (None, True), (None, True),
     ]  # fmt: skip
-    assert "choose a tp or ep of 1, 2, 4, 8" in found[2]["error"]
+    assert "choose a tp or ep of 1, 2, 4, 8" in answer[2]["error"]
     rows = as_csv(*ON_L40S, "--batch", "1,4", "--tp", "3,1")
     assert [bool(row["error"]) for row in rows] == [True, True, False, False]
     text = run(*ON_L40S, "--batch", "1,4", "--tp", "1,3").stdout
@@ -81,8 +81,8 @@ def test_more_clients_give_more_throughput_and_wait_longer(tmp_path: Path) -> No
 
 
 def test_a_rate_beyond_what_is_served_is_called_overload() -> None:
-    found = as_json(*ON_L40S, "--rate", "500", "--requests", 400)
-    assert "grows without limit" in found["diverges"]
+    answer = as_json(*ON_L40S, "--rate", "500", "--requests", 400)
+    assert "grows without limit" in answer["diverges"]
     assert "OVERLOAD" in run(*ON_L40S, "--rate", "500", "--requests", 400).stdout
     assert as_json(*ON_L40S, "--rate", "0.5", "--requests", 100)["diverges"] == ""
 
@@ -90,8 +90,8 @@ def test_a_rate_beyond_what_is_served_is_called_overload() -> None:
 def test_traces_and_drawn_lengths(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,20\n0.5,200,30\n")
-    found = as_json("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--trace", trace)
-    assert found["load"] == {"kind": "trace", "requests": 2}
+    answer = as_json("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--trace", trace)
+    assert answer["load"] == {"kind": "trace", "requests": 2}
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n-1,100,20\n")
     assert "row 1 of the trace arrives at" in error("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--trace", trace)
     drawn = as_json(*ON_L40S, "--requests", 30, "--isl-cv", 0.5, "--osl-cv", 1, "--seed", 3)
@@ -100,24 +100,24 @@ def test_traces_and_drawn_lengths(tmp_path: Path) -> None:
 
 
 def test_service_levels_are_held_by_what_is_found_and_reasons_are_given() -> None:
-    asked = ("serving", "Qwen/Qwen3-8B", "--isl", "512", "--osl", "64", "--gpu", "l40s,l4", "--tp", "1,2")
-    found = as_json(*asked, "--slo", "tpot=40ms,ttft_p99=4s")
-    held = [row for row in found if row["holds"]]
+    question = ("serving", "Qwen/Qwen3-8B", "--isl", "512", "--osl", "64", "--gpu", "l40s,l4", "--tp", "1,2")
+    answer = as_json(*question, "--slo", "tpot=40ms,ttft_p99=4s")
+    held = [row for row in answer if row["holds"]]
     assert held
     for row in held:
         assert row["estimate"]["tpot_s"]["mean"] <= 0.04
         assert row["estimate"]["ttft_s"]["p99"] <= 4.0
-    assert all(row["reason"] for row in found if not row["holds"])
-    assert "USD" in run(*asked, "--slo", "tpot=40ms,ttft_p99=4s").stdout
-    nothing = invoke(*asked, "--slo", "tpot=1us")
+    assert all(row["reason"] for row in answer if not row["holds"])
+    assert "USD" in run(*question, "--slo", "tpot=40ms,ttft_p99=4s").stdout
+    nothing = invoke(*question, "--slo", "tpot=1us")
     assert nothing.exit_code == 1
     assert "too slow: tpot takes" in " ".join(nothing.stdout.split())
 
 
 def test_a_price_makes_a_cost() -> None:
-    found = as_json(*ON_L40S, "--batch", 1, "--set", "price=2USD/h")
-    per_hour = found["output_tokens_per_s"]["mean"] * 3600
-    assert found["usd_per_million_output_tokens"] == pytest.approx(2e6 / per_hour)
+    answer = as_json(*ON_L40S, "--batch", 1, "--set", "price=2USD/h")
+    per_hour = answer["output_tokens_per_s"]["mean"] * 3600
+    assert answer["usd_per_million_output_tokens"] == pytest.approx(2e6 / per_hour)
     assert as_json(*ON_L40S, "--batch", 1)["usd_per_million_output_tokens"] is None
 
 

@@ -70,7 +70,7 @@ def test_data_of_one_s_own_are_trained_on_with_all_their_gpus(monkeypatch: pytes
 def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     out = tmp_path / "out"
-    for arguments, code, said in (
+    for arguments, code, message in (
         (["--gpus", "l44"], 1, "unknown device 'l44'"),
         (["--models", "gem"], 1, "gem"),
         (["--data", "nowhere.parquet"], 1, "nowhere.parquet"),
@@ -81,7 +81,7 @@ def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         data = () if "--data" in arguments else ("--data", tmp_path / "in")
         result = invoke("train", *data, *arguments, "--out", out)
         assert (result.exit_code, result.stdout) == (code, "")
-        assert said in result.stderr
+        assert message in result.stderr
         assert not out.exists()
     monkeypatch.delenv("NEUSIGHT_DATA", raising=False)
     assert "NEUSIGHT_DATA" in invoke("train", "--out", out).stderr

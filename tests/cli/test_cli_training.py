@@ -25,12 +25,12 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_json_is_what_python_answers(predictor: Predictor) -> None:
-    found = as_json(*STEP, "--tp", 2, "--pp", 2)
-    told = {"tp": 2, "pp": 2, "global_batch": 64, "seq_len": 4096}
-    same = predictor.training(usual_run(known_decoder("llama-3.1-8b"), load_cluster("dgx-a100", 2), told))
-    assert found.pop("run")["gpu_hours"] == pytest.approx(same.gpu_hours(1e12))
-    assert found == json.loads(json.dumps(same.to_dict(), default=str))
-    assert (found["plan"]["dp"], found["plan"]["shard"], found["plan"]["sequence_parallel"]) == (4, "zero1", True)
+    answer = as_json(*STEP, "--tp", 2, "--pp", 2)
+    given = {"tp": 2, "pp": 2, "global_batch": 64, "seq_len": 4096}
+    same = predictor.training(usual_run(known_decoder("llama-3.1-8b"), load_cluster("dgx-a100", 2), given))
+    assert answer.pop("run")["gpu_hours"] == pytest.approx(same.gpu_hours(1e12))
+    assert answer == json.loads(json.dumps(same.to_dict(), default=str))
+    assert (answer["plan"]["dp"], answer["plan"]["shard"], answer["plan"]["sequence_parallel"]) == (4, "zero1", True)
 
 
 def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> None:
@@ -43,10 +43,10 @@ def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> 
 
 
 def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
-    found = as_json(*STEP, "--tp", "1,3", "--dtype", "bf16,fp8")
-    assert ["latency_s" in row for row in found] == [True, False, False, False]
-    assert "do not divide a cluster of 16" in found[1]["error"]
-    assert "does not compute in float8" in found[2]["error"]
+    answer = as_json(*STEP, "--tp", "1,3", "--dtype", "bf16,fp8")
+    assert ["latency_s" in row for row in answer] == [True, False, False, False]
+    assert "do not divide a cluster of 16" in answer[1]["error"]
+    assert "does not compute in float8" in answer[2]["error"]
     rows = as_csv(*STEP, "--tp", "1,3,8")
     assert [(row["tp"], bool(row["error"])) for row in rows] == [("1", False), ("3", True), ("8", False)]
     assert float(rows[0]["latency_s"]) < float(rows[2]["latency_s"])
@@ -60,16 +60,16 @@ def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
 
 def test_a_gpu_with_its_network_is_a_cluster_too() -> None:
     words = ("--gpu", "a100-sxm-80gb", "--per-node", 8, "--nodes", 2, "--network", "8 x 200Gb/s")
-    told = as_json("training", "llama-3.1-8b", *words, "-s", 4096, "-b", 64, "--framework", "fsdp")
-    assert (told["devices"], told["plan"]["shard"], told["engine"]) == (16, "zero3", "fsdp")
+    given = as_json("training", "llama-3.1-8b", *words, "-s", 4096, "-b", 64, "--framework", "fsdp")
+    assert (given["devices"], given["plan"]["shard"], given["engine"]) == (16, "zero3", "fsdp")
 
 
 def test_predict_trains_on_a_cluster() -> None:
     words = ("gpt3-175b", "--mode", "training", "--cluster", "dgx-a100", "--nodes", 8, "--tp", 8, "--pp", 8)
-    found = as_json("predict", *words, "--micro-batch", 1, "--global-batch", 512)
+    answer = as_json("predict", *words, "--micro-batch", 1, "--global-batch", 512)
     same = as_json("training", "gpt3-175b", *words[3:], "--global-batch", 512)
-    assert found == same
-    assert found["devices"] == 64
+    assert answer == same
+    assert answer["devices"] == 64
     for wrong in (("--nodes", 2, "--gpu", "l4"), ("--cluster", "dgx-a100"), ()):
         assert invoke("predict", "gpt2", *wrong).exit_code == 2
 
@@ -96,13 +96,13 @@ def test_the_best_plan_is_written_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "best.toml"
     words = ("llama-3.1-8b", "--cluster", "dgx-a100", "--seq-len", 4096)
     few = ("-b", 16, "--longest-micro-batch", 1, "--schedules", "1f1b", "--count", 2)
-    found = as_json("plan", *words, *few, "--out", path)
+    answer = as_json("plan", *words, *few, "--out", path)
     best = as_json("training", *words, "--plan", path)
-    assert best["latency_s"] == pytest.approx(found["best"][0]["latency_s"], rel=1e-6)
-    assert best["plan"] == found["best"][0]["plan"]
-    assert found["plans"] > found["simulated"] > 1
-    difference = sum(found["first_less_second_s"].values())
-    assert difference == pytest.approx(best["latency_s"] - found["best"][1]["latency_s"], rel=1e-4)
+    assert best["latency_s"] == pytest.approx(answer["best"][0]["latency_s"], rel=1e-6)
+    assert best["plan"] == answer["best"][0]["plan"]
+    assert answer["plans"] > answer["simulated"] > 1
+    difference = sum(answer["first_less_second_s"].values())
+    assert difference == pytest.approx(best["latency_s"] - answer["best"][1]["latency_s"], rel=1e-4)
     text = run("plan", *words, *few).stdout
     assert max(map(len, text.splitlines())) <= 80
     assert [word for word in ("fastest", "less memory", "The first beats the second by") if word not in text] == []
@@ -112,11 +112,11 @@ def test_evaluate_training_compares_rows_and_says_what_it_assumed(tmp_path: Path
     rows = ["h100-sxm-80gb,16,2,small,8,1024,8,4096,32000,gelu,2048,64,1,2,bfloat16,100"] * 2
     rows.append("h100-sxm-80gb,16,2,odd,8,1024,8,4096,32000,gelu,2048,64,1,3,bfloat16,100")
     (tmp_path / "runs.csv").write_text("\n".join([ROW, *rows]))
-    found = as_json("evaluate", "training", tmp_path / "runs.csv")
-    assert (found["total"]["count"], len(found["skipped"])) == (2, 1)
-    row = found["rows"][0]
+    answer = as_json("evaluate", "training", tmp_path / "runs.csv")
+    assert (answer["total"]["count"], len(answer["skipped"])) == (2, 1)
+    row = answer["rows"][0]
     assert row["bias"] == pytest.approx(100 * (row["predicted_ms"] / 100 - 1))
-    assert "sequence_parallel" in {each["what"] for each in found["assumed"]}
+    assert "sequence_parallel" in {each["what"] for each in answer["assumed"]}
     text = run("evaluate", "training", tmp_path / "runs.csv").stdout
     assert [word for word in ("small", "rows that err most", "are said to fit") if word not in text] == []
 
