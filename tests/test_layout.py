@@ -117,7 +117,7 @@ def commands(app: Any) -> Iterator[Any]:
         yield from commands(group.typer_instance)
 
 
-PUBLIC_QUESTIONS = {("neusight.api", "estimate")}
+PUBLIC_QUESTIONS = {("neusight.api.predictor", "estimate")}
 """What people call with a few of many options, all of which their editor completes."""
 
 

@@ -199,8 +199,8 @@ def test_what_is_not_estimated_is_refused(predictor: Predictor, plan: Plan, mess
         predictor.estimate("gpt2", GPU, plan=plan, **STEP)
 
 
-def test_a_batch_beside_a_plan_is_refused(predictor: Predictor) -> None:
-    with pytest.raises(ModelError, match="batch 3 beside a plan for 4 samples"):
+def test_a_batch_with_a_plan_is_refused(predictor: Predictor) -> None:
+    with pytest.raises(ModelError, match="batch 3, but the plan has 4 samples a step"):
         predictor.estimate("gpt2", GPU, batch=3, plan=Plan(global_batch=4, dp=4), **STEP)
 
 

@@ -1,0 +1,170 @@
+"""What is asked of a step: the device, the request, and how the step is estimated, checked and made into a workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.devices import DeviceSpec, load_device
+from neusight.errors import DeviceError, ModelError
+from neusight.executors import Options
+from neusight.kernels.precision import OWN_PRECISION
+from neusight.plans.plan import Plan
+from neusight.requests import Request
+from neusight.transforms.optimizer import fuse_optimizer
+from neusight.transforms.precision import as_computed
+from neusight.transforms.sparsity import Sparsity, as_profile, sparsify
+
+if TYPE_CHECKING:
+    from neusight.workloads.workload import Workload
+
+Gpu = str | Path | DeviceSpec
+_REMEMBERED = 256
+"""Devices that are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a step is estimated, beside what it is.
+
+    Args:
+        overrides: ``key=value`` changes of the device; the estimate says that it is hypothetical.
+        allow_fallback: estimate operators without a rule as data movement, visibly, instead of raising.
+        sparsity: zeros of the layers' tensors, for devices that skip them: a ``SparsityProfile``, its file, or
+            ``activations=0.6,gradients=0.5`` for all layers.
+        simulate: on such a device, run its scheduler instead of the tile model that has learned from it.
+        compression: on such a device, zeros don't travel to and from DRAM.
+        fused_optimizer: the optimizer updates all parameters in one pass, as ``fused=True`` and Apex do.
+        cache: read and write the user's cache of traces.
+        plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch``.
+        layout: of images, for a line where it has no effect.
+        tp_plan: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
+            ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
+            the model's structure tells.
+    """
+
+    overrides: Sequence[str] = ()
+    allow_fallback: bool = False
+    sparsity: Sparsity | None = None
+    simulate: bool = False
+    compression: bool = False
+    fused_optimizer: bool = False
+    cache: bool = True
+    plan: Plan | None = None
+    tp_plan: Mapping[str, str] | None = None
+    layout: str = "nchw"
+
+    @property
+    def options(self) -> Options:
+        """Those of the executor."""
+        return Options(simulate=self.simulate, compression=self.compression)
+
+
+@dataclass(frozen=True)
+class ByContent:
+    """A sparsity profile as a key: equal where its content is."""
+
+    profile: Any
+
+    def __hash__(self) -> int:
+        return hash((self.profile.model, self.profile.source, tuple(self.profile.layers), self.profile.default))
+
+
+def as_device(gpu: Gpu, overrides: Sequence[str] = ()) -> DeviceSpec:
+    """The device that an id, a file or a spec stands for.
+
+    Raises:
+        DeviceError: unknown or malformed device, or changes of a spec, which ``model_copy`` makes.
+    """
+    if not isinstance(gpu, DeviceSpec):
+        return _device(str(gpu), version_of(gpu), tuple(overrides))
+    if overrides:
+        raise DeviceError(f"overrides need the id or file of a device, not the spec of {gpu.id}: use its model_copy()")
+    return gpu
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _device(name: str, _version: int, overrides: tuple[str, ...]) -> DeviceSpec:
+    return load_device(name, overrides)
+
+
+def version_of(name: str | Path) -> int:
+    """Changes when the file of that name does; 0 where there is none."""
+    try:
+        return Path(name).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def step_request(model: Any, step: Mapping[str, Any]) -> tuple[Request, str]:
+    """The request that words make, in the dtype that the model states where none is given, and a line on that.
+
+    Raises:
+        ModelError: as ``Request.of``. CoverageError: an unknown dtype.
+    """
+    dtype = None if step.get("dtype") is None else str(step["dtype"]).removeprefix("torch.")
+    if not isinstance(model, str | Path):
+        return Request.of(**{**step, "dtype": dtype}), ""
+    from neusight.workloads.resolve import resolve, stated_dtype
+
+    dtype, message = stated_dtype(resolve(model), dtype)
+    return Request.of(str(model), **{**step, "dtype": dtype}), message
+
+
+def given_request(request: Request, step: Mapping[str, Any], defaults: Mapping[str, Parameter]) -> tuple[Request, str]:
+    """A request that was given as a value, with no line on it.
+
+    Raises:
+        ModelError: it is none, or arguments of the step are given as well.
+    """
+    if not isinstance(request, Request):
+        raise ModelError(f"{request!r} is not a Request: give the step by name, such as mode='training', batch=4")
+    if others := [name for name, value in step.items() if value != defaults[name].default]:
+        raise ModelError(f"{', '.join(others)} given as well as a request: leave one of them out")
+    return request, ""
+
+
+def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, Request]:
+    """The device, and the request for one micro-batch.
+
+    Raises:
+        ModelError: options that contradict each other. DeviceError: an unknown device, or one that lacks the dtype.
+    """
+    if setting.fused_optimizer and request.optimizer == "bert_adam":
+        raise ModelError("bert_adam has no fused form: leave out fused_optimizer")
+    if setting.fused_optimizer and request.optimizer == "none":
+        raise ModelError("fused_optimizer: there is no optimizer to fuse: name one, such as adam, or leave it out")
+    device = as_device(gpu, setting.overrides)
+    if request.precision != OWN_PRECISION:
+        device.gemm_flops_per_s(request.precision.of_products)
+    plan = setting.plan or Plan(micro_batch=request.batch, global_batch=request.batch)
+    return device, micro_batch_of(request, plan)
+
+
+def workload_of(model: Any, request: Request, setting: Setting, inputs: Any = None) -> Workload:
+    """The step on one device, with the zeros and the optimizer that are asked for."""
+    from neusight.workloads import load_workload
+
+    workload = load_workload(model, request, inputs=inputs, allow_fallback=setting.allow_fallback, cache=setting.cache)
+    if (zeros := setting.sparsity) is not None:
+        workload = sparsify(workload, zeros.profile if isinstance(zeros, ByContent) else as_profile(zeros))
+    if setting.fused_optimizer:
+        workload = fuse_optimizer(workload)
+    return as_computed(workload)
+
+
+def micro_batch_of(request: Request, plan: Plan) -> Request:
+    """The request for one micro-batch of a plan.
+
+    Raises:
+        ModelError: another batch was asked for than the plan's.
+    """
+    if request.batch not in (1, plan.global_batch):
+        raise ModelError(
+            f"batch {request.batch}, but the plan has {plan.global_batch} samples a step: leave out one of them"
+        )
+    return replace(request, batch=plan.micro_batch)

@@ -1,0 +1,206 @@
+"""How a step that was asked for is answered: on one device by its stream, on several as every program on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import neusight
+from neusight.api.questions import ByContent, Gpu, Setting, checked, step_request, version_of, workload_of
+from neusight.devices import DeviceSpec
+from neusight.errors import ModelError
+from neusight.estimates import Estimate, Provenance
+from neusight.estimates.build import estimate_of
+from neusight.executors import Costs, Executor, load_executor
+from neusight.executors.base import LINK
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.plans import TracedStep, single
+from neusight.plans.plan import Plan
+from neusight.requests import Request
+from neusight.schedule.timeline import one_stream
+from neusight.transforms.compiled import compiled
+from neusight.transforms.sparsity import as_profile
+
+if TYPE_CHECKING:
+    from neusight.devices.cluster import Cluster
+    from neusight.distributed.training_run import TrainingRun
+    from neusight.workloads.workload import Workload
+
+Price = Callable[[KernelBatch], Costs]
+_REMEMBERED = 256
+"""Programs that are kept: a few hundred kernels each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyStep:
+    """A step that waits for its prices; ``message`` is a line on what was taken for granted, or ''."""
+
+    program: TracedStep
+    device: DeviceSpec
+    setting: Setting
+    message: str
+
+
+class StepAnswers:
+    """Answers for steps of models, by the executors of all kinds of devices.
+
+    Args:
+        executors: by kind of device, those that are loaded already.
+        tile_models: folder that constants of links lie in; default: those that ship.
+    """
+
+    def __init__(self, executors: Mapping[str, Executor], tile_models: Path | None = None) -> None:
+        self._executors = dict(executors)
+        self._tile_models = tile_models
+        self._programs = lru_cache(maxsize=_REMEMBERED)(_program)
+
+    def executor(self, device: DeviceSpec, family: str = "") -> Executor:
+        """What answers for kernels of a family on a device; collectives are those of links."""
+        kind = LINK if family == "collective" else device.kind
+        if kind not in self._executors:
+            self._executors[kind] = load_executor(kind, self._tile_models if kind == LINK else None)
+        return self._executors[kind]
+
+    def cost(self, batch: KernelBatch, device: DeviceSpec, setting: Setting) -> Costs:
+        """Kernels of a family, each launched alone."""
+        return self.executor(device, batch.family).cost(batch, device, setting.options)
+
+    def on_cluster(
+        self, cluster: Cluster, setting: Setting | None = None
+    ) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
+        """What answers for kernels on a cluster's devices, and for collectives on its links and network."""
+        options = (setting or Setting()).options
+
+        def cost(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
+            place: Any = cluster if batch.family == "collective" else device
+            return self.executor(device, batch.family).cost(batch, place, options, conditions)
+
+        return cost
+
+    def ready(
+        self, model: Any, gpu: Gpu, asked: tuple[Request, str], setting: Setting, inputs: Any = None
+    ) -> ReadyStep:
+        """A step as a program for one device.
+
+        Args:
+            model, gpu, inputs: as ``Predictor.estimate`` takes them.
+            asked: the request, and a line on what was taken for granted in it.
+            setting: how it is estimated.
+        """
+        request, message = asked
+        device, request = checked(gpu, request, setting)
+        program = self._program(model, inputs, request, setting)
+        return ReadyStep(program=program, device=device, setting=setting, message=message)
+
+    def estimate(self, ready: ReadyStep, price: Price | None = None) -> Estimate:
+        """The step on one device; ``price``: of its kernels where they are priced already."""
+        device, setting, program = ready.device, ready.setting, ready.program
+        price = price or (lambda batch: self.cost(batch, device, setting))
+        costs = [price(batch) for batch, _ in program.batches]
+        timeline = one_stream(program, costs, device, program.workload.request.engine)
+        estimate = estimate_of(timeline, device, self._provenance(device, setting))
+        reserve = program.reserve_bytes(device.usable_bytes)
+        estimate = replace(estimate, memory=replace(estimate.memory, reserve=reserve))
+        return self._with_advice(estimate, device, setting, ready.message)
+
+    def shared(self, model: Any, gpu: Gpu, asked: tuple[Request, str], setting: Setting, inputs: Any) -> Estimate:
+        """The step of a plan with several micro-batches or devices; arguments as ``ready`` takes them."""
+        from neusight.distributed.shared import shared_estimate
+        from neusight.distributed.sources import traced_run, traced_workload
+        from neusight.distributed.step import timed
+
+        (request, message), plan = asked, setting.plan or Plan()
+        device, request = checked(gpu, request, setting)
+
+        def trace(batch: int) -> Workload:
+            return workload_of(model, replace(request, batch=batch), setting, inputs)
+
+        run = traced_run(trace, request, plan, device, setting.tp_plan)
+        step = timed([run], self.on_cluster(run.cluster, setting))[0]
+        workload = traced_workload(run)
+        # The inputs of a module say how many samples there are, whatever was asked for.
+        samples = workload.request.batch * plan.dp * plan.micro_batches
+        estimate = shared_estimate(step, workload, samples, plan.world, self._provenance(device, setting))
+        return self._with_advice(estimate, device, setting, message)
+
+    def _program(self, model: Any, inputs: Any, request: Request, setting: Setting) -> TracedStep:
+        """What a device runs; the step of a model that has a name is remembered."""
+        if isinstance(model, str | Path) and inputs is not None:
+            raise ModelError(f"inputs belong to a module in Python; those of '{model}' follow from batch and length")
+        if not isinstance(model, str | Path):
+            return single(compiled(workload_of(model, request, setting, inputs)))
+        zeros = as_profile(setting.sparsity) if setting.sparsity is not None else None
+        remembered = Setting(
+            allow_fallback=setting.allow_fallback,
+            sparsity=None if zeros is None else ByContent(zeros),  # type: ignore[arg-type]
+            fused_optimizer=setting.fused_optimizer,
+            cache=setting.cache,
+        )
+        return self._programs(str(model), version_of(model), request, remembered)
+
+    def _provenance(self, device: DeviceSpec, setting: Setting) -> Provenance:
+        executor = self.executor(device)
+        zeros = as_profile(setting.sparsity).source if setting.sparsity is not None else ""
+        return Provenance(
+            neusight=neusight.__version__,
+            hypothetical=device.hypothetical,
+            sparsity=zeros if "sparsity" in executor.takes else "",
+            **executor.provenance(device),
+        )
+
+    def _with_advice(self, estimate: Estimate, device: DeviceSpec, setting: Setting, message: str) -> Estimate:
+        executor = self.executor(device)
+        advice = executor.advice(device, setting.sparsity is not None)
+        first = (message,) if message else ()
+        ignored = _without_effect(executor, device, setting, estimate)
+        return replace(estimate, warnings=(*first, *ignored, *advice, *estimate.warnings))
+
+
+def traced_training(
+    model: Any, cluster: Cluster, options: Mapping[str, Any], engine: str, inputs: Any = None
+) -> TrainingRun:
+    """A training step on a cluster by traces of a model, as PyTorch itself runs it.
+
+    Args:
+        model, inputs: as ``Predictor.estimate`` takes them.
+        cluster, options, engine: as ``Predictor.training_run`` takes them.
+    """
+    from neusight.distributed.sources import traced_run
+    from neusight.distributed.usual import USUAL_DTYPE, run_fields, usual_plan
+    from neusight.engines import engine_named
+
+    plan = usual_plan(options, cluster.devices, engine)
+    step = {"mode": "training", "batch": plan.micro_batch, "launch": engine_named(engine).launch, "dtype": USUAL_DTYPE}
+    request, _ = step_request(model, step | run_fields(options))
+    cluster.device.gemm_flops_per_s(request.precision.of_products)
+
+    def trace(batch: int) -> Workload:
+        return workload_of(model, replace(request, batch=batch), Setting(), inputs)
+
+    return traced_run(trace, request, plan, cluster)
+
+
+def _program(model: str, _version: int, request: Request, setting: Setting) -> TracedStep:
+    return single(compiled(workload_of(model, request, setting)))
+
+
+def _without_effect(executor: Executor, device: DeviceSpec, setting: Setting, estimate: Estimate) -> tuple[str, ...]:
+    """A line for each option that was given and changes nothing."""
+    zeros = [name for name in setting.options.given if name not in executor.takes]
+    lines = [f"--{name} has no effect on {device.id}: it is no machine that skips zeros" for name in zeros]
+    shapes = [text.rpartition("=")[2].partition(":")[0] for text in estimate.inputs]
+    if setting.layout != "nchw" and not any(shape.count("x") >= _IMAGE_EXTENTS for shape in shapes):
+        lines.append(
+            f"layout {setting.layout} has no effect on {estimate.model}: none of its inputs is a batch of images"
+        )
+    if plan := setting.plan:
+        lines += plan.without_effect(experts=True, training=estimate.mode == "training")
+    return tuple(lines)
+
+
+_IMAGE_EXTENTS = 3
+"""Signs between the four extents of images: batch, channels, height and width."""

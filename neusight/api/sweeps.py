@@ -1,0 +1,121 @@
+"""Grids of models, devices and sizes as tables, for capacity planning: kernels of many steps are priced at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from neusight.api.questions import Gpu, Setting, step_request
+from neusight.api.steps import Price, ReadyStep, StepAnswers
+from neusight.devices import DeviceSpec
+from neusight.errors import NeusightError
+from neusight.estimates import Estimate
+from neusight.executors.together import Together
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TOGETHER = 200
+"""Steps of a sweep whose kernels are priced at once; beyond that a call's own price no longer shows."""
+SWEEP_COLUMNS = (
+    *("model", "gpu", "mode", "batch", "seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter"),
+    *("samples_per_s", "tokens_per_s", "peak_bytes", "fits", "usd_per_million_samples", "error"),
+)
+
+
+def swept(
+    answers: StepAnswers,
+    grid: Sequence[Any],
+    options: Mapping[str, Any],
+    setting: Setting,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Every combination as one row a step.
+
+    Args:
+        answers: for steps.
+        grid: what to combine, each a list or one value: models, devices, modes, batches, lengths, dtypes.
+        options: of all steps.
+        setting: how they are estimated.
+        progress: called with (done, of) after each row.
+    """
+    import pandas as pd
+
+    points = [_Point.of(*point) for point in product(*map(_several, grid))]
+    rows: list[dict[str, Any]] = []
+    for start in range(0, len(points), _TOGETHER):
+        some = points[start : start + _TOGETHER]
+        steps = [_ready(answers, point, options, setting) for point in some]
+        prices = _prices(answers, [step for step in steps if isinstance(step, ReadyStep)])
+        for point, step in zip(some, steps, strict=True):
+            rows.append(point.columns | _answer(answers, step, prices))
+            if progress:
+                progress(len(rows), len(points))
+    return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Point:
+    """One combination of a sweep."""
+
+    model: str
+    gpu: Gpu
+    step: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: str, gpu: Gpu, *step: Any) -> _Point:
+        return cls(model=model, gpu=gpu, step=dict(zip(("mode", "batch", "seq_len", "dtype"), step, strict=True)))
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        name = self.gpu.id if isinstance(self.gpu, DeviceSpec) else str(self.gpu)
+        return {"model": self.model, "gpu": name, **self.step}
+
+
+def _ready(
+    answers: StepAnswers, point: _Point, options: Mapping[str, Any], setting: Setting
+) -> ReadyStep | NeusightError:
+    stepless = {"optimizer": "none"} if point.step["mode"] == "inference" else {}
+    try:
+        asked = step_request(point.model, {**point.step, **options, **stepless})
+        return answers.ready(point.model, point.gpu, asked, setting)
+    except NeusightError as error:
+        return error
+
+
+def _prices(answers: StepAnswers, steps: Sequence[ReadyStep]) -> dict[int, Price]:
+    """Prices of the kernels of all steps on each of their devices, by the identity of the device."""
+    devices = {id(step.device): step for step in steps}
+    return {
+        key: Together(
+            [batch for step in steps if step.device is one.device for batch, _ in step.program.batches],
+            partial(answers.cost, device=one.device, setting=one.setting),
+        )
+        for key, one in devices.items()
+    }
+
+
+def _answer(answers: StepAnswers, step: ReadyStep | NeusightError, prices: Mapping[int, Price]) -> dict[str, Any]:
+    try:
+        if isinstance(step, NeusightError):
+            raise step
+        return _figures(answers.estimate(step, prices[id(step.device)])) | {"error": ""}
+    except NeusightError as error:
+        return {"fits": False, "error": str(error)}
+
+
+def _several(value: Any) -> list[Any]:
+    """A list, or one value as a list of it: a name is no list of letters."""
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | DeviceSpec) else [value]
+
+
+def _figures(estimate: Estimate) -> dict[str, Any]:
+    named = ("seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter", "samples_per_s", "tokens_per_s")
+    return {
+        **{name: getattr(estimate, name) for name in (*named, "fits")},
+        "peak_bytes": estimate.memory.peak_bytes,
+        "usd_per_million_samples": None if estimate.usd_per_hour is None else estimate.cost_usd(1e6),
+    }
