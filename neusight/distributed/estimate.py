@@ -302,7 +302,7 @@ def _by_part(timed: TimedStep, parts: Iterable[Counted]) -> dict[tuple[str, str]
     """What each kind of part takes of a step on an average rank, by what limits it [s]."""
     seconds: dict[tuple[str, str], float] = {}
     for time, runs in parts:
-        key = time.part.what, time.limiter
+        key = time.part.name, time.limiter
         seconds[key] = seconds.get(key, 0.0) + runs * time.latency_s / timed.run.plan.pp
     return seconds
 

@@ -93,8 +93,8 @@ def contention(device: DeviceSpec, plan: Plan, placement: Placement) -> float:
     return min(0.5, channels / device.sm_count)
 
 
-def _part(what: str, op: str, group: Group, size: float, dtype: str, *, runs: float = 1.0) -> Part:
+def _part(name: str, op: str, group: Group, size: float, dtype: str, *, runs: float = 1.0) -> Part:
     batch = KernelBatch.from_columns(
         "collective", op=op, ranks=group.ranks, per_node=group.per_node, bytes=max(1, round(size)), dtype=dtype
     )
-    return Part(what=what, phase="forward" if what == GATHER else "backward", batch=batch, runs=runs, group="dp")
+    return Part(name=name, phase="forward" if name == GATHER else "backward", batch=batch, runs=runs, group="dp")

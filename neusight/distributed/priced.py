@@ -84,8 +84,8 @@ class PricedSegment:
             weights=self.pass_s("weights"),
             dispatch={phase: engine.dispatch_s(self.dispatched(phase)) for phase in PHASES},
             recompute=sum(once[id(part)] for part in recomputed(self.segment, plan.recompute, engine)),
-            gather=sum(t.total_s for t in self.exchanges if t.part.what == GATHER),
-            reduce=sum(t.total_s for t in self.exchanges if t.part.what == REDUCE),
+            gather=sum(t.total_s for t in self.exchanges if t.part.name == GATHER),
+            reduce=sum(t.total_s for t in self.exchanges if t.part.name == REDUCE),
             kernels=self.kernels_s,
         )
 

@@ -78,7 +78,7 @@ def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
         yield from kernel_rows(
             KernelBatch.joined([part.batch for part in parts]),
             group[0][0].costs.take(np.array([time.row for time, _ in group])),
-            operators=[part.what for part in parts],
+            operators=[part.name for part in parts],
             phases=[PHASES[part.phase] for part in parts],
             counts=[runs for _, runs in group],
             launch_s=timed.run.cluster.device.launch_overhead_s,

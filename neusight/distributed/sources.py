@@ -230,12 +230,12 @@ class TracedModel:
             held = self.traced(run.local).memory(self._blocks(stage), waiting(stage, run.plan), run.plan)
             moment = "step" if held.activations == 0 else "backward"
             rank = RankMemory(
-                rank=stage.what, stage=stage.index, moment=moment, weights=held.weights, gradients=held.gradients,
+                rank=stage.name, stage=stage.index, moment=moment, weights=held.weights, gradients=held.gradients,
                 optimizer=held.optimizer, activations=held.activations, loss=0.0, temporary=held.temporary,
                 communication=0.0, workspaces=workspace_bytes(run.cluster.device, run.engine),
             )  # fmt: skip
-            if stage.what not in fullest or rank.total > fullest[stage.what].total:
-                fullest[stage.what] = rank
+            if stage.name not in fullest or rank.total > fullest[stage.name].total:
+                fullest[stage.name] = rank
         return tuple(fullest.values())
 
     def _blocks(self, stage: Stage) -> list[list[int]]:

@@ -139,7 +139,7 @@ class _Rank:
         experts = any(segment.expert_parameters for segment in self.program.layers)
         buffers = max(segment.workspace_bytes for segment in self.program.segments)
         return RankMemory(
-            rank=self.stage.what,
+            rank=self.stage.name,
             stage=self.stage.index,
             moment=moment,
             weights=states.weights,

@@ -56,7 +56,7 @@ class Stage:
         return self.index == self.of - 1
 
     @property
-    def what(self) -> str:
+    def name(self) -> str:
         """``only``, ``first``, ``middle`` or ``last``."""
         if self.of == 1:
             return "only"

@@ -58,8 +58,8 @@ class TracedProgram:
         """Segments of kernels; gradients of weights are part of the backward pass, as PyTorch's autograd runs them."""
         runs, operators, parameters = self._runs(), self._operators(), self.parameters
 
-        def segment(what: str, kind: int, at: int) -> Segment:
-            return self._segment(what, kind, runs[at], operators[at], parameters[at])
+        def segment(name: str, kind: int, at: int) -> Segment:
+            return self._segment(name, kind, runs[at], operators[at], parameters[at])
 
         keys = [(frozenset(runs[at].items()), operators[at], parameters[at]) for at in range(1, self.depth + 1)]
         kinds = list(dict.fromkeys(keys))
@@ -232,16 +232,16 @@ class TracedProgram:
         return [tuple(sorted(count.items())) for count in counts]
 
     def _segment(
-        self, what: str, layer: int, runs: Counter[_Run], operators: tuple[tuple[Phase, int], ...], parameters: int
+        self, name: str, layer: int, runs: Counter[_Run], operators: tuple[tuple[Phase, int], ...], parameters: int
     ) -> Segment:
         parts = tuple(self._part(run, count) for run, count in runs.items())
-        return Segment(what=what, layer=layer, parts=parts, parameters=parameters, operators=operators)
+        return Segment(name=name, layer=layer, parts=parts, parameters=parameters, operators=operators)
 
     def _part(self, run: _Run, count: int) -> Part:
         kernel, operator, phase, zeros = run
         batch = KernelBatch.of([kernel])
         return Part(
-            what=operator,
+            name=operator,
             phase=_PHASES[phase],
             batch=with_zeros(batch, [zeros]) if self._has_zeros else batch,
             runs=count,

@@ -176,18 +176,18 @@ class ReplicaPricer:
         n, factors = len(steps), self.engine.serving.factors
         parts = self._parts(steps, groups)
         columns: dict[Key, np.ndarray] = {(GROUP, group): np.zeros(n) for group in groups}
-        columns |= {(PART, part.what): np.zeros(n) for part in parts}
+        columns |= {(PART, part.name): np.zeros(n) for part in parts}
         columns |= {SHARED: np.zeros(n), OWN: np.zeros(n), ENERGY: np.zeros(n)}
         limiters: dict[str, np.ndarray] = {}
         for part, costs in self._priced(parts, energy=energy):
             group, kernels_s = group_of(part.batch), part.runs * costs.latency_s
             total_s = factors[group] * kernels_s
             columns[GROUP, group] += kernels_s
-            columns[PART, part.what] += total_s
+            columns[PART, part.name] += total_s
             columns[SHARED] += total_s * costs.spread
             columns[OWN] += np.square(total_s * costs.own_spread)
             columns[ENERGY] += part.runs * costs.energy_j
-            limiters.setdefault(part.what, costs.limiter)
+            limiters.setdefault(part.name, costs.limiter)
         return PassSums(columns=columns, limiters=limiters)
 
     def _composed(self, steps: Steps, sums: PassSums) -> PassCosts:

@@ -27,7 +27,7 @@ class Part:
     their segment where the framework overlaps them; others stand in the way.
     """
 
-    what: str
+    name: str
     phase: Phase
     batch: KernelBatch
     runs: Any = 1
@@ -62,7 +62,7 @@ class Segment:
     where only what it holds and keeps is known.
     """
 
-    what: str
+    name: str
     layer: int
     parts: tuple[Part, ...]
     parameters: int

@@ -55,10 +55,10 @@ def test_segments_hold_every_kernel_of_the_passes_and_every_parameter(name: str)
     layers = map(program.order.count, range(len(program.layers)))
     for segment, times in zip(program.segments, (1, *layers, 1), strict=True):
         for part in segment.parts:
-            counts[part.batch.kernel(0), part.what, part.phase] += round(times * part.runs)
+            counts[part.batch.kernel(0), part.name, part.phase] += round(times * part.runs)
     whole = {(one.kernel, one.operator, one.phase): one.count for one in workload(name).launches}
     assert counts == {key: count for key, count in whole.items() if key[2] != "optimizer"}
-    assert {(part.batch.kernel(0), part.what): part.runs for part in traced(name).update} == {
+    assert {(part.batch.kernel(0), part.name): part.runs for part in traced(name).update} == {
         key[:2]: count for key, count in whole.items() if key[2] == "optimizer"
     }
     assert sum(traced(name).parameters) == workload(name).parameters

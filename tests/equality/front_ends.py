@@ -123,7 +123,7 @@ def parts_of(predictor: Predictor, run: TrainingRun, mode: str = "training") -> 
         (part, count * part.runs)
         for segment, count in zip(program.segments, counts, strict=True)
         for part in segment.parts
-        if mode == "training" or (part.phase == "forward" and "loss" not in part.what)
+        if mode == "training" or (part.phase == "forward" and "loss" not in part.name)
     ]
     if mode == "training":
         parts += [(part, part.runs) for update in RankWork.of(run, program).updates for part in update]
@@ -138,7 +138,7 @@ def kernels(predictor: Predictor, run: TrainingRun, mode: str = "training") -> d
     for time, runs in parts_of(predictor, run, mode):
         phase = "backward" if time.part.phase == "weights" else time.part.phase
         same = found[phase, shape_of(time.part.batch)]
-        same.runs[time.part.what] += round(runs)
+        same.runs[time.part.name] += round(runs)
         same.seconds += runs * time.latency_s
     return found
 

@@ -85,7 +85,7 @@ def differences(served: Iterable[Part], trained: Iterable[Part]) -> tuple[set[st
         for part in parts:
             count[kernel(part)] += part.runs  # type: ignore[assignment]
     more, less = counts[0] - counts[1], counts[1] - counts[0]
-    return {p.what for p in ours if kernel(p) in more}, {p.what for p in theirs if kernel(p) in less}
+    return {p.name for p in ours if kernel(p) in more}, {p.name for p in theirs if kernel(p) in less}
 
 
 def matrix_flops(parts: Iterable[Part]) -> float:
@@ -114,7 +114,7 @@ def test_a_prefill_begins_like_the_forward_pass_and_ends_in_a_sample(name: str, 
     served, trained = prefill(decoder, tp, "vllm"), forward(decoder, tp, "vllm")
     # Ranks of training set the rows to zero whose words others have; engines' kernels read none for them.
     assert differences(served.before.parts, trained.before.parts) == (set(), {"embedding blank"} if tp > 1 else set())
-    heads = [next(p.batch for p in program.after.parts if p.what == "head") for program in (served, trained)]
+    heads = [next(p.batch for p in program.after.parts if p.name == "head") for program in (served, trained)]
     assert [int(head["m"][0]) for head in heads] == [SEQUENCES, SEQUENCES * LENGTH]
     assert len({(int(head["n"][0]), int(head["k"][0])) for head in heads}) == 1
     _, less = differences(served.after.parts, trained.after.parts)
@@ -137,7 +137,7 @@ def test_a_prefill_takes_what_the_kernels_of_the_forward_pass_take(predictor: Pr
     seconds = Counter[str]()
     for part, priced in zip(parts, price(parts, cost), strict=True):
         factor = replica.engine.serving.factors[group_of(part.batch)]
-        seconds[part.what] += factor * part.runs * float(priced.latency_s[0])  # type: ignore[assignment]
+        seconds[part.name] += factor * part.runs * float(priced.latency_s[0])  # type: ignore[assignment]
     names = {"attention": "attention of prompts"}
     for name in ("qkv", "attention", "output", "gate up", "down", "embedding", "add and norm"):
         assert float(costs.parts_s[names.get(name, name)][0]) == pytest.approx(seconds[name], rel=1e-6), name

@@ -44,7 +44,7 @@ def total(parts: list[Part], what: str, *families: str) -> np.ndarray:
 
 
 def named(parts: list[Part], what: str) -> Part:
-    return next(p for p in parts if p.what == what)
+    return next(p for p in parts if p.name == what)
 
 
 def fields(part: Part, row: int = 0) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_many_steps_at_once_are_each_alone(name: str) -> None:
     for row in range(len(MIXED)):
         alone = Steps(**{field: getattr(MIXED, field)[row : row + 1] for field in MIXED.__dataclass_fields__})
         for whole, single in zip(together, parts_of(name, alone), strict=True):
-            assert (whole.what, whole.runs[row]) == (single.what, single.runs[0])
+            assert (whole.name, whole.runs[row]) == (single.name, single.runs[0])
             assert whole.batch.kernel(row) == single.batch.kernel(0)
 
 
@@ -89,7 +89,7 @@ def test_products_are_two_flops_a_parameter_and_token(name: str) -> None:
 def test_a_step_of_a_dense_model_in_formulas() -> None:
     """Llama-3.1-8B, 1 prompt of 512: shapes of its products, sharded over two."""
     parts = parts_of("meta-llama/Llama-3.1-8B", tp=2)
-    products = {p.what: (p.batch["m"][0], p.batch["n"][0], p.batch["k"][0], p.runs[0]) for p in parts if
+    products = {p.name: (p.batch["m"][0], p.batch["n"][0], p.batch["k"][0], p.runs[0]) for p in parts if
                 p.batch.family == "gemm"}  # fmt: skip
     assert products == {
         "qkv": (512, (4096 + 2 * 1024) // 2, 4096, 32),
@@ -98,7 +98,7 @@ def test_a_step_of_a_dense_model_in_formulas() -> None:
         "down": (512, 4096, 7168, 32),
         "head": (1, 64128, 4096, 1),
     }
-    reduced = [p for p in parts if p.what == "reduce output"]
+    reduced = [p for p in parts if p.name == "reduce output"]
     assert [(p.batch["op"][0], p.batch["ranks"][0], p.batch["bytes"][0], p.runs[0]) for p in reduced] == [
         ("all_reduce", 2, 512 * 4096 * 2, 32)
     ] * 2
@@ -218,7 +218,7 @@ def test_engines_differ_in_what_they_fuse() -> None:
         engine: step_program(decoder, steps, ServingPrecision(), Sharding(), server_named(engine))
         for engine in ("vllm", "sglang", "trtllm")
     }
-    written = {engine: sum(p.what == "cache write" for p in program.parts) for engine, program in programs.items()}
+    written = {engine: sum(p.name == "cache write" for p in program.parts) for engine, program in programs.items()}
     assert written == {"vllm": 1, "sglang": 1, "trtllm": 0}
 
 

@@ -92,8 +92,8 @@ def projections(decoder: Decoder, layer: int) -> dict[str, tuple[int, ...]]:
     fed = own.feed_forward
     if isinstance(fed, Experts):
         shared = fed.shared.projections(decoder.hidden) if fed.shared else ()
-        return {p.what: parts(p) for p in every} | {f"shared {p.what}": parts(p) for p in shared}
-    return {p.what: parts(p) for p in (*every, *(fed.projections(decoder.hidden) if fed else ()))}
+        return {p.name: parts(p) for p in every} | {f"shared {p.name}": parts(p) for p in shared}
+    return {p.name: parts(p) for p in (*every, *(fed.projections(decoder.hidden) if fed else ()))}
 
 
 def parts(projection: Projection) -> tuple[int, ...]:
@@ -110,9 +110,9 @@ def built_products(name: str) -> Counter[Shape]:
         runs = int(part.runs[0])
         if part.batch.family == "gemm" and runs and part.batch["op"][0] == "linear":
             m, n, k = (int(part.batch[field][0]) for field in ("m", "n", "k"))
-            known = projections(decoder, layer).get(part.what, (n,)) if layer >= 0 else (n,)
-            rows = TOKENS if part.what in ("head", "embedding down") else m
-            for width in (n,) if part.what.removeprefix("shared ") in fused else known:
+            known = projections(decoder, layer).get(part.name, (n,)) if layer >= 0 else (n,)
+            rows = TOKENS if part.name in ("head", "embedding down") else m
+            for width in (n,) if part.name.removeprefix("shared ") in fused else known:
                 found[rows, width, k] += runs
     return found
 
@@ -158,7 +158,7 @@ def test_experts_of_llama_4_hold_the_same_weights() -> None:
 def test_attention_has_the_pairs_of_the_traced_one(name: str) -> None:
     """All pairs where a mask hides some; FLOP too, unless values are padded to the width of keys there."""
     theirs = [(k, count) for k, count in traced(name) if isinstance(k, Attention)]
-    ours = [p for p in built(name)[1].counted_parts if p.what == "attention of prompts"]
+    ours = [p for p in built(name)[1].counted_parts if p.name == "attention of prompts"]
     assert sum(count for _, count in theirs) == sum(int(p.runs[0]) for p in ours)
     shapes = {(k.batch, k.heads, k.q_len, k.kv_len, k.head_dim) for k, _ in theirs}
     fields = ("batch", "heads", "q_len", "kv_len", "head_dim")

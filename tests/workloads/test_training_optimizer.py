@@ -14,7 +14,7 @@ HELD, SHARD = 1 << 20, 1 << 18
 def moved(updated: int = SHARD, held: int = HELD, **how: object) -> dict[str, float]:
     parts = optimizer_parts(updated, held, Update(**how), tensors=8)  # type: ignore[arg-type]
     assert all(part.phase == "step" and not part.group for part in parts)
-    return {part.what: float(work_of(part.batch).bytes[0]) for part in parts}
+    return {part.name: float(work_of(part.batch).bytes[0]) for part in parts}
 
 
 def test_mixed_precision_reads_sixteen_and_writes_twelve_bytes_a_parameter() -> None:

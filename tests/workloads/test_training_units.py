@@ -157,8 +157,8 @@ def test_products_of_eight_bits_are_those_inside_layers() -> None:
     assert {str(part.batch["dtype"][0]) for part in inside} == {"float8"}
     assert {str(part.batch["dtype"][0]) for part in narrow.after.parts if part.batch.family == "gemm"} == {"bfloat16"}
     # Both inputs that no norm writes, and the gradients of all four products.
-    quantised = [part for part in narrow.layers[0].parts if "quantise" in part.what]
-    assert [part.what for part in quantised if part.phase == "forward"] == ["output quantise", "down quantise"]
+    quantised = [part for part in narrow.layers[0].parts if "quantise" in part.name]
+    assert [part.name for part in quantised if part.phase == "forward"] == ["output quantise", "down quantise"]
     assert len([part for part in quantised if part.phase == "backward"]) == 4
     assert all(part.batch["write_bytes"][0] == 2 * part.batch["elements"][0] for part in quantised)
 
@@ -187,7 +187,7 @@ def test_what_is_recomputed_is_the_forward_pass(name: str) -> None:
     assert recomputed(unit, "full", replace(engine, stops_early=False)) == forward
     early = recomputed(unit, "full", replace(engine, stops_early=True))
     assert forward[: len(early)] == early
-    assert forward[len(early)].what == "down"
+    assert forward[len(early)].name == "down"
     core = recomputed(unit, "selective", engine)
     assert {part.batch.family for part in core} <= {"attention", "gemm", "row_reduction", "elementwise", "memory"}
     assert 0 < len(core) < len(forward)
@@ -206,9 +206,9 @@ def test_attention_comes_from_the_library_that_a_gpu_has() -> None:
 def test_recomputing_by_operator_keeps_every_other_product_and_attention() -> None:
     engine = engine_named("torchtitan")
     unit = built(LLAMA, engine)[1].layers[0]
-    again = [part.what for part in recomputed(unit, "operators", engine) if part.batch.family in PRODUCTS]
+    again = [part.name for part in recomputed(unit, "operators", engine) if part.batch.family in PRODUCTS]
     assert again == ["qkv", "output", "gate up"]
-    assert "attention" not in [part.what for part in recomputed(unit, "operators", engine)]
+    assert "attention" not in [part.name for part in recomputed(unit, "operators", engine)]
 
 
 def test_what_ranks_cannot_share_is_told_with_a_degree_that_would_do() -> None:

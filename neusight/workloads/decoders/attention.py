@@ -147,7 +147,7 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
     tensor-parallel ranks gather and scatter is the latent (Megatron Core, ``MLASelfAttention``).
     """
     heads = mixer.local_heads(rank.tp)
-    parts = {p.what: p for p in mixer.projections(rank.hidden, rank.tp)}
+    parts = {p.name: p for p in mixer.projections(rank.hidden, rank.tp)}
     own = rank.resident_tokens
     for name in ("query", "latent"):
         if name in parts:
@@ -173,7 +173,7 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
 
 def _down(rank: Rank, projection: Projection) -> Iterator[Operation]:
     """Down to latent widths on the rank's own rows; queries without a latent are column-parallel."""
-    if projection.what == "latent":
+    if projection.name == "latent":
         yield product(rank, projection, rank.resident_tokens)
         return
     yield entering(rank, rank.hidden, "attention")
@@ -248,8 +248,8 @@ def indexed(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: i
     of_prompts = shape if ratio == 1 else {**shape, "causal": False, "kv_len": seen}
     wide = rank.of(rank.tokens, "float32")
     for scores, cols in zip(cached_attention(rank, of_prompts, {**shape, "kv_len": keys[1]}), keys, strict=True):
-        yield rank.part(scores.what.replace("attention", "indexer scores"), scores.batch, scores.runs)
+        yield rank.part(scores.name.replace("attention", "indexer scores"), scores.batch, scores.runs)
         rows, cols = scores.batch["batch"] * scores.batch["q_len"], np.maximum(cols, 1)
         written = 4 * rows * np.minimum(cols, indexer.selected)
         chosen = wide.reduced("selection", "topk", (rows, cols), 4 * rows * cols, written)
-        yield rank.part(scores.what.replace("attention", "selection"), chosen.batch, scores.runs)
+        yield rank.part(scores.name.replace("attention", "selection"), chosen.batch, scores.runs)

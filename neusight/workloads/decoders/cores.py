@@ -98,7 +98,7 @@ def _flash(rank: Rank, heads: Heads, op: str, lengths: tuple[int, int], *, causa
         kv_len=lengths[1], head_dim=heads.head_dim, causal=causal, window=heads.window, dtype=rank.dtype,
         value_dim=heads.value_dim if heads.value_dim != heads.head_dim else 0,
     )  # fmt: skip
-    return Part(what="attention", phase="forward", batch=batch, runs=runs)
+    return Part(name="attention", phase="forward", batch=batch, runs=runs)
 
 
 def _flash_backward(
@@ -113,7 +113,7 @@ def _flash_backward(
         dtype=rank.dtype,
     )  # fmt: skip
     return (
-        Part(what="delta", phase="backward", batch=delta, runs=runs),
+        Part(name="delta", phase="backward", batch=delta, runs=runs),
         _flash(rank, heads, "backward", lengths, causal=causal, runs=runs),
     )
 
@@ -208,7 +208,7 @@ def _unfused(rank: Rank, heads: Heads) -> Operation:
 def _batched(rank: Rank, name: str, batch: int, shape: tuple[int, int, int], layout: str) -> Part:
     m, n, k = shape
     kernel = KernelBatch.from_columns("gemm", op="bmm", batch=batch, m=m, n=n, k=k, layout=layout, dtype=rank.dtype)
-    return Part(what=name, phase="forward", batch=kernel)
+    return Part(name=name, phase="forward", batch=kernel)
 
 
 def _softmax(rank: Rank, op: str, rows: int, length: int, *, operands: int) -> Part:

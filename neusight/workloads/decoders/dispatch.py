@@ -255,18 +255,18 @@ def _quantised(routed: Routed, projection: Projection, rows: int, cols: int) -> 
     """What a product in 8 bits takes, cast and transposed."""
     if not routed.rank.narrow(projection.kind):
         return ()
-    return (routed.rank.pointwise(f"{projection.what} quantise", "quantise", rows, cols),)
+    return (routed.rank.pointwise(f"{projection.name} quantise", "quantise", rows, cols),)
 
 
 def _of_groups(routed: Routed, projection: Projection, shape: tuple[int, int]) -> Part:
     """Rows of all experts times their (n, k): one kernel, or one an expert."""
     (n, k), how = shape, routed.rank.arithmetic(projection.kind)
-    name = f"expert {projection.what}"
+    name = f"expert {projection.name}"
     if routed.rank.engine.grouped_experts:
         batch = KernelBatch.from_columns("grouped_gemm", groups=routed.experts, tokens=routed.pairs, n=n, k=k, **how)
-        return Part(what=name, phase="forward", batch=batch)
+        return Part(name=name, phase="forward", batch=batch)
     batch = KernelBatch.from_columns("gemm", m=routed.of_each, n=n, k=k, **how)
-    return Part(what=name, phase="forward", batch=batch, runs=routed.experts)
+    return Part(name=name, phase="forward", batch=batch, runs=routed.experts)
 
 
 def _weight_products(routed: Routed, projection: Projection) -> Part:
@@ -277,4 +277,4 @@ def _weight_products(routed: Routed, projection: Projection) -> Part:
         k=routed.of_each, layout="nt", accumulates=engine.accumulation == "product",
         **routed.rank.arithmetic(projection.kind),
     )  # fmt: skip
-    return Part(what=f"expert {projection.what}", phase="weights", batch=batch, runs=runs)
+    return Part(name=f"expert {projection.name}", phase="weights", batch=batch, runs=runs)

@@ -36,7 +36,7 @@ def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
         yield Operation(weights=(rank.pointwise("embedding add gradients", "add", 1, size),))
     yield _brought_together(decoder, rank, wide)
     if wide != decoder.hidden:
-        up = Projection(what="embedding up", k=wide, parts=(decoder.hidden,), kind="head")
+        up = Projection(name="embedding up", k=wide, parts=(decoder.hidden,), kind="head")
         yield product(rank, up, rank.resident_tokens)
     if decoder.positions:
         yield _looked_up(rank, "positions", decoder.positions, decoder.hidden)
@@ -116,11 +116,11 @@ def after(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
         yield stream_norm(rank, decoder.norm, name="last norm", branches=rank.serves)
     logits = rank if rank.passes is None else rank.of(rank.passes.prompts + rank.passes.decodes)
     if wide != decoder.hidden:
-        down = Projection(what="embedding down", k=decoder.hidden, parts=(wide,), kind="head")
+        down = Projection(name="embedding down", k=decoder.hidden, parts=(wide,), kind="head")
         yield product(rank, down, logits.tokens if rank.serves else rank.resident_tokens)
     yield entering(rank, wide, "head")
     own = own_vocabulary(decoder, rank)
-    yield _head(decoder, logits, Projection(what="head", k=wide, parts=(own,), bias=decoder.head_bias, kind="head"))
+    yield _head(decoder, logits, Projection(name="head", k=wide, parts=(own,), bias=decoder.head_bias, kind="head"))
     if rank.serves:
         yield Operation(forward=tuple(_sampled(logits, own, decoder.vocab)))
     else:

@@ -33,7 +33,7 @@ def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
         gradients = rank.pointwise("shared add gradients", "add", rows, rank.hidden)
         yield Operation(forward=(rank.pointwise("shared add", "add", rows, rank.hidden),), backward=(gradients,))
     if part.shared_gate:
-        yield product(rank, Projection(what="shared gate", k=rank.hidden, parts=(1,), kind="router"), rows)
+        yield product(rank, Projection(name="shared gate", k=rank.hidden, parts=(1,), kind="router"), rows)
     if rank.serves:
         yield leaving(rank, rank.hidden, "experts")
 

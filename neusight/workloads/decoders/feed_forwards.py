@@ -30,11 +30,11 @@ def dense(
     up, down = part.projections(rank.hidden, rank.tp)
     yield entering(rank, rank.hidden, "feed_forward", f"{of}input")
     name = of if rank.serves else ""
-    yield product(rank, up, rank.tokens, name=name + up.what, quantised=quantised)
+    yield product(rank, up, rank.tokens, name=name + up.name, quantised=quantised)
     yield activated(part, rank, rank.tokens, down.k, name=f"{name}activation", deferred=rank.engine.deferred_bias)
     if not rank.serves:
         yield inner(rank, part, rank.tokens, down.k)
-    yield product(rank, down, rank.tokens, name=name + down.what)
+    yield product(rank, down, rank.tokens, name=name + down.name)
     if reduced:
         yield leaving(rank, rank.hidden, "feed_forward", f"{of}output")
 

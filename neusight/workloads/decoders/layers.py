@@ -26,7 +26,7 @@ class Projection:
     ``stored``: how the model's own module has them, see ``STORED``.
     """
 
-    what: str
+    name: str
     k: int
     parts: tuple[int, ...]
     bias: bool = False
@@ -120,8 +120,8 @@ class SelfAttention:
         queries = heads * self.head_dim * (2 if self.gated else 1)
         parts = (queries, kv_heads * self.head_dim, kv_heads * self.head_dim)
         return (
-            Projection(what="qkv", k=hidden, parts=parts, bias=self.qkv_bias, stored=self.stored),
-            Projection(what="output", k=heads * self.head_dim, parts=(hidden,), bias=self.out_bias, stored=self.stored),
+            Projection(name="qkv", k=hidden, parts=parts, bias=self.qkv_bias, stored=self.stored),
+            Projection(name="output", k=heads * self.head_dim, parts=(hidden,), bias=self.out_bias, stored=self.stored),
         )
 
     @property
@@ -155,9 +155,9 @@ class Indexer:
     def projections(self, hidden: int, q_rank: int) -> tuple[Projection, ...]:
         """Queries from the compressed ones of the attention, one key, a weight a head."""
         return (
-            Projection(what="indexer query", k=q_rank, parts=(self.heads * self.head_dim,)),
-            Projection(what="indexer key", k=hidden, parts=(self.head_dim,)),
-            Projection(what="indexer weight", k=hidden, parts=(self.heads,), kind="router"),
+            Projection(name="indexer query", k=q_rank, parts=(self.heads * self.head_dim,)),
+            Projection(name="indexer key", k=hidden, parts=(self.head_dim,)),
+            Projection(name="indexer weight", k=hidden, parts=(self.heads,), kind="router"),
         )
 
 
@@ -192,20 +192,20 @@ class LatentAttention:
         heads, wide = self.local_heads(tp), self.nope_dim + self.rope_dim
         queries = heads * wide
         down: tuple[Projection, ...] = (
-            Projection(what="latent", k=hidden, parts=(self.q_rank, self.latent_dim), bias=self.bias),
-            Projection(what="query up", k=self.q_rank, parts=(queries,)),
+            Projection(name="latent", k=hidden, parts=(self.q_rank, self.latent_dim), bias=self.bias),
+            Projection(name="query up", k=self.q_rank, parts=(queries,)),
         )
         if not self.q_rank:
             down = (
-                Projection(what="query", k=hidden, parts=(queries,)),
-                Projection(what="latent", k=hidden, parts=(self.latent_dim,), bias=self.bias),
+                Projection(name="query", k=hidden, parts=(queries,)),
+                Projection(name="latent", k=hidden, parts=(self.latent_dim,), bias=self.bias),
             )
         index = self.indexer.projections(hidden, self.q_rank) if self.indexer else ()
         return (
             *down,
             *index,
-            Projection(what="key value up", k=self.kv_rank, parts=(heads * (self.nope_dim + self.value_dim),)),
-            Projection(what="output", k=heads * self.value_dim, parts=(hidden,), bias=self.bias),
+            Projection(name="key value up", k=self.kv_rank, parts=(heads * (self.nope_dim + self.value_dim),)),
+            Projection(name="output", k=heads * self.value_dim, parts=(hidden,), bias=self.bias),
         )
 
     @property
@@ -251,14 +251,14 @@ class CompressedAttention:
         heads, groups = self.local_heads(tp), shared_evenly(self.groups, tp, "o_groups")
         # Each of overlapping compressed keys draws on two blocks, which takes twice the width.
         wide = self.head_dim * (2 if self.indexer else 1)
-        inner = (Projection(what="compressor", k=hidden, parts=(wide, wide)),) if self.ratio else ()
+        inner = (Projection(name="compressor", k=hidden, parts=(wide, wide)),) if self.ratio else ()
         return (
-            Projection(what="latent", k=hidden, parts=(self.q_rank, self.head_dim)),
-            Projection(what="query up", k=self.q_rank, parts=(heads * self.head_dim,)),
+            Projection(name="latent", k=hidden, parts=(self.q_rank, self.head_dim)),
+            Projection(name="query up", k=self.q_rank, parts=(heads * self.head_dim,)),
             *inner,
             *self._index(hidden),
-            Projection(what="output down", k=heads * self.head_dim // groups, parts=(groups * self.out_rank,)),
-            Projection(what="output", k=groups * self.out_rank, parts=(hidden,)),
+            Projection(name="output down", k=heads * self.head_dim // groups, parts=(groups * self.out_rank,)),
+            Projection(name="output", k=groups * self.out_rank, parts=(hidden,)),
         )
 
     def _index(self, hidden: int) -> tuple[Projection, ...]:
@@ -266,7 +266,7 @@ class CompressedAttention:
             return ()
         query, _, weight = self.indexer.projections(hidden, self.q_rank)
         wide = 2 * self.indexer.head_dim
-        return (query, Projection(what="indexer key", k=hidden, parts=(wide, wide)), weight)
+        return (query, Projection(name="indexer key", k=hidden, parts=(wide, wide)), weight)
 
     @property
     def vectors(self) -> int:
@@ -316,9 +316,9 @@ class LinearAttention:
         """Query, key, value and gate as one; decay and step as one; the output's."""
         keys, values, heads = self.widths(tp)
         return (
-            Projection(what="qkvz", k=hidden, parts=(keys, keys, values, values)),
-            Projection(what="decay", k=hidden, parts=(heads, heads), kind="router"),
-            Projection(what="output", k=values, parts=(hidden,)),
+            Projection(name="qkvz", k=hidden, parts=(keys, keys, values, values)),
+            Projection(name="decay", k=hidden, parts=(heads, heads), kind="router"),
+            Projection(name="output", k=values, parts=(hidden,)),
         )
 
     @property
@@ -368,8 +368,8 @@ class StateSpace:
         """Gate, input, B, C and step as one; the output's."""
         inner, grouped, heads = self.widths(tp)
         return (
-            Projection(what="input", k=hidden, parts=(inner, inner, grouped, grouped, heads), bias=self.bias),
-            Projection(what="output", k=inner, parts=(hidden,), bias=self.bias),
+            Projection(name="input", k=hidden, parts=(inner, inner, grouped, grouped, heads), bias=self.bias),
+            Projection(name="output", k=inner, parts=(hidden,), bias=self.bias),
         )
 
     @property
@@ -415,10 +415,10 @@ class FeedForward:
     def projections(self, hidden: int, tp: int = 1, kind: str = "feed_forward") -> tuple[Projection, ...]:
         """Gate and up as one, and down."""
         ffn = shared_evenly(self.ffn, tp, "intermediate_size")
-        up, what = ((ffn, ffn), "gate up") if self.gated else ((ffn,), "up")
+        up, name = ((ffn, ffn), "gate up") if self.gated else ((ffn,), "up")
         return (
-            Projection(what=what, k=hidden, parts=up, bias=self.bias, kind=kind, stored=self.stored),
-            Projection(what="down", k=ffn, parts=(hidden,), bias=self.bias, kind=kind, stored=self.stored),
+            Projection(name=name, k=hidden, parts=up, bias=self.bias, kind=kind, stored=self.stored),
+            Projection(name="down", k=ffn, parts=(hidden,), bias=self.bias, kind=kind, stored=self.stored),
         )
 
     def parameters(self, hidden: int) -> int:
@@ -442,7 +442,7 @@ class Experts:
 
     def router(self, hidden: int) -> Projection:
         """Scores of all experts, on every rank."""
-        return Projection(what="router", k=hidden, parts=(self.experts,), bias=self.router_bias, kind="router")
+        return Projection(name="router", k=hidden, parts=(self.experts,), bias=self.router_bias, kind="router")
 
     def parameters(self, hidden: int, experts: int | None = None) -> int:
         """Those of the router, of so many experts (all unless given) and of the shared ones."""

@@ -88,7 +88,7 @@ def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
     """DeepSeek-V4's: compressed keys count as selected ones behind the window, on average over the queries."""
     heads, groups, passes = mixer.local_heads(rank.tp), mixer.groups // rank.tp, rank.passes
     assert passes is not None
-    parts = {p.what: p for p in mixer.projections(rank.hidden, rank.tp)}
+    parts = {p.name: p for p in mixer.projections(rank.hidden, rank.tp)}
     yield product(rank, parts["latent"], rank.tokens)
     yield product(rank, parts["query up"], rank.tokens)
     for name, width in (("query norm", mixer.q_rank), ("key norm", mixer.head_dim)):
@@ -104,7 +104,7 @@ def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
     yield Operation(forward=tuple(cached_attention(rank, of_prompts, of_decodes)))
     down = parts["output down"]
     batch = per_head(rank, groups, rank.tokens, (down.n // groups, down.k))
-    yield Operation(forward=(rank.part(down.what, batch),))
+    yield Operation(forward=(rank.part(down.name, batch),))
     yield product(rank, parts["output"], rank.tokens)
 
 

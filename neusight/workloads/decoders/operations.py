@@ -41,7 +41,7 @@ def segment_of(name: str, layer: int, operations: Iterable[Operation], input_byt
     done = tuple(operations)
     back = done[::-1]
     return Segment(
-        what=name,
+        name=name,
         layer=layer,
         parts=(
             *(_of("forward", part) for operation in done for part in operation.forward),

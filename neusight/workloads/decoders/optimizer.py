@@ -101,18 +101,18 @@ def _narrowed(updated: int, held: int, update: Update) -> tuple[Part, ...]:
     return (*((copied,) if masters != narrow else ()), *((cast,) if update.products else ()))
 
 
-def _pass(what: str, op: str, shape: tuple[int, int], read: float, written: float) -> Part:
+def _pass(name: str, op: str, shape: tuple[int, int], read: float, written: float) -> Part:
     elements, tensors = shape
     batch = KernelBatch.from_columns(
         "optimizer", op=op, elements=elements, tensors=tensors, read_bytes=round(read), write_bytes=round(written),
         flops=operator("optimizer", op).flops * elements,
     )  # fmt: skip
-    return Part(what=what, phase="step", batch=batch)
+    return Part(name=name, phase="step", batch=batch)
 
 
-def _memory(what: str, op: str, elements: int, moved: tuple[float, float], dtype: str) -> Part:
+def _memory(name: str, op: str, elements: int, moved: tuple[float, float], dtype: str) -> Part:
     read, written = moved
     batch = KernelBatch.from_columns(
         "memory", op=op, elements=elements, read_bytes=round(read), write_bytes=round(written), dtype=dtype
     )
-    return Part(what=what, phase="step", batch=batch)
+    return Part(name=name, phase="step", batch=batch)

@@ -33,7 +33,7 @@ def product(
         quantised: the input arrives in 8 bits already, from the norm before it.
         runs: how often, where that is not once in each pass.
     """
-    name = name or projection.what
+    name = name or projection.name
     done = [_single(rank, each, rows, name=name, quantised=quantised, runs=runs) for each in separate(rank, projection)]
     if len(done) == 1:
         return done[0]
@@ -77,7 +77,7 @@ def _single(
     if rank.serves:
         return Operation(forward=(forward,))
     narrow, summed = rank.narrow(kind), rank.engine.accumulation == "product"
-    fused = rank.engine.generated and (projection.what == "up" or len(projection.parts) > 1)
+    fused = rank.engine.generated and (projection.name == "up" or len(projection.parts) > 1)
     return Operation(
         forward=(*_to_float8(rank, name, (rows, k), wanted=narrow and not quantised), forward),
         backward=(
@@ -109,7 +109,7 @@ def product_input(rank: Rank, name: str, elements: float) -> SavedActivation:
 def _deferred(rank: Rank, projection: Projection) -> bool:
     """Whether a later kernel adds the bias: that of the residual, or of the activation."""
     later = ("output", "down", "shared down", "up")
-    return rank.engine.deferred_bias and projection.what in later and projection.kind != "experts"
+    return rank.engine.deferred_bias and projection.name in later and projection.kind != "experts"
 
 
 def _gemm(

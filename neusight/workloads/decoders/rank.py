@@ -131,7 +131,7 @@ class Rank:
 
     def part(self, name: str, batch: KernelBatch, runs: Any = None) -> Part:
         """A kernel of the forward pass, unless told otherwise once a pass that has tokens."""
-        return Part(what=name, phase="forward", batch=batch, runs=self.runs if runs is None else runs)
+        return Part(name=name, phase="forward", batch=batch, runs=self.runs if runs is None else runs)
 
     def pointwise(self, name: str, op: str, rows: Count, cols: int, runs: int = 1) -> Part:
         """A pass with ``rows`` x ``cols`` results, of an operator whose operands the table has."""

@@ -30,14 +30,14 @@ def recomputed(unit: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
     if how == "none":
         return ()
     if how == "selective":
-        return tuple(part for part in forward if part.what in CORE)
+        return tuple(part for part in forward if part.name in CORE)
     kept = _needed(forward) if engine.stops_early else forward
     return kept if how == "full" else _cheap(kept)
 
 
 def _needed(forward: tuple[Part, ...]) -> tuple[Part, ...]:
     """Without the product that ends the unit and what follows it: backward passes take inputs, not results."""
-    last = max((at for at, part in enumerate(forward) if part.what == "down"), default=len(forward))
+    last = max((at for at, part in enumerate(forward) if part.name == "down"), default=len(forward))
     return forward[:last]
 
 
@@ -45,7 +45,7 @@ def _cheap(forward: tuple[Part, ...]) -> tuple[Part, ...]:
     """Without attention, collectives, and the first, third, fifth … product."""
     products = [part for part in forward if _is_product(part.batch)]
     saved = {id(part) for part in products[::2]}
-    return tuple(part for part in forward if part.what not in CORE and not part.group and id(part) not in saved)
+    return tuple(part for part in forward if part.name not in CORE and not part.group and id(part) not in saved)
 
 
 def _is_product(batch: KernelBatch) -> bool:
