@@ -97,7 +97,7 @@ def run_serving(declared: ServingDeclaration, quick: bool, report: Report | None
         and this predictor are wrong by on the cells that both predict; ``worst``: cells without fault that are most
         wrong; ``dies``: of each die that was left out, by source, engine and quantity, the figures of its cells and
         (``known_``) those with it in the fit; ``assumed``, ``skipped``, ``unread``: defaults taken, reasons and columns
-        that nothing reads, counted; ``sha256`` of the files; ``verdicts``.
+        that nothing reads, counted; ``unfitted``: why fits leave cells out; ``sha256`` of the files; ``verdicts``.
     """
     folder = data_dir() / declared.data
     cells, models = folder / declared.cells, folder / declared.models
@@ -115,23 +115,22 @@ def run_serving(declared: ServingDeclaration, quick: bool, report: Report | None
         "assumed": shipped["assumed"],
         "skipped": _counted(shipped["skipped"]),
         "unread": shipped["unread"],
-        "dies": [r for die, left in _served_without(declared, quick, report) for r in _beside(die, left, rows)],
+        **_served_without(declared, rows, quick, report),
         "sha256": _sha256((declared.cells, declared.models, declared.peers), folder),
     }
     return results | {"verdicts": list(serving_verdicts(results, declared.targets))}
 
 
-def _served_without(
-    declared: ServingDeclaration, quick: bool, report: Report | None
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """What is said of the cells of each die, by a predictor that knows nothing of it."""
+def _served_without(declared: ServingDeclaration, rows: Rows, quick: bool, report: Report | None) -> Results:
+    """Figures of the cells of each die, by a predictor that knows nothing of it; and which cells fits leave out."""
     if not declared.dies:
-        return
+        return {"dies": [], "unfitted": []}
     folder, limit = data_dir() / declared.data, QUICK_CELLS if quick else None
     cells, models = folder / declared.cells, folder / declared.models
     shipped, some = Predictor.load(), Selection(limit=None if limit is None else 4 * limit)
     fitted = fit_engines(lambda: deployed_cells(cells, shipped, models, some), rounds=1, report=report)
     constants = Constants(data_dir(), code_sha256(), quick)
+    dies: list[dict[str, Any]] = []
     for die in declared.dies:
         predictor = unseen(shipped, die.boards, constants.without(die.boards, report).physics, data_dir())
         engines = fitted.without(die.boards)
@@ -141,7 +140,8 @@ def _served_without(
 
         selection, advance = Selection(gpus=die.boards, limit=limit), _advance(f"without {die.name}", report)
         blind = evaluate_serving(cells, predictor, models, selection, progress=advance, prepare=prepared)
-        yield die.name, blind["rows"]
+        dies += _beside(die.name, blind["rows"], rows)
+    return {"dies": dies, "unfitted": _most_common(fitted.left_out)}
 
 
 def _beside(die: str, left_out: Rows, rows: Rows) -> Iterator[dict[str, Any]]:
@@ -202,8 +202,11 @@ def worst(rows: Rows, reasons: Sequence[Reason] = ()) -> list[dict[str, Any]]:
 
 
 def _counted(skipped: Rows) -> list[dict[str, Any]]:
-    counts = Counter(row["reason"] for row in skipped)
-    return [{"reason": reason, "count": count} for reason, count in counts.most_common()]
+    return _most_common(Counter(row["reason"] for row in skipped))
+
+
+def _most_common(reasons: Counter[str]) -> list[dict[str, Any]]:
+    return [{"reason": reason, "count": count} for reason, count in reasons.most_common()]
 
 
 def serving_verdicts(results: Mapping[str, Any], targets: ServingTargets) -> Iterator[dict[str, Any]]:
@@ -255,7 +258,7 @@ def run_training(declared: TrainingDeclaration, quick: bool, report: Report | No
         "rows": [{name: row[name] for name in KEPT} | {"error": row["bias"]} for row in rows],
         "totals": totals(measured),
         "scaling": list(scaling(measured)),
-        "left_out": [] if quick else list(_trained_without(declared, shipped, measured, report)),
+        **({"left_out": [], "unfitted": []} if quick else _trained_without(declared, shipped, measured, report)),
         "peers": list(_published(declared, measured)),
         "fits": [{"table": name, **table["memory"]} for name, table in zip(declared.tables, tables, strict=True)],
         "memory": evaluate_memory(folder / declared.memory)["means"] if declared.memory else [],
@@ -297,15 +300,16 @@ def scaling(rows: Rows) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _trained_without(
-    declared: TrainingDeclaration, shipped: Predictor, rows: Rows, report: Report | None
-) -> Iterator[dict[str, Any]]:
-    """Errors on each die by source: known, without its steps, and without anything of it."""
+def _trained_without(declared: TrainingDeclaration, shipped: Predictor, rows: Rows, report: Report | None) -> Results:
+    """Errors on each die by source: known, without its steps, and without anything of it; and which rows fits leave
+    out.
+    """
     if not declared.left_out:
-        return
-    steps, _ = measured_steps(data_dir() / name for name in declared.tables)
-    observations, _ = observe(steps, shipped.timed, shipped_factors(), report)
+        return {"left_out": [], "unfitted": []}
+    steps, skipped = measured_steps(data_dir() / name for name in declared.tables)
+    observations, unobserved = observe(steps, shipped.timed, shipped_factors(), report)
     constants = Constants(data_dir(), code_sha256(), False)
+    left_out: list[dict[str, Any]] = []
     for die in declared.left_out:
         # How far a step may be off is known of dies left out; factors alone are fitted again.
         factors = replace(factors_without(observations, die.boards), spread=shipped_factors().spread)
@@ -320,10 +324,15 @@ def _trained_without(
                 for row in _measured_on(data_dir() / table, die.boards, predictor, factors, advance)
             ]
         for source in ("", *sorted({str(row["source"]) for row in known})):
-            yield {"die": die.name, "source": source or "all"} | {
-                name: Scored.of([row for row in part if not source or row["source"] == source], "_ms").figures()
-                for name, part in parts.items()
-            }
+            left_out.append(
+                {"die": die.name, "source": source or "all"}
+                | {
+                    name: Scored.of([row for row in part if not source or row["source"] == source], "_ms").figures()
+                    for name, part in parts.items()
+                }
+            )
+    reasons = Counter(row["reason"] for row in skipped) + unobserved
+    return {"left_out": left_out, "unfitted": _most_common(reasons)}
 
 
 def _measured_on(

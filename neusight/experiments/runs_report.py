@@ -159,10 +159,15 @@ def _unknown_of_cells(results: Results) -> list[str]:
 
 
 def _unread(results: Results) -> list[str]:
-    """Columns of tables that nothing reads."""
-    unread = results.get("unread")
-    text = "Columns of the tables that nothing reads, and the rows that fill them:"
-    return [wrapped(text), listing(unread, (("column", "{column}"), ("rows", "{rows:,}")))] if unread else []
+    """Columns of tables that nothing reads, and rows that fits leave out."""
+    parts = []
+    if unread := results.get("unread"):
+        columns = listing(unread, (("column", "{column}"), ("rows", "{rows:,}")))
+        parts += [wrapped("Columns of the tables that nothing reads, and the rows that fill them:"), columns]
+    if unfitted := results.get("unfitted"):
+        reasons = listing(unfitted, (("reason", "{reason}"), ("rows", "{count:,}")))
+        parts += [wrapped("Rows that the fits without a die leave out, and why:"), reasons]
+    return parts
 
 
 def serving_ratios(results: Results) -> Figure:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from neusight import Predictor
 from neusight.datasets.cells import DEFAULTS, STAGES, serving_cell
 from neusight.errors import DataError, ModelError
 from neusight.evaluation import Selection, evaluate_serving
-from neusight.serving import Closed, EngineOptions, Lengths, Offline, Open, Setup, Static, Trace
+from neusight.serving import Closed, Deployment, EngineOptions, Lengths, Offline, Open, Setup, Static, Trace
 from neusight.serving.cells import ServingCase, built_by, scheme_of, served_as
 from neusight.workloads.decoders.architecture import decoder_of
 
@@ -282,3 +283,23 @@ def test_measured_cells(predictor: Predictor) -> None:
     assert {row["quantity"] for row in found["rows"]} == {"prefill_ms", "tpot_ms", "e2e_ms"}
     few = evaluate_serving(path, predictor, selection=Selection(limit=12, seed=1))
     assert len(few["rows"]) + len(few["skipped"]) >= 12
+
+
+def test_what_prepares_deployments_decides_what_is_loaded(predictor: Predictor, tmp_path: Path) -> None:
+    (usual,) = evaluated(predictor, tmp_path, CLOSED)["rows"]
+
+    def one_at_a_time(deployment: Deployment) -> Deployment:
+        return replace(deployment, options=replace(deployment.options, max_num_seqs=1))
+
+    (alone,) = evaluate_serving(tmp_path / "cells.parquet", predictor, prepare=one_at_a_time)["rows"]
+    assert alone["predicted"] < 0.98 * usual["predicted"]
+
+
+def test_speculative_decoding_is_skipped_and_columns_that_nothing_reads_are_named(
+    predictor: Predictor, tmp_path: Path
+) -> None:
+    cells = [{**STATIC, "cuda_graph": 1}, {**STATIC, "cell": "lab/spec", "spec_decode": "small x3", "cuda_graph": 0}]
+    found = evaluated(predictor, tmp_path, *cells)
+    assert [row["cell"] for row in found["rows"]] == ["lab/static"]
+    assert "speculative decoding is not estimated" in found["skipped"][0]["reason"]
+    assert found["unread"] == [{"column": "cuda_graph", "rows": 2}]
