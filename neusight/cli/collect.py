@@ -204,9 +204,9 @@ def planned(
     Raises:
         ModelError, BadParameter: an option that cannot be.
     """
-    from neusight.collect.models import INFERENCE_MODELS, MODELS, Grid, model_plan
+    from neusight.collect.models import INFERENCE_MODELS, MODELS, ModelGrid, model_plan
 
-    grid = Grid(
+    grid = ModelGrid(
         modes=named_modes(modes, "--modes"),
         dtypes=named_dtypes(dtypes, "--dtypes"),
         batches=numbers(batches, "--batches"),

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from neusight.collect.instruments import Monitor, Stopwatch, monitor, stopwatch
-from neusight.collect.launches import Launch, Operands, Source
+from neusight.collect.launches import KernelLaunch, Operands, OperandSource
 from neusight.devices.spec import DeviceSpec
 
 MOST_SETS = 64
@@ -91,7 +91,7 @@ class Bench:
         """Clocks, power, temperature and reasons for throttling since the last call that timed something."""
         return self._monitor.read()
 
-    def kernel(self, launch: Launch) -> dict[str, Any]:
+    def kernel(self, launch: KernelLaunch) -> dict[str, Any]:
         """Time one kernel.
 
         Returns:
@@ -133,16 +133,16 @@ class Bench:
     def _iteration(self, functions: Sequence[Callable[[], Any]]) -> list[float]:
         return [self._stopwatch.once(function) for function in functions]
 
-    def _operand_sets(self, launch: Launch) -> list[Operands]:
+    def _operand_sets(self, launch: KernelLaunch) -> list[Operands]:
         """Enough that the cache has lost a set before it comes round again; one where the operands exceed it."""
         size = max(1, launch.bytes)
         if size > self.memory_bytes:
             raise MemoryError(f"operands of {size / 2**30:.1f} GiB exceed half of the memory")
         wanted = int(min(MOST_SETS, 2 * self.device.l2_capacity_bytes // size + 1, self.memory_bytes // size))
-        source = Source(self.torch_device, self.seed)
+        source = OperandSource(self.torch_device, self.seed)
         return [launch.operands(source) for _ in range(max(1, wanted))]
 
-    def _single(self, launch: Launch, sets: Sequence[Operands]) -> Timing:
+    def _single(self, launch: KernelLaunch, sets: Sequence[Operands]) -> Timing:
         """Single launches on changing operands, after a warm-up."""
         calls = _rotating(launch.run, sets)
         self._warm_up(calls)
@@ -160,7 +160,7 @@ class Bench:
             last = [*last[1:], self._stopwatch.once(call)]
             spent += last[-1]
 
-    def _cached(self, launch: Launch, sets: Sequence[Operands], usual_s: float) -> list[float]:
+    def _cached(self, launch: KernelLaunch, sets: Sequence[Operands], usual_s: float) -> list[float]:
         """Replays on one set, where it fits into the cache."""
         if launch.bytes > self.device.l2_capacity_bytes:
             return []

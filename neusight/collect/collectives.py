@@ -25,7 +25,7 @@ ROUND_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collective:
+class CollectiveTask:
     """One collective of ``num_gpus`` ranks over ``bytes``."""
 
     collective: str
@@ -39,16 +39,16 @@ class Collective:
         return identity("collective", asdict(self))
 
 
-def planned(devices: int, on_gpu: bool) -> list[Collective]:
+def planned(devices: int, on_gpu: bool) -> list[CollectiveTask]:
     """Powers of two of the devices, smaller messages first."""
     ranks = [2**i for i in range(1, devices.bit_length()) if 2**i <= devices]
     sizes, dtype = (SIZES, "bfloat16") if on_gpu else (HOST_SIZES, "float32")
     return [
-        Collective(collective=op, num_gpus=n, bytes=size, dtype=dtype) for size, n, op in product(sizes, ranks, OPS)
+        CollectiveTask(collective=op, num_gpus=n, bytes=size, dtype=dtype) for size, n, op in product(sizes, ranks, OPS)
     ]
 
 
-def measure(tasks: list[Collective], gpu: str, on_gpu: bool) -> Iterator[Outcome]:
+def measure(tasks: list[CollectiveTask], gpu: str, on_gpu: bool) -> Iterator[Outcome]:
     """Run the collectives, those of equal rank count together, and yield a row each.
 
     Raises:
@@ -68,7 +68,7 @@ def measure(tasks: list[Collective], gpu: str, on_gpu: bool) -> Iterator[Outcome
             yield Outcome(sample=task.sample, table="nccl", row={**row, "latency_ms": 1e3 * latency_s})
 
 
-def _rank(rank: int, count: int, tasks: list[Collective], folder: str, on_gpu: bool) -> None:
+def _rank(rank: int, count: int, tasks: list[CollectiveTask], folder: str, on_gpu: bool) -> None:
     """One process: every rank times alike, the first writes."""
     import warnings
 
@@ -92,17 +92,17 @@ def _rank(rank: int, count: int, tasks: list[Collective], folder: str, on_gpu: b
         torch.save(times, Path(folder, "times.pt"))
 
 
-def _call(task: Collective, on_gpu: bool) -> Callable[[], Any]:
+def _call(task: CollectiveTask, on_gpu: bool) -> Callable[[], Any]:
     """The collective on random buffers."""
     import torch
     from torch import distributed
 
-    from neusight.collect.launches import Source
+    from neusight.collect.launches import OperandSource
     from neusight.collect.launches.launch import TORCH_DTYPES
 
     ranks = task.num_gpus
     each = max(1, task.bytes // TORCH_DTYPES[task.dtype].itemsize // ranks)
-    whole = Source("cuda" if on_gpu else "cpu").normal(each * ranks, dtype=task.dtype)
+    whole = OperandSource("cuda" if on_gpu else "cpu").normal(each * ranks, dtype=task.dtype)
     part = torch.empty_like(whole[:each])
     if task.collective == "all_reduce":
         return lambda: distributed.all_reduce(whole)

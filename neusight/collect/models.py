@@ -30,7 +30,7 @@ _DATA_DEPENDENT = {"switch_transformers": "its experts run on the tokens that th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class ModelGrid:
     """Steps to measure: every combination.
 
     Attributes:
@@ -52,7 +52,7 @@ class Grid:
     compiled: bool = False
 
 
-def model_plan(models: Sequence[str], grid: Grid) -> list[ModelTask]:
+def model_plan(models: Sequence[str], grid: ModelGrid) -> list[ModelTask]:
     """Every step of the grid as a task, each once, those of the least work first.
 
     Args:

@@ -54,10 +54,10 @@ class NameTask:
         Raises:
             UnmeasurableError: the profiler saw no kernel.
         """
-        from neusight.collect.launches import Source, prepare
+        from neusight.collect.launches import OperandSource, prepare
 
         launch = prepare(self.kernel)
-        operands = launch.operands(Source(bench.torch_device, bench.seed))
+        operands = launch.operands(OperandSource(bench.torch_device, bench.seed))
         with launch.setting():
             launch.run(*operands)
             bench.synchronise()

@@ -164,7 +164,7 @@ def _phases(task: ModelTask, bench: Bench) -> dict[str, Callable[[], Any]]:
     run = _compiled(module) if task.compiled else module
     if task.mode == "inference":
         return {"forward": lambda: _infer(run, inputs)}
-    return _Training(run, module, inputs, still_optimizer(module, task.optimizer)).phases()
+    return _TrainingStep(run, module, inputs, still_optimizer(module, task.optimizer)).phases()
 
 
 def _compiled(module: torch.nn.Module) -> Callable[..., Any]:
@@ -229,7 +229,7 @@ def _infer(run: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> None:
         run(**inputs)
 
 
-class _Training:
+class _TrainingStep:
     """One iteration of training; what a phase leaves to the next lives no longer than it would in a loop."""
 
     def __init__(

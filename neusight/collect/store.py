@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from neusight.collect.tasks import Outcome
-from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, Column, Table, read_parquet
+from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, Field, Table, read_parquet
 from neusight.errors import DataError
 from neusight.paths import read_json
 
@@ -23,19 +23,19 @@ PART_ROWS = 200
 SKIPPED = Table(
     "skipped",
     (
-        *(Column(name, "string") for name in ("sample", "table", "reason")),
-        *(Column(name, "string", required=False) for name in ("gpu", "family", "op", "dtype", "what")),
+        *(Field(name, "string") for name in ("sample", "table", "reason")),
+        *(Field(name, "string", required=False) for name in ("gpu", "family", "op", "dtype", "what")),
     ),
 )
 NAMES = Table(
     "names",
     (
-        *(Column(name, "string") for name in ("sample", "of", "kernel_name", "kernel_names")),
-        *(Column(f"{what}_{axis}", "integer", required=False) for what in ("grid", "block") for axis in "xyz"),
-        *(Column(name, "number", required=False) for name in ("blocks_per_sm", "warps_per_sm")),
+        *(Field(name, "string") for name in ("sample", "of", "kernel_name", "kernel_names")),
+        *(Field(f"{what}_{axis}", "integer", required=False) for what in ("grid", "block") for axis in "xyz"),
+        *(Field(name, "number", required=False) for name in ("blocks_per_sm", "warps_per_sm")),
     ),
 )
-_SAMPLE = Column("sample", "string", meaning="names a planned measurement; no two rows of a set share it")
+_SAMPLE = Field("sample", "string", meaning="names a planned measurement; no two rows of a set share it")
 
 
 def table_of(name: str) -> Table:

@@ -19,7 +19,7 @@ from neusight.datasets.schema import (
     KERNEL_TABLES,
     MODEL_TABLE,
     TABLE_OF_OP,
-    Column,
+    Field,
     Kind,
     Table,
     read_parquet,
@@ -280,7 +280,7 @@ def doubled(frame: pd.DataFrame) -> np.ndarray:
     return (frame.duplicated(["gpu", "sample"]) & frame["sample"].notna()).to_numpy(dtype=bool)
 
 
-def kernel_columns(family: str) -> tuple[Column, ...]:
+def kernel_columns(family: str) -> tuple[Field, ...]:
     """The columns of a collected table that are fields of its kernel."""
     names = {f.name for f in fields(KERNEL_CLASSES[family])}
     return tuple(c for c in COLLECTED_TABLES[family].columns if c.name in names)

@@ -20,8 +20,8 @@ ARROW: dict[str, str] = {"string": "string", "integer": "int64", "number": "floa
 
 
 @dataclass(frozen=True)
-class Column:
-    """One column: ``unit`` is '' for names and counts."""
+class Field:
+    """One column of a table: ``unit`` is '' for names and counts."""
 
     name: str
     kind: Kind
@@ -35,7 +35,7 @@ class Table:
     """One kind of file. ``ops`` are the values of its ``op`` column, empty when it has none."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[Field, ...]
     ops: tuple[str, ...] = ()
 
     @property
@@ -59,36 +59,36 @@ class Table:
         )
 
 
-def _integers(*names: str, required: bool = True) -> tuple[Column, ...]:
-    return tuple(Column(name, "integer", required=required) for name in names)
+def _integers(*names: str, required: bool = True) -> tuple[Field, ...]:
+    return tuple(Field(name, "integer", required=required) for name in names)
 
 
-_LATENCY = Column("latency_ms", "number", "ms", meaning="time of the kernel, launch included")
-_HEAD = (Column("gpu", "string", meaning="id of the device catalogue"), Column("op", "string"))
-_DTYPE = Column("dtype", "string", meaning="element type of the operands")
-_SPLIT = Column("split", "string", required=False, meaning="train or test, as the origin assigned it")
+_LATENCY = Field("latency_ms", "number", "ms", meaning="time of the kernel, launch included")
+_HEAD = (Field("gpu", "string", meaning="id of the device catalogue"), Field("op", "string"))
+_DTYPE = Field("dtype", "string", meaning="element type of the operands")
+_SPLIT = Field("split", "string", required=False, meaning="train or test, as the origin assigned it")
 _TAKEN = (
-    Column("timing", "string", required=False, meaning="profiler, events or wall; of a data set, where it is told"),
-    Column("operands", "string", required=False, meaning="repeated, model (within a forward pass) or flushed"),
+    Field("timing", "string", required=False, meaning="profiler, events or wall; of a data set, where it is told"),
+    Field("operands", "string", required=False, meaning="repeated, model (within a forward pass) or flushed"),
 )
-_ORIGIN = (*(Column(name, "string", required=False) for name in ("framework", "version", "kernel")), *_TAKEN)
+_ORIGIN = (*(Field(name, "string", required=False) for name in ("framework", "version", "kernel")), *_TAKEN)
 _PROFILE = (
-    Column("kernel_name", "string", required=False, meaning="the kernel that did the work"),
-    Column("kernel_names", "string", required=False, meaning="all kernels that ran, ';'-separated"),
+    Field("kernel_name", "string", required=False, meaning="the kernel that did the work"),
+    Field("kernel_names", "string", required=False, meaning="all kernels that ran, ';'-separated"),
     *_integers("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", required=False),
-    Column("blocks_per_sm", "number", required=False),
-    Column("warps_per_sm", "number", required=False),
+    Field("blocks_per_sm", "number", required=False),
+    Field("warps_per_sm", "number", required=False),
 )
 _SERVING = (
-    Column("gpu", "string", meaning="id of the device catalogue"),
-    Column("framework", "string"),
-    Column("dtype", "string"),
-    *(Column(name, "string", required=False) for name in ("version", "kernel")),
+    Field("gpu", "string", meaning="id of the device catalogue"),
+    Field("framework", "string"),
+    Field("dtype", "string"),
+    *(Field(name, "string", required=False) for name in ("version", "kernel")),
     *_TAKEN,
 )
-_CACHED = (*_SERVING, Column("kv_cache_dtype", "string"))
+_CACHED = (*_SERVING, Field("kv_cache_dtype", "string"))
 _LATENT = (
-    *(*_CACHED, Column("phase", "string", meaning="context or generation")),
+    *(*_CACHED, Field("phase", "string", meaning="context or generation")),
     *_integers("batch", "q_len", "kv_len", "num_heads", "qk_dim", "v_dim"),
 )
 _HEADS = _integers("batch", "num_heads", "num_kv_heads", "head_dim", "window")
@@ -109,9 +109,9 @@ KERNEL_TABLES: dict[str, Table] = {
                 _SPLIT,
                 _LATENCY,
                 *_ORIGIN,
-                Column("eager", "boolean", required=False, meaning="launched one by one, not in a graph"),
-                Column("bias", "boolean", required=False, meaning="that of float32 linear layers where missing"),
-                Column("batch", "integer", required=False, meaning="products a launch; 1 where missing"),
+                Field("eager", "boolean", required=False, meaning="launched one by one, not in a graph"),
+                Field("bias", "boolean", required=False, meaning="that of float32 linear layers where missing"),
+                Field("batch", "integer", required=False, meaning="products a launch; 1 where missing"),
                 *_integers("m", "n", "k"),
                 *_PROFILE,
             ),
@@ -150,15 +150,15 @@ KERNEL_TABLES: dict[str, Table] = {
             (
                 *(*_CACHED, *_HEADS),
                 *(
-                    Column("seq_len", "integer"),
-                    Column("prefix_len", "integer", required=False, meaning="cached before"),
+                    Field("seq_len", "integer"),
+                    Field("prefix_len", "integer", required=False, meaning="cached before"),
                 ),
                 _LATENCY,
             ),
         ),
         Table(
             "attention_generation",
-            (*_CACHED, *_HEADS, Column("kv_len", "integer", meaning="tokens already cached"), _LATENCY),
+            (*_CACHED, *_HEADS, Field("kv_len", "integer", meaning="tokens already cached"), _LATENCY),
         ),
         Table(
             "attention_mixed",
@@ -171,15 +171,20 @@ KERNEL_TABLES: dict[str, Table] = {
         Table("attention_mla", (*_LATENT, _LATENCY)),
         Table(
             "attention_sparse",
-            (Column("op", "string"), *_LATENT, Column("top_k", "integer", meaning="keys of a query"), _LATENCY),
+            (
+                Field("op", "string"),
+                *_LATENT,
+                Field("top_k", "integer", meaning="keys of a query"),
+                _LATENCY,
+            ),
             ops=("indexer_logits", "sparse_mla"),
         ),
         Table(
             "grouped_gemm",
             (
                 *(*_SERVING, *_integers("num_groups")),
-                Column("tokens_per_group", "integer", required=False, meaning="as planned, give or take 30 %"),
-                *(Column("tokens", "number", meaning="of all groups"), *_integers("n", "k"), _LATENCY),
+                Field("tokens_per_group", "integer", required=False, meaning="as planned, give or take 30 %"),
+                *(Field("tokens", "number", meaning="of all groups"), *_integers("n", "k"), _LATENCY),
             ),
         ),
         Table(
@@ -187,7 +192,7 @@ KERNEL_TABLES: dict[str, Table] = {
             (
                 *_SERVING,
                 *_integers("hidden_size", "ffn_size", "top_k", "num_experts", "moe_tp_size", "moe_ep_size"),
-                Column("distribution", "string", meaning="how tokens fall on experts"),
+                Field("distribution", "string", meaning="how tokens fall on experts"),
                 *_integers("num_tokens"),
                 _LATENCY,
             ),
@@ -195,27 +200,27 @@ KERNEL_TABLES: dict[str, Table] = {
         Table(
             "nccl",
             (
-                *(Column(name, "string") for name in ("gpu", "nccl_version", "collective", "dtype")),
+                *(Field(name, "string") for name in ("gpu", "nccl_version", "collective", "dtype")),
                 *_integers("num_gpus"),
-                Column("bytes", "integer", "B"),
+                Field("bytes", "integer", "B"),
                 _LATENCY,
             ),
         ),
         Table(
             "collectives",
             (
-                *(Column("node", "string", meaning="kind of machine"), Column("collective", "string")),
+                *(Field("node", "string", meaning="kind of machine"), Field("collective", "string")),
                 *_integers("num_gpus", "devices_per_node"),
-                Column("bytes", "integer", "B"),
+                Field("bytes", "integer", "B"),
                 _LATENCY,
             ),
         ),
         Table(
             "allreduce",
             (
-                *(Column(name, "string") for name in ("gpu", "framework", "version", "kernel", "mode")),
+                *(Field(name, "string") for name in ("gpu", "framework", "version", "kernel", "mode")),
                 *_integers("num_gpus"),
-                Column("bytes", "integer", "B"),
+                Field("bytes", "integer", "B"),
                 _LATENCY,
             ),
         ),
@@ -224,28 +229,28 @@ KERNEL_TABLES: dict[str, Table] = {
 _KINDS: dict[str, Kind] = {"int": "integer", "bool": "boolean", "str": "string"}
 
 
-def _conditions() -> tuple[Column, ...]:
+def _conditions() -> tuple[Field, ...]:
     """How a row was measured: statistics, the device's state, and what ran."""
     spread = ("tenth percentile", "ninetieth percentile")
     return (
-        Column("latency_p10_ms", "number", "ms", required=False, meaning=spread[0]),
-        Column("latency_p90_ms", "number", "ms", required=False, meaning=spread[1]),
-        Column("launches", "integer", required=False, meaning="single launches behind latency_ms"),
-        Column("execution_ms", "number", "ms", required=False, meaning="one kernel of a graph's replay, operands cold"),
-        Column("execution_p10_ms", "number", "ms", required=False, meaning=spread[0]),
-        Column("execution_p90_ms", "number", "ms", required=False, meaning=spread[1]),
-        Column("replays", "integer", required=False, meaning="graph replays behind execution_ms"),
-        Column("cached_ms", "number", "ms", required=False, meaning="as execution_ms on one set of operands: L2 warm"),
-        Column("operand_sets", "integer", required=False, meaning="sets of operands that launches rotate through"),
-        Column("clock_mhz", "number", "MHz", required=False, meaning="of the SMs, while it ran"),
-        Column("memory_clock_mhz", "number", "MHz", required=False),
-        Column("power_w", "number", "W", required=False),
-        Column("temperature_c", "number", "°C", required=False),
-        Column("throttle", "string", required=False, meaning="reasons the driver gave, '' none, ';'-separated"),
-        Column("stable", "boolean", meaning="small spread, and not throttled by heat"),
-        Column("repeat", "integer", meaning="0, or 1 where a kernel was measured once more, to know the noise"),
-        Column("measured_at", "string", required=False, meaning="UTC, ISO 8601"),
-        Column("worker", "string", required=False, meaning="host and device that measured it"),
+        Field("latency_p10_ms", "number", "ms", required=False, meaning=spread[0]),
+        Field("latency_p90_ms", "number", "ms", required=False, meaning=spread[1]),
+        Field("launches", "integer", required=False, meaning="single launches behind latency_ms"),
+        Field("execution_ms", "number", "ms", required=False, meaning="one kernel of a graph's replay, operands cold"),
+        Field("execution_p10_ms", "number", "ms", required=False, meaning=spread[0]),
+        Field("execution_p90_ms", "number", "ms", required=False, meaning=spread[1]),
+        Field("replays", "integer", required=False, meaning="graph replays behind execution_ms"),
+        Field("cached_ms", "number", "ms", required=False, meaning="as execution_ms on one set of operands: L2 warm"),
+        Field("operand_sets", "integer", required=False, meaning="sets of operands that launches rotate through"),
+        Field("clock_mhz", "number", "MHz", required=False, meaning="of the SMs, while it ran"),
+        Field("memory_clock_mhz", "number", "MHz", required=False),
+        Field("power_w", "number", "W", required=False),
+        Field("temperature_c", "number", "°C", required=False),
+        Field("throttle", "string", required=False, meaning="reasons the driver gave, '' none, ';'-separated"),
+        Field("stable", "boolean", meaning="small spread, and not throttled by heat"),
+        Field("repeat", "integer", meaning="0, or 1 where a kernel was measured once more, to know the noise"),
+        Field("measured_at", "string", required=False, meaning="UTC, ISO 8601"),
+        Field("worker", "string", required=False, meaning="host and device that measured it"),
     )
 
 
@@ -253,26 +258,26 @@ _OF_ANY_RUN = ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "thr
 MODEL_TABLE = Table(
     "model_latency",
     (
-        Column("gpu", "string", meaning="id of the device catalogue"),
-        Column("model", "string", meaning="name of a config file, without .json"),
-        Column("mode", "string", meaning="inference or training"),
-        Column("dtype", "string", required=False),
-        Column("batch", "integer"),
-        Column("seq_len", "integer", meaning="empty for images"),
-        Column("option", "string", required=False, meaning="'' single GPU, fusion, dp4, tp4, pp4_1"),
-        Column("e2e_ms", "number", "ms"),
-        Column("forward_ms", "number", "ms", required=False),
-        Column("backward_ms", "number", "ms", required=False),
-        Column("attention", "string", required=False, meaning="eager, sdpa or flash; eager where missing"),
-        Column("optimizer", "string", required=False, meaning="whose step is part of e2e_ms; none where missing"),
-        Column("optimizer_ms", "number", "ms", required=False),
-        Column("e2e_p10_ms", "number", "ms", required=False, meaning="sum of the phases' tenth percentiles"),
-        Column("e2e_p90_ms", "number", "ms", required=False, meaning="sum of the phases' ninetieth percentiles"),
-        Column("iterations", "integer", required=False, meaning="steps behind the medians"),
-        Column("peak_memory_bytes", "integer", "B", required=False, meaning="given out by the allocator, at most"),
-        Column("sample", "string", required=False, meaning="names a planned measurement"),
-        Column("framework", "string", required=False),
-        Column("stable", "boolean", required=False, meaning="small spread, and not throttled by heat"),
+        Field("gpu", "string", meaning="id of the device catalogue"),
+        Field("model", "string", meaning="name of a config file, without .json"),
+        Field("mode", "string", meaning="inference or training"),
+        Field("dtype", "string", required=False),
+        Field("batch", "integer"),
+        Field("seq_len", "integer", meaning="empty for images"),
+        Field("option", "string", required=False, meaning="'' single GPU, fusion, dp4, tp4, pp4_1"),
+        Field("e2e_ms", "number", "ms"),
+        Field("forward_ms", "number", "ms", required=False),
+        Field("backward_ms", "number", "ms", required=False),
+        Field("attention", "string", required=False, meaning="eager, sdpa or flash; eager where missing"),
+        Field("optimizer", "string", required=False, meaning="whose step is part of e2e_ms; none where missing"),
+        Field("optimizer_ms", "number", "ms", required=False),
+        Field("e2e_p10_ms", "number", "ms", required=False, meaning="sum of the phases' tenth percentiles"),
+        Field("e2e_p90_ms", "number", "ms", required=False, meaning="sum of the phases' ninetieth percentiles"),
+        Field("iterations", "integer", required=False, meaning="steps behind the medians"),
+        Field("peak_memory_bytes", "integer", "B", required=False, meaning="given out by the allocator, at most"),
+        Field("sample", "string", required=False, meaning="names a planned measurement"),
+        Field("framework", "string", required=False),
+        Field("stable", "boolean", required=False, meaning="small spread, and not throttled by heat"),
         *(column for column in _conditions() if column.name in _OF_ANY_RUN),
     ),
 )
@@ -281,12 +286,12 @@ MODEL_TABLE = Table(
 def _collected(family: str, kernel: type[Any]) -> Table:
     """Rows that `neusight collect` measured: every field of the kernel, with the conditions of the measurement."""
     shape = tuple(
-        Column(f.name, _KINDS[str(f.type)], required=f.name not in LATER_FIELDS)
+        Field(f.name, _KINDS[str(f.type)], required=f.name not in LATER_FIELDS)
         for f in fields(kernel)
         if f.name not in ("op", "dtype")
     )
-    sample = Column("sample", "string", meaning="names a planned measurement; no two rows of a set share it")
-    head = (sample, Column("family", "string"), *_HEAD, _DTYPE, _SPLIT, _LATENCY)
+    sample = Field("sample", "string", meaning="names a planned measurement; no two rows of a set share it")
+    head = (sample, Field("family", "string"), *_HEAD, _DTYPE, _SPLIT, _LATENCY)
     return Table(family, (*head, *shape, *_conditions(), *_ORIGIN, *_PROFILE))
 
 

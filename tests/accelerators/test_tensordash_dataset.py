@@ -15,7 +15,7 @@ from neusight.learn.tensordash import dataset as dataset_module
 from neusight.learn.tensordash.dataset import (
     NAME,
     PARTS,
-    Part,
+    PassPart,
     draws_of,
     load_passes,
     make_dataset,
@@ -24,7 +24,7 @@ from neusight.learn.tensordash.dataset import (
 from neusight.learn.tensordash.train import main, train
 
 SMALL = TileRanges(max_length=12, max_streams=6, rows=(1, 2, 4))
-TWO = (Part("whole", 40, SMALL), Part("short", 16, TileRanges(max_length=4, max_streams=4)))
+TWO = (PassPart("whole", 40, SMALL), PassPart("short", 16, TileRanges(max_length=4, max_streams=4)))
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neusight import Predictor
 from neusight.collect import steps
 from neusight.collect.bench import Bench, Timing
-from neusight.collect.models import Grid, model_plan, write_configs
+from neusight.collect.models import ModelGrid, model_plan, write_configs
 from neusight.collect.steps import ModelTask
 from neusight.datasets import load_models
 from neusight.datasets.schema import MODEL_TABLE
@@ -72,7 +72,7 @@ def bench() -> CountingBench:
     return CountingBench(load_device("l4"), "cpu")
 
 
-GRID = Grid(modes=["training"], dtypes=["float32"], batches=[2], optimizer="adamw")
+GRID = ModelGrid(modes=["training"], dtypes=["float32"], batches=[2], optimizer="adamw")
 
 
 def task(model: str | Path, mode: str = "training", **changes: Any) -> ModelTask:
@@ -104,7 +104,8 @@ def test_what_is_timed_is_what_the_trace_counts(configs: Path, bench: CountingBe
         task(source, mode, batches=[1]).measure(bench)
         names = ["forward"] if mode == "inference" else ["forward", "loss", "backward", "optimizer", "clear"]
         run = dict(zip(names, map(comparable, bench.counts), strict=True))
-        traced = load_workload(source, mode=mode, optimizer="adamw" if mode == "training" else "none", cache=False)
+        optimizer = "adamw" if mode == "training" else "none"
+        traced = load_workload(source, mode=mode, optimizer=optimizer, attention="eager", cache=False)
         for phase in {*names} & {*steps.TIMED}:
             expected = comparable(Counter(node.operator for node, _ in traced.expanded() if node.phase == phase))
             assert run[phase] == expected, (source, phase)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from neusight.collect.launches import Source, prepare
+from neusight.collect.launches import OperandSource, prepare
 from neusight.collect.launches.launch import factors, parts
 from neusight.collect.plan import Limits, plan
 from neusight.collect.tasks import KernelTask
@@ -43,7 +43,7 @@ def traced(kernel: Kernel) -> list[Kernel]:
     launch = prepare(kernel)
     with FakeTensorMode():
         with gpu_forms("flash"):
-            operands = launch.operands(Source("cpu"))
+            operands = launch.operands(OperandSource("cpu"))
         recorder = Recorder(Ledger(), allow_fallback=False)
         with gpu_forms("flash"), recorder, recorder.during("forward"), launch.setting():
             launch.run(*operands)
@@ -90,7 +90,7 @@ def test_every_family_runs_on_real_operands_that_are_not_constant() -> None:
     for kernel in SMALL:
         launch = prepare(kernel)
         with launch.setting():
-            operands = launch.operands(Source("cpu"))
+            operands = launch.operands(OperandSource("cpu"))
             tensors = [tensor for tensor in flat(operands) if tensor.numel() > 8]
             assert tensors
             assert all(tensor.float().std() > 0 for tensor in tensors), kernel
@@ -108,7 +108,7 @@ def flat(value: Any) -> Iterator[torch.Tensor]:
 def test_products_are_right() -> None:
     for layout in ("nn", "tn", "nt"):
         launch = prepare(Gemm(m=5, n=7, k=11, layout=layout))
-        a, b = launch.operands(Source("cpu"))
+        a, b = launch.operands(OperandSource("cpu"))
         assert (a.shape, b.shape) == ((5, 11), (11, 7))
         assert (b.stride(0) == 1) == (layout[0] == "t")
         assert (a.stride(0) == 1) == (layout[1] == "t")
@@ -116,7 +116,7 @@ def test_products_are_right() -> None:
 
 def test_grouped_rows_go_to_their_experts() -> None:
     launch = prepare(GroupedGemm(groups=3, tokens=12, largest=6, n=8, k=16, dtype="bfloat16"))
-    tokens, weights, ends = launch.operands(Source("cpu"))
+    tokens, weights, ends = launch.operands(OperandSource("cpu"))
     result = launch.run(tokens, weights, ends)
     assert ends.tolist() == [6, 9, 12]
     torch.testing.assert_close(result[6:9], tokens[6:9] @ weights[1], rtol=0.05, atol=0.1)

@@ -12,7 +12,7 @@ import torch
 
 from neusight.collect.bench import MOST_SETS, Bench, Timing, stable
 from neusight.collect.instruments import Reading, stopwatch, summary
-from neusight.collect.launches import Launch, Source, prepare
+from neusight.collect.launches import KernelLaunch, OperandSource, prepare
 from neusight.collect.names import named
 from neusight.devices import load_device
 from neusight.kernels import Elementwise, Gemm
@@ -66,7 +66,7 @@ def test_operands_rotate_through_more_than_the_cache(bench: Bench) -> None:
 def test_every_launch_gets_the_next_operands(bench: Bench) -> None:
     seen: list[int] = []
     launch = prepare(relu(MIB))
-    spy = Launch(kernel=launch.kernel, operands=launch.operands, run=lambda x: seen.append(x.data_ptr()))
+    spy = KernelLaunch(kernel=launch.kernel, operands=launch.operands, run=lambda x: seen.append(x.data_ptr()))
     sets = bench.kernel(spy)["operand_sets"]
     assert len(seen) >= sets
     assert len(set(seen[:sets])) == sets
@@ -154,6 +154,6 @@ def test_the_longest_kernel_names_the_row() -> None:
 
 
 def test_equal_seeds_give_equal_operands() -> None:
-    one, two, other = (Source("cpu", seed).normal(100, dtype="float32") for seed in (1, 1, 2))
+    one, two, other = (OperandSource("cpu", seed).normal(100, dtype="float32") for seed in (1, 1, 2))
     assert torch.equal(one, two)
     assert not torch.equal(one, other)

@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
-from neusight.collect.launches.launch import Launch, Operands, Source
+from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource
 from neusight.collect.launches.pointwise import elementwise, optimizer
 from neusight.collect.launches.products import attention, conv2d, gemm, grouped_gemm
 from neusight.collect.launches.rows import memory, row_reduction
 from neusight.errors import UnmeasurableError
 from neusight.kernels import Kernel
 
-__all__ = ["Launch", "Operands", "Source", "prepare"]
+__all__ = ["KernelLaunch", "OperandSource", "Operands", "prepare"]
 
-_LAUNCHERS: dict[str, Callable[[Any], Launch]] = {
+_LAUNCHERS: dict[str, Callable[[Any], KernelLaunch]] = {
     "attention": attention,
     "conv2d": conv2d,
     "elementwise": elementwise,
@@ -34,7 +34,7 @@ _LAUNCHERS: dict[str, Callable[[Any], Launch]] = {
 }
 
 
-def prepare(kernel: Kernel) -> Launch:
+def prepare(kernel: Kernel) -> KernelLaunch:
     """The launch of a kernel.
 
     Raises:
@@ -47,7 +47,7 @@ def prepare(kernel: Kernel) -> Launch:
 
 
 @contextmanager
-def _settings(kernel: Kernel, launch: Launch) -> Iterator[None]:
+def _settings(kernel: Kernel, launch: KernelLaunch) -> Iterator[None]:
     """float32 means float32: TF32 is a dtype of its own here, whatever the library's default."""
     allowed = kernel.dtype == "tf32"
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32

@@ -30,7 +30,7 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 Operands = tuple[Any, ...]
 
 
-class Source:
+class OperandSource:
     """Random operands on one device, from one seed: zeros draw less power and run faster than data do."""
 
     def __init__(self, device: str, seed: int = 0) -> None:
@@ -65,11 +65,11 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
+class KernelLaunch:
     """``run(*operands(source))`` launches ``kernel``; ``setting`` holds while it runs (TF32, a backend)."""
 
     kernel: Kernel
-    operands: Callable[[Source], Operands]
+    operands: Callable[[OperandSource], Operands]
     run: Callable[..., Any]
     setting: Callable[[], AbstractContextManager[Any]] = nullcontext
 

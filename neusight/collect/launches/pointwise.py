@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neusight.collect.launches.launch import Launch, Operands, Source, factors, size_of, unmeasurable
+from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource, factors, size_of, unmeasurable
 from neusight.kernels import DTYPE_BYTES, Elementwise, Optimizer
 
 aten = torch.ops.aten
@@ -55,7 +55,7 @@ _TWO_TENSORS: dict[str, Callable[..., Any]] = {
 }
 
 
-def elementwise(kernel: Elementwise) -> Launch:
+def elementwise(kernel: Elementwise) -> KernelLaunch:
     """Dense operands; one that is stored smaller than the result is broadcast along the leading dimension."""
     if kernel.op in _OTHERS:
         return _OTHERS[kernel.op](kernel)
@@ -68,43 +68,43 @@ def elementwise(kernel: Elementwise) -> Launch:
     raise unmeasurable(kernel)
 
 
-def _one_tensor(kernel: Elementwise, run: Callable[..., Any]) -> Launch:
+def _one_tensor(kernel: Elementwise, run: Callable[..., Any]) -> KernelLaunch:
     if kernel.read_bytes != kernel.elements * size_of(kernel):
         raise unmeasurable(kernel)
-    return Launch(
+    return KernelLaunch(
         kernel=kernel, operands=lambda source: (source.positive(kernel.elements, dtype=kernel.dtype),), run=run
     )
 
 
-def _two_tensors(kernel: Elementwise, run: Callable[..., Any]) -> Launch:
+def _two_tensors(kernel: Elementwise, run: Callable[..., Any]) -> KernelLaunch:
     """The second operand has what the first leaves of the bytes read; a dropout's mask has a byte an element."""
     second = "bool" if kernel.op == "dropout_backward" else kernel.dtype
     rest, odd = divmod(kernel.read_bytes - kernel.elements * size_of(kernel), DTYPE_BYTES[second])
     if odd or rest <= 0 or kernel.elements % rest:
         raise unmeasurable(kernel)
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         first = source.positive(kernel.elements // rest, rest, dtype=kernel.dtype)
         return first, source.mask(1, rest) if second == "bool" else source.positive(1, rest, dtype=second)
 
-    return Launch(kernel=kernel, operands=operands, run=run)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)
 
 
-def _masked_fill(kernel: Elementwise) -> Launch:
+def _masked_fill(kernel: Elementwise) -> KernelLaunch:
     """A mask as large as the result, or broadcast, chooses between a tensor and a number."""
     values = kernel.elements * size_of(kernel)
     masked = kernel.read_bytes - values
     if masked <= 0 or kernel.elements % masked:
         raise unmeasurable(kernel)
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         shape = (kernel.elements // masked, masked)
         return source.mask(1, masked), source.normal(*shape, dtype=kernel.dtype)
 
-    return Launch(kernel=kernel, operands=operands, run=lambda mask, x: torch.masked_fill(x, mask, 0.0))
+    return KernelLaunch(kernel=kernel, operands=operands, run=lambda mask, x: torch.masked_fill(x, mask, 0.0))
 
 
-def _max_pool2d(kernel: Elementwise) -> Launch:
+def _max_pool2d(kernel: Elementwise) -> KernelLaunch:
     """The window follows from the work, the stride from the bytes, for square images with an even output side."""
     window = isqrt(kernel.flops // kernel.elements)
     stride = isqrt(round(kernel.read_bytes / (kernel.elements * size_of(kernel))))
@@ -114,30 +114,30 @@ def _max_pool2d(kernel: Elementwise) -> Launch:
         raise unmeasurable(kernel)
     planes, image, padding = kernel.elements // side**2, side * stride, (window - stride + 1) // 2
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         return (source.normal(1, planes, image, image, dtype=kernel.dtype),)
 
     def run(x: torch.Tensor) -> Any:
         return aten.max_pool2d_with_indices(x, [window] * 2, [stride] * 2, [padding] * 2)
 
-    return Launch(kernel=kernel, operands=operands, run=run)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)
 
 
-def _batch_norm(kernel: Elementwise) -> Launch:
+def _batch_norm(kernel: Elementwise) -> KernelLaunch:
     """In evaluation a scale and a shift: four values a channel are read beside the images."""
     channels, odd = divmod(kernel.read_bytes - kernel.elements * size_of(kernel), 4 * size_of(kernel))
     if odd or channels <= 0 or kernel.elements % channels:
         raise unmeasurable(kernel)
     pixels, images = factors(kernel.elements // channels, 64)
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         statistics = [source.positive(channels, dtype=kernel.dtype) for _ in range(4)]
         return (source.normal(images, channels, pixels, dtype=kernel.dtype), *statistics)
 
     def run(*operands: Any) -> Any:
         return aten.native_batch_norm(*operands, False, 0.1, 1e-5)
 
-    return Launch(kernel=kernel, operands=operands, run=run)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)
 
 
 _OTHERS = {"masked_fill": _masked_fill, "max_pool2d": _max_pool2d, "batch_norm": _batch_norm}
@@ -168,7 +168,7 @@ _STEPS: dict[str, tuple[int, Callable[..., Any]]] = {
 }
 
 
-def optimizer(kernel: Optimizer) -> Launch:
+def optimizer(kernel: Optimizer) -> KernelLaunch:
     """A foreach operator, or a fused update, on parameters of equal size; all lists are as long as theirs."""
     if kernel.op not in _STEPS:
         raise unmeasurable(kernel)
@@ -178,8 +178,8 @@ def optimizer(kernel: Optimizer) -> Launch:
     size, longer = divmod(kernel.elements, kernel.tensors)
     sizes = [size + (i < longer) for i in range(kernel.tensors)]
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         made = tuple([source.positive(s, dtype=kernel.dtype) for s in sizes] for _ in range(lists))
         return (*made, [torch.ones((), device=source.device) for _ in sizes])
 
-    return Launch(kernel=kernel, operands=operands, run=run)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)

@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from neusight.collect.launches.launch import Launch, Operands, Source, parts, unmeasurable
+from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource, parts, unmeasurable
 from neusight.kernels import Attention, Conv2d, Gemm, GroupedGemm
 
 aten = torch.ops.aten
 
 
-def gemm(kernel: Gemm) -> Launch:
+def gemm(kernel: Gemm) -> KernelLaunch:
     """A product, with the bias in its epilogue where there is one. The layout names the order of B, then of A."""
     if kernel.dtype == "float8":
         return _scaled(kernel)
@@ -23,23 +23,23 @@ def gemm(kernel: Gemm) -> Launch:
     if kernel.bias and kernel.op == "bmm":
         raise unmeasurable(kernel)
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         b = _matrix(source, (*lead, kernel.k, kernel.n), kernel.layout[0], kernel.dtype)
         a = _matrix(source, (*lead, kernel.m, kernel.k), kernel.layout[1], kernel.dtype)
         return (source.normal(kernel.n, dtype=kernel.dtype), a, b) if kernel.bias else (a, b)
 
     run = torch.addmm if kernel.bias else torch.bmm if kernel.op == "bmm" else torch.mm
-    return Launch(kernel=kernel, operands=operands, run=run)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)
 
 
-def _matrix(source: Source, shape: tuple[int, ...], order: str, dtype: str) -> torch.Tensor:
+def _matrix(source: OperandSource, shape: tuple[int, ...], order: str, dtype: str) -> torch.Tensor:
     """Row-major for ``n``, column-major for ``t``."""
     if order == "n":
         return source.normal(*shape, dtype=dtype)
     return source.normal(*shape[:-2], shape[-1], shape[-2], dtype=dtype).transpose(-1, -2)
 
 
-def _scaled(kernel: Gemm) -> Launch:
+def _scaled(kernel: Gemm) -> KernelLaunch:
     """cuBLASLt's product of 8-bit floats with one scale a tensor, into bfloat16; it takes row-major by column-major.
 
     Partial sums stay in the unit's own precision, as serving engines run it.
@@ -47,7 +47,7 @@ def _scaled(kernel: Gemm) -> Launch:
     if kernel.op != "linear" or kernel.layout != "tn" or kernel.k % 16 or kernel.n % 16:
         raise unmeasurable(kernel)
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         one = torch.ones((), device=source.device)
         a = _matrix(source, (kernel.m, kernel.k), "n", kernel.dtype)
         return a, _matrix(source, (kernel.k, kernel.n), "t", kernel.dtype), one, one
@@ -55,16 +55,16 @@ def _scaled(kernel: Gemm) -> Launch:
     def run(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> Any:
         return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=True)
 
-    return Launch(kernel=kernel, operands=operands, run=run)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)
 
 
-def grouped_gemm(kernel: GroupedGemm) -> Launch:
+def grouped_gemm(kernel: GroupedGemm) -> KernelLaunch:
     """One launch for all experts of a mixture; PyTorch has it for bfloat16."""
     if kernel.dtype != "bfloat16" or kernel.k % 8 or kernel.n % 8:
         raise unmeasurable(kernel)
     counts = parts(kernel.tokens, kernel.groups, kernel.largest)
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         ends = torch.tensor(counts.cumsum(), dtype=torch.int32, device=source.device)
         weights = source.normal(kernel.groups, kernel.n, kernel.k, dtype=kernel.dtype).transpose(-1, -2)
         return source.normal(kernel.tokens, kernel.k, dtype=kernel.dtype), weights, ends
@@ -72,16 +72,16 @@ def grouped_gemm(kernel: GroupedGemm) -> Launch:
     def run(tokens: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> Any:
         return torch._grouped_mm(tokens, weights, offs=ends)
 
-    return Launch(kernel=kernel, operands=operands, run=run)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)
 
 
-def conv2d(kernel: Conv2d) -> Launch:
+def conv2d(kernel: Conv2d) -> KernelLaunch:
     """cuDNN's forward, or one of its two gradients alone."""
     geometry = ([kernel.stride] * 2, [kernel.padding] * 2, [kernel.dilation] * 2, False, [0, 0], kernel.groups)
     image = (kernel.batch, kernel.in_channels, kernel.height, kernel.width)
     filters = (kernel.out_channels, kernel.in_channels // kernel.groups, kernel.kernel_height, kernel.kernel_width)
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         x, weight = source.normal(*image, dtype=kernel.dtype), source.normal(*filters, dtype=kernel.dtype)
         if kernel.op == "forward":
             return x, weight
@@ -94,7 +94,7 @@ def conv2d(kernel: Conv2d) -> Launch:
         wanted = [kernel.op == "input_grad", kernel.op == "weight_grad", False]
         return aten.convolution_backward(grad, x, weight, None, *geometry, wanted)
 
-    return Launch(kernel=kernel, operands=operands, run=forward if kernel.op == "forward" else backward)
+    return KernelLaunch(kernel=kernel, operands=operands, run=forward if kernel.op == "forward" else backward)
 
 
 def _output(kernel: Conv2d) -> tuple[int, int, int, int]:
@@ -104,7 +104,7 @@ def _output(kernel: Conv2d) -> tuple[int, int, int, int]:
     return kernel.batch, kernel.out_channels, height, width
 
 
-def attention(kernel: Attention) -> Launch:
+def attention(kernel: Attention) -> KernelLaunch:
     """Flash in half precision, memory-efficient in float32, as PyTorch picks on a GPU; a decode step has one query.
 
     The backward pass includes its first stage, the row sums of output times gradient, which runs as a small kernel of
@@ -113,7 +113,7 @@ def attention(kernel: Attention) -> Launch:
     if kernel.window or (kernel.causal and kernel.q_len != kernel.kv_len):
         raise unmeasurable(kernel)
 
-    def tensors(source: Source) -> Operands:
+    def tensors(source: OperandSource) -> Operands:
         q = source.normal(kernel.batch, kernel.heads, kernel.q_len, kernel.head_dim, dtype=kernel.dtype)
         pair = (kernel.batch, kernel.kv_heads, kernel.kv_len, kernel.head_dim)
         return q, source.normal(*pair, dtype=kernel.dtype), source.normal(*pair, dtype=kernel.dtype)
@@ -127,9 +127,9 @@ def attention(kernel: Attention) -> Launch:
         return sdpa_kernel([fused]) if torch.cuda.is_available() else nullcontext()
 
     if kernel.op == "forward":
-        return Launch(kernel=kernel, operands=tensors, run=forward, setting=setting)
+        return KernelLaunch(kernel=kernel, operands=tensors, run=forward, setting=setting)
 
-    def graph(source: Source) -> Operands:
+    def graph(source: OperandSource) -> Operands:
         with torch.enable_grad(), setting():
             inputs = [t.requires_grad_() for t in tensors(source)]
             out = forward(*inputs)
@@ -138,4 +138,4 @@ def attention(kernel: Attention) -> Launch:
     def backward(out: torch.Tensor, inputs: list[torch.Tensor], grad: torch.Tensor) -> Any:
         return torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
-    return Launch(kernel=kernel, operands=graph, run=backward, setting=setting)
+    return KernelLaunch(kernel=kernel, operands=graph, run=backward, setting=setting)

@@ -7,48 +7,56 @@ from typing import Any
 
 import torch
 
-from neusight.collect.launches.launch import TORCH_DTYPES, Launch, Operands, Source, factors, size_of, unmeasurable
+from neusight.collect.launches.launch import (
+    TORCH_DTYPES,
+    KernelLaunch,
+    Operands,
+    OperandSource,
+    factors,
+    size_of,
+    unmeasurable,
+)
 from neusight.kernels import Memory, RowReduction
 
 aten = torch.ops.aten
-Makers = tuple[Callable[[Source, RowReduction], Operands], Callable[..., Any]]
+Makers = tuple[Callable[[OperandSource, RowReduction], Operands], Callable[..., Any]]
 
 
-def _matrix(source: Source, kernel: RowReduction) -> Operands:
+def _matrix(source: OperandSource, kernel: RowReduction) -> Operands:
     return (source.normal(kernel.rows, kernel.cols, dtype=kernel.dtype),)
 
 
-def _result_and_gradient(source: Source, kernel: RowReduction) -> Operands:
+def _result_and_gradient(source: OperandSource, kernel: RowReduction) -> Operands:
     (x,) = _matrix(source, kernel)
     log = kernel.op.startswith("log")
     result = torch.log_softmax(x, -1) if log else torch.softmax(x, -1)
     return source.normal(kernel.rows, kernel.cols, dtype=kernel.dtype), result, x.dtype
 
 
-def _scale_and_shift(source: Source, kernel: RowReduction) -> Operands:
+def _scale_and_shift(source: OperandSource, kernel: RowReduction) -> Operands:
     weight, bias = (source.normal(kernel.cols, dtype=kernel.dtype) for _ in range(2))
     return (*_matrix(source, kernel), weight, bias)
 
 
-def _normalised(source: Source, rows: int, cols: int, dtype: str) -> Operands:
+def _normalised(source: OperandSource, rows: int, cols: int, dtype: str) -> Operands:
     """What a layer norm's gradient takes: gradient, input, statistics, scale and shift."""
     x, weight, bias = (source.normal(*s, dtype=dtype) for s in ((rows, cols), (cols,), (cols,)))
     _, mean, deviation = torch.native_layer_norm(x, [cols], weight, bias, 1e-5)
     return source.normal(rows, cols, dtype=dtype), x, [cols], mean, deviation, weight, bias
 
 
-def _images(source: Source, kernel: RowReduction) -> torch.Tensor:
+def _images(source: OperandSource, kernel: RowReduction) -> torch.Tensor:
     """A batch of at most 64 images, channels as rows."""
     pixels, images = factors(kernel.cols, 64)
     return source.normal(images, kernel.rows, pixels, dtype=kernel.dtype)
 
 
-def _batch_norm(source: Source, kernel: RowReduction) -> Operands:
+def _batch_norm(source: OperandSource, kernel: RowReduction) -> Operands:
     weight, bias, mean = (source.normal(kernel.rows, dtype=kernel.dtype) for _ in range(3))
     return _images(source, kernel), weight, bias, mean, mean.abs() + 1.0
 
 
-def _batch_norm_backward(source: Source, kernel: RowReduction) -> Operands:
+def _batch_norm_backward(source: OperandSource, kernel: RowReduction) -> Operands:
     x, weight, bias, mean, variance = _batch_norm(source, kernel)
     _, saved_mean, saved_deviation = torch.native_batch_norm(x, weight, bias, mean, variance, True, 0.1, 1e-5)
     return _images(source, kernel), x, weight, mean, variance, saved_mean, saved_deviation
@@ -87,12 +95,12 @@ _FORMS: dict[str, Makers] = {
 }
 
 
-def row_reduction(kernel: RowReduction) -> Launch:
+def row_reduction(kernel: RowReduction) -> KernelLaunch:
     """Rows over the last dimension of a row-major matrix; batch norm over images, sums over the first dimension."""
     if kernel.op not in _FORMS:
         raise unmeasurable(kernel)
     make, run = _FORMS[kernel.op]
-    return Launch(kernel=kernel, operands=lambda source: make(source, kernel), run=run)
+    return KernelLaunch(kernel=kernel, operands=lambda source: make(source, kernel), run=run)
 
 
 _WIDTH = 64
@@ -103,57 +111,59 @@ _SHARED = 32
 """Tokens to a row of the table whose gradient an embedding adds to: clearing so small a table costs nothing."""
 
 
-def memory(kernel: Memory) -> Launch:
+def memory(kernel: Memory) -> KernelLaunch:
     """Copies turn two dimensions round, as attention does with its heads; gathers take whole rows by index."""
     if kernel.op not in _MOVES:
         raise unmeasurable(kernel)
     return _MOVES[kernel.op](kernel)
 
 
-def _copy(kernel: Memory) -> Launch:
+def _copy(kernel: Memory) -> KernelLaunch:
     """Of equal widths: dense to dense with dimensions turned; of different widths: a cast."""
     if kernel.read_bytes != kernel.write_bytes:
         return _cast(kernel)
     heads, width = (1, kernel.elements) if kernel.elements % _WIDTH else (kernel.elements // _WIDTH, _WIDTH)
     rows, together = factors(heads, 16)
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         return (source.normal(rows, together, width, dtype=kernel.dtype).transpose(0, 1),)
 
-    return Launch(kernel=kernel, operands=operands, run=lambda x: torch.clone(x, memory_format=torch.contiguous_format))
+    return KernelLaunch(
+        kernel=kernel, operands=operands, run=lambda x: torch.clone(x, memory_format=torch.contiguous_format)
+    )
 
 
-def _cast(kernel: Memory) -> Launch:
+def _cast(kernel: Memory) -> KernelLaunch:
     wider = {2 * kernel.elements: "bfloat16", 4 * kernel.elements: "float32"}.get(kernel.read_bytes)
     if wider is None or wider == kernel.dtype or kernel.dtype not in ("float32", "float16", "bfloat16"):
         raise unmeasurable(kernel)
     target = TORCH_DTYPES[kernel.dtype]
-    return Launch(
+    return KernelLaunch(
         kernel=kernel,
         operands=lambda source: (source.normal(kernel.elements, dtype=wider),),
         run=lambda x: x.to(target),
     )
 
 
-def _fill(kernel: Memory) -> Launch:
-    return Launch(
+def _fill(kernel: Memory) -> KernelLaunch:
+    return KernelLaunch(
         kernel=kernel,
         operands=lambda source: (source.normal(kernel.elements, dtype=kernel.dtype),),
         run=lambda x: x.zero_(),
     )
 
 
-def _cat(kernel: Memory) -> Launch:
+def _cat(kernel: Memory) -> KernelLaunch:
     """Two halves along the last dimension."""
     rows, cols = factors(kernel.elements, 4096)
     if cols < 2 or kernel.read_bytes != kernel.write_bytes:
         raise unmeasurable(kernel)
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         left = source.normal(rows, cols // 2, dtype=kernel.dtype)
         return left, source.normal(rows, cols - cols // 2, dtype=kernel.dtype)
 
-    return Launch(kernel=kernel, operands=operands, run=lambda a, b: torch.cat((a, b), -1))
+    return KernelLaunch(kernel=kernel, operands=operands, run=lambda a, b: torch.cat((a, b), -1))
 
 
 def _indexed_rows(kernel: Memory, moved: int) -> tuple[int, int]:
@@ -164,46 +174,46 @@ def _indexed_rows(kernel: Memory, moved: int) -> tuple[int, int]:
     return rows, kernel.elements // rows
 
 
-def _gather(kernel: Memory) -> Launch:
+def _gather(kernel: Memory) -> KernelLaunch:
     """Rows of a table by index: an embedding, or a gather along the first dimension; every row is another."""
     rows, width = _indexed_rows(kernel, kernel.elements * size_of(kernel))
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         table = source.normal(max(rows, _TABLE_ROWS), width, dtype=kernel.dtype)
         return table, source.indices(len(table), rows)
 
     run = torch.embedding if kernel.op == "embedding" else lambda table, index: table[index]
-    return Launch(kernel=kernel, operands=operands, run=run)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)
 
 
-def _scatter(kernel: Memory) -> Launch:
+def _scatter(kernel: Memory) -> KernelLaunch:
     """Rows to their places, without collisions."""
     rows, width = _indexed_rows(kernel, kernel.elements * size_of(kernel))
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         places = torch.randperm(rows, generator=source.generator, device=source.device)
         return (*(source.normal(rows, width, dtype=kernel.dtype) for _ in range(2)), places)
 
-    return Launch(
+    return KernelLaunch(
         kernel=kernel, operands=operands, run=lambda target, rows, places: target.index_copy_(0, places, rows)
     )
 
 
-def _embedding_backward(kernel: Memory) -> Launch:
+def _embedding_backward(kernel: Memory) -> KernelLaunch:
     """The rows of the gradient added to a small table, which is cleared first."""
     rows, width = _indexed_rows(kernel, 2 * kernel.elements * size_of(kernel))
     table = max(1, min(_TABLE_ROWS, rows // _SHARED))
 
-    def operands(source: Source) -> Operands:
+    def operands(source: OperandSource) -> Operands:
         return source.normal(rows, width, dtype=kernel.dtype), source.indices(table, rows)
 
     def run(grad: torch.Tensor, indices: torch.Tensor) -> Any:
         return aten.embedding_dense_backward(grad, indices, table, -1, False)
 
-    return Launch(kernel=kernel, operands=operands, run=run)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)
 
 
-_MOVES: dict[str, Callable[[Memory], Launch]] = {
+_MOVES: dict[str, Callable[[Memory], KernelLaunch]] = {
     "copy": _copy,
     "fill": _fill,
     "cat": _cat,

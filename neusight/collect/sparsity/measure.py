@@ -51,7 +51,7 @@ class SparsityRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainedModule:
     """A module in training and where its inputs come from; ``described``: these in words, ``origin``: its weights."""
 
     name: str
@@ -145,7 +145,7 @@ def _hold_counts(counts: Mapping[str, Any], least: int) -> None:
             raise ModelError(f"{name} {count}: give a whole number of at least {least}")
 
 
-def _start_from(training: Training, weights: Mapping[str, torch.Tensor] | None) -> None:
+def _start_from(training: TrainedModule, weights: Mapping[str, torch.Tensor] | None) -> None:
     if weights is None:
         return
     try:
@@ -155,7 +155,7 @@ def _start_from(training: Training, weights: Mapping[str, torch.Tensor] | None) 
         raise ModelError(f"the weights are not those of {training.name}: {reason}: give its state_dict") from None
 
 
-def prepared(request: SparsityRequest) -> Training:
+def prepared(request: SparsityRequest) -> TrainedModule:
     """The real module with random weights, of the caller's seed, and a source of inputs.
 
     Raises:
@@ -174,7 +174,7 @@ def prepared(request: SparsityRequest) -> Training:
 
 
 def updates(
-    training: Training, loss: Callable[[Any], torch.Tensor] | None, after: Callable[[], None]
+    training: TrainedModule, loss: Callable[[Any], torch.Tensor] | None, after: Callable[[], None]
 ) -> Iterator[None]:
     """Train without end, one update an item; ``after`` runs after each.
 
@@ -198,7 +198,7 @@ def updates(
         yield
 
 
-def _from_config(source: WorkloadSource, config: dict[str, Any], request: SparsityRequest) -> Training:
+def _from_config(source: WorkloadSource, config: dict[str, Any], request: SparsityRequest) -> TrainedModule:
     if not source.takes_seq_len:
         config = config | _image_size(request, source.name, config)
     elif request.image_size is not None:
@@ -209,7 +209,7 @@ def _from_config(source: WorkloadSource, config: dict[str, Any], request: Sparsi
         _hold_size(source.name, config)
         module = build_model(config, "training", "eager")
     shape = f"{seq_len} tokens" if seq_len else f"{config['image_size']}x{config['image_size']} pixels"
-    return Training(
+    return TrainedModule(
         name=source.name,
         module=module,
         inputs=lambda: ((), {name: _filled(name, spec, module) for name, spec in specs.items()}),
@@ -264,7 +264,7 @@ def _images(shape: tuple[int, ...]) -> torch.Tensor:
     return smooth / smooth.std(dim=(-2, -1), correction=0, keepdim=True).clamp(min=1e-12)
 
 
-def _from_function(source: WorkloadSource, request: SparsityRequest) -> Training:
+def _from_function(source: WorkloadSource, request: SparsityRequest) -> TrainedModule:
     """Called once without weights for its mistakes to be told; once more where that left it without values."""
     text = str(source.function)
     module, inputs = call_function(text, request.batch, request.seq_len)
@@ -278,7 +278,7 @@ def _from_function(source: WorkloadSource, request: SparsityRequest) -> Training
     return _given(source.name, module, inputs)
 
 
-def _given(name: str, module: nn.Module, inputs: Any) -> Training:
+def _given(name: str, module: nn.Module, inputs: Any) -> TrainedModule:
     """The caller's own inputs, the same in every step."""
     if isinstance(inputs, Mapping):
         given: Inputs = (), dict(inputs)
@@ -286,7 +286,7 @@ def _given(name: str, module: nn.Module, inputs: Any) -> Training:
         given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {}
     if not any(isinstance(v, torch.Tensor) for v in (*given[0], *given[1].values())):
         raise ModelError(f"the inputs of {name} hold no tensor: give what its forward() takes, with values")
-    return Training(
+    return TrainedModule(
         name=name,
         module=module,
         inputs=lambda: given,

@@ -42,7 +42,7 @@ ABOUT = About(
 
 
 @dataclass(frozen=True)
-class Part:
+class PassPart:
     """Passes drawn from one choice of ranges."""
 
     name: str
@@ -53,11 +53,13 @@ class Part:
 _WHOLE = TileRanges(max_sparsity=1.0, max_clustering=1.0)
 
 PARTS = (
-    Part("whole", 24_576, _WHOLE),
-    Part("short", 12_288, replace(_WHOLE, taps=(1, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8, 9, 9, 16, 25), max_length=32)),
-    Part("narrow", 12_288, replace(_WHOLE, taps=(1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7, 8, 9), max_length=9)),
-    Part("dense", 4096, TileRanges(max_length=128, max_sparsity=0.0)),
-    Part("pixels", 12_288, replace(_WHOLE, taps=(1,), max_length=14)),
+    PassPart("whole", 24_576, _WHOLE),
+    PassPart(
+        "short", 12_288, replace(_WHOLE, taps=(1, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8, 9, 9, 16, 25), max_length=32)
+    ),
+    PassPart("narrow", 12_288, replace(_WHOLE, taps=(1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7, 8, 9), max_length=9)),
+    PassPart("dense", 4096, TileRanges(max_length=128, max_sparsity=0.0)),
+    PassPart("pixels", 12_288, replace(_WHOLE, taps=(1,), max_length=14)),
 )
 """What is learned: the ranges of ``TileRanges`` with zeros and clustering up to their ends, and again what is rare
 there and differs most from one configuration to the next, since every step and lane counts: short streams, those with
@@ -109,7 +111,7 @@ def simulate_passes(count: int, seed: int = 0, start: int = 0, ranges: TileRange
 
 
 def make_dataset(
-    out: Path, seed: int = 0, parts: tuple[Part, ...] = PARTS, report: Report | None = None
+    out: Path, seed: int = 0, parts: tuple[PassPart, ...] = PARTS, report: Report | None = None
 ) -> DatasetManifest:
     """Simulate the data set into ``out / "tensordash-tiles"``: parquet, ``manifest.json`` and ``card.md``.
 
@@ -149,7 +151,7 @@ def load_passes(folder: Path) -> pd.DataFrame:
     return pd.concat([pd.read_parquet(f).assign(part=f.stem.rsplit("-", 1)[0]) for f in files], ignore_index=True)
 
 
-def _keep_options(folder: Path, seed: int, parts: tuple[Part, ...]) -> None:
+def _keep_options(folder: Path, seed: int, parts: tuple[PassPart, ...]) -> None:
     """Write down what is asked for, or hold it against what was."""
     options = {"seed": seed, "chunk": CHUNK, "options": "oldest-row", "depth": DEPTH, "lanes": LANES}
     options |= {part.name: {"passes": part.count} | vars(part.ranges) for part in parts}

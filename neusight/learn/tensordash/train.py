@@ -39,7 +39,7 @@ from neusight.executors.tensordash.tile_model import (
     training_set,
 )
 from neusight.learn.tensordash.dataset import NAME as DATASET
-from neusight.learn.tensordash.dataset import PARTS, Part, load_passes, make_dataset, simulate_passes
+from neusight.learn.tensordash.dataset import PARTS, PassPart, load_passes, make_dataset, simulate_passes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ def train(
     out: Path,
     data: Path | None = None,
     seed: int = 0,
-    parts: tuple[Part, ...] = PARTS,
+    parts: tuple[PassPart, ...] = PARTS,
     parameters: dict[str, Any] | None = None,
 ) -> Artifact:
     """Make the data set in ``data`` (default ``out / "data"``) and train ``out / "tensordash"`` on it.
