@@ -119,6 +119,8 @@ class Predictor:
         batch = requested(kernel, fields) if isinstance(kernel, str) else KernelBatch.of([kernel])
         device = as_device(gpu, overrides)
         if batch.family == "collective":
+            if operands == "resident":
+                raise ModelError("operands of a collective come from device memory: leave out 'resident'")
             conditions = Conditions.of(1, timing=timing, engine=engine)
             return lone_kernels(batch, self.kernels(batch, device, conditions=conditions))[0]
         device.gemm_flops_per_s(str(batch["dtype"][0]))

@@ -251,9 +251,16 @@ class Models:
     tile_models: TileModels = None
     calibration: Calibrations = ""
 
-    def load(self) -> Predictor:
-        """The predictor."""
-        return loaded(self.tile_models, self.calibration)
+    def load(self, gpus: Iterable[str] = ()) -> Predictor:
+        """The predictor; a line says where a calibration is given that is of none of ``gpus`` (ids or files)."""
+        from neusight.api import as_device
+        from neusight.cli.output import note
+
+        predictor = loaded(self.tile_models, self.calibration)
+        known = predictor.kernel_predictor.corrections
+        if self.calibration not in ("", "none") and not any(as_device(gpu).id in known for gpu in gpus):
+            note(f"warning: --calibration has no effect: it is of {', '.join(known) or 'no GPU'}")
+        return predictor
 
 
 def listed(text: str, option: str) -> list[str]:
@@ -397,8 +404,9 @@ def note_corrections(predictor: Predictor, gpus: Iterable[str]) -> None:
     """A line on stderr for each GPU (by id) whose estimates are corrected by measurements of its own."""
     from neusight.cli.output import note
 
+    corrections = predictor.kernel_predictor.corrections
     for gpu in dict.fromkeys(gpus):
-        if (correction := predictor.kernel_predictor.corrections.get(gpu)) is not None:
+        if (correction := corrections.get(gpu)) is not None:
             note(f"note: corrected by {correction.described()}; --calibration none leaves that out")
 
 

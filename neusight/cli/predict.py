@@ -247,7 +247,7 @@ class Question:
         gpus = named_gpus(target.gpu)
         check_optimizer(step.optimizer, [step.mode])
         plan = self.sharing.plan(step.batch)
-        predictor = self.models.load()
+        predictor = self.models.load(gpus)
         with busy(f"reading {self.model}"):
             return [
                 predictor.estimate(

@@ -273,9 +273,10 @@ def serving(
         raise typer.BadParameter("needs several combinations: add --frontier, or a list", param_hint="--figure")
     check_out(figure, "--figure", *PICTURES)
     _refuse_unused(demanded, typed)
+    gpus = named_gpus(target.gpu) if target.gpu else []
     question = Question(
-        predictor=models.load(), model=model, target=target, engine=engine, demanded=demanded, many=many,
-        gpus=named_gpus(target.gpu) if target.gpu else [],
+        predictor=models.load(gpus), model=model, target=target, engine=engine, demanded=demanded, many=many,
+        gpus=gpus,
     )  # fmt: skip
     if slo:
         with busy("looking for what holds"):

@@ -104,7 +104,7 @@ def kernel(
 
     fields = pairs(shape or [], "FIELD=VALUE")
     gpus = named_gpus(target.gpu)
-    predictor = models.load()
+    predictor = models.load(gpus)
     conditions = {"operands": launch.operands, "timing": launch.timing, "engine": launch.engine}
     answers = [
         (as_device(each).id, predictor.kernel(name, each, target.overrides, **conditions, **fields)) for each in gpus
@@ -174,7 +174,7 @@ def sweep(
     gpus, names, values = named_gpus(grid.gpu), listed(model, "MODEL"), grid.values
     check_optimizer(optimizer, values["modes"])
     _note_unused_zeros(gpus, sparsity)
-    predictor = models.load()
+    predictor = models.load(gpus)
     with progress("predicting") as advance:
         frame = predictor.sweep(
             names, gpus, values["batches"], modes=values["modes"], seq_lens=values["seq_lens"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,6 +99,11 @@ class Place:
             text = "has nodes and a network of its own: change them by --set per_node=4 or --set network.bandwidth=…"
             raise typer.BadParameter(text, param_hint="--cluster")
 
+    @cached_property
+    def _gpu(self) -> str:
+        """The device, whose short name is explained once."""
+        return named_gpu(self.gpu)
+
     def of(self, nodes: int) -> ClusterSpec:
         """So many nodes of it; 0: as its file says, else one.
 
@@ -108,7 +114,7 @@ class Place:
 
         if self.cluster:
             return load_cluster(self.cluster, nodes, self.overrides)
-        return cluster_of(named_gpu(self.gpu), self.per_node or PER_NODE, nodes or 1, self.network, self.overrides)
+        return cluster_of(self._gpu, self.per_node or PER_NODE, nodes or 1, self.network, self.overrides)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +260,8 @@ def answer(
     from neusight.cli.show_training import show_points
 
     shared = {**_of_file(plan, model, "global_batch" in {*axes, *options}), **options}
-    predictor = models.load()
+    device = place.of(0).device.id
+    predictor = models.load([device])
 
     def estimate(combination: dict[str, Any]) -> TrainingEstimate:
         fields = {**shared, **combination}
@@ -287,11 +294,16 @@ def _of_file(plan: str, model: str, batch_given: bool) -> dict[str, Any]:
     return {name: value for name, value in read.fields.items() if not (batch_given and name == "micro_batches")}
 
 
+_ONE_NODE = "network has no effect: there is one node"
+
+
 def _note_unused(estimates: Sequence[TrainingEstimate], place: Place) -> None:
     """A line for each choice that changes nothing."""
     unused = [text for e in estimates for text in e.plan.without_effect(e.run.decoder.has_experts)]
     if place.network and estimates and all(e.cluster.nodes == 1 for e in estimates):
-        unused.append("network has no effect: there is one node")
+        unused.append(_ONE_NODE)
+    if any(e.run.optimizer == "none" and e.plan.offload != "none" for e in estimates):
+        unused.append("offload has no effect: optimizer is none")
     for text in dict.fromkeys(unused):
         note(f"warning: {text}")
 
@@ -369,12 +381,14 @@ def plan(
     cluster = place.of(nodes or 0)
     options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer}
     one_each = {"dp": cluster.devices, "global_batch": cluster.devices}
-    predictor = models.load()
+    predictor = models.load([cluster.device.id])
     usual = predictor.training_run(model, cluster, {**options, **one_each}, step.framework)
     run = replace(usual, plan=Plan(global_batch=step.global_batch))
     with progress("plans") as advance:
         matches = predictor.plans(run, space, search.count, reach=search.reach, progress=advance)
     note_corrections(predictor, [cluster.device.id])
+    if place.network and cluster.nodes == 1:
+        note(f"warning: {_ONE_NODE}")
     if out is not None:
         rest = {"seq_len": run.seq_len, "framework": step.framework, "optimizer": run.optimizer}
         write_plan(out, matches.best[0].plan, {**rest, "dtype": step.dtype or "bfloat16"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +120,23 @@ def test_what_cannot_count_is_refused() -> None:
         result = invoke(*wrong)
         assert (result.exit_code, result.stdout) == (2, ""), wrong
         assert words in words_of(result), wrong
+
+
+def test_a_calibration_of_another_gpu_is_said(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    line = run(*ON_L4, "--calibration", tmp_path / "none").stderr
+    assert "--calibration has no effect: it is of no GPU" in line
+    assert "--calibration" not in run(*ON_L4, "--calibration", "none").stderr
+
+
+def test_a_short_name_is_explained_once() -> None:
+    words = ("training", "llama-3.1-8b", "--gpu", "a100", "-s", 2048, "-b", 16, "--tp", "1,2,4")
+    assert run(*words).stderr.count("note: a100 taken as") == 1
+
+
+def test_operands_of_a_collective_are_in_device_memory() -> None:
+    words = ("kernel", "all_reduce", "ranks=8", "bytes=1024", "--gpu", "h100-sxm-80gb", "--operands", "resident")
+    assert "leave out 'resident'" in error(*words)
 
 
 def test_memory_is_that_of_training_with_the_same_options() -> None:
