@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from neusight.distributed.usual import usual_run
     from neusight.errors import NeusightError
     from neusight.estimates import Estimate, KernelEstimate
-    from neusight.plans.plan import Plan
-    from neusight.requests import Request
+    from neusight.requests import Plan, Request
     from neusight.serving import StepTimePredictor
     from neusight.workloads.decoders.known import known_decoder
 
@@ -40,7 +39,7 @@ __all__ = [
 _ROOMS = {
     "Predictor": "api",
     "Request": "requests",
-    "Plan": "plans.plan",
+    "Plan": "requests",
     "NeusightError": "errors",
     "StepTimePredictor": "serving",
     "known_decoder": "workloads.decoders.known",

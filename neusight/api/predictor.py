@@ -24,8 +24,7 @@ from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
 from neusight.kernels.named import requested
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
-from neusight.plans.plan import Plan
-from neusight.requests import Request
+from neusight.requests import Plan, Request
 from neusight.transforms.sparsity import Sparsity
 
 if TYPE_CHECKING:

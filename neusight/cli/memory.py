@@ -43,7 +43,7 @@ from neusight.units import gib
 
 if TYPE_CHECKING:
     from neusight.plans.memory import RankMemory, TrainingStep
-    from neusight.plans.plan import Plan
+    from neusight.requests import Plan
 
 _PER_STAGE = 4
 """Micro-batches of a step for each stage where no batch is given: a pipeline that is full."""

@@ -55,7 +55,7 @@ from neusight.cli.output import Column, Output, bar, line, note, table
 
 if TYPE_CHECKING:
     from neusight.estimates import Estimate
-    from neusight.plans.plan import Plan
+    from neusight.requests import Plan
 
 _TOP = 12
 """Rows of operators and kernels that are shown."""
@@ -163,7 +163,7 @@ class Sharing:
         Raises:
             ModelError: a batch that replicas or micro-batches do not divide.
         """
-        from neusight.plans.plan import Plan
+        from neusight.requests import Plan
 
         dp = self.dp or 1
         usual = 1 if self.pp > 1 else max(1, batch // dp)

@@ -54,7 +54,7 @@ def _full(e: ServingEstimate) -> None:
 
 
 def _degrees(e: ServingEstimate) -> str:
-    words = [f"{name} {degree}" for name, degree in e.sharding.items() if degree > 1]
+    words = [f"{name} {degree}" for name, degree in e.plan.items() if degree > 1]
     words += [f"{e.replicas} replicas"] if e.replicas > 1 else []
     return f", {', '.join(words)}" if words else ""
 

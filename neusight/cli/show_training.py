@@ -11,7 +11,7 @@ from neusight.cli.output import Column, Output, line, note, table
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.search import Found
 from neusight.plans.memory import PARTS
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.units import gib, milliseconds, scaled
 
 _WIDE = 76

@@ -370,8 +370,8 @@ def plan(
     from neusight.cli.output import progress
     from neusight.cli.show_training import show_plans
     from neusight.distributed.space import Space
-    from neusight.plans.plan import SCHEDULES, Plan
     from neusight.plans.read import write_plan
+    from neusight.requests import SCHEDULES, Plan
 
     check_out(out, "--out", ".toml")
     schedules = tuple(listed(search.schedules, "--schedules"))

@@ -52,7 +52,7 @@ class RunRow:
 
     ``framework`` is a name of ``neusight.engines``; ``products`` is ``fp8`` where large products
     are; ``network`` in the words of ``neusight.devices.cluster_of``, "" where nothing is said; ``plan`` has the fields
-    of ``neusight.plans.plan.Plan``; ``columns`` the row itself, with the sizes of its model.
+    of ``neusight.requests.Plan``; ``columns`` the row itself, with the sizes of its model.
     """
 
     source: str

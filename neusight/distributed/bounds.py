@@ -12,8 +12,8 @@ from neusight.distributed.priced import Pricer, SegmentSeconds, price_parts
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import priced_segments, programs_by_share
 from neusight.distributed.training_run import TrainingRun
-from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage
+from neusight.requests import Plan
 from neusight.workloads.decoders.shares import Local
 
 Split = tuple[Local, str, int, int]

@@ -22,7 +22,7 @@ from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
 from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.schedule.run import Run, simulate
 from neusight.workloads.decoders.recompute import recomputed
 

@@ -10,7 +10,7 @@ from neusight.distributed.placement import Placement
 from neusight.distributed.training_run import TrainingRun
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.workloads.program import Part, Segment
 
 GATHER, REDUCE, SEND = "gather weights", "reduce gradients", "send to the next stage"

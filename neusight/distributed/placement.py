@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neusight.kernels.families import KernelBatch
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.workloads.program import Part, Program, Segment
 
 

@@ -13,7 +13,7 @@ from neusight.executors.costs import Costs
 from neusight.executors.pricing import price
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.families import KernelBatch
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.schedule.timeline import in_stream
 from neusight.workloads.decoders.recompute import recomputed
 from neusight.workloads.program import PHASES, Part, Phase, Segment

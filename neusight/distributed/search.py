@@ -21,7 +21,7 @@ from neusight.distributed.space import Space, plans_in
 from neusight.distributed.step import timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import ModelError
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.schedule.run import step_s
 
 _TOGETHER = 64

@@ -9,7 +9,7 @@ from typing import Any
 
 from neusight.devices.cluster import Cluster
 from neusight.distributed.sources import Source
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

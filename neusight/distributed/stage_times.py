@@ -9,8 +9,8 @@ import numpy as np
 
 from neusight.distributed.priced import PartTime, PricedSegment, SegmentSeconds
 from neusight.engines import Engine
-from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage
+from neusight.requests import Plan
 from neusight.schedule.times import StepTimes
 from neusight.workloads.program import Phase
 

@@ -8,8 +8,8 @@ from neusight.devices.cluster import Cluster
 from neusight.distributed.placement import Placement
 from neusight.engines import Engine
 from neusight.errors import DeviceError, ModelError
-from neusight.plans.plan import Plan
 from neusight.plans.stages import Layered, local_of
+from neusight.requests import Plan
 from neusight.workloads.decoders.shares import Local
 
 

@@ -11,7 +11,7 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.engines import Engine, engine_named
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.precision import dtype_named
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 
 USUAL_DTYPE = "bfloat16"

@@ -29,7 +29,7 @@ from neusight.evaluation.scored import Row, Scored, answered, compared, renamed,
 from neusight.evaluation.training import run_of
 from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory, TrainingStep, memory_of
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.table_rows import decoder_of_columns
 

@@ -14,7 +14,7 @@ from neusight.datasets.schema import MODEL_TABLE
 from neusight.errors import DataError
 from neusight.evaluation.as_measured import OPERATORS, changed_s, changes, inductor_attends
 from neusight.evaluation.scored import Scored, answered, compared, some
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 
 if TYPE_CHECKING:
     from neusight.api import Predictor

@@ -19,7 +19,7 @@ from neusight.engines import engine_named
 from neusight.evaluation.scored import Row, Scored, Selection, answered, compared, some
 from neusight.learn.training_steps import MeasuredStep
 from neusight.plans.fits import verdict
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.workloads.decoders.table_rows import decoder_of_columns
 
 if TYPE_CHECKING:

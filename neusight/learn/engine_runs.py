@@ -140,7 +140,7 @@ def terms_of(deployment: Deployment, rounds: Steps, costs: PassCosts) -> np.ndar
     """Terms of the passes that rounds of the scheduler take as long as, shape (n, constants); ``costs`` are theirs."""
     steps = deployment.in_flight(rounds)
     ones = np.ones(len(steps))
-    ranks, mixtures = deployment.replica.sharding.devices, deployment.replica.mixtures
+    ranks, mixtures = deployment.replica.plan.world, deployment.replica.mixtures
     host = {
         "pass_s": ones,
         "rank_s": ones * (ranks > 1),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from neusight.devices.spec import DeviceSpec
 from neusight.plans.memory import RankMemory, TrainingStep, fullest, memory_of
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 

@@ -9,10 +9,10 @@ from neusight.devices.spec import DeviceSpec
 from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.plan import Plan
 from neusight.plans.stages import RankParameters, Stage, end_parameters, local_of, stage_parameters, stages_of, waiting
 from neusight.plans.states import States, states_of
 from neusight.plans.workspaces import workspace_bytes
+from neusight.requests import Plan
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.shares import Local

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from neusight.errors import ModelError, nearest
-from neusight.plans.plan import SCHEDULES
+from neusight.requests import SCHEDULES
 
 
 class Op(NamedTuple):

@@ -14,8 +14,8 @@ from neusight.errors import DataError, nearest, shown
 from neusight.paths import user_path
 from neusight.plans.deepspeed import is_deepspeed, told_by_deepspeed
 from neusight.plans.megatron import told_by_megatron
-from neusight.plans.plan import Plan
 from neusight.plans.torchtitan import is_torchtitan, told_by_torchtitan
+from neusight.requests import Plan
 
 RUN = ("seq_len", "dtype", "framework", "optimizer", "micro_batches")
 """What a file may tell beside the fields of ``Plan``."""

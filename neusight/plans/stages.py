@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from neusight.errors import ModelError
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Program, Segment
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.plan import Plan
 from neusight.plans.stages import RankParameters
+from neusight.requests import Plan
 
 MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1, "none": 0}
 """Of a parameter; SGD has one, its momentum."""

@@ -18,8 +18,8 @@ import numpy as np
 from neusight.kernels.families import Kernel, KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.sparsity import Zeros, with_zeros
-from neusight.plans.plan import Plan
 from neusight.plans.shard_graph import scaled
+from neusight.requests import Plan
 from neusight.transforms.plain import plain
 from neusight.workloads.program import Part, Phase, Program, Segment
 from neusight.workloads.workload import KEPT, MEMORY_PARTS, MemoryProfile, Workload

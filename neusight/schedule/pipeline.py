@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neusight.errors import ModelError, nearest
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 
 GATHERS = ("none", "each", "step", "after")
 REDUCES = ("none", "each", "last", "after")

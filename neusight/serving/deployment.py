@@ -11,6 +11,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
 from neusight.engines.server import Server
 from neusight.errors import DeviceError, LoadError, ModelError, nearest, shown
+from neusight.requests import Plan
 from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, whole
 from neusight.serving.memory import ServingMemory, serving_memory
@@ -19,7 +20,7 @@ from neusight.serving.simulate import PassTimes
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.shares import Sharding, Steps
+from neusight.workloads.decoders.shares import Steps
 
 _SHORTEST = 4095
 """Tokens up to which everything is priced whatever the load."""
@@ -77,6 +78,12 @@ class Setup:
         for name in ("tp", "pp", "ep", "dp", "replicas"):
             whole(name, getattr(self, name))
 
+    @property
+    def plan(self) -> Plan:
+        """How the devices of a replica share the model: experts are held once by all of its attention groups."""
+        slices = max(1, self.tp * self.dp // self.ep)
+        return Plan(tp=self.tp, pp=self.pp, ep=self.ep, etp=slices, dp=self.dp, global_batch=self.dp)
+
     @classmethod
     def named(cls, given: Mapping[str, Any]) -> Setup:
         """Of fields by name.
@@ -122,7 +129,7 @@ class Setup:
         return ReplicaPricer(
             decoder=decoder,
             device=device,
-            sharding=Sharding(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
+            plan=self.plan,
             precision=precision,
             engine=replace(engine, server=engine.serving.started_on(device)),
             pricer=pricer,
@@ -172,23 +179,23 @@ class Deployment:
     @property
     def devices(self) -> int:
         """Of all replicas."""
-        return self.replicas * self.replica.sharding.devices
+        return self.replicas * self.replica.plan.world
 
     @property
     def groups(self) -> int:
         """That have a scheduler of their own."""
-        return self.replicas * self.replica.sharding.dp
+        return self.replicas * self.replica.plan.dp
 
     @cached_property
     def memory(self) -> ServingMemory:
         """Of each device.
 
         Raises:
-            ModelError: the sharding does not divide the model.
+            ModelError: the plan does not divide the model.
         """
         s = self.replica
         return serving_memory(
-            s.decoder, s.device, s.precision, s.sharding, self.server,
+            s.decoder, s.device, s.precision, s.plan, self.server,
             max_tokens=self._batched_tokens, max_num_seqs=self._seqs, length=self.longest,
             share=self.options.memory_share,
         )  # fmt: skip
@@ -225,7 +232,7 @@ class Deployment:
         return EngineLimits(
             max_num_seqs=min(self._seqs, self._batched_tokens),
             # A round of the scheduler is a pass for each stage.
-            max_num_batched_tokens=self.replica.sharding.pp * self._batched_tokens,
+            max_num_batched_tokens=self.replica.plan.pp * self._batched_tokens,
             chunked_prefill=self.options.chunked_prefill,
             prefix_cached_tokens=self.options.prefix_cached_tokens,
             kv_tokens=memory.kv_tokens,
@@ -237,7 +244,7 @@ class Deployment:
     @cached_property
     def tables(self) -> PassTimes:
         """Times of rounds of the scheduler, from passes that are priced once for all deployments of what is served."""
-        stages, tables = self.replica.sharding.pp, self.replica.tables(**self._priced_to)
+        stages, tables = self.replica.plan.pp, self.replica.tables(**self._priced_to)
         return tables if stages == 1 else PipelinedTimes(tables, stages, self._batched_tokens)
 
     def interpolate(self, steps: Steps) -> PassCosts:
@@ -246,14 +253,14 @@ class Deployment:
 
     def in_flight(self, steps: Steps) -> Steps:
         """One of the passes that make up each round of the scheduler: see ``passes``."""
-        return in_flight(steps, self.replica.sharding.pp, self._batched_tokens)
+        return in_flight(steps, self.replica.plan.pp, self._batched_tokens)
 
     @cached_property
     def _priced_to(self) -> dict[str, int]:
         """EngineLimits to which passes are priced: lengths to a power of two, so that loads share what was priced."""
         tokens, sequences, longest = self.priced_to
         # A prompt that is cut between the passes of a round counts in both.
-        more = 0 if self.replica.sharding.pp == 1 else 1
+        more = 0 if self.replica.plan.pp == 1 else 1
         return {
             "max_tokens": max(tokens, self._batched_tokens),
             "max_num_seqs": max(sequences, self.limits.max_num_seqs) + more,

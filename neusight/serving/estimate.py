@@ -10,6 +10,8 @@ from neusight.estimates.core import core
 from neusight.serving.memory import ServingMemory
 from neusight.units import milliseconds
 
+DEGREES = ("tp", "pp", "ep", "dp")
+"""Of the plan of a replica."""
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 """Time to first token, time per output token, inter-token latency, and end to end."""
 _LOAD_COLUMNS = ("batch", "concurrency", "rate_per_s", "number", "requests", "isl", "osl")
@@ -55,7 +57,7 @@ class ServingEstimate:
     engine: str
     precision: str
     kv_dtype: str
-    sharding: dict[str, int]
+    plan: dict[str, int]
     replicas: int
     devices: int
     load: dict[str, Any]
@@ -156,7 +158,7 @@ class ServingEstimate:
         rate = self.output_tokens_per_s
         return {
             **{name: getattr(self, name) for name in ("model", "gpu", "engine", "precision", "kv_dtype")},
-            **self.sharding,
+            **self.plan,
             **{"replicas": self.replicas, "devices": self.devices, "load": self.load["kind"]},
             **{name: self.load.get(name) for name in _LOAD_COLUMNS},
             **{key: value for name in LATENCIES for key, value in _latency_columns_ms(name, self.latency(name))},

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from neusight.devices.spec import DeviceSpec
 from neusight.engines.server import Server
 from neusight.kernels.precision import DTYPE_BYTES
+from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, Layer
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.shares import Sharding
 from neusight.workloads.decoders.weights import outside_weight_bytes, weight_bytes
 
 RANK_BYTES = 0.45 * 2**30
@@ -52,7 +52,7 @@ def serving_memory(
     decoder: Decoder,
     device: DeviceSpec,
     precision: ServingPrecision,
-    sharding: Sharding,
+    plan: Plan,
     server: Server,
     *,
     max_tokens: int,
@@ -66,23 +66,23 @@ def serving_memory(
         decoder: the model.
         device: one of the replica's, all alike.
         precision: of weights and cache.
-        sharding: who keeps what.
+        plan: who keeps what.
         server: what part of the memory is its own.
         max_tokens: new tokens of the largest pass, which its activations are of.
         max_num_seqs: whose logits a pass makes.
         length: tokens of a sequence, of which layers with a window keep no more than that.
         share: of the memory, instead of the engine's.
     """
-    outside = outside_weight_bytes(decoder, precision, sharding)
-    stage = -(-decoder.depth // sharding.pp) / decoder.depth
-    weights = outside + stage * (weight_bytes(decoder, precision, sharding) - outside)
-    activations = activation_bytes(decoder, precision, sharding, max_tokens, max_num_seqs)
-    buffers = RANK_BYTES if sharding.devices > 1 else 0.0
+    outside = outside_weight_bytes(decoder, precision, plan)
+    stage = -(-decoder.depth // plan.pp) / decoder.depth
+    weights = outside + stage * (weight_bytes(decoder, precision, plan) - outside)
+    activations = activation_bytes(decoder, precision, plan, max_tokens, max_num_seqs)
+    buffers = RANK_BYTES if plan.world > 1 else 0.0
     used, part = weights + activations + buffers, server.memory_share if share is None else share
     total = device.usable_bytes
     left = part * total - used if server.memory_of == "total" else part * (total - used)
-    states = stage * decoder.state_bytes_per_sequence(sharding.tp)
-    per_token = stage * float(decoder.kv_bytes(length, precision.kv_cache, sharding.tp)) / max(length, 1)
+    states = stage * decoder.state_bytes_per_sequence(plan.tp)
+    per_token = stage * float(decoder.kv_bytes(length, precision.kv_cache, plan.tp)) / max(length, 1)
     per_token += states / max(length, 1)
     return ServingMemory(
         capacity=total,
@@ -98,23 +98,23 @@ def serving_memory(
 
 
 def activation_bytes(
-    decoder: Decoder, precision: ServingPrecision, sharding: Sharding, max_tokens: int, max_num_seqs: int
+    decoder: Decoder, precision: ServingPrecision, plan: Plan, max_tokens: int, max_num_seqs: int
 ) -> float:
     """Most that the activations of a pass take [B]: the residual stream twice and the widest layer's inner rows, or the
     logits of all sampled rows.
     """
     size = DTYPE_BYTES[precision.dtype]
-    widest = max((_inner_width(layer, decoder.hidden, sharding) for layer, _ in decoder.layers), default=0.0)
+    widest = max((_inner_width(layer, decoder.hidden, plan) for layer, _ in decoder.layers), default=0.0)
     rows = size * max_tokens * (2.0 * decoder.hidden + widest)
     return max(rows, LOGITS_BYTES * max_num_seqs * decoder.vocab)
 
 
-def _inner_width(layer: Layer, hidden: int, sharding: Sharding) -> float:
+def _inner_width(layer: Layer, hidden: int, plan: Plan) -> float:
     """Values a token between the products of a layer, of its wider half: what goes in, and what comes out."""
-    part, tp = layer.feed_forward, sharding.tp
+    part, tp = layer.feed_forward, plan.tp
     mixed = sum(p.n + p.k for p in layer.attention.projections(hidden, tp)[-1:]) if layer.attention else 0.0
     if isinstance(part, Experts):
-        slices = sharding.tp * sharding.dp / sharding.ep
+        slices = plan.tp * plan.dp / plan.ep
         return max(mixed, part.top_k * (3.0 * part.expert.ffn / slices + hidden))
     if isinstance(part, FeedForward):
         return max(mixed, (3.0 if part.gated else 2.0) * part.ffn / tp)

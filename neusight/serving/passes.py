@@ -23,6 +23,7 @@ from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
+from neusight.requests import Plan
 from neusight.serving.lookup import (
     ENERGY,
     GROUP,
@@ -40,7 +41,7 @@ from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.shares import Sharding, Steps
+from neusight.workloads.decoders.shares import Steps
 from neusight.workloads.program import Part
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
@@ -81,12 +82,12 @@ class PassCosts:
 class ReplicaPricer:
     """A model on the devices of one replica, run by an engine: prices passes in batches.
 
-    ``predict`` takes rounds of ``sharding.pp`` passes, all else single passes through all layers.
+    ``predict`` takes rounds of ``plan.pp`` passes, all else single passes through all layers.
     """
 
     decoder: Decoder
     device: DeviceSpec
-    sharding: Sharding
+    plan: Plan
     precision: ServingPrecision
     engine: Engine
     pricer: Pricer
@@ -95,9 +96,9 @@ class ReplicaPricer:
         """Times of passes, and energies where they are asked for; passes have up to the engine's default of tokens.
 
         Raises:
-            ModelError: the sharding does not divide the model. DeviceError: the device lacks a dtype.
+            ModelError: the plan does not divide the model. DeviceError: the device lacks a dtype.
         """
-        one = in_flight(steps, self.sharding.pp, self.engine.serving.max_num_batched_tokens)
+        one = in_flight(steps, self.plan.pp, self.engine.serving.max_num_batched_tokens)
         return self._composed(one, self._sums(one, GROUPS, energy=energy))
 
     def interpolate(self, steps: Steps, *, max_tokens: int, max_num_seqs: int, max_len: int) -> PassCosts:
@@ -137,7 +138,7 @@ class ReplicaPricer:
         return sum(count for layer, count in self.decoder.layers if isinstance(layer.feed_forward, Experts))
 
     def _host_s(self, steps: Steps) -> np.ndarray:
-        return self.engine.serving.host_s(steps.sequences, self.sharding.devices, self.mixtures)
+        return self.engine.serving.host_s(steps.sequences, self.plan.world, self.mixtures)
 
     def _tokens_s(self, steps: Steps) -> np.ndarray:
         return self._groups_s(steps, _SHARED_GROUPS) + self._host_s(steps)
@@ -150,7 +151,7 @@ class ReplicaPricer:
 
     def _parts(self, steps: Steps, groups: Collection[str]) -> list[Part]:
         """Those of some groups, with their runs in all layers."""
-        program = step_program(self.decoder, steps, self.precision, self.sharding, self.engine)
+        program = step_program(self.decoder, steps, self.precision, self.plan, self.engine)
         return [part for part in program.counted_parts if group_of(part.batch) in groups]
 
     def _priced(self, parts: Sequence[Part], *, energy: bool) -> Iterator[tuple[Part, PartCosts]]:

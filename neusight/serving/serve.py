@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from math import hypot
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from neusight.estimates.core import largest
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.deployment import Deployment
-from neusight.serving.estimate import Limiter, Metric, ServingEstimate
+from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, checked
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun, Spread
@@ -163,7 +163,7 @@ def _estimate(
         engine=deployment.server.era,
         precision=replica.precision.quantisation.method or replica.precision.dtype,
         kv_dtype=replica.precision.kv_cache,
-        sharding=asdict(replica.sharding),
+        plan={name: getattr(replica.plan, name) for name in DEGREES},
         replicas=deployment.replicas,
         devices=deployment.devices,
         load={"kind": type(load).__name__.lower()} | _load_figures(load),

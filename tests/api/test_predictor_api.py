@@ -14,8 +14,7 @@ from neusight.api import Setting
 from neusight.devices import to_toml
 from neusight.errors import CoverageError, DeviceError, ModelError
 from neusight.kernels import Gemm, KernelBatch
-from neusight.plans.plan import Plan
-from neusight.requests import Extents, Request
+from neusight.requests import Extents, Plan, Request
 
 
 def test_kernel_by_name_and_by_value_agree(predictor: Predictor) -> None:

@@ -15,7 +15,7 @@ from neusight.distributed.space import Space, plans_in
 from neusight.distributed.training_run import TrainingRun
 from neusight.distributed.usual import usual_plan
 from neusight.errors import ModelError
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 from neusight.workloads.decoders.known import known_decoder
 
 SPACE = Space(longest_micro_batch=2, schedules=("1f1b", "zero-bubble"), recomputes=("none", "full"))

@@ -14,8 +14,8 @@ from neusight import Predictor
 from neusight.devices import cluster_of
 from neusight.distributed.sources import balanced
 from neusight.errors import ModelError
-from neusight.plans.plan import Plan
 from neusight.plans.traced import TracedProgram, blocks_of
+from neusight.requests import Plan
 from neusight.transforms.plain import plain
 from neusight.workloads import Workload, load_workload
 

@@ -20,9 +20,8 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.engines import engine_named
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
-from neusight.plans.plan import Plan
 from neusight.plans.shard_graph import tensor_parallel
-from neusight.requests import Request
+from neusight.requests import Plan, Request
 from neusight.transforms.fusion import fuse
 from neusight.workloads import load_workload
 from neusight.workloads.decoders.known import known_decoder

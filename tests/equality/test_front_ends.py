@@ -12,7 +12,7 @@ from front_ends import FRONT_ENDS, Comparison, compared, reasons, run_of
 
 from neusight import Predictor
 from neusight.distributed.factors import PRIOR
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 
 DECODERS = ("llama-3.2-1b", "llama-2-7b", "mistral-7b", "gpt2-large", "opt-1.3b")
 """Norms with and without means, biases, grouped and other heads, tied and other heads of words, rotated and learned

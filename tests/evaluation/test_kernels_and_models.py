@@ -13,7 +13,7 @@ from neusight.errors import DataError, DeviceError
 from neusight.evaluation import compare_kernels, evaluate_kernels, evaluate_models
 from neusight.evaluation.kernels import without_drift
 from neusight.evaluation.models import plan_named
-from neusight.plans.plan import Plan
+from neusight.requests import Plan
 
 GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 50257}
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from neusight.errors import DataError, ModelError
-from neusight.plans.plan import Plan
 from neusight.plans.read import read_plan, write_plan
+from neusight.requests import Plan
 
 MEGATRON = """
 #!/bin/bash

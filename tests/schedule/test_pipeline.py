@@ -10,8 +10,8 @@ from steps import IDS, NAMES, ORDERS, drawn
 
 from neusight.errors import ModelError
 from neusight.plans.order import order_of
-from neusight.plans.plan import Plan
 from neusight.plans.stages import Stage, waiting
+from neusight.requests import Plan
 from neusight.schedule.events import events_of
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.run import simulate, step_s

@@ -19,13 +19,14 @@ from neusight.executors.pricing import price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.work import work_of
+from neusight.requests import Plan
 from neusight.serving import Setup
 from neusight.serving.passes import group_of
 from neusight.workloads.decoders.build import step_program, units_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.shares import Local, Sharding, Steps
+from neusight.workloads.decoders.shares import Local, Steps
 from neusight.workloads.program import Part, Program
 
 SEQUENCES, LENGTH = 2, 512
@@ -59,7 +60,7 @@ MATRIX = ("gemm", "grouped_gemm", "moe", "attention")
 
 def prefill(decoder: Decoder, tp: int, engine: str) -> Program:
     steps = Steps.of(prompts=SEQUENCES, prompt_tokens=LENGTH)
-    return step_program(decoder, steps, ServingPrecision(), Sharding(tp=tp), ENGINES[engine])
+    return step_program(decoder, steps, ServingPrecision(), Plan(tp=tp), ENGINES[engine])
 
 
 def forward(decoder: Decoder, tp: int, engine: str) -> Program:

@@ -5,12 +5,12 @@ import pytest
 from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.errors import ModelError
+from neusight.requests import Plan
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import SCHEMES, ServingPrecision
-from neusight.workloads.decoders.shares import Sharding
 from neusight.workloads.decoders.weights import outside_weight_bytes
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000}
@@ -26,9 +26,9 @@ HALF = ServingPrecision(dtype="float16", kv_cache="float16")
 
 
 def kept(decoder: Decoder, tp: int = 1, precision: ServingPrecision = HALF) -> ServingMemory:
-    device, server, sharding = load_device("h100-sxm-80gb"), server_named("vllm").serving, Sharding(tp=tp)
+    device, server, plan = load_device("h100-sxm-80gb"), server_named("vllm").serving, Plan(tp=tp)
     limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
-    return serving_memory(decoder, device, precision, sharding, server, **limits)
+    return serving_memory(decoder, device, precision, plan, server, **limits)
 
 
 @pytest.mark.parametrize(("decoder", "tp", "tokens"), LOGGED, ids=lambda value: getattr(value, "name", None))
@@ -77,8 +77,8 @@ def test_the_longest_stage_decides() -> None:
     decoder, device = known_decoder("meta-llama/Llama-3.1-8B"), load_device("h100-sxm-80gb")
     server = server_named("vllm").serving
     limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
-    one, three = (serving_memory(decoder, device, HALF, Sharding(pp=n), server, **limits) for n in (1, 3))
-    outside = outside_weight_bytes(decoder, HALF, Sharding())
+    one, three = (serving_memory(decoder, device, HALF, Plan(pp=n), server, **limits) for n in (1, 3))
+    outside = outside_weight_bytes(decoder, HALF, Plan())
     assert three.weights - outside == pytest.approx(11 / 32 * (one.weights - outside))
     assert three.kv_bytes_per_token == pytest.approx(11 / 32 * one.kv_bytes_per_token)
 

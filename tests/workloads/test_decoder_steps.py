@@ -11,12 +11,13 @@ from small_decoders import CONFIGS, config_of
 from neusight.engines import server_named
 from neusight.errors import ModelError
 from neusight.kernels.work import work_of
+from neusight.requests import Plan
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import LatentAttention, SelfAttention
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.shares import Sharding, Steps
+from neusight.workloads.decoders.shares import Steps
 from neusight.workloads.program import Part, Program
 
 MIXED = Steps.of(
@@ -34,7 +35,9 @@ def parts_of(name: str, steps: Steps = MIXED, precision: str = "none", kv: str =
 
 def program_of(name: str, steps: Steps = MIXED, precision: str = "none", kv: str = "", **ranks: int) -> Program:
     decoder = decoder_of(config_of(name)) if name in CONFIGS else known_decoder(name)
-    return step_program(decoder, steps, ServingPrecision.named(precision, kv=kv), Sharding(**ranks))
+    return step_program(
+        decoder, steps, ServingPrecision.named(precision, kv=kv), Plan(**ranks, global_batch=ranks.get("dp", 1))
+    )
 
 
 def total(parts: list[Part], what: str, *families: str) -> np.ndarray:
@@ -215,7 +218,7 @@ def test_decodes_of_linear_attention_do_not_grow_with_the_context() -> None:
 def test_engines_differ_in_what_they_fuse() -> None:
     decoder, steps = known_decoder("meta-llama/Llama-3.1-8B"), Steps.of(decodes=1, decode_cached=9)
     programs = {
-        engine: step_program(decoder, steps, ServingPrecision(), Sharding(), server_named(engine))
+        engine: step_program(decoder, steps, ServingPrecision(), Plan(), server_named(engine))
         for engine in ("vllm", "sglang", "trtllm")
     }
     written = {engine: sum(p.name == "cache write" for p in program.parts) for engine, program in programs.items()}

@@ -13,10 +13,10 @@ from small_decoders import CONFIGS, DEEPSEEK, INDEX, NARROW, config_of
 
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
+from neusight.requests import Plan
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.known import known_decoder, known_decoders
 from neusight.workloads.decoders.quantisation import NONE, SCHEMES, ServingPrecision, quantisation_of
-from neusight.workloads.decoders.shares import Sharding
 from neusight.workloads.decoders.weights import weight_bytes
 
 PUBLISHED = {
@@ -43,7 +43,7 @@ def test_weights_on_disk_are_the_published_ones() -> None:
     for name, size in (("openai/gpt-oss-120b", 65.2e9), ("meta-llama/Llama-3.1-8B", 16.06e9)):
         decoder = known_decoder(name)
         own = ServingPrecision.named("", own=decoder.quantisation)
-        assert weight_bytes(decoder, own, Sharding()) == pytest.approx(size, rel=5e-3)
+        assert weight_bytes(decoder, own, Plan()) == pytest.approx(size, rel=5e-3)
 
 
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
@@ -143,10 +143,10 @@ def test_recurrent_state_does_not_grow() -> None:
 def test_ranks_hold_all_weights_together(name: str) -> None:
     """Up to what each holds for itself: norms, latent projections, routers, and scales."""
     decoder = decoder_of(config_of(name))
-    whole = weight_bytes(decoder, ServingPrecision(), Sharding())
+    whole = weight_bytes(decoder, ServingPrecision(), Plan())
     assert whole == pytest.approx(2 * decoder.parameters, rel=1e-9)
     if name.split()[0] not in ("falcon", "gpt_bigcode", "nemotron_h"):
-        half = weight_bytes(decoder, ServingPrecision(), Sharding(tp=2))
+        half = weight_bytes(decoder, ServingPrecision(), Plan(tp=2))
         assert 0.5 * whole <= half < whole
 
 

@@ -22,13 +22,13 @@ from small_decoders import CONFIGS, config_of, module_class, parsed
 
 from neusight.kernels import Attention, Gemm
 from neusight.kernels.work import attention_pairs, work_of
-from neusight.requests import Request
+from neusight.requests import Plan, Request
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, Projection, SelfAttention
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.shares import Sharding, Steps
+from neusight.workloads.decoders.shares import Steps
 from neusight.workloads.program import Program
 from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import trace
@@ -82,7 +82,7 @@ def built(name: str) -> tuple[Decoder, Program]:
     """A pass over the same tokens, all of them prompts."""
     decoder = decoder_of(config_of(name))
     steps = Steps.of(prompts=SEQUENCES, prompt_tokens=LENGTH)
-    return decoder, step_program(decoder, steps, ServingPrecision(), Sharding())
+    return decoder, step_program(decoder, steps, ServingPrecision(), Plan())
 
 
 def projections(decoder: Decoder, layer: int) -> dict[str, tuple[int, ...]]:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
+from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.ends import after, before
 from neusight.workloads.decoders.experts import mixture
@@ -23,7 +24,7 @@ from neusight.workloads.decoders.operations import Operation, segment_of
 from neusight.workloads.decoders.products import product_input, separate
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.rank import Rank, configured
-from neusight.workloads.decoders.shares import Local, Sharding, Steps
+from neusight.workloads.decoders.shares import Local, Steps
 from neusight.workloads.decoders.stream import residual, stream_norm
 from neusight.workloads.decoders.weights import Parameters, layer_parameters, outside_parameters
 from neusight.workloads.program import Program, Segment
@@ -74,31 +75,35 @@ def step_program(
     decoder: Decoder,
     steps: Steps,
     precision: ServingPrecision | Precision,
-    sharding: Sharding,
+    plan: Plan,
     engine: Engine = ENGINES["vllm"],
 ) -> Program:
     """Kernels and collectives that one rank runs in passes through all layers.
 
     Every part is a column over the steps. A pipeline is cut elsewhere, by the share of each kind of layers that a
-    stage has; ``sharding.pp`` means nothing here.
+    stage has; ``plan.pp`` means nothing here.
 
     Args:
         decoder: the model.
-        steps: passes of one attention group: with ``sharding.dp`` the other groups bring as many tokens again.
+        steps: passes of one attention group: with ``plan.dp`` the other groups bring as many tokens again.
         precision: of weights, arithmetic and cache.
-        sharding: ``tp`` shards attention and feed-forwards, ``tp * dp`` or ``ep`` the experts.
+        plan: ``tp`` ranks share attention and feed-forwards, ``dp`` groups of them hold attention each for their own
+            sequences, and all share the experts: ``ep`` of them whole, or ``tp * dp`` slices of each.
         engine: one that serves.
 
     Raises:
         ModelError: sizes that ranks cannot share evenly.
     """
-    sharding.check()
-    rank = Rank.served(decoder.hidden, steps, ServingPrecision.of(precision), sharding, engine)
-    held = {at: layer_parameters(layer, decoder.hidden, sharding) for at, (layer, _) in enumerate(decoder.layers)}
+    if (plan.tp * plan.dp) % plan.ep:
+        raise ModelError(
+            f"ep = {plan.ep} does not divide tp x dp = {plan.tp * plan.dp}: experts are shared by those ranks"
+        )
+    rank = Rank.served(decoder.hidden, steps, ServingPrecision.of(precision), plan, engine)
+    held = {at: layer_parameters(layer, decoder.hidden, plan) for at, (layer, _) in enumerate(decoder.layers)}
 
     def segment(name: str, layer: int, operations: Iterable[Operation]) -> Segment:
         # Embedding and head are counted with the first: they may be one matrix.
-        outside = [Parameters(outside_parameters(decoder, sharding))] if name == "embedding" else []
+        outside = [Parameters(outside_parameters(decoder, plan))] if name == "embedding" else []
         own = list(held.get(layer, outside))
         return replace(
             segment_of(name, layer, (Operation(forward=operation.forward) for operation in operations)),

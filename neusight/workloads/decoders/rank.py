@@ -17,9 +17,10 @@ from neusight.engines import Engine
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES, stored_bytes
+from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import NONE, Quantisation, ServingPrecision
-from neusight.workloads.decoders.shares import CachedPasses, Local, Sharding, Steps, whole
+from neusight.workloads.decoders.shares import CachedPasses, Local, Steps, whole
 from neusight.workloads.program import Part
 
 FLOAT_BYTES = DTYPE_BYTES["float32"]
@@ -73,7 +74,7 @@ class Rank:
         )
 
     @classmethod
-    def served(cls, hidden: int, steps: Steps, precision: ServingPrecision, sharding: Sharding, engine: Engine) -> Rank:
+    def served(cls, hidden: int, steps: Steps, precision: ServingPrecision, plan: Plan, engine: Engine) -> Rank:
         """Passes over a cache."""
         passes = CachedPasses.of(steps, precision.kv_cache)
         return cls(
@@ -81,7 +82,7 @@ class Rank:
             engine=engine,
             dtype=precision.dtype,
             quantisation=precision.quantisation,
-            ranks={"tp": sharding.tp, "ep": sharding.ep, "dp": sharding.dp},
+            ranks={"tp": plan.tp, "ep": plan.ep, "dp": plan.dp},
             tokens=passes.tokens,
             resident_tokens=passes.tokens,
             passes=passes,

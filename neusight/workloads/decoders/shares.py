@@ -67,35 +67,6 @@ class Local:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharding:
-    """How the devices of one replica share a model that they serve.
-
-    ``tp`` devices share every layer, ``pp`` groups of those each hold a part of the layers. ``ep`` devices share out
-    the experts whole (1: experts are sharded like other layers, over ``tp``). ``dp`` groups of ``tp`` devices hold
-    attention each for their own sequences, and the experts together (attention data parallelism).
-    """
-
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    dp: int = 1
-
-    @property
-    def devices(self) -> int:
-        """Of one replica."""
-        return self.tp * self.pp * self.dp
-
-    def check(self) -> None:
-        """Raises:
-        ModelError: ``ep`` does not divide the devices that hold a layer.
-        """
-        if (self.tp * self.dp) % self.ep:
-            raise ModelError(
-                f"ep = {self.ep} does not divide tp x dp = {self.tp * self.dp}: experts are shared by those ranks"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Steps:
     """Passes through a model, columns of shape (n,): sequences with new prompt tokens and sequences that generate.
 
