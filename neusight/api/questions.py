@@ -13,8 +13,7 @@ from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DeviceError, ModelError
 from neusight.executors import Options
 from neusight.kernels.precision import OWN_PRECISION
-from neusight.requests import Plan
-from neusight.requests import Request
+from neusight.requests import Plan, Request
 from neusight.transforms.optimizer import fuse_optimizer
 from neusight.transforms.precision import as_computed
 from neusight.transforms.sparsity import Sparsity, as_profile, sparsify

@@ -19,8 +19,7 @@ from neusight.executors.base import LINK
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.plans import TracedStep, single
-from neusight.requests import Plan
-from neusight.requests import Request
+from neusight.requests import Plan, Request
 from neusight.schedule.timeline import one_stream
 from neusight.transforms.compiled import compiled
 from neusight.transforms.sparsity import as_profile
