@@ -13,7 +13,7 @@ from neusight.api.steps import Price, ReadyStep, StepAnswers
 from neusight.devices import DeviceSpec
 from neusight.errors import NeusightError
 from neusight.estimates import Estimate
-from neusight.executors.together import Together
+from neusight.executors.together import BatchedPricer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ def _prices(answers: StepAnswers, steps: Sequence[ReadyStep]) -> dict[int, Price
     """Prices of the kernels of all steps on each of their devices, by the identity of the device."""
     devices = {id(step.device): step for step in steps}
     return {
-        key: Together(
+        key: BatchedPricer(
             [batch for step in steps if step.device is one.device for batch, _ in step.program.batches],
             partial(answers.cost, device=one.device, setting=one.setting),
         )

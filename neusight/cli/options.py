@@ -349,7 +349,7 @@ def named_gpu(name: str, brought: Mapping[str, DeviceSpec] | None = None) -> str
     if brought and name in brought:
         return name
     device = find_device(name)
-    if device.asked:
+    if device.request:
         note(f"note: {device.assumption}")
     return device.name
 

@@ -68,9 +68,9 @@ def cluster_of(device: str, per_node: int, nodes: int = 1, network: str = "", ov
         DeviceError: unknown device or words, several devices without links, impossible numbers.
     """
     spec = load_device(device, overrides)
-    told = {"network": _network_of_words(network, per_node)} if network.strip() else {}
+    optional = {"network": _network_of_words(network, per_node)} if network.strip() else {}
     name = f"{nodes} x {per_node} x {spec.name}"
-    return _build({"id": f"{per_node}x{spec.id}", "name": name, "device": spec, **told}, per_node, nodes, "cluster")
+    return _build({"id": f"{per_node}x{spec.id}", "name": name, "device": spec, **optional}, per_node, nodes, "cluster")
 
 
 def list_clusters() -> list[Cluster]:
@@ -154,10 +154,10 @@ def _fabrics() -> dict[str, Table]:
 
 
 def _network_of_words(words: str, per_node: int) -> Network:
-    found = _WORDS.fullmatch(words.strip())
-    if not found:
+    match = _WORDS.fullmatch(words.strip())
+    if not match:
         raise DeviceError(f"network '{shown(words)}': write it like 400Gb/s or 4 x 100Gb/s efa")
-    adapters, rate, prefix, kind = found.groups()
+    adapters, rate, prefix, kind = match.groups()
     prefix = (prefix or "").upper().replace("K", "k")
     table = {"kind": (kind or "infiniband").lower(), "bandwidth": f"{rate} {prefix}b/s"}
     return _network(table | {"adapters": int(adapters) if adapters else per_node}, f"network '{shown(words)}'")
@@ -165,11 +165,11 @@ def _network_of_words(words: str, per_node: int) -> Network:
 
 def _sources(table: Table, where: str) -> dict[str, str]:
     """Key → document, from the file's document → list of keys; all of ``_SOURCED`` must appear."""
-    said = table.get("sources", {})
-    if not isinstance(said, dict) or not all(isinstance(keys, list) for keys in said.values()):
+    sources = table.get("sources", {})
+    if not isinstance(sources, dict) or not all(isinstance(keys, list) for keys in sources.values()):
         raise DeviceError(f'{where}: sources must list keys by document: write it like "X datasheet" = ["network"]')
     documents: dict[str, str] = {}
-    for document, keys in said.items():
+    for document, keys in sources.items():
         for key in keys:
             known(str(key), _SOURCED, "key in sources", where)
             documents[key] = f"{documents[key]}; {document}" if key in documents else document

@@ -26,22 +26,22 @@ _LISTED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class DeviceMatch:
     """The device that a name stands for.
 
-    ``name`` is its id, or the path of its file. ``others`` are the ids that a short name fits as well. ``asked`` is
+    ``name`` is its id, or the path of its file. ``others`` are the ids that a short name fits as well. ``request`` is
     that short name; '' where an id, a driver's name or a path was given, which stand for themselves.
     """
 
     name: str
     others: tuple[str, ...] = ()
-    asked: str = ""
+    request: str = ""
 
     @property
     def assumption(self) -> str:
         """What was taken for granted, as a line to print; '' for nothing."""
         rest = f"; others: {_some(self.others)}" if self.others else ""
-        return f"{self.asked} taken as {self.name}{rest}" if self.asked else ""
+        return f"{self.request} taken as {self.name}{rest}" if self.request else ""
 
 
 def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
@@ -57,14 +57,14 @@ def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
         DeviceError: unknown device or one of several, unreadable or malformed file, impossible value.
         UnitError: a value without its unit or with another one.
     """
-    found = find_device(name_or_path)
-    if found.others:
-        warnings.warn(found.assumption, stacklevel=2)
-    path = _CATALOGUE / f"{found.name}.toml" if found.name in _ids() else user_path(found.name)
+    match = find_device(name_or_path)
+    if match.others:
+        warnings.warn(match.assumption, stacklevel=2)
+    path = _CATALOGUE / f"{match.name}.toml" if match.name in _ids() else user_path(match.name)
     return override(parse_file(path), overrides, path.name) if overrides else read_file(path)
 
 
-def find_device(name_or_path: str) -> Found:
+def find_device(name_or_path: str) -> DeviceMatch:
     """The device that an id, a driver's name, a short name or a path stands for; no file is opened for an id.
 
     ``4090``, ``RTX 4090`` and ``rtx4090`` are ``rtx-4090``, and not ``rtx-4090-d``; ``h100`` and ``H100 80GB`` are what
@@ -75,14 +75,14 @@ def find_device(name_or_path: str) -> Found:
     """
     name = name_or_path.strip().lower()
     if name in _ids():
-        return Found(name=name)
+        return DeviceMatch(name=name)
     if name.endswith(".toml"):
-        return Found(name=name_or_path)
+        return DeviceMatch(name=name_or_path)
     if owner := _aliases().get(name):
-        return Found(name=owner)
+        return DeviceMatch(name=owner)
     # After the aliases, because some drivers report names with a slash.
     if any(mark in name for mark in (os.sep, os.altsep) if mark):
-        return Found(name=name_or_path)
+        return DeviceMatch(name=name_or_path)
     return _short(name, name_or_path)
 
 
@@ -132,7 +132,7 @@ def _ids() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _CATALOGUE.glob("*.toml")))
 
 
-def _short(name: str, asked: str) -> Found:
+def _short(name: str, request: str) -> DeviceMatch:
     """The device that all words of a short name belong to: the plain one (``rtx-4070`` beside ``rtx-4070-ti``), whose
     words all others have as well, or the customary one.
     """
@@ -140,14 +140,16 @@ def _short(name: str, asked: str) -> Found:
     fitting = [id_ for id_ in _ids() if words <= _vocabulary()[id_] and words & _chips(id_)]
     if not fitting:
         hint = nearest(name, _ids()) or nearest(name, _aliases()) or ": see `neusight devices list`"
-        raise DeviceError(f"unknown device '{shown(asked)}'{hint}")
+        raise DeviceError(f"unknown device '{shown(request)}'{hint}")
     shared = set.intersection(*(set(_words(id_)) for id_ in fitting))
     if plain := next((id_ for id_ in fitting if set(_words(id_)) == shared), None):
-        return Found(name=plain, asked=asked.strip())
+        return DeviceMatch(name=plain, request=request.strip())
     customary = [id_ for id_ in fitting if id_ in parse_file(_HERE / "customary.toml").values()]
     if len(customary) != 1:
-        raise DeviceError(f"'{shown(asked)}' may be {_some(fitting)}: name one of them")
-    return Found(name=customary[0], others=tuple(id_ for id_ in fitting if id_ != customary[0]), asked=asked.strip())
+        raise DeviceError(f"'{shown(request)}' may be {_some(fitting)}: name one of them")
+    return DeviceMatch(
+        name=customary[0], others=tuple(id_ for id_ in fitting if id_ != customary[0]), request=request.strip()
+    )
 
 
 def _words(name: str) -> list[str]:

@@ -26,16 +26,16 @@ def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
     """
     before = read_table(table, where)
     _refuse_repeated(changes)
-    said = tuple(change.strip() for change in changes)
-    keys = {change.partition("=")[0].strip() for change in said}
+    given = tuple(change.strip() for change in changes)
+    keys = {change.partition("=")[0].strip() for change in given}
     # What a driver told of the memory as it is says nothing of another one.
     stale = {"dram_usable"} & set(table) if "dram_capacity" in keys else set()
     changed = {key: deepcopy(value) for key, value in table.items() if key not in stale}
-    for change in said:
+    for change in given:
         _apply(changed, change)
-    changed["hypothetical"] = [*table.get("hypothetical", []), *said]
+    changed["hypothetical"] = [*table.get("hypothetical", []), *given]
     # A user's figure needs no document: the change itself is its source.
-    changed["sources"] = _with_sources(table.get("sources", {}), said, stale)
+    changed["sources"] = _with_sources(table.get("sources", {}), given, stale)
     after = read_table(changed, f"--set on {where}")
     if stale - keys:
         share = before.usable_bytes / before.dram_capacity_bytes
@@ -81,8 +81,8 @@ def _set_link(table: Table, kind: str, bandwidth: str) -> None:
     table["links"] = [*others, {**same[0], "kind": kind, "bandwidth": bandwidth}]
 
 
-def _with_sources(sources: Table, said: tuple[str, ...], stale: set[str]) -> Table:
-    keys = {change: change.partition("=")[0].strip() for change in said}
+def _with_sources(sources: Table, given: tuple[str, ...], stale: set[str]) -> Table:
+    keys = {change: change.partition("=")[0].strip() for change in given}
     keys = {change: "links" if key.startswith("links.") else key for change, key in keys.items()}
     gone = {*keys.values(), *stale}
     kept = {document: [key for key in listed if key not in gone] for document, listed in sources.items()}

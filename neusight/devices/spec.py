@@ -178,8 +178,8 @@ class DeviceSpec(BaseModel):
         bits. A variant has what the original has.
         """
         board = self.original or self
-        told = board.usable_bytes < ECC_LEAVES * board.dram_capacity_bytes
-        return self.dram_family == "GDDR" and board.facts.inline_ecc and told
+        withheld = board.usable_bytes < ECC_LEAVES * board.dram_capacity_bytes
+        return self.dram_family == "GDDR" and board.facts.inline_ecc and withheld
 
     def gemm_flops_per_s(self, dtype: str) -> float:
         """Dense peak [FLOP/s] of matrix products in ``dtype``: matrix units where they take it, else vector pipelines.

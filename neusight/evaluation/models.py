@@ -66,9 +66,9 @@ def evaluate_models(
 
     def ask(record: Mapping[Any, Any]) -> dict[str, Any]:
         estimate = _predicted(Path(path), record, Path(configs), devices, predictor)
-        added_s = _as_measured(Path(path).parent, record, Path(configs), devices, predictor)
-        adapted.extend([added_s] if added_s else [])
-        return _row(record, estimate, added_s)
+        fixed_overhead_s = _as_measured(Path(path).parent, record, Path(configs), devices, predictor)
+        adapted.extend([fixed_overhead_s] if fixed_overhead_s else [])
+        return _row(record, estimate, fixed_overhead_s)
 
     rows, skipped = answered(records, ask, lambda record, _: _columns(record), progress)
     some(rows, path, skipped, f"it has none of {', '.join(gpus or ('any GPU',))}")
@@ -180,8 +180,8 @@ def _as_measured(
     )
 
 
-def _row(record: Mapping[Any, Any], estimate: Estimate, added_s: Mapping[str, float]) -> dict[str, Any]:
-    added_ms = 1e3 * sum(added_s.values())
+def _row(record: Mapping[Any, Any], estimate: Estimate, fixed_overhead_s: Mapping[str, float]) -> dict[str, Any]:
+    added_ms = 1e3 * sum(fixed_overhead_s.values())
     low, high = (1e3 * value + added_ms for value in estimate.interval)
     figures = compared(1e3 * estimate.latency_s + added_ms, (low, high), float(record["e2e_ms"]), "_ms")
     row = {
@@ -191,7 +191,7 @@ def _row(record: Mapping[Any, Any], estimate: Estimate, added_s: Mapping[str, fl
         "inside": figures["inside"],
     }
     for phase in ("forward", "backward"):
-        phase_s = estimate.by_phase.get(phase, 0.0) + added_s.get(phase, 0.0)
+        phase_s = estimate.by_phase.get(phase, 0.0) + fixed_overhead_s.get(phase, 0.0)
         row |= _phase(phase, 1e3 * phase_s, float(record[f"{phase}_ms"]))
     return row
 

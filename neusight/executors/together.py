@@ -12,7 +12,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.sparsity import has_zeros
 
 
-class Together:
+class BatchedPricer:
     """Costs of batches that are known before they are asked for, on one device.
 
     Args:
@@ -34,8 +34,8 @@ class Together:
 
     def __call__(self, batch: KernelBatch) -> Costs:
         """Costs of a batch."""
-        found = self._costs.get(id(batch))
-        return self._price(batch) if found is None else found
+        costs = self._costs.get(id(batch))
+        return self._price(batch) if costs is None else costs
 
     def _price_all(self, group: list[KernelBatch]) -> None:
         try:

@@ -143,7 +143,7 @@ def _added_ms(data: Data, record: Record, entrant: Entrant) -> float:
         return 0.0
     device = load_device(record["gpu"])
     added = changes(data.path("operators"), record, program_of(record, config_of(data, record)).launches)
-    alone = Conditions.asked(1)
+    alone = Conditions.requested(1)
     return 1e3 * sum(changed_s(added, lambda batch: entrant.kernels(batch, device, alone).latency_s).values())
 
 

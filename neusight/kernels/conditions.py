@@ -51,7 +51,7 @@ class Conditions:
 
     @classmethod
     def of(cls, n: int, **columns: Any) -> Conditions:
-        """Conditions of n kernels, arrays or scalars; what is not given is as ``asked`` has it.
+        """Conditions of n kernels, arrays or scalars; what is not given is as ``requested`` has it.
 
         Raises:
             CoverageError: a timing that is none of ``TIMINGS``.
@@ -64,7 +64,7 @@ class Conditions:
         return made
 
     @classmethod
-    def asked(cls, n: int) -> Conditions:
+    def requested(cls, n: int) -> Conditions:
         """Those of kernels asked for by name or as parts of a model: launched one by one, operands cold and random."""
         return cls.of(n)
 

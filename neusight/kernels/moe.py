@@ -113,8 +113,8 @@ def _routings(batch: KernelBatch) -> np.ndarray:
         values, codes = np.unique(batch[name], return_inverse=True)
         code = np.unique(code * len(values) + codes.reshape(-1), return_inverse=True)[1].reshape(-1)
     _, first, where = np.unique(code, return_index=True, return_inverse=True)
-    found = [_routing(*each) for each in zip(*(batch[name][first].tolist() for name in _ROUTED), strict=True)]
-    return np.array(found)[where.reshape(-1)]
+    routings = [_routing(*each) for each in zip(*(batch[name][first].tolist() for name in _ROUTED), strict=True)]
+    return np.array(routings)[where.reshape(-1)]
 
 
 @lru_cache(maxsize=1 << 16)

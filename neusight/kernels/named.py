@@ -84,23 +84,23 @@ def _fields_of(family: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _typed(key: str, value: Any, kind: str) -> Any:
     """Text as the field's type; counts are positive, but for those that ``_MAY_BE_ZERO``."""
-    told = f"{key}={str(value)[:40]}"
+    given = f"{key}={str(value)[:40]}"
     if kind == "str":
         allowed = _CHOICES.get(key)
         if allowed and str(value) not in allowed:
-            raise CoverageError(f"{told}: must be one of {', '.join(allowed)}")
+            raise CoverageError(f"{given}: must be one of {', '.join(allowed)}")
         return str(value)
     if kind == "bool":
         if str(value).lower() not in ("true", "false", "1", "0", "yes", "no"):
-            raise CoverageError(f"{told}: not a truth value: write true or false")
+            raise CoverageError(f"{given}: not a truth value: write true or false")
         return str(value).lower() in ("true", "1", "yes")
     try:
         number = int(str(value))
     except ValueError:
-        raise CoverageError(f"{told}: not a whole number: write it like {key}=1024") from None
+        raise CoverageError(f"{given}: not a whole number: write it like {key}=1024") from None
     least = 0 if key in _MAY_BE_ZERO else 1
     if not least <= number <= _LARGEST:
-        raise CoverageError(f"{told}: must be {f'at least {least}' if number < least else f'at most {_LARGEST}'}")
+        raise CoverageError(f"{given}: must be {f'at least {least}' if number < least else f'at most {_LARGEST}'}")
     return number
 
 
@@ -120,13 +120,13 @@ def _stated(family: str, values: Mapping[str, Any], rows: int) -> dict[str, int]
     shape = ("rows", "cols") if family == "row_reduction" else ("elements",)
     if not {"op", *shape} <= values.keys() or (values["op"] not in OPERATORS[family] and "flops" in values):
         return {}
-    found, elements = operator(family, values["op"]), prod(values[name] for name in shape)
-    derived = {"flops": found.flops * elements} if family != "memory" else {}
-    derived |= {"passes": found.passes} if found.passes > 1 else {}
-    if found.read is None:
+    rule, elements = operator(family, values["op"]), prod(values[name] for name in shape)
+    derived = {"flops": rule.flops * elements} if family != "memory" else {}
+    derived |= {"passes": rule.passes} if rule.passes > 1 else {}
+    if rule.read is None:
         return derived
     extents = (elements, rows, elements // rows)
-    read, written = operator_bytes(found, extents, DTYPE_BYTES[values.get("dtype", "float32")])
+    read, written = operator_bytes(rule, extents, DTYPE_BYTES[values.get("dtype", "float32")])
     derived |= {"read_bytes": read, "write_bytes": written}
     return derived | ({"tensors": 1} if family == "optimizer" else {})
 
@@ -164,8 +164,8 @@ def _attention(values: Mapping[str, Any]) -> dict[str, str]:
     """Nothing follows, but heads must share keys evenly, and shared values be a part of the keys."""
     _dividing(values, "kv_heads", "heads")
     if values.get("shared_kv") and values.get("value_dim", 0) > values.get("head_dim", _LARGEST):
-        told = f"value_dim={values['value_dim']}, head_dim={values['head_dim']}"
-        raise CoverageError(f"{told}: values that are a part of the keys are no wider")
+        given = f"value_dim={values['value_dim']}, head_dim={values['head_dim']}"
+        raise CoverageError(f"{given}: values that are a part of the keys are no wider")
     return {}
 
 

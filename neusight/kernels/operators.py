@@ -273,7 +273,7 @@ def operator(family: str, op: str) -> Operator:
     return known[op]
 
 
-def operator_bytes(found: Operator, extents: tuple[Any, Any, Any], size: int) -> tuple[Any, Any]:
+def operator_bytes(rule: Operator, extents: tuple[Any, Any, Any], size: int) -> tuple[Any, Any]:
     """Bytes that an operator reads and writes, each operand once.
 
     Args:
@@ -281,8 +281,8 @@ def operator_bytes(found: Operator, extents: tuple[Any, Any, Any], size: int) ->
         extents: elements, rows and columns, numbers or arrays of whole numbers.
         size: bytes of one value.
     """
-    read = size * _times(found.read or _NONE, extents) + _times(found.bytes_read, extents)
-    return read, size * _times(found.written, extents) + _times(found.bytes_written, extents)
+    read = size * _times(rule.read or _NONE, extents) + _times(rule.bytes_read, extents)
+    return read, size * _times(rule.written, extents) + _times(rule.bytes_written, extents)
 
 
 def _times(each: Each, extents: tuple[Any, Any, Any]) -> Any:

@@ -61,7 +61,7 @@ def with_values(physics: T, new: Mapping[str, float]) -> T:
         if not is_dataclass(content) or constant_name not in {f.name for f in fields(content)}:
             raise KeyError(name)
         groups.setdefault(group, {})[constant_name] = float(value)
-    changed: Any = {group: replace(getattr(physics, group), **found) for group, found in groups.items()}
+    changed: Any = {group: replace(getattr(physics, group), **changes) for group, changes in groups.items()}
     return replace(physics, **changed)  # type: ignore[type-var]
 
 

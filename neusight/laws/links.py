@@ -55,24 +55,24 @@ def nccl_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
     Source: NCCL's cost model (``src/graph/tuning.cc``); the root is what is left of filling and draining a pipeline of
     chunks of the best size. Validity: bandwidths of long messages within some percent, latencies within 20 %.
     """
-    found, nccl = route(batch, place, links), links.nccl
+    path, nccl = route(batch, place, links), links.nccl
     clock_hz = device_of(place).boost_clock_hz
     ranks, _ = ranks_of(batch)
     steps = _steps(batch, ranks)
-    ring = Way(steps=steps, network_s=steps * found.through_s, sent_s=work_of(batch).read_bytes / found.bytes_per_s)
-    times = _protocols_s(batch, ring, found, nccl, clock_hz)
+    ring = Way(steps=steps, network_s=steps * path.through_s, sent_s=work_of(batch).read_bytes / path.bytes_per_s)
+    times = _protocols_s(batch, ring, path, nccl, clock_hz)
     switch_s = nccl.switch_start * nccl.start_cycles / clock_hz
-    reduced_s = switch_s + _through_switch_s(batch, found, links.rates.switch_share)
+    reduced_s = switch_s + _through_switch_s(batch, path, links.rates.switch_share)
     sums = batch["op"] == "all_reduce"
-    times.append(np.where(found.reducing & sums, reduced_s, np.inf))
+    times.append(np.where(path.reducing & sums, reduced_s, np.inf))
     if isinstance(place, Cluster) and place.network:
-        trees = _protocols_s(batch, tree(batch, place, links), found, nccl, clock_hz)
+        trees = _protocols_s(batch, tree(batch, place, links), path, nccl, clock_hz)
         trees.append(switch_s + through_switches_s(batch, place, place.network, links))
-        times += [np.where(found.across & sums, time, np.inf) for time in trees]
+        times += [np.where(path.across & sums, time, np.inf) for time in trees]
     return _least(times)
 
 
-def _protocols_s(batch: KernelBatch, way: Way, found: Route, nccl: Nccl, clock_hz: float) -> list[np.ndarray]:
+def _protocols_s(batch: KernelBatch, way: Way, path: Route, nccl: Nccl, clock_hz: float) -> list[np.ndarray]:
     """Time of an algorithm [s] in each of NCCL's protocols."""
     ranks, _ = ranks_of(batch)
     exchange = exchanges(batch)
@@ -89,7 +89,7 @@ def _protocols_s(batch: KernelBatch, way: Way, found: Route, nccl: Nccl, clock_h
     )
     times = []
     for start, hop, moving_s in protocols:
-        hops_s = way.steps * hop * found.hop_s + way.network_s
+        hops_s = way.steps * hop * path.hop_s + way.network_s
         times.append(start * start_s + hops_s + moving_s + nccl.pipelining * np.sqrt(hops_s * transfer_s))
     return times
 
@@ -104,20 +104,20 @@ def own_s(batch: KernelBatch, place: Place, conditions: Conditions, links: LinkP
     ``customAllReduceKernels.cu``. Validity: one node, devices that read each other's memory; vLLM and SGLang also two
     of them through the host.
     """
-    found, own, clock_hz = route(batch, place, links), links.own, device_of(place).boost_clock_hz
+    path, own, clock_hz = route(batch, place, links), links.own, device_of(place).boost_clock_hz
     (ranks, _), traits = ranks_of(batch), traits_of("collective", conditions)
     cycles, two_shot = traits.constants("cycles_constant", own), traits["two_shot"]
-    start_s = cycles / clock_hz + own.peer_s * (ranks - 1.0) + np.where(found.carried, 0.0, own.host_s)
+    start_s = cycles / clock_hz + own.peer_s * (ranks - 1.0) + np.where(path.carried, 0.0, own.host_s)
     # ``bytes_per_s`` is NCCL's share of what links have; through the host both sustain the same.
-    rate = found.bytes_per_s * np.where(found.carried, own.rate / links.rates.nvlink_share, 1.0)
+    rate = path.bytes_per_s * np.where(path.carried, own.rate / links.rates.nvlink_share, 1.0)
     once = np.where(two_shot & (ranks > 2), np.where(ranks <= 4, *ONE_SHOT_BYTES), np.inf)
     one_s = start_s + (ranks - 1.0) * np.minimum(batch["bytes"], once) / rate
     halves_s = own.second_cycles / clock_hz + work_of(batch).read_bytes / rate
     # A longer message is never faster: two halves take no less than the longest that is sent at once.
     times = [np.where(batch["bytes"] < once, one_s, np.maximum(one_s, start_s + halves_s))]
-    able = ~found.across & (found.carried | (two_shot & (ranks <= 2))) & (batch["op"] == "all_reduce")
-    switched = own.switch_s + _through_switch_s(batch, found, own.switch_rate)
-    times.append(np.where(found.reducing & traits["through_switch"], switched, np.inf))
+    able = ~path.across & (path.carried | (two_shot & (ranks <= 2))) & (batch["op"] == "all_reduce")
+    switched = own.switch_s + _through_switch_s(batch, path, own.switch_rate)
+    times.append(np.where(path.reducing & traits["through_switch"], switched, np.inf))
     return np.where(able & traits["own_all_reduce"], _least(times), np.inf)
 
 
@@ -166,10 +166,10 @@ def _steps(batch: KernelBatch, ranks: np.ndarray) -> np.ndarray:
     return np.where(exchanges(batch), np.minimum(ranks - 1.0, 1.0), ring)
 
 
-def _through_switch_s(batch: KernelBatch, found: Route, share: float) -> np.ndarray:
+def _through_switch_s(batch: KernelBatch, path: Route, share: float) -> np.ndarray:
     """A reduction in the switch sends all bytes once, and the share that a rank gives out to all others."""
     ranks, _ = ranks_of(batch)
-    return np.asarray(batch["bytes"] * (1.0 + 1.0 / ranks) / (share * found.own_bytes_per_s))
+    return np.asarray(batch["bytes"] * (1.0 + 1.0 / ranks) / (share * path.own_bytes_per_s))
 
 
 def _least(times: Sequence[np.ndarray]) -> np.ndarray:

@@ -95,7 +95,7 @@ class Power:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lanes:
+class CudaCores:
     """Products on the ordinary pipelines of an SM."""
 
     issue_shared: float = constant(
@@ -234,7 +234,7 @@ class Physics:
     memory: Memory = field(default_factory=Memory)
     cache: Cache = field(default_factory=Cache)
     power: Power = field(default_factory=Power)
-    lanes: Lanes = field(default_factory=Lanes)
+    cuda_cores: CudaCores = field(default_factory=CudaCores)
     convolution: Convolution = field(default_factory=Convolution)
     start: Start = field(default_factory=Start)
     residency: Residency = field(default_factory=Residency)

@@ -72,8 +72,8 @@ def network_bytes_per_s(place: Place) -> float:
 
     Where none is told, see ``ADAPTER_SHARE``.
     """
-    if isinstance(place, Cluster) and (told := place.network_bytes_per_s):
-        return told
+    if isinstance(place, Cluster) and (line_rate := place.network_bytes_per_s):
+        return line_rate
     return ADAPTER_SHARE * host_link(device_of(place)).bandwidth_bytes_per_s
 
 

@@ -67,5 +67,5 @@ def issue_share(device: DeviceSpec, physics: Physics) -> float:
         return 1.0
     issue = device.facts.issue
     if issue == "paired" and device.cuda_cores_per_sm >= DUAL:
-        return physics.lanes.issue_dual
-    return {"shared": physics.lanes.issue_shared, "whole": physics.lanes.issue_whole}.get(issue, 1.0)
+        return physics.cuda_cores.issue_dual
+    return {"shared": physics.cuda_cores.issue_shared, "whole": physics.cuda_cores.issue_whole}.get(issue, 1.0)

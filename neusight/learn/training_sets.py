@@ -94,7 +94,7 @@ def added_floors(r: DeviceRows, s: Situation, known: Knowledge) -> np.ndarray:
     floor_s = launch_s(r.conditions, known.physics)
     alone = r.conditions.timing == "stream"
     if alone.any():
-        lone = lone_s(row_floors(r, known.floors), s.expected_s, s.added_s, known.physics) - s.expected_s
+        lone = lone_s(row_floors(r, known.floors), s.expected_s, s.fixed_overhead_s, known.physics) - s.expected_s
         floor_s = np.where(alone, lone, floor_s)
     return np.clip(floor_s, 1e-9, 0.97 * r.latency_s)
 

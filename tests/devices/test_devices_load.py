@@ -52,7 +52,7 @@ def test_ids_and_names_that_drivers_report_in_any_case() -> None:
         "AMD Instinct MI100": "mi100",
     } | dict.fromkeys(("l4", "L4", " l4 ", "NVIDIA L4", "nvidia l4"), "l4")
     assert {name: load_device(name).id for name in reported} == reported
-    assert not any(find_device(name).asked for name in reported)
+    assert not any(find_device(name).request for name in reported)
 
 
 def test_short_names_are_the_only_device_that_has_them_or_the_customary_one() -> None:

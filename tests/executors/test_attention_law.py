@@ -39,7 +39,7 @@ def total_s(
 ) -> np.ndarray:
     device = load_device(gpu).model_copy(update=device_changes or {})
     t = attention_times(batch, device, Conditions.of(len(batch), **conditions), PHYSICS)
-    return t.unlimited_s + t.added_s
+    return t.unlimited_s + t.fixed_overhead_s
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -48,7 +48,7 @@ def test_times_are_finite_and_above_the_bound(gpu: str, engine: str, variant: st
     batch, device = some(), load_device(gpu)
     conditions = Conditions.of(len(batch), engine=engine, variant=variant)
     t = attention_times(batch, device, conditions, PHYSICS)
-    columns = (t.compute_s, t.dram_s, t.l2_s, t.serial_s, t.added_s, t.switching_j, t.traffic_j)
+    columns = (t.compute_s, t.dram_s, t.l2_s, t.serial_s, t.fixed_overhead_s, t.switching_j, t.traffic_j)
     assert all(np.isfinite(column).all() and (column >= 0).all() for column in columns)
     work = work_of(batch)
     assert (t.unlimited_s >= 0.999 * work.bytes / device.dram_bandwidth_bytes_per_s).all()

@@ -9,7 +9,7 @@ import pytest
 from neusight.devices import load_device
 from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
-from neusight.executors.gpu.expected.layouts import turning_s
+from neusight.executors.gpu.expected.layouts import layout_transform_s
 from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
 from neusight.executors.gpu.expected.streams import stream_times
 from neusight.executors.gpu.expected.times import start_s
@@ -34,7 +34,7 @@ def convolutions(**changes: Any) -> KernelBatch:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_turning_reads_and_writes_input_and_output_once(gpu: str) -> None:
     device, conditions = load_device(gpu), Conditions.of(1)
-    found = turning_s(convolutions(), device, conditions, PHYSICS)
+    found = layout_transform_s(convolutions(), device, conditions, PHYSICS)
     moved = 2 * 2 * (2 * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, PHYSICS)
     assert found == pytest.approx(moved + 2 * start_s(device, conditions, PHYSICS))
 
@@ -42,14 +42,14 @@ def test_turning_reads_and_writes_input_and_output_once(gpu: str) -> None:
 @pytest.mark.parametrize(("op", "images"), [("forward", 1), ("input_grad", 1), ("weight_grad", 2)])
 def test_in_tf32_only_what_is_read_is_turned(op: str, images: int) -> None:
     device, conditions = load_device("l4"), Conditions.of(1)
-    found = turning_s(convolutions(op=[op], dtype=["tf32"]), device, conditions, PHYSICS)
+    found = layout_transform_s(convolutions(op=[op], dtype=["tf32"]), device, conditions, PHYSICS)
     moved = 2 * 4 * (images * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, PHYSICS)
     assert found == pytest.approx(moved + images * start_s(device, conditions, PHYSICS))
 
 
 @pytest.mark.parametrize("alike", [{"image_layout": ["nhwc"]}, {"in_channels": [1], "out_channels": [1]}])
 def test_what_lies_the_same_in_both_layouts_is_not_turned(alike: dict[str, Any]) -> None:
-    assert turning_s(convolutions(**alike), load_device("l4"), Conditions.of(1), PHYSICS) == 0.0
+    assert layout_transform_s(convolutions(**alike), load_device("l4"), Conditions.of(1), PHYSICS) == 0.0
 
 
 def pointwise(**changes: Any) -> KernelBatch:
@@ -61,10 +61,10 @@ def test_filters_of_one_pixel_multiply_images_in_nchw_as_they_lie(gpu: str) -> N
     device, conditions, batch = load_device(gpu), Conditions.of(1), pointwise()
     tiling = product_tiling(batch, device, PHYSICS)
     # 64 filters by 784 pixels, for each of 32 images.
-    assert tiling.as_it_lies and tiling.batch == 32 and tiling.depth == 64
+    assert tiling.implicit_nchw and tiling.batch == 32 and tiling.depth == 64
     assert tiling.down * tiling.tile_m >= 64 and tiling.across * tiling.tile_n >= 28 * 28
     times = matrix_times(batch, device, conditions, PHYSICS, tiling)
-    assert times.added_s == pytest.approx(start_s(device, conditions, PHYSICS))
+    assert times.fixed_overhead_s == pytest.approx(start_s(device, conditions, PHYSICS))
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_filters_of_one_pixel_multiply_images_in_nchw_as_they_lie(gpu: str) -> N
     ids=["odd pixels", "stride", "gradient of images", "gradient of filters", "groups"],
 )
 def test_what_no_product_in_nchw_computes_is_turned(other: dict[str, Any]) -> None:
-    assert not product_tiling(pointwise(**other), load_device("l4"), PHYSICS).as_it_lies
-    assert turning_s(pointwise(**other), load_device("l4"), Conditions.of(1), PHYSICS) > 0
+    assert not product_tiling(pointwise(**other), load_device("l4"), PHYSICS).implicit_nchw
+    assert layout_transform_s(pointwise(**other), load_device("l4"), Conditions.of(1), PHYSICS) > 0
 
 
 def test_images_are_turned_where_that_is_faster() -> None:
     """Few pixels an image fill no tile: a product over those of all images is worth turning them."""
     batch = pointwise(batch=[4096], height=[2], width=[2], in_channels=[2048], out_channels=[2048])
-    assert not product_tiling(batch, load_device("l4"), PHYSICS).as_it_lies
+    assert not product_tiling(batch, load_device("l4"), PHYSICS).implicit_nchw
 
 
 @pytest.mark.parametrize("gpu", GPUS)

@@ -37,7 +37,7 @@ def taken(kind: tuple[str, str], n: int = len(TOKENS), **columns: object) -> Con
 
 
 def total_s(times: Times) -> np.ndarray:
-    return times.unlimited_s + times.added_s
+    return times.unlimited_s + times.fixed_overhead_s
 
 
 @pytest.mark.parametrize("kind", KINDS)

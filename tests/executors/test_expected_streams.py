@@ -48,7 +48,7 @@ BATCHES = [pointwise(op) for op in POINTWISE] + [reduction(op) for op in REDUCTI
 
 
 def cold() -> Conditions:
-    return Conditions.asked(len(ROWS))
+    return Conditions.requested(len(ROWS))
 
 
 def hot() -> Conditions:
@@ -56,7 +56,7 @@ def hot() -> Conditions:
 
 
 def total_s(times: Times) -> np.ndarray:
-    return times.unlimited_s + times.added_s
+    return times.unlimited_s + times.fixed_overhead_s
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -90,7 +90,7 @@ def test_a_tensor_just_written_is_found_in_l2_while_it_fits() -> None:
 def test_passes_start_one_by_one() -> None:
     device, one = load_device("a100-sxm-80gb"), pointwise()
     twelve = KernelBatch(one.family, {**one.columns, "passes": np.full(len(ROWS), 12)})
-    started = [stream_times(batch, device, cold(), PHYSICS).added_s for batch in (one, twelve)]
+    started = [stream_times(batch, device, cold(), PHYSICS).fixed_overhead_s for batch in (one, twelve)]
     assert started[1] == pytest.approx(12 * started[0])
 
 

@@ -8,7 +8,7 @@ import pytest
 from neusight import Predictor, load_device
 from neusight.errors import DeviceError
 from neusight.executors import Costs, Options
-from neusight.executors.together import Together
+from neusight.executors.together import BatchedPricer
 from neusight.kernels import KernelBatch
 
 GEMM = KernelBatch.from_columns("gemm", m=np.array([512, 4096]), n=1024, k=np.array([64, 2048]))
@@ -29,7 +29,7 @@ class Counted:
 
 def test_costs_are_those_of_each_batch_alone(predictor: Predictor) -> None:
     price = Counted(predictor)
-    together = Together([GEMM, STREAM, ONE], price)
+    together = BatchedPricer([GEMM, STREAM, ONE], price)
     assert sorted(price.asked) == [1, 3]
     for batch in (GEMM, STREAM, ONE):
         found, alone = together(batch), predictor.kernel_predictor.cost(batch, load_device("l4"), Options())
@@ -44,7 +44,7 @@ def test_costs_are_those_of_each_batch_alone(predictor: Predictor) -> None:
 
 def test_what_was_not_gathered_is_priced_when_it_is_asked_for(predictor: Predictor) -> None:
     price = Counted(predictor)
-    assert len(Together([GEMM], price)(ONE).latency_s) == 1
+    assert len(BatchedPricer([GEMM], price)(ONE).latency_s) == 1
     assert price.asked == [2, 1]
 
 
@@ -54,6 +54,6 @@ def test_what_is_refused_together_is_refused_where_it_belongs() -> None:
             raise DeviceError("no")
         raise AssertionError
 
-    together = Together([ONE, GEMM], price)
+    together = BatchedPricer([ONE, GEMM], price)
     with pytest.raises(DeviceError, match="no"):
         together(ONE)

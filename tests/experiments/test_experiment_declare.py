@@ -90,14 +90,14 @@ MISTAKES = [
     (
         MEASURED,
         OURS,
-        f'{OURS}\nphysics = {{ "lanes.overlp" = 1.0 }}',
-        "'physics.lanes.overlp' of predictor 'ours'; did you mean lanes.overlap",
+        f'{OURS}\nphysics = {{ "cuda_cores.overlp" = 1.0 }}',
+        "'physics.cuda_cores.overlp' of predictor 'ours'; did you mean cuda_cores.overlap",
     ),
     (
         MEASURED,
         OURS,
-        'name = "li"\nkind = "li"\nphysics = { "lanes.overlap" = 1.0 }',
-        "has no physics: drop 'lanes.overlap'",
+        'name = "li"\nkind = "li"\nphysics = { "cuda_cores.overlap" = 1.0 }',
+        "has no physics: drop 'cuda_cores.overlap'",
     ),
     (MEASURED, "model_mean = 10", 'model_mean = "x"', "targets.model_mean = 'x'"),
     (MEASURED, "model_mean = 10", f'model_mean = "{"x" * 9999}"', "targets.model_mean = 'xxx"),

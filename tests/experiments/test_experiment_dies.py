@@ -78,7 +78,7 @@ def test_contestants_learn_a_share_of_the_roofline_where_there_is_nothing_else_t
     other = KernelBatch.from_columns(
         "elementwise", op=["add"], dtype=["float32"], elements=[1], read_bytes=[8], write_bytes=[4], flops=[1]
     )
-    assert np.isnan(Flexible().fit(train).forecast(other, test.device, Conditions.asked(1)).latency_s).all()
+    assert np.isnan(Flexible().fit(train).forecast(other, test.device, Conditions.requested(1)).latency_s).all()
 
 
 def results() -> dict[str, Any]:

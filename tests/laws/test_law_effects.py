@@ -28,26 +28,26 @@ ONE = np.ones(1)
 
 @given(tiles=COUNTS, sm_count=st.integers(1, 300))
 def test_rounds_lie_between_the_even_share_and_the_next_whole_number(tiles: int, sm_count: int) -> None:
-    (found,) = rounds(np.array([tiles], dtype=float), sm_count, PHYSICS.lanes.tail_share)
+    (found,) = rounds(np.array([tiles], dtype=float), sm_count, PHYSICS.cuda_cores.tail_share)
     assert max(tiles / sm_count, 1.0) <= found * (1 + 1e-12)
     assert found <= np.ceil(tiles / sm_count) * (1 + 1e-12)
 
 
 def test_rounds_at_the_quantum() -> None:
-    one, full, more = rounds(np.array([1.0, 216.0, 217.0]), 108, PHYSICS.lanes.tail_share)
+    one, full, more = rounds(np.array([1.0, 216.0, 217.0]), 108, PHYSICS.cuda_cores.tail_share)
     assert (one, full) == (1.0, 2.0)
     assert 2.0 < more < 3.0
 
 
 def test_rounds_never_fall_within_a_wave() -> None:
     # Across waves too: the busiest SM never has less to do when one tile more is launched.
-    found = rounds(np.arange(1, 2000, dtype=float), 80, PHYSICS.lanes.tail_share)
+    found = rounds(np.arange(1, 2000, dtype=float), 80, PHYSICS.cuda_cores.tail_share)
     assert (np.diff(found) >= -1e-12).all()
 
 
 def test_idling_costs_until_the_sm_is_full() -> None:
     resident = np.array([1.0, 2.0, 4.0, 8.0])
-    found = idle_factor(np.full(4, 64.0 * 64.0), resident, PHYSICS.lanes.idle_cost)
+    found = idle_factor(np.full(4, 64.0 * 64.0), resident, PHYSICS.cuda_cores.idle_cost)
     assert (np.diff(found) <= 0).all()
     assert found[0] > 1.0
     assert found[2] == found[3] == 1.0  # four blocks of 64x64 are 128x128 accumulators

@@ -69,7 +69,7 @@ def expected_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
         part, known = batch.take(own), conditions(batch).take(own)
         s = situate(part, device, shipped_choice(), physics=shipped_physics().physics, conditions=known)
         # Kernels with a law of their own have their start in it.
-        found[own] = s.expected_s + np.where(s.added_s > 0, 0.0, START_S)
+        found[own] = s.expected_s + np.where(s.fixed_overhead_s > 0, 0.0, START_S)
     return found
 
 

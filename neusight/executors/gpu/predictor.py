@@ -138,7 +138,7 @@ class KernelPredictor:
         Raises:
             CoverageError: no tile model answers the family. DeviceError: a dtype the device lacks.
         """
-        known = Conditions.asked(len(batch)) if conditions is None else conditions
+        known = Conditions.requested(len(batch)) if conditions is None else conditions
         correction = self.correction(device)
         if correction is not None and correction.knows_launches:
             # A calibration was recorded on the host that is asked about.
@@ -312,17 +312,17 @@ def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physi
     """
     conditions, device = s.conditions, s.device
     stream = conditions.timing == "stream"
-    alone_s = device.launch_overhead_s + np.where(s.added_s > 0.0, 0.0, start_s(device, conditions, physics))
+    alone_s = device.launch_overhead_s + np.where(s.fixed_overhead_s > 0.0, 0.0, start_s(device, conditions, physics))
     overhead_s = np.where(stream, alone_s, launch_s(conditions, physics))
     recorded = stream & conditions.recorded
     if not recorded.any():
         return overhead_s
     kinds = launch_kinds(s.batch, conditions)
     floor_s = by_distinct(kinds, lambda kind: launch_floor_s(manifest.launch_floors_s, kind, np.nan))
-    lone = lone_s(floor_s, execution_s, s.added_s, physics) - execution_s
+    lone = lone_s(floor_s, execution_s, s.fixed_overhead_s, physics) - execution_s
     # A floor no longer than the kernel's own start was no lone launch.
-    least = (1.0 - physics.start.hidden) * (floor_s - s.added_s)
-    return np.where(recorded & (floor_s > s.added_s), np.maximum(lone, least), overhead_s)
+    least = (1.0 - physics.start.hidden) * (floor_s - s.fixed_overhead_s)
+    return np.where(recorded & (floor_s > s.fixed_overhead_s), np.maximum(lone, least), overhead_s)
 
 
 def _factors(manifest: Manifest, kind: str, known: bool) -> tuple[float, float]:

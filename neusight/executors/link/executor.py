@@ -34,7 +34,7 @@ SOURCE = "links"
 FABRIC = " fabric"
 
 
-def kinds_of(batch: KernelBatch, conditions: Conditions, told: bool = False) -> np.ndarray:
+def kinds_of(batch: KernelBatch, conditions: Conditions, network_known: bool = False) -> np.ndarray:
     """Kind of each collective, whose error a device has in common: who runs it, what it does, and whether its launch
     or the network is in it, as ``nccl all_gather`` or ``vllm all_reduce stream``.
 
@@ -44,7 +44,7 @@ def kinds_of(batch: KernelBatch, conditions: Conditions, told: bool = False) -> 
     who = np.where(own, conditions.engine, "nccl")
     ranks, within = ranks_of(batch)
     alone = np.isin(conditions.timing, ("stream", "wall"))
-    how = np.select([within < ranks, alone], [FABRIC if told else " network", " stream"], "")
+    how = np.select([within < ranks, alone], [FABRIC if network_known else " network", " stream"], "")
     return np.char.add(np.char.add(np.char.add(who.astype(str), " "), batch["op"].astype(str)), how)
 
 
@@ -52,10 +52,10 @@ def paths_of(batch: KernelBatch, place: Place, conditions: Conditions, fitted: F
     """Whose kernel passes what: ``nccl links``, ``own host``, ``nccl network``, ``nccl fabric`` where the network is
     told, …, by which intervals differ.
     """
-    found = route(batch, place, fitted.links)
+    path = route(batch, place, fitted.links)
     own = traits_of("collective", conditions)["own_all_reduce"] & (batch["op"] == "all_reduce")
     network = FABRIC if network_of(place) else " network"
-    where = np.select([found.across, ~found.carried], [network, " host"], " links")
+    where = np.select([path.across, ~path.carried], [network, " host"], " links")
     return np.char.add(np.where(own, "own", "nccl"), where)
 
 
@@ -82,7 +82,7 @@ class LinkPredictor:
         if batch.family != "collective":
             raise CoverageError(f"links answer collectives, not kernels of '{batch.family}': ask the device's executor")
         place, device = device, device_of(device)
-        known = Conditions.asked(len(batch)) if conditions is None else conditions
+        known = Conditions.requested(len(batch)) if conditions is None else conditions
         bound_s, (alone_s, whole_s) = least_s(batch, place), collective_s(batch, place, known, self.fitted.links)
         kinds = kinds_of(batch, known, network_of(place) is not None)
         own = by_distinct(kinds, lambda kind: np.exp(self._effect(device, kind)))
@@ -109,8 +109,8 @@ class LinkPredictor:
 
     def provenance(self, device: DeviceSpec) -> dict[str, Any]:
         """The constants, and the devices that they were fitted to."""
-        told = {SOURCE: f"{len(self.fitted.values)} constants, {self.fitted.rows} rows"}
-        return {"tile_models": told, "training_gpus": tuple(self.fitted.gpus), "calibration": ""}
+        network_known = {SOURCE: f"{len(self.fitted.values)} constants, {self.fitted.rows} rows"}
+        return {"tile_models": network_known, "training_gpus": tuple(self.fitted.gpus), "calibration": ""}
 
     def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
         """Nothing beside what figures say."""

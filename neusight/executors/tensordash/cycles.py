@@ -102,15 +102,15 @@ def simulated(columns: Columns, machine: Machine) -> np.ndarray:
     count = len(columns["length"])
     lines = [{name: column[i].item() for name, column in columns.items()} for i in range(count)]
     known: dict[tuple[object, ...], float] = {}
-    found = np.empty(count)
+    per_pass = np.empty(count)
     for i, line in enumerate(lines):
         line["row_streams"] = min(int(line["row_streams"]), max(LIKE_ALL, machine.rows))
         line.pop("column_streams")
         key = tuple(line.values())
         if key not in known:
             known[key] = _simulated(line, machine)
-        found[i] = known[key]
-    return found
+        per_pass[i] = known[key]
+    return per_pass
 
 
 def _simulated(line: Mapping[str, object], machine: Machine) -> float:
@@ -123,8 +123,8 @@ def _simulated(line: Mapping[str, object], machine: Machine) -> float:
     # Streams know nothing of each other unless their zeros lie in the same slots: then each draw has slots of its own.
     whole = streams % machine.rows == 0 and (clustering == 0 or cluster != "slot")
     together = min(draws, max(1, AT_ONCE // (streams * filled.size))) if whole else 1
-    found = []
+    per_pass = []
     for _ in range(-(-draws // together)):
         mask = random_mask(rng, (together * streams, *filled.shape), sparsity, clustering, cluster)
-        found.append(schedule_passes(mask & filled, machine.rows, machine.options, machine.depth).mean())
-    return float(np.mean(found))
+        per_pass.append(schedule_passes(mask & filled, machine.rows, machine.options, machine.depth).mean())
+    return float(np.mean(per_pass))

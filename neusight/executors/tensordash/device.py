@@ -65,24 +65,24 @@ class MachinePredictor:
         """
         if batch.family not in MAPPED:
             return self._beside(batch, device)
-        told = batch if has_zeros(batch) else with_zeros(batch, [None] * len(batch))
-        return self._on_pes(told, device)
+        zeroed = batch if has_zeros(batch) else with_zeros(batch, [None] * len(batch))
+        return self._on_pes(zeroed, device)
 
     def _on_pes(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
-        machine, found = self.machine, kernel_cycles(batch, self.machine, self.pass_cycles)
+        machine, counted = self.machine, kernel_cycles(batch, self.machine, self.pass_cycles)
         moved = self._dram_bytes(batch)
         dram_s = moved / device.dram_bandwidth_bytes_per_s
-        compute_s, bound_s = found.cycles / machine.clock_hz, np.maximum(found.bound / machine.clock_hz, dram_s)
+        compute_s, bound_s = counted.cycles / machine.clock_hz, np.maximum(counted.bound / machine.clock_hz, dram_s)
         execution_s = np.maximum(compute_s, dram_s / DRAM_SHARE)
         doubt = self.interval if machine.skips else (1.0, 1.0)
         low_s, high_s = (np.maximum(np.maximum(compute_s * factor, dram_s / DRAM_SHARE), bound_s) for factor in doubt)
         limiter = np.where(compute_s >= dram_s / DRAM_SHARE, "compute", "dram")
         energy = EnergyUse(
             compute_j=self._compute_w(batch) * compute_s,
-            sram_j=SRAM_J_PER_BYTE * self._sram_bytes(batch, found),
+            sram_j=SRAM_J_PER_BYTE * self._sram_bytes(batch, counted),
             dram_j=DRAM_J_PER_BYTE * moved,
         )
-        return self._estimates(batch, device, (execution_s, low_s, high_s, bound_s), limiter, energy, found=found)
+        return self._estimates(batch, device, (execution_s, low_s, high_s, bound_s), limiter, energy, counted=counted)
 
     def _beside(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
         work = work_of(batch)
@@ -106,12 +106,12 @@ class MachinePredictor:
         limiter: np.ndarray,
         energy: EnergyUse,
         *,
-        found: Cycles | None = None,
+        counted: Cycles | None = None,
     ) -> Costs:
         n, machine = len(batch), self.machine
         (execution_s, low_s, high_s, bound_s), overhead_s = times_s, np.full(n, device.launch_overhead_s)
-        passes = np.zeros(n) if found is None else found.passes
-        tile = "" if found is None else f"{machine.rows}x{machine.columns}x{machine.lanes}"
+        passes = np.zeros(n) if counted is None else counted.passes
+        tile = "" if counted is None else f"{machine.rows}x{machine.columns}x{machine.lanes}"
         doubt = np.log(np.maximum(high_s / np.maximum(execution_s, 1e-15), 1.0)) / 1.645
         return Costs(
             latency_s=overhead_s + execution_s,
@@ -124,8 +124,8 @@ class MachinePredictor:
             tile=np.full(n, tile),
             tile_count=passes,
             waves=passes / machine.tiles,
-            outside=np.full(n, "" if found is not None else "kernels off the PEs"),
-            source=np.full(n, DENSE_SOURCE if found is None else SOURCE),
+            outside=np.full(n, "" if counted is not None else "kernels off the PEs"),
+            source=np.full(n, DENSE_SOURCE if counted is None else SOURCE),
             spread=doubt,
             energy=energy,
         )
@@ -145,11 +145,11 @@ class MachinePredictor:
         ]
         return np.maximum(whole - saved[0] - saved[1], 0.0)
 
-    def _sram_bytes(self, batch: KernelBatch, found: Cycles) -> np.ndarray:
+    def _sram_bytes(self, batch: KernelBatch, counted: Cycles) -> np.ndarray:
         """Rows of both operands that PEs read, each once whatever is skipped: as many as there are dense cycles."""
         machine = self.machine
         row_bytes = (machine.rows + machine.columns) * machine.lanes * machine.tiles * element_bytes(batch)
-        return found.dense * row_bytes
+        return counted.dense * row_bytes
 
 
 class TensorDash:

@@ -24,11 +24,11 @@ def modelled(columns: Columns, machine: Machine) -> np.ndarray:
         DeviceError: a machine of other options, depth or lanes than the tile model has learned.
     """
     short = columns["length"] <= SHORT
-    found = np.empty(len(short))
+    per_pass = np.empty(len(short))
     for rows, pass_cycles in ((short, simulated), (~short, _learned)):
         if rows.any():
-            found[rows] = pass_cycles({name: column[rows] for name, column in columns.items()}, machine)
-    return found
+            per_pass[rows] = pass_cycles({name: column[rows] for name, column in columns.items()}, machine)
+    return per_pass
 
 
 def _learned(columns: Columns, machine: Machine) -> np.ndarray:

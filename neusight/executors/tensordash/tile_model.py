@@ -126,11 +126,11 @@ _LEARNED = 0.02
 
 def _check_trained(options: str, depth: int, lanes: int) -> None:
     given = {"option list": (options, OPTIONS), "depth": (depth, DEPTH), "lanes": (lanes, LANES)}
-    for what, (found, trained) in given.items():
-        if found != trained:
-            hint = nearest(str(found), OPTION_LISTS) if what == "option list" and found not in OPTION_LISTS else ""
+    for what, (value, trained) in given.items():
+        if value != trained:
+            hint = nearest(str(value), OPTION_LISTS) if what == "option list" and value not in OPTION_LISTS else ""
             raise DeviceError(
-                f"the tile model of TensorDash knows {what} {trained} alone, not {found!r}{hint}: simulate it instead"
+                f"the tile model of TensorDash knows {what} {trained} alone, not {value!r}{hint}: simulate it instead"
             )
 
 

@@ -137,17 +137,17 @@ def simulate_tiles(
     moves_of(options, ranges.lanes, depth)
     configs = sample_configs(count, seed, start, ranges)
     tile = partial(_simulate, configs, seed=seed, lanes=ranges.lanes, options=options, depth=depth)
-    found = np.array([tile(i) for i in range(count)]).reshape(-1, 3)
+    measured = np.array([tile(i) for i in range(count)]).reshape(-1, 3)
     repeats = -(-configs["column_streams"] // configs["columns"])
     streams = configs["row_streams"], configs["column_streams"]
     dense = dense_cycles(*streams, configs["length"], configs["rows"], configs["columns"])
-    cycles = repeats * found[:, 0].astype(np.int64)
+    cycles = repeats * measured[:, 0].astype(np.int64)
     return configs | {
-        "density": found[:, 2],
+        "density": measured[:, 2],
         "cycles": cycles,
         "dense_cycles": dense,
         "speedup": dense / cycles,
-        "bound_cycles": repeats * found[:, 1],
+        "bound_cycles": repeats * measured[:, 1],
     }
 
 

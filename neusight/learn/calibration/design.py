@@ -57,7 +57,7 @@ def calibration_plan(
     parts = []
     for batch, rows in group_by_family(kernels):
         parts.append(
-            predicted(predictor, device, batch, np.ones(len(batch)), rows, conditions=Conditions.asked(len(batch)))
+            predicted(predictor, device, batch, np.ones(len(batch)), rows, conditions=Conditions.requested(len(batch)))
         )
     timings = joined_timings(parts)
     return timings.kernel[informative(timings, count, prior or Prior())].tolist()

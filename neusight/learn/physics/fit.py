@@ -69,24 +69,24 @@ def fit_parts(
     return _described(problem, fit(problem, options.steps, step), options)
 
 
-def _described(problem: Problem, found: Solution, options: Options) -> FittedPhysics:
-    constants = values(problem.physics(found.place))
+def _described(problem: Problem, solution: Solution, options: Options) -> FittedPhysics:
+    constants = values(problem.physics(solution.place))
     kinds = sorted({part.kind for part in problem.parts})
     named = sorted({(part.device.id, part.kind) for part in problem.parts})
     effects: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
-    for (gpu, kind), effect in zip(named, found.effects, strict=True):
+    for (gpu, kind), effect in zip(named, solution.effects, strict=True):
         effects[kind][gpu] = round(float(effect), 4)
-    deviations = np.sqrt(np.diag(found.covariance))
+    deviations = np.sqrt(np.diag(solution.covariance))
     return FittedPhysics(
         values={name: float(f"{constants[name]:.5g}") for name in problem.names},
         deviations={name: float(f"{d:.3g}") for name, d in zip(problem.names, deviations, strict=True)},
-        covariance=[[float(f"{v:.3g}") for v in row] for row in found.covariance],
-        spread={kind: round(float(s), 4) for kind, s in zip(kinds, found.spread, strict=True)},
+        covariance=[[float(f"{v:.3g}") for v in row] for row in solution.covariance],
+        spread={kind: round(float(s), 4) for kind, s in zip(kinds, solution.spread, strict=True)},
         effects=effects,
         gpus=sorted({part.device.id for part in problem.parts}),
         data=_hashes(options.data),
         rows=sum(len(part) for part in problem.parts),
-        error=round(found.error, 4),
+        error=round(solution.error, 4),
         held_out=sorted(options.hold_out),
     )
 

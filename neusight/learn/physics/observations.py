@@ -80,16 +80,16 @@ def observe(
     Raises:
         DataError: no row is left.
     """
-    found: list[Observed] = []
+    observed: list[Observed] = []
     for path in kernel_files(data):
         if path.parent.parent.name == FLOAT32:
             continue
         if report:
             report(f"{path.parent.parent.name}/{path.stem}")
-        found.extend(_of_file(path, each, seed, hold_out))
-    if not found:
+        observed.extend(_of_file(path, each, seed, hold_out))
+    if not observed:
         raise DataError(f"{data} has no kernels that have a law of their own: give the folder of the data sets")
-    return found
+    return observed
 
 
 def kernel_files(data: Path) -> list[Path]:

@@ -48,7 +48,7 @@ class Part:
         s = situate(self.batch, self.device, choice, tiling, physics=physics, conditions=self.conditions)
         if np.isnan(self.floor_s[0]):
             return s.expected_s + launch_s(self.conditions, physics), s.tiling
-        return lone_s(self.floor_s, s.expected_s, s.added_s, physics), s.tiling
+        return lone_s(self.floor_s, s.expected_s, s.fixed_overhead_s, physics), s.tiling
 
 
 @dataclass
@@ -85,9 +85,9 @@ class Problem:
     def evaluate(self, place: np.ndarray) -> np.ndarray:
         """Log times with the tiles of least time."""
         physics = self.physics(place)
-        found = [part.expected_s(physics, self.choice, None) for part in self.parts]
-        self._tilings = [tiling for _, tiling in found]
-        return np.concatenate([np.log(times) for times, _ in found])
+        times_s = [part.expected_s(physics, self.choice, None) for part in self.parts]
+        self._tilings = [tiling for _, tiling in times_s]
+        return np.concatenate([np.log(times) for times, _ in times_s])
 
     def jacobian(self, place: np.ndarray) -> np.ndarray:
         """Derivatives of the log times, tiles held: at a minimum over candidates those are the minimum's."""

@@ -114,9 +114,9 @@ class _Scores:
     @cached_property
     def flops_per_s(self) -> np.ndarray:
         """Peak in the dtype of the arithmetic [FLOP/s]."""
-        told = by_distinct(self.batch["dtype"], self.device.gemm_flops_per_s)
+        stated = by_distinct(self.batch["dtype"], self.device.gemm_flops_per_s)
         eight = self.device.matrix_flops_per_s.get("float8", np.inf)
-        return np.where(self.narrowed, eight, told) * clock_gain(self.device, self.physics)
+        return np.where(self.narrowed, eight, stated) * clock_gain(self.device, self.physics)
 
     @cached_property
     def clock(self) -> float:
@@ -265,7 +265,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2_s,
         serial_s=serial_s,
-        added_s=start_s(device, conditions, physics) + _chain_s(s) + _beside_s(s, parts),
+        fixed_overhead_s=start_s(device, conditions, physics) + _chain_s(s) + _auxiliary_kernel_s(s, parts),
         switching_j=law.energy * s.flops * scores * product_energy_j(unit, batch["dtype"], device, physics),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=law.overlap,
@@ -360,7 +360,7 @@ def _kernel_s(s: _Scores) -> float:
     return s.physics.start.cycles / s.device.boost_clock_hz
 
 
-def _beside_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
+def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     """Time [s] of what runs before and after the kernel: the write of new keys and values, queries that are made
     8-bit, heads that are swapped, parts that are put together.
     """

@@ -17,7 +17,7 @@ WINDOWS = {"forward": "depthwise", "input_grad": "depthwise_input_grad", "weight
 PAIRED = "_nhwc"
 """What follows the name where windows are of two neighbouring channels, side by side in NHWC."""
 
-HELD_WHOLE = (4, 8, 16)
+MMA_GROUP_CHANNELS = (4, 8, 16)
 """Channels of a group of which a matrix instruction, 16 elements deep, holds whole ones (PTX ISA, ``mma.m16n8k16``)."""
 
 
@@ -35,7 +35,7 @@ def is_direct(batch: KernelBatch) -> np.ndarray:
     """
     channels = batch["in_channels"] // np.maximum(batch["groups"], 1)
     grouped = (batch["groups"] > 1) & (batch["image_layout"] == "nhwc") & (batch["op"] == "weight_grad")
-    return np.asarray(is_depthwise(batch) | (grouped & ~np.isin(channels, HELD_WHOLE)))
+    return np.asarray(is_depthwise(batch) | (grouped & ~np.isin(channels, MMA_GROUP_CHANNELS)))
 
 
 def as_streams(batch: KernelBatch) -> KernelBatch:

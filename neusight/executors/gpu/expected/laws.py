@@ -41,10 +41,10 @@ def _untiled(
 ) -> Callable[[KernelBatch, DeviceSpec, Conditions, Physics, Tiling], Times]:
     """Times of a law that chooses its blocks by itself."""
 
-    def told(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics, _: Tiling) -> Times:
+    def untiled(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics, _: Tiling) -> Times:
         return times(batch, device, conditions, physics)
 
-    return told
+    return untiled
 
 
 def _product_tiles(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:

@@ -19,7 +19,7 @@ PASSES = 2.0
 """Each value is read once and written once."""
 
 
-def turning_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
+def layout_transform_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
     r"""Time [s] of the kernels that turn images from NCHW to NHWC before a convolution, and back after it.
 
     .. math:: t = \sum_i \left(2 \frac{e X_i}{W} + t_0\right)
@@ -37,16 +37,16 @@ def turning_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, ph
     Source: NVIDIA, cuDNN Developer Guide, "Tensor Transformations" (conversion between NCHW and NHWC); names of its
     kernels on Ampere, ``tf32f32_f32_nhwckrsc_nchw`` and ``f16f16_nhwckrsc_nhwc`` (input, filter, output). Validity:
     convolutions that run on matrix units, but for those that a library finds faster as they lie, see
-    ``lies_as_product``.
+    ``is_implicit_nchw``.
     """
     if batch.family != "conv2d":
         return np.zeros(len(batch))
-    moved = turned_bytes(batch)
+    moved = layout_transform_bytes(batch)
     moved_s = moved.sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
     return moved_s + (moved > 0).sum(axis=0) * start_s(device, conditions, physics)
 
 
-def turned_bytes(batch: KernelBatch) -> np.ndarray:
+def layout_transform_bytes(batch: KernelBatch) -> np.ndarray:
     """Bytes that turning a convolution's input and its output moves, shape (2, n); 0 of what stays as it is."""
     height, width = conv_output(batch)
     images = batch["batch"].astype(float)
@@ -57,7 +57,7 @@ def turned_bytes(batch: KernelBatch) -> np.ndarray:
     return np.asarray(PASSES * element_bytes(batch) * turned * (batch["image_layout"] == "nchw"))
 
 
-def lies_as_product(batch: KernelBatch) -> np.ndarray:
+def is_implicit_nchw(batch: KernelBatch) -> np.ndarray:
     """Whether images in NCHW are operands as they lie, shape (n,): filters of one pixel multiply channels by pixels,
     where neighbours along the pixels can be copied together.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.expected.layouts import lies_as_product, turned_bytes, turning_s
+from neusight.executors.gpu.expected.layouts import is_implicit_nchw, layout_transform_bytes, layout_transform_s
 from neusight.executors.gpu.expected.products import Product, by_image, compulsory, product_of
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
@@ -155,17 +155,17 @@ def product_tiling(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> 
     """The blocks that a library runs: of convolutions in NCHW that are one product an image as they lie, those of it,
     where images that are turned first would take longer.
     """
-    p, as_it_lies = product_of(batch, device), np.zeros(len(batch), dtype=bool)
+    p, implicit_nchw = product_of(batch, device), np.zeros(len(batch), dtype=bool)
     tile_m, tile_n, parts, seconds = pick_tiles(p, device, physics)
-    rows = np.flatnonzero(lies_as_product(batch)) if batch.family == "conv2d" else np.zeros(0, dtype=int)
+    rows = np.flatnonzero(is_implicit_nchw(batch)) if batch.family == "conv2d" else np.zeros(0, dtype=int)
     if len(rows):
         lying, some = by_image(batch.take(rows), device), batch.take(rows)
-        moved_s = turned_bytes(some).sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
+        moved_s = layout_transform_bytes(some).sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
         *picked, lying_s = pick_tiles(lying, device, physics)
         better = lying_s < seconds[rows] + moved_s
-        for column, found in zip((tile_m, tile_n, parts), picked, strict=True):
-            column[rows[better]] = found[better]
-        as_it_lies[rows[better]] = True
+        for column, choice in zip((tile_m, tile_n, parts), picked, strict=True):
+            column[rows[better]] = choice[better]
+        implicit_nchw[rows[better]] = True
         p = p.replaced(rows[better], lying.take(better))
     return Tiling(
         tile_m=tile_m,
@@ -177,13 +177,13 @@ def product_tiling(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> 
         resident=np.ones(len(p.m)),
         sm_count=device.sm_count,
         parts=parts,
-        as_it_lies=as_it_lies,
+        implicit_nchw=implicit_nchw,
     )
 
 
 def _product(batch: KernelBatch, device: DeviceSpec, tiling: Tiling) -> Product:
     """That of a tiling."""
-    p, rows = product_of(batch, device), np.flatnonzero(np.broadcast_to(tiling.as_it_lies, len(batch)))
+    p, rows = product_of(batch, device), np.flatnonzero(np.broadcast_to(tiling.implicit_nchw, len(batch)))
     return p.replaced(rows, by_image(batch.take(rows), device)) if len(rows) else p
 
 
@@ -227,10 +227,10 @@ def matrix_times(
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2 / (law.port * active),
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
-        added_s=start_s(device, conditions, physics)
+        fixed_overhead_s=start_s(device, conditions, physics)
         + np.where(t.parts > 1.0, matrix.split_s, 0.0)
         + _quantisation_s(batch, device, conditions, physics)
-        + np.where(t.as_it_lies, 0.0, turning_s(batch, device, conditions, physics)),
+        + np.where(t.implicit_nchw, 0.0, layout_transform_s(batch, device, conditions, physics)),
         switching_j=2.0
         * p.batch
         * p.m
@@ -251,7 +251,7 @@ def _misaligned(batch: KernelBatch, p: Product, t: Tiling, physics: Physics) -> 
     whole = (LOAD_BYTES / p.a_bytes).astype(np.int64)
     together = np.min([np.gcd(extent.astype(np.int64), whole) for extent in _row_lengths(batch, p)], axis=0)
     halvings = np.log2(whole / together)
-    counts = np.ones(len(batch), dtype=bool) if batch.family == "gemm" else t.as_it_lies
+    counts = np.ones(len(batch), dtype=bool) if batch.family == "gemm" else t.implicit_nchw
     return np.asarray(1.0 + physics.matrix.misaligned_cost * np.where(counts, halvings, 0.0))
 
 

@@ -98,8 +98,8 @@ def moe_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, ph
     up, down = (_experts(product, batch, conditions, device) for product in products_of(batch))
     first, second = (_product_times(groups, setting) for groups in (up, down))
     joined = {f.name: getattr(first, f.name) + getattr(second, f.name) for f in fields(Times) if f.name != "overlap"}
-    beside = _beside_s(up, down, setting)
-    return Times(**{**joined, "added_s": beside}, overlap=physics.matrix.overlap)
+    beside = _auxiliary_kernel_s(up, down, setting)
+    return Times(**{**joined, "fixed_overhead_s": beside}, overlap=physics.matrix.overlap)
 
 
 def grouped_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
@@ -119,8 +119,8 @@ def grouped_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions
     Source: as for single products, see ``matrix_times``. Validity: bfloat16 and 8-bit products on NVIDIA GPUs;
     other dtypes by the same law at their peak rates.
     """
-    found = _product_times(_grouped(batch, conditions, device), _Setting(device, conditions, physics))
-    return replace(found, added_s=start_s(device, conditions, physics))
+    times = _product_times(_grouped(batch, conditions, device), _Setting(device, conditions, physics))
+    return replace(times, fixed_overhead_s=start_s(device, conditions, physics))
 
 
 def moe_shape(
@@ -293,7 +293,7 @@ def _product_times(groups: Groups, setting: _Setting) -> Times:
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2_s,
         serial_s=chain * step_s + _empty_s(groups, tile_m, tile_n, tiles, setting),
-        added_s=np.zeros(len(hot)),
+        fixed_overhead_s=np.zeros(len(hot)),
         switching_j=2.0 * groups.pairs * p.n * p.k * product_energy_j(p, groups.dtype, device, physics),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=matrix.overlap,
@@ -315,7 +315,7 @@ def _held(touched: np.ndarray, setting: _Setting) -> np.ndarray:
     return hot_share(setting.device, replace(setting.conditions, cycled_bytes=touched), setting.physics)
 
 
-def _beside_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarray:
+def _auxiliary_kernel_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarray:
     """Time of starts, of sorting and of passes [s]."""
     device, physics = setting.device, setting.physics
     moe = physics.moe

@@ -134,7 +134,7 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=moved / (clocked * device.l2_bytes_per_clock_per_sm * physics.memory.l2_share),
         serial_s=np.maximum(steps_s, moved / under_way),
-        added_s=start_s * np.where(conditions.timing == "profiler", physics.start.profiled, 1.0),
+        fixed_overhead_s=start_s * np.where(conditions.timing == "profiler", physics.start.profiled, 1.0),
         switching_j=s.flops * flop_energy_j(device, physics),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=stream.overlap,
@@ -146,14 +146,14 @@ def stream_shape(
 ) -> dict[str, np.ndarray]:
     """Dimensionless inputs of a learned correction; columns of shape (n,)."""
     s, t = Stream.of(batch), stream_times(batch, device, conditions, physics)
-    total = t.unlimited_s + t.added_s
+    total = t.unlimited_s + t.fixed_overhead_s
     blocks = np.where(s.rows > 0, s.rows * s.threads, s.elements / VECTOR) / BLOCK_THREADS
     return {
         "dram": t.dram_s / total,
         "l2": t.l2_s / total,
         "issue": t.compute_s / total,
         "serial": t.serial_s / total,
-        "start": t.added_s / total,
+        "start": t.fixed_overhead_s / total,
         "hot": _hot(s, device, conditions, physics),
         "l2_fill": np.clip(np.log2(np.maximum(s.bytes, 1.0) / s.passes / device.l2_capacity_bytes), -12.0, 8.0),
         "waves": np.clip(np.log2(blocks / (device.sm_count * _blocks_of_sm(s, device))), -8.0, 8.0),

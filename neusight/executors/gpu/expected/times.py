@@ -17,23 +17,23 @@ from neusight.laws.physics import Physics
 class Times:
     """Times [s] for which kernels keep each resource busy at full clock; columns of shape (n,).
 
-    ``serial_s`` is what a chain of dependent accesses takes however many resources there are; ``added_s`` what comes
-    before or after all of that: the start of the kernel, further small kernels. ``switching_j`` is the energy of the
-    arithmetic, ``traffic_j`` that of moving bytes [J].
+    ``serial_s`` is what a chain of dependent accesses takes however many resources there are; ``fixed_overhead_s`` what
+    comes before or after all of that: the start of the kernel, further small kernels. ``switching_j`` is the energy of
+    the arithmetic, ``traffic_j`` that of moving bytes [J].
     """
 
     compute_s: np.ndarray
     dram_s: np.ndarray
     l2_s: np.ndarray
     serial_s: np.ndarray
-    added_s: np.ndarray
+    fixed_overhead_s: np.ndarray
     switching_j: np.ndarray
     traffic_j: np.ndarray
     overlap: float
 
     @property
     def unlimited_s(self) -> np.ndarray:
-        r"""Time at full clock without ``added_s`` [s]: :math:`(\sum_i t_i^p)^{1/p}`, p ``overlap``."""
+        r"""Time at full clock without ``fixed_overhead_s`` [s]: :math:`(\sum_i t_i^p)^{1/p}`, p ``overlap``."""
         parts = np.stack([self.compute_s, self.dram_s, self.l2_s, self.serial_s])
         largest = np.maximum(parts.max(axis=0), TINY_S)
         joined = largest * ((parts / largest) ** self.overlap).sum(axis=0) ** (1 / self.overlap)
@@ -73,7 +73,7 @@ def launch_s(conditions: Conditions, physics: Physics) -> np.ndarray:
     return np.where(conditions.timing == "stream", physics.start.stream_s, graph)
 
 
-def lone_s(floor_s: np.ndarray, execution_s: np.ndarray, added_s: np.ndarray, physics: Physics) -> np.ndarray:
+def lone_s(floor_s: np.ndarray, execution_s: np.ndarray, fixed_overhead_s: np.ndarray, physics: Physics) -> np.ndarray:
     r"""Time [s] between two CUDA events around a lone launch.
 
     .. math:: t = (1 - s) F + \left((E - a)^4 + (s F)^4\right)^{1/4}
@@ -84,11 +84,11 @@ def lone_s(floor_s: np.ndarray, execution_s: np.ndarray, added_s: np.ndarray, ph
     Args:
         floor_s: F, of a kernel that does next to nothing, its start included [s].
         execution_s: E [s].
-        added_s: a, start and end of it [s], which F holds already.
+        fixed_overhead_s: a, start and end of it [s], which F holds already.
         physics: s ``start.hidden`` [-].
 
     Source: order of events in a stream; s fitted. Validity: PyTorch, launches one by one with a synchronisation.
     """
     hidden = physics.start.hidden
-    work_s = np.maximum(execution_s - added_s, 0.0)
+    work_s = np.maximum(execution_s - fixed_overhead_s, 0.0)
     return np.asarray((1.0 - hidden) * floor_s + (work_s**4 + (hidden * floor_s) ** 4) ** 0.25)

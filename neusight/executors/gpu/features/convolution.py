@@ -99,11 +99,11 @@ def plan_convolutions(batch: KernelBatch, work: Work, device: DeviceSpec, physic
     return ConvPlan(applies, best, each_s[best, rows], compute_s, moved[best, rows], count * flops, count, each_s)
 
 
-Found = tuple[np.ndarray, _Blocks, np.ndarray]
+AlgorithmCost = tuple[np.ndarray, _Blocks, np.ndarray]
 """Time [s], blocks and DRAM traffic [B] of an algorithm."""
 
 
-def _implicit(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> Found:
+def _implicit(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> AlgorithmCost:
     groups, m, n, k = conv_gemm(batch)
     products = Products(m, n, k, groups)
     sm_rate = _sm_rate(batch, device, physics) * physics.convolution.implicit_share
@@ -111,7 +111,7 @@ def _implicit(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physi
     return _joined(blocks.compute_s, work.bytes, device, physics), blocks, work.bytes
 
 
-def _fused(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> Found:
+def _fused(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> AlgorithmCost:
     """A gradient of weights reduces over outputs, for which fused Winograd has no tiles."""
     law, (inner, outer) = physics.convolution, _channels(batch)
     height, width = _extents(batch)
@@ -123,7 +123,7 @@ def _fused(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics)
     products = 2.0 * outputs / 4.0 * FUSED_FILTERS * _points(batch, 2)
     rate = _sm_rate(batch, device, physics) * law.fused_share
     each_s = products * (inner + law.fused_depth) / rate
-    compute_s = rounds(count, device.sm_count, physics.lanes.tail_share) * each_s
+    compute_s = rounds(count, device.sm_count, physics.cuda_cores.tail_share) * each_s
     filters = (_points(batch, 2) + batch["kernel_height"] ** 2.0) * inner * outer * element_bytes(batch)
     before_s = law.filter_passes * filters / sustained_dram_bytes_per_s(device, physics) + law.step_s
     time_s = _joined(compute_s, work.bytes, device, physics) + before_s
@@ -131,7 +131,7 @@ def _fused(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics)
     return time_s, _Blocks(count, products * inner, compute_s), work.bytes + filters
 
 
-def _steps(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> Found:
+def _steps(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> AlgorithmCost:
     law, products = physics.convolution, _winograd_products(batch, 4)
     blocks = _product_blocks(products, STEPS_TILES, _sm_rate(batch, device, physics) * law.steps_share, device, physics)
     transformed = _transformed_elements(products) * element_bytes(batch)
@@ -163,11 +163,11 @@ def _product_blocks(
     tile_m, tile_n = (np.array(sides, dtype=float)[:, None] for sides in zip(*tiles, strict=True))
     count = b * np.ceil(m / tile_m) * np.ceil(n / tile_n)
     narrow = 1.0 + physics.convolution.narrow * (tile_m + tile_n) / (tile_m * tile_n)
-    flops = 2.0 * tile_m * tile_n * (k + physics.lanes.prologue_depth)
+    flops = 2.0 * tile_m * tile_n * (k + physics.cuda_cores.prologue_depth)
     each_s = flops * narrow / sm_rate
     resident = np.maximum(count / device.sm_count, 1.0)
     idle = idle_factor(tile_m * tile_n, resident, physics.convolution.idle_cost)
-    compute_s = rounds(count, device.sm_count, physics.lanes.tail_share) * each_s * idle
+    compute_s = rounds(count, device.sm_count, physics.cuda_cores.tail_share) * each_s * idle
     best, rows = np.argmin(compute_s, axis=0), np.arange(len(m))
     area = (tile_m * tile_n)[best, 0]
     return _Blocks(count[best, rows], 2.0 * area * k, compute_s[best, rows])

@@ -52,7 +52,7 @@ def serial_share(s: Situation) -> np.ndarray:
 @formula
 def added_share(s: Situation) -> np.ndarray:
     """log2 of the share of start, end and further small kernels in the expected time."""
-    return _share(s.added_s, s)
+    return _share(s.fixed_overhead_s, s)
 
 
 @formula

@@ -54,7 +54,7 @@ class Situation:
     physics: Physics
 
     @cached_property
-    def added_s(self) -> np.ndarray:
+    def fixed_overhead_s(self) -> np.ndarray:
         """What comes before and after the work [s]: part of the launch, as lone launches were measured."""
         return np.zeros(len(self.batch))
 
@@ -116,7 +116,7 @@ class Situation:
         r"""Expected time at full clock [s]: :math:`(t_c^p + t_d^p + t_2^p)^{1/p}`, the resources' times in a norm
         whose exponent is fitted (``lanes.overlap``); convolutions as planned.
         """
-        overlap = self.physics.lanes.overlap
+        overlap = self.physics.cuda_cores.overlap
         times = np.stack([self.compute_s, self.dram_s, self.l2_s])
         largest = np.maximum(times.max(axis=0), 1e-12)
         return self._planned("unlimited_s", largest * ((times / largest) ** overlap).sum(axis=0) ** (1 / overlap))
@@ -151,7 +151,7 @@ class Situation:
     @cached_property
     def expected_s(self) -> np.ndarray:
         """Expected execution time without launch [s], always above the bound."""
-        return np.maximum(self.unlimited_s * self.throttle + self.added_s, LEAST_GAP * self.bound_s)
+        return np.maximum(self.unlimited_s * self.throttle + self.fixed_overhead_s, LEAST_GAP * self.bound_s)
 
     @cached_property
     def prior(self) -> np.ndarray:
@@ -207,9 +207,9 @@ class LawfulSituation(Situation):
         return self.times.traffic_j
 
     @cached_property
-    def added_s(self) -> np.ndarray:
+    def fixed_overhead_s(self) -> np.ndarray:
         """What comes before and after the work [s]: start, end, further small kernels."""
-        return self.times.added_s
+        return self.times.fixed_overhead_s
 
     @cached_property
     def shape(self) -> Mapping[str, np.ndarray]:
@@ -240,11 +240,11 @@ def situate(
     """
     work = work_of(batch)
     bound, law = bound_of(batch, work, device), str(law_names(batch, device)[0])
-    known = Conditions.asked(len(batch)) if conditions is None else conditions
+    known = Conditions.requested(len(batch)) if conditions is None else conditions
     if not law:
         return Situation(batch, device, work, bound, tiling or tile(batch, device, choice, physics), known, physics)
-    found = tiling or LAWS[law].tile(batch, device, choice, physics)
-    return LawfulSituation(batch, device, work, bound, found, known, physics, law)
+    tiles = tiling or LAWS[law].tile(batch, device, choice, physics)
+    return LawfulSituation(batch, device, work, bound, tiles, known, physics, law)
 
 
 def _panels(s: Situation) -> Panels:
@@ -276,20 +276,20 @@ def _product_compute_s(s: Situation) -> np.ndarray:
     """
     t, physics = s.tiling, s.physics
     intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
-    sharpness = physics.lanes.shared_memory_sharpness
-    operands = (1.0 + (physics.lanes.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
+    sharpness = physics.cuda_cores.shared_memory_sharpness
+    operands = (1.0 + (physics.cuda_cores.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
     rate = (
         flops_per_s(s.batch, s.device)
         / t.sm_count
-        * physics.lanes.peak_share
+        * physics.cuda_cores.peak_share
         * issue_share(s.device, physics)
         / operands
     )
-    per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.lanes.prologue_depth)
-    busiest = rounds(t.tile_count, t.sm_count, physics.lanes.tail_share)
+    per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.cuda_cores.prologue_depth)
+    busiest = rounds(t.tile_count, t.sm_count, physics.cuda_cores.tail_share)
     resident = np.minimum(t.resident, np.maximum(busiest, 1.0))
-    time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident, physics.lanes.idle_cost)
-    return time_s * (1.0 + physics.lanes.misaligned_cost * ~aligned(s.batch))
+    time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident, physics.cuda_cores.idle_cost)
+    return time_s * (1.0 + physics.cuda_cores.misaligned_cost * ~aligned(s.batch))
 
 
 def aligned(batch: KernelBatch) -> np.ndarray:

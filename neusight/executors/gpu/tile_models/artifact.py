@@ -113,15 +113,15 @@ class Artifact:
         all lies within. Shape (n,).
         """
         domain, names = self.manifest.domain, (*self.manifest.contract.features, *SIZES)
-        found = np.column_stack([features, *sizes(work)])
+        inputs = np.column_stack([features, *sizes(work)])
         low, high = (np.array([*domain[end], *domain[f"size_{end}"]]) for end in ("low", "high"))
         slack = 1e-6 + 0.02 * (high - low)
-        excess = np.maximum(low - slack - found, found - high - slack)
-        rows, worst = np.arange(len(found)), np.argmax(excess / slack, axis=1)
+        excess = np.maximum(low - slack - inputs, inputs - high - slack)
+        rows, worst = np.arange(len(inputs)), np.argmax(excess / slack, axis=1)
         texts = np.array(
             [f"{_plain(name)} {side} the range of training" for name in names for side in ("below", "above")]
         )
-        number = 2 * worst + (found[rows, worst] > high[worst])
+        number = 2 * worst + (inputs[rows, worst] > high[worst])
         return np.where(excess[rows, worst] > 0, texts[number], "")
 
     def lone_vendor(self, gpu: str, vendor: str) -> bool:
@@ -313,10 +313,10 @@ def artifact_folders(directory: Path | None = None) -> list[Path]:
         ArtifactError: there is none.
     """
     directory = directory or tile_models_dir()
-    found = sorted(p.parent for p in directory.glob(f"*/{MANIFEST}"))
-    if not found:
+    inputs = sorted(p.parent for p in directory.glob(f"*/{MANIFEST}"))
+    if not inputs:
         raise ArtifactError(f"no tile models in {directory}: train some with neusight train --out {directory}")
-    return found
+    return inputs
 
 
 def load_artifacts(directory: Path | None = None) -> dict[str, Artifact]:

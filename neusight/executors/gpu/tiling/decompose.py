@@ -40,7 +40,7 @@ class Tiling:
     """Blocks that fit on an SM at once."""
     sm_count: int
     parts: np.ndarray | float = 1.0
-    as_it_lies: np.ndarray | bool = False
+    implicit_nchw: np.ndarray | bool = False
     """Of convolutions, whether images are operands in the order in which they lie in memory."""
 
     @property

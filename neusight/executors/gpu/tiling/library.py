@@ -123,7 +123,7 @@ def tile_costs(
     Validity: no kernel name needed. Held-out compute capabilities: of float32 ``linear`` it does better than another
     capability's preferences, see ``SLACK``.
     """
-    (m, n, k, b), lanes = products, physics.lanes
+    (m, n, k, b), lanes = products, physics.cuda_cores
     tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
     rate = device.gemm_flops_per_s(dtype) / device.sm_count
     narrow = (lanes.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** lanes.shared_memory_sharpness

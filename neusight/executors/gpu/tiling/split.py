@@ -52,9 +52,9 @@ def split_depth(
     """
     parts = np.array(SPLITS, dtype=float)[:, None]
     rate = flops_per_s / device.sm_count
-    work = 2.0 * tile_elements * (depth / parts + physics.lanes.prologue_depth)
+    work = 2.0 * tile_elements * (depth / parts + physics.cuda_cores.prologue_depth)
     summed_s = 2.0 * PARTIAL_BYTES * parts * result_elements / (device.l2_bytes_per_s * physics.memory.l2_share)
-    time_s = rounds(tiles * parts, device.sm_count, physics.lanes.tail_share) * work / rate
+    time_s = rounds(tiles * parts, device.sm_count, physics.cuda_cores.tail_share) * work / rate
     time_s = np.where(parts > 1, WORTH_IT * (time_s + summed_s), time_s)
     possible = (parts == 1) | (depth / parts >= LEAST_DEPTH)
     return parts[np.argmin(np.where(possible, time_s, np.inf), axis=0), 0]
