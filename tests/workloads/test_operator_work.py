@@ -1,7 +1,8 @@
-"""Work of operators beside products and attention: arithmetic and passes against textbook formulas."""
+"""Arithmetic and bytes of operators against formulas; recurrent layers step by step."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from math import log2
 from typing import Any
@@ -12,9 +13,10 @@ from small_models import kernels
 from torch import nn
 from torch.nn import functional
 
-from neusight.kernels import KernelBatch
+from neusight.kernels import Elementwise, Gemm, KernelBatch
 from neusight.kernels.work import work_of
 from neusight.requests import Request
+from neusight.workloads import Workload
 from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import trace
 
@@ -30,7 +32,7 @@ class Applied(nn.Module):
         return self.function(*given)
 
 
-def found(build: nn.Module | Callable[..., Any], *shapes: tuple[int, ...], mode: str = "inference") -> list[Any]:
+def run(build: nn.Module | Callable[..., Any], *shapes: tuple[int, ...], mode: str = "inference") -> list[Any]:
     module = build if isinstance(build, nn.Module) else Applied(build)
     inputs = [s if isinstance(s, TensorSpec) else TensorSpec(s) for s in shapes]
     workload = trace(module, inputs, Request.of("m", mode=mode, optimizer="none"))
@@ -58,19 +60,19 @@ FACTORISATIONS: dict[str, tuple[Callable[..., Any], str, float, int]] = {
 @pytest.mark.parametrize("name", FACTORISATIONS)
 def test_factorisations_have_their_arithmetic_and_their_chain(name: str) -> None:
     function, op, cubes, steps = FACTORISATIONS[name]
-    (kernel,) = [k for k in found(function, (N, N)) if k.op == op]
+    (kernel,) = [k for k in run(function, (N, N)) if k.op == op]
     assert (kernel.flops, kernel.passes) == (round(cubes * N**3), steps)
 
 
 def test_matrices_of_a_batch_are_factored_one_by_one_where_the_library_does_so() -> None:
-    (singular,) = [k for k in found(torch.linalg.svdvals, (3, N, N)) if k.op == "svd"]
-    (cholesky,) = [k for k in found(torch.linalg.cholesky, (3, N, N)) if k.op == "cholesky"]
+    (singular,) = [k for k in run(torch.linalg.svdvals, (3, N, N)) if k.op == "svd"]
+    (cholesky,) = [k for k in run(torch.linalg.cholesky, (3, N, N)) if k.op == "cholesky"]
     assert (singular.passes, cholesky.passes) == (3 * 2 * N, N)
     assert cholesky.flops == N**3
 
 
 def test_a_solve_adds_two_triangles_for_every_right_side() -> None:
-    (kernel,) = [k for k in found(torch.linalg.solve, (N, N), (N, 5)) if k.op == "solve"]
+    (kernel,) = [k for k in run(torch.linalg.solve, (N, N), (N, 5)) if k.op == "solve"]
     assert kernel.flops == round(2 * N**3 / 3 + 2 * N**2 * 5)
 
 
@@ -82,7 +84,7 @@ def test_transforms_do_five_n_log_n(subtests: pytest.Subtests) -> None:
         (lambda x: torch.fft.fft(torch.complex(x, x)), (4, 256), 5 * 4 * 256 * 8, 1),
     ]:
         with subtests.test(shape=shape):
-            transforms = [k for k in found(function, shape) if k.op == "fft"]
+            transforms = [k for k in run(function, shape) if k.op == "fft"]
             assert sum(k.flops for k in transforms) == expected
             assert sum(k.passes for k in transforms) == passes
 
@@ -102,7 +104,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 def test_convolutions_of_any_dimension_do_two_flop_a_tap(name: str) -> None:
     build, shape = CONVOLUTIONS[name]
     module = build()
-    (kernel,) = found(module, shape)
+    (kernel,) = run(module, shape)
     x = torch.zeros(shape)
     y, weight = module(x), module.weight  # type: ignore[union-attr]
     # Every element of the output (of a transposed one, of the input) meets the taps of one filter.
@@ -114,25 +116,25 @@ def test_convolutions_of_any_dimension_do_two_flop_a_tap(name: str) -> None:
 
 def test_gradients_of_uneven_convolutions_do_as_much_each_as_the_forward_pass() -> None:
     for build, shape in CONVOLUTIONS.values():
-        forward, *others = [k for k in found(build(), shape, mode="training") if k.family == "conv2d"]
+        forward, *others = [k for k in run(build(), shape, mode="training") if k.family == "conv2d"]
         assert others and [flops(k) for k in others] == pytest.approx([flops(forward)] * len(others))
 
 
 def test_long_rows_are_sorted_digit_by_digit() -> None:
     for length, passes in [(4096, 1), (4097, 4)]:
-        (kernel,) = [k for k in found(lambda x: x.sort()[0], (3, length)) if k.op == "sort"]
+        (kernel,) = [k for k in run(lambda x: x.sort()[0], (3, length)) if k.op == "sort"]
         assert (kernel.rows, kernel.cols, kernel.passes) == (3, length, passes)
         assert kernel.write_bytes == passes * 3 * length * (4 + 8)
 
 
 def test_the_largest_of_a_long_row_are_searched_digit_by_digit() -> None:
     for length, reads in [(4096, 1), (50000, 5)]:
-        (kernel,) = [k for k in found(lambda x: x.topk(4)[0], (3, length)) if k.op == "topk"]
+        (kernel,) = [k for k in run(lambda x: x.topk(4)[0], (3, length)) if k.op == "topk"]
         assert (kernel.passes, kernel.read_bytes) == (reads, reads * 3 * length * 4)
 
 
 def test_counting_reads_every_value_and_writes_the_bins() -> None:
-    (count,) = [k for k in found(lambda x: torch.histc(x, 32), (1000,)) if k.op == "bincount"]
+    (count,) = [k for k in run(lambda x: torch.histc(x, 32), (1000,)) if k.op == "bincount"]
     assert (count.read_bytes, count.write_bytes, count.rows * count.cols) == (4000, 32 * 4, 1000)
 
 
@@ -142,7 +144,7 @@ def test_interpolation_costs_its_neighbours(subtests: pytest.Subtests) -> None:
         ("bicubic", 2, 16), ("nearest", 3, 1), ("trilinear", 3, 8),
     ]:  # fmt: skip
         with subtests.test(mode=mode, dims=dims):
-            (kernel,) = found(lambda x, m=mode: functional.interpolate(x, scale_factor=2, mode=m), (2, 3, *(8,) * dims))
+            (kernel,) = run(lambda x, m=mode: functional.interpolate(x, scale_factor=2, mode=m), (2, 3, *(8,) * dims))
             results = 2 * 3 * 16**dims
             assert (kernel.elements, kernel.flops) == (results, 2 * taps * results)
             assert (kernel.read_bytes, kernel.write_bytes) == (4 * 2 * 3 * 8**dims, 4 * results)
@@ -154,13 +156,13 @@ def test_adaptive_pooling_takes_every_element_once(subtests: pytest.Subtests) ->
         (nn.AdaptiveAvgPool3d(2), (2, 3, 8, 8, 8)), (nn.AdaptiveMaxPool3d(2), (2, 3, 8, 8, 8)),
     ]:  # fmt: skip
         with subtests.test(module=module):
-            (kernel,) = found(module, shape)
+            (kernel,) = run(module, shape)
             assert kernel.flops == torch.Size(shape).numel()
 
 
 def test_bags_read_a_row_for_each_index_and_write_one_for_each_bag() -> None:
     (kernel,) = [
-        k for k in found(nn.EmbeddingBag(500, 16, mode="sum"), TensorSpec((8, 20), "int64")) if k.op == "embedding_bag"
+        k for k in run(nn.EmbeddingBag(500, 16, mode="sum"), TensorSpec((8, 20), "int64")) if k.op == "embedding_bag"
     ]
     rows, bags = 8 * 20, 8
     assert (kernel.flops, kernel.write_bytes) == (rows * 16, bags * 16 * 4)
@@ -169,7 +171,7 @@ def test_bags_read_a_row_for_each_index_and_write_one_for_each_bag() -> None:
 
 
 def test_distances_take_a_difference_an_element_of_every_pair() -> None:
-    (kernel,) = [k for k in found(lambda a, b: torch.cdist(a, b, p=1.0), (30, 16), (20, 16)) if "cdist" in k.op]
+    (kernel,) = [k for k in run(lambda a, b: torch.cdist(a, b, p=1.0), (30, 16), (20, 16)) if "cdist" in k.op]
     assert kernel.flops == 3 * 30 * 20 * 16
 
 
@@ -178,7 +180,7 @@ def test_experts_of_grouped_products_share_the_tokens() -> None:
         ends = torch.arange(16, 65, 16, dtype=torch.int32)
         return torch._grouped_mm(x.bfloat16(), weight.bfloat16(), offs=ends)
 
-    (kernel,) = [k for k in found(layer, (64, 32), (4, 32, 48)) if k.family == "grouped_gemm"]
+    (kernel,) = [k for k in run(layer, (64, 32), (4, 32, 48)) if k.family == "grouped_gemm"]
     assert (kernel.groups, kernel.tokens, kernel.n, kernel.k) == (4, 64, 48, 32)
 
 
@@ -186,7 +188,7 @@ def test_experts_of_wide_numbers_run_one_by_one() -> None:
     def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch._grouped_mm(x, weight, offs=torch.arange(16, 65, 16, dtype=torch.int32))
 
-    kernels = [k for k in found(layer, (64, 32), (4, 32, 48)) if k.family == "gemm"]
+    kernels = [k for k in run(layer, (64, 32), (4, 32, 48)) if k.family == "gemm"]
     assert [(k.m, k.n, k.k) for k in kernels] == [(16, 48, 32)] * 4
 
 
@@ -194,14 +196,61 @@ def test_experts_without_tokens_run_nothing() -> None:
     def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch._grouped_mm(x, weight, offs=torch.zeros(8, dtype=torch.int32))
 
-    assert len([k for k in found(layer, (3, 32), (8, 32, 48)) if k.family == "gemm"]) == 3
+    assert len([k for k in run(layer, (3, 32), (8, 32, 48)) if k.family == "gemm"]) == 3
 
 
 def test_complex_products_do_four_real_ones() -> None:
-    (gemm,) = [k for k in found(lambda x: torch.complex(x, x) @ torch.complex(x, x), (N, N)) if k.family == "gemm"]
+    (gemm,) = [k for k in run(lambda x: torch.complex(x, x) @ torch.complex(x, x), (N, N)) if k.family == "gemm"]
     assert (flops(gemm), gemm.dtype) == (4 * 2 * N**3, "float32")
 
 
 def test_samples_bisect_the_sums_of_their_row() -> None:
-    ops = [k.op for k in found(lambda x: torch.multinomial(x, 3), (5, 64))]
+    ops = [k.op for k in run(lambda x: torch.multinomial(x, 3), (5, 64))]
     assert ops[-3:] == ["sum", "cumsum", "multinomial"]
+
+
+STEPS, BATCH, WIDTH, HIDDEN = 12, 4, 16, 32
+GATES = {nn.RNN: 1, nn.GRU: 3, nn.LSTM: 4}
+
+
+def recurrent_step(kind: Any, mode: str = "inference", **options: Any) -> Workload:
+    layer = lambda: kind(WIDTH, HIDDEN, **options)  # noqa: E731
+    shape = (BATCH, STEPS, WIDTH) if options.get("batch_first") else (STEPS, BATCH, WIDTH)
+    return trace(layer, [TensorSpec(shape)], Request.of("m", mode=mode, optimizer="none"), loss=lambda r: r[0].sum())
+
+
+def product_flops(workload: Workload) -> int:
+    return sum(2 * k.m * k.n * k.k for k in kernels(workload) if isinstance(k, Gemm))
+
+
+def cells(workload: Workload) -> Counter[str]:
+    return Counter(k.op for k in kernels(workload) if isinstance(k, Elementwise) and "_cell" in k.op)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_every_step_is_a_product_with_the_state_and_a_kernel_for_the_cell(kind: Any) -> None:
+    workload, gates = recurrent_step(kind), GATES[kind]
+    # Each of T steps of B sequences multiplies input and state by the weights of all gates.
+    assert product_flops(workload) == 2 * STEPS * BATCH * gates * HIDDEN * (WIDTH + HIDDEN)
+    assert sum(cells(workload).values()) == STEPS
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_training_does_twice_the_products_of_inference_again(kind: Any) -> None:
+    workload = recurrent_step(kind, "training")
+    assert product_flops(workload) == 3 * product_flops(recurrent_step(kind))
+    assert set(cells(workload).values()) == {STEPS} and len(cells(workload)) == 2
+
+
+def test_layers_directions_and_projections_have_their_own_widths() -> None:
+    step = 2 * STEPS * BATCH * 4 * HIDDEN
+    deep = recurrent_step(nn.LSTM, num_layers=2, bidirectional=True, batch_first=True)
+    assert product_flops(deep) == 2 * step * (WIDTH + HIDDEN) + 2 * step * (2 * HIDDEN + HIDDEN)
+    narrow = recurrent_step(nn.LSTM, proj_size=8)
+    assert product_flops(narrow) == step * (WIDTH + 8) + 2 * STEPS * BATCH * 8 * HIDDEN
+
+
+def test_what_the_backward_pass_needs_is_kept() -> None:
+    kept = [t.nbytes for t in recurrent_step(nn.LSTM, "training").tensors if t.dtype == "uint8"]
+    # Four gates, the state of the cell and its tanh, of every step.
+    assert kept == [6 * STEPS * BATCH * HIDDEN * 4]
