@@ -129,6 +129,9 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
     implementation = "eager" if attention == "eager" or not _has_attention(config) else "sdpa"
     if implementation == "sdpa" and not getattr(kind, "_supports_sdpa", False):
         raise ModelError(f"{kind.__name__} has no fused attention in transformers: use --attention eager")
+    # Flash attention takes no bias of scores, such as T5's of positions.
+    if implementation == "sdpa" and attention == "flash" and not getattr(kind, "_supports_flash_attn", False):
+        raise ModelError(f"{kind.__name__} has no flash attention in transformers: use --attention sdpa")
     return _constructed(kind.__name__, lambda: kind._from_config(parsed, attn_implementation=implementation))
 
 

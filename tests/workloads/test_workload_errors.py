@@ -63,6 +63,9 @@ def test_options_out_of_range(config):
         "no fused attention in transformers: use --attention eager": lambda: load_workload(
             "switch-base-4", attention="sdpa"
         ),
+        "no flash attention in transformers: use --attention sdpa": lambda: load_workload(
+            "t5-small", attention="flash", cache=False
+        ),
     }
     assert not differing({line: refusal(ask) for line, ask in others.items()})
     assert load_workload("t5-small", seq_len=4096).request.seq_len == 4096
