@@ -104,7 +104,7 @@ def test_a_scaler_passes_over_gradients_once_before_the_step():
 
 
 def test_a_scaler_needs_a_step():
-    with pytest.raises(ModelError, match="for an optimizer, and there is none"):
+    with pytest.raises(ModelError, match="no optimizer to scale gradients for"):
         Request.of(mode="training", grad_scaler=True)
 
 
