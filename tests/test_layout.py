@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -240,3 +241,16 @@ def test_the_package_shows_what_people_use_and_nothing_else() -> None:
     import neusight.api
 
     assert neusight.api and dir(neusight) == sorted(neusight.__all__)
+
+
+def test_what_contributing_names_is_there() -> None:
+    """Every file, and every name in code, whatever was moved."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`@?([A-Za-z_][\w./]*)(?:\([^`]*\))?`", text))
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in MODULES.values())
+    files = [f"/{path.relative_to(ROOT)}" for path in ROOT.glob("[!.]*/**/*") if "__pycache__" not in path.parts]
+    known = {name for name in names if "/" in name and any(f"/{name.rstrip('/')}" in file for file in files)}
+    known |= {name for name in names if "/" not in name and re.search(rf"\b{name.split('.')[-1]}\b", sources)}
+    known |= {name for name in names if any(file.endswith(f"/{name}") for file in files)}
+    assert len(known) > 60
+    assert names - known == set()
