@@ -45,6 +45,9 @@ class Source(Protocol):
     def shares(self, tp: int) -> bool:
         """Whether so many ranks can share every layer."""
 
+    def refused(self, plan: Plan) -> str:
+        """Why the model's step is not estimated under a plan, "" where it is."""
+
     def program(self, run: TrainingRun) -> Program:
         """A rank's program for its share of a micro-batch, its collectives not yet placed on nodes.
 
@@ -98,6 +101,10 @@ class Described:
         except ModelError:
             return False
         return True
+
+    def refused(self, plan: Plan) -> str:
+        """As ``Source`` has it."""
+        return ""
 
     def program(self, run: TrainingRun) -> Program:
         """As ``Source`` has it."""
@@ -189,6 +196,17 @@ class TracedModel:
             return False
         return True
 
+    def refused(self, plan: Plan) -> str:
+        """As ``Source`` has it: ways to share a step that traces do not tell."""
+        for name in ("cp", "ep", "offload", "sequence_parallel"):
+            if getattr(plan, name) != getattr(Plan(), name):
+                return f"{name} {getattr(plan, name)} of a traced model is not estimated: leave it out"
+        if plan.recompute not in ("none", "full"):
+            return f"recompute {plan.recompute} of a traced model is not estimated: none or full"
+        if plan.shard == "hsdp":
+            return "shard hsdp of a traced model is not estimated: none, zero1, zero2 or zero3"
+        return ""
+
     def traced(self, local: Local) -> TracedProgram:
         """Traced once for each share."""
         if local not in self._traced:
@@ -197,7 +215,8 @@ class TracedModel:
 
     def program(self, run: TrainingRun) -> Program:
         """As ``Source`` has it."""
-        _check_known(run)
+        if reason := self.refused(run.plan):
+            raise ModelError(reason)
         return self.traced(run.local).program
 
     def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
@@ -248,20 +267,6 @@ class TracedModel:
         if stage.last:
             chunks[-1] = [*chunks[-1], self.depth + 1]
         return chunks
-
-
-def _check_known(run: TrainingRun) -> None:
-    """Raises:
-    ModelError: a way to share a step that traces do not tell.
-    """
-    plan = run.plan
-    for name in ("cp", "ep", "offload", "sequence_parallel"):
-        if getattr(plan, name) != getattr(Plan(), name):
-            raise ModelError(f"{name} {getattr(plan, name)} of a traced model is not estimated: leave it out")
-    if plan.recompute not in ("none", "full"):
-        raise ModelError(f"recompute {plan.recompute} of a traced model is not estimated: none or full")
-    if plan.shard == "hsdp":
-        raise ModelError("shard hsdp of a traced model is not estimated: none, zero1, zero2 or zero3")
 
 
 def balanced_layers(order: Sequence[int], run: TrainingRun, layer_s: Sequence[float]) -> tuple[int, ...]:

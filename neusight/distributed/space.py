@@ -45,7 +45,8 @@ def plans_in(space: Space, source: Source, cluster: Cluster, seq_len: int, globa
         each = global_batch // dp
         for micro in (n for n in divisors(each) if n <= space.longest_micro_batch):
             degrees = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": 1 if ep > 1 else 0}
-            yield from _habits(space, source, degrees, micro, global_batch)
+            plans = _habits(space, source, degrees, micro, global_batch)
+            yield from (plan for plan in plans if not source.refused(plan))
 
 
 def _degrees(space: Space, source: Source, cluster: Cluster, seq_len: int) -> Iterator[tuple[int, int, int, int]]:
