@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.devices import DeviceSpec, load_device
-from neusight.errors import DeviceError, ModelError
+from neusight.errors import DeviceError, ModelError, shown
 from neusight.executors import Options
 from neusight.kernels.precision import OWN_PRECISION
 from neusight.requests import Plan, Request
@@ -79,6 +79,8 @@ def as_device(gpu: Gpu, overrides: Sequence[str] = ()) -> DeviceSpec:
     Raises:
         DeviceError: unknown or malformed device, or changes of a spec, which ``model_copy`` makes.
     """
+    if not isinstance(gpu, str | Path | DeviceSpec):
+        raise DeviceError(f"{shown(gpu)} is no device: give one id, file or spec")
     if not isinstance(gpu, DeviceSpec):
         return _device(str(gpu), version_of(gpu), tuple(overrides))
     if overrides:
