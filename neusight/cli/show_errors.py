@@ -211,7 +211,7 @@ def _step_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _memory_line(counts: Mapping[str, int]) -> str:
-    ran = f"{counts['ran_and_fits']:,} of {counts['ran']:,} runs are said to fit"
+    ran = f"{counts['ran_and_fits']:,} of {counts['ran']:,} runs are predicted to fit"
     if not counts["out_of_memory"]:
         return f"memory: {ran}"
     return (

@@ -51,7 +51,7 @@ class RunRow:
     """A training run in canonical words, and ``assumed``: what its row leaves out, with the reason for each default.
 
     ``framework`` is a name of ``neusight.engines``; ``products`` is ``fp8`` where large products
-    are; ``network`` in the words of ``neusight.devices.cluster_of``, "" where nothing is said; ``plan`` has the fields
+    are; ``network`` in the words of ``neusight.devices.cluster_of``, "" where none is stated; ``plan`` has the fields
     of ``neusight.requests.Plan``; ``columns`` the row itself, with the sizes of its model.
     """
 
@@ -157,7 +157,7 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
     elif dp > 1:
         default("overlap of gradients", overlap, "frameworks since 2023 reduce them beside the backward pass")
     if "recompute" not in row:
-        default("recompute", "none", "not told; or the fewest layers of a stage with which the run fits")
+        default("recompute", "none", "not stated; or the fewest layers of a stage with which the run fits")
     vp = integer(row, "vp", 1)
     if framework == "megatron-te" and pp > 1 and "vp" not in row:
         vp = default("vp", integer(row, "layers") // pp, "recipes of NeMo interleave, a layer a chunk")
@@ -265,7 +265,7 @@ def peak_run(row: Row) -> dict[str, Any]:
             nothing reads and that changes what is kept in memory.
     """
     if missing := [name for name in PEAK_NEEDED if name not in row]:
-        raise DataError(f"no {' and '.join(missing)}: a run without it cannot be asked")
+        raise DataError(f"no {' and '.join(missing)}: a run without it is not estimated")
     if foreign := [name for name in PEAK_NEEDED[1:] if not isinstance(row[name], int)]:
         raise DataError(f"{' and '.join(foreign)} must be whole numbers: correct those cells")
     for name in _PEAK_REFUSED:

@@ -1,4 +1,4 @@
-"""The gate: what the predictor that ships said and how far it was off, committed, so that a diff shows what got worse.
+"""The gate: predictions and errors of the predictor that ships, committed, so that a diff shows what got worse.
 
 The summary has three tables, one line a row: errors of kernels over a seeded sample of every data set that can be read,
 errors of whole models on one GPU, and single predictions on devices of all kinds. It holds no measured row.

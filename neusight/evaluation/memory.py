@@ -38,7 +38,7 @@ GROUPINGS = (
 )  # fmt: skip
 WORST = 10
 WITHIN = 10.0
-"""Percent: the share of rows within it is told."""
+"""Percent: errors whose share of rows is reported."""
 FITTED_ON = "a100-sxm-80gb"
 """GPU whose rows alone constants are fitted to."""
 _CASE = ("case", "gpu", "environment", "family", "tp", "pp", "vp", "cp", "ep")

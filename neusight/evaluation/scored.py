@@ -1,4 +1,4 @@
-"""``Scored``: predictions beside what was measured, and every figure that is said of them.
+"""``Scored``: predictions beside what was measured, and every figure of their errors.
 
 All errors are in percent of what was measured: below zero where a prediction is too low.
 """
@@ -132,8 +132,8 @@ def compared(predicted: float, interval: tuple[float, float], measured: float | 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which rows of a table are asked: of one source, of some GPUs, and of those ``limit`` that a seed draws; default
-    all.
+    """Which rows of a table are predicted: of one source, of some GPUs, and ``limit`` of those, drawn by a seed.
+    Default: all.
     """
 
     source: str = ""
@@ -156,7 +156,7 @@ def answered(
     named: Callable[[Row, int], dict[str, Any]],
     progress: Progress | None = None,
 ) -> tuple[list[Answer], list[dict[str, Any]]]:
-    """What is said of every row, and those of which nothing can be said.
+    """The answer to every row, and the rows that have none.
 
     Args:
         rows: of a table.

@@ -43,7 +43,7 @@ def evaluate_training(
     """Predict every training step of a table and compare.
 
     Args:
-        path: parquet or CSV with model, gpu, num_gpus, seq_len, the model's sizes, and what of a plan is told; see
+        path: parquet or CSV with model, gpu, num_gpus, seq_len, the model's sizes, and what is known of a plan; see
             ``neusight.datasets.runs`` for defaults.
         predictor: whose predictions.
         progress: called with (done, of) a row.
@@ -53,9 +53,10 @@ def evaluate_training(
     Returns:
         ``rows``: source, model, gpu, num_gpus, nodes, dtype, plan, predicted_ms, low_ms, high_ms, measured_ms, ape,
         bias, inside (the 90 % interval), peak_memory_bytes, fits, oom. ``means`` by ``BY`` and in ``total``: count,
-        mean, median, worst, bias, inside. ``memory``: how many that ran are said to fit, and of those that ran out of
-        memory not to. ``assumed``: defaults taken, each with its reason and the number of rows. ``skipped``: rows that
-        are not compared, each with its reason. ``unread``: columns that nothing reads, with the number of rows.
+        mean, median, worst, bias, inside. ``memory``: how many that ran are predicted to fit, and of those that ran
+        out of memory not to. ``assumed``: defaults taken, each with its reason and the number of rows. ``skipped``:
+        rows that are not compared, each with its reason. ``unread``: columns that nothing reads, with the number of
+        rows.
 
     Raises:
         DataError: no such file, a foreign file, or no row left.
@@ -84,7 +85,7 @@ def evaluate_training(
 
 
 def measured_steps(tables: Iterable[Path]) -> tuple[list[MeasuredStep], list[dict[str, Any]]]:
-    """Steps of tables that were measured, as what was run; and the rows that cannot be asked, with their reasons.
+    """Steps of tables that were measured, as what was run; and the rows that are not estimated, with their reasons.
 
     Raises:
         DataError: a table is missing, or another kind of table.

@@ -178,7 +178,7 @@ class RandomZeros(_Closed):
     clustered_sparsity: float = Field(default=0.5, ge=0, le=1)
 
 
-class Network(_Closed):
+class SimulatedNetwork(_Closed):
     """A network in training: ``model`` as ``neusight predict`` takes it, ``profile`` its zeros, a file in the
     experiment's folder that the command ``measured`` wrote.
     """
@@ -215,7 +215,7 @@ class SparseDeclaration(_Closed):
     question: str
     readme: bool = False
     random: RandomZeros = RandomZeros()
-    networks: tuple[Network, ...] = Field(min_length=1)
+    networks: tuple[SimulatedNetwork, ...] = Field(min_length=1)
     designs: Designs = Designs()
     targets: SparseTargets
 

@@ -53,7 +53,7 @@ FAMILIES = (
 SHORT_S = 20e-6
 """Context attention that is shorter is mostly launch, and no target's."""
 LEAST_ROWS = 20
-"""Of a board and family that has fewer nothing is told: prefills of one token are a row each."""
+"""A board and family that has fewer is left out: prefills of one token are a row each."""
 LONGEST_VALUE = 48
 """Letters of an assumption that is a number, or a few."""
 QUICK_ROWS, QUICK_REMARK = 150, "A quick run: two folds, few rows and little training. Its figures are no results."

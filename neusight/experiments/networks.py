@@ -16,7 +16,7 @@ def bert_layer() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     from transformers import BertConfig
     from transformers.models.bert.modeling_bert import BertLayer
 
-    class Layer(torch.nn.Module):
+    class EncoderLayer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = BertLayer(BertConfig(attn_implementation="eager"))  # type: ignore[call-arg]
@@ -26,7 +26,7 @@ def bert_layer() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
             return out[0] if isinstance(out, tuple) else out
 
     torch.manual_seed(0)
-    return Layer(), (torch.randn(4, 128, 768),)
+    return EncoderLayer(), (torch.randn(4, 128, 768),)
 
 
 def graph_convolution() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:

@@ -111,7 +111,7 @@ QUICK_REMARK = (
     f"A quick run: at most {QUICK_ROWS} rows of each GPU, operator and split, and little training. "
     "It shows that everything works. Its figures are no results."
 )
-"""What is to be said of a quick run, wherever its figures stand."""
+"""The remark beside figures of a quick run, wherever they stand."""
 
 
 def _measured(declared: Declaration, quick: bool, jobs: int, report: Report | None, clock: Clock) -> dict[str, Any]:

@@ -244,8 +244,8 @@ def run_training(declared: TrainingDeclaration, quick: bool, report: Report | No
         source and by model; ``scaling``: by model and plan what a step's time on the fewest GPUs is of that on the
         most, predicted and measured; ``left_out``: by die and source errors with its steps in the fit (``known``), left
         out (``steps``), and with kernels and collectives left out as well (``all``); ``peers``; ``fits``: of each table
-        how many that ran are said to fit; ``memory``: errors of peaks; ``worst``; ``assumed``; ``skipped``; ``unread``;
-        ``sha256`` of the files; ``verdicts``.
+        how many that ran are predicted to fit; ``memory``: errors of peaks; ``worst``; ``assumed``; ``skipped``;
+        ``unread``; ``unfitted``: why fits leave rows out; ``sha256`` of the files; ``verdicts``.
     """
     folder, shipped = data_dir(), Predictor.load()
     tables = [

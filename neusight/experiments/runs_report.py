@@ -294,7 +294,7 @@ def _memory(results: Results) -> list[str]:
     return [
         wrapped(text),
         listing([{**row, "name": _with_keys(row)} for row in results["memory"]], columns),
-        wrapped("Runs that ran and are said to fit, and runs out of memory that are said not to:"),
+        wrapped("Runs that ran and are predicted to fit, and runs out of memory that are predicted not to:"),
         listing(results["fits"], fits),
     ]
 

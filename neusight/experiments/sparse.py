@@ -25,7 +25,7 @@ from neusight.kernels.sparsity import Zeros, with_zeros
 from neusight.transforms.sparsity import MAPPED, SparsityProfile, sparsify
 
 if TYPE_CHECKING:
-    from neusight.experiments.declare import Network, RandomZeros, SparseDeclaration
+    from neusight.experiments.declare import RandomZeros, SimulatedNetwork, SparseDeclaration
     from neusight.learn import Report
     from neusight.workloads import Workload
 
@@ -117,7 +117,7 @@ def _speedup(zeros: RandomZeros, rows: int, sparsity: float, clustering: float =
 
 
 @dataclass(frozen=True)
-class Product:
+class LayerProduct:
     """A kernel that a layer runs on the PEs ``count`` times a step."""
 
     layer: str
@@ -134,11 +134,11 @@ class NetworkStep:
     ``batches`` holds one batch a family with the positions that its rows have in ``products``.
     """
 
-    products: tuple[Product, ...]
+    products: tuple[LayerProduct, ...]
     batches: tuple[tuple[KernelBatch, np.ndarray], ...]
 
 
-def network_step(network: Network, folder: Path) -> NetworkStep:
+def network_step(network: SimulatedNetwork, folder: Path) -> NetworkStep:
     """The step of a declared network; operators without a rule don't matter to it."""
     from neusight.workloads import load_workload
 
@@ -152,13 +152,13 @@ def network_step(network: Network, folder: Path) -> NetworkStep:
     return NetworkStep(products, tuple(batches))
 
 
-def _products(workload: Workload) -> tuple[Product, ...]:
+def _products(workload: Workload) -> tuple[LayerProduct, ...]:
     counts: Counter[tuple[str, Kernel, str, Zeros | None]] = Counter()
     for node, copy in workload.expanded():
         for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
             if kernel.family in MAPPED:
                 counts[node.layer.name(copy), kernel, node.phase, zeros] += 1
-    return tuple(Product(*product, count) for product, count in counts.items())
+    return tuple(LayerProduct(*product, count) for product, count in counts.items())
 
 
 def product_rows(network: str, step: NetworkStep) -> Rows:

@@ -9,7 +9,7 @@ import numpy as np
 from neusight.devices import DeviceSpec, load_device
 from neusight.experiments.baselines import Baseline, new_baseline, roofline_s
 from neusight.experiments.baselines.habitat import Habitat
-from neusight.experiments.baselines.networks import Network, Recipe
+from neusight.experiments.baselines.networks import Recipe, TrainedNetwork
 from neusight.experiments.baselines.neusight_paper import RECIPES, NeusightPaper
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -71,9 +71,9 @@ def corpus(seed: int = 0, gpus: tuple[str, ...] = GPUS) -> list[DeviceRows]:
     return [measured(batch, gpu) for gpu in gpus for batch in (linear, bmm, conv, *large, *rows)]
 
 
-def planted(*biases: float, inputs: int = 4) -> Network:
+def planted(*biases: float, inputs: int = 4) -> TrainedNetwork:
     """A network of one layer that always gives the same outputs."""
-    return Network(((np.zeros((inputs, len(biases)), np.float32), np.array(biases, np.float32)),), 0.0)
+    return TrainedNetwork(((np.zeros((inputs, len(biases)), np.float32), np.array(biases, np.float32)),), 0.0)
 
 
 def spec(base: str = "v100-pcie-32gb", **changes: Any) -> DeviceSpec:

@@ -118,7 +118,7 @@ def test_evaluate_training_compares_rows_and_says_what_it_assumed(tmp_path: Path
     assert row["bias"] == pytest.approx(100 * (row["predicted_ms"] / 100 - 1))
     assert "sequence_parallel" in {each["what"] for each in answer["assumed"]}
     text = run("evaluate", "training", tmp_path / "runs.csv").stdout
-    assert [word for word in ("small", "rows that err most", "are said to fit") if word not in text] == []
+    assert [word for word in ("small", "rows that err most", "are predicted to fit") if word not in text] == []
 
 
 def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:

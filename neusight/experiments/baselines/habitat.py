@@ -34,7 +34,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
 from neusight.experiments.baselines.lines import COMPUTE_TYPES, operator_types, roofline_s
-from neusight.experiments.baselines.networks import Lesson, Network, Recipe, relative_error, train_network
+from neusight.experiments.baselines.networks import Lesson, Recipe, TrainedNetwork, relative_error, train_network
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import flops_per_s
@@ -59,7 +59,7 @@ _SHAPES: dict[str, tuple[str, ...]] = {
 class Shaped:
     """A network from shape and GPU to milliseconds, with the standardisation of its inputs."""
 
-    network: Network
+    network: TrainedNetwork
     mean: np.ndarray
     scale: np.ndarray
 

@@ -37,7 +37,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Network:
+class TrainedNetwork:
     """Trained weights, (inputs, outputs) and bias a layer, evaluated with numpy; ``error`` is that of validation."""
 
     weights: tuple[tuple[np.ndarray, np.ndarray], ...]
@@ -69,7 +69,7 @@ class Lesson:
     loss: Loss
 
 
-def train_network(lesson: Lesson, recipe: Recipe, seed: int) -> Network:
+def train_network(lesson: Lesson, recipe: Recipe, seed: int) -> TrainedNetwork:
     """Train on random batches; deterministic for a seed, and without a trace in the caller's random state.
 
     Args:
@@ -87,7 +87,7 @@ def train_network(lesson: Lesson, recipe: Recipe, seed: int) -> Network:
         net = _layers(lesson.inputs.shape[1], lesson.outputs, recipe)
         optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
-        best = Network(_copied(net), float("inf"))
+        best = TrainedNetwork(_copied(net), float("inf"))
         for step in range(1, recipe.steps + 1):
             drawn = torch.randint(len(kept[2]), (recipe.batch_rows,))
             inputs, constants, target = (a[drawn] for a in kept)
@@ -97,7 +97,7 @@ def train_network(lesson: Lesson, recipe: Recipe, seed: int) -> Network:
             schedule.step()
             if step % -(-recipe.steps // VALIDATIONS) == 0 or step == recipe.steps:
                 error = _error(net, lesson, held)
-                best = Network(_copied(net), error) if error < best.error else best
+                best = TrainedNetwork(_copied(net), error) if error < best.error else best
     return best
 
 

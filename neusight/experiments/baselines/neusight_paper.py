@@ -24,7 +24,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
 from neusight.experiments.baselines.lines import operator_types, roofline_s
-from neusight.experiments.baselines.networks import Lesson, Network, Recipe, symmetric_error, train_network
+from neusight.experiments.baselines.networks import Lesson, Recipe, TrainedNetwork, symmetric_error, train_network
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import element_bytes, work_of
 from neusight.laws.bounds import flops_per_s
@@ -184,7 +184,7 @@ class NeusightPaper:
         self.seed = seed
         self.recipes = recipes
         self.tiles_ = TileTable({})
-        self.networks_: dict[str, Network] = {}
+        self.networks_: dict[str, TrainedNetwork] = {}
 
     def fit(self, rows: Sequence[DeviceRows]) -> Self:
         """Fill the tile table and train a network an operator type.
