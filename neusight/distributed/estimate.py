@@ -24,7 +24,7 @@ from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory
 from neusight.requests import Plan
 from neusight.schedule.run import Run, simulate
-from neusight.workloads.decoders.recompute import recomputed
+from neusight.transforms.recompute import recomputed
 
 PRODUCTS = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
 """Families whose arithmetic counts for the utilisation of a device's peak."""

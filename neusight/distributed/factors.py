@@ -47,7 +47,7 @@ def names_of(kind: str, first: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Factors:
-    """What ``neusight fit --training`` found, or what is thought before any step is looked at.
+    """What ``neusight fit --training`` gives, or what is thought before any step is looked at.
 
     ``values`` by name (``step.products``) with ``deviations`` of their logarithms; ``spread`` is the standard deviation
     of the logarithm of steps on a GPU whose steps were left out, ``left_out`` the mean errors there, by GPU.
@@ -109,9 +109,9 @@ def shipped_factors(tile_models: Path | None = None) -> Factors:
     if not path.is_file():
         return PRIOR
     try:
-        found = Factors(**read_json(path))
+        factors = Factors(**read_json(path))
     except TypeError as error:
         raise ArtifactError(f"{path} is damaged ({error}): neusight fit --training --out {path}") from None
-    if found.protocol != PROTOCOL:
-        raise ArtifactError(f"{path} is of protocol {found.protocol}, not {PROTOCOL}: neusight fit --training")
-    return found
+    if factors.protocol != PROTOCOL:
+        raise ArtifactError(f"{path} is of protocol {factors.protocol}, not {PROTOCOL}: neusight fit --training")
+    return factors

@@ -15,7 +15,7 @@ from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.requests import Plan
 from neusight.schedule.timeline import in_stream
-from neusight.workloads.decoders.recompute import recomputed
+from neusight.transforms.recompute import recomputed
 from neusight.workloads.program import PHASES, Part, Phase, Segment
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]

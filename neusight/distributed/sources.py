@@ -18,8 +18,8 @@ from neusight.kernels.precision import Precision, stored_bytes
 from neusight.plans.memory import RankMemory, TrainingStep, memory_of
 from neusight.plans.shard_graph import tensor_parallel
 from neusight.plans.stages import Stage, local_of, stage_parameters, stages_of, waiting
+from neusight.plans.states import workspace_bytes
 from neusight.plans.traced import TracedProgram
-from neusight.plans.workspaces import workspace_bytes
 from neusight.requests import Plan, Request
 from neusight.transforms.compiled import compiled
 from neusight.workloads.decoders.build import units_of

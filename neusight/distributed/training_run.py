@@ -1,4 +1,4 @@
-"""``TrainingRun``: one training step as it is asked for: a model, how devices share it, and what runs it."""
+"""``TrainingRun``: one training step as a question: a model, how devices share it, and what runs it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class TrainingRun:
         """
         plan, devices = self.plan, self.cluster.devices
         if plan.world != devices:
-            told = f"dp {plan.dp} x tp {plan.tp} x pp {plan.pp} x cp {plan.cp} = {plan.world} devices"
+            degrees = f"dp {plan.dp} x tp {plan.tp} x pp {plan.pp} x cp {plan.cp} = {plan.world} devices"
             others = plan.world // plan.dp
             fit = f"; dp {devices // others} would fit" if devices % others == 0 else ""
-            raise DeviceError(f"a plan of {told} on a cluster of {devices}{fit}")
+            raise DeviceError(f"a plan of {degrees} on a cluster of {devices}{fit}")
         if plan.pp * plan.vp > self.decoder.depth:
             raise ModelError(
                 f"{plan.pp} stages of {plan.vp} chunks need as many layers: {self.decoder.name} has "

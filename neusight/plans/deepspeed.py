@@ -23,8 +23,8 @@ def is_deepspeed(table: Mapping[str, Any]) -> bool:
     return any(name in table for name in _MARKS)
 
 
-def told_by_deepspeed(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """(fields of a plan and of its run, keys that matter and have no place there). ``auto`` counts as not told.
+def deepspeed_values(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """(fields of a plan and of its run, keys that matter and have no place there). ``auto`` counts as not given.
 
     Raises:
         ModelError: values that are not read.
@@ -33,24 +33,26 @@ def told_by_deepspeed(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
     stage = _whole("stage", zero.get("stage", 0), least=0)
     if stage >= len(_STAGES):
         raise ModelError(f"zero_optimization.stage = {stage}: one of 0, 1, 2, 3")
-    found: dict[str, Any] = {"framework": "fsdp", "shard": _STAGES[stage], "overlap_gradients": bool(stage)}
-    found |= {field: _whole(name, table[name]) for name, field in _NUMBERS.items() if table.get(name, "auto") != "auto"}
+    values: dict[str, Any] = {"framework": "fsdp", "shard": _STAGES[stage], "overlap_gradients": bool(stage)}
+    values |= {
+        field: _whole(name, table[name]) for name, field in _NUMBERS.items() if table.get(name, "auto") != "auto"
+    }
     if "overlap_comm" in zero and zero["overlap_comm"] != "auto":
-        found["overlap_gradients"] = bool(zero["overlap_comm"])
+        values["overlap_gradients"] = bool(zero["overlap_comm"])
     if _table(zero, "offload_optimizer").get("device", "none") != "none":
-        found["offload"] = "optimizer"
+        values["offload"] = "optimizer"
     for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
         if _table(table, name).get("enabled") is True:
-            found["dtype"] = dtype
-    found |= _degrees(table) | _rest(table)
-    return found, [name for name in _UNREAD if _is_on(zero.get(name)) or _is_on(table.get(name))]
+            values["dtype"] = dtype
+    values |= _degrees(table) | _rest(table)
+    return values, [name for name in _UNREAD if _is_on(zero.get(name)) or _is_on(table.get(name))]
 
 
 def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = table.get(name) or {}
-    if not isinstance(found, dict):
-        raise ModelError(f"{name} = {shown(found)}: give a table of its keys")
-    return found
+    values = table.get(name) or {}
+    if not isinstance(values, dict):
+        raise ModelError(f"{name} = {shown(values)}: give a table of its keys")
+    return values
 
 
 def _whole(name: str, value: Any, least: int = 1) -> int:
@@ -61,19 +63,19 @@ def _whole(name: str, value: Any, least: int = 1) -> int:
 
 def _degrees(table: Mapping[str, Any]) -> dict[str, int]:
     tp, pp = _table(table, "tensor_parallel").get("autotp_size"), _table(table, "pipeline").get("stages")
-    told = {"tp": tp, "pp": pp if isinstance(pp, int) else None}
-    return {name: _whole(name, value) for name, value in told.items() if value}
+    degrees = {"tp": tp, "pp": pp if isinstance(pp, int) else None}
+    return {name: _whole(name, value) for name, value in degrees.items() if value}
 
 
 def _rest(table: Mapping[str, Any]) -> dict[str, str]:
     """The optimizer, and the dtype in which gradients are summed."""
-    found = {}
+    values = {}
     if optimizer := _OPTIMIZERS.get(str(_table(table, "optimizer").get("type", "")).lower()):
-        found["optimizer"] = optimizer
+        values["optimizer"] = optimizer
     dtype = _table(table, "data_types").get("grad_accum_dtype") or table.get("communication_data_type")
     if dtype in _DTYPES:
-        found["gradient_dtype"] = _DTYPES[str(dtype)]
-    return found
+        values["gradient_dtype"] = _DTYPES[str(dtype)]
+    return values
 
 
 def _is_on(value: Any) -> bool:

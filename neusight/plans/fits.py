@@ -17,7 +17,7 @@ CONTEXT_BYTES = 500 * 2**20
 ALLOCATOR_SHARE = 0.02
 """Of the peak that a caching allocator loses to rounding and fragments (assumption)."""
 LENGTH_STEP = 128
-"""Tokens by which the longest sequence is told, on each context-parallel rank."""
+"""Tokens by which the longest sequence is given, on each context-parallel rank."""
 MOST = 2**24
 """Of micro-batches and tokens: no search goes beyond."""
 
@@ -37,8 +37,8 @@ class Verdict:
 
     def __str__(self) -> str:
         """One line."""
-        said = "fits" if self.fits else "does not fit"
-        return f"{said}: the {self.rank} rank needs {gib(self.needed_bytes)} of {gib(self.usable_bytes)}"
+        answer = "fits" if self.fits else "does not fit"
+        return f"{answer}: the {self.rank} rank needs {gib(self.needed_bytes)} of {gib(self.usable_bytes)}"
 
 
 def verdict(ranks: tuple[RankMemory, ...], device: DeviceSpec) -> Verdict:
@@ -57,8 +57,8 @@ def largest_micro_batch(decoder: Decoder, plan: Plan, training: TrainingStep, de
 
     def fits(micro_batch: int) -> bool:
         batch = micro_batch * plan.dp * plan.micro_batches
-        asked = replace(plan, micro_batch=micro_batch, global_batch=batch)
-        return verdict(memory_of(decoder, asked, training, device), device).fits
+        changed = replace(plan, micro_batch=micro_batch, global_batch=batch)
+        return verdict(memory_of(decoder, changed, training, device), device).fits
 
     return _largest(fits)
 
@@ -72,8 +72,8 @@ def longest_sequence(decoder: Decoder, plan: Plan, training: TrainingStep, devic
     step = LENGTH_STEP * plan.cp
 
     def fits(steps: int) -> bool:
-        asked = replace(training, seq_len=steps * step)
-        return verdict(memory_of(decoder, plan, asked, device), device).fits
+        changed = replace(training, seq_len=steps * step)
+        return verdict(memory_of(decoder, plan, changed, device), device).fits
 
     return step * _largest(fits)
 

@@ -53,7 +53,7 @@ _MATTERS = ("parallel", "pipeline", "recompute", "batch", "fp8", "fp4", "overlap
 """In the names of arguments that change a step's time or memory."""
 
 
-def told_by_megatron(words: Sequence[str], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
+def megatron_values(words: Sequence[str], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
     """(fields of a plan and of its run, arguments that matter and have no place there).
 
     Args:
@@ -64,39 +64,39 @@ def told_by_megatron(words: Sequence[str], depth: int = 0) -> tuple[dict[str, An
         ModelError: a number or word that an argument does not take.
     """
     given = _arguments(words)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in given.items():
         if name in _NUMBERS:
-            found[_NUMBERS[name]] = _number(name, value)
+            values[_NUMBERS[name]] = _number(name, value)
         elif name in _FLAGS:
             field, meant = _FLAGS[name]
-            # Products in float8 stand beside --bf16.
-            found[field] = "float8" if found.get(field) == "float8" else meant
+            # Products in float8 come with --bf16.
+            values[field] = "float8" if values.get(field) == "float8" else meant
         elif name in _WORDS:
             field, meanings = _WORDS[name]
             if value not in meanings:
                 raise ModelError(f"--{name} {shown(value)}: one of {', '.join(meanings)} is read")
-            found[field] = meanings[value]
-    if not found:
+            values[field] = meanings[value]
+    if not values:
         return {}, []
-    found |= _chunks(given, found.get("pp", 1), depth) | _layers(given, found)
+    values |= _chunks(given, values.get("pp", 1), depth) | _layers(given, values)
     known = (*_NUMBERS, *_FLAGS, *_WORDS, *_ELSEWHERE)
     unread = [f"--{name}" for name in given if name not in known and any(part in name for part in _MATTERS)]
-    return {**_UNSET, **found}, unread
+    return {**_UNSET, **values}, unread
 
 
 def _arguments(words: Sequence[str]) -> dict[str, str]:
     """``--name value``, ``--name=value`` and ``--name`` alone."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
             name, _, value = word[2:].partition("=")
             name = name.replace("_", "-")
-            found[name] = value
-        elif name and not found[name]:
-            found[name] = word
-    return found
+            values[name] = value
+        elif name and not values[name]:
+            values[name] = word
+    return values
 
 
 def _number(name: str, value: str) -> int:
@@ -117,8 +117,8 @@ def _chunks(given: dict[str, str], pp: int, depth: int) -> dict[str, int]:
     return {"vp": layers // (pp * each)}
 
 
-def _layers(given: dict[str, str], found: dict[str, Any]) -> dict[str, int]:
+def _layers(given: dict[str, str], values: dict[str, Any]) -> dict[str, int]:
     """Layers of a stage that are computed again: method ``block`` counts them, ``uniform`` takes all."""
-    if found.get("recompute") != "full" or given.get("recompute-method") != "block":
+    if values.get("recompute") != "full" or given.get("recompute-method") != "block":
         return {}
     return {"recompute_layers": _number("recompute-num-layers", given.get("recompute-num-layers", ""))}

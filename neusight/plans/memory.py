@@ -10,8 +10,7 @@ from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import RankParameters, Stage, end_parameters, local_of, stage_parameters, stages_of, waiting
-from neusight.plans.states import States, states_of
-from neusight.plans.workspaces import workspace_bytes
+from neusight.plans.states import States, states_of, workspace_bytes
 from neusight.requests import Plan
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder

@@ -12,17 +12,17 @@ from typing import Any
 
 from neusight.errors import DataError, nearest, shown
 from neusight.paths import user_path
-from neusight.plans.deepspeed import is_deepspeed, told_by_deepspeed
-from neusight.plans.megatron import told_by_megatron
-from neusight.plans.torchtitan import is_torchtitan, told_by_torchtitan
+from neusight.plans.deepspeed import deepspeed_values, is_deepspeed
+from neusight.plans.megatron import megatron_values
+from neusight.plans.torchtitan import is_torchtitan, torchtitan_values
 from neusight.requests import Plan
 
 RUN = ("seq_len", "dtype", "framework", "optimizer", "micro_batches")
-"""What a file may tell beside the fields of ``Plan``."""
+"""What a file may state of a run, as well as the fields of ``Plan``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class PlanFile:
     """What a file says of a training step: ``fields`` of ``Plan`` and of ``RUN``; ``unread``: options of the file that
     matter to a step and have no place here.
     """
@@ -31,7 +31,7 @@ class Told:
     unread: tuple[str, ...] = ()
 
 
-def read_plan(source: str | Path, depth: int = 0) -> Told:
+def read_plan(source: str | Path, depth: int = 0) -> PlanFile:
     """What a file, or a command line of Megatron-LM, says of a plan.
 
     Args:
@@ -43,28 +43,28 @@ def read_plan(source: str | Path, depth: int = 0) -> Told:
         DataError: no such file, or none of these. ModelError: values that no plan can have.
     """
     if str(source).lstrip().startswith("-"):
-        return _told(*told_by_megatron(_words(str(source), "the command line"), depth))
+        return _stated(*megatron_values(_words(str(source), "the command line"), depth))
     path = user_path(str(source))
     text = _text(path)
     if path.suffix == ".toml":
         table = _parsed(path, text)
-        return _told(*told_by_torchtitan(table, depth)) if is_torchtitan(table) else _own(table, path)
+        return _stated(*torchtitan_values(table, depth)) if is_torchtitan(table) else _own(table, path)
     if path.suffix == ".json":
         table = _parsed(path, text)
-        return _told(*told_by_deepspeed(table)) if is_deepspeed(table) else _own(table, path)
-    told = _told(*told_by_megatron(_words(text, str(path)), depth))
-    if not told.fields and not told.unread:
+        return _stated(*deepspeed_values(table)) if is_deepspeed(table) else _own(table, path)
+    stated = _stated(*megatron_values(_words(text, str(path)), depth))
+    if not stated.fields and not stated.unread:
         raise DataError(f"{path} has no arguments of Megatron-LM: give a .toml or .json file, or such arguments")
-    return told
+    return stated
 
 
-def write_plan(path: Path, plan: Plan, beside: Mapping[str, Any]) -> None:
+def write_plan(path: Path, plan: Plan, run: Mapping[str, Any]) -> None:
     """A TOML file that ``read_plan`` reads.
 
     Args:
         path: where.
         plan: what is not as ``Plan`` has it by default is written, and all degrees and batches.
-        beside: values of ``RUN``.
+        run: values of ``RUN``.
 
     Raises:
         DataError: another ending.
@@ -73,14 +73,14 @@ def write_plan(path: Path, plan: Plan, beside: Mapping[str, Any]) -> None:
         raise DataError(f"{path} does not end in .toml: name it so")
     usual = asdict(Plan())
     values = {name: value for name, value in asdict(plan).items() if value != usual[name] or isinstance(value, bool)}
-    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in (values | dict(beside)).items()))
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in (values | dict(run)).items()))
 
 
-def _told(values: dict[str, Any], unread: list[str]) -> Told:
-    return Told(fields={key: value for key, value in values.items() if value is not None}, unread=tuple(unread))
+def _stated(values: dict[str, Any], unread: list[str]) -> PlanFile:
+    return PlanFile(fields={key: value for key, value in values.items() if value is not None}, unread=tuple(unread))
 
 
-def _own(table: Mapping[str, Any], path: Path) -> Told:
+def _own(table: Mapping[str, Any], path: Path) -> PlanFile:
     known = (*(f.name for f in fields(Plan)), *RUN)
     for name in table:
         if name not in known:
@@ -90,7 +90,7 @@ def _own(table: Mapping[str, Any], path: Path) -> Told:
     for name, value in table.items():
         if not isinstance(value, str | int):
             raise DataError(f"{path}: {name} = {shown(value)}: give a whole number, true, false or a word")
-    return Told(fields=dict(table))
+    return PlanFile(fields=dict(table))
 
 
 def _text(path: Path) -> str:

@@ -1,9 +1,13 @@
-"""Weights, gradients and the optimizer's states of a rank, whole or shared among replicas (Rajbhandari et al. 2020)."""
+"""What stays on a rank from step to step: weights, gradients and the optimizer's states, whole or shared among replicas
+(Rajbhandari et al. 2020), and buffers of libraries that lie in PyTorch's allocator from the first step on.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neusight.devices.spec import DeviceSpec
+from neusight.engines import Engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import RankParameters
@@ -15,6 +19,19 @@ MASTER_BYTES = 4.0
 """Of the float32 copy of a 16-bit parameter that the optimizer works on (Micikevicius et al. 2018)."""
 PER_NODE = 8
 """Ranks that ``hsdp`` shares among where no number is told: those of a node of eight."""
+MIB = 2**20
+CUBLAS_BYTES = 4096 * 2 * 2**10 + 16 * 8 * 2**10
+"""Of a cuBLAS handle: 2 x 4 MiB and 16 x 8 KiB (PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp)."""
+LARGE_CUBLAS_BYTES = 32 * MIB
+"""Of a handle from compute capability 9 on (ibid.), and with ``CUBLAS_WORKSPACE_CONFIG=:4096:8``, one of the two
+settings with which results repeat (cuBLAS documentation, 2.1.4)."""
+ENGINE_BYTES = 4 * MIB
+LARGE_ENGINE_BYTES = 32 * MIB
+"""Of Transformer Engine's products, before and from compute capability 9 on (transformer_engine/pytorch/module/base.py,
+``get_cublas_workspace_size_bytes``)."""
+EXPERT_STREAMS = 4
+"""On which it runs experts side by side, each with a workspace of its own (ibid.,
+``get_multi_stream_cublas_workspace``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +116,12 @@ def states_of(
         optimizer=master + moments,
         cast=cast,
     )
+
+
+def workspace_bytes(device: DeviceSpec, engine: Engine, *, experts: bool = False) -> float:
+    """Bytes of a rank: a cuBLAS handle for each thread (the forward pass's and autograd's), Transformer Engine's."""
+    large = device.facts.large_blas_workspace
+    handle = LARGE_CUBLAS_BYTES if large or engine.deterministic else CUBLAS_BYTES
+    own = LARGE_ENGINE_BYTES if large else ENGINE_BYTES
+    streams = 1 + EXPERT_STREAMS * (experts and engine.grouped_experts)
+    return float(engine.handles * handle + (streams * own if engine.transformer_engine else 0))

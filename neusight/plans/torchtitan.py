@@ -25,7 +25,7 @@ def is_torchtitan(table: Mapping[str, Any]) -> bool:
     return any(isinstance(table.get(name), dict) for name in _TABLES)
 
 
-def told_by_torchtitan(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
+def torchtitan_values(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
     """(fields of a plan and of its run, keys that matter and have no place there).
 
     Args:
@@ -36,22 +36,22 @@ def told_by_torchtitan(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[s
         ModelError: values that are not read.
     """
     keys = dict(_keys(table))
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         field: _whole(name, keys[name]) for name, field in _DEGREES.items() if keys.get(name) is not None
     }
-    found |= _replicas(keys) | _batches(keys, found.get("pp", 1))
-    found |= _again(table.get("activation_checkpoint", {}), found.get("pp", 1), depth) | _order(keys)
-    found["framework"] = "torchtitan-compiled" if _compiled(table, keys) else "torchtitan"
-    found["dtype"] = "float8" if _narrow(table, keys) else "bfloat16"
-    found["overlap_tp"] = bool(keys.get("enable_async_tensor_parallel", False))
+    values |= _replicas(keys) | _batches(keys, values.get("pp", 1))
+    values |= _again(table.get("activation_checkpoint", {}), values.get("pp", 1), depth) | _order(keys)
+    values["framework"] = "torchtitan-compiled" if _compiled(table, keys) else "torchtitan"
+    values["dtype"] = "float8" if _narrow(table, keys) else "bfloat16"
+    values["overlap_tp"] = bool(keys.get("enable_async_tensor_parallel", False))
     if keys.get("seq_len"):
-        found["seq_len"] = _whole("seq_len", keys["seq_len"])
+        values["seq_len"] = _whole("seq_len", keys["seq_len"])
     if optimizer := _OPTIMIZERS.get(str(table.get("optimizer", {}).get("name", "")).lower()):
-        found["optimizer"] = optimizer
+        values["optimizer"] = optimizer
     if keys.get("mixed_precision_reduce"):
-        found["gradient_dtype"] = str(keys["mixed_precision_reduce"])
+        values["gradient_dtype"] = str(keys["mixed_precision_reduce"])
     matters = [name for name in keys if name not in _READ and any(part in name for part in _MATTERS)]
-    return found, [name for name in matters if keys[name] and name != "enable_async_tensor_parallel"]
+    return values, [name for name in matters if keys[name] and name != "enable_async_tensor_parallel"]
 
 
 def _keys(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -81,12 +81,12 @@ def _replicas(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batches(keys: Mapping[str, Any], pp: int) -> dict[str, int]:
-    """With stages, a rank's batch is cut into micro-batches, of one sequence unless told."""
+    """With stages, a rank's batch is cut into micro-batches, of one sequence unless stated."""
     local = _whole("local_batch_size", keys.get("local_batch_size", keys.get("batch_size", 1)))
     micro = _whole("pipeline_parallel_microbatch_size", keys.get("pipeline_parallel_microbatch_size", 1))
-    found = {"micro_batch": micro if pp > 1 else local, "micro_batches": max(1, local // micro) if pp > 1 else 1}
+    values = {"micro_batch": micro if pp > 1 else local, "micro_batches": max(1, local // micro) if pp > 1 else 1}
     total = keys.get("global_batch_size", -1)
-    return found if total == -1 else found | {"global_batch": _whole("global_batch_size", total)}
+    return values if total == -1 else values | {"global_batch": _whole("global_batch_size", total)}
 
 
 def _again(table: Mapping[str, Any], pp: int, depth: int) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _order(keys: Mapping[str, Any]) -> dict[str, Any]:
     word = str(keys.get("pipeline_parallel_schedule", "1F1B"))
     if word.lower() not in _SCHEDULES:
         raise ModelError(f"pipeline_parallel_schedule = {shown(word)}: one of 1F1B, Interleaved1F1B, GPipe is read")
-    # Interleaved, torchtitan gives each rank two chunks unless told how many layers a chunk has.
+    # Interleaved, torchtitan gives each rank two chunks unless it says how many layers a chunk has.
     return {"schedule": _SCHEDULES[word.lower()]} | ({"vp": 2} if word.lower().startswith("inter") else {})
 
 

@@ -24,7 +24,8 @@ class Part:
     in a pass is a smallest kernel there.
 
     ``group`` says which ranks a collective joins, "" for kernels. ``overlapped`` collectives run beside the kernels of
-    their segment where the framework overlaps them; others stand in the way.
+    their segment where the framework overlaps them; others stand in the way. ``attention_core``: from queries,
+    keys and values to outputs, which selective recomputation runs again.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Part:
     runs: Any = 1
     group: str = ""
     overlapped: bool = False
+    attention_core: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

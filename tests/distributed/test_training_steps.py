@@ -13,7 +13,7 @@ from neusight.distributed.step import TimedStep, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, ModelError
 from neusight.executors.costs import NORMAL_90
-from neusight.workloads.decoders.recompute import recomputed
+from neusight.transforms.recompute import recomputed
 
 FOUR_WAYS = {
     "replicas": {},

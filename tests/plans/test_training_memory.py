@@ -14,8 +14,7 @@ from neusight.evaluation.memory import evaluate_memory, fitted_expert_load
 from neusight.plans.fits import LENGTH_STEP, largest_micro_batch, longest_sequence, verdict
 from neusight.plans.memory import PARTS, RankMemory, TrainingStep, memory_of
 from neusight.plans.stages import RankParameters, local_of, stage_parameters, stages_of, waiting
-from neusight.plans.states import states_of
-from neusight.plans.workspaces import workspace_bytes
+from neusight.plans.states import states_of, workspace_bytes
 from neusight.requests import Plan
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder

@@ -25,9 +25,9 @@ from neusight.devices import load_device
 from neusight.engines import ENGINES, engine_named
 from neusight.errors import ModelError
 from neusight.kernels.work import work_of
+from neusight.transforms.recompute import recomputed
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, SelfAttention
-from neusight.workloads.decoders.recompute import recomputed
 
 TRAINING = [name for name, engine in ENGINES.items() if engine.server is None]
 PAIRS = SEQUENCES * LENGTH * (LENGTH + 1) / 2

@@ -54,19 +54,19 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
         )
     check_config(text, where)
     keys = Keys({**text, "model_type": kind}, where, _family(kind).usual)
-    found = _built(keys, kind)
+    layered = _built(keys, kind)
     return Decoder(
         name=name or kind,
         family=kind,
         hidden=keys.size("hidden_size"),
         vocab=keys.size("vocab_size"),
         max_len=keys.size("max_position_embeddings", 0),
-        layers=(layers := counted(found.layers)),
-        order=tuple([layer for layer, _ in layers].index(layer) for layer in found.layers),
+        layers=(layers := counted(layered.layers)),
+        order=tuple([layer for layer, _ in layers].index(layer) for layer in layered.layers),
         dtype=dtype_of(text, where) or dtype_of(outer, where) or "bfloat16",
         quantisation=quantisation_of({**outer, **text}, where),
-        notes=found.notes,
-        extra=found.extra,
+        notes=layered.notes,
+        extra=layered.extra,
         **_outside(keys, _family(kind), outer),
     )
 
@@ -132,7 +132,7 @@ def _family(kind: str) -> Family:
 
 
 def _outside(keys: Keys, family: Family, outer: Mapping[str, Any]) -> dict[str, Any]:
-    """What a decoder has beside its layers. Whether embeddings are tied, a composed model may say outside alone."""
+    """What a decoder has outside of its layers. Whether embeddings are tied, a composed model may say outside alone."""
     wide = keys.size("word_embed_proj_dim", 0)
     last = None if keys.get("do_layer_norm_before") is False else family.norm
     tied = keys.config.get("tie_word_embeddings", outer.get("tie_word_embeddings"))

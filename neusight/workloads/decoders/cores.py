@@ -46,7 +46,8 @@ def core(rank: Rank, heads: Heads) -> Operation:
     """
     done = _unfused(rank, heads) if rank.engine.writes_scores else _fused(rank, heads)
     output = rank.tokens * heads.heads * heads.value_dim
-    return replace(done, saved=(*_saved(rank, heads, output), given(rank, "attention output", output)))
+    forward = tuple(replace(part, attention_core=part.name in CORE) for part in done.forward)
+    return replace(done, forward=forward, saved=(*_saved(rank, heads, output), given(rank, "attention output", output)))
 
 
 def _saved(rank: Rank, heads: Heads, output: int) -> Iterator[SavedActivation]:

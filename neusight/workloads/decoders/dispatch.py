@@ -112,16 +112,16 @@ def _chosen(routed: Routed) -> Operation:
     """Probabilities, the best of them, and the order in which their experts get the tokens."""
     rank, many, tokens = routed.rank, routed.part.experts, routed.tokens
     size = tokens * many * rank.size
-    found = (FLOAT_BYTES + INDEX_BYTES) * routed.sent
+    chosen_bytes = (FLOAT_BYTES + INDEX_BYTES) * routed.sent
     order = INDEX_BYTES * routed.sent
     return Operation(
         forward=(
             rank.rows("router probabilities", "softmax", tokens, many),
-            rank.reduced("router choice", "topk", (tokens, many), size, found),
+            rank.reduced("router choice", "topk", (tokens, many), size, chosen_bytes),
             rank.reduced("router order", "sort", (1, routed.sent), order, 2 * order),
         ),
         backward=(
-            rank.moved("router choice gradient", "scatter", routed.sent, found, FLOAT_BYTES * routed.sent),
+            rank.moved("router choice gradient", "scatter", routed.sent, chosen_bytes, FLOAT_BYTES * routed.sent),
             rank.rows("router probabilities gradient", "softmax_backward", tokens, many),
         ),
     )
@@ -197,11 +197,11 @@ def _collected(routed: Routed) -> Operation:
     own = routed.tokens * rank.hidden * rank.size * (local.etp if routed.gathers else 1)
     shared = rank.exchanged("gather for expert", "all_gather", "etp", own) if routed.gathers else ()
     back = rank.exchanged("scatter gradient of expert", "reduce_scatter", "etp", own) if routed.gathers else ()
-    taken = _rearranged(routed, "permute", routed.pairs)
+    permuted = _rearranged(routed, "permute", routed.pairs)
     return Operation(
-        forward=(*shared, *rank.exchanged("gather tokens", "all_gather", "ep", own * local.ep), taken),
+        forward=(*shared, *rank.exchanged("gather tokens", "all_gather", "ep", own * local.ep), permuted),
         backward=(
-            taken,
+            permuted,
             *rank.exchanged("scatter gradient of tokens", "reduce_scatter", "ep", own * local.ep),
             *back,
         ),

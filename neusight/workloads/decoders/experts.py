@@ -16,7 +16,7 @@ from neusight.workloads.decoders.rank import Rank
 from neusight.workloads.program import Part
 
 ROUTED = "uniform"
-"""How tokens fall on experts, unless told: each at random, which routers that were trained to balance come near."""
+"""How tokens fall on experts, unless stated: each at random, which routers that were trained to balance come near."""
 
 
 def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:

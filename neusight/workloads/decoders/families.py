@@ -316,8 +316,10 @@ def feed_forward(keys: Keys, family: Family) -> FeedForward:
 
 def activation(keys: Keys, family: Family) -> str:
     """silu, gelu or relu, whatever variant."""
-    said = str(keys.get("hidden_act", family.activation)).lower()
-    return next((name for name in ("silu", "gelu", "relu") if name in said), "silu" if "swi" in said else "gelu")
+    function = str(keys.get("hidden_act", family.activation)).lower()
+    return next(
+        (name for name in ("silu", "gelu", "relu") if name in function), "silu" if "swi" in function else "gelu"
+    )
 
 
 def experts(keys: Keys, family: Family) -> Experts:

@@ -72,10 +72,10 @@ def inner(rank: Rank, part: FeedForward, rows: float, width: int) -> Operation:
     # PyTorch's relu has its gradient from its result.
     by_module = rank.engine.generated or rank.engine.activation == "eager"
     alone = by_module and part.activation == "relu" and not part.squared
-    taken = SavedActivation(name="gate and up" if part.gated else "up", bytes=rows * up * size)
+    activation_input = SavedActivation(name="gate and up" if part.gated else "up", bytes=rows * up * size)
     return Operation(
         saved=(
-            *(() if alone else (taken,)),
+            *(() if alone else (activation_input,)),
             *((SavedActivation(name="activated gate", bytes=rows * width * size),) if gate else ()),
             product_input(rank, "activated", rows * width),
         ),

@@ -10,7 +10,7 @@ from neusight.errors import ModelError, nearest, shown
 from neusight.kernels.precision import Precision, dtype_named, stored_bytes
 
 EVERYWHERE = frozenset({"attention", "feed_forward", "experts"})
-"""Kinds of projections that schemes quantise unless told otherwise: routers and heads stay as they are."""
+"""Kinds of projections that schemes quantise where nothing else is stated: routers and heads stay as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +101,8 @@ class ServingPrecision:
         scheme = NONE
         if precision.weights != dtype:
             activations = precision.activations if narrow else ""
-            found = (s for s in SCHEMES.values() if (s.weights, s.activations) == (precision.weights, activations))
-            scheme = next(found, NONE)
+            schemes = (s for s in SCHEMES.values() if (s.weights, s.activations) == (precision.weights, activations))
+            scheme = next(schemes, NONE)
             if not scheme:
                 known = "float8, int8, int4, mxfp4, nvfp4"
                 raise ModelError(f"weights in {precision.weights} under {dtype} are not served: one of {known}")
@@ -139,10 +139,10 @@ def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
         ModelError: a method that is not read.
     """
     experts = "mxfp4" if config.get("expert_dtype") == "fp4" else ""
-    said = config.get("quantization_config")
-    if not said:
+    stated = config.get("quantization_config")
+    if not stated:
         return Quantisation(method="fp4 experts", expert_weights=experts) if experts else NONE
-    method = str(said.get("quant_method") or said.get("quant_algo") or "").lower()
+    method = str(stated.get("quant_method") or stated.get("quant_algo") or "").lower()
     readers = {
         "fp8": _fp8, "fbgemm_fp8": lambda _: SCHEMES["fp8_row"], "awq": _weight_only, "gptq": _weight_only,
         "compressed-tensors": _compressed, "mxfp4": lambda _: SCHEMES["mxfp4"], "modelopt": _modelopt,
@@ -153,16 +153,16 @@ def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
             f"{where}: quant_method '{shown(method)}' is not read: one of {', '.join(readers)}, or leave "
             "quantization_config out and name a precision"
         )
-    return replace(readers[method](said), kinds=_kinds(said, method), expert_weights=experts)
+    return replace(readers[method](stated), kinds=_kinds(stated, method), expert_weights=experts)
 
 
-def _kinds(said: Mapping[str, Any], method: str) -> frozenset[str]:
+def _kinds(stated: Mapping[str, Any], method: str) -> frozenset[str]:
     """Kinds of projections that are quantised: all but those whose modules the configuration leaves out.
 
     Lists name modules of single layers too (``model.layers.0.self_attn``): a kind counts as left out where it stands
     for half of the names at least, since few exempt layers change little.
     """
-    names = said.get("modules_to_not_convert") or said.get("ignore") or said.get("ignored_layers") or []
+    names = stated.get("modules_to_not_convert") or stated.get("ignore") or stated.get("ignored_layers") or []
     if method == "mxfp4":  # gpt-oss keeps all but its experts in 16 bits, whatever the list says of them
         return frozenset({"experts"})
     generic = [name for name in names if not any(part.isdigit() for part in str(name).split("."))]
@@ -176,20 +176,20 @@ def _means(name: str, words: tuple[str, ...]) -> bool:
     return last in words
 
 
-def _fp8(said: Mapping[str, Any]) -> Quantisation:
-    scheme = SCHEMES["fp8_block" if said.get("weight_block_size") else "fp8"]
-    return replace(scheme, dynamic=said.get("activation_scheme", "dynamic") == "dynamic")
+def _fp8(stated: Mapping[str, Any]) -> Quantisation:
+    scheme = SCHEMES["fp8_block" if stated.get("weight_block_size") else "fp8"]
+    return replace(scheme, dynamic=stated.get("activation_scheme", "dynamic") == "dynamic")
 
 
-def _weight_only(said: Mapping[str, Any]) -> Quantisation:
-    bits = said.get("bits") or said.get("w_bit") or 4
+def _weight_only(stated: Mapping[str, Any]) -> Quantisation:
+    bits = stated.get("bits") or stated.get("w_bit") or 4
     scheme = SCHEMES["w8a16" if bits == 8 else "w4a16"]
-    return replace(scheme, group=max(0, int(said.get("group_size") or said.get("q_group_size") or 128)))
+    return replace(scheme, group=max(0, int(stated.get("group_size") or stated.get("q_group_size") or 128)))
 
 
-def _compressed(said: Mapping[str, Any]) -> Quantisation:
+def _compressed(stated: Mapping[str, Any]) -> Quantisation:
     """The first group of compressed-tensors: bits and kind of weights and of activations."""
-    groups = said.get("config_groups") or {}
+    groups = stated.get("config_groups") or {}
     first: Mapping[str, Any] = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
     weights, inputs = first.get("weights") or {}, first.get("input_activations")
     bits, kind = weights.get("num_bits", 8), weights.get("type", "int")
@@ -206,8 +206,8 @@ def _compressed(said: Mapping[str, Any]) -> Quantisation:
     return SCHEMES["w8a8"]
 
 
-def _modelopt(said: Mapping[str, Any]) -> Quantisation:
+def _modelopt(stated: Mapping[str, Any]) -> Quantisation:
     """NVIDIA's: FP8 with static scales of tensors, or NVFP4."""
-    if "FP4" in str(said.get("quant_algo", "")).upper():
+    if "FP4" in str(stated.get("quant_algo", "")).upper():
         return SCHEMES["nvfp4"]
     return replace(SCHEMES["fp8"], dynamic=False)

@@ -35,10 +35,10 @@ class Keys:
     def get(self, key: str, default: Any = None) -> Any:
         """The value of the first of a key's names that has one, else the family's, else ``default``."""
         names = ALIASES.get(key, (key,))
-        for said in (self.config, self.usual):
+        for keys in (self.config, self.usual):
             for name in names:
-                if said.get(name) is not None:
-                    return said[name]
+                if keys.get(name) is not None:
+                    return keys[name]
         return default
 
     def size(self, key: str, default: int | None = None) -> int:
@@ -80,6 +80,6 @@ class Keys:
         """
         stated, hidden = self.size("head_dim", 0), self.size("hidden_size")
         if not stated and hidden % heads:
-            told = f"hidden_size = {hidden} is not a multiple of num_attention_heads = {heads}"
-            raise ModelError(f"{self.where}: {told}: change one of them, or state head_dim")
+            wrong = f"hidden_size = {hidden} is not a multiple of num_attention_heads = {heads}"
+            raise ModelError(f"{self.where}: {wrong}: change one of them, or state head_dim")
         return stated or hidden // heads

@@ -47,26 +47,26 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
 
     Args:
         row: ``layers``, ``hidden``, ``heads``, ``ffn`` and ``vocab`` (or ``vocab_padded``); where known ``activation``
-            (gelu unless told), ``kv_heads``, ``head_dim``, ``seq_len``, ``max_position``, ``experts``, ``top_k``,
+            (gelu unless stated), ``kv_heads``, ``head_dim``, ``seq_len``, ``max_position``, ``experts``, ``top_k``,
             ``moe_ffn``, ``shared_expert_ffn``, ``normalization``, ``bias``, ``tied_embeddings``,
             ``position_embedding``, ``qk_layernorm``, ``mla`` with its ranks. Empty cells count as left out.
 
     Raises:
         ModelError: a column that is needed is empty, an unknown activation, or sizes that contradict each other.
     """
-    told = {name: value for name, value in row.items() if value is not None and value == value and value != ""}
-    name = str(told.get("model") or told.get("case") or "the row")
-    kind = _kind(str(told.get("activation", "gelu")), name)
-    if missing := [column for column in _NEEDED if column not in told]:
+    columns = {name: value for name, value in row.items() if value is not None and value == value and value != ""}
+    name = str(columns.get("model") or columns.get("case") or "the row")
+    kind = _kind(str(columns.get("activation", "gelu")), name)
+    if missing := [column for column in _NEEDED if column not in columns]:
         raise ModelError(f"{name}: no {', '.join(missing)}: fill in the column")
     config = {
-        "model_type": "deepseek_v3" if _yes(told, "mla") else kind.family,
+        "model_type": "deepseek_v3" if _yes(columns, "mla") else kind.family,
         **kind.keys,
-        **{key: _whole(told, column, name) for column, key in _SIZES.items() if column in told},
-        "vocab_size": _whole(told, "vocab" if "vocab" in told else "vocab_padded", name),
-        "max_position_embeddings": _whole(told, "max_position" if "max_position" in told else "seq_len", name),
+        **{key: _whole(columns, column, name) for column, key in _SIZES.items() if column in columns},
+        "vocab_size": _whole(columns, "vocab" if "vocab" in columns else "vocab_padded", name),
+        "max_position_embeddings": _whole(columns, "max_position" if "max_position" in columns else "seq_len", name),
     }
-    return _as_told(decoder_of(config, name), told)
+    return _as_stated(decoder_of(config, name), columns)
 
 
 def _kind(activation: str, name: str) -> _Kind:
@@ -76,49 +76,51 @@ def _kind(activation: str, name: str) -> _Kind:
     return KINDS[activation]
 
 
-def _yes(told: Mapping[str, Any], column: str) -> bool:
-    return bool(told.get(column))
+def _yes(columns: Mapping[str, Any], column: str) -> bool:
+    return bool(columns.get(column))
 
 
-def _whole(told: Mapping[str, Any], column: str, name: str) -> int:
+def _whole(columns: Mapping[str, Any], column: str, name: str) -> int:
     """A whole number, or the one with which a remark begins."""
-    found = re.match(r"\d+", str(told.get(column, "")))
-    if not found:
-        raise ModelError(f"{name}: {column} = {shown(told.get(column))} is no whole number: fill in the column")
-    return int(found.group())
+    number = re.match(r"\d+", str(columns.get(column, "")))
+    if not number:
+        raise ModelError(f"{name}: {column} = {shown(columns.get(column))} is no whole number: fill in the column")
+    return int(number.group())
 
 
-def _as_told(decoder: Decoder, told: Mapping[str, Any]) -> Decoder:
+def _as_stated(decoder: Decoder, columns: Mapping[str, Any]) -> Decoder:
     """The decoder with the traits of which columns say otherwise than its family has them."""
-    norm = {"LayerNorm": LAYER_NORM, "RMSNorm": Norm()}.get(str(told.get("normalization")))
+    norm = {"LayerNorm": LAYER_NORM, "RMSNorm": Norm()}.get(str(columns.get("normalization")))
     learned = {"rope": 0, "learned_absolute": decoder.max_len}
-    positions = learned.get(str(told.get("position_embedding")), decoder.positions)
-    layers = tuple((_layer(layer, told, norm), count) for layer, count in decoder.layers)
+    positions = learned.get(str(columns.get("position_embedding")), decoder.positions)
+    layers = tuple((_layer(layer, columns, norm), count) for layer, count in decoder.layers)
     return replace(
         decoder,
         layers=layers,
         norm=norm or decoder.norm,
-        tied=bool(told.get("tied_embeddings", decoder.tied)),
+        tied=bool(columns.get("tied_embeddings", decoder.tied)),
         positions=positions,
     )
 
 
-def _layer(layer: Layer, told: Mapping[str, Any], norm: Norm | None) -> Layer:
-    attention, fed = layer.attention, layer.feed_forward
+def _layer(layer: Layer, columns: Mapping[str, Any], norm: Norm | None) -> Layer:
+    attention, feed_forward = layer.attention, layer.feed_forward
     if isinstance(attention, SelfAttention):
-        attention = _attention(attention, told, norm or layer.norm)
-    if "bias" in told:
-        attention = replace(attention, bias=bool(told["bias"])) if isinstance(attention, LatentAttention) else attention
-        fed = _biased(fed, bool(told["bias"]))
-    return replace(layer, attention=attention, feed_forward=fed, norm=norm or layer.norm)
+        attention = _attention(attention, columns, norm or layer.norm)
+    if "bias" in columns:
+        attention = (
+            replace(attention, bias=bool(columns["bias"])) if isinstance(attention, LatentAttention) else attention
+        )
+        feed_forward = _biased(feed_forward, bool(columns["bias"]))
+    return replace(layer, attention=attention, feed_forward=feed_forward, norm=norm or layer.norm)
 
 
-def _attention(attention: SelfAttention, told: Mapping[str, Any], norm: Norm) -> SelfAttention:
-    if "bias" in told:
-        attention = replace(attention, qkv_bias=bool(told["bias"]), out_bias=bool(told["bias"]))
-    if told.get("position_embedding") == "rope":
+def _attention(attention: SelfAttention, columns: Mapping[str, Any], norm: Norm) -> SelfAttention:
+    if "bias" in columns:
+        attention = replace(attention, qkv_bias=bool(columns["bias"]), out_bias=bool(columns["bias"]))
+    if columns.get("position_embedding") == "rope":
         attention = replace(attention, rotary=attention.rotary or attention.head_dim)
-    if _yes(told, "qk_layernorm"):
+    if _yes(columns, "qk_layernorm"):
         attention = replace(attention, qk_norm="head", qk_norm_op=norm.op, qk_norm_weights=norm.weights)
     return attention
 

@@ -1,23 +1,22 @@
-"""What a unit runs again before its backward pass, where activations were not kept."""
+"""What a segment of a program runs again before its backward pass, where activations were not kept."""
 
 from __future__ import annotations
 
 from neusight.engines import Engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.families import KernelBatch
-from neusight.workloads.decoders.cores import CORE
 from neusight.workloads.program import Part, Segment
 
 RECOMPUTES = ("none", "selective", "full", "operators")
 
 
-def recomputed(unit: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
+def recomputed(segment: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
     """Forward parts that run a second time for each micro-batch.
 
     Args:
-        unit: of which.
+        segment: of which.
         how: ``selective``: the core of attention (Korthikanti et al. 2022, section 5); ``full``: everything from the
-            unit's input on; ``operators``: all but attention, collectives and every other product (torchtitan,
+            segment's input on; ``operators``: all but attention, collectives and every other product (torchtitan,
             selective activation checkpointing per operator); ``none``.
         engine: whether a pass stops at the last value that is needed.
 
@@ -26,17 +25,17 @@ def recomputed(unit: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
     """
     if how not in RECOMPUTES:
         raise ModelError(f"unknown recompute '{how}'{nearest(how, RECOMPUTES)}: one of {', '.join(RECOMPUTES)}")
-    forward = unit.of("forward")
+    forward = segment.of("forward")
     if how == "none":
         return ()
     if how == "selective":
-        return tuple(part for part in forward if part.name in CORE)
+        return tuple(part for part in forward if part.attention_core)
     kept = _needed(forward) if engine.stops_early else forward
     return kept if how == "full" else _cheap(kept)
 
 
 def _needed(forward: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Without the product that ends the unit and what follows it: backward passes take inputs, not results."""
+    """Without the product that ends the segment and what follows it: backward passes take inputs, not results."""
     last = max((at for at, part in enumerate(forward) if part.name == "down"), default=len(forward))
     return forward[:last]
 
@@ -45,7 +44,7 @@ def _cheap(forward: tuple[Part, ...]) -> tuple[Part, ...]:
     """Without attention, collectives, and the first, third, fifth … product."""
     products = [part for part in forward if _is_product(part.batch)]
     saved = {id(part) for part in products[::2]}
-    return tuple(part for part in forward if part.name not in CORE and not part.group and id(part) not in saved)
+    return tuple(part for part in forward if not part.attention_core and not part.group and id(part) not in saved)
 
 
 def _is_product(batch: KernelBatch) -> bool:
