@@ -9,8 +9,8 @@ it may look at positions to see that sequences are not packed, which no trace co
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from neusight.collect.bench import Bench, Timing, stable
+from neusight.collect.launches.launch import float32_precision
 from neusight.collect.tasks import identity
 from neusight.devices.architectures import ArchitectureFacts, architecture_facts
 from neusight.errors import UnmeasurableError
@@ -87,7 +88,7 @@ def measured(task: ModelTask, bench: Bench) -> dict[str, Any]:
         torch.OutOfMemoryError: the step does not fit.
     """
     _check_dtype(task.dtype, bench)
-    with _float32_precision(task.dtype == "tf32"), _attention(task.attention):
+    with float32_precision(task.dtype == "tf32"), _attention(task.attention):
         phases = _phases(task, bench)
         _run_once(phases, task, bench)
         if bench.on_gpu:
@@ -121,20 +122,6 @@ def _check_dtype(dtype: str, bench: Bench) -> None:
 def _facts(bench: Bench) -> ArchitectureFacts:
     major, minor = torch.cuda.get_device_capability(bench.torch_device)
     return architecture_facts("nvidia", f"{major}.{minor}")
-
-
-@contextmanager
-def _float32_precision(tf32: bool) -> Iterator[None]:
-    """Whether products and convolutions in float32 may use TF32; by default PyTorch lets convolutions."""
-    backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [backend.allow_tf32 for backend in backends]
-    try:
-        for backend in backends:
-            backend.allow_tf32 = tf32
-        yield
-    finally:
-        for backend, allowed in zip(backends, before, strict=True):
-            backend.allow_tf32 = allowed
 
 
 def _attention(attention: str) -> Any:

@@ -101,6 +101,22 @@ def unable(device: DeviceSpec, family: str, dtype: str) -> str:
     return ""
 
 
+def answerable(frame: pd.DataFrame, devices: Mapping[str, DeviceSpec]) -> np.ndarray:
+    """Rows in a family and dtype that their GPU computes in, as a mask; what has no dtype is none of them.
+
+    Args:
+        frame: rows as ``load_kernels`` gives them.
+        devices: those beside the data, by id; else those of the catalogue.
+
+    Raises:
+        DeviceError: a GPU that neither has.
+    """
+    able = np.zeros(len(frame), dtype=bool)
+    for (gpu, family, dtype), rows in frame.groupby(["gpu", "family", "dtype"], observed=True).indices.items():
+        able[rows] = not unable(device_of(str(gpu), devices), str(family), str(dtype))
+    return able
+
+
 def unestimated(family: str, dtype: str) -> str:
     """Why no device answers rows of a family in a dtype of a data set; '' where some may."""
     if family == MIXED:

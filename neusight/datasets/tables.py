@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.datasets.clean import alike, by_gpu, clean, explained, throttled, unstable
-from neusight.datasets.load import collected, device_of
-from neusight.datasets.measured import measured, tile_coverage, unable
+from neusight.datasets.load import collected
+from neusight.datasets.measured import answerable, measured, tile_coverage
 from neusight.datasets.schema import read_parquet
 from neusight.devices import DeviceSpec, device_ids
 
@@ -55,11 +55,9 @@ def _judged(rows: pd.DataFrame, devices: Mapping[str, DeviceSpec]) -> dict[str, 
 
 def _comparable(rows: pd.DataFrame, devices: Mapping[str, DeviceSpec]) -> np.ndarray:
     """Rows whose GPU is known and has a rate for their dtype."""
-    kinds = ["gpu", "family", "dtype"]
-    known = {*device_ids(), *devices}
-    pairs = rows[kinds].dropna().drop_duplicates()
-    good = [k for k in pairs.itertuples(index=False) if k[0] in known and not unable(device_of(k[0], devices), *k[1:])]
-    return rows.set_index(kinds).index.isin([tuple(k) for k in good])
+    comparable = np.array(rows["gpu"].isin({*device_ids(), *devices}), dtype=bool)
+    comparable[comparable] = answerable(rows[comparable], devices)
+    return comparable
 
 
 def _groups(rows: pd.DataFrame) -> list[str]:

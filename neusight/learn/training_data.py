@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from neusight.datasets import (
 from neusight.datasets.batches import single_kernels
 from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
 from neusight.datasets.load import sets_in
-from neusight.datasets.measured import unable, unestimated
+from neusight.datasets.measured import answerable
 from neusight.devices import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS, answering_model
@@ -165,11 +165,11 @@ def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus 
     if "timing" in frame:
         keep &= ~((frame["timing"] == "wall") & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S))
     frame = frame[keep]
+    brought = devices_beside(source)
     if len(frame):
-        frame = _sampled(frame[~by_pair(frame, _unestimated)].reset_index(drop=True))
+        frame = _sampled(frame[answerable(frame, brought)].reset_index(drop=True))
     if not len(frame):
         return None
-    brought = devices_beside(source)
     rules = (*RULES, PRODUCTS)
     result = clean(frame, brought, rules)
     others = clean(frame, brought, [rule for rule in rules if rule.name != THROTTLED_RULE]).frame
@@ -208,32 +208,12 @@ def _by_model(frame: pd.DataFrame, brought: Mapping[str, DeviceSpec]) -> dict[st
     rows: dict[str, list[DeviceRows]] = {model: [] for model in MODELS}
     for gpu, part in frame.groupby("gpu", sort=True):
         device, tiles = device_of(str(gpu), brought), observed_tiles(part)
-        able = ~by_pair(part, partial(_unable, device))
-        part, tiles = part[able], tiles[able]
-        if not len(part):
-            continue
         for batch, where in to_batches(part):
             own = _device_rows(device, batch, part.iloc[where], tiles.iloc[where])
             names = answering_model(batch, device)
             for model in np.unique(names):
                 rows[str(model)].append(own.take(np.flatnonzero(names == model)))
     return {model: _joined(parts) for model, parts in rows.items()}
-
-
-def _unestimated(family: str, dtype: str) -> bool:
-    return bool(unestimated(family, dtype))
-
-
-def _unable(device: DeviceSpec, family: str, dtype: str) -> bool:
-    return bool(unable(device, family, dtype))
-
-
-def by_pair(frame: pd.DataFrame, value: Callable[[str, str], bool]) -> np.ndarray:
-    """``value`` of the family and dtype of each row, called once a distinct pair."""
-    out = np.zeros(len(frame), dtype=bool)
-    for (family, dtype), rows in frame.groupby(["family", "dtype"]).indices.items():
-        out[rows] = value(str(family), str(dtype))
-    return out
 
 
 def _joined(parts: Sequence[DeviceRows]) -> list[DeviceRows]:

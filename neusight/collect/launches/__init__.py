@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource
+from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource, float32_precision
 from neusight.collect.launches.pointwise import elementwise, optimizer
 from neusight.collect.launches.products import attention, conv2d, gemm, grouped_gemm
 from neusight.collect.launches.rows import memory, row_reduction
@@ -48,12 +48,5 @@ def prepare(kernel: Kernel) -> KernelLaunch:
 
 @contextmanager
 def _settings(kernel: Kernel, launch: KernelLaunch) -> Iterator[None]:
-    """float32 means float32: TF32 is a dtype of its own here, whatever the library's default."""
-    allowed = kernel.dtype == "tf32"
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
-    try:
-        with torch.no_grad(), launch.setting():
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+    with float32_precision(kernel.dtype == "tf32"), torch.no_grad(), launch.setting():
+        yield

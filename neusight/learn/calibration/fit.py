@@ -15,7 +15,7 @@ import neusight
 from neusight.datasets import clean, to_batches
 from neusight.datasets.batches import single_kernels
 from neusight.datasets.conditions import conditions_of
-from neusight.datasets.measured import unable
+from neusight.datasets.measured import answerable
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
@@ -97,9 +97,7 @@ def usable(frame: pd.DataFrame, device: DeviceSpec) -> pd.DataFrame:
     it has, without the faults that cleaning knows.
     """
     own = frame[(frame["gpu"] == device.id).to_numpy() & single_kernels(frame)]
-    for family, dtype in own[["family", "dtype"]].drop_duplicates().itertuples(index=False):
-        if unable(device, family, dtype):
-            own = own[(own["family"] != family) | (own["dtype"] != dtype)]
+    own = own[answerable(own, {device.id: device})]
     return clean(own, {device.id: device}).frame if len(own) else own
 
 
