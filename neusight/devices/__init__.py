@@ -1,7 +1,6 @@
 """Devices and clusters of them: figures of each, with their source, from the catalogue or from the user's own file."""
 
-from neusight.devices.cluster import Cluster, Network
-from neusight.devices.cluster_files import cluster_ids, cluster_of, list_clusters, load_cluster
+from neusight.devices.cluster import Cluster, Network, cluster_ids, cluster_of, list_clusters, load_cluster
 from neusight.devices.load import device_ids, list_devices, load_device
 from neusight.devices.spec import DeviceSpec, Link
 from neusight.devices.write import to_toml

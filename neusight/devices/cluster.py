@@ -1,13 +1,30 @@
-"""``Cluster``: nodes of equal devices and the network between them."""
+"""Clusters: nodes of equal devices and the network between them, by name, from a file, or from a few words."""
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
+from neusight import units
+from neusight.devices.load import load_device, parse_file
+from neusight.devices.read import Table, known
 from neusight.devices.spec import DeviceSpec
-from neusight.errors import DeviceError
+from neusight.errors import DeviceError, UnitError, nearest, shown
+from neusight.paths import user_path
 
 NetworkKind = Literal["infiniband", "roce", "efa", "tcpx", "slingshot", "ethernet"]
 
@@ -84,3 +101,212 @@ class Cluster(BaseModel):
                 "to its device file, or --set device.links.pcie=64GB/s"
             )
         return self
+
+
+_HERE = Path(__file__).resolve().parent
+_CATALOGUE = _HERE / "clusters"
+_KEYS = ("id", "name", "device", "per_node", "nodes", "aliases", "notes", "network", "sources")
+_REQUIRED = ("id", "name", "device", "per_node")
+_SOURCED = ("device", "per_node", "network")
+_QUANTITIES = {"bandwidth": "bits_per_s", "added_hop": "s"}
+_NETWORK = ("kind", "generation", "adapters", "sustained", "reduces", "rails", "oversubscription", *_QUANTITIES)
+_OVERRIDES = ("per_node", "network.", "device.")
+_Checked = TypeVar("_Checked", Cluster, Network)
+_WORDS = re.compile(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*([kmgt])?(?:b/s|bit/s|bps)(?:\s+(\w+))?", re.IGNORECASE)
+
+
+def load_cluster(name_or_path: str, nodes: int = 0, overrides: Sequence[str] = ()) -> Cluster:
+    """Load one cluster and, on request, change figures of it.
+
+    Args:
+        name_or_path: a name of the catalogue, such as ``dgx-h100`` or ``p4d.24xlarge`` (case does not matter), or a
+            TOML file.
+        nodes: how many; 0: as the file says, else one.
+        overrides: ``key=value`` with ``per_node``, keys of ``[network]`` such as ``network.bandwidth=800Gb/s`` or
+            ``network.reduces=true``, and keys of the device such as ``device.dram_bandwidth=4TB/s``; noted in
+            ``hypothetical``.
+
+    Raises:
+        DeviceError: unknown cluster, unreadable or malformed file, impossible value.
+        UnitError: a value without its unit or with another one.
+    """
+    path = _path(name_or_path)
+    table = parse_file(path)
+    of_device = [change.strip().removeprefix("device.") for change in overrides if change.strip().startswith("device.")]
+    for change in overrides:
+        if not change.strip().startswith("device."):
+            _apply(table, change)
+    return _read(table, nodes, of_device, tuple(change.strip() for change in overrides), path.name)
+
+
+def cluster_of(device: str, per_node: int, nodes: int = 1, network: str = "", overrides: Sequence[str] = ()) -> Cluster:
+    """A cluster in a few words.
+
+    Args:
+        device: as ``load_device`` takes it.
+        per_node: devices of a node.
+        nodes: how many.
+        network: ``[adapters x] rate [kind]``, such as ``400Gb/s`` or ``4 x 100Gb/s efa``; one adapter a device and
+            InfiniBand unless said. "": not told, see ``Cluster``.
+        overrides: changes of the device, as ``load_device`` takes them.
+
+    Raises:
+        DeviceError: unknown device or words, several devices without links, impossible numbers.
+    """
+    spec = load_device(device, overrides)
+    optional = {"network": _network_of_words(network, per_node)} if network.strip() else {}
+    name = f"{nodes} x {per_node} x {spec.name}"
+    return _build({"id": f"{per_node}x{spec.id}", "name": name, "device": spec, **optional}, per_node, nodes, "cluster")
+
+
+def list_clusters() -> list[Cluster]:
+    """All clusters of the catalogue, one node each, by name."""
+    return [load_cluster(name) for name in _ids()]
+
+
+def cluster_ids() -> list[str]:
+    """Names of the catalogue, in alphabetical order."""
+    return list(_ids())
+
+
+@cache
+def _ids() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in _CATALOGUE.glob("*.toml")))
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    tables = (parse_file(_CATALOGUE / f"{id_}.toml") for id_ in _ids())
+    return {alias.lower(): table["id"] for table in tables for alias in (table["name"], *table.get("aliases", ()))}
+
+
+def _path(name_or_path: str) -> Path:
+    name = name_or_path.strip().lower()
+    if name.endswith(".toml"):
+        return user_path(name_or_path)
+    if name in _ids() or name in _aliases():
+        return _CATALOGUE / f"{_aliases().get(name, name)}.toml"
+    hint = nearest(name, (*_ids(), *_aliases())) or ": see `neusight clusters list`"
+    raise DeviceError(f"unknown cluster '{shown(name_or_path)}'{hint}")
+
+
+def _read(table: Table, nodes: int, of_device: Sequence[str], changes: tuple[str, ...], where: str) -> Cluster:
+    for key in table:
+        known(key, _KEYS, "key", where)
+    if missing := [key for key in _REQUIRED if key not in table]:
+        raise DeviceError(f"{where}: {', '.join(missing)} missing: add {'it' if len(missing) == 1 else 'them'}")
+    for key in ("id", "name", "device", "notes"):
+        if not isinstance(table.get(key, ""), str):
+            raise DeviceError(f'{where}: {key} must be text: write it like {key} = "…"')
+    values: Table = {key: table[key] for key in ("id", "name", "aliases", "notes") if key in table}
+    if "network" in table:
+        values["network"] = _network(table["network"], where)
+    values |= {"device": load_device(table["device"], of_device), "hypothetical": changes}
+    values["sources"] = _sources(table, where)
+    return _build(values, table["per_node"], nodes or table.get("nodes", 1), where)
+
+
+def _network(table: Any, where: str) -> Network:
+    """A ``[network]`` with what its kind sustains where the file does not say."""
+    if not isinstance(table, dict):
+        raise DeviceError(f"{where}: network must be a table: begin it with [network]")
+    for key in table:
+        known(key, _NETWORK, "key in network", where)
+    if missing := [key for key in ("kind", "bandwidth", "adapters") if key not in table]:
+        raise DeviceError(
+            f"{where}: network: {', '.join(missing)} missing: add {'it' if len(missing) == 1 else 'them'}"
+        )
+    fabrics = _fabrics()
+    known(str(table["kind"]), fabrics, "kind of network", where)
+    usual = {key: fabrics[table["kind"]][key] for key in ("sustained", "added_hop")}
+    values = {key: _figure(key, value, where) for key, value in (usual | table).items()}
+    values["bandwidth_bytes_per_s"] = values.pop("bandwidth") / 8.0
+    values["added_hop_s"] = values.pop("added_hop")
+    return _validated(Network, values, f"{where}: network")
+
+
+def _figure(key: str, value: Any, where: str) -> Any:
+    if key not in _QUANTITIES:
+        return value
+    try:
+        return units.parse(f"{value}", _QUANTITIES[key])
+    except UnitError as error:
+        raise UnitError(f"{where}: network.{key}: {error}") from None
+
+
+@cache
+def _fabrics() -> dict[str, Table]:
+    return parse_file(_HERE / "fabrics.toml")
+
+
+def _network_of_words(words: str, per_node: int) -> Network:
+    match = _WORDS.fullmatch(words.strip())
+    if not match:
+        raise DeviceError(f"network '{shown(words)}': write it like 400Gb/s or 4 x 100Gb/s efa")
+    adapters, rate, prefix, kind = match.groups()
+    prefix = (prefix or "").upper().replace("K", "k")
+    table = {"kind": (kind or "infiniband").lower(), "bandwidth": f"{rate} {prefix}b/s"}
+    return _network(table | {"adapters": int(adapters) if adapters else per_node}, f"network '{shown(words)}'")
+
+
+def _sources(table: Table, where: str) -> dict[str, str]:
+    """Key → document, from the file's document → list of keys; all of ``_SOURCED`` must appear."""
+    sources = table.get("sources", {})
+    if not isinstance(sources, dict) or not all(isinstance(keys, list) for keys in sources.values()):
+        raise DeviceError(f'{where}: sources must list keys by document: write it like "X datasheet" = ["network"]')
+    documents: dict[str, str] = {}
+    for document, keys in sources.items():
+        for key in keys:
+            known(str(key), _SOURCED, "key in sources", where)
+            documents[key] = f"{documents[key]}; {document}" if key in documents else document
+    if missing := [key for key in _SOURCED if key in table and key not in documents]:
+        raise DeviceError(f"{where}: {', '.join(missing)} without a source: name the document under [sources]")
+    if "network" in table:
+        documents["network.sustained"] = _fabrics().get(table["network"].get("kind"), {}).get("source", "")
+    return documents
+
+
+def _apply(table: Table, change: str) -> None:
+    """One ``key=value`` on the table of a cluster."""
+    key, equals, value = (part.strip() for part in change.partition("="))
+    if not (key and equals and value):
+        raise DeviceError(f"--set {change}: not key=value: write it like network.bandwidth=800Gb/s")
+    if key.startswith("network."):
+        part = key.removeprefix("network.")
+        known(part, _NETWORK, "key of a network", f"--set {change}")
+        table.setdefault("network", {})[part] = value if part in (*_QUANTITIES, "kind", "generation") else _plain(value)
+    elif key == "per_node":
+        table[key] = _plain(value)
+    else:
+        raise DeviceError(f"--set {change}: unknown key '{key}': begin it with one of {', '.join(_OVERRIDES)}")
+    # A user's figure needs no document: the change itself is its source.
+    table.setdefault("sources", {})[f"set by the user: {change}"] = [key.partition(".")[0]]
+
+
+def _plain(text: str) -> Any:
+    """A number or a truth value of the command line; anything else stays for the check of its field."""
+    words = {"true": True, "yes": True, "false": False, "no": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    except ValueError:
+        return text
+
+
+def _build(values: Table, per_node: Any, nodes: Any, where: str) -> Cluster:
+    for key, count in (("per_node", per_node), ("nodes", nodes)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise DeviceError(
+                f"{where}: {key} = {count!r} must be a whole number of at least 1: write it like {key} = 8"
+            )
+    return _validated(Cluster, values | {"per_node": per_node, "nodes": nodes}, where)
+
+
+def _validated(kind: type[_Checked], values: Table, where: str) -> _Checked:
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise DeviceError(f"{where}: {field}: {first['msg'].lower()}: correct it") from None

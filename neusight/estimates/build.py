@@ -14,7 +14,7 @@ from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
 from neusight.estimates.verdicts import warnings_of
 from neusight.executors.costs import Costs
-from neusight.executors.gpu.expected.depthwise import is_depthwise
+from neusight.executors.gpu.expected.convolutions import is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.pricing import energy_j
 from neusight.kernels.describe import describe

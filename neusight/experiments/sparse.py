@@ -13,10 +13,9 @@ import numpy as np
 
 from neusight.devices import load_device
 from neusight.executors.tensordash.cycles import Cycles, kernel_cycles, simulated
-from neusight.executors.tensordash.device import MachinePredictor
+from neusight.executors.tensordash.device import MachinePredictor, modelled
 from neusight.executors.tensordash.machine import Machine
 from neusight.executors.tensordash.masks import CLUSTERS, random_mask
-from neusight.executors.tensordash.passes import modelled
 from neusight.executors.tensordash.schedule import schedule_cycles
 from neusight.experiments.judge import at_most, near
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch

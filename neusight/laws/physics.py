@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from neusight.laws.attention_constants import AttentionConstants
 from neusight.laws.constants import constant
-from neusight.laws.convolution_constants import Convolution
-from neusight.laws.moe_constants import MoeConstants
-from neusight.laws.stream_constants import StreamConstants
+from neusight.laws.kernel_constants import AttentionConstants, Convolution, MoeConstants, StreamConstants
 
 
 @dataclass(frozen=True, kw_only=True)

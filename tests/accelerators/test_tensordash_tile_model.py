@@ -15,9 +15,9 @@ from neusight.executors.gpu.tile_models import load_artifacts
 from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 from neusight.executors.tensordash import CLUSTERS, sample_configs, simulate_tiles
 from neusight.executors.tensordash.cycles import simulated
+from neusight.executors.tensordash.device import SHORT, modelled
 from neusight.executors.tensordash.features import FORMULAS, Passes, expected_maximum, feature_matrix, prior
 from neusight.executors.tensordash.machine import Machine
-from neusight.executors.tensordash.passes import SHORT, modelled
 from neusight.executors.tensordash.tile_model import (
     MOST_ROWS,
     TILE,

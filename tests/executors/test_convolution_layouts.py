@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from neusight.devices import load_device
-from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise
+from neusight.executors.gpu.expected.convolutions import as_streams, is_depthwise, layout_transform_s
 from neusight.executors.gpu.expected.laws import law_names
-from neusight.executors.gpu.expected.layouts import layout_transform_s
 from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
 from neusight.executors.gpu.expected.streams import stream_times
 from neusight.executors.gpu.expected.times import start_s

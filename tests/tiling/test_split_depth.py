@@ -7,8 +7,7 @@ from kernel_grids import gemms
 from neusight.devices import load_device
 from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.tiling import tile
-from neusight.executors.gpu.tiling.library import shipped_choice
-from neusight.executors.gpu.tiling.split import LEAST_DEPTH, SPLITS, filling_parts, split_depth
+from neusight.executors.gpu.tiling.library import LEAST_DEPTH, SPLITS, filling_parts, shipped_choice, split_depth
 from neusight.kernels import KernelBatch
 from neusight.laws.fitted import shipped_physics
 

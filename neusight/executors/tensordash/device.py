@@ -1,8 +1,7 @@
 """A TensorDash machine as a device like any other: kernels in, latencies with their bound and energies out.
 
 Convolutions and matrix products run on the PEs, in the cycles that their zeros leave; everything else runs at the
-dense machine's rate, and estimates say how much that is. The DRAM is a bound of its own.
-"""
+dense machine's rate, and estimates say how much that is. The DRAM is a bound of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.base import Options
 from neusight.executors.costs import Costs, EnergyUse
-from neusight.executors.tensordash.cycles import Cycles, PassCycles, kernel_cycles, simulated
+from neusight.executors.tensordash.cycles import Columns, Cycles, PassCycles, kernel_cycles, simulated
 from neusight.executors.tensordash.machine import (
     DRAM_J_PER_BYTE,
     DRAM_SHARE,
@@ -24,15 +23,65 @@ from neusight.executors.tensordash.machine import (
     Machine,
     machine_of,
 )
-from neusight.executors.tensordash.operands import operand_bytes
-from neusight.executors.tensordash.passes import modelled, passes_interval
-from neusight.executors.tensordash.tile_model import load_tile_model
+from neusight.executors.tensordash.streams import dense_cycles
+from neusight.executors.tensordash.tile_model import TILE, load_tile_model, predict_cycles
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.sparsity import has_zeros, with_zeros
-from neusight.kernels.work import by_distinct, element_bytes, work_of
+from neusight.kernels.work import by_distinct, conv_output, element_bytes, work_of
 from neusight.laws.bounds import flops_per_s
-from neusight.transforms.sparsity import MAPPED
+from neusight.transforms.sparsity import DIRECTIONS, MAPPED
+
+
+def operand_bytes(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of the first and the second operand, each of shape (n,)."""
+    size = element_bytes(batch)
+    if batch.family == "gemm":
+        b, m, n, k = (batch[name].astype(float) for name in ("batch", "m", "n", "k"))
+        return b * m * k * size, b * k * n * size
+    height, width = conv_output(batch)
+    images, inputs, outputs = (batch[name].astype(float) for name in ("batch", "in_channels", "out_channels"))
+    activations = images * inputs * batch["height"] * batch["width"]
+    gradients = images * outputs * height * width
+    weights = outputs * inputs / batch["groups"] * batch["kernel_height"] * batch["kernel_width"]
+    named = {"activations": activations * size, "gradients": gradients * size, "weights": weights * size}
+    first, second = (
+        np.select([batch["op"] == op for op in DIRECTIONS], [named[names[side]] for names in DIRECTIONS.values()])
+        for side in (0, 1)
+    )
+    return first, second
+
+
+SHORT = 8
+"""Steps up to which streams are simulated."""
+
+
+def modelled(columns: Columns, machine: Machine) -> np.ndarray:
+    """Mean cycles of a pass of each line, shape (lines,), as ``PassCycles`` asks for.
+
+    Raises:
+        DeviceError: a machine of other options, depth or lanes than the tile model has learned.
+    """
+    short = columns["length"] <= SHORT
+    per_pass = np.empty(len(short))
+    for rows, pass_cycles in ((short, simulated), (~short, _learned)):
+        if rows.any():
+            per_pass[rows] = pass_cycles({name: column[rows] for name, column in columns.items()}, machine)
+    return per_pass
+
+
+def _learned(columns: Columns, machine: Machine) -> np.ndarray:
+    known = {name: columns[name] for name in TILE}
+    cycles = predict_cycles(load_tile_model(), known, machine.options, machine.depth, machine.lanes)
+    streams = columns["row_streams"], columns["column_streams"]
+    return cycles / dense_cycles(*streams, np.ones(len(cycles)), machine.rows, machine.columns)
+
+
+def passes_interval() -> tuple[float, float]:
+    """Factors on cycles that enclose 90 % of the passes that the tile model has not seen."""
+    low, high = load_tile_model().manifest.interval
+    return low, high
+
 
 SOURCE = "tensordash"
 DENSE_SOURCE = "dense rate (transferred)"

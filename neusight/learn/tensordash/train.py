@@ -28,8 +28,8 @@ from neusight.errors import NeusightError
 from neusight.executors.gpu.features import FeatureContract
 from neusight.executors.gpu.tile_models import Artifact, load_artifact, new_model, save_artifact
 from neusight.executors.gpu.tile_models.artifact import Manifest, file_sha256
+from neusight.executors.tensordash.device import SHORT
 from neusight.executors.tensordash.features import Passes
-from neusight.executors.tensordash.passes import SHORT
 from neusight.executors.tensordash.tile_model import (
     MOST_ROWS,
     NAME,

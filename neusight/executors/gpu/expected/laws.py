@@ -9,7 +9,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.attention import attention_shape, attention_times
-from neusight.executors.gpu.expected.depthwise import as_streams, is_depthwise, is_direct
+from neusight.executors.gpu.expected.convolutions import as_streams, is_depthwise, is_direct
 from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
 from neusight.executors.gpu.expected.moe import grouped_times, moe_shape, moe_times
 from neusight.executors.gpu.expected.streams import stream_shape, stream_times

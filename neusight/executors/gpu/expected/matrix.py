@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.expected.layouts import is_implicit_nchw, layout_transform_bytes, layout_transform_s
+from neusight.executors.gpu.expected.convolutions import is_implicit_nchw, layout_transform_bytes, layout_transform_s
 from neusight.executors.gpu.expected.products import Product, by_image, compulsory, product_of
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.expected.depthwise import PAIRED, WINDOWS
+from neusight.executors.gpu.expected.convolutions import PAIRED, WINDOWS
 from neusight.executors.gpu.expected.matrix import dram_pj_per_byte
 from neusight.executors.gpu.expected.times import Times
 from neusight.executors.gpu.tiling.decompose import MOST_VALUES, REDUCING_THREADS, row_parts

@@ -1,15 +1,22 @@
-"""Every feature once: a named, dimensionless formula over a situation. Contracts choose and order them."""
+"""Every feature once: a named, dimensionless formula over a situation; contracts, which are declared in
+``features/<family>.toml``, choose and order them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from neusight.errors import CoverageError, nearest
+from neusight.errors import ArtifactError, CoverageError, nearest
 from neusight.executors.gpu.features.convolution import FUSED, IMPLICIT, STEPS, ConvPlan
 from neusight.executors.gpu.features.situation import Situation
 from neusight.kernels import KernelBatch
+from neusight.paths import checkout_dir
 
 Formula = Callable[[Situation], np.ndarray]
 FORMULAS: dict[str, Formula] = {}
@@ -195,3 +202,61 @@ def _plan(s: Situation) -> ConvPlan:
     if s.conv_plan is None:
         raise CoverageError(f"{s.batch.family} kernels have no plan of a convolution: leave out its features")
     return s.conv_plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureContract:
+    """What a tile model of ``family`` sees, in order, and what it predicts."""
+
+    family: str
+    version: int
+    target: str
+    features: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As stored in a manifest."""
+        return asdict(self) | {"features": list(self.features)}
+
+    @staticmethod
+    def from_dict(
+        content: dict[str, Any], where: str, known: Collection[str] | None = FORMULAS.keys()
+    ) -> FeatureContract:
+        """Read a contract and check it against the formulas that this version has.
+
+        ``known``: names that have a formula, of GPU kernels where nothing else is said; a simulated device has its
+        own. None leaves that check to whoever has them.
+
+        Raises:
+            ArtifactError: missing or unknown keys, a target other than logit_utilisation, an unknown feature.
+        """
+        expected = {"family", "version", "target", "features"}
+        if not isinstance(content, dict) or content.keys() != expected:
+            raise ArtifactError(f"{where}: a feature contract has the keys {', '.join(sorted(expected))}")
+        if content["target"] != "logit_utilisation":
+            raise ArtifactError(f"{where}: target '{content['target']}' is not logit_utilisation")
+        unknown = [] if known is None else [name for name in content["features"] if name not in known]
+        if unknown:
+            raise ArtifactError(
+                f"{where}: feature '{unknown[0]}' is unknown to this version of neusight: retrain with neusight train"
+            )
+        return FeatureContract(**content | {"features": tuple(content["features"])})
+
+
+def load_contract(family: str, folder: Path | None = None, known: Collection[str] = FORMULAS.keys()) -> FeatureContract:
+    """The declared contract of a family, whose features have a formula among the ``known``.
+
+    Raises:
+        ArtifactError: no such file, or it is malformed.
+    """
+    folder = folder or checkout_dir("features")
+    path = folder / f"{family}.toml"
+    if not path.is_file():
+        known = sorted(p.stem for p in folder.glob("*.toml"))
+        raise ArtifactError(
+            f"no feature contract '{family}' in {folder}: one of {', '.join(known)}{nearest(family, known)}"
+        )
+    try:
+        content = tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ArtifactError(f"cannot read the feature contract {path}: {error}") from None
+    return FeatureContract.from_dict(content, str(path), known)

@@ -9,8 +9,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
-from neusight.executors.gpu.tiling.library import Products, TileChoice, least_cost_tile
-from neusight.executors.gpu.tiling.split import filling_parts, split_depth
+from neusight.executors.gpu.tiling.library import Products, TileChoice, filling_parts, least_cost_tile, split_depth
 from neusight.kernels import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import by_distinct, conv_gemm, filled_groups

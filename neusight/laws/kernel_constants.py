@@ -1,0 +1,190 @@
+"""Constants of kernels by their law: fused attention, convolutions, mixtures of experts, streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neusight.laws.constants import constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConstants:
+    """Costs of a score, of a block of queries and its keys, and of the passes before and after them."""
+
+    share: float = constant(0.95, 0.05, "as for products: what matrix units sustain when operands are there")
+    """Of the matrix units' peak that both products of a score sustain."""
+    synchronous: float = constant(0.65, 0.1, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100")
+    """Share of that for kernels that issue warps' own instructions where matrix units read shared memory."""
+    narrow: float = constant(
+        0.8, 0.1, "FlashAttention-3 (Shah et al. 2024): 1.2 of 1.98 PFLOP/s in fp8, 0.74 of 0.99 in fp16"
+    )
+    """The same for 8-bit arithmetic, whose values are transposed on the way."""
+    promoted: float = constant(1.5, 0.4, "guess: vLLM's FlashAttention-3 adds 8-bit products up in float32 registers")
+    """By how much longer 8-bit products take with sums that are promoted."""
+    shared_memory: float = constant(1.0, 0.2, "128 bytes a clock; each warp reads all keys and values once")
+    """Share of the reads of keys and values from shared memory that nothing hides."""
+    exposed: float = constant(0.5, 0.5, "guess: other blocks of the SM hide about half of the softmax")
+    """Share of the softmax that nothing hides."""
+    exposed_asynchronous: float = constant(0.5, 0.5, "guess: FlashAttention-3 lets two warpgroups take turns")
+    """The same for kernels whose products run beside it."""
+    latency_cycles: float = constant(500.0, 0.5, "guess: product, softmax, product, each of some hundred cycles")
+    """Of a tile of keys, which the longest block waits for [cycles]."""
+    prologue_tiles: float = constant(1.0, 0.5, "guess: the first keys arrive while nothing is computed")
+    """Tiles of keys whose time a block spends filling its pipeline and writing its result."""
+    prologue_asynchronous: float = constant(1.5, 0.5, "guess: one block an SM hides less than two")
+    """The same where one block has an SM for itself."""
+    tail_share: float = constant(0.5, 0.5, "guess: between even shares and whole rounds")
+    """Share of the quantisation to whole rounds of blocks that remains."""
+    resident: float = constant(2.0, 0.3, "shared memory of an SM over that of a block of 64 to 128 queries")
+    """Blocks whose waiting an SM overlaps."""
+    resident_small: float = constant(6.0, 0.5, "guess: blocks of few rows and little shared memory")
+    """The same of kernels for single queries of few heads."""
+    chain_s: float = constant(1e-6, 1.0, "guess: one or two accesses of 0.6 us that depend on each other")
+    """What a block waits for beside its keys [s]."""
+    plain_chain: float = constant(0.5, 0.7, "guess: without pages and lengths, half of the accesses")
+    """Share of it where keys and values lie in one piece."""
+    stream_bytes_per_s: float = constant(30e9, 0.5, "Little's law: 16 to 32 KiB in flight, 0.7 us of latency")
+    """At which one block streams keys and values from DRAM [B/s]."""
+    l2_share: float = constant(0.6, 0.2, "gpu-benches, L2 bandwidth: 0.4 to 0.6 of the ports")
+    """Sustained share of the ports between SMs and L2."""
+    widening: float = constant(2.0, 1.0, "guess: some instructions for a few elements that share a register")
+    """Operations by which an element of an 8-bit cache is widened for 16-bit arithmetic."""
+    passes: float = constant(2.0, 0.3, "a tensor is read and written")
+    """Times that new keys and values, and in TensorRT-LLM queries, move before the kernel."""
+    context_kernels: float = constant(2.0, 0.5, "TensorRT-LLM: one for positions and cache, one for lengths")
+    """Further starts in TensorRT-LLM's context phase."""
+    query_kernels: float = constant(1.0, 0.5, "one kernel makes queries 8-bit")
+    """Further starts where queries are narrowed for an 8-bit cache."""
+    trtllm: float = constant(1.0, 0.15, "15 to 20 % between libraries")
+    """Time of a score in TensorRT-LLM, over that in FlashAttention."""
+    flashinfer: float = constant(1.0, 0.15, "15 to 20 % between libraries")
+    """The same in FlashInfer."""
+    triton: float = constant(1.2, 0.3, "guess: Triton reaches most of the rate")
+    """The same in Triton."""
+    energy: float = constant(1.0, 0.2, "as for products")
+    """Energy of a FLOP, softmax included, over that of products."""
+    overlap: float = constant(4.0, 0.1, "guess: resources overlap well, not perfectly")
+    """Exponent of the norm that joins the times of resources."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """How convolutions in float32 run: as implicit products or by minimal filtering, fused or in three steps."""
+
+    implicit_share: float = constant(0.8, 0.3, "guess: implicit products reach somewhat less than plain ones")
+    """Share of peak that implicit products sustain with tiles without end."""
+    fused_share: float = constant(0.8, 0.3, "guess: transforms and products share the pipelines")
+    """The same of fused Winograd with its own tiles."""
+    steps_share: float = constant(0.8, 0.3, "guess: batched products of small tiles")
+    """The same of the products of Winograd in three steps."""
+    narrow: float = constant(4.0, 0.7, "guess, as for plain products")
+    """By how much a tile of intensity 1 is slower than one without end."""
+    fused_depth: float = constant(16.0, 0.7, "guess: fill of the pipeline and transform of the outputs")
+    """Channels whose time a block of fused Winograd spends before and after its main loop."""
+    idle_cost: float = constant(0.2, 0.5, "guess, as for plain products")
+    """Slow-down of an SM whose resident blocks hold next to no accumulators."""
+    ampere: float = constant(1.0, 0.15, "guess: kernels that were compiled anew rather than tuned by hand")
+    """Factor on all shares for the library's kernels from Ampere on."""
+    filter_passes: float = constant(1.0, 0.5, "read once, written once and read once are less than a pass over all")
+    """Times that the kernel which transforms the filters of fused Winograd reads and writes them at sustained
+    bandwidth."""
+    transform_passes: float = constant(1.0, 0.5, "every value is read once and written once")
+    """The same of the kernels that transform inputs and outputs of Winograd in three steps."""
+    step_s: float = constant(3e-6, 0.5, "launch and start of a kernel after another one: 2 to 4 us")
+    """What each kernel after the first one adds [s]."""
+    overlap: float = constant(3.0, 0.4, "guess: resources overlap well, not perfectly")
+    """Exponent of the norm that joins arithmetic and traffic of one kernel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoeConstants:
+    """What grouped products reach of the rates of single ones, and what sorting and passing tokens on costs."""
+
+    cutlass_rate: float = constant(0.85, 0.3, "guess: a scheduler and pointers of each group cost some of the rate")
+    """Share of a single product's rate that CUTLASS's grouped kernels reach."""
+    triton_rate: float = constant(0.8, 0.3, "guess: Triton reaches most of the rate of CUTLASS")
+    """The same of Triton's, with tiles tuned for the shape."""
+    usual_rate: float = constant(0.4, 0.5, "guess: three stages of 32 elements hide less than half of the latency")
+    """The same of Triton's with the tiles that SGLang takes for shapes that nobody tuned."""
+    fallback_rate: float = constant(0.3, 0.7, "guess: FlashInfer that was not tuned runs the first kernel of its list")
+    """The same of CUTLASS's kernels where FlashInfer chooses without tuning."""
+    block_rate: float = constant(0.7, 0.4, "DeepSeek-V3 report, 3.3.2: sums go to ordinary pipelines each 128 elements")
+    """Share of the rate that is left where blocks of 128 values carry scales of their own."""
+    tail_share: float = constant(0.7, 0.3, "guess: blocks of many groups are uneven, so that whole rounds count more")
+    """Share of the quantisation to whole rounds of blocks that remains."""
+    padded_share: float = constant(
+        0.1, 1.0, "guess: groups padded towards the fullest, whose blocks mostly end at once"
+    )
+    """Of the blocks that padding all groups to the fullest would add, those that cost as much as a full one; scaled
+    by block outside of Triton."""
+    empty_cycles: float = constant(500.0, 1.0, "guess: a block that reads one word from DRAM and ends")
+    """Core cycles of a block of Triton's grid, which is sized for the worst routing, that finds nothing to do."""
+    triton_kernels: float = constant(8.0, 0.5, "kernels of vLLM's fused_moe: sort, twice product and pass, sum")
+    """Starts that a layer in Triton holds with few tokens, products included."""
+    cutlass_kernels: float = constant(8.0, 0.5, "kernels of TensorRT-LLM's MOE plugin: sort, permute, products, passes")
+    """The same in CUTLASS."""
+    sort_kernels: float = constant(3.0, 0.5, "vLLM and TensorRT-LLM sort many tokens in three kernels instead of one")
+    """Starts that many tokens add."""
+    scale_kernels: float = constant(1.5, 0.5, "guess: one pass that quantises tokens, often another before the second")
+    """Starts that 8-bit products add."""
+    pair_cycles: float = constant(2.0, 1.0, "guess: one block of 1,024 threads sorts, with some memory accesses a pair")
+    """Core cycles of sorting a token-expert pair."""
+    triton_passes: float = constant(1.0, 0.5, "counted bytes")
+    """Bytes of the passes beside the products in Triton, over those counted."""
+    cutlass_passes: float = constant(1.0, 0.5, "counted bytes")
+    """The same in CUTLASS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamConstants:
+    """What limits a stream beside the bandwidth of its memory."""
+
+    start_cycles: float = constant(
+        2100.0, 0.2, "gpu-benches, small kernels in a graph: 1,900 to 2,550 cycles of 4 GPUs"
+    )
+    """Core cycles of a kernel that does next to nothing; it has no prologue to fill as products have."""
+    overlap: float = constant(3.0, 0.3, "guess: resources overlap well, not perfectly")
+    """Exponent of the norm that joins the times of resources."""
+    hot_centre: float = constant(
+        0.3, 0.3, "gpu-benches, small kernels: half are lost at 1 to 1.3 times L2", scale="linear"
+    )
+    """log2 of (bytes touched between two uses / L2) at which half of a stream is lost: no byte of it is shared, so that
+    partitions of L2 keep no copies."""
+    follow: float = constant(1.5, 0.3, "guess: between writing and reading a tensor its kernels touch little else")
+    """Bytes touched between a kernel's operands being written and read, over those that the kernel itself touches."""
+    plain_instructions: float = constant(12.0, 0.7, "guess: load, convert, store and a share of the addresses")
+    """Instructions an element of vectorised kernels, beside the arithmetic."""
+    flop_instructions: float = constant(1.0, 0.5, "counts of the table of operators")
+    """Instructions an operation of the arithmetic."""
+    tap_instructions: float = constant(
+        8.0, 0.3, "PyTorch, DepthwiseConv2d.cu: two comparisons, two sums, two loads, two conversions"
+    )
+    """Instructions for each value of a window that a depthwise convolution reads, beside the arithmetic."""
+    input_tap_instructions: float = constant(
+        16.0, 0.3, "ibid.: four comparisons, and what the stride leaves over, in each direction"
+    )
+    """The same of its gradient of the input."""
+    weight_tap_instructions: float = constant(
+        40.0, 0.3, "ibid.: the place of each value follows from a division by the width, 20 instructions"
+    )
+    """The same of its gradient of the filters."""
+    norm_instructions: float = constant(40.0, 0.7, "guess: Welford's update has a division an element")
+    """Instructions an element of PyTorch's layer_norm beside the arithmetic."""
+    step_cycles: float = constant(1000.0, 0.5, "a trip to memory of some 600 cycles, and as much in the pipelines")
+    """Core cycles of a thread's step along its row, or of one element where a thread has one at a time."""
+    crowding: float = constant(
+        0.3, 0.3, "guess: a queue grows with those in it, less than in proportion", scale="linear"
+    )
+    """Exponent by which a step lengthens with the threads of the SM, over 2,048."""
+    gather_steps: float = constant(2.0, 0.5, "guess: an index, then what it points to")
+    """Steps an element of PyTorch's gathers by an index."""
+    gate_steps: float = constant(1.5, 0.5, "guess: two operands and an exponential")
+    """Steps an element of activations with a gate as engines wrote them, one element a thread at a time."""
+    rope_steps: float = constant(1.5, 0.5, "guess: two operands, their sines and cosines")
+    """The same of rotary embeddings."""
+    row_cycles: float = constant(3000.0, 0.5, "guess: two reductions over a block, and a second trip to memory")
+    """Core cycles that a block takes for a row beside its steps along it."""
+    flight_bytes: float = constant(24576.0, 0.5, "2,048 threads with 8 to 16 bytes each under way")
+    """Bytes that an SM has under way."""
+    latency_s: float = constant(6e-7, 0.2, "gpu-benches, latency: 440 to 660 cycles, and a queue")
+    """Latency of DRAM [s] while others use it."""
