@@ -81,8 +81,8 @@ def test_alignments_have_two_states_and_one_for_each_target() -> None:
         return functional.ctc_loss(x, y, (steps,) * batch, (targets,) * batch)
 
     workload = traced(loss, TensorSpec((steps, batch, classes)), TensorSpec((batch, targets), "int64"))
-    (found,) = [k for k in kernels(workload) if k.op == "ctc_loss"]
-    assert (found.passes, found.elements * found.passes) == (steps, batch * steps * (2 * targets + 1))
+    (loss,) = [k for k in kernels(workload) if k.op == "ctc_loss"]
+    assert (loss.passes, loss.elements * loss.passes) == (steps, batch * steps * (2 * targets + 1))
 
 
 def test_what_has_no_largest_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

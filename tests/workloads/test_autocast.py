@@ -36,9 +36,12 @@ def kernels(workload, family):
 
 
 def test_products_run_in_16_bit_and_norms_in_float32():
-    found = step("amp")
-    assert {k.dtype for k in kernels(found, "gemm")} == {"float16"}
-    assert {k.op: k.dtype for k in kernels(found, "row_reduction")} == {"layer_norm": "float32", "softmax": "float32"}
+    workload = step("amp")
+    assert {k.dtype for k in kernels(workload, "gemm")} == {"float16"}
+    assert {k.op: k.dtype for k in kernels(workload, "row_reduction")} == {
+        "layer_norm": "float32",
+        "softmax": "float32",
+    }
 
 
 def test_a_weight_is_cast_once_a_step_and_activations_wherever_they_meet_a_product():
@@ -52,8 +55,8 @@ def test_float32_casts_nothing():
 
 
 def test_gradients_of_weights_are_widened_to_float32():
-    found = step("amp_bf16", "training")
-    backward = [n for n in found.nodes if n.phase == "backward"]
+    workload = step("amp_bf16", "training")
+    backward = [n for n in workload.nodes if n.phase == "backward"]
     assert {k.dtype for n in backward for k in n.kernels if k.family == "gemm"} == {"bfloat16"}
     # Uses of the weight add up in 16 bit, and their sum is cast once.
     assert [k.dtype for n in backward for k in n.kernels if k.family == "memory" and k.elements == WIDTH**2] == [
@@ -121,16 +124,16 @@ class Sums(nn.Module):
 
 
 def test_what_autocast_widens_as_it_loads_is_not_cast_before():
-    found = trace(Sums, (TensorSpec((8, WIDTH)),), Request.of("sums", dtype="amp"))
-    assert {k.op: (k.read_bytes, k.write_bytes) for k in kernels(found, "row_reduction")} == {
+    workload = trace(Sums, (TensorSpec((8, WIDTH)),), Request.of("sums", dtype="amp"))
+    assert {k.op: (k.read_bytes, k.write_bytes) for k in kernels(workload, "row_reduction")} == {
         "softmax": (2 * 8 * WIDTH, 4 * 8 * WIDTH),
         "sum": (2 * 8 * WIDTH, 4 * 8),
         "norm": (2 * 8 * WIDTH, 4 * 8),
     }
     # Weight, bias and input of the product: no result of it.
-    assert sum(k.op == "copy" for k in kernels(found, "memory")) == 3
+    assert sum(k.op == "copy" for k in kernels(workload, "memory")) == 3
 
 
 def test_a_softmax_of_bfloat16_is_widened_first():
-    found = trace(Sums, (TensorSpec((8, WIDTH)),), Request.of("sums", dtype="amp_bf16"))
-    assert sum(k.op == "copy" for k in kernels(found, "memory")) == 4
+    workload = trace(Sums, (TensorSpec((8, WIDTH)),), Request.of("sums", dtype="amp_bf16"))
+    assert sum(k.op == "copy" for k in kernels(workload, "memory")) == 4

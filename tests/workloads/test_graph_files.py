@@ -197,7 +197,7 @@ def test_results_have_the_shapes_of_the_operator_s_definition(tmp_path, operator
     model = onnx.load(graph(tmp_path, [(operator, names, ["y"], attributes)], given, opset=opset))
     random = np.random.default_rng(1)
     values = {name: random.random(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
-    found = OnnxModule(model, tmp_path)(**{name: torch.from_numpy(value) for name, value in values.items()})[0]
-    assert tuple(found.shape) == result
+    output = OnnxModule(model, tmp_path)(**{name: torch.from_numpy(value) for name, value in values.items()})[0]
+    assert tuple(output.shape) == result
     if operator not in ("LSTM", "GRU"):  # whose gates lie in another order
-        assert found.detach().numpy() == pytest.approx(ReferenceEvaluator(model).run(None, values)[0], abs=1e-4)
+        assert output.detach().numpy() == pytest.approx(ReferenceEvaluator(model).run(None, values)[0], abs=1e-4)

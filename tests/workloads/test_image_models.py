@@ -64,8 +64,8 @@ def test_positions_are_made_for_the_size_asked_for():
 
 @with_timm
 def test_settings_that_constructors_compute_are_those_of_the_published_model():
-    found = load_workload("timm:regnety_032", cache=False)
-    assert found.parameters == 19_436_338  # as counted from the weights that timm publishes
+    workload = load_workload("timm:regnety_032", cache=False)
+    assert workload.parameters == 19_436_338  # as counted from the weights that timm publishes
 
 
 @with_torchvision
@@ -79,9 +79,9 @@ def test_settings_that_constructors_compute_are_those_of_the_published_model():
     ],
 )
 def test_every_task_of_torchvision_is_fed_what_it_takes(name, frames, fed):
-    found = load_workload(f"torchvision:{name}", batch=2, frames=frames, cache=False)
-    assert found.inputs == fed
-    assert not found.uncovered
+    workload = load_workload(f"torchvision:{name}", batch=2, frames=frames, cache=False)
+    assert workload.inputs == fed
+    assert not workload.uncovered
 
 
 @with_torchvision
@@ -100,7 +100,7 @@ def test_what_a_model_of_torchvision_does_not_have_is_refused(name, options, say
 
 @with_torchvision
 def test_a_suppression_of_boxes_compares_every_pair():
-    found = load_workload("torchvision:ssdlite320_mobilenet_v3_large", cache=False)
-    compared = next(k for n in found.nodes for k in n.kernels if getattr(k, "op", "") == "nms")
+    workload = load_workload("torchvision:ssdlite320_mobilenet_v3_large", cache=False)
+    compared = next(k for n in workload.nodes for k in n.kernels if getattr(k, "op", "") == "nms")
     boxes = compared.read_bytes // (4 * 4)  # four corners of four bytes
     assert compared.elements == boxes * (boxes + 1) // 2

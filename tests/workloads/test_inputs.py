@@ -33,8 +33,8 @@ FED = {
 }
 
 
-def first(kind: str, **asked: object) -> dict[str, object]:
-    return input_sets_of(shallow_config(kind), Request.of(kind, batch=2, **asked)).sets[0]
+def first(kind: str, **extents: object) -> dict[str, object]:
+    return input_sets_of(shallow_config(kind), Request.of(kind, batch=2, **extents)).sets[0]
 
 
 def shapes(inputs: dict[str, object]) -> dict[str, tuple[int, ...]]:
@@ -65,7 +65,7 @@ def test_what_was_asked_for_comes_before_the_configuration():
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("extents", "why"),
     [
         ({"seq_len": 7}, "no input of ViT.* depends on --seq-len"),
         ({"frames": 7}, "no input of ViT.* depends on --frames"),
@@ -75,9 +75,9 @@ def test_what_was_asked_for_comes_before_the_configuration():
         ({"given": ("pixel_values=3:float3",)}, "unknown dtype 'float3'"),
     ],
 )
-def test_an_extent_without_a_meaning_is_refused(asked, why):
+def test_an_extent_without_a_meaning_is_refused(extents, why):
     with pytest.raises(ModelError, match=why):
-        first("vit", **asked)
+        first("vit", **extents)
 
 
 def test_an_input_that_nobody_can_make_is_named():
@@ -86,9 +86,9 @@ def test_an_input_that_nobody_can_make_is_named():
 
 
 def test_what_a_refusal_names_is_what_was_missing_input():
-    said = ModelError("both pixel_values and bbox should be specified")
-    assert missing_input(said, ("bbox", "visual_pos")) == "bbox"
-    assert missing_input(said, ("visual_pos",)) is None
+    refusal = ModelError("both pixel_values and bbox should be specified")
+    assert missing_input(refusal, ("bbox", "visual_pos")) == "bbox"
+    assert missing_input(refusal, ("visual_pos",)) is None
 
 
 def test_the_line_that_met_a_none_names_what_was_missing_input(tmp_path):
@@ -174,9 +174,9 @@ def test_a_stored_step_keeps_its_inputs(tmp_path, monkeypatch):
     monkeypatch.setenv("NEUSIGHT_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "config.json"
     file.write_text(json.dumps(shallow_config("vit")))
-    asked = {"image_size": 64, "batch": 3}
-    first_time = load_workload(str(file), **asked)
-    assert load_workload(str(file), **asked) == first_time
+    options = {"image_size": 64, "batch": 3}
+    first_time = load_workload(str(file), **options)
+    assert load_workload(str(file), **options) == first_time
     assert first_time.inputs == ("pixel_values=3x3x64x64:float32",)
     assert load_workload(str(file), batch=3).inputs == ("pixel_values=3x3x224x224:float32",)
 

@@ -43,9 +43,9 @@ def chain(widths: list[int], layer: str = "") -> list[RawNode]:
     ],
 )
 def test_start_period_and_count_of_known_patterns(widths: list[int], repeats: list[tuple[int, int, int]]) -> None:
-    found = find_repeats(chain(widths))
-    assert [(r.start, r.length, r.count) for r in found] == repeats
-    assert find_repeats(chain(widths, layer="elsewhere.")) == found
+    stretches = find_repeats(chain(widths))
+    assert [(r.start, r.length, r.count) for r in stretches] == repeats
+    assert find_repeats(chain(widths, layer="elsewhere.")) == stretches
 
 
 def test_other_wiring_is_another_layer() -> None:

@@ -101,9 +101,9 @@ def test_traffic_of_a_small_network_is_what_formulas_say() -> None:
         ),
     ]
     for options, values in cases:
-        found = mlp_step(**options).traffic_bytes
-        assert len(found) == len(values), options
-        assert all(4 * v <= f <= 4 * v + SMALL_BYTES for f, v in zip(found, values, strict=True)), (options, found)
+        traffic = mlp_step(**options).traffic_bytes
+        assert len(traffic) == len(values), options
+        assert all(4 * v <= f <= 4 * v + SMALL_BYTES for f, v in zip(traffic, values, strict=True)), (options, traffic)
 
 
 def test_a_table_as_large_as_what_is_taken_from_it_is_touched_whole() -> None:

@@ -260,11 +260,12 @@ def test_no_class_is_left_out() -> None:
 def test_everything_runs_and_takes_time(predictor: Predictor, name: str, mode: str) -> None:
     build, given = CASES[name]
     inputs = [each if isinstance(each, TensorSpec) else TensorSpec(each) for each in given]
-    found = predictor.estimate(Learnt(build()), GPU, inputs=inputs, mode=mode)
-    assert ("backward" in found.by_phase) == (mode == "training")
+    estimate = predictor.estimate(Learnt(build()), GPU, inputs=inputs, mode=mode)
+    assert ("backward" in estimate.by_phase) == (mode == "training")
     size = sum(prod(spec.shape) * spec.element_bytes for spec in inputs if spec.floating)
-    assert found.latency_s >= 2 * size / load_device(GPU).dram_bandwidth_bytes_per_s  # each is scaled: read and written
-    assert found.latency_s >= SHORTEST_S * sum(row.count for row in found.by_kernel)
+    # Each is scaled: read and written.
+    assert estimate.latency_s >= 2 * size / load_device(GPU).dram_bandwidth_bytes_per_s
+    assert estimate.latency_s >= SHORTEST_S * sum(row.count for row in estimate.by_kernel)
 
 
 class Masked(nn.Module):

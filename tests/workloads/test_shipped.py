@@ -28,10 +28,10 @@ ALL = (0, 1, 2, 3, 4, 5)
 
 def live(name: str, **options: Any) -> Workload:
     """Traced now, of the configuration, so that nothing shipped or stored answers."""
-    return trace_source(WorkloadSource(name=name, config=catalogue_config(name)), asked(name, **options))
+    return trace_source(WorkloadSource(name=name, config=catalogue_config(name)), plain_request(name, **options))
 
 
-def asked(name: str, **options: Any) -> Request:
+def plain_request(name: str, **options: Any) -> Request:
     """Plain float32, attention written out, unless stated."""
     return Request.of(name, **{"dtype": "float32", "attention": "eager"} | options)
 
@@ -40,16 +40,16 @@ def test_a_fit_finds_the_polynomial_and_its_denominator_or_refuses() -> None:
     def value(b: int, s: int) -> int:
         return b * s * (s + 1) // 2 + 7 * b + 3
 
-    found = Fit(POINTS, ALL).coefficients([value(*p) for p in POINTS])
-    assert found == [2, 6, 14, 0, 1, 0, 1]
-    assert all(polynomial_value(found, monomials(b, s)) == value(b, s) for b, s in ((1, 1), (9, 33), (64, 2048)))
+    coefficients = Fit(POINTS, ALL).coefficients([value(*p) for p in POINTS])
+    assert coefficients == [2, 6, 14, 0, 1, 0, 1]
+    assert all(polynomial_value(coefficients, monomials(b, s)) == value(b, s) for b, s in ((1, 1), (9, 33), (64, 2048)))
     assert Fit(POINTS, ALL).coefficients([b * s**3 for b, s in POINTS]) is None
 
 
 def test_a_padded_length_is_a_term_of_its_own() -> None:
     points = [*product((2, 3), (72, 80, 104, 120)), (5, 448)]
-    found = Fit(points, (*ALL, 6, 7)).coefficients([b * -(-s // 32) * 32 for b, s in points])
-    assert found == [1, 0, 0, 0, 0, 0, 0, 0, 1]
+    coefficients = Fit(points, (*ALL, 6, 7)).coefficients([b * -(-s // 32) * 32 for b, s in points])
+    assert coefficients == [1, 0, 0, 0, 0, 0, 0, 0, 1]
 
 
 def test_arithmetic_is_exact() -> None:
@@ -73,10 +73,10 @@ def test_a_file_built_now_equals_live_traces_at_fresh_points() -> None:
         file = ShippedWorkload(json.loads(json.dumps(content)))
         for point, step in product(points[name], steps):
             options = point | step
-            # What a step is fed is told by who loads it.
-            if file.evaluate(asked(name, **options)) != replace(live(name, **options), inputs=()):
+            # Inputs are described by who loads a step.
+            if file.evaluate(plain_request(name, **options)) != replace(live(name, **options), inputs=()):
                 wrong.append((name, options))
-        assert file.evaluate(asked(name, **points[name][0], dtype="bfloat16")) is None
+        assert file.evaluate(plain_request(name, **points[name][0], dtype="bfloat16")) is None
     assert wrong == []
 
 
@@ -116,11 +116,11 @@ def test_what_ships_holds_plain_float32_with_every_optimizer() -> None:
     wrong = []
     for info, (mode, optimizer) in product(list_workloads(), steps):
         seq_len = None if info.kind == "image" else 100
-        asked_for = {"mode": mode, "batch": 2, "seq_len": seq_len, "optimizer": optimizer, "attention": "eager"}
-        found = shipped_step(info.name, **asked_for)
-        phases = {launch.phase for launch in found.launches} if found else set()
+        step = {"mode": mode, "batch": 2, "seq_len": seq_len, "optimizer": optimizer, "attention": "eager"}
+        shipped_now = shipped_step(info.name, **step)
+        phases = {launch.phase for launch in shipped_now.launches} if shipped_now else set()
         wanted = {"forward", *(["backward"] if mode == "training" else []), *(["optimizer"] * (optimizer != "none"))}
-        if found is None or phases != wanted or found.memory.peak <= 4 * found.parameters:
+        if shipped_now is None or phases != wanted or shipped_now.memory.peak <= 4 * shipped_now.parameters:
             wrong.append((info.name, mode, optimizer))
     assert wrong == []
 
@@ -128,13 +128,13 @@ def test_what_ships_holds_plain_float32_with_every_optimizer() -> None:
 def test_below_the_shortest_length_nothing_ships() -> None:
     file = shipped_workload("gpt2")
     assert file is not None
-    assert file.evaluate(asked("gpt2", seq_len=1)) is None
-    assert file.evaluate(asked("gpt2", seq_len=2)) is not None
+    assert file.evaluate(plain_request("gpt2", seq_len=1)) is None
+    assert file.evaluate(plain_request("gpt2", seq_len=2)) is not None
 
 
 def test_shallow_models_give_the_step_of_the_deep_one() -> None:
     def content(name: str, config: dict[str, Any], options: dict[str, Any]) -> Any:
-        request = asked(name, **options)
+        request = plain_request(name, **options)
         return json.loads(json.dumps(content_of(trace_source(WorkloadSource(name=name, config=config), request))))
 
     wrong = []

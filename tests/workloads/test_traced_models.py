@@ -21,11 +21,11 @@ def test_every_model_is_covered_in_its_dtype() -> None:
     for name, mode, dtype in product(MODELS, MODES, ("float32", "bfloat16")):
         optimizer = "adamw" if mode == "training" else "none"
         workload = traced(name, mode=mode, dtype=dtype, optimizer=optimizer)
-        found = [launch.kernel for launch in workload.launches]
-        heavy = {k.dtype for k in found if k.family in ("gemm", "conv2d")}
+        run = [launch.kernel for launch in workload.launches]
+        heavy = {k.dtype for k in run if k.family in ("gemm", "conv2d")}
         # Switch routes in float32 whatever the model's precision.
         allowed = {dtype, "float32"} if name == "switch" else {dtype}
-        if workload.uncovered or any(k.op == "fallback" for k in found) or not heavy or not heavy <= allowed:
+        if workload.uncovered or any(k.op == "fallback" for k in run) or not heavy or not heavy <= allowed:
             wrong.append((name, mode, dtype, workload.uncovered, heavy))
     assert wrong == []
 
@@ -44,16 +44,16 @@ def test_distinct_bytes_are_fewer_than_those_that_kernels_move() -> None:
 def test_models_with_fused_attention_write_no_scores() -> None:
     wrong = []
     for name, mode in product(FUSED, MODES):
-        found = kernels(traced(name, mode=mode, attention="sdpa", dtype="bfloat16"))
-        fused = sum(isinstance(k, Attention) and k.op == "forward" for k in found)
-        if fused != (BOTH_OF_T5 if name == "t5" else 2) or any(k.op == "softmax" for k in found):
+        run = kernels(traced(name, mode=mode, attention="sdpa", dtype="bfloat16"))
+        fused = sum(isinstance(k, Attention) and k.op == "forward" for k in run)
+        if fused != (BOTH_OF_T5 if name == "t5" else 2) or any(k.op == "softmax" for k in run):
             wrong.append((name, mode, fused))
     assert wrong == []
 
 
 def test_grouped_queries_keep_their_heads_in_flash_attention() -> None:
-    found = kernels(traced("llama", attention="sdpa", dtype="bfloat16"))
-    heads = {(k.heads, k.kv_heads) for k in found if isinstance(k, Attention)}
+    run = kernels(traced("llama", attention="sdpa", dtype="bfloat16"))
+    heads = {(k.heads, k.kv_heads) for k in run if isinstance(k, Attention)}
     assert len(heads) == 1 and heads <= {(4, 2), (4, 4)}
 
 
@@ -69,9 +69,9 @@ def test_a_batch_with_nothing_padded_needs_no_mask() -> None:
 
 def test_every_switch_expert_runs_on_a_padded_buffer() -> None:
     for mode in MODES:
-        found = kernels(traced("switch", mode=mode), "forward", layer=".experts.expert_")
+        run = kernels(traced("switch", mode=mode), "forward", layer=".experts.expert_")
         # Two sparse layers, every expert, up and down projection, on batch x capacity tokens.
-        assert [k.m for k in found if isinstance(k, Gemm)] == [BATCH * CAPACITY] * (2 * EXPERTS * 2), mode
+        assert [k.m for k in run if isinstance(k, Gemm)] == [BATCH * CAPACITY] * (2 * EXPERTS * 2), mode
 
 
 def test_hugging_face_functions_are_restored() -> None:

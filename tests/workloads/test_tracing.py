@@ -44,8 +44,8 @@ class Applied(nn.Module):
         return self.function(x)
 
 
-def gemm_flops(found: Iterable[Kernel]) -> int:
-    return sum(2 * k.batch * k.m * k.n * k.k for k in found if isinstance(k, Gemm))
+def gemm_flops(run: Iterable[Kernel]) -> int:
+    return sum(2 * k.batch * k.m * k.n * k.k for k in run if isinstance(k, Gemm))
 
 
 def gpt2_gemm_flops(batch: int, seq_len: int, layers: int) -> int:
@@ -107,9 +107,9 @@ def test_fused_attention_is_one_causal_kernel_a_layer_and_eager_writes_its_score
     for attention, dtype in (("sdpa", "float32"), ("sdpa", "bfloat16"), ("flash", "float32"), ("flash", "bfloat16")):
         workload = traced("gpt2", mode="training", attention=attention, dtype=dtype)
         for op in ("forward", "backward"):
-            found = [k for k in kernels(workload, op) if isinstance(k, Attention)]
+            fused = [k for k in kernels(workload, op) if isinstance(k, Attention)]
             expected = Attention(op=op, head_dim=HIDDEN // HEADS, causal=True, dtype=dtype, **shape)
-            assert found == [expected] * LAYERS, (attention, dtype)
+            assert fused == [expected] * LAYERS, (attention, dtype)
         assert not {"bmm", "softmax"} & ops(workload), (attention, dtype)
     assert {"bmm", "softmax"} <= ops(traced("gpt2"))
 
@@ -121,14 +121,14 @@ def test_half_precision_computes_in_half_precision() -> None:
 
 
 def test_bert_adam_updates_one_parameter_after_another() -> None:
-    found = traced("gpt2", mode="training", optimizer="bert_adam")
-    update = [k for n in found.nodes if n.phase == "optimizer" for k in n.kernels for _ in range(n.copies)]
+    workload = traced("gpt2", mode="training", optimizer="bert_adam")
+    update = [k for n in workload.nodes if n.phase == "optimizer" for k in n.kernels for _ in range(n.copies)]
     each = [k for k in update if k.family == "elementwise"]
     norms = [k for k in update if k.family == "optimizer"]
     assert [k.op for k in norms] == ["foreach_norm"]
     # Two that scale, two for each moment, a root, a sum, a quotient, three of the update; two more where it decays.
-    tables = sum(t.copies for t in found.tensors if t.kind == "weight" and len(t.shape) > 1)
-    vectors = sum(t.copies for t in found.tensors if t.kind == "weight" and len(t.shape) == 1)
+    tables = sum(t.copies for t in workload.tensors if t.kind == "weight" and len(t.shape) > 1)
+    vectors = sum(t.copies for t in workload.tensors if t.kind == "weight" and len(t.shape) == 1)
     assert len(each) == 12 * (tables + vectors) + 2 * tables
 
 
@@ -139,11 +139,11 @@ def test_an_optimizer_is_one_fused_pass_or_the_multi_tensor_kernels_of_cuda() ->
         assert update.elements == fused.parameters
         assert update.read_bytes + update.write_bytes == bytes_each * fused.parameters, optimizer
     foreach = traced("gpt2", mode="training", optimizer="adamw")
-    found = kernels(foreach, "optimizer")
+    update = kernels(foreach, "optimizer")
     # Decay, first moment, second moment in two, its root, bias correction, epsilon, update.
     expected = ["mul", "lerp", "mul", "addcmul", "sqrt", "div", "add", "addcdiv"]
-    assert [k.op.removeprefix("foreach_") for k in found] == expected
-    assert {k.elements for k in found} == {foreach.parameters}
+    assert [k.op.removeprefix("foreach_") for k in update] == expected
+    assert {k.elements for k in update} == {foreach.parameters}
     assert not kernels(traced("gpt2", mode="training"), "optimizer")
 
 
@@ -259,18 +259,18 @@ class Attending(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("fused", "asked", "kernels", "stated"),
+    ("fused", "attention", "kernels", "stated"),
     [
         (True, None, 1, "sdpa"), (True, "sdpa", 1, "sdpa"), (True, "flash", 1, "flash"), (True, "eager", 0, "eager"),
         (False, None, 0, "eager"),
     ],
 )  # fmt: skip
 def test_attention_is_what_the_module_does_unless_told(
-    fused: bool, asked: str | None, kernels: int, stated: str
+    fused: bool, attention: str | None, kernels: int, stated: str
 ) -> None:
-    found = load_workload(Attending(fused), inputs=[torch.zeros(2, 32, 64)], attention=asked)
-    assert sum(k.family == "attention" for node in found.nodes for k in node.kernels) == kernels
-    assert found.request.attention == stated
+    workload = load_workload(Attending(fused), inputs=[torch.zeros(2, 32, 64)], attention=attention)
+    assert sum(k.family == "attention" for node in workload.nodes for k in node.kernels) == kernels
+    assert workload.request.attention == stated
 
 
 @pytest.mark.parametrize(
@@ -285,18 +285,18 @@ def test_attention_is_what_a_configuration_states(stated: dict[str, str], expect
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 1}
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "llama", "vocab_size": 99, "dtype": "bfloat16", **sizes, **stated}))
-    found = load_workload(str(file), seq_len=16, cache=False)
-    assert (found.request.attention, found.request.dtype) == (expected, "bfloat16")
-    fused = any(k.family == "attention" for node in found.nodes for k in node.kernels)
+    workload = load_workload(str(file), seq_len=16, cache=False)
+    assert (workload.request.attention, workload.request.dtype) == (expected, "bfloat16")
+    fused = any(k.family == "attention" for node in workload.nodes for k in node.kernels)
     assert fused == (expected != "eager")
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.bfloat16, "bfloat16"), (torch.float32, "float32")])
 def test_a_module_is_traced_in_its_own_dtype(dtype: torch.dtype, expected: str) -> None:
     module, inputs = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).to(dtype), [torch.zeros(4, 8)]
-    found = load_workload(module, inputs=inputs)
-    assert found.request.dtype == expected
-    assert {k.dtype for node in found.nodes for k in node.kernels} == {expected}
+    workload = load_workload(module, inputs=inputs)
+    assert workload.request.dtype == expected
+    assert {k.dtype for node in workload.nodes for k in node.kernels} == {expected}
     for other in ("float16", torch.float16):
         assert load_workload(module, inputs=inputs, dtype=other).request.dtype == "float16"
     # A module without parameters has the dtype of its inputs.
@@ -318,9 +318,9 @@ class Widened(nn.Module):
 
 
 def test_parts_of_a_module_keep_their_own_dtype() -> None:
-    found = load_workload(Widened(), inputs=[torch.zeros(4, 8)])
-    assert found.request.dtype == "bfloat16"
-    dtypes = {k.op: k.dtype for node in found.nodes for k in node.kernels}
+    workload = load_workload(Widened(), inputs=[torch.zeros(4, 8)])
+    assert workload.request.dtype == "bfloat16"
+    dtypes = {k.op: k.dtype for node in workload.nodes for k in node.kernels}
     assert (dtypes["linear"], dtypes["layer_norm"]) == ("bfloat16", "float32")
 
 

@@ -40,9 +40,9 @@ def refusal(ask: Callable[[], object]) -> str:
         return str(error)
 
 
-def differing(found: dict[str, str]) -> dict[str, str]:
+def differing(messages: dict[str, str]) -> dict[str, str]:
     """Refusals, by the pattern that they should match, that do not."""
-    return {pattern: line for pattern, line in found.items() if not re.search(pattern, line)}
+    return {pattern: line for pattern, line in messages.items() if not re.search(pattern, line)}
 
 
 def test_options_out_of_range(config):
@@ -123,8 +123,8 @@ def test_what_transformers_refuses_is_told_with_its_reason(config):
 
 
 def test_a_file_s_dtype_and_quantization_count(config):
-    def stated(asked=None, **changes):
-        return stated_dtype(resolve(config(**changes)), asked)
+    def stated(dtype=None, **changes):
+        return stated_dtype(resolve(config(**changes)), dtype)
 
     assert stated() == ("float32", "")
     assert stated(torch_dtype="bfloat16")[0] == stated(dtype="torch.bfloat16")[0] == "bfloat16"
@@ -133,9 +133,9 @@ def test_a_file_s_dtype_and_quantization_count(config):
     quantized = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
     assert "(gptq, 4 bit)" in refusal(lambda: stated(**quantized))
     assert "give --dtype" in refusal(lambda: stated(**quantized))
-    dtype, said = stated("half", **quantized)
+    dtype, note = stated("half", **quantized)
     assert dtype == "float16"
-    assert "set aside" in said
+    assert "set aside" in note
     assert stated_dtype(resolve("llama-2-7b")) == ("float32", "")
 
 
