@@ -341,7 +341,8 @@ def traced_run(
         return compiled(tensor_parallel(trace(local.batch), local.tp, tp_plan))
 
     seq_len, dtype = request.seq_len or 1, request.precision.weights
-    own = plan if request.mode == "training" else forward_plan(plan)
+    # Gradients have the dtype of the module's weights, also on their way between replicas.
+    own = replace(plan if request.mode == "training" else forward_plan(plan), gradient_dtype=dtype)
     usual = local_of(own, seq_len, dtype, "")
     return TrainingRun(
         decoder=TracedModel(name=request.model or "the module", trace=local_step, usual=usual),
