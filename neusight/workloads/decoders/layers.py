@@ -136,7 +136,7 @@ class SelfAttention:
         return (Cache(layers=1, bytes_per_token=width * size, window=self.window),)
 
     def state_bytes(self, tp: int = 1) -> float:
-        """None beside the cache."""
+        """None other than the cache."""
         return 0.0
 
 
@@ -219,7 +219,7 @@ class LatentAttention:
         return (Cache(layers=1, bytes_per_token=self.latent_dim * size + index),)
 
     def state_bytes(self, tp: int = 1) -> float:
-        """None beside the cache."""
+        """None other than the cache."""
         return 0.0
 
 
@@ -287,7 +287,7 @@ class CompressedAttention:
         return (near, Cache(layers=1, bytes_per_token=(self.head_dim * size + index) / self.ratio))
 
     def state_bytes(self, tp: int = 1) -> float:
-        """None beside the cache."""
+        """None other than the cache."""
         return 0.0
 
 
@@ -428,7 +428,7 @@ class FeedForward:
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """A mixture: each token takes ``top_k`` of ``experts`` feed-forwards, and ``shared`` ones beside them.
+    """A mixture: each token takes ``top_k`` of ``experts`` feed-forwards, and ``shared`` ones as well.
 
     ``shared_gate``: one value a token weights the shared ones (Qwen2-MoE).
     """
@@ -451,9 +451,6 @@ class Experts:
         return routed + shared + (hidden if self.shared_gate else 0) + self.router(hidden).parameters
 
 
-PLACEMENTS = ("before", "around", "after", "parallel")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Layer:
     """One layer: a mixer, a feed-forward, either of which may be missing, and norms of the residual stream.
@@ -470,15 +467,15 @@ class Layer:
 
     def parameters(self, hidden: int) -> int:
         """All parameters of the layer."""
-        return self._beside(hidden) + (self.feed_forward.parameters(hidden) if self.feed_forward else 0)
+        return self._mixer_and_norms(hidden) + (self.feed_forward.parameters(hidden) if self.feed_forward else 0)
 
     def active_parameters(self, hidden: int) -> int:
         """Those without the experts that a token does not take."""
         if isinstance(self.feed_forward, Experts):
-            return self._beside(hidden) + self.feed_forward.parameters(hidden, self.feed_forward.top_k)
+            return self._mixer_and_norms(hidden) + self.feed_forward.parameters(hidden, self.feed_forward.top_k)
         return self.parameters(hidden)
 
-    def _beside(self, hidden: int) -> int:
+    def _mixer_and_norms(self, hidden: int) -> int:
         """Of mixer and norms."""
         mixer = self.attention
         own = sum(p.parameters for p in mixer.projections(hidden)) + mixer.vectors if mixer else 0
