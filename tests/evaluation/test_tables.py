@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "cli"))
 from cli_runs import as_json, error, run
 
 from neusight.datasets.rows import read_rows, unread_columns
