@@ -130,7 +130,7 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
     from neusight.datasets import to_batches
     from neusight.datasets.conditions import conditions_of
     from neusight.devices import load_device
-    from neusight.executors.link.executor import kinds_of
+    from neusight.executors.link import kinds_of
 
     measured = frame["latency_ms"].to_numpy(float)
     ops = frame["op"].astype(object).to_numpy(copy=True)

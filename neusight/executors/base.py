@@ -14,7 +14,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
 
 _HOMES = {"gpu": "neusight.executors.gpu.predictor", "tensordash": "neusight.executors.tensordash.device"}
-LINK, _LINK_HOME = "link", "neusight.executors.link.executor"
+LINK, _LINK_HOME = "link", "neusight.executors.link"
 """What answers collectives, whatever kind of device they join."""
 
 

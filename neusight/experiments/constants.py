@@ -16,9 +16,9 @@ from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.laws.fitted import FittedPhysics
 from neusight.learn import Report
 from neusight.learn.physics.fit import Options, all_parts, fit_parts
+from neusight.learn.physics.observations import FILE as RATES
 from neusight.learn.physics.observations import lane_parts
 from neusight.learn.physics.problem import Part
-from neusight.learn.physics.rates import FILE as RATES
 from neusight.learn.training import FOLD_ROWS, FOLD_STEPS
 from neusight.paths import cache_dir
 

@@ -34,8 +34,8 @@ from neusight.laws.fitted import FILE as PHYSICS_FILE
 from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.folds import FoldRun, FoldStore, Without
+from neusight.learn.physics.observations import rate_parts
 from neusight.learn.physics.problem import Part
-from neusight.learn.physics.rates import rate_parts
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training import STATE, TrainOptions, train_model
 from neusight.learn.training_data import Corpus, DeviceRows, load_corpus, thinned

@@ -25,7 +25,7 @@ from neusight.evaluation.serving import deployed_cells
 from neusight.evaluation.training import measured_steps
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import Artifact, file_sha256, sm_kind
-from neusight.executors.link.executor import LinkPredictor
+from neusight.executors.link import LinkPredictor
 from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
 from neusight.experiments.judge import at_most, between

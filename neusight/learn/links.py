@@ -13,7 +13,7 @@ from neusight.datasets import conditions_of, device_of, load_kernels, to_batches
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
-from neusight.executors.link.executor import kinds_of, paths_of
+from neusight.executors.link import kinds_of, paths_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct

@@ -9,13 +9,12 @@ import pytest
 
 from neusight.devices import Cluster, cluster_of, load_cluster, load_device
 from neusight.errors import DeviceError
-from neusight.executors.link.executor import TOLD_FACTORS
+from neusight.executors.link import TOLD_FACTORS
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.named import COLLECTIVES
 from neusight.laws.fitted_links import shipped_links
-from neusight.laws.links import collective_s, least_s, nccl_s
-from neusight.laws.network import TREE_SHARE, least_out_s, tree
+from neusight.laws.links import TREE_SHARE, collective_s, least_out_s, least_s, nccl_s, tree
 
 LINKS = shipped_links().links
 

@@ -15,9 +15,8 @@ from neusight.laws.constants import priors, values
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR
 from neusight.learn import Report
-from neusight.learn.physics.observations import FLOAT32, kernel_files, lane_parts, observe, parts_of
+from neusight.learn.physics.observations import FLOAT32, kernel_files, lane_parts, observe, parts_of, rate_parts
 from neusight.learn.physics.problem import Part, Problem, fit
-from neusight.learn.physics.rates import rate_parts
 from neusight.learn.physics.solve import Solution
 
 """Called with (task, done, of, error)."""
