@@ -240,8 +240,8 @@ def _swept_s(predictor: Predictor) -> float:
     """Of 1,000 models, from models that were traced before but that the predictor has not met."""
     from neusight.api import Predictor
 
-    def swept(asked: Predictor) -> None:
-        asked.sweep(_SWEPT_MODELS, _SWEPT_GPUS, [32], dtypes=["amp"])
+    def swept(predictor: Predictor) -> None:
+        predictor.sweep(_SWEPT_MODELS, _SWEPT_GPUS, [32], dtypes=["amp"])
 
     swept(predictor)
     fresh = Predictor(predictor.kernel_predictor)

@@ -106,19 +106,19 @@ class Request:
         _known("layout", layout, LAYOUTS)
         _known("mode", fields.get("mode", "inference"), MODES)
         _known("optimizer", fields.get("optimizer", "none"), OPTIMIZERS)
-        told = {f: fields.pop(f) for f in Extents.__dataclass_fields__ if f in fields}
+        extents = {f: fields.pop(f) for f in Extents.__dataclass_fields__ if f in fields}
         engine = Engine.torch(attention or "", launch, layout)
-        asked = cls(model=model, precision=precision, engine=engine, extents=Extents(**told), **fields)
-        for what, value in _counts(asked):
+        request = cls(model=model, precision=precision, engine=engine, extents=Extents(**extents), **fields)
+        for what, value in _counts(request):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")
-        if asked.optimizer != "none" and asked.mode == "inference":
+        if request.optimizer != "none" and request.mode == "inference":
             raise ModelError(
-                f"optimizer {asked.optimizer}: inference has no optimizer: leave it out, or give mode training"
+                f"optimizer {request.optimizer}: inference has no optimizer: leave it out, or give mode training"
             )
-        if asked.grad_scaler and asked.optimizer == "none":
+        if request.grad_scaler and request.optimizer == "none":
             raise ModelError("grad_scaler: there is no optimizer to scale gradients for: name one, or leave it out")
-        return asked
+        return request
 
     @property
     def dtype(self) -> str:
@@ -155,11 +155,11 @@ class Request:
         return cls.of(**data)
 
 
-def _counts(asked: Request) -> tuple[tuple[str, int | None], ...]:
-    extents = asked.extents
+def _counts(request: Request) -> tuple[tuple[str, int | None], ...]:
+    extents = request.extents
     return (
-        ("batch", asked.batch),
-        ("sequence length", asked.seq_len),
+        ("batch", request.batch),
+        ("sequence length", request.seq_len),
         ("image size", extents.image_size),
         ("frames", extents.frames),
     )
@@ -167,9 +167,9 @@ def _counts(asked: Request) -> tuple[tuple[str, int | None], ...]:
 
 def _known(what: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:
-        said = (value if isinstance(value, str) else repr(value))[:40]
-        hint = nearest(said, known)
-        raise ModelError(f"{what} '{said}' of a whole model is not estimated{hint}: one of {', '.join(known)}")
+        word = (value if isinstance(value, str) else repr(value))[:40]
+        hint = nearest(word, known)
+        raise ModelError(f"{what} '{word}' of a whole model is not estimated{hint}: one of {', '.join(known)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,9 +269,9 @@ class Plan:
     def short(self) -> str:
         """In a few words: degrees above 1, how states are shared, what is computed again."""
         degrees = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "vp", "cp", "ep")]
-        told = [degree for degree in degrees if not degree.endswith("p1")]
-        told += [f"mb{self.micro_batch}", *(word for word in (self.shard, self.recompute) if word != "none")]
-        return " ".join(told)
+        words = [degree for degree in degrees if not degree.endswith("p1")]
+        words += [f"mb{self.micro_batch}", *(word for word in (self.shard, self.recompute) if word != "none")]
+        return " ".join(words)
 
     @property
     def micro_batches(self) -> int:
@@ -289,14 +289,14 @@ class Plan:
         return max(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Plan:
+    def of(cls, options: dict[str, Any]) -> Plan:
         """From a mapping, such as a file's.
 
         Raises:
             ModelError: an unknown field, or as for values.
         """
         known = [f.name for f in fields(cls)]
-        for name in told:
+        for name in options:
             if name not in known:
                 raise ModelError(f"unknown field '{name}' of a plan{nearest(name, known)}: one of {', '.join(known)}")
-        return cls(**told)
+        return cls(**options)

@@ -217,12 +217,12 @@ class Predictor:
             layout=layout,
         )  # fmt: skip
         if request is None:
-            asked = step_request(model, step)
+            question = step_request(model, step)
         else:
-            asked = given_request(request, step, signature(Predictor.estimate).parameters)
+            question = given_request(request, step, signature(Predictor.estimate).parameters)
         if plan is not None and (plan.world > 1 or plan.micro_batches > 1):
-            return self._steps.shared(model, gpu, asked, setting, inputs)
-        return self._steps.estimate(self._steps.ready(model, gpu, asked, setting, inputs))
+            return self._steps.shared(model, gpu, question, setting, inputs)
+        return self._steps.estimate(self._steps.ready(model, gpu, question, setting, inputs))
 
     def deployment(
         self, model: str | Path | Decoder, gpu: Gpu, longest: int, options: EngineOptions | None = None, **setup: Any
@@ -246,9 +246,11 @@ class Predictor:
         """
         from neusight.serving.deployment import Deployment, EngineOptions, Setup
 
-        found = Setup.named(setup)
-        replica = self._replica(model, as_device(gpu), found)
-        return Deployment(replica=replica, options=options or EngineOptions(), longest=longest, replicas=found.replicas)
+        chosen = Setup.named(setup)
+        replica = self._replica(model, as_device(gpu), chosen)
+        return Deployment(
+            replica=replica, options=options or EngineOptions(), longest=longest, replicas=chosen.replicas
+        )
 
     def _replica(self, model: str | Path | Decoder, device: DeviceSpec, setup: Setup) -> ReplicaPricer:
         """What was priced for a deployment stays for the next that differs in load, limits or replicas alone."""

@@ -81,16 +81,16 @@ class StepAnswers:
         return cost
 
     def ready(
-        self, model: Any, gpu: Gpu, asked: tuple[Request, str], setting: Setting, inputs: Any = None
+        self, model: Any, gpu: Gpu, question: tuple[Request, str], setting: Setting, inputs: Any = None
     ) -> ReadyStep:
         """A step as a program for one device.
 
         Args:
             model, gpu, inputs: as ``Predictor.estimate`` takes them.
-            asked: the request, and a line on what was taken for granted in it.
+            question: the request, and a line on what was taken for granted in it.
             setting: how it is estimated.
         """
-        request, message = asked
+        request, message = question
         device, request = checked(gpu, request, setting)
         program = self._program(model, inputs, request, setting)
         return ReadyStep(program=program, device=device, setting=setting, message=message)
@@ -106,13 +106,13 @@ class StepAnswers:
         estimate = replace(estimate, memory=replace(estimate.memory, reserve=reserve))
         return self._with_advice(estimate, device, setting, ready.message)
 
-    def shared(self, model: Any, gpu: Gpu, asked: tuple[Request, str], setting: Setting, inputs: Any) -> Estimate:
+    def shared(self, model: Any, gpu: Gpu, question: tuple[Request, str], setting: Setting, inputs: Any) -> Estimate:
         """The step of a plan with several micro-batches or devices; arguments as ``ready`` takes them."""
         from neusight.distributed.shared import shared_estimate
         from neusight.distributed.sources import traced_run, traced_workload
         from neusight.distributed.step import timed
 
-        (request, message), plan = asked, setting.plan or Plan()
+        (request, message), plan = question, setting.plan or Plan()
         device, request = checked(gpu, request, setting)
 
         def trace(batch: int) -> Workload:

@@ -80,8 +80,8 @@ def _ready(
 ) -> ReadyStep | NeusightError:
     stepless = {"optimizer": "none"} if point.step["mode"] == "inference" else {}
     try:
-        asked = step_request(point.model, {**point.step, **options, **stepless})
-        return answers.ready(point.model, point.gpu, asked, setting)
+        question = step_request(point.model, {**point.step, **options, **stepless})
+        return answers.ready(point.model, point.gpu, question, setting)
     except NeusightError as error:
         return error
 

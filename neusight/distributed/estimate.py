@@ -39,7 +39,7 @@ class TrainingEstimate:
     """One training step of a model on the devices of a cluster. Times in seconds.
 
     Attributes:
-        run: what was asked.
+        run: what was question.
         latency_s: of a step, from its first pass to the end of its last update.
         interval: (low, high), which enclose 90 % [s].
         errors: source → standard deviation as a share of the latency.
@@ -201,7 +201,8 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     Raises:
         ModelError: no such order of passes.
     """
-    asked = timed.run
+    question = timed.run
+    precision = str(Precision.named(question.products or question.dtype))
     schedule = simulate(timed.pipeline, timed.times, timed.contention)
     parts = list(counted(timed))
     flop, again = _flop(timed)
@@ -212,7 +213,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     errors = errors_of(schedule, parts, timed.factors.spread)
     factor = exp(NORMAL_90 * total_of(errors))
     return TrainingEstimate(
-        run=asked,
+        run=question,
         latency_s=schedule.step_s,
         interval=(schedule.step_s / factor, schedule.step_s * factor),
         errors=errors,
@@ -222,10 +223,12 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         limited_s=limited_s,
         flop=flop,
         recomputed_flop=again,
-        peak_flops_per_s=asked.cluster.device.gemm_flops_per_s(str(Precision.named(asked.products or asked.dtype))),
-        memory=source_of(asked).memory(asked, timed.work.stages),
+        peak_flops_per_s=question.cluster.device.gemm_flops_per_s(
+            str(Precision.named(question.products or question.dtype))
+        ),
+        memory=source_of(question).memory(question, timed.work.stages),
         board_energy_j=step_energy_j(timed, schedule, parts),
-        warnings=asked.decoder.notes,
+        warnings=question.decoder.notes,
     )
 
 
@@ -246,13 +249,13 @@ def errors_of(schedule: Run, parts: Iterable[Counted], composition: float) -> di
     _, own = _relative(kernels)
     shared, _ = _relative([(t, n) for t, n in kernels if t.part.batch.family == "gemm"])
     linked = (share * computing + schedule.step_s - computing) * hypot(*_relative(collectives))
-    found = {
+    shares = {
         "device": (1.0 - share) * computing * shared,
         "kernel": (1.0 - share) * computing * own,
         "links": linked,
         "composition": schedule.step_s * composition,
     }
-    return {source: size / schedule.step_s for source, size in found.items() if size}
+    return {source: size / schedule.step_s for source, size in shares.items() if size}
 
 
 def _relative(parts: Iterable[Counted]) -> tuple[float, float]:

@@ -106,8 +106,8 @@ class PricedSegment:
 
     def dispatched(self, phase: Phase) -> int:
         """Operators of a pass that the host dispatches: those that are told, else kernels and collectives."""
-        told = dict(self.segment.operators)
-        return told.get(phase, 0) if told else round(sum(t.part.runs for t in self._of(phase)))
+        operators = dict(self.segment.operators)
+        return operators.get(phase, 0) if operators else round(sum(t.part.runs for t in self._of(phase)))
 
     def _of(self, phase: Phase) -> Iterator[PartTime]:
         return (t for t in self.times if t.part.phase == phase)

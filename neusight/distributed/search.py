@@ -59,7 +59,7 @@ class Tried(NamedTuple):
 
 
 def search(
-    asked: TrainingRun,
+    request: TrainingRun,
     pricer: Pricer,
     space: Space | None = None,
     count: int = 5,
@@ -70,7 +70,7 @@ def search(
     """The fastest plans of a step, and what less memory costs.
 
     Args:
-        asked: the step; of its plan the global batch counts.
+        request: the step; of its plan the global batch counts.
         pricer: answers for kernels and collectives.
         space: which plans there are.
         count: how many of the best.
@@ -80,17 +80,17 @@ def search(
     Raises:
         ModelError: no plan divides model and batch, or none fits.
     """
-    plans = _plans(asked, space or Space())
-    bounds = bounds_s(asked, plans, pricer)
+    plans = _plans(request, space or Space())
+    bounds = bounds_s(request, plans, pricer)
     order = np.argsort(bounds, kind="stable")
-    usable = asked.cluster.device.usable_bytes
+    usable = request.cluster.device.usable_bytes
     tried: list[Tried] = []
     too_large = 0
     for start in range(0, len(order), _TOGETHER):
         some = order[start : start + _TOGETHER]
         if bounds[some[0]] > _last_s(tried, count, reach):
             break
-        runs = [replace(asked, plan=plans[at]) for at in some]
+        runs = [replace(request, plan=plans[at]) for at in some]
         needs = np.array([max(rank.total for rank in memory(run)) for run in runs])
         too_large += int((needs > usable).sum())
         is_open = _open(bounds[some], needs, tried, count) & (needs <= usable)
@@ -99,7 +99,7 @@ def search(
             progress(start + len(some), len(order))
     if not tried:
         raise ModelError(
-            f"{asked.decoder.name} fits on {asked.cluster.devices} x {asked.cluster.device.id} under none of "
+            f"{request.decoder.name} fits on {request.cluster.devices} x {request.cluster.device.id} under none of "
             f"{len(plans)} plans: take more devices or a shorter sequence"
         )
     tried.sort(key=lambda one: one[:2])
@@ -114,14 +114,14 @@ def search(
     )
 
 
-def _plans(asked: TrainingRun, space: Space) -> list[Plan]:
-    found = list(plans_in(space, source_of(asked), asked.cluster, asked.seq_len, asked.plan.global_batch))
-    if not found:
+def _plans(request: TrainingRun, space: Space) -> list[Plan]:
+    plans = list(plans_in(space, source_of(request), request.cluster, request.seq_len, request.plan.global_batch))
+    if not plans:
         raise ModelError(
-            f"no plan shares {asked.decoder.name} and {asked.plan.global_batch} sequences among "
-            f"{asked.cluster.devices} devices: choose a global batch that more of their divisors divide"
+            f"no plan shares {request.decoder.name} and {request.plan.global_batch} sequences among "
+            f"{request.cluster.devices} devices: choose a global batch that more of their divisors divide"
         )
-    return found
+    return plans
 
 
 def _last_s(tried: Sequence[Tried], count: int, reach: float) -> float:
@@ -149,8 +149,8 @@ def _simulated(fitting: Sequence[tuple[float, TrainingRun]], pricer: Pricer) -> 
 
 def _frontier(tried: Sequence[Tried], longest_s: float) -> list[Tried]:
     """Of plans sorted by time those that need less memory than all before them."""
-    found: list[Tried] = []
+    frontier: list[Tried] = []
     for one in tried:
-        if one.step_s <= longest_s and (not found or one.bytes < found[-1].bytes):
-            found.append(one)
-    return found
+        if one.step_s <= longest_s and (not frontier or one.bytes < frontier[-1].bytes):
+            frontier.append(one)
+    return frontier

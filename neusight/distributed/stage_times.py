@@ -77,10 +77,10 @@ def step_times(staged: StagedProgram, plan: Plan, engine: Engine) -> tuple[StepT
 
 def _chunks(stages: Sequence[Stage], plan: Plan, kinds: int) -> list[list[int]]:
     """Program of each chunk in the order of the model: 0 stands before the layers, ``kinds + 1`` after them."""
-    found = [[1 + kind for kind in stages[at % plan.pp].chunks[at // plan.pp]] for at in range(plan.pp * plan.vp)]
-    found[0] = [0, *found[0]]
-    found[-1] = [*found[-1], kinds + 1]
-    return found
+    segments = [[1 + kind for kind in stages[at % plan.pp].chunks[at // plan.pp]] for at in range(plan.pp * plan.vp)]
+    segments[0] = [0, *segments[0]]
+    segments[-1] = [*segments[-1], kinds + 1]
+    return segments
 
 
 def _recomputed_layers(chunks: Sequence[Sequence[int]], plan: Plan) -> dict[tuple[int, int], bool]:

@@ -34,17 +34,17 @@ MUCH = 0.1
 def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) -> Estimate:
     """The estimate of a step on one device."""
     workload = timeline.program.workload
-    asked = workload.request
+    request = workload.request
     estimate = Estimate(
-        model=asked.model,
+        model=request.model,
         gpu=device.id,
-        mode=asked.mode,
-        batch=asked.batch,
-        seq_len=asked.seq_len,
-        dtype=asked.dtype,
-        optimizer=asked.optimizer,
-        attention=asked.attention,
-        samples=asked.batch,
+        mode=request.mode,
+        batch=request.batch,
+        seq_len=request.seq_len,
+        dtype=request.dtype,
+        optimizer=request.optimizer,
+        attention=request.attention,
+        samples=request.batch,
         by_kernel=(*_kernel_rows(timeline), *map(wait_row, timeline.waits)),
         memory=MemoryEstimate.of(timeline.program.memory, device.usable_bytes),
         provenance=provenance,

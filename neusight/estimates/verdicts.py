@@ -13,8 +13,8 @@ _TIGHT = 0.9
 
 def warnings_of(estimate: Estimate, graph_warnings: tuple[str, ...] = ()) -> Estimate:
     """The estimate with the warnings that follow from its figures, after those of its graph."""
-    found = (_memory(estimate), _fallback(estimate), _transferred(estimate), _domain(estimate), _hypothetical(estimate))
-    return replace(estimate, warnings=(*graph_warnings, *(text for text in found if text)))
+    texts = (_memory(estimate), _fallback(estimate), _transferred(estimate), _domain(estimate), _hypothetical(estimate))
+    return replace(estimate, warnings=(*graph_warnings, *(text for text in texts if text)))
 
 
 def _memory(estimate: Estimate) -> str:

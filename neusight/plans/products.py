@@ -152,11 +152,11 @@ class _Choice:
 
     def _style(self, node: Node, weight: int, part: bool) -> str:
         if self.stated is not None:
-            found = _stated(node, self.stated)
-            if found == ROWS and not part:
+            style = _stated(node, self.stated)
+            if style == ROWS and not part:
                 raise ModelError(f"{node.layer.name()} is stated rowwise, but what it reads is whole: state colwise "
                                  "for the products that feed it")  # fmt: skip
-            return found
+            return style
         if part:
             return ROWS
         if self._is_head(node, weight):

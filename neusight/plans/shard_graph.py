@@ -44,13 +44,13 @@ def tensor_parallel(workload: Workload, tp: int, stated: Mapping[str, str] | Non
 
 def local_parameters(workload: Workload, tp: int, shared: Shared) -> int:
     """Parameters that a rank holds of a model's."""
-    found = 0.0
+    held_bytes = 0.0
     for number, tensor in enumerate(workload.tensors):
         if tensor.kind == "weight":
             held = ceil(tensor.nbytes / tp) if shared.weights.get(number, WHOLE) != WHOLE else tensor.nbytes
-            found += held * tensor.copies
+            held_bytes += held * tensor.copies
     total = sum(tensor.nbytes * tensor.copies for tensor in workload.tensors if tensor.kind == "weight")
-    return round(workload.parameters * found / total) if total else workload.parameters
+    return round(workload.parameters * held_bytes / total) if total else workload.parameters
 
 
 class _Sharding:

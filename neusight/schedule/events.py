@@ -80,12 +80,12 @@ def _tasks(run: Run) -> dict[str, np.ndarray]:
 
 def _bubbles(run: Run) -> dict[str, np.ndarray]:
     """Time between the tasks of streams of kernels, and after the last of them."""
-    found = [_gaps(run, rank) for rank in range(run.pipeline.pp)]
-    starts, ends = (np.concatenate(column) for column in zip(*found, strict=True))
+    gaps = [_gaps(run, rank) for rank in range(run.pipeline.pp)]
+    starts, ends = (np.concatenate(column) for column in zip(*gaps, strict=True))
     n = len(starts)
     nothing = np.full(n, NOTHING)
     return {
-        "rank": np.repeat(np.arange(run.pipeline.pp), [len(starts) for starts, _ in found]),
+        "rank": np.repeat(np.arange(run.pipeline.pp), [len(starts) for starts, _ in gaps]),
         "stream": np.full(n, _COMPUTE),
         "start_s": starts,
         "end_s": ends,

@@ -20,27 +20,27 @@ class Graph:
         labels: columns by name, each of shape (tasks,).
         after: (3, tasks), what each waits for: what comes before it in its stream, a task of another rank, and a task
             of another stream of its own rank; ``len(self)`` for nothing.
-        beside: (tasks,), the last communication that may still run when a task starts and then slows it down.
+        concurrent: (tasks,), the last communication that may still run when a task starts and then slows it down.
         levels: first and last task (exclusive) of each level; tasks of a level do not wait for each other.
     """
 
     labels: dict[str, np.ndarray]
     after: np.ndarray
-    beside: np.ndarray
+    concurrent: np.ndarray
     levels: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
-        return len(self.beside)
+        return len(self.concurrent)
 
     def ends_s(self, seconds: np.ndarray, contention: np.ndarray | float = 0.0) -> np.ndarray:
         """When each task ends.
 
             start = max(ends of what it waits for)
-            end   = start + took + min(took s / (1 - s), s max(0, end of communication beside - start))
+            end   = start + took + min(took s / (1 - s), s max(0, end of concurrent communication - start))
 
         Args:
             seconds: that each task takes alone, shape (tasks,) or (tasks, plans).
-            contention: share ``s`` of the computing that communication beside it takes away, or one a plan.
+            contention: share ``s`` of the computing that concurrent communication takes away, or one a plan.
 
         Returns:
             The shape of ``seconds`` with one more task: nothing, which ends at 0.
@@ -51,7 +51,7 @@ class Graph:
             start = ends[self.after[:, first:last]].max(axis=0)
             took = seconds[first:last]
             if slows:
-                took = took + lost_s(took, start, ends[self.beside[first:last]], contention)
+                took = took + lost_s(took, start, ends[self.concurrent[first:last]], contention)
             np.add(start, took, out=ends[first:last])
         return ends
 
@@ -71,20 +71,20 @@ class Graph:
             if weight[task] == 0.0:
                 continue
             waited = self.after[np.argmax(ends[self.after[:, task]]), task]
-            own, beside = _shares(seconds[task], ends[self.beside[task]] - ends[waited], contention)
+            own, concurrent = _shares(seconds[task], ends[self.concurrent[task]] - ends[waited], contention)
             slopes[task] = weight[task] * own
-            weight[waited] += weight[task] * (1.0 - beside)
-            weight[self.beside[task]] += weight[task] * beside
+            weight[waited] += weight[task] * (1.0 - concurrent)
+            weight[self.concurrent[task]] += weight[task] * concurrent
         return slopes
 
 
-def lost_s(took: np.ndarray, start: np.ndarray, beside: np.ndarray, contention: np.ndarray | float) -> np.ndarray:
-    """Seconds by which communication that ends at ``beside`` lengthens a task that starts at ``start``."""
-    return np.minimum(took * contention / (1.0 - contention), contention * np.maximum(0.0, beside - start))
+def lost_s(took: np.ndarray, start: np.ndarray, concurrent: np.ndarray, contention: np.ndarray | float) -> np.ndarray:
+    """Seconds by which communication that ends at ``concurrent`` lengthens a task that starts at ``start``."""
+    return np.minimum(took * contention / (1.0 - contention), contention * np.maximum(0.0, concurrent - start))
 
 
 def _shares(took: float, remains: float, contention: float) -> tuple[float, float]:
-    """Slopes of a task's end with its own seconds and with the end of the communication beside it."""
+    """Slopes of a task's end with its own seconds and with the end of the concurrent communication."""
     if contention <= 0.0 or remains <= 0.0:
         return 1.0, 0.0
     if took / (1.0 - contention) <= remains:
@@ -99,19 +99,19 @@ class Tasks:
     names: Sequence[str]
     _rows: list[tuple[int, ...]] = field(default_factory=list)
     _after: list[tuple[int, int, int]] = field(default_factory=list)
-    _beside: list[int] = field(default_factory=list)
+    _concurrent: list[int] = field(default_factory=list)
     _level: list[int] = field(default_factory=lambda: [NOTHING])
 
-    def add(self, label: tuple[int, ...], before: int, other: int, own: int, beside: int = NOTHING) -> int:
+    def add(self, label: tuple[int, ...], before: int, other: int, own: int, concurrent: int = NOTHING) -> int:
         """The number of a new task, which waits for the one before it in its stream, one of another rank, and one of
         another stream of its own rank.
         """
-        level, number = self._level, len(self._beside)
+        level, number = self._level, len(self._concurrent)
         self._rows.append(label)
         self._after.append((before, other, own))
-        self._beside.append(beside)
+        self._concurrent.append(concurrent)
         # The last entry is always that of nothing: NOTHING finds it from behind.
-        level[-1] = 1 + max(level[before], level[other], level[own], level[beside])
+        level[-1] = 1 + max(level[before], level[other], level[own], level[concurrent])
         level.append(NOTHING)
         return number
 
@@ -125,6 +125,6 @@ class Tasks:
         return Graph(
             labels=dict(zip(self.names, columns, strict=True)),
             after=place[np.array(self._after)[order].T],
-            beside=place[np.array(self._beside)[order]],
+            concurrent=place[np.array(self._concurrent)[order]],
             levels=tuple(pairwise(bounds)),
         )

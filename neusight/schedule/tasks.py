@@ -116,9 +116,9 @@ class _Step:
         """A task at the end of a stream; ``what`` is its kind, stage, piece and micro-batch."""
         kind, stage, piece, micro_batch = what
         last = rank.last
-        beside = last[_COMMUNICATION] if stream == _COMPUTE and kind not in _SEND_OF.values() else NOTHING
+        concurrent = last[_COMMUNICATION] if stream == _COMPUTE and kind not in _SEND_OF.values() else NOTHING
         label = (rank.number, stream, _KIND[kind], stage, piece, micro_batch)
-        last[stream] = self.tasks.add(label, last[stream], other, own, beside)
+        last[stream] = self.tasks.add(label, last[stream], other, own, concurrent)
         return last[stream]
 
     def _pass(self, rank: _Rank, op: Op, other: int) -> None:

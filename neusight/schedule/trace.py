@@ -36,8 +36,8 @@ def timeline_trace(timeline: Timeline) -> Trace:
     starts = np.append(0.0, ends)[:-1]
     rank = timeline.program.rank
     events = [
-        _complete(what, start, end, rank, _COMPUTE) | said
-        for (what, _, said), start, end in zip(spans, starts.tolist(), ends.tolist(), strict=True)
+        _complete(what, start, end, rank, _COMPUTE) | arguments
+        for (what, _, arguments), start, end in zip(spans, starts.tolist(), ends.tolist(), strict=True)
     ]
     return _trace([*_names([(rank, _COMPUTE)]), *events])
 
@@ -58,8 +58,8 @@ def _names(places: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
         yield _metadata("thread_sort_index", rank, stream, sort_index=stream)
 
 
-def _metadata(what: str, rank: int, stream: int, **said: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": rank, "tid": stream, "args": said}
+def _metadata(what: str, rank: int, stream: int, **arguments: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": rank, "tid": stream, "args": arguments}
 
 
 def _slices(events: Events) -> Iterator[dict[str, Any]]:
@@ -87,8 +87,8 @@ def _runs(timeline: Timeline) -> Iterator[tuple[str, float, dict[str, Any]]]:
         each_s[positions], limiters[positions] = costs.latency_s, costs.limiter
     columns = (program.launches, program.descriptions, each_s.tolist(), limiters.tolist())
     for launch, description, seconds, limiter in zip(*columns, strict=True):
-        said = {"operator": launch.operator, "runs": launch.count, "limiter": limiter}
-        yield description, launch.count * seconds, {"cat": launch.phase, "args": said}
+        arguments = {"operator": launch.operator, "runs": launch.count, "limiter": limiter}
+        yield description, launch.count * seconds, {"cat": launch.phase, "args": arguments}
     for wait in timeline.waits:
         yield wait.what, wait.latency_s, {"cat": "wait", "args": {"limiter": wait.limiter}}
 

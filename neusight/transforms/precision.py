@@ -15,8 +15,8 @@ def as_computed(workload: Workload) -> Workload:
     """The step with the products of float32 in the precision of its request (tf32), and convolutions and norms of the
     channels of images in the layout of its engine; the same workload where both are as traced.
     """
-    asked = workload.request
-    products, layout = asked.precision.products, asked.engine.layout
+    request = workload.request
+    products, layout = request.precision.products, request.engine.layout
     if not products and layout == "nchw":
         return workload
 

@@ -263,12 +263,12 @@ def sparsify(workload: Workload, profile: SparsityProfile) -> Workload:
 
 def mapped_layers(workload: Workload) -> tuple[str, ...]:
     """Layers with weights whose products have a place in a profile, in order of first use."""
-    found = (
+    layers = (
         node.layer.name(copy)
         for node, copy in workload.expanded()
         if any(k.family in MAPPED and k.op != "bmm" for k in node.kernels)
     )
-    return tuple(layer for layer in dict.fromkeys(found) if layer)
+    return tuple(layer for layer in dict.fromkeys(layers) if layer)
 
 
 def _sparse(node: Node, profile: SparsityProfile) -> Iterator[Node]:
