@@ -223,9 +223,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         limited_s=limited_s,
         flop=flop,
         recomputed_flop=again,
-        peak_flops_per_s=question.cluster.device.gemm_flops_per_s(
-            str(Precision.named(question.products or question.dtype))
-        ),
+        peak_flops_per_s=question.cluster.device.gemm_flops_per_s(precision),
         memory=source_of(question).memory(question, timed.work.stages),
         board_energy_j=step_energy_j(timed, schedule, parts),
         warnings=question.decoder.notes,

@@ -184,5 +184,5 @@ def test_warnings_say_when_the_models_know_little_of_it() -> None:
         return replace(outside(batch), source=np.full(len(batch), "gemm (transferred)"))
 
     assert "100% of the latency is of operators or dtypes" in warnings(cost=foreign)
-    said = "100% of the latency is outside of what the tile models were trained on: mostly GPUs of amd"
-    assert warnings(cost=outside) == said
+    expected = "100% of the latency is of kernels unlike those of the tile models' training, mostly: GPUs of amd"
+    assert warnings(cost=outside) == expected
