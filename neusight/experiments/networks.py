@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 NODES, FEATURES, HIDDEN, CLASSES = 2048, 512, 256, 64
 
 
-def bert_layer() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """One encoder layer of BERT base on four sequences of 128 tokens: GELU, so that dropout alone makes zeros."""
+def bert_layer(batch: int = 4) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """One encoder layer of BERT base on ``batch`` sequences of 128 tokens: GELU, so that dropout alone makes zeros."""
     import torch
     from transformers import BertConfig
     from transformers.models.bert.modeling_bert import BertLayer
@@ -26,12 +26,12 @@ def bert_layer() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
             return out[0] if isinstance(out, tuple) else out
 
     torch.manual_seed(0)
-    return EncoderLayer(), (torch.randn(4, 128, 768),)
+    return EncoderLayer(), (torch.randn(batch, 128, 768),)
 
 
-def graph_convolution() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """Two layers of graph convolution, ``σ(Â X W)`` (Kipf and Welling 2017), with ``Â X`` gathered beforehand and
-    smooth activations: a network without zeros.
+def graph_convolution(batch: int = 1) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """Two layers of graph convolution, ``σ(Â X W)`` (Kipf and Welling 2017), with ``Â X`` of ``batch`` graphs gathered
+    beforehand and smooth activations: a network without zeros.
     """
     import torch
 
@@ -45,4 +45,4 @@ def graph_convolution() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
             return self.second(torch.nn.functional.elu(self.first(gathered)))
 
     torch.manual_seed(0)
-    return GraphConvolution(), (torch.randn(NODES, FEATURES),)
+    return GraphConvolution(), (torch.randn(batch * NODES, FEATURES),)
