@@ -24,14 +24,14 @@ from neusight.cli import (
     training,
     workloads,
 )
-from neusight.cli.commands import Commands, Group
+from neusight.cli.commands import Commands, OptionGroup
 from neusight.errors import NeusightError, one_line
 
 _UsageError: Any = typer.BadParameter.__base__
 """The parent of all usage errors, which typer has no public name for."""
 
 
-class _Guarded(Group):
+class _Guarded(OptionGroup):
     """A mistake of the user's ends in one line on stderr: exit 1 for bad input, 130 for Ctrl-C."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:

@@ -59,7 +59,7 @@ class Command(_Once, TyperCommand):
     """A command of ``Commands``."""
 
 
-class Group(_Once, TyperGroup):
+class OptionGroup(_Once, TyperGroup):
     """A group of ``Commands``."""
 
 
@@ -67,7 +67,7 @@ class Commands(typer.Typer):
     """A group of commands that take their options in groups."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"cls": Group, "no_args_is_help": True, **options})
+        super().__init__(**{"cls": OptionGroup, "no_args_is_help": True, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         """As ``Typer.command``, of a function that has groups of options among its parameters."""

@@ -216,10 +216,10 @@ def _left_out_lines(what: str, left_out: Counter[str]) -> list[str]:
 
 def _fit_physics(folder: Path, out: Path, report: Report, *, hold_out: str, rows: int, seed: int) -> Fitted:
     from neusight.devices import load_device
-    from neusight.learn.physics.fit import Options, fit_physics
+    from neusight.learn.physics.fit import FitOptions, fit_physics
 
     held = tuple(load_device(named_gpu(name)).id for name in listed(hold_out, "--hold-out")) if hold_out else ()
-    fitted = fit_physics(Options(data=folder, hold_out=held, each=rows, seed=seed), report=report)
+    fitted = fit_physics(FitOptions(data=folder, hold_out=held, each=rows, seed=seed), report=report)
     fitted.save(out)
     constants = [{"constant": name, "value": value} for name, value in fitted.values.items()]
     return fitted.values, constants, _lines_of_constants(out, fitted)

@@ -52,7 +52,7 @@ _MOMENTS = {"loss": "the loss", "backward": "the backward pass", "step": "the op
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class MemoryTarget:
     """On what it runs."""
 
     gpu: Gpu
@@ -60,7 +60,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class MemoryStep:
     """What a step computes."""
 
     global_batch: OptionalBatch = None
@@ -105,7 +105,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharing:
+class MemorySharing:
     """How devices share it; what is not typed is as users of the framework have it."""
 
     dp: DP = None
@@ -124,7 +124,7 @@ class Sharing:
     gradient_dtype: GradientDtype = "fp32"
     offload: Offload = "none"
 
-    def plan(self, step: Step, typed: Given) -> Plan:
+    def plan(self, step: MemoryStep, typed: Given) -> Plan:
         """The plan, which ``neusight training`` has with the same options.
 
         Raises:
@@ -143,9 +143,9 @@ class Sharing:
 
 def memory(
     model: Decoder,
-    target: Target,
-    step: Step,
-    sharing: Sharing,
+    target: MemoryTarget,
+    step: MemoryStep,
+    sharing: MemorySharing,
     typed: Given,
     form: Format = "human",
 ) -> None:

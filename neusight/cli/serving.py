@@ -56,7 +56,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class ServingTarget:
     """On what it runs, and how many devices share it."""
 
     gpu: Gpus = ""
@@ -71,7 +71,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class EngineChoice:
     """What serves it, in which precision and within which limits."""
 
     engine: Annotated[str, Spec("--engine", ENGINE, "vllm, sglang or tensorrt-llm.").text()] = "vllm"
@@ -235,8 +235,8 @@ class Demanded:
 
 def serving(
     model: Decoder,
-    target: Target,
-    engine: Engine,
+    target: ServingTarget,
+    engine: EngineChoice,
     demanded: Demanded,
     models: Models,
     typed: Given,
@@ -274,7 +274,7 @@ def serving(
     check_out(figure, "--figure", *PICTURES)
     _refuse_unused(demanded, typed)
     gpus = named_gpus(target.gpu) if target.gpu else []
-    question = Question(
+    question = ServingQuestion(
         predictor=models.load(gpus), model=model, target=target, engine=engine, demanded=demanded, many=many,
         gpus=gpus,
     )  # fmt: skip
@@ -306,14 +306,14 @@ def _refuse_unused(demanded: Demanded, typed: Given) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class ServingQuestion:
     """Deployments and loads that are combined, or looked for."""
 
     predictor: Predictor
     model: str
     gpus: Sequence[str]
-    target: Target
-    engine: Engine
+    target: ServingTarget
+    engine: EngineChoice
     demanded: Demanded
     many: bool
 

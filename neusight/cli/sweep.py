@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
+class SweepExecution:
     """How a kernel alone is run."""
 
     operands: Annotated[
@@ -62,7 +62,7 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class SweepTarget:
     """On what it runs."""
 
     gpu: Gpus
@@ -71,8 +71,8 @@ class Target:
 
 def kernel(
     name: Annotated[str, typer.Argument(help="A family (gemm, conv2d, attention, …) or operator (softmax, gelu, …).")],
-    target: Target,
-    launch: Launch,
+    target: SweepTarget,
+    launch: SweepExecution,
     models: Models,
     shape: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]…", help="Its shape.")] = None,
     form: Format = "human",

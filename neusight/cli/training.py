@@ -118,7 +118,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class TrainedSteps:
     """What a step computes."""
 
     global_batch: Batches = ""
@@ -175,7 +175,7 @@ class Plans:
 
 def training(
     model: Decoder,
-    steps: Steps,
+    steps: TrainedSteps,
     place: Place,
     plans: Plans,
     models: Models,

@@ -15,10 +15,10 @@ from neusight.datasets.schema import read_parquet
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.laws.fitted import FittedPhysics
 from neusight.learn import Report
-from neusight.learn.physics.fit import Options, all_parts, fit_parts
+from neusight.learn.physics.fit import FitOptions, all_parts, fit_parts
 from neusight.learn.physics.observations import FILE as RATES
 from neusight.learn.physics.observations import lane_parts
-from neusight.learn.physics.problem import Part
+from neusight.learn.physics.problem import ProblemPart
 from neusight.learn.training import FOLD_ROWS, FOLD_STEPS
 from neusight.paths import cache_dir
 
@@ -45,13 +45,13 @@ class Constants:
     split: str = ""
     each: int = FOLD_ROWS
     steps: int = FOLD_STEPS
-    _read: dict[tuple[str, ...], list[Part]] = field(default_factory=dict)
+    _read: dict[tuple[str, ...], list[ProblemPart]] = field(default_factory=dict)
 
     def without(self, held_out: Collection[str], report: Report | None = None) -> FittedPhysics:
         """Fitted to all data sets but for devices that are held out."""
         options = self._options(held_out)
 
-        def parts() -> list[Part]:
+        def parts() -> list[ProblemPart]:
             if () not in self._read:
                 self._read[()] = all_parts(self._options(()), report)
             return self._read[()]
@@ -65,12 +65,16 @@ class Constants:
         request = {"training": sorted(training), "split": self.split}
         return self._kept(request, options, lambda: _own_parts(options, self.split), report)
 
-    def _options(self, held_out: Collection[str]) -> Options:
+    def _options(self, held_out: Collection[str]) -> FitOptions:
         each, steps = (QUICK_EACH, QUICK_STEPS) if self.quick else (self.each, self.steps)
-        return Options(data=self.data, hold_out=tuple(sorted(held_out)), each=each, steps=steps)
+        return FitOptions(data=self.data, hold_out=tuple(sorted(held_out)), each=each, steps=steps)
 
     def _kept(
-        self, request: Mapping[str, Any], options: Options, parts: Callable[[], list[Part]], report: Report | None
+        self,
+        request: Mapping[str, Any],
+        options: FitOptions,
+        parts: Callable[[], list[ProblemPart]],
+        report: Report | None,
     ) -> FittedPhysics:
         """From the cache, or fitted and put there."""
         key = json.dumps([dict(request), options.each, options.steps, self._data(), self.code], sort_keys=True)
@@ -91,7 +95,7 @@ def _gpus(source: Path) -> set[str]:
     return {gpu for file in parquet_files(source) for gpu in read_parquet(file)["gpu"].unique().to_pylist()}
 
 
-def _own_parts(options: Options, split: str) -> list[Part]:
+def _own_parts(options: FitOptions, split: str) -> list[ProblemPart]:
     """Parts of one data set, of its rows of a split where one is given."""
     if not split:
         return lane_parts(options.data, options.each, options.hold_out, options.seed)

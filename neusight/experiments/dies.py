@@ -35,7 +35,7 @@ from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.folds import FoldRun, FoldStore, Without
 from neusight.learn.physics.observations import rate_parts
-from neusight.learn.physics.problem import Part
+from neusight.learn.physics.problem import ProblemPart
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training import STATE, TrainOptions, train_model
 from neusight.learn.training_data import Corpus, DeviceRows, load_corpus, thinned
@@ -286,7 +286,7 @@ def _mean(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _rates(learning: DieTrainings, quick: bool) -> list[dict[str, Any]]:
     """Rates of products on GPUs without kernels, predicted by constants without the rates of their architecture."""
     measured = {r.device.id for c in learning.corpora.values() for parts in c.rows.values() for r in parts}
-    by_name: dict[str, list[Part]] = {}
+    by_name: dict[str, list[ProblemPart]] = {}
     for part in rate_parts(learning.data):
         if part.device.id not in measured and part.kind in ("rates/float32", "rates/float16"):
             by_name.setdefault(part.device.architecture, []).append(part)
@@ -301,7 +301,7 @@ def _rates(learning: DieTrainings, quick: bool) -> list[dict[str, Any]]:
     return rates
 
 
-def _of_rates(parts: Sequence[Part], physics: Physics) -> dict[str, Any]:
+def _of_rates(parts: Sequence[ProblemPart], physics: Physics) -> dict[str, Any]:
     """Errors in percent, each device counting once."""
     choice = shipped_choice()
     signed = [100 * (part.expected_s(physics, choice, None)[0] / part.latency_s - 1.0) for part in parts]

@@ -94,7 +94,7 @@ class Rates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
+class LaunchPhysics:
     """What a collective takes on the host where it is launched by itself."""
 
     torch_s: float = constant(
@@ -116,7 +116,7 @@ class LinkPhysics:
     nccl: Nccl = field(default_factory=Nccl)
     own: Own = field(default_factory=Own)
     rates: Rates = field(default_factory=Rates)
-    launch: Launch = field(default_factory=Launch)
+    launch: LaunchPhysics = field(default_factory=LaunchPhysics)
 
 
 PRIOR = LinkPhysics()

@@ -14,7 +14,7 @@ from neusight.laws.kernel_constants import AttentionConstants, Convolution, MoeC
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class MemoryPhysics:
     """What memories sustain of their peaks."""
 
     hbm_share: float = constant(0.9, 0.2, "magnitude seen in float32 kernels")
@@ -33,7 +33,7 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cache:
+class CachePhysics:
     """What L2 keeps, and what it misses."""
 
     miss_slope: float = constant(0.64, 0.2, "magnitude seen in float32 kernels")
@@ -228,8 +228,8 @@ class Matrix:
 class Physics:
     """All constants, in groups."""
 
-    memory: Memory = field(default_factory=Memory)
-    cache: Cache = field(default_factory=Cache)
+    memory: MemoryPhysics = field(default_factory=MemoryPhysics)
+    cache: CachePhysics = field(default_factory=CachePhysics)
     power: Power = field(default_factory=Power)
     cuda_cores: CudaCores = field(default_factory=CudaCores)
     convolution: Convolution = field(default_factory=Convolution)

@@ -49,10 +49,10 @@ from neusight.learn.folds import (
     with_kin,
 )
 from neusight.learn.intervals import interval, op_intervals, op_spreads, seen_interval, seen_ratios, unseen_interval
-from neusight.learn.physics.fit import Options as PhysicsOptions
+from neusight.learn.physics.fit import FitOptions as PhysicsOptions
 from neusight.learn.physics.fit import all_parts, fit_parts
 from neusight.learn.physics.fit import without as physics_without
-from neusight.learn.physics.problem import Part
+from neusight.learn.physics.problem import ProblemPart
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_of, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set
@@ -130,7 +130,7 @@ def _refits(
     if len(sets_of(options.source)) == 1:
         return lambda gpus: fitted.physics
     whole = PhysicsOptions(data=options.source, hold_out=options.hold_out, each=FOLD_ROWS, steps=FOLD_STEPS)
-    parts: list[Part] = []
+    parts: list[ProblemPart] = []
 
     def refit(gpus: Collection[str]) -> Physics:
         if not gpus:

@@ -88,7 +88,7 @@ def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: Devi
     local = local_of(plan, training.seq_len, training.dtype, training.products)
     program = trained_program(decoder, local, training.engine)
     stages = stages_of(decoder, plan, training.chunk_layers)
-    ranks = [_Rank(stage, program, plan, training, local).memory(device) for stage in stages]
+    ranks = [_StageRank(stage, program, plan, training, local).memory(device) for stage in stages]
     fullest: dict[str, RankMemory] = {}
     for rank in ranks:
         if rank.rank not in fullest or rank.total > fullest[rank.rank].total:
@@ -103,7 +103,7 @@ def _check_experts(decoder: Decoder, plan: Plan) -> None:
 
 
 @dataclass(frozen=True)
-class _Rank:
+class _StageRank:
     """A stage of a pipeline with the program of one of its ranks."""
 
     stage: Stage

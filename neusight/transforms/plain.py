@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neusight.workloads.workload import KEPT, Layer, Node, Reference, Tensor, Workload
+from neusight.workloads.workload import KEPT, ModulePath, Node, Reference, Tensor, Workload
 
 
 def plain(workload: Workload) -> Workload:
@@ -32,10 +32,10 @@ def plain(workload: Workload) -> Workload:
     return replace(workload, nodes=nodes, tensors=tensors)
 
 
-def _lone(layer: Layer, copy: int) -> Layer:
+def _lone(layer: ModulePath, copy: int) -> ModulePath:
     if not layer.steps:
         return layer
-    return Layer(layer.pattern, tuple(n + copy * s for n, s in zip(layer.numbers, layer.steps, strict=True)))
+    return ModulePath(layer.pattern, tuple(n + copy * s for n, s in zip(layer.numbers, layer.steps, strict=True)))
 
 
 def _each_tensor(tensor: Tensor) -> Iterator[Tensor]:

@@ -24,7 +24,7 @@ from neusight.errors import DataError
 from neusight.kernels.families import KERNEL_CLASSES, Kernel
 from neusight.paths import cache_dir
 from neusight.requests import Request
-from neusight.workloads.workload import PHASES, Layer, Node, Reference, Tensor, Workload
+from neusight.workloads.workload import PHASES, ModulePath, Node, Reference, Tensor, Workload
 
 VERSION = 2
 _KINDS = ("weight", "gradient", "state", "input", "intermediate")
@@ -81,7 +81,7 @@ def workload_of(content: Mapping[str, Any], request: Request, values: Mapping[st
 
     try:
         shapes = [tuple(map(number, shape)) for shape in content["shapes"]]
-        layers = [Layer(p, tuple(map(number, n)), tuple(map(number, s))) for p, n, s in content["layers"]]
+        layers = [ModulePath(p, tuple(map(number, n)), tuple(map(number, s))) for p, n, s in content["layers"]]
         kernels = [_kernel(entry, number, request.dtype) for entry in content["kernels"]]
         operators = content["operators"]
         return Workload(
@@ -129,7 +129,7 @@ def _tensor_row(t: Tensor) -> list[Any]:
     return [list(t.shape), t.dtype, _KINDS.index(t.kind), _layer_row(t.layer), *numbers]
 
 
-def _tensor(row: list[Any], shapes: list[Any], layers: list[Layer], number: Number, dtype: str) -> Tensor:
+def _tensor(row: list[Any], shapes: list[Any], layers: list[ModulePath], number: Number, dtype: str) -> Tensor:
     shape, own, kind, layer, *rest = row
     nbytes, touched, born, died, copies, born_step, died_step = map(number, rest)
     return Tensor(
@@ -147,7 +147,7 @@ def _tensor(row: list[Any], shapes: list[Any], layers: list[Layer], number: Numb
     )
 
 
-def _layer_row(layer: Layer) -> list[Any]:
+def _layer_row(layer: ModulePath) -> list[Any]:
     return [layer.pattern, list(layer.numbers), list(layer.steps)]
 
 
@@ -157,7 +157,9 @@ def _node_row(n: Node) -> list[Any]:
     return [n.operator, PHASES.index(n.phase), kernels, _layer_row(n.layer), n.id, *references, n.copies, n.stride]
 
 
-def _node(row: list[Any], operators: list[str], kernels: list[Kernel], layers: list[Layer], number: Number) -> Node:
+def _node(
+    row: list[Any], operators: list[str], kernels: list[Kernel], layers: list[ModulePath], number: Number
+) -> Node:
     operator, phase, run, layer, place, reads, writes, copies, stride = row
     return Node(
         id=number(place),

@@ -28,7 +28,7 @@ KEPT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ModulePath:
     """A module path with ``{}`` for each number in it: those of the first copy, and their steps from copy to copy."""
 
     pattern: str = ""
@@ -88,7 +88,7 @@ class Tensor:
     touched_bytes: int
     born: int
     died: int
-    layer: Layer = Layer()
+    layer: ModulePath = ModulePath()
     copies: int = 1
     born_step: int = 0
     died_step: int = 0
@@ -109,7 +109,7 @@ class Node:
     kernels: tuple[Kernel, ...] = ()
     reads: tuple[Reference, ...] = ()
     writes: tuple[Reference, ...] = ()
-    layer: Layer = Layer()
+    layer: ModulePath = ModulePath()
     copies: int = 1
     stride: int = 0
     zeros: tuple[Zeros | None, ...] = ()

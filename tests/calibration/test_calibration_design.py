@@ -12,7 +12,7 @@ from calibration_toys import measured, pointwise, products
 from neusight.collect.plan import chosen_tasks
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
-from neusight.executors.gpu.calibration.corrections import Prior
+from neusight.executors.gpu.calibration.corrections import CorrectionPrior
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Gemm, Kernel, RowReduction
 from neusight.learn.calibration import calibration_plan, few_shot_curve
@@ -38,8 +38,8 @@ def timings(predictor: KernelPredictor, device: DeviceSpec, count: int) -> Timin
 
 def doubt(rows: Timings, chosen: list[int]) -> float:
     """Mean variance that measuring some rows leaves in the times of all."""
-    known = linearised(rows, Prior())
-    covariance, noise = known.covariance(Prior()), np.diag(known.noise**2)
+    known = linearised(rows, CorrectionPrior())
+    covariance, noise = known.covariance(CorrectionPrior()), np.diag(known.noise**2)
     shared = covariance[:, chosen]
     left = covariance - shared @ np.linalg.solve((covariance + noise)[np.ix_(chosen, chosen)], shared.T)
     return float(np.diag(left).mean())
@@ -58,13 +58,13 @@ def test_a_plan_tells_more_than_chance(predictor: KernelPredictor, device: Devic
     rows = timings(predictor, device, 100)
     rng = np.random.default_rng(1)
     by_chance = [doubt(rows, rng.permutation(len(rows))[:20].tolist()) for _ in range(20)]
-    assert doubt(rows, informative(rows, 20, Prior())) < min(by_chance)
+    assert doubt(rows, informative(rows, 20, CorrectionPrior())) < min(by_chance)
 
 
 def test_each_choice_is_the_best_at_its_place(predictor: KernelPredictor, device: DeviceSpec) -> None:
     """The rank-one updates against solving afresh, for a single kind of kernels."""
     rows = timings_of(predictor, device, measured(products(30), predictor, device))
-    chosen = informative(rows, 6, Prior())
+    chosen = informative(rows, 6, CorrectionPrior())
     for place in range(1, 6):
         left = {row: doubt(rows, [*chosen[:place], row]) for row in range(30) if row not in chosen[:place]}
         assert min(left, key=lambda row: left[row]) == chosen[place]
@@ -74,7 +74,9 @@ def test_rows_of_more_weight_are_chosen_for(predictor: KernelPredictor, device: 
     rows = timings(predictor, device, 60)
     pointwise_rows = rows.points.model == "stream"
     counts = [
-        Counter(rows.points.model[informative(rows, 30, Prior(), np.where(pointwise_rows, weight, 1.0))])["stream"]
+        Counter(rows.points.model[informative(rows, 30, CorrectionPrior(), np.where(pointwise_rows, weight, 1.0))])[
+            "stream"
+        ]
         for weight in (0.1, 10.0)
     ]
     assert counts[0] < counts[1]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from neusight.executors.gpu.calibration.corrections import MODELS, Observations, Posterior, Prior
+from neusight.executors.gpu.calibration.corrections import MODELS, CorrectionPrior, Observations, Posterior
 from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, joined
 from neusight.learn.calibration.fit import Timings, learned_prior, linearised, observe
 from neusight.learn.training_data import MODELS as TRAINED
@@ -32,7 +32,7 @@ def observations(where: Points, seed: int = 0) -> Observations:
 
 
 def test_covariances_are_covariances() -> None:
-    where, prior = mixed(40), Prior()
+    where, prior = mixed(40), CorrectionPrior()
     for covariance in (prior.of_execution(where, where), prior.of_launch(where, where)):
         np.testing.assert_allclose(covariance, covariance.T)
         assert np.linalg.eigvalsh(covariance).min() > -1e-9
@@ -46,7 +46,7 @@ def test_every_tile_model_has_inputs_and_a_prior() -> None:
 
 
 def test_mean_and_variance_are_those_of_the_joint_distribution() -> None:
-    prior, seen, unseen = Prior(), mixed(10), points(5, seed=3)
+    prior, seen, unseen = CorrectionPrior(), mixed(10), points(5, seed=3)
     known = observations(seen)
     found = Posterior(prior, known)
     covariance = known.covariance(prior) + np.diag(known.noise**2)
@@ -59,7 +59,7 @@ def test_mean_and_variance_are_those_of_the_joint_distribution() -> None:
 
 
 def test_left_out_is_what_the_others_say() -> None:
-    prior, seen = Prior(), mixed(8)
+    prior, seen = CorrectionPrior(), mixed(8)
     known = observations(seen)
     mean, variance = Posterior(prior, known).left_out()
     for row in range(len(known)):
@@ -73,7 +73,7 @@ def test_left_out_is_what_the_others_say() -> None:
     assert (variance > known.noise**2).all()
 
 
-def planted(prior: Prior, count: int, seed: int, outliers: int = 0) -> Timings:
+def planted(prior: CorrectionPrior, count: int, seed: int, outliers: int = 0) -> Timings:
     """Timings of kernels that are not far from each other, whose errors are drawn from a prior."""
     rng = np.random.default_rng(seed)
     where = near(count, seed)
@@ -91,8 +91,8 @@ def near(count: int, seed: int) -> Points:
     return replace(where, inputs=0.2 * where.inputs)
 
 
-def changed(**figures: float) -> Prior:
-    return Prior(models={**MODELS, "gemm": replace(MODELS["gemm"], **figures)})
+def changed(**figures: float) -> CorrectionPrior:
+    return CorrectionPrior(models={**MODELS, "gemm": replace(MODELS["gemm"], **figures)})
 
 
 def test_noise_is_measured_not_believed() -> None:
@@ -116,7 +116,7 @@ def test_nine_of_ten_further_measurements_lie_within_the_interval() -> None:
 
 
 def test_outliers_weigh_little() -> None:
-    prior, where = Prior(), near(50, seed=9)
+    prior, where = CorrectionPrior(), near(50, seed=9)
     clean, dirty = (planted(prior, 60, 5, outliers) for outliers in (0, 3))
     robust = [Posterior(prior, observe(rows, prior)[0]).execution(where)[0] for rows in (clean, dirty)]
     gaussian = [Posterior(prior, linearised(rows, prior)).execution(where)[0] for rows in (clean, dirty)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neusight.devices import load_device
-from neusight.executors.gpu.expected.attention import _Blocks, _Scores, attention_shape, attention_times
+from neusight.executors.gpu.expected.attention import _AttentionBlocks, _Scores, attention_shape, attention_times
 from neusight.kernels import Conditions, KernelBatch, work_of
 from neusight.laws.fitted import shipped_physics
 
@@ -91,10 +91,10 @@ def test_an_8_bit_cache_halves_what_a_long_decode_waits_for() -> None:
     assert 0.45 < times[0] / times[1] < 0.7
 
 
-def blocks(gpu: str = "a100-sxm-80gb", **fixed: object) -> _Blocks:
+def blocks(gpu: str = "a100-sxm-80gb", **fixed: object) -> _AttentionBlocks:
     shape = {"batch": 1, "heads": 32, "kv_heads": 8, "q_len": 1024, "kv_len": 1024, "head_dim": 128, "window": 0}
     batch = some(1, **{**shape, **fixed})
-    return _Blocks.of(_Scores.of(batch, load_device(gpu), Conditions.of(1), PHYSICS))
+    return _AttentionBlocks.of(_Scores.of(batch, load_device(gpu), Conditions.of(1), PHYSICS))
 
 
 def test_tiles_of_a_causal_prefill() -> None:

@@ -21,7 +21,7 @@ from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.laws.constants import priors, values, with_values
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR
-from neusight.learn.physics.fit import Options, fit_physics
+from neusight.learn.physics.fit import FitOptions, fit_physics
 
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s")
 TRUTH = {"matrix.share": 0.85}
@@ -66,7 +66,7 @@ def test_constants_move_to_what_the_kernels_say(data: Path, tmp_path: Path) -> N
 
 
 def test_devices_that_are_held_out_say_nothing(data: Path) -> None:
-    found = fit_physics(Options(data=data, hold_out=("l40s",), each=10, steps=1))
+    found = fit_physics(FitOptions(data=data, hold_out=("l40s",), each=10, steps=1))
     assert found.gpus == ["a100-sxm-80gb", "h100-sxm-80gb"]
     assert found.held_out == ["l40s"]
     assert found.rows == 20
@@ -74,6 +74,6 @@ def test_devices_that_are_held_out_say_nothing(data: Path) -> None:
 
 def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give the folder of the data sets"):
-        fit_physics(Options(data=tmp_path))
+        fit_physics(FitOptions(data=tmp_path))
     with pytest.raises(DataError, match="is no folder"):
-        fit_physics(Options(data=tmp_path / "nowhere"))
+        fit_physics(FitOptions(data=tmp_path / "nowhere"))

@@ -14,7 +14,7 @@ import numpy as np
 from neusight.datasets import to_batches
 from neusight.datasets.conditions import conditions_of
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.calibration.corrections import Prior
+from neusight.executors.gpu.calibration.corrections import CorrectionPrior
 from neusight.executors.gpu.calibration.inputs import kinds_of
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, group_by_family
@@ -41,7 +41,11 @@ POOL = 150
 
 
 def calibration_plan(
-    predictor: KernelPredictor, device: DeviceSpec, kernels: Sequence[Kernel], count: int, prior: Prior | None = None
+    predictor: KernelPredictor,
+    device: DeviceSpec,
+    kernels: Sequence[Kernel],
+    count: int,
+    prior: CorrectionPrior | None = None,
 ) -> list[int]:
     """Positions of the kernels to measure, the most informative first; the same for the same arguments.
 
@@ -60,10 +64,10 @@ def calibration_plan(
             predicted(predictor, device, batch, np.ones(len(batch)), rows, conditions=Conditions.requested(len(batch)))
         )
     timings = joined_timings(parts)
-    return timings.kernel[informative(timings, count, prior or Prior())].tolist()
+    return timings.kernel[informative(timings, count, prior or CorrectionPrior())].tolist()
 
 
-def informative(timings: Timings, count: int, prior: Prior, weight: np.ndarray | None = None) -> list[int]:
+def informative(timings: Timings, count: int, prior: CorrectionPrior, weight: np.ndarray | None = None) -> list[int]:
     """Rows in the order in which measuring them lowers the expected errors most.
 
     The expected error of a kind of kernels (``Points.kind``) is the root mean square, over its rows, of
@@ -109,7 +113,7 @@ def few_shot_curve(
     counts: Sequence[int] = COUNTS,
     *,
     seed: int = 0,
-    prior: Prior | None = None,
+    prior: CorrectionPrior | None = None,
 ) -> list[dict[str, Any]]:
     """Errors after calibrating with some rows of a GPU, on others of it.
 
@@ -131,7 +135,9 @@ def few_shot_curve(
     pool, test = usable(pool, device), test[(test["gpu"] == device.id).to_numpy()]
     pool = pool.iloc[np.random.default_rng(seed).permutation(len(pool))]
     rows = []
-    for design, positions in _draws(timings_of(predictor, device, pool), max(counts), prior or Prior()).items():
+    for design, positions in _draws(
+        timings_of(predictor, device, pool), max(counts), prior or CorrectionPrior()
+    ).items():
         drawn = pool.index[positions]
         left = test[~test.index.isin(drawn)]
         for count in counts:
@@ -144,7 +150,7 @@ def few_shot_curve(
     return rows
 
 
-def _draws(timings: Timings, count: int, prior: Prior) -> dict[str, np.ndarray]:
+def _draws(timings: Timings, count: int, prior: CorrectionPrior) -> dict[str, np.ndarray]:
     """Positions, in the shuffled frame of the timings, of the rows that each design draws, in order."""
     kind = timings.points.kind
     some = np.concatenate([np.sort(np.flatnonzero(kind == name))[:POOL] for name in np.unique(kind)])

@@ -20,7 +20,13 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.calibration.calibration import Calibration, figures, fingerprint, rounded
-from neusight.executors.gpu.calibration.corrections import ModelPrior, Observations, Posterior, Prior, evidence
+from neusight.executors.gpu.calibration.corrections import (
+    CorrectionPrior,
+    ModelPrior,
+    Observations,
+    Posterior,
+    evidence,
+)
 from neusight.executors.gpu.calibration.inputs import WIDTH, Points, joined, points_of
 from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.predictor import KernelPredictor
@@ -60,7 +66,7 @@ def fit_calibration(
     predictor: KernelPredictor,
     device: DeviceSpec,
     frame: pd.DataFrame,
-    prior: Prior | None = None,
+    prior: CorrectionPrior | None = None,
     sha256: Mapping[str, str] | None = None,
 ) -> Calibration:
     """What measured kernels of a GPU say of the predictor's error there.
@@ -75,7 +81,7 @@ def fit_calibration(
     Raises:
         DataError: more than ``MOST_ROWS`` usable rows.
     """
-    prior = prior or Prior()
+    prior = prior or CorrectionPrior()
     rows = usable(frame, device)
     if len(rows) > MOST_ROWS:
         raise DataError(f"{len(rows):,} rows are too many to calibrate with, at most {MOST_ROWS}: use neusight train")
@@ -158,7 +164,7 @@ _NOTHING: tuple[Observations, dict[str, float]] = (
 )
 
 
-def learned_prior(gpus: Sequence[Timings], start: Prior | None = None, seed: int = 0) -> Prior:
+def learned_prior(gpus: Sequence[Timings], start: CorrectionPrior | None = None, seed: int = 0) -> CorrectionPrior:
     """The prior under which the errors on several GPUs are most probable, figure by figure.
 
     Args:
@@ -167,7 +173,7 @@ def learned_prior(gpus: Sequence[Timings], start: Prior | None = None, seed: int
         start: where the search begins, and what tile models without rows keep.
         seed: of the sample of the rows.
     """
-    start = start or Prior()
+    start = start or CorrectionPrior()
     samples = [_sample(timings, seed) for timings in gpus]
     measured = {name for timings in samples for name in timings.points.model.tolist()}
     models = {name: _learned(name, samples, start) if name in measured else p for name, p in start.models.items()}
@@ -180,7 +186,7 @@ def _sample(timings: Timings, seed: int) -> Timings:
     return timings.take(np.sort(np.concatenate([shuffled[kind == name][:ROWS] for name in np.unique(kind)])))
 
 
-def _learned(model: str, samples: Sequence[Timings], start: Prior) -> ModelPrior:
+def _learned(model: str, samples: Sequence[Timings], start: CorrectionPrior) -> ModelPrior:
     own = [sample.take(sample.points.model == model) for sample in samples]
     own = [sample for sample in own if len(sample)]
     best, evidence = start.models[model], _evidence(own, start, model, start.models[model])
@@ -198,7 +204,7 @@ def _learned(model: str, samples: Sequence[Timings], start: Prior) -> ModelPrior
     return best
 
 
-def _evidence(samples: Sequence[Timings], start: Prior, model: str, p: ModelPrior) -> float:
+def _evidence(samples: Sequence[Timings], start: CorrectionPrior, model: str, p: ModelPrior) -> float:
     """Log probability of the errors of all GPUs; a figure four times off the start counts as a standard deviation."""
     prior = replace(start, models={**start.models, model: p})
     known = sum(noise_scales(linearised(sample, prior), prior)[1] for sample in samples)
@@ -229,7 +235,7 @@ class Timings:
         return Timings(self.points.take(index), *(getattr(self, name)[index] for name in columns))
 
 
-def observe(timings: Timings, prior: Prior) -> tuple[Observations, dict[str, float]]:
+def observe(timings: Timings, prior: CorrectionPrior) -> tuple[Observations, dict[str, float]]:
     """Observations of the corrections with the noise that each row turns out to have, and the noise to expect of others
     by kind.
 
@@ -254,7 +260,7 @@ def observe(timings: Timings, prior: Prior) -> tuple[Observations, dict[str, flo
 
 
 def linearised(
-    t: Timings, prior: Prior, execution: np.ndarray | float = 0.0, launch: np.ndarray | float = 0.0
+    t: Timings, prior: CorrectionPrior, execution: np.ndarray | float = 0.0, launch: np.ndarray | float = 0.0
 ) -> Observations:
     """The logarithm of a sum of two times around corrections of both, with the noise that the prior expects."""
     execution_s, launch_s = t.execution_s * np.exp(execution), t.overhead_s * np.exp(launch)
@@ -263,7 +269,7 @@ def linearised(
     return Observations(t.points, share, 1.0 - share, log_ratio, _noise(t, prior))
 
 
-def noise_scales(observations: Observations, prior: Prior) -> tuple[dict[str, float], float]:
+def noise_scales(observations: Observations, prior: CorrectionPrior) -> tuple[dict[str, float], float]:
     """The scale of each kind's noise under which all observations are most probable, kind by kind, and the log of that
     probability.
 
@@ -298,7 +304,7 @@ def _stretch(posterior: Posterior, noise: np.ndarray) -> dict[str, float]:
     return stretch
 
 
-def _noise(t: Timings, prior: Prior) -> np.ndarray:
+def _noise(t: Timings, prior: CorrectionPrior) -> np.ndarray:
     """Standard deviation of each row's log: that of its execution and of its launch, by their shares."""
     total_s = t.overhead_s + t.execution_s
     start = np.where(t.overhead_s == 0, START_S / t.measured_s, 0.0)

@@ -16,14 +16,14 @@ from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR
 from neusight.learn import Report
 from neusight.learn.physics.observations import FLOAT32, kernel_files, lane_parts, observe, parts_of, rate_parts
-from neusight.learn.physics.problem import Part, Problem, fit
+from neusight.learn.physics.problem import Problem, ProblemPart, fit
 from neusight.learn.physics.solve import Solution
 
 """Called with (task, done, of, error)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class FitOptions:
     """What to fit on: all sets in ``data`` without the devices ``hold_out``; ``each`` rows, at most, a group."""
 
     data: Path
@@ -33,7 +33,7 @@ class Options:
     seed: int = 0
 
 
-def fit_physics(options: Options, choice: TileChoice | None = None, report: Report | None = None) -> FittedPhysics:
+def fit_physics(options: FitOptions, choice: TileChoice | None = None, report: Report | None = None) -> FittedPhysics:
     """Estimate all constants; see ``solve``.
 
     Raises:
@@ -42,7 +42,7 @@ def fit_physics(options: Options, choice: TileChoice | None = None, report: Repo
     return fit_parts(all_parts(options, report), options, choice, report)
 
 
-def all_parts(options: Options, report: Report | None = None) -> list[Part]:
+def all_parts(options: FitOptions, report: Report | None = None) -> list[ProblemPart]:
     """Every observation in a folder of data sets: kernels with a law of their own, float32 kernels, matmul rates."""
     if not options.data.is_dir():
         raise DataError(f"{options.data} is no folder: give the folder of the data sets")
@@ -55,7 +55,7 @@ def all_parts(options: Options, report: Report | None = None) -> list[Part]:
 
 
 def fit_parts(
-    parts: Sequence[Part], options: Options, choice: TileChoice | None = None, report: Report | None = None
+    parts: Sequence[ProblemPart], options: FitOptions, choice: TileChoice | None = None, report: Report | None = None
 ) -> FittedPhysics:
     """Estimate all constants from parts that were read before, those of ``options.hold_out`` left out."""
     kept = [part for part in parts if part.device.id not in options.hold_out]
@@ -68,7 +68,7 @@ def fit_parts(
     return _described(problem, fit(problem, options.steps, step), options)
 
 
-def _described(problem: Problem, solution: Solution, options: Options) -> FittedPhysics:
+def _described(problem: Problem, solution: Solution, options: FitOptions) -> FittedPhysics:
     constants = values(problem.physics(solution.place))
     kinds = sorted({part.kind for part in problem.parts})
     named = sorted({(part.device.id, part.kind) for part in problem.parts})
@@ -95,6 +95,6 @@ def _hashes(data: Path) -> dict[str, str]:
     return {f"{file.relative_to(data)}": file_sha256(file) for file in files}
 
 
-def without(options: Options, gpus: Collection[str]) -> Options:
+def without(options: FitOptions, gpus: Collection[str]) -> FitOptions:
     """The same with more devices left out."""
     return replace(options, hold_out=tuple(sorted({*options.hold_out, *gpus})))

@@ -24,7 +24,7 @@ from neusight.errors import DataError, DeviceError
 from neusight.executors.gpu.expected.laws import law_names
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.learn.physics.problem import Part
+from neusight.learn.physics.problem import ProblemPart
 from neusight.learn.training_data import DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
 
@@ -44,7 +44,7 @@ SHARED_POWER = ("jetson", "laptop")
 EMULATED = "emulated"
 
 
-def rate_parts(data: Path, hold_out: Collection[str] = ()) -> list[Part]:
+def rate_parts(data: Path, hold_out: Collection[str] = ()) -> list[ProblemPart]:
     """A part a device and dtype, where the catalogue has the device and the device the dtype; none without the file."""
     if not (data / FILE).is_file():
         return []
@@ -58,7 +58,7 @@ def rate_parts(data: Path, hold_out: Collection[str] = ()) -> list[Part]:
         extents = {name: rows[name].fillna(USUAL_EXTENT).to_numpy(dtype=np.int64) for name in "mnk"}
         flops = 2.0 * np.prod([extents[name].astype(float) for name in "mnk"], axis=0)
         parts.append(
-            Part(
+            ProblemPart(
                 device=device,
                 kind=f"rates/{dtype}".replace("bfloat16", "float16"),
                 batch=KernelBatch.from_columns("gemm", dtype=str(dtype), **extents),
@@ -189,10 +189,10 @@ def _observed(data: str, rows: pd.DataFrame, beside: Any) -> Iterator[Observed]:
             yield Observed(data, law, device, own, conditions_of(part, own, device), latency_s[where[chosen]])
 
 
-def parts_of(observed: Sequence[Observed], kind: Callable[[Observed], str] | None = None) -> list[Part]:
+def parts_of(observed: Sequence[Observed], kind: Callable[[Observed], str] | None = None) -> list[ProblemPart]:
     """Parts of the fit, each with the same weight however many rows it has."""
     return [
-        Part(
+        ProblemPart(
             device=o.device,
             kind=(kind or kind_of)(o),
             batch=o.batch,
@@ -212,7 +212,7 @@ def kind_of(o: Observed) -> str:
     return "/".join(part for part in (o.law, dtype.replace("bfloat16", "float16"), *more) if part)
 
 
-def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: int = 0) -> list[Part]:
+def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: int = 0) -> list[ProblemPart]:
     """Float32 kernels in lone launches, cleaned, each with what its launch took on that GPU and operator."""
     corpus, parts = load_corpus(source, hold_out=tuple(hold_out)), []
     for devices in corpus.rows.values():
@@ -223,7 +223,7 @@ def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: in
                 mine = np.flatnonzero(kinds == kind)
                 mine = np.sort(mine[np.random.default_rng(seed).permutation(len(mine))[:each]])
                 parts.append(
-                    Part(
+                    ProblemPart(
                         device=rows.device,
                         kind=kind,
                         batch=rows.batch.take(mine),

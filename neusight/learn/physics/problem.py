@@ -23,7 +23,7 @@ OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution"
 
 
 @dataclass(frozen=True)
-class Part:
+class ProblemPart:
     """Kernels of one device and kind that were taken in one way; columns of shape (n,).
 
     ``floor_s`` is what the launch of each took, where it is known from the data [s]; NaN where the conditions tell it.
@@ -55,7 +55,7 @@ class Part:
 class Problem:
     """All parts, the tile choice of float32 libraries, and the constants that are to be found."""
 
-    parts: Sequence[Part]
+    parts: Sequence[ProblemPart]
     choice: TileChoice
     names: tuple[str, ...]
     _tilings: list[Tiling] = field(default_factory=list)

@@ -19,7 +19,7 @@ from neusight.requests import Request
 from neusight.workloads.trace.memory import Allocation
 from neusight.workloads.trace.recorder import RawNode
 from neusight.workloads.trace.structure import find_repeats
-from neusight.workloads.workload import KEPT, Layer, Node, Reference, Repeat, Tensor, Workload
+from neusight.workloads.workload import KEPT, ModulePath, Node, Reference, Repeat, Tensor, Workload
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _LEAST_COPIES = 3
@@ -183,12 +183,12 @@ def _pattern(layer: str) -> tuple[str, tuple[int, ...]]:
     return _NUMBER.sub("{}", layer), tuple(int(number) for number in _NUMBER.findall(layer))
 
 
-def _layer(first: str, second: str = "") -> Layer:
+def _layer(first: str, second: str = "") -> ModulePath:
     """The layer of a lone node or tensor, or the layers of a series from those of its first two copies."""
     pattern, numbers = _pattern(first)
     later = _pattern(second)[1] if second else numbers
     steps = tuple(b - a for a, b in zip(numbers, later, strict=True))
-    return Layer(pattern, numbers, steps if any(steps) else ())
+    return ModulePath(pattern, numbers, steps if any(steps) else ())
 
 
 def _add_others(numbers: _Numbers) -> None:

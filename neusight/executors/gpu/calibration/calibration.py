@@ -17,7 +17,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
 from neusight.executors.costs import NORMAL_90, Costs
-from neusight.executors.gpu.calibration.corrections import Observations, Posterior, Prior
+from neusight.executors.gpu.calibration.corrections import CorrectionPrior, Observations, Posterior
 from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, points_of
 from neusight.executors.gpu.features import Situation
 from neusight.kernels.work import by_distinct
@@ -52,7 +52,7 @@ class Calibration:
     device: Mapping[str, Any]
     tile_models: Mapping[str, str]
     data: Mapping[str, Any]
-    prior: Prior
+    prior: CorrectionPrior
     noise: Mapping[str, float]
     observations: Observations
 
@@ -234,7 +234,7 @@ def _read(content: dict[str, Any]) -> Calibration:
     names = {f.name for f in fields(Calibration)} - {"prior", "observations"}
     return Calibration(
         **{name: content[name] for name in names},
-        prior=Prior.from_dict(content["prior"]),
+        prior=CorrectionPrior.from_dict(content["prior"]),
         observations=Observations(Points(**texts, inputs=inputs), **numbers),
     )
 

@@ -65,7 +65,7 @@ twelve GPUs, ``matrix`` and ``attention`` of six to nine; ``moe`` is assumed to 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prior:
+class CorrectionPrior:
     """All of it: ``device`` is the level that every kernel shares, ``launch`` and ``launch_op`` those of the launch."""
 
     device: float = 0.08
@@ -100,10 +100,10 @@ class Prior:
         return {"device": self.device, "launch": self.launch, "launch_op": self.launch_op, "models": models}
 
     @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Prior:
+    def from_dict(content: Mapping[str, Any]) -> CorrectionPrior:
         """Read what ``to_dict`` wrote; KeyError or TypeError where it is something else."""
         models = {name: ModelPrior(**p) for name, p in content["models"].items()}
-        return Prior(**{**content, "models": models})
+        return CorrectionPrior(**{**content, "models": models})
 
 
 def _within(a: Points, b: Points, model: str, p: ModelPrior) -> np.ndarray:
@@ -154,7 +154,7 @@ class Observations:
     def __len__(self) -> int:
         return len(self.log_ratio)
 
-    def covariance(self, prior: Prior) -> np.ndarray:
+    def covariance(self, prior: CorrectionPrior) -> np.ndarray:
         """Of the observations under a prior, without their noise, shape (n, n)."""
         execution = prior.of_execution(self.points, self.points) * np.outer(self.on_execution, self.on_execution)
         return execution + prior.of_launch(self.points, self.points) * np.outer(self.on_launch, self.on_launch)
@@ -164,7 +164,7 @@ class Observations:
 class Posterior:
     """A prior with what was observed of it (Rasmussen and Williams 2006, algorithm 2.1)."""
 
-    prior: Prior
+    prior: CorrectionPrior
     observations: Observations
 
     @cached_property

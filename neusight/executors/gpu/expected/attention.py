@@ -152,7 +152,7 @@ class _Scores:
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _AttentionBlocks:
     """How scores are cut: ``count`` blocks of ``rows`` queries, each over ``tiles`` tiles of ``keys``, the longest over
     ``longest``; ``small`` are those of which many share an SM, ``parts`` may cut them along the keys up to ``tiles``.
     """
@@ -166,7 +166,7 @@ class _Blocks:
     divisible: np.ndarray
 
     @classmethod
-    def of(cls, s: _Scores) -> _Blocks:
+    def of(cls, s: _Scores) -> _AttentionBlocks:
         """Tiles as libraries choose them by width of a head and by rows at hand."""
         b, traits = s.batch, s.traits
         heads, kv_heads = b["heads"].astype(float), b["kv_heads"].astype(float)
@@ -253,7 +253,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     and older GPUs by the same law at their own peak rates, on the ordinary pipelines where there are no matrix units.
     """
     s = _Scores.of(batch, device, conditions, physics)
-    blocks = _Blocks.of(s)
+    blocks = _AttentionBlocks.of(s)
     law, score_cycles = physics.attention, _score_cycles(s, blocks)
     parts = _pick_parts(s, blocks, score_cycles)
     cold = s.bytes * (1.0 - s.hot)
@@ -272,7 +272,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     )
 
 
-def _score_cycles(s: _Scores, blocks: _Blocks) -> np.ndarray:
+def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     """Cycles of an SM for one score."""
     law, traits, device = s.physics.attention, s.traits, s.device
     narrow = s.size < 2.0
@@ -297,7 +297,7 @@ def _softmax_cycles(s: _Scores) -> np.ndarray:
 
 
 def _shared_times(
-    s: _Scores, blocks: _Blocks, score_cycles: np.ndarray, parts: np.ndarray
+    s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray, parts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(arithmetic, L2, waiting) [s] of blocks that are cut into so many parts."""
     law, device = s.physics.attention, s.device
@@ -334,7 +334,7 @@ def _chain_s(s: _Scores) -> np.ndarray:
     return law.chain_s * np.where(s.traits["bare_call"], law.plain_chain, 1.0)
 
 
-def _pick_parts(s: _Scores, blocks: _Blocks, score_cycles: np.ndarray) -> np.ndarray:
+def _pick_parts(s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray) -> np.ndarray:
     """Parts of least time: 1, or as many as let all blocks run at once, one or two on an SM."""
     best = np.ones(len(s.batch))
     least = _unlimited_s(s, blocks, score_cycles, best)
@@ -347,7 +347,7 @@ def _pick_parts(s: _Scores, blocks: _Blocks, score_cycles: np.ndarray) -> np.nda
     return best
 
 
-def _unlimited_s(s: _Scores, blocks: _Blocks, score_cycles: np.ndarray, parts: np.ndarray) -> np.ndarray:
+def _unlimited_s(s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray, parts: np.ndarray) -> np.ndarray:
     """Time at full clock [s], with the usual ``overlap`` of four: near enough to choose by."""
     compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
     dram_s = s.bytes * (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics)
@@ -390,7 +390,7 @@ def attention_shape(
     was cached.
     """
     s = _Scores.of(batch, device, conditions, physics)
-    blocks = _Blocks.of(s)
+    blocks = _AttentionBlocks.of(s)
     parts = _pick_parts(s, blocks, _score_cycles(s, blocks))
     share = blocks.count * parts / device.sm_count
     scores = batch["batch"] * batch["heads"] * attention_pairs(s.batch)
