@@ -256,5 +256,5 @@ def test_what_cannot_be_trained_is_named_and_nothing_is_written(options: Callabl
 
 def test_manifests_are_plain_json(finished: Path) -> None:
     content = json.loads((finished / "gemm" / "manifest.json").read_text())
-    assert content["protocol"] == 3
+    assert content["protocol"] == 4
     assert content["contract"]["target"] == "logit_utilisation"
