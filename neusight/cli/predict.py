@@ -131,7 +131,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sharing:
+class StepSharing:
     """How several GPUs share it."""
 
     dp: DP = None
@@ -181,7 +181,7 @@ def predict(
     step: Step,
     execution: Execution,
     target: Target,
-    sharing: Sharing,
+    sharing: StepSharing,
     models: Models,
     typed: Given,
     by: Annotated[
@@ -235,7 +235,7 @@ class Question:
     step: Step
     execution: Execution
     target: Target
-    sharing: Sharing
+    sharing: StepSharing
     models: Models
     typed: Given
 

@@ -27,7 +27,7 @@ _COLUMNS = (
 )
 
 
-MUCH = 0.1
+WARN_SHARE = 0.1
 """Of a step, from which a part is worth a warning."""
 
 
@@ -84,7 +84,7 @@ def _of_versions(timeline: Timeline, device: DeviceSpec, latency_s: float) -> It
         if batch.family == "conv2d":
             grouped = (law_names(batch, device) == "stream") & ~is_depthwise(batch)
             grouped_s += float((costs.latency_s * program.counts[at])[grouped].sum())
-    if grouped_s > MUCH * latency_s:
+    if grouped_s > WARN_SHARE * latency_s:
         yield (
             f"{grouped_s / latency_s:.0%} of the latency is of gradients of grouped filters in NHWC, as slow as with "
             "PyTorch 1.10 to 1.12: later versions were not measured; compare --layout nchw"
