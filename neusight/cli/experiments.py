@@ -32,7 +32,7 @@ def list_(form: Format = "human") -> None:
         note(f"{checkout_dir('experiments')} declares no experiment: add ID/experiment.toml, or take a checkout")
 
     def human() -> None:
-        columns = [Column("id"), Column("data"), Column("title", wrap=True)]
+        columns = [Column("id"), Column("data", wrap=True), Column("title", wrap=True)]
         table(columns, ([str(row[column.title]) for column in columns] for row in rows))
 
     Output(form).data(rows, rows, human)
