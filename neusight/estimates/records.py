@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from neusight.plans.fits import ALLOCATOR_SHARE, CONTEXT_BYTES
+from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.workloads.workload import MemoryProfile
 
 HOST = "host"

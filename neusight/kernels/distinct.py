@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
 from neusight.kernels.families import KernelBatch
 
-_FACTORS = np.random.default_rng(0).integers(1 << 62, size=64, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-"""Odd numbers, by which the columns of a row are mixed into one number."""
+
+@cache
+def _factors() -> np.ndarray:
+    """Odd numbers, by which the columns of a row are mixed into one number. Made when they are first needed: NumPy's
+    generators take longer to load than a cold answer has time for.
+    """
+    return np.random.default_rng(0).integers(1 << 62, size=64, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
 def is_single(column: np.ndarray) -> bool:
@@ -28,7 +34,7 @@ def distinct_rows(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
     if any(column.dtype not in (np.int64, np.float64) for column in varying):
         return everything, everything
     mixed = np.zeros(len(batch), np.uint64)
-    for factor, column in zip(_FACTORS, varying, strict=False):
+    for factor, column in zip(_factors(), varying, strict=False):
         mixed += np.ascontiguousarray(column).view(np.uint64) * factor
     _, rows, where = np.unique(mixed, return_index=True, return_inverse=True)
     # Two kernels that mix into the same number are as good as impossible, and would be seen here.

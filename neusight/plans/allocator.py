@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from neusight.plans.fits import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.workloads.workload import KEPT, Workload
 
+CONTEXT_BYTES = 500 * 2**20
+"""Of the CUDA context with the modules of PyTorch and its libraries, beside what the allocator has (assumption: 300 to
+600 MiB from Pascal to Hopper)."""
+ALLOCATOR_SHARE = 0.02
+"""Of the peak that a caching allocator loses to rounding and fragments (assumption)."""
 ROUND = 512
 """Bytes that sizes are rounded up to (``kMinBlockSize``)."""
 SMALL, SMALL_SEGMENT = 2**20, 2**21

@@ -6,16 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from neusight.devices.spec import DeviceSpec
+from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.plans.memory import RankMemory, TrainingStep, fullest, memory_of
 from neusight.requests import Plan
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 
-CONTEXT_BYTES = 500 * 2**20
-"""Of the CUDA context with the modules of PyTorch and its libraries, beside what the allocator has (assumption: 300 to
-600 MiB from Pascal to Hopper)."""
-ALLOCATOR_SHARE = 0.02
-"""Of the peak that a caching allocator loses to rounding and fragments (assumption)."""
 LENGTH_STEP = 128
 """Tokens by which the longest sequence is given, on each context-parallel rank."""
 MOST = 2**24

@@ -8,6 +8,7 @@ from torch import nn
 
 from neusight.plans import single
 from neusight.plans.allocator import (
+    CONTEXT_BYTES,
     LARGE_ROUND,
     MIDDLE_SEGMENT,
     ROUND,
@@ -16,7 +17,6 @@ from neusight.plans.allocator import (
     reserve_bytes,
     reserved_bytes,
 )
-from neusight.plans.fits import CONTEXT_BYTES
 from neusight.requests import Request
 from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import trace
