@@ -157,8 +157,11 @@ class StepSharing:
     cluster: Cluster = ""
     nodes: Nodes = None
 
-    def plan(self, batch: int) -> Plan | None:
+    def plan(self, batch: int, *, training: bool) -> Plan | None:
         """The plan for ``batch`` samples a step; None for one GPU that takes the batch at once.
+
+        As PyTorch's ``DistributedDataParallel`` does, replicas sum gradients during the backward pass unless told not
+        to (Li et al. 2020, section 3.2.3).
 
         Raises:
             ModelError: a batch that replicas or micro-batches do not divide.
@@ -171,7 +174,7 @@ class StepSharing:
             dp=dp, tp=self.tp, pp=self.pp, vp=self.vp, micro_batch=self.micro_batch or usual, global_batch=batch,
             schedule=self.schedule, shard=self.shard or "none", recompute=self.recompute,
             recompute_layers=self.recompute_layers or 0, sequence_parallel=bool(self.sequence_parallel),
-            overlap_gradients=bool(self.overlap_gradients),
+            overlap_gradients=training and dp > 1 if self.overlap_gradients is None else self.overlap_gradients,
         )  # fmt: skip
         return None if plan == Plan(micro_batch=batch, global_batch=batch) else plan
 
@@ -246,7 +249,7 @@ class Question:
         step, execution, target = self.step, self.execution, self.target
         gpus = named_gpus(target.gpu)
         check_optimizer(step.optimizer, [step.mode])
-        plan = self.sharing.plan(step.batch)
+        plan = self.sharing.plan(step.batch, training=step.mode == "training")
         predictor = self.models.load(gpus)
         with busy(f"reading {self.model}"):
             return [

@@ -82,6 +82,9 @@ def usual_plan(given: Mapping[str, Any], devices: int, engine: str) -> Plan:
         raise DeviceError(f"{words} do not divide a cluster of {devices}: choose degrees that do")
     dp = int(stated.setdefault("dp", devices // ranks))
     stated["global_batch"] = stated.get("global_batch") or _global_batch(given, dp)
+    if not habits.step_factors and sizes.pp == 1 and not given.get("micro_batches"):
+        # Plain PyTorch takes a replica's batch at once.
+        stated.setdefault("micro_batch", max(1, stated["global_batch"] // dp))
     dtype = dtype_named(str(given.get("dtype") or USUAL_DTYPE))
     return Plan.of({**_habits(habits, stated, dp * sizes.cp, USUAL_DTYPE if dtype == NARROW else dtype), **stated})
 

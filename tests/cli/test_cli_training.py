@@ -149,3 +149,15 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
 def test_places_that_contradict_each_other_are_usage_errors() -> None:
     for words in ((), ("--cluster", "dgx-a100", "--gpu", "l4"), ("--cluster", "dgx-a100", "--per-node", 4)):
         assert invoke("training", "llama-3.1-8b", "-b", 8, *words).exit_code == 2
+
+
+def test_predict_and_training_have_the_same_defaults_under_pytorch() -> None:
+    step = ("-b", 8, "-s", 128, "--tp", 2)
+    training = as_json(
+        "training", "gpt2", "--gpu", "a100-sxm-80gb", "--per-node", 4, *step, "--framework", "torch-compiled"
+    )
+    predicted = as_json(
+        "predict", "gpt2", "--gpu", "a100-sxm-80gb", "--mode", "training", "--compile", *step, "--dp", 2,
+        "--optimizer", "adam", "--dtype", "bf16",
+    )  # fmt: skip
+    assert predicted["latency_s"] == pytest.approx(training["latency_s"], rel=1e-12)
