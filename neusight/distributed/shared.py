@@ -38,11 +38,8 @@ def shared_estimate(
         devices: that share it.
         provenance: where the costs come from.
     """
-    run, device, request = (
-        simulate(timed.pipeline, timed.times, timed.contention),
-        timed.run.cluster.device,
-        workload.request,
-    )
+    run = simulate(timed.pipeline, timed.times, timed.contention)
+    device, request = timed.run.cluster.device, workload.request
     rank = int(run.busy_s.argmax())
     rows = tuple(_rows(timed, rank))
     waits = tuple(wait_row(wait) for wait in _waits(timed, run, rank, rows) if wait.latency_s > 0.0)

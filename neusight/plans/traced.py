@@ -139,17 +139,14 @@ class TracedProgram:
             # The block in use and the one fetched ahead (Zhao et al. 2023, section 3.3).
             weights, gathered = weights * share, min(2.0 * largest, weights)
         passes = np.arange(len(alive)) <= self._passes
-        alive[passes, _ACTIVATIONS] += sum(
-            (count - 1) * self._kept(at, plan) for chunk, count in zip(chunks, waiting, strict=True) for at in chunk
-        )
+        kept = [(count, self._kept(at, plan)) for c, count in zip(chunks, waiting, strict=True) for at in c]
+        others = sum((count - 1) * size for count, size in kept)
         if plan.recompute == "full":
+            alive[passes, _ACTIVATIONS] = sum(size for _, size in kept) + others
             again = max(self._saved_bytes(at) - self._kept(at, plan) for chunk in chunks for at in chunk)
-            own = sum(self._kept(at, plan) for chunk in chunks for at in chunk)
-            before = sum(
-                (count - 1) * self._kept(at, plan) for c, count in zip(chunks, waiting, strict=True) for at in c
-            )
-            alive[passes, _ACTIVATIONS] = own + before
             alive[passes, _TEMPORARY] += max(0.0, again)
+        else:
+            alive[passes, _ACTIVATIONS] += others
         stepped = share * self._bytes("weight", mine) / (self._bytes("weight", np.ones_like(mine)) or 1.0)
         alive[:, _TEMPORARY] += stepped * self._alive(self._of_update)[:, _TEMPORARY]
         peak = alive[alive.sum(axis=1).argmax()]

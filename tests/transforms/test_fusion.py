@@ -157,9 +157,10 @@ def test_fusion_keeps_arithmetic_and_products_and_moves_fewer_bytes(name: str, m
     after = fuse(before)
     for family in ("gemm", "conv2d", "optimizer"):
         assert sorted(map(repr, of(before, family))) == sorted(map(repr, of(after, family)))
-    assert flops(before) <= flops(after) < 2 * flops(before)  # Some of it in several kernels.
-    # Both reductions over a norm's gradients read again all that was added up to what they take.
-    assert bytes_of(after) < 0.85 * bytes_of(before)
+    assert flops(before) <= flops(after) < 1.3 * flops(before)  # Some of it in several kernels.
+    # Both reductions over a norm's gradients read again all that was added up to what they take: BERT has most of them.
+    most = 0.85 if (name, mode) == ("bert-base", "training") else 0.8
+    assert bytes_of(after) < most * bytes_of(before)
     assert after.length < before.length / 2
     assert after.memory.peak <= before.memory.peak
     assert sum(after.traffic_bytes) <= sum(before.traffic_bytes)
