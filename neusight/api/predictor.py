@@ -13,6 +13,7 @@ from neusight.api.questions import Gpu, Setting, as_device, given_request, step_
 from neusight.api.steps import StepAnswers, traced_training
 from neusight.api.sweeps import swept
 from neusight.devices import DeviceSpec
+from neusight.engines import library_named
 from neusight.errors import LoadError, ModelError, shown
 from neusight.estimates import Estimate, KernelEstimate
 from neusight.estimates.build import lone_kernels
@@ -106,26 +107,26 @@ class Predictor:
             operands: ``cold``, all of them in device memory, or ``resident`` in L2 as far as they fit, as when the
                 same launch is repeated. Bound and latency hold for what is asked.
             timing: ``stream``, launched alone; ``graph``, one of many in a CUDA graph; ``profiler``, without launch.
-            engine: whose kernel runs: ``torch``, ``vllm``, ``sglang``, ``trtllm``.
+            engine: whose kernel runs: ``torch``, or a name of ``neusight.engines.ENGINES``.
             fields: of the kernel.
 
         Raises:
-            CoverageError: unknown kernel or field, or a field is missing.
+            CoverageError: unknown kernel or field, or a field is missing. ModelError: unknown engine.
             DeviceError: unknown device, or it lacks the dtype, or the links of a collective.
         """
         if operands not in OPERANDS:
             raise ModelError(f"operands '{operands}': one of {', '.join(OPERANDS)}")
         batch = requested(kernel, fields) if isinstance(kernel, str) else KernelBatch.of([kernel])
-        device = as_device(gpu, overrides)
+        device, library = as_device(gpu, overrides), library_named(engine)
         if batch.family == "collective":
             if operands == "resident":
                 raise ModelError("operands of a collective come from device memory: leave out 'resident'")
-            conditions = Conditions.of(1, timing=timing, engine=engine)
+            conditions = Conditions.of(1, timing=timing, engine=library)
             return lone_kernels(batch, self.kernels(batch, device, conditions=conditions))[0]
         device.gemm_flops_per_s(str(batch["dtype"][0]))
         cycled = work_of(batch).bytes if operands == "resident" else COLD
         launches = MANY_LAUNCHES if timing == "graph" else 1.0
-        conditions = Conditions.of(1, timing=timing, launches=launches, cycled_bytes=cycled, engine=engine)
+        conditions = Conditions.of(1, timing=timing, launches=launches, cycled_bytes=cycled, engine=library)
         costs = self.kernels(batch, device, conditions=conditions)
         if operands == "cold":
             held = replace(conditions, cycled_bytes=work_of(batch).bytes)

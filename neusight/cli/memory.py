@@ -19,8 +19,8 @@ from neusight.cli.options import (
     VP,
     Decoder,
     Dtype,
+    EngineName,
     Format,
-    Framework,
     Gpu,
     GradientDtype,
     MicroBatch,
@@ -66,13 +66,11 @@ class MemoryStep:
     global_batch: OptionalBatch = None
     seq_len: SeqLen = None
     dtype: Dtype = ""
-    framework: Framework = "megatron-te"
+    engine: EngineName = "megatron-te"
     optimizer: StepOptimizer = "adam"
     attention_kernel: Annotated[
         Literal["", "eager", "flash", "cudnn"],
-        Spec(
-            "--attention-kernel", ENGINE, "Whose results wait for the backward pass. Default: the framework's."
-        ).text(),
+        Spec("--attention-kernel", ENGINE, "Whose results wait for the backward pass. Default: the engine's.").text(),
     ] = ""
     dropout: Annotated[bool, Spec("--dropout", STEP, "Of attention and of the residual stream.").text()] = False
 
@@ -91,7 +89,7 @@ class MemoryStep:
             raise ModelError("the model states no longest sequence: give --seq-len")
         dtype = dtype_named(self.dtype or "bfloat16")
         narrow = dtype == "float8"
-        usual = engine_named(self.framework)
+        usual = engine_named(self.engine)
         engine = replace(
             usual,
             attention=self.attention_kernel or usual.attention,
@@ -106,7 +104,7 @@ class MemoryStep:
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySharing:
-    """How devices share it; what is not typed is as users of the framework have it."""
+    """How devices share it; what is not typed is as users of the engine have it."""
 
     dp: DP = None
     tp: TP = 1
@@ -138,7 +136,7 @@ class MemorySharing:
         batch = step.global_batch or dp * micro_batch * _PER_STAGE * self.pp
         given |= {"dp": dp, "micro_batch": micro_batch, "global_batch": batch}
         given |= {"gradient_dtype": dtype_named(self.gradient_dtype)}
-        return usual_plan(given, dp * self.tp * self.pp * self.cp, step.framework)
+        return usual_plan(given, dp * self.tp * self.pp * self.cp, step.engine)
 
 
 def memory(
@@ -155,7 +153,7 @@ def memory(
 
     Examples:
 
-    - `neusight memory llama-3-8b --gpu h100 --seq-len 8192 --dp 64 --shard zero3 --framework fsdp`
+    - `neusight memory llama-3-8b --gpu h100 --seq-len 8192 --dp 64 --shard zero3 --engine fsdp`
 
     - `neusight memory llama-3-70b --gpu h100-sxm-80gb --tp 8 --pp 4 --dp 4 --shard zero1`
     """

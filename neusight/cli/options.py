@@ -158,15 +158,16 @@ _schedule = Spec("--schedule", PLAN, "Order of the passes of a pipeline: 1f1b, g
 _shard = Spec(
     "--shard",
     PLAN,
-    "What replicas split instead of copy: none, zero1, zero2, zero3 or hsdp. Default: as the framework's users have "
+    "What replicas split instead of copy: none, zero1, zero2, zero3 or hsdp. Default: as the engine's users have "
     "it; in `predict` none.",
 )
 _recompute = Spec("--recompute", PLAN, "What the backward pass computes again: none, selective, operators or full.")
-_framework = Spec(
-    "--framework",
+_engine = Spec(
+    "--engine",
     ENGINE,
-    "Whose kernels run, and whose usual choices fill in what is left out: megatron-te, megatron-local, torchtitan, "
-    "torchtitan-compiled, fsdp, composer.",
+    "The software that runs it: whose kernels, and whose usual choices where one is left out. Training: megatron-te, "
+    "megatron-local, torchtitan, torchtitan-compiled, fsdp, composer, torch-eager, torch-compiled, torch-graph. "
+    "Serving: vllm, sglang, tensorrt-llm. One kernel: any of these, or torch.",
 )
 _nodes = Spec("--nodes", CLUSTER, "Nodes of the cluster. Default: as its file says, else 1.")
 TP = Annotated[int, _tp.number(most=_DEGREE)]
@@ -214,8 +215,8 @@ GradientDtype = Annotated[str, Spec("--gradient-dtype", PLAN, "In which gradient
 Offload = Annotated[
     Literal["none", "optimizer"], Spec("--offload", PLAN, "What lies on the host, and is updated there.").text()
 ]
-Framework = Annotated[str, _framework.text()]
-Frameworks = Annotated[str, _framework.words()]
+EngineName = Annotated[str, _engine.text()]
+EngineNames = Annotated[str, _engine.words()]
 Cluster = Annotated[
     str, Spec("--cluster", CLUSTER, "A name of `neusight clusters list`, or a cluster file (.toml).", "NAME").text()
 ]

@@ -18,6 +18,7 @@ from neusight.cli.options import (
     PP,
     Decoder,
     Dtypes,
+    EngineName,
     Format,
     Gpus,
     Models,
@@ -74,7 +75,7 @@ class ServingTarget:
 class EngineChoice:
     """What serves it, in which precision and within which limits."""
 
-    engine: Annotated[str, Spec("--engine", ENGINE, "vllm, sglang or tensorrt-llm.").text()] = "vllm"
+    engine: EngineName = "vllm"
     engine_version: Annotated[
         str, Spec("--engine-version", ENGINE, "Such as 0.15.1. Default: the newest that is known.").text()
     ] = ""

@@ -14,6 +14,7 @@ from neusight.cli.options import (
     Attention,
     Batches,
     Dtypes,
+    EngineName,
     Format,
     Gpus,
     Models,
@@ -56,9 +57,7 @@ class SweepExecution:
             "Launched alone, as one of many in a CUDA graph, or as a profiler sees it, without launch.",
         ).text(),
     ] = "stream"
-    engine: Annotated[
-        Literal["torch", "vllm", "sglang", "trtllm"], Spec("--engine", ENGINE, "Whose kernel runs.").text()
-    ] = "torch"  # fmt: skip
+    engine: EngineName = "torch"
 
 
 @dataclass(frozen=True, kw_only=True)

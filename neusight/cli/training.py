@@ -24,10 +24,10 @@ from neusight.cli.options import (
     Decoder,
     Dtype,
     Dtypes,
+    EngineName,
+    EngineNames,
     EPs,
     Format,
-    Framework,
-    Frameworks,
     Gpu,
     GradientDtype,
     MicroBatches,
@@ -63,10 +63,10 @@ if TYPE_CHECKING:
     from neusight.devices import Cluster as ClusterSpec
     from neusight.distributed.estimate import TrainingEstimate
 
-WORDS = ("framework", "dtype", "schedule", "shard", "recompute")
+WORDS = ("engine", "dtype", "schedule", "shard", "recompute")
 """Options that take lists of words."""
 AXES = (
-    *("nodes", "framework", "dtype", "seq_len", "tp", "pp", "cp", "ep", "vp", "micro_batch", "global_batch"),
+    *("nodes", "engine", "dtype", "seq_len", "tp", "pp", "cp", "ep", "vp", "micro_batch", "global_batch"),
     *("schedule", "shard", "recompute"),
 )
 """Options that take lists, in the order of a table's columns."""
@@ -124,13 +124,13 @@ class TrainedSteps:
     global_batch: Batches = ""
     seq_len: SeqLens = ""
     dtype: Dtypes = ""
-    framework: Frameworks = "megatron-te"
+    engine: EngineNames = "megatron-te"
     optimizer: StepOptimizer = "adam"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plans:
-    """How devices share it; what is not typed comes from the file, or is as users of the framework have it."""
+    """How devices share it; what is not typed comes from the file, or is as users of the engine have it."""
 
     plan: Annotated[
         str,
@@ -193,7 +193,7 @@ def training(
     """Predict a training step of a language model on many GPUs: time, what it waits for, memory, cost.
 
     Lists are combined; JSON is an object for one combination, and a list where any option is one. What is left out
-    is as users of the framework have it: sharding, overlap, sequence parallelism.
+    is as users of the engine have it: sharding, overlap, sequence parallelism.
 
     Examples:
 
@@ -201,7 +201,7 @@ def training(
 
     - `neusight training llama-3.1-70b --cluster dgx-h100 --nodes 8 --tp 1,2,4,8 --pp 4 -b 256 -s 8192 --format csv`
 
-    - `neusight training llama-3.1-8b --gpu a100-sxm-80gb --nodes 4 --network '8 x 200Gb/s' --framework fsdp -b 64`
+    - `neusight training llama-3.1-8b --gpu a100-sxm-80gb --nodes 4 --network '8 x 200Gb/s' --engine fsdp -b 64`
 
     - `neusight training llama-3.1-70b --cluster aws-p5 --nodes 32 --plan train_llama.sh --trace step.json`
     """
@@ -266,8 +266,8 @@ def answer(
     def estimate(combination: dict[str, Any]) -> TrainingEstimate:
         fields = {**shared, **combination}
         cluster = place.of(fields.pop("nodes", 0))
-        framework = fields.pop("framework", "megatron-te")
-        return predictor.training(predictor.training_run(model, cluster, fields, framework))
+        engine = fields.pop("engine", "megatron-te")
+        return predictor.training(predictor.training_run(model, cluster, fields, engine))
 
     with busy("predicting"):
         points = list(combined(axes, estimate, many=many))
@@ -325,7 +325,7 @@ class OneStep:
     global_batch: Batch
     seq_len: SeqLen = None
     dtype: Dtype = ""
-    framework: Framework = "megatron-te"
+    engine: EngineName = "megatron-te"
     optimizer: StepOptimizer = "adam"
 
 
@@ -382,7 +382,7 @@ def plan(
     options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer}
     one_each = {"dp": cluster.devices, "global_batch": cluster.devices}
     predictor = models.load([cluster.device.id])
-    usual = predictor.training_run(model, cluster, {**options, **one_each}, step.framework)
+    usual = predictor.training_run(model, cluster, {**options, **one_each}, step.engine)
     run = replace(usual, plan=Plan(global_batch=step.global_batch))
     with progress("plans") as advance:
         matches = predictor.plans(run, space, search.count, reach=search.reach, progress=advance)
@@ -390,6 +390,6 @@ def plan(
     if place.network and cluster.nodes == 1:
         note(f"warning: {_ONE_NODE}")
     if out is not None:
-        rest = {"seq_len": run.seq_len, "framework": step.framework, "optimizer": run.optimizer}
+        rest = {"seq_len": run.seq_len, "engine": step.engine, "optimizer": run.optimizer}
         write_plan(out, matches.best[0].plan, {**rest, "dtype": step.dtype or "bfloat16"})
     show_plans(matches, form)

@@ -388,7 +388,7 @@ def engine_named(name: str) -> Engine:
     Raises:
         ModelError: none has it.
     """
-    return ENGINES[_known(name, _names(serves=False), "framework")]
+    return ENGINES[_known(name, _names(serves=False))]
 
 
 def server_named(name: str, version: str = "", artifact: Path | None = None) -> Engine:
@@ -403,11 +403,22 @@ def server_named(name: str, version: str = "", artifact: Path | None = None) -> 
         ModelError: no such engine, or a version that is no number. ArtifactError: the file is not one.
     """
     word = name.strip().lower()
-    engine = ENGINES[_known(_ALIASES.get(word, word), _names(serves=True), "engine")]
+    engine = ENGINES[_known(_ALIASES.get(word, word), _names(serves=True))]
     return replace(engine, server=engine.serving.of_version(engine.name, version, artifact))
 
 
-def _known(name: str, known: tuple[str, ...], kind: str) -> str:
+def library_named(name: str) -> str:
+    """Whose kernels an engine runs, as ``Conditions.engine`` has it: ``torch``, those of PyTorch and its libraries, or
+    its own.
+
+    Raises:
+        ModelError: no engine has this name.
+    """
+    libraries = {"torch": "torch"} | {engine.name: engine.library or "torch" for engine in ENGINES.values()}
+    return libraries[_known(_ALIASES.get(name, name), tuple(libraries))]
+
+
+def _known(name: str, known: tuple[str, ...]) -> str:
     if name not in known:
-        raise ModelError(f"unknown {kind} '{shown(name)}'{nearest(name, known)}: one of {', '.join(known)}")
+        raise ModelError(f"unknown engine '{shown(name)}'{nearest(name, known)}: one of {', '.join(known)}")
     return name

@@ -33,7 +33,7 @@ def deepspeed_values(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     stage = _whole("stage", zero.get("stage", 0), least=0)
     if stage >= len(_STAGES):
         raise ModelError(f"zero_optimization.stage = {stage}: one of 0, 1, 2, 3")
-    values: dict[str, Any] = {"framework": "fsdp", "shard": _STAGES[stage], "overlap_gradients": bool(stage)}
+    values: dict[str, Any] = {"engine": "fsdp", "shard": _STAGES[stage], "overlap_gradients": bool(stage)}
     values |= {
         field: _whole(name, table[name]) for name, field in _NUMBERS.items() if table.get(name, "auto") != "auto"
     }

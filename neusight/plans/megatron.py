@@ -39,7 +39,7 @@ _WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "recompute-granularity": ("recompute", {"selective": "selective", "full": "full"}),
     "fp8-format": ("dtype", {"hybrid": "float8", "e4m3": "float8"}),
     "optimizer": ("optimizer", {"adam": "adam", "sgd": "sgd"}),
-    "transformer-impl": ("framework", {"local": "megatron-local", "transformer_engine": "megatron-te"}),
+    "transformer-impl": ("engine", {"local": "megatron-local", "transformer_engine": "megatron-te"}),
     "data-parallel-sharding-strategy": (
         "shard",
         {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"},

@@ -41,7 +41,7 @@ def torchtitan_values(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[st
     }
     values |= _replicas(keys) | _batches(keys, values.get("pp", 1))
     values |= _again(table.get("activation_checkpoint", {}), values.get("pp", 1), depth) | _order(keys)
-    values["framework"] = "torchtitan-compiled" if _compiled(table, keys) else "torchtitan"
+    values["engine"] = "torchtitan-compiled" if _compiled(table, keys) else "torchtitan"
     values["dtype"] = "float8" if _narrow(table, keys) else "bfloat16"
     values["overlap_tp"] = bool(keys.get("enable_async_tensor_parallel", False))
     if keys.get("seq_len"):

@@ -54,7 +54,7 @@ def test_float8_halves_what_products_keep_and_its_optimizer_stays() -> None:
         (("--tp", 5), "num_attention_heads = 32 cannot be shared by 5 ranks"),
         (("--pp", 40), "36 layers: lower pp x vp = 40"),
         (("--shard", "zero9"), "unknown shard 'zero9'"),
-        (("--framework", "megatrn"), "did you mean megatron"),
+        (("--engine", "megatrn"), "did you mean megatron"),
         (("--dtype", "bf61"), "unknown dtype 'bf61'"),
     ],
 )

@@ -22,7 +22,6 @@ ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "-s", 2048, "-b"
 MEMORY = ("memory", "Qwen/Qwen3-8B", "--gpu", "h100", "-s", 2048)
 OWN = {
     "serving": {"--dp", "--batch", "-b", "--trace"},
-    "kernel": {"--engine"},
     "plan": set(),
 }
 """Options that mean something else in a command: a load is no step, a trace of requests no picture of a step."""
@@ -137,6 +136,14 @@ def test_a_short_name_is_explained_once() -> None:
 def test_operands_of_a_collective_are_in_device_memory() -> None:
     words = ("kernel", "all_reduce", "ranks=8", "bytes=1024", "--gpu", "h100-sxm-80gb", "--operands", "resident")
     assert "leave out 'resident'" in error(*words)
+
+
+def test_an_engine_has_one_name_for_kernels_and_for_steps() -> None:
+    kernel = ("kernel", "gemm", "m=16", "n=14336", "k=4096", "dtype=bf16", "--gpu", "h200", "--timing", "graph")
+    latencies = {name: as_json(*kernel, "--engine", name)["latency_s"] for name in ("tensorrt-llm", "trtllm")}
+    assert len(set(latencies.values())) == 1
+    assert as_json(*kernel, "--engine", "megatron-te") == as_json(*kernel)
+    assert "unknown engine 'vlm'; did you mean vllm" in error(*kernel, "--engine", "vlm")
 
 
 def test_memory_is_that_of_training_with_the_same_options() -> None:

@@ -60,7 +60,7 @@ def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
 
 def test_a_gpu_with_its_network_is_a_cluster_too() -> None:
     words = ("--gpu", "a100-sxm-80gb", "--per-node", 8, "--nodes", 2, "--network", "8 x 200Gb/s")
-    given = as_json("training", "llama-3.1-8b", *words, "-s", 4096, "-b", 64, "--framework", "fsdp")
+    given = as_json("training", "llama-3.1-8b", *words, "-s", 4096, "-b", 64, "--engine", "fsdp")
     assert (given["devices"], given["plan"]["shard"], given["engine"]) == (16, "zero3", "fsdp")
 
 
@@ -130,7 +130,7 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
         (*ON_A100, "-b", 60): "48 would be",
         (*STEP, "--dtype", "fp8"): "a100-sxm-80gb does not compute in float8",
         (*STEP, "--dtype", "fp9"): "fp9",
-        (*STEP, "--framework", "megtron"): "did you mean megatron-te",
+        (*STEP, "--engine", "megtron"): "did you mean megatron-te",
         (*STEP, "--schedule", "chimera"): "unknown schedule 'chimera'",
         (*STEP, "--ep", 4): "has no experts",
         (*STEP, "--plan", tmp_path / "nowhere.toml"): "check the path",
@@ -154,7 +154,7 @@ def test_places_that_contradict_each_other_are_usage_errors() -> None:
 def test_predict_and_training_have_the_same_defaults_under_pytorch() -> None:
     step = ("-b", 8, "-s", 128, "--tp", 2)
     training = as_json(
-        "training", "gpt2", "--gpu", "a100-sxm-80gb", "--per-node", 4, *step, "--framework", "torch-compiled"
+        "training", "gpt2", "--gpu", "a100-sxm-80gb", "--per-node", 4, *step, "--engine", "torch-compiled"
     )
     predicted = as_json(
         "predict", "gpt2", "--gpu", "a100-sxm-80gb", "--mode", "training", "--compile", *step, "--dp", 2,

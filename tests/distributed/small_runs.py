@@ -22,8 +22,8 @@ def some_gpus(nodes: int = 1, per_node: int = 4, network: str = "200Gb/s", overr
     return cluster_of(GPU, per_node, nodes, network if nodes > 1 else "", overrides)
 
 
-def small_run(cluster: Cluster | None = None, framework: str = "megatron-te", **told: Any) -> TrainingRun:
+def small_run(cluster: Cluster | None = None, engine: str = "megatron-te", **told: Any) -> TrainingRun:
     """On one GPU unless told, with four micro-batches of one sequence a replica."""
     place = cluster or some_gpus(per_node=1)
     defaults = {"micro_batches": 4, "seq_len": 2048}
-    return usual_run(small_decoder(), place, {**defaults, **told}, framework)
+    return usual_run(small_decoder(), place, {**defaults, **told}, engine)

@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "optimizer": ({"optimizer": "lion"}, "lion"),
     "word": ({"shard": "zero4"}, "unknown shard 'zero4'; did you mean"),
     "field": ({"tensor": 4}, "unknown field 'tensor' of a training step"),
-    "framework": ({"framework": "megatron"}, "unknown framework 'megatron'"),
+    "engine": ({"engine": "megatron"}, "unknown engine 'megatron'"),
 }
 
 

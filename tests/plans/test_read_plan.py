@@ -67,8 +67,8 @@ def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
 
 
 def test_own_json_is_read_too(tmp_path: Path) -> None:
-    path = written(tmp_path, "plan.json", '{"tp": 4, "sequence_parallel": true, "framework": "fsdp"}')
-    assert read_plan(path).fields == {"tp": 4, "sequence_parallel": True, "framework": "fsdp"}
+    path = written(tmp_path, "plan.json", '{"tp": 4, "sequence_parallel": true, "engine": "fsdp"}')
+    assert read_plan(path).fields == {"tp": 4, "sequence_parallel": True, "engine": "fsdp"}
 
 
 @pytest.mark.parametrize("as_file", [True, False])
@@ -94,7 +94,7 @@ def test_tables_of_torchtitan(tmp_path: Path) -> None:
     told = read_plan(written(tmp_path, "llama.toml", TITAN))
     assert told.fields == {
         "tp": 2, "dp": 8, "shard": "hsdp", "shard_group": 4, "micro_batch": 4, "micro_batches": 1, "global_batch": 64,
-        "recompute": "operators", "schedule": "1f1b", "framework": "torchtitan-compiled", "dtype": "bfloat16",
+        "recompute": "operators", "schedule": "1f1b", "engine": "torchtitan-compiled", "dtype": "bfloat16",
         "overlap_tp": True, "seq_len": 8192, "optimizer": "adamw",
     }  # fmt: skip
     assert told.unread == ("fsdp_reshard_after_forward",)
@@ -118,7 +118,7 @@ def test_older_files_of_torchtitan(tmp_path: Path) -> None:
         """
     told = read_plan(written(tmp_path, "old.toml", text), depth=32).fields
     wanted = {"tp": 1, "pp": 4, "shard": "zero3", "micro_batch": 1, "micro_batches": 8, "vp": 2, "dtype": "float8",
-              "framework": "torchtitan", "recompute": "full", "recompute_layers": 4}  # fmt: skip
+              "engine": "torchtitan", "recompute": "full", "recompute_layers": 4}  # fmt: skip
     assert {name: told[name] for name in wanted} == wanted
     assert "dp" not in told
 
@@ -127,7 +127,7 @@ def test_json_of_deepspeed(tmp_path: Path) -> None:
     zero = DEEPSPEED["zero_optimization"] | {"zero_hpz_partition_size": 8, "offload_param": {"device": "none"}}
     told = read_plan(written(tmp_path, "ds.json", json.dumps(DEEPSPEED | {"zero_optimization": zero})))
     assert told.fields == {
-        "framework": "fsdp", "shard": "zero2", "overlap_gradients": False, "micro_batch": 4, "micro_batches": 8,
+        "engine": "fsdp", "shard": "zero2", "overlap_gradients": False, "micro_batch": 4, "micro_batches": 8,
         "offload": "optimizer", "dtype": "bfloat16", "optimizer": "adamw",
     }  # fmt: skip
     assert told.unread == ("zero_hpz_partition_size",)

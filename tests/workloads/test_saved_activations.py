@@ -119,5 +119,5 @@ def test_latent_attention_keeps_more_than_its_latents() -> None:
 
 
 def test_an_unknown_framework_is_told_the_nearest() -> None:
-    with pytest.raises(ModelError, match="unknown framework 'megatro'; did you mean megatron"):
+    with pytest.raises(ModelError, match="unknown engine 'megatro'; did you mean megatron"):
         engine_named("megatro")

@@ -232,5 +232,5 @@ def test_what_ranks_cannot_share_is_told_with_a_degree_that_would_do() -> None:
         built("qwen3_next")
     with pytest.raises(ModelError, match="training of sparse attention is not built"):
         built("deepseek_v32")
-    with pytest.raises(ModelError, match="unknown framework 'megatron'; did you mean megatron-te"):
+    with pytest.raises(ModelError, match="unknown engine 'megatron'; did you mean megatron-te"):
         engine_named("megatron")

@@ -50,7 +50,7 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
     if kind in NO_DECODERS or text.get("is_encoder_decoder"):
         raise ModelError(
             f"{where}: model_type '{kind}' is no decoder that engines serve: estimate its step by 'predict', or "
-            "on many GPUs under --framework torch-eager"
+            "on many GPUs under --engine torch-eager"
         )
     check_config(text, where)
     keys = Keys({**text, "model_type": kind}, where, _family(kind).usual)
