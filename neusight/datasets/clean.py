@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.columns import MAY_BE_ZERO
+from neusight.datasets.columns import MAY_BE_ZERO, strings_or
 from neusight.datasets.load import collected, kernel_columns
 from neusight.datasets.measured import measured
 from neusight.datasets.schema import COLLECTED_TABLES
@@ -147,7 +147,8 @@ def unstable(rows: pd.DataFrame) -> np.ndarray:
 
 
 def faster_than_datasheet(rows: pd.DataFrame) -> np.ndarray:
-    """More FLOP/s than the peak, or more bytes/s than DRAM for operands that no cache holds, beyond 5 % of clocks.
+    """More FLOP/s than the peak, or more bytes/s than DRAM for operands that no cache holds, beyond 5 % of clocks; or
+    marked so by the source.
 
     Winograd's F(4x4, 3x3) needs a quarter of the multiplications of a direct convolution (Lavin and Gray 2016), and
     cuDNN chooses it: convolutions may reach four times the peak. Twice the L2 is room for partial hits; a pass may find
@@ -156,7 +157,13 @@ def faster_than_datasheet(rows: pd.DataFrame) -> np.ndarray:
     gain = np.where(rows["family"] == "conv2d", 4.0, 1.0)
     compute = rows["flops"] / rows["execution_s"] > 1.05 * gain * rows["flops_per_s"]
     uncached = rows["bytes"] / rows["passes"] > 2.0 * rows["l2_bytes"]
-    return (compute | (uncached & (rows["bytes"] / rows["execution_s"] > 1.05 * rows["bytes_per_s"]))).to_numpy()
+    moved = uncached & (rows["bytes"] / rows["execution_s"] > 1.05 * rows["bytes_per_s"])
+    return (compute | moved).to_numpy() | suspected(rows)
+
+
+def suspected(rows: pd.DataFrame) -> np.ndarray:
+    """Rows that their source itself marks as too fast to be true."""
+    return strings_or(rows, "suspect") != ""
 
 
 def conflicting_duplicate(rows: pd.DataFrame) -> np.ndarray:

@@ -12,11 +12,11 @@ from neusight.kernels import DTYPE_BYTES
 if TYPE_CHECKING:
     import pandas as pd
 
-_STORED_NAMES = {**dict.fromkeys(("fp8", "fp8_block", "fp8_static"), "float8"), "half": "float16"}
+_STORED_NAMES = {**dict.fromkeys(("fp8", "fp8_block", "fp8_static", "fp8_row"), "float8"), "half": "float16"}
 DTYPE_NAMES = {
     **_STORED_NAMES,
     **dict.fromkeys(("int8_wo", "int4_wo"), "float16"),
-    **{"sq": "int8", "w4a16_mxfp4": "bfloat16", "w4a8_mxfp4_mxfp8": "float8"},
+    **{"sq": "int8", "int8_row": "int8", "w4a16_mxfp4": "bfloat16", "w4a8_mxfp4_mxfp8": "float8"},
 }
 """Names that data sets use for the dtypes of ``neusight.kernels``: of quantised weights that of the arithmetic, as
 TensorRT-LLM's plugin has it (``_wo``: weights only; ``w4a8``: weights of 4 bits, activations of 8); ``sq`` is

@@ -92,6 +92,8 @@ def conditions_of(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec) ->
     # vLLM's 16-bit operands are not random; they draw less power.
     equal = served & (engine == "vllm") & (batch.family == "gemm") & (batch["dtype"] == "bfloat16")
     burst = _burst(batch, columns["timing"], columns["launches"])
+    if "burst" in rows:
+        burst = np.where(rows["burst"].notna(), rows["burst"], burst)
     who = {"engine": engine, "variant": variant, "recorded": True}
     return Conditions.of(len(rows), **columns, **who, random=~equal, burst=burst)
 
@@ -114,12 +116,13 @@ def _of_collection(rows: pd.DataFrame, once: np.ndarray) -> Conditions:
 
 
 def _of_collectives(rows: pd.DataFrame) -> Conditions:
-    """NCCL's are means of many launches back to back, behind which the host's time hides, or a profiler's times;
-    engines' own are replays of a graph, or calls (``eager``).
+    """NCCL's are means of many launches back to back, behind which the host's time hides, or a profiler's times, unless
+    each stood between events; engines' own are replays of a graph, or calls (``eager``).
     """
     engine, mode = (strings_or(rows, name) for name in ("framework", "mode"))
     own = np.isin(engine, SERVING)
-    timing = np.select([~own, mode == "graph"], ["profiler", "graph"], "stream")
+    lone = strings_or(rows, "timing") == "events"
+    timing = np.select([lone, ~own, mode == "graph"], ["stream", "profiler", "graph"], "stream")
     return Conditions.of(len(rows), timing=timing, engine=np.where(own, engine, "torch"))
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neusight.datasets.published import beside_kernels, published
 from neusight.datasets.schema import (
     ARROW,
     COLLECTED_TABLES,
@@ -36,9 +37,16 @@ FAMILIES = tuple(dict.fromkeys((*KERNEL_TABLES, *COLLECTED_TABLES)))
 """Names of all tables of kernels, whatever their origin."""
 SKIPPED = "skipped*.parquet"
 """Files of what a collection could not measure, beside its tables: sample, family, op, dtype, reason."""
-APART = ("llm-serving-blackwell", "llmservingsim-4090", "neusight-fp32-h100")
+APART = (
+    "llm-serving-blackwell",
+    "llmservingsim-4090",
+    "neusight-fp32-h100",
+    "rocm-kernels",
+    "xla-tables",
+)
 """Data sets that nothing that ships was fitted to or trained on: a fit reads them where their own folder is given,
-never as part of a folder of several. They are data for tests."""
+never as part of a folder of several. They are data for tests. A name that is taken out here is fitted and trained on.
+"""
 PARTS = ("kernels", "models")
 """Folders of a data set that hold its tables."""
 NODE_GPUS = {
@@ -137,7 +145,23 @@ def parquet_files(path: Path) -> list[Path]:
 
 def sets_in(folder: Path) -> list[Path]:
     """The data sets of kernels in a folder of several, by name, but for those that are kept ``APART``."""
-    return sorted(p.parent for p in folder.glob("*/kernels") if p.is_dir() and p.parent.name not in APART)
+    return sorted(p for p in folder.iterdir() if p.is_dir() and p.name not in APART and _holds_kernels(p))
+
+
+def _holds_kernels(folder: Path) -> bool:
+    """Whether a data set has a folder ``kernels``, or tables of kernels as others publish them."""
+    return (folder / "kernels").is_dir() or any(published(_columns(file)) for file in folder.glob("*.parquet"))
+
+
+def _columns(file: Path) -> list[str]:
+    """Names of a file's columns; none of a file that is no parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(file).names)
+    except (pa.ArrowException, OSError):
+        return []
 
 
 def tables_in(path: Path) -> list[Path]:
@@ -145,13 +169,16 @@ def tables_in(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     folder = path / "kernels" if (path / "kernels").is_dir() else path
-    return sorted(file for file in folder.glob("*.parquet") if not file.match(SKIPPED))
+    files = (file for file in folder.glob("*.parquet") if not file.match(SKIPPED))
+    return sorted(file for file in files if not beside_kernels(_columns(file)))
 
 
 def _kernel_frame(path: Path) -> pd.DataFrame:
     """One file, checked, with ``family``, ``op`` and ``split`` filled in."""
     table = read_parquet(path)
-    if is_collected(table.schema.names):
+    if foreign := published(table.schema.names):
+        frame = foreign.canonical(table.to_pandas())
+    elif is_collected(table.schema.names):
         frame = collected_frame(path, table)
     elif "op" in table.schema.names:
         frame = _named_ops(path, table)
@@ -233,7 +260,8 @@ def table_without_op(path: Path, schema: Any) -> Table:
 def is_kernel_table(names: Collection[str]) -> bool:
     """Whether a file with columns of these names holds measured kernels or collectives."""
     required = [set(t.required) for t in KERNEL_TABLES.values()]
-    return is_collected(list(names)) or any(needed <= set(names) for needed in required)
+    foreign = published(names) is not None
+    return foreign or is_collected(list(names)) or any(needed <= set(names) for needed in required)
 
 
 def check_known(path: Path, column: str, values: Sequence[Any], known: Collection[str]) -> None:

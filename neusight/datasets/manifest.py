@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
 from neusight.datasets.load import SKIPPED
+from neusight.datasets.published import published
 from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, read_parquet
 from neusight.errors import DataError, nearest
 from neusight.paths import checkout_dir, data_dir, read_json
@@ -195,8 +197,11 @@ def _record(folder: Path, path: Path) -> FileRecord:
         return FileRecord(**fixed)
     units = {n: f" [{_UNITS[n]}]" if n in _UNITS else " [ms]" if n.endswith("_ms") else "" for n in table.schema.names}
     columns = {n: f"{t}{units[n]}" for n, t in zip(table.schema.names, table.schema.types, strict=True)}
-    gpus = table["gpu"].value_counts().to_pylist() if "gpu" in columns else []
-    counts = dict(sorted((str(g["values"]), int(g["counts"])) for g in gpus))
+    foreign = published(columns)
+    gpus = (
+        foreign.canonical(table.to_pandas())["gpu"] if foreign else table["gpu"].to_pylist() if "gpu" in columns else []
+    )
+    counts = dict(sorted(Counter(map(str, gpus)).items()))
     return FileRecord(**fixed, rows=table.num_rows, columns=columns, gpus=counts)
 
 

@@ -70,6 +70,8 @@ _SPLIT = Field("split", "string", required=False, meaning="train or test, as the
 _TAKEN = (
     Field("timing", "string", required=False, meaning="profiler, events or wall; of a data set, where it is told"),
     Field("operands", "string", required=False, meaning="repeated, model (within a forward pass) or flushed"),
+    Field("burst", "number", required=False, meaning="kernels back to back before a rest; many where missing"),
+    Field("suspect", "string", required=False, meaning="what is wrong with the row, as its source marks it"),
 )
 _ORIGIN = (*(Field(name, "string", required=False) for name in ("framework", "version", "kernel")), *_TAKEN)
 _PROFILE = (

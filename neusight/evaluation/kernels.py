@@ -37,7 +37,7 @@ def evaluate_kernels(
         without the launch, against what was measured without it, or what is left of launches that grew along the table;
         None where neither is known). ``by_family`` the same by
         family and dtype, ``total`` over all rows. Repetitions of a measurement count once. ``skipped``: gpu, family,
-        dtype, count and reason of rows in a dtype that is none or that the GPU lacks.
+        dtype, count and reason of rows in a dtype that is none or that the GPU lacks, or that their source marks.
 
     Raises:
         DataError: no such file, a foreign one, or no row of that split.
@@ -83,18 +83,23 @@ def _computable(
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Rows of single kernels in a dtype that their GPU computes in, and what was left out."""
     from neusight.datasets.batches import single_kernels
+    from neusight.datasets.columns import strings_or
     from neusight.datasets.measured import unable
 
     # Collectives of serving engines have no dtype, and need none: bytes tell everything.
     frame = frame if "dtype" in frame else frame.assign(dtype="")
     keep = np.ones(len(frame), dtype=bool)
-    single, skipped = single_kernels(frame), []
+    single, suspect, skipped = single_kernels(frame), strings_or(frame, "suspect"), []
     for (gpu, family, dtype), rows in frame.groupby(
         ["gpu", "family", "dtype"], dropna=False, observed=True
     ).indices.items():
         if single[rows].all() and (reason := unable(devices[gpu], family, dtype)):
             keep[rows] = False
             skipped.append({"gpu": gpu, "family": family, "dtype": dtype, "count": len(rows), "reason": reason})
+        elif (marked := rows[suspect[rows] != ""]).size:
+            keep[marked] = False
+            reason = f"marked by the source: {', '.join(np.unique(suspect[marked]))}"
+            skipped.append({"gpu": gpu, "family": family, "dtype": dtype, "count": len(marked), "reason": reason})
     if not keep.any():
         raise DataError(f"no row of {path} can be compared: {skipped[0]['reason']}")
     return frame[keep], skipped

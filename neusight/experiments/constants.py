@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from neusight.datasets.load import parquet_files, sets_in
+from neusight.datasets.load import parquet_files, sets_in, tables_in
 from neusight.datasets.schema import read_parquet
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.laws.fitted import FittedPhysics
@@ -86,7 +86,7 @@ class Constants:
 
     def _data(self) -> list[tuple[str, str]]:
         """Hash of every table that may be read."""
-        tables = (file for folder in sets_in(self.data) for file in (folder / "kernels").glob("*.parquet"))
+        tables = (file for folder in sets_in(self.data) for file in tables_in(folder))
         files = sorted({*self.data.glob("*.parquet"), *tables, self.data / RATES})
         return [(file.relative_to(self.data).as_posix(), file_sha256(file)) for file in files if file.is_file()]
 

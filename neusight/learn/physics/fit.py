@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from neusight.datasets.load import sets_in
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
@@ -15,7 +16,7 @@ from neusight.laws.constants import priors, values
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR
 from neusight.learn import Report
-from neusight.learn.physics.observations import FLOAT32, kernel_files, lane_parts, observe, parts_of, rate_parts
+from neusight.learn.physics.observations import LONE_LAUNCHES, kernel_files, lane_parts, observe, parts_of, rate_parts
 from neusight.learn.physics.problem import Problem, ProblemPart, fit
 from neusight.learn.physics.solve import Solution
 
@@ -48,8 +49,7 @@ def all_parts(options: FitOptions, report: Report | None = None) -> list[Problem
         raise DataError(f"{options.data} is no folder: give the folder of the data sets")
     read = (lambda name: report(f"reading {name}", 0, 1, float("nan"))) if report else None
     parts = parts_of(observe(options.data, options.each, options.seed, options.hold_out, read))
-    source = options.data / FLOAT32
-    if source.is_dir():
+    for source in (folder for folder in sets_in(options.data) if folder.name in LONE_LAUNCHES):
         parts += lane_parts(source, options.each, options.hold_out, options.seed)
     return parts + rate_parts(options.data, options.hold_out)
 

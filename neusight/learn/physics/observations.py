@@ -14,8 +14,9 @@ import numpy as np
 
 from neusight.datasets import device_of, devices_beside, load_kernels, to_batches
 from neusight.datasets.batches import single_kernels
+from neusight.datasets.clean import suspected
 from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
-from neusight.datasets.load import parquet_files, sets_in
+from neusight.datasets.load import root_of, sets_in, tables_in
 from neusight.datasets.measured import unable
 from neusight.datasets.schema import read_parquet
 from neusight.devices import load_device
@@ -88,8 +89,8 @@ def _comparable(device: DeviceSpec, dtype: str) -> bool:
 GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: more of them say little that the first did not (10 and 50 are worse
 with GH100 and GA100 left out)."""
-FLOAT32 = "neusight-fp32"
-"""Data set of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
+LONE_LAUNCHES = ("neusight-fp32", "neusight-fp32-h100")
+"""Data sets of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,11 @@ def observe(
     """
     observed: list[Observed] = []
     for path in kernel_files(data):
-        if path.parent.parent.name == FLOAT32:
+        name = root_of(path).name
+        if name in LONE_LAUNCHES:
             continue
         if report:
-            report(f"{path.parent.parent.name}/{path.stem}")
+            report(f"{name}/{path.stem}")
         observed.extend(_of_file(path, each, seed, hold_out))
     if not observed:
         raise DataError(f"{data} has no kernels that have a law of their own: give the folder of the data sets")
@@ -149,7 +151,7 @@ def observe(
 
 def kernel_files(data: Path) -> list[Path]:
     """Tables of kernels of every data set in a folder, in order of their names."""
-    return [file for folder in sets_in(data) for file in parquet_files(folder / "kernels")]
+    return [file for folder in sets_in(data) for file in tables_in(folder)]
 
 
 def _of_file(path: Path, each: int, seed: int, hold_out: Collection[str]) -> Iterator[Observed]:
@@ -159,12 +161,12 @@ def _of_file(path: Path, each: int, seed: int, hold_out: Collection[str]) -> Ite
         keep &= ~frame["eager"].fillna(False).to_numpy(dtype=bool)
     if "timing" in frame:
         keep &= ~((frame["timing"] == "wall") & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S)).to_numpy()
-    frame = frame[keep]
+    frame = frame[keep & ~suspected(frame)]
     names = [name for name in ("gpu", "family", "op", "dtype", "framework", "kernel", "phase") if name in frame]
     frame = frame.iloc[_sample(frame, names, each, seed)].reset_index(drop=True)
     beside = devices_beside(path)
     for rows in frame.groupby(names, dropna=False, sort=True).indices.values():
-        yield from _observed(path.parent.parent.name, frame.iloc[rows].reset_index(drop=True), beside)
+        yield from _observed(root_of(path).name, frame.iloc[rows].reset_index(drop=True), beside)
 
 
 def _sample(frame: pd.DataFrame, names: Sequence[str], each: int, seed: int) -> np.ndarray:
