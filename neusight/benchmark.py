@@ -159,7 +159,7 @@ def _kernels_per_s(predictor: Predictor, repeats: int) -> float:
 
 def _scheduled_per_s(repeats: int) -> float:
     """Values of half-empty streams on four PE rows that the scheduler looks at in a second, on one core."""
-    from neusight.executors.tensordash import schedule_cycles
+    from neusight.executors.tensordash.schedule import schedule_cycles
 
     mask = np.random.default_rng(0).random((4, 65536, 16)) >= 0.5
 
@@ -174,8 +174,8 @@ def _scheduled_per_s(repeats: int) -> float:
 
 def _tiles_per_s(repeats: int) -> float:
     """Tiles whose cycles the tile model tells in a second."""
-    from neusight.executors.tensordash import sample_configs
     from neusight.executors.tensordash.tile_model import TILE, load_tile_model, predict_cycles
+    from neusight.learn.tensordash.dataset import sample_configs
 
     model, tiles = load_tile_model(), sample_configs(1024)
     many = {name: np.tile(tiles[name], 98) for name in TILE}

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.devices import load_device
-from neusight.executors.tensordash.cycles import Cycles, kernel_cycles, simulated
-from neusight.executors.tensordash.device import MachinePredictor, modelled
-from neusight.executors.tensordash.machine import Machine
+from neusight.executors.tensordash.device import MachinePredictor
+from neusight.executors.tensordash.machine import Cycles, Machine, kernel_cycles, simulated
 from neusight.executors.tensordash.masks import CLUSTERS, random_mask
 from neusight.executors.tensordash.schedule import schedule_cycles
+from neusight.executors.tensordash.tile_model import modelled
 from neusight.experiments.judge import at_most, near
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch
 from neusight.kernels.families import group_by_family

@@ -2,10 +2,7 @@
 
 import numpy as np
 
-LISTS = {
-    "oldest-row": [(0, 0), (1, -1), (1, 0), (1, 1), (1, 3), (2, -2), (2, 0), (2, 2)],
-    "lookahead-first": [(0, 0), (1, 0), (2, 0), (1, -1), (1, 1), (1, -3), (2, -2), (2, 2)],
-}
+MOVES = [(0, 0), (1, -1), (1, 0), (1, 1), (1, 3), (2, -2), (2, 0), (2, 2)]
 # Written out: the 16 of the paper, and what the same rule makes of other counts.
 DECIDING = {
     1: [0],
@@ -17,14 +14,14 @@ DECIDING = {
 }
 
 
-def oracle_cycles(mask: np.ndarray, options: str = "oldest-row", depth: int = 3) -> int:
+def oracle_cycles(mask: np.ndarray, depth: int = 3) -> int:
     _, steps, lanes = mask.shape
     waiting = [{(int(t), int(lane)) for t, lane in np.argwhere(stream)} for stream in mask]
     cycle, now = 0, 0
     while now < steps:
         for values in waiting:
             for lane in DECIDING[lanes]:
-                reach = [(now + ahead, (lane + aside) % lanes) for ahead, aside in LISTS[options] if ahead < depth]
+                reach = [(now + ahead, (lane + aside) % lanes) for ahead, aside in MOVES if ahead < depth]
                 wanted = next((value for value in reach if value in values), None)
                 values.discard(wanted)
         cycle += 1

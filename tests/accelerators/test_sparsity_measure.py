@@ -11,7 +11,8 @@ from torch.nn import functional
 from neusight.collect.sparsity import SparsityProfile, measure, pruning
 from neusight.collect.sparsity.streams import activation_streams, gradient_streams, weight_streams
 from neusight.errors import ModelError
-from neusight.executors.tensordash import CLUSTERS, clustering_of, random_mask, streams_of
+from neusight.executors.tensordash.masks import CLUSTERS, clustering_of, random_mask
+from neusight.executors.tensordash.streams import streams_of
 from neusight.kernels import Conv2d, KernelBatch
 from neusight.transforms.sparsity import OPERANDS
 from neusight.workloads import load_workload

@@ -11,7 +11,7 @@ from neusight.collect.sparsity import OperandSparsity, SparsityProfile, prune_mo
 from neusight.collect.sparsity.prune import Grouped, Unstructured, hold_pruned
 from neusight.collect.sparsity.streams import as_filters, weight_streams
 from neusight.errors import DataError
-from neusight.executors.tensordash import clustering_of, random_mask
+from neusight.executors.tensordash.masks import clustering_of, random_mask
 
 
 def test_text_becomes_a_rate_or_n_of_m() -> None:

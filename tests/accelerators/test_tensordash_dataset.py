@@ -8,14 +8,15 @@ import pytest
 
 from neusight.datasets import find_dataset, verify
 from neusight.errors import DataError
-from neusight.executors.tensordash import TileRanges, random_mask, schedule_passes
-from neusight.executors.tensordash.masks import filled_slots
+from neusight.executors.tensordash.masks import filled_slots, random_mask
+from neusight.executors.tensordash.schedule import schedule_passes
 from neusight.executors.tensordash.tile_model import load_tile_model
 from neusight.learn.tensordash import dataset as dataset_module
 from neusight.learn.tensordash.dataset import (
     NAME,
     PARTS,
     PassPart,
+    TileRanges,
     draws_of,
     load_passes,
     make_dataset,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from neusight.errors import DataError
-from neusight.executors.tensordash import CLUSTERS, clustering_of, filled_slots, random_mask, schedule_passes
+from neusight.executors.tensordash.masks import CLUSTERS, clustering_of, filled_slots, random_mask
+from neusight.executors.tensordash.schedule import schedule_passes
 
 SHAPES = {"stream": (3000, 6, 16), "step": (40, 150, 16), "lane": (80, 40, 16), "slot": (30, 200, 16)}
 

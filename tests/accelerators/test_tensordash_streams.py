@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from neusight.errors import CoverageError, DataError
-from neusight.executors.tensordash import Streams, dense_cycles, filled_slots, sides_of, streams_of
+from neusight.executors.tensordash.masks import filled_slots
+from neusight.executors.tensordash.streams import Streams, dense_cycles, sides_of, streams_of
 from neusight.kernels import Conv2d, KernelBatch, work_of
 from neusight.kernels.work import conv_output
 

@@ -10,9 +10,8 @@ from neusight import Predictor
 from neusight.devices import load_device
 from neusight.errors import DataError, DeviceError
 from neusight.executors import Options
-from neusight.executors.tensordash.cycles import kernel_cycles, simulated
 from neusight.executors.tensordash.device import NO_ZEROS, machine_predictor, operand_bytes
-from neusight.executors.tensordash.machine import Machine, machine_of
+from neusight.executors.tensordash.machine import Machine, kernel_cycles, machine_of, simulated
 from neusight.executors.tensordash.schedule import schedule_cycles
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch
 from neusight.kernels.sparsity import OperandSparsity, with_zeros

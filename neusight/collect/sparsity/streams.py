@@ -25,7 +25,7 @@ from torch import nn
 
 from neusight.errors import ModelError
 from neusight.executors.tensordash.masks import CLUSTERS, clustering_of
-from neusight.executors.tensordash.options import LANES
+from neusight.executors.tensordash.schedule import LANES
 from neusight.transforms.sparsity import OPERANDS, LayerSparsity, OperandSparsity
 
 Taps = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]

@@ -5,6 +5,7 @@ dense machine's rate, and estimates say how much that is. The DRAM is a bound of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,17 +15,19 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.base import Options
 from neusight.executors.costs import Costs, EnergyUse
-from neusight.executors.tensordash.cycles import Columns, Cycles, PassCycles, kernel_cycles, simulated
 from neusight.executors.tensordash.machine import (
     DRAM_J_PER_BYTE,
     DRAM_SHARE,
     MAC_J,
     SRAM_J_PER_BYTE,
+    Cycles,
     Machine,
+    PassCycles,
+    kernel_cycles,
     machine_of,
+    simulated,
 )
-from neusight.executors.tensordash.streams import dense_cycles
-from neusight.executors.tensordash.tile_model import TILE, load_tile_model, predict_cycles
+from neusight.executors.tensordash.tile_model import load_tile_model, modelled
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.sparsity import has_zeros, with_zeros
@@ -52,37 +55,6 @@ def operand_bytes(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
-SHORT = 8
-"""Steps up to which streams are simulated."""
-
-
-def modelled(columns: Columns, machine: Machine) -> np.ndarray:
-    """Mean cycles of a pass of each line, shape (lines,), as ``PassCycles`` asks for.
-
-    Raises:
-        DeviceError: a machine of other options, depth or lanes than the tile model has learned.
-    """
-    short = columns["length"] <= SHORT
-    per_pass = np.empty(len(short))
-    for rows, pass_cycles in ((short, simulated), (~short, _learned)):
-        if rows.any():
-            per_pass[rows] = pass_cycles({name: column[rows] for name, column in columns.items()}, machine)
-    return per_pass
-
-
-def _learned(columns: Columns, machine: Machine) -> np.ndarray:
-    known = {name: columns[name] for name in TILE}
-    cycles = predict_cycles(load_tile_model(), known, machine.options, machine.depth, machine.lanes)
-    streams = columns["row_streams"], columns["column_streams"]
-    return cycles / dense_cycles(*streams, np.ones(len(cycles)), machine.rows, machine.columns)
-
-
-def passes_interval() -> tuple[float, float]:
-    """Factors on cycles that enclose 90 % of the passes that the tile model has not seen."""
-    low, high = load_tile_model().manifest.interval
-    return low, high
-
-
 SOURCE = "tensordash"
 DENSE_SOURCE = "dense rate (transferred)"
 NO_ZEROS = "no sparsity given: nothing is skipped and the machine runs like its dense twin; give --sparsity"
@@ -103,7 +75,7 @@ class MachinePredictor:
 
     machine: Machine
     pass_cycles: PassCycles
-    interval: tuple[float, float] = (1.0, 1.0)
+    interval: Sequence[float] = (1.0, 1.0)
     compression: bool = False
 
     def predict(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
@@ -239,7 +211,7 @@ def machine_predictor(device: DeviceSpec, options: Options) -> MachinePredictor:
     return MachinePredictor(
         machine=machine,
         pass_cycles=modelled if by_model else simulated,
-        interval=passes_interval() if by_model else (1.0, 1.0),
+        interval=load_tile_model().manifest.interval if by_model else (1.0, 1.0),
         compression=options.compression,
     )
 

@@ -1,17 +1,27 @@
-"""The whole machine: tiles of PEs, its clock, and what an operation or a byte costs in energy.
+"""The whole machine: tiles of PEs, its clock, what an operation or a byte costs in energy, and the cycles of kernels.
 
 Cycle counts are those of the scheduler. What else the machine is comes from the paper's abstract and, where that is
 silent, from memory of the paper or from the general literature: every such figure is an assumption, and says so.
+
+Kernels with known zeros become streams, streams become passes over the tiles. A pass is ``rows`` streams of the
+scheduled operand against ``columns`` of the other one. How long it takes comes from the simulator, the tile model, or
+the dense schedule. All passes of a line are alike, so that a few of them tell the mean of all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError
-from neusight.executors.tensordash.options import DEPTH, LANES
-from neusight.executors.tensordash.streams import COLUMNS, ROWS
+from neusight.executors.tensordash.masks import filled_slots, random_mask
+from neusight.executors.tensordash.schedule import DEPTH, LANES, schedule_passes
+from neusight.executors.tensordash.streams import COLUMNS, ROWS, Sides, Streams, dense_cycles, sides_of, streams_of
+from neusight.kernels import KernelBatch
 
 KIND = "tensordash"
 """``DeviceSpec.kind`` of the machine and of its dense twin."""
@@ -44,7 +54,6 @@ class Machine:
     columns: int = COLUMNS
     lanes: int = LANES
     depth: int = DEPTH
-    options: str = "oldest-row"
     clock_hz: float = 500e6
     skips: bool = True
 
@@ -86,3 +95,114 @@ def machine_of(device: DeviceSpec) -> Machine:
             f"{machine.lanes} lanes at {machine.clock_hz / 1e6:g} MHz, which do {peak / 1e12:g}: correct one of them"
         )
     return machine
+
+
+Columns = Mapping[str, np.ndarray]
+PassCycles = Callable[[Columns, Machine], np.ndarray]
+"""Mean cycles of a pass of each line, shape (lines,), from columns ``taps``, ``channels``, ``length``, ``rows``,
+``columns``, ``row_streams``, ``column_streams``, ``sparsity``, ``clustering`` and ``cluster``."""
+LIKE_ALL = 16
+"""Streams of the scheduled operand that stand for all in a draw: a multiple of every usual number of rows."""
+AT_ONCE = 2**21
+"""Values of a mask at a time: what a core's memory takes without a pause."""
+DRAWS, STEPS = 8, 32768
+"""Draws of a line at least, and steps of all streams together: short streams scatter, and so do clustered zeros."""
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Columns of shape (n,): of the whole machine, of its dense twin, the least by the sparse law, and passes."""
+
+    cycles: np.ndarray
+    dense: np.ndarray
+    bound: np.ndarray
+    passes: np.ndarray
+
+
+def kernel_cycles(batch: KernelBatch, machine: Machine, pass_cycles: PassCycles) -> Cycles:
+    """Cycles of each kernel of a batch that ``with_zeros`` has completed.
+
+    Passes are shared out evenly over the tiles; the tile with the most decides.
+
+    Raises:
+        CoverageError: a family or direction that has no reduction streams.
+    """
+    lines = streams_of(batch, machine.lanes)
+    columns, sides = line_columns(batch, lines, machine)
+    passes = np.asarray(
+        dense_cycles(sides.row_streams, sides.column_streams, np.ones(len(lines)), machine.rows, machine.columns)
+        * lines.repeats,
+        dtype=float,
+    )
+    fullest = np.ceil(passes / machine.tiles)
+    each = pass_cycles(columns, machine) if machine.skips else lines.length
+    filled = lines.channels / (machine.lanes * np.ceil(lines.channels / machine.lanes))
+    least = np.maximum(1.0 / machine.depth, (1.0 - sides.sparsity) * filled) if machine.skips else 1.0
+    dense = fullest * lines.length
+    # Never slower than dense, never faster than the zeros and the depth allow, whoever says so.
+    cycles = np.clip(fullest * each, dense * least, dense)
+
+    def by_kernel(values: np.ndarray) -> np.ndarray:
+        return np.bincount(lines.kernel, weights=values, minlength=len(batch))
+
+    return Cycles(
+        *(by_kernel(values) for values in (cycles, dense, passes * lines.length * least / machine.tiles, passes))
+    )
+
+
+def line_columns(batch: KernelBatch, lines: Streams, machine: Machine) -> tuple[dict[str, np.ndarray], Sides]:
+    """What a pass of each line depends on, and which operand is scheduled."""
+    first, second = (
+        {name: batch[f"{side}_{name}"][lines.kernel] for name in ("sparsity", "clustering", "cluster")}
+        for side in ("first", "second")
+    )
+    sides = sides_of(lines, first["sparsity"], second["sparsity"])
+    scheduled = {name: np.where(sides.first_scheduled, first[name], second[name]) for name in ("clustering", "cluster")}
+    count = len(lines)
+    return {
+        "taps": lines.taps,
+        "channels": lines.channels,
+        "length": lines.length,
+        "rows": np.full(count, machine.rows),
+        "columns": np.full(count, machine.columns),
+        "row_streams": sides.row_streams,
+        "column_streams": sides.column_streams,
+        "sparsity": sides.sparsity,
+        **scheduled,
+    }, sides
+
+
+def simulated(columns: Columns, machine: Machine) -> np.ndarray:
+    """Mean cycles of a pass by the scheduler itself, over draws of up to ``LIKE_ALL`` streams of each line.
+
+    Equal lines get equal masks: the seed is made of what a line says.
+    """
+    count = len(columns["length"])
+    lines = [{name: column[i].item() for name, column in columns.items()} for i in range(count)]
+    known: dict[tuple[object, ...], float] = {}
+    per_pass = np.empty(count)
+    for i, line in enumerate(lines):
+        line["row_streams"] = min(int(line["row_streams"]), max(LIKE_ALL, machine.rows))
+        line.pop("column_streams")
+        key = tuple(line.values())
+        if key not in known:
+            known[key] = _simulated(line, machine)
+        per_pass[i] = known[key]
+    return per_pass
+
+
+def _simulated(line: Mapping[str, object], machine: Machine) -> float:
+    seed = int.from_bytes(sha256(repr(sorted(line.items())).encode()).digest()[:8], "big")
+    taps, channels, streams = (int(str(line[name])) for name in ("taps", "channels", "row_streams"))
+    filled = filled_slots(taps, channels, machine.lanes)
+    sparsity, clustering = (float(str(line[name])) for name in ("sparsity", "clustering"))
+    rng, cluster = np.random.default_rng(seed), str(line["cluster"])
+    draws = max(DRAWS, -(-STEPS // (streams * len(filled))))
+    # Streams know nothing of each other unless their zeros lie in the same slots: then each draw has slots of its own.
+    whole = streams % machine.rows == 0 and (clustering == 0 or cluster != "slot")
+    together = min(draws, max(1, AT_ONCE // (streams * filled.size))) if whole else 1
+    per_pass = []
+    for _ in range(-(-draws // together)):
+        mask = random_mask(rng, (together * streams, *filled.shape), sparsity, clustering, cluster)
+        per_pass.append(schedule_passes(mask & filled, machine.rows, machine.depth).mean())
+    return float(np.mean(per_pass))

@@ -19,8 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from neusight.errors import DataError, nearest
-from neusight.executors.tensordash.options import LANES
-from neusight.executors.tensordash.schedule import check_mask
+from neusight.executors.tensordash.schedule import LANES, check_mask
 
 CLUSTERS: dict[str, Callable[[int, int, int], tuple[int, int, int]]] = {
     "stream": lambda streams, steps, lanes: (streams, 1, 1),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
 
-from neusight.executors.tensordash.options import Moves
+if TYPE_CHECKING:
+    from neusight.executors.tensordash.schedule import Moves
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,16 +19,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     except RuntimeError:
         # Neither the package nor the user's cache folder can be written: compiled anew by every process.
         return njit(function)
-
-
-class Schedules(NamedTuple):
-    """Where the streams of n schedules lie among all steps, each of shape (n,): schedule i has ``streams[i]`` streams,
-    one a PE row, of ``lengths[i]`` steps each, that follow one another from step ``begins[i]`` on.
-    """
-
-    begins: np.ndarray
-    streams: np.ndarray
-    lengths: np.ndarray
 
 
 @compiled
@@ -56,8 +47,11 @@ def _empty_rows(left: np.ndarray, here: int, end: int, most: int) -> int:
 
 
 @compiled
-def count_cycles(values: np.ndarray, schedules: Schedules, moves: Moves, depth: int) -> np.ndarray:
+def count_cycles(values: np.ndarray, schedules: tuple[np.ndarray, ...], moves: Moves, depth: int) -> np.ndarray:
     """Cycles of each of n schedules, shape (n,). ``values`` (steps, lanes) are consumed.
+
+    ``schedules`` say where they lie among the steps, each of shape (n,): begins, streams (one a PE row) and lengths;
+    the streams of a schedule follow one another.
 
     The PE rows of a schedule advance together, by the least of what each could.
     """

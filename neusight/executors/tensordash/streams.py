@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from neusight.errors import CoverageError, DataError
-from neusight.executors.tensordash.options import LANES
+from neusight.executors.tensordash.schedule import LANES
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import conv_output
 

@@ -1,38 +1,210 @@
-"""The tile model of TensorDash: expected cycles of a tile from what is known of it before it is simulated.
+"""The tile model of TensorDash: expected cycles of a pass from what is known of it before it is simulated.
+
+A pass has ``rows`` streams of T steps that advance together. What is known of it: which slots of a stream hold a value
+at all (its last block of channels may fill some lanes only), the share of zeros in these, and how zeros keep together
+(``masks``). The prior follows from order statistics: in three steps of a stream, what a staging buffer holds, the
+effectual share scatters around the density d with variance ``d (1 - d) / (3 · lanes)`` for independent zeros and more
+for those that keep together; the pass waits for the fullest of its streams, ``E[max of R normal variables]`` standard
+deviations above the mean (Blom 1958). Names and order of the features are declared in ``features/tensordash.toml``.
 
 A backend of ``neusight.executors.gpu.tile_models`` learns ``logit(u) - prior`` of a pass, u being its bound over its
 cycles; the law is applied here, outside of the model: a pass of T steps takes at least ``max(⌈T / 3⌉, T · density)``
-cycles and at most T, whatever the model says. A tile takes as many passes as its streams fill (see ``dataset``).
+cycles and at most T, whatever the model says. A tile takes as many passes as its streams fill.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
-from neusight.errors import DataError, DeviceError, nearest
+from neusight.errors import CoverageError, DeviceError, nearest
 from neusight.executors.gpu.features import FeatureContract, load_contract
 from neusight.executors.gpu.tile_models import Artifact, TrainingSet, load_artifact
 from neusight.executors.gpu.tile_models.protocol import utilisation
-from neusight.executors.tensordash.features import FORMULAS, Passes, feature_matrix, prior
+from neusight.executors.tensordash.machine import Columns, Machine, simulated
 from neusight.executors.tensordash.masks import CLUSTERS
-from neusight.executors.tensordash.options import DEPTH, LANES, OPTION_LISTS
+from neusight.executors.tensordash.schedule import DEPTH, LANES, moves_of
+from neusight.executors.tensordash.streams import dense_cycles
 from neusight.paths import tile_models_dir
 
 NAME = "tensordash"
-OPTIONS = "oldest-row"
-"""The option list that was simulated for training."""
-
 MOST_ROWS = 16
 """PE rows of a tile in training."""
-
+SHORT = 8
+"""Steps up to which streams are simulated."""
 TILE = ("taps", "channels", "row_streams", "column_streams", "rows", "columns", "sparsity", "clustering", "cluster")
-"""Columns that a tile is predicted from, as ``sample_configs`` names them."""
+"""What a tile is predicted from: ``taps`` and ``channels`` of the reduction, streams of the scheduled and of the
+other operand, rows and columns of PEs, zeros of the scheduled operand and what of them keeps together."""
+_LEARNED = 0.02
+"""Standard error of a pass's mean, relative, at which it counts half: about what the model leaves unexplained."""
 
-_COUNTS, _SHARES = TILE[:6], TILE[6:8]
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Passes before they are simulated, columns of shape (n,).
+
+    ``taps``, ``channels``: the reduction, 1 or more each. ``rows``: PE rows that have a stream. ``sparsity`` and
+    ``clustering`` in [0, 1], ``cluster`` of ``CLUSTERS``: the zeros, see ``masks.random_mask``.
+    """
+
+    taps: np.ndarray
+    channels: np.ndarray
+    rows: np.ndarray
+    sparsity: np.ndarray
+    clustering: np.ndarray
+    cluster: np.ndarray
+
+    @staticmethod
+    def of(columns: Mapping[str, np.ndarray]) -> Passes:
+        """From columns by name; others that are there are left alone."""
+        return Passes(*(np.asarray(columns[name]) for name in Passes.__dataclass_fields__))
+
+    @cached_property
+    def blocks(self) -> np.ndarray:
+        """Steps a tap: blocks of as many channels as there are lanes."""
+        return -(-self.channels // LANES)
+
+    @cached_property
+    def length(self) -> np.ndarray:
+        """Steps T of a stream: the cycles of the dense machine."""
+        return self.taps * self.blocks
+
+    @cached_property
+    def last_lanes(self) -> np.ndarray:
+        """Lanes that the last block of channels fills."""
+        return self.channels - (self.blocks - 1) * LANES
+
+    @cached_property
+    def fill(self) -> np.ndarray:
+        """Share of a stream's slots that hold a value."""
+        return self.channels / (self.blocks * LANES)
+
+    @cached_property
+    def density(self) -> np.ndarray:
+        """Expected effectual share of all slots."""
+        return (1 - self.sparsity) * self.fill
+
+    @cached_property
+    def bound_share(self) -> np.ndarray:
+        """Least cycles over T: as many steps as the buffer is deep a cycle, or all multipliers busy."""
+        return np.maximum(-(-self.length // DEPTH) / self.length, self.density)
+
+    @cached_property
+    def independent(self) -> np.ndarray:
+        """Variance of one value: ``s (1 - s)``, scaled to all slots."""
+        return self.sparsity * (1 - self.sparsity) * self.fill**2
+
+    def together(self, cluster: str) -> np.ndarray:
+        """Clustering of the passes whose zeros keep together in this way; 0 for others, and without zeros or values."""
+        return np.where((self.cluster == cluster) & (self.independent > 0), self.clustering, 0.0)
+
+
+def expected_maximum(rows: np.ndarray) -> np.ndarray:
+    """Mean of the largest of ``rows`` independent standard normal variables (Blom 1958; 0 for one), within 6 %."""
+    from scipy.special import ndtri
+
+    counts = np.arange(int(rows.max(initial=1)) + 1)
+    # One row a count: there are few of them and many passes.
+    table = np.maximum(ndtri((np.maximum(counts, 1) - 0.375) / (np.maximum(counts, 1) + 0.25)), 0.0)
+    return table[rows]
+
+
+def slowest_share(passes: Passes) -> np.ndarray:
+    """Effectual share of the fullest stream's next steps, between the bound and 1: cycles over T that physics expects.
+
+    A window of 3 steps has 48 slots. Independent zeros average out over all of them; those of a step over 3 steps, of
+    a lane over 16 lanes, of a stream not at all; those that all streams share set no stream apart from another.
+    """
+    steps = np.minimum(passes.length, DEPTH)
+    apart = 1 / (steps * LANES * passes.fill)
+    own = np.where(passes.cluster == "slot", 0.0, passes.clustering)
+    alike = passes.together("stream") + passes.together("step") / steps + passes.together("lane") / LANES / passes.fill
+    variance = passes.independent * (alike + (1 - own) * apart)
+    fullest = passes.density + expected_maximum(passes.rows) * np.sqrt(variance)
+    return np.clip(fullest, passes.bound_share, 1.0)
+
+
+def prior(passes: Passes) -> np.ndarray:
+    """logit of the utilisation (bound over cycles) that physics expects, shape (n,)."""
+    share = np.clip(passes.bound_share / slowest_share(passes), 0.02, 0.97)
+    return np.log(share / (1 - share))
+
+
+def empty_step(passes: Passes) -> np.ndarray:
+    """Probability that no stream has an effectual value in a step whose block of channels is the last one.
+
+    Values of a group of m are all zero with ``prod_{i<m} (s (1 - c) + i c) / (1 - c + i c)`` (Skellam 1948).
+    """
+    filled, rows, slot = passes.last_lanes, passes.rows, passes.cluster == "slot"
+    scattered = passes.cluster == "lane"
+    size = np.where(slot, rows, np.where(scattered, 1, filled))
+    s, c = passes.sparsity, np.minimum(passes.clustering, 0.999)
+    together = np.ones(len(s))
+    for i in range(int(size.max(initial=0))):
+        together *= np.where(i < size, (s * (1 - c) + i * c) / (1 - c + i * c), 1.0)
+    return together ** (rows * filled / size)
+
+
+def stuck_values(passes: Passes) -> np.ndarray:
+    """Expected values of a step, of all streams, that no lane is free to take a step ahead: all that could are busy."""
+    takers, crowded = _next_step_takers()
+    busy = 1 - passes.sparsity
+    return passes.rows * crowded[passes.last_lanes] * busy ** (takers + 1)
+
+
+def root_together(passes: Passes, cluster: str) -> np.ndarray:
+    """What clustering adds to a standard deviation, up to the value's own: its root."""
+    return np.sqrt(passes.together(cluster))
+
+
+@lru_cache(maxsize=1)
+def _next_step_takers() -> tuple[int, np.ndarray]:
+    """Lanes that can take a value one step ahead, and for how many of 0 … 16 filled lanes all of those are filled."""
+    moves = moves_of(LANES, DEPTH)
+    source = moves.source[moves.ahead == 1]
+    takers = [np.nonzero(source == lane)[1] for lane in range(LANES)]
+    crowded = [sum(bool((takers[lane] < filled).all()) for lane in range(filled)) for filled in range(LANES + 1)]
+    return len(source), np.array(crowded)
+
+
+Formula = Callable[[Passes], np.ndarray]
+
+FORMULAS: dict[str, Formula] = {
+    "log2_steps": lambda p: np.minimum(np.log2(p.length), 12.0),
+    "inverse_steps": lambda p: 1 / p.length,
+    "rounded_steps": lambda p: -(-p.length // DEPTH) * DEPTH / p.length,
+    "log2_rows": lambda p: np.log2(p.rows),
+    "inverse_blocks": lambda p: 1 / p.blocks,
+    "last_block_fill": lambda p: p.last_lanes / LANES,
+    "fill": lambda p: p.fill,
+    "sparsity": lambda p: p.sparsity,
+    "log2_density": lambda p: np.log2(np.maximum(p.density, 2.0**-7)),
+    "bound_share": lambda p: p.bound_share,
+    "slowest_share": slowest_share,
+    "prior": prior,
+    "empty_step": empty_step,
+    "log2_empty_step": lambda p: np.log2(np.maximum(empty_step(p), 2.0**-20)),
+    "none_stuck": lambda p: np.exp(-stuck_values(p)),
+    "log2_stuck_values": lambda p: np.log2(np.clip(stuck_values(p), 2.0**-12, 2.0**8)),
+    **{f"clustering_of_{name}": partial(Passes.together, cluster=name) for name in CLUSTERS},
+    **{f"root_clustering_of_{name}": partial(root_together, cluster=name) for name in CLUSTERS},
+}
+
+
+def feature_matrix(passes: Passes, names: Sequence[str]) -> np.ndarray:
+    """Features in the order of ``names``, shape (n, len(names)).
+
+    Raises:
+        CoverageError: a name without a formula.
+    """
+    for name in names:
+        if name not in FORMULAS:
+            raise CoverageError(f"unknown feature '{name}' of TensorDash{nearest(name, FORMULAS)}")
+    return np.stack([FORMULAS[name](passes).astype(float) for name in names], axis=1)
 
 
 @lru_cache(maxsize=4)
@@ -54,31 +226,40 @@ def tensordash_contract() -> FeatureContract:
     return load_contract(NAME, known=FORMULAS)
 
 
-def predict_cycles(
-    model: Artifact,
-    columns: Mapping[str, np.ndarray],
-    options: str = OPTIONS,
-    depth: int = DEPTH,
-    lanes: int = LANES,
-) -> np.ndarray:
+def modelled(columns: Columns, machine: Machine) -> np.ndarray:
+    """Mean cycles of a pass of each line, shape (lines,), as ``PassCycles`` asks for; short streams are simulated.
+
+    Raises:
+        DeviceError: a machine of another depth, other lanes or more rows than the tile model has learned.
+    """
+    if (machine.depth, machine.lanes) != (DEPTH, LANES) or machine.rows > MOST_ROWS:
+        raise DeviceError(
+            f"the tile model of TensorDash knows depth {DEPTH}, {LANES} lanes and up to {MOST_ROWS} PE rows, not depth "
+            f"{machine.depth}, {machine.lanes} lanes and {machine.rows} rows: simulate it instead"
+        )
+    short = columns["length"] <= SHORT
+    per_pass = np.empty(len(short))
+    for lines, pass_cycles_of in ((short, simulated), (~short, _learned)):
+        if lines.any():
+            per_pass[lines] = pass_cycles_of({name: column[lines] for name, column in columns.items()}, machine)
+    return per_pass
+
+
+def _learned(columns: Columns, machine: Machine) -> np.ndarray:
+    cycles = predict_cycles(load_tile_model(), columns)
+    streams = columns["row_streams"], columns["column_streams"]
+    return cycles / dense_cycles(*streams, np.ones(len(cycles)), machine.rows, machine.columns)
+
+
+def predict_cycles(model: Artifact, columns: Columns) -> np.ndarray:
     """Expected cycles of tiles, mean over draws of their zeros, shape (n,); never less than the sparse law allows.
 
     Args:
         model: of ``load_tile_model``.
-        columns: ``TILE``, of shape (n,) or scalars: ``taps`` and ``channels`` of the reduction, ``row_streams`` and
-            ``column_streams`` of the scheduled and of the other operand, ``rows`` and ``columns`` of the tile,
-            ``sparsity`` and ``clustering`` of the scheduled operand's values and what keeps together (``cluster``, a
-            name of ``CLUSTERS``). Others are left alone, but a ``length`` has to be the reduction's.
-        options: the option list; any but the trained one has to be simulated.
-        depth: rows of the staging buffer; the same.
-        lanes: of a processing element; the same.
-
-    Raises:
-        DataError: a missing column, or one with values that no tile has.
-        DeviceError: an option list, depth, lanes or PE rows that the model was not trained on.
+        columns: ``TILE``, of shape (n,) or scalars; others are left alone.
     """
-    _check_trained(options, depth, lanes)
-    tiles = _checked(columns)
+    arrays = np.broadcast_arrays(*(np.atleast_1d(columns[name]) for name in TILE))
+    tiles = dict(zip(TILE, arrays, strict=True))
     full, rest = np.divmod(tiles["row_streams"], tiles["rows"])
     repeats = -(-tiles["column_streams"] // tiles["columns"])
     cycles = np.zeros(len(full))
@@ -118,55 +299,3 @@ def training_set(columns: Mapping[str, np.ndarray], contract: FeatureContract) -
         weight=1 / (1 + (error / _LEARNED) ** 2),
         group=np.zeros(len(cycles), dtype=np.int64),
     )
-
-
-_LEARNED = 0.02
-"""Standard error of a pass's mean, relative, at which it counts half: about what the model leaves unexplained."""
-
-
-def _check_trained(options: str, depth: int, lanes: int) -> None:
-    given = {"option list": (options, OPTIONS), "depth": (depth, DEPTH), "lanes": (lanes, LANES)}
-    for what, (value, trained) in given.items():
-        if value != trained:
-            hint = nearest(str(value), OPTION_LISTS) if what == "option list" and value not in OPTION_LISTS else ""
-            raise DeviceError(
-                f"the tile model of TensorDash knows {what} {trained} alone, not {value!r}{hint}: simulate it instead"
-            )
-
-
-def _checked(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    if missing := [name for name in TILE if name not in columns]:
-        raise DataError(f"a tile is predicted from {', '.join(TILE)}: '{missing[0]}' is missing")
-    arrays = [np.atleast_1d(np.asarray(columns[name])) for name in TILE]
-    try:
-        tiles = dict(zip(TILE, np.broadcast_arrays(*arrays), strict=True))
-    except ValueError:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(TILE, arrays, strict=True))
-        raise DataError(f"columns of tiles have one length, not {shapes}") from None
-    for name in _COUNTS:
-        tiles[name] = _counts(name, tiles[name])
-    for name in _SHARES:
-        if not ((tiles[name] >= 0) & (tiles[name] <= 1)).all():
-            raise DataError(f"{name} of a tile lies between 0 and 1")
-    _check_clusters(tiles["cluster"])
-    if (tiles["rows"] > MOST_ROWS).any():
-        raise DeviceError(f"the tile model of TensorDash knows up to {MOST_ROWS} PE rows: simulate wider tiles instead")
-    if "length" in columns and (tiles["taps"] * -(-tiles["channels"] // LANES) != columns["length"]).any():
-        raise DataError(f"length of a tile is taps · ⌈channels / {LANES}⌉ steps: leave it out, or give those lanes")
-    return tiles
-
-
-def _counts(name: str, values: np.ndarray) -> np.ndarray:
-    whole = values.dtype.kind in "iu" or (values.dtype.kind == "f" and (values == np.rint(values)).all())
-    if not whole or (values < 1).any():
-        raise DataError(f"{name} of a tile are whole numbers, 1 or more")
-    return values.astype(np.int64)
-
-
-def _check_clusters(clusters: np.ndarray) -> None:
-    known = np.zeros(len(clusters), dtype=bool)
-    for name in CLUSTERS:
-        known |= clusters == name
-    if not known.all():
-        other = str(clusters[~known][0])
-        raise DataError(f"unknown cluster '{other}': one of {', '.join(CLUSTERS)}{nearest(other, CLUSTERS)}")

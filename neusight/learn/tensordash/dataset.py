@@ -5,13 +5,14 @@ are zero differs from draw to draw, and so do cycles. What can be learned is the
 streams are alike (all have as many streams as PE rows, but the last), and a mean of sums is the sum of means: so a
 row of the data set is one *pass*, and a tile is as many of them as it takes.
 
-Pass i depends on the seed and on i alone: chunks of any size, computed whenever, join to the same table.
+Configurations are points of a scrambled Sobol sequence. Pass i depends on the seed and on i alone: chunks of any size,
+computed whenever, join to the same table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,12 @@ import numpy as np
 from neusight.datasets import About, DatasetManifest, describe
 from neusight.errors import DataError
 from neusight.executors.tensordash.masks import CLUSTERS, filled_slots
-from neusight.executors.tensordash.options import DEPTH, LANES
-from neusight.executors.tensordash.schedule import schedule_passes
-from neusight.executors.tensordash.tiles import Columns, TileRanges, sample_configs
+from neusight.executors.tensordash.schedule import DEPTH, LANES, schedule_passes
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Columns = dict[str, np.ndarray]
 NAME = "tensordash-tiles"
 
 ABOUT = About(
@@ -39,6 +39,27 @@ ABOUT = About(
         "hashes are those of one version of pyarrow: another one writes the same rows into other bytes",
     ),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileRanges:
+    """What is sampled; the defaults are the ranges of convolutional networks and transformers.
+
+    ``taps``: kernel positions, each as often as it is listed: 1x1 and matrix products, phases of strided input
+    gradients (1, 2, 4, 9, 16), 3x3, 5x5, 7x7. ``max_length``: steps of a stream; lengths are even on a logarithmic
+    scale. ``max_streams``: streams of either operand, logarithmic as well: with more of them nothing new happens.
+    ``rows``, ``columns``: processing elements of a tile. ``max_sparsity`` of either operand and ``max_clustering`` of
+    the scheduled one's zeros: both even from 0, with a share of points exactly at 0.
+    """
+
+    taps: tuple[int, ...] = (1, 1, 1, 1, 2, 4, 9, 9, 9, 16, 25, 49)
+    max_length: int = 4096
+    max_streams: int = 64
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16)
+    columns: tuple[int, ...] = (1, 2, 4, 8, 16)
+    max_sparsity: float = 0.99
+    max_clustering: float = 0.9
+    lanes: int = LANES
 
 
 @dataclass(frozen=True)
@@ -89,15 +110,68 @@ _STRATIFIED = 8192
 """Zero fractions of groups drawn evenly over their distribution; with more of them chance evens out as well."""
 
 
+_BLOCK = 256
+"""Points drawn from the sequence at a time: a power of two, as its balance wants."""
+
+_ALIGNMENTS, _ALIGNED = np.array([1, 16, 64]), np.array([0.3, 0.6])
+"""Multiples that numbers of channels come in, and the share of points up to each: most are multiples of 64."""
+
+_WIDEST = 2048
+"""Channels of a layer with more than one kernel position. What has one position is longer: the inner size of a matrix
+product, or the pixels that a weight gradient runs over."""
+
+_DENSE, _INDEPENDENT = 0.15, 0.25
+"""Shares of points without any zeros (weights, gradients behind no ReLU), and with zeros that are independent."""
+
+
+def sample_configs(count: int, seed: int = 0, start: int = 0, ranges: TileRanges | None = None) -> Columns:
+    """Configurations ``start`` … ``start + count - 1`` of a scrambled Sobol sequence, as columns of shape (count,).
+
+    Columns: ``index``, ``taps``, ``channels``, ``length`` (steps), ``first_streams``, ``second_streams``, ``rows``,
+    ``columns``, ``first_sparsity``, ``second_sparsity``, ``clustering``, ``cluster`` (what keeps together, see
+    ``CLUSTERS``), and what follows for the scheduled operand, the sparser one: ``sparsity``, ``row_streams``,
+    ``column_streams``.
+
+    Raises:
+        DataError: a negative count, seed or start.
+    """
+    if min(count, seed, start) < 0:
+        raise DataError(f"count, seed and start are 0 or more, not {count}, {seed} and {start}")
+    ranges = ranges or TileRanges()
+    u = _points(11, seed, start, count).T
+    taps = _pick(u[0], ranges.taps)
+    channels = _channels(u[1], u[2], taps, ranges)
+    first_streams, second_streams = (_logarithmic(v, ranges.max_streams) for v in u[3:5])
+    first_sparsity, second_sparsity = (_from_zero(v, _DENSE, ranges.max_sparsity) for v in u[5:7])
+    by_first = first_sparsity >= second_sparsity
+    return {
+        "index": np.arange(start, start + count),
+        "taps": taps,
+        "channels": channels,
+        "length": taps * -(-channels // ranges.lanes),
+        "first_streams": first_streams,
+        "second_streams": second_streams,
+        "rows": _pick(u[7], ranges.rows),
+        "columns": _pick(u[8], ranges.columns),
+        "first_sparsity": first_sparsity,
+        "second_sparsity": second_sparsity,
+        "clustering": _from_zero(u[9], _INDEPENDENT, ranges.max_clustering),
+        "cluster": _pick(u[10], tuple(CLUSTERS)),
+        "sparsity": np.maximum(first_sparsity, second_sparsity),
+        "row_streams": np.where(by_first, first_streams, second_streams),
+        "column_streams": np.where(by_first, second_streams, first_streams),
+    }
+
+
 def simulate_passes(count: int, seed: int = 0, start: int = 0, ranges: TileRanges | None = None) -> Columns:
     """Passes ``start`` … ``start + count - 1`` of a seed, as columns of shape (count,).
 
     Columns: ``CONFIG``, of ``sample_configs`` (``rows`` are at most the scheduled operand's streams); ``draws`` of
-    the zeros; ``cycles`` (option list ``oldest-row``, depth 3), mean over draws; ``scatter``, standard deviation of the
+    the zeros; ``cycles``, mean over draws; ``scatter``, standard deviation of the
     cycles of one draw over their mean.
 
     Raises:
-        DataError: a negative or fractional count, seed or start.
+        DataError: a negative count, seed or start.
     """
     configs = sample_configs(count, seed, start, ranges or PARTS[0].ranges)
     configs["rows"] = np.minimum(configs["rows"], configs["row_streams"])
@@ -119,7 +193,7 @@ def make_dataset(
     asked for.
 
     Raises:
-        DataError: the folder holds passes that were asked for otherwise, or a negative or fractional seed.
+        DataError: the folder holds passes that were asked for otherwise, or a negative seed.
     """
     folder = out / NAME
     _keep_options(folder, seed, parts)
@@ -195,7 +269,7 @@ def _cycles(config: dict[str, Any], seed: int) -> np.ndarray:
 
 def _part(rng: np.random.Generator, zeros: np.ndarray, shape: tuple[int, int, int], filled: np.ndarray) -> np.ndarray:
     mask = (rng.random((len(zeros), *shape), dtype=np.float32) >= zeros) & filled
-    return schedule_passes(mask.reshape(-1, *shape[1:]), shape[0], "oldest-row", DEPTH)
+    return schedule_passes(mask.reshape(-1, *shape[1:]), shape[0])
 
 
 def _zero_fractions(
@@ -214,3 +288,38 @@ def _zero_fractions(
     if not many:
         u = (np.argsort(rng.random(groups), axis=0) + u) / draws
     return (u < s).astype(float) if c == 1 else betaincinv(s * (1 - c) / c, (1 - s) * (1 - c) / c, u)
+
+
+def _points(axes: int, seed: int, start: int, count: int) -> np.ndarray:
+    """Points ``start`` … of a scrambled Sobol sequence, shape (count, axes), however many at once."""
+    from scipy.stats import qmc
+
+    sequence = qmc.Sobol(axes, scramble=True, rng=np.random.default_rng(seed))
+    if start:
+        sequence.fast_forward(start)
+    points = [sequence.random(_BLOCK) for _ in range(-(-count // _BLOCK))]
+    return np.concatenate([np.empty((0, axes)), *points])[:count]
+
+
+def _pick(u: np.ndarray, options: Sequence[int] | Sequence[str]) -> np.ndarray:
+    """One of the options a point, each as often as another."""
+    return np.array(options)[(u * len(options)).astype(int)]
+
+
+def _logarithmic(u: np.ndarray, high: np.ndarray | int) -> np.ndarray:
+    """Whole numbers from 1 to ``high``, even on a logarithmic scale."""
+    return np.rint(np.asarray(high, dtype=float) ** u).astype(np.int64)
+
+
+def _from_zero(u: np.ndarray, share: float, high: float) -> np.ndarray:
+    """Exactly 0 for a share of the points, the others even up to ``high``."""
+    return high * np.maximum(0.0, (u - share) / (1 - share))
+
+
+def _channels(u: np.ndarray, aligned: np.ndarray, taps: np.ndarray, ranges: TileRanges) -> np.ndarray:
+    """Channels of a reduction with that many taps, in multiples of the lanes or not, within the longest stream."""
+    longest = ranges.lanes * np.maximum(ranges.max_length // taps, 1)
+    high = np.where(taps == 1, longest, np.minimum(longest, _WIDEST))
+    multiple = np.minimum(_ALIGNMENTS[np.searchsorted(_ALIGNED, aligned, side="right")], high)
+    rounded = np.rint(_logarithmic(u, high) / multiple).astype(np.int64) * multiple
+    return np.clip(rounded, multiple, high - high % multiple)

@@ -28,16 +28,17 @@ from neusight.errors import NeusightError
 from neusight.executors.gpu.features import FeatureContract
 from neusight.executors.gpu.tile_models import Artifact, load_artifact, new_model, save_artifact
 from neusight.executors.gpu.tile_models.artifact import Manifest, file_sha256
-from neusight.executors.tensordash.device import SHORT
-from neusight.executors.tensordash.features import Passes
 from neusight.executors.tensordash.tile_model import (
     MOST_ROWS,
     NAME,
+    SHORT,
+    Passes,
     load_tile_model,
     pass_cycles,
     tensordash_contract,
     training_set,
 )
+from neusight.learn.card import bullets
 from neusight.learn.tensordash.dataset import NAME as DATASET
 from neusight.learn.tensordash.dataset import PARTS, PassPart, load_passes, make_dataset, simulate_passes
 
@@ -184,13 +185,13 @@ def render_tensordash_card(manifest: Manifest) -> str:
 
 
 def _training_parts(manifest: Manifest) -> list[str]:
-    bullets = {
+    entries = {
         "simulator": f"{manifest.simulator}, option list oldest-row, depth 3, 16 lanes, up to {MOST_ROWS} PE rows",
         "rows": f"{manifest.data['rows']:,} passes, each a mean over draws of its zeros",
         "parameters": ", ".join(f"{k} = {v}" for k, v in manifest.parameters.items()),
         "versions": ", ".join(f"{k} {v}" for k, v in manifest.versions.items()),
     }
-    return ["## Training", _bullets(bullets), "Data, by sha256:", _bullets(manifest.data["sha256"])]
+    return ["## Training", bullets(entries), "Data, by sha256:", bullets(manifest.data["sha256"])]
 
 
 def _error_parts(manifest: Manifest) -> list[str]:
@@ -206,10 +207,6 @@ def _error_parts(manifest: Manifest) -> list[str]:
         f"Interval: cycles x {manifest.interval[0]:g} to x {manifest.interval[1]:g} encloses 90 % of these means. A "
         "single draw scatters by more than the model errs where streams or lanes have zero fractions of their own.",
     ]
-
-
-def _bullets(entries: dict[str, str]) -> str:
-    return "\n".join(f"- {name}: {value}" for name, value in entries.items())
 
 
 def _table(head: str, lines: Any) -> str:
