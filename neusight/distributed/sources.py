@@ -17,7 +17,7 @@ from neusight.errors import ModelError
 from neusight.kernels.precision import Precision, stored_bytes
 from neusight.plans.memory import RankMemory, TrainingStep, memory_of
 from neusight.plans.shard_graph import tensor_parallel
-from neusight.plans.stages import Stage, local_of, stage_parameters, stages_of, waiting
+from neusight.plans.stages import RankParameters, Stage, local_of, stage_weights, stages_of, waiting
 from neusight.plans.states import workspace_bytes
 from neusight.plans.traced import TracedProgram
 from neusight.requests import Plan, Request
@@ -118,7 +118,7 @@ class Described:
         """As ``Source`` has it; fully sharded weights are stepped in float32 and narrowed where they are gathered."""
         if run.optimizer == "none":
             return ()
-        parameters = stage_parameters(stage, self.program(run))
+        parameters = RankParameters.of(stage_weights(stage, self.program(run)))
         dense, expert = (replica_groups(run, experts=experts)[0] for experts in (False, True))
         share = max(1, round(parameters.dense / dense.ranks + parameters.expert / expert.ranks))
         plan = run.plan

@@ -9,7 +9,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.stages import RankParameters, Stage, end_parameters, local_of, stage_parameters, stages_of, waiting
+from neusight.plans.stages import RankParameters, Stage, end_weights, local_of, stage_weights, stages_of, waiting
 from neusight.plans.states import States, states_of, workspace_bytes
 from neusight.requests import Plan
 from neusight.workloads.decoders.build import trained_program
@@ -121,7 +121,7 @@ class _StageRank:
         """The sum of all terms at the moment when that is most."""
         training, engine = self.training, self.training.engine
         states = states_of(
-            stage_parameters(self.stage, self.program),
+            RankParameters.of(stage_weights(self.stage, self.program)),
             self.plan,
             dtype=training.dtype,
             products=training.products,
@@ -164,7 +164,7 @@ class _StageRank:
             kept += engine.deferred_heads * (head + stored_bytes(local.dtype) * after.logits)
             queued = (losses - 1) * engine.held_logit_bytes * after.logits
             moments["loss"] = (kept, queued + engine.logit_bytes * after.logits, mask)
-        passing = max((s.gradient_bytes for s in self.layers), default=0.0) + after.input_bytes
+        passing = max((s.widest_bytes for s in self.layers), default=0.0) + after.input_bytes
         moments["backward"] = (kept, queued, mask + self._again() + passing)
         return moments
 
@@ -205,9 +205,9 @@ class _StageRank:
         """Of FSDP: two layers' weights, one in use and one fetched ahead; one's gradient as computed and as reduced;
         and what is outside of layers (PyTorch FSDP, ``BackwardPrefetch.BACKWARD_PRE``; Zhao et al. 2023, section 3.3).
         """
-        layer = max((RankParameters.of([segment]).total for segment in self.layers), default=0.0)
+        layer = max((RankParameters.of(segment.held).total for segment in self.layers), default=0.0)
         used, reduced = stored_bytes(self.local.dtype), stored_bytes(self.plan.gradient_dtype)
-        return (3 * used + reduced) * layer + used * end_parameters(self.stage, self.program).total
+        return (3 * used + reduced) * layer + used * RankParameters.of(end_weights(self.stage, self.program)).total
 
 
 def fullest(ranks: Sequence[RankMemory]) -> RankMemory:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from neusight.errors import ModelError
 from neusight.requests import Plan
 from neusight.workloads.decoders.shares import Local
-from neusight.workloads.program import Program, Segment
+from neusight.workloads.program import HeldWeights, Program
 
 
 class Layered(Protocol):
@@ -147,14 +147,12 @@ class RankParameters:
     expert: float = 0.0
 
     @classmethod
-    def of(cls, segments: Iterable[Segment]) -> RankParameters:
-        """Of segments of a rank's program."""
-        each = list(segments)
-        return cls(dense=float(sum(s.parameters for s in each)), expert=float(sum(s.expert_parameters for s in each)))
-
-    def __add__(self, other: RankParameters) -> RankParameters:
-        """Both."""
-        return RankParameters(dense=self.dense + other.dense, expert=self.expert + other.expert)
+    def of(cls, held: Iterable[HeldWeights]) -> RankParameters:
+        """Of what a rank has."""
+        numbers = [0, 0]
+        for each in held:
+            numbers[each.routed] += each.number
+        return cls(dense=float(numbers[False]), expert=float(numbers[True]))
 
     @property
     def total(self) -> float:
@@ -162,13 +160,18 @@ class RankParameters:
         return self.dense + self.expert
 
 
-def stage_parameters(stage: Stage, program: Program) -> RankParameters:
-    """Parameters of a stage on one of its ranks."""
-    return RankParameters.of(program.layers[kind] for kind in stage.kinds) + end_parameters(stage, program)
+def stage_weights(stage: Stage, program: Program) -> Iterator[HeldWeights]:
+    """What one rank of a stage has of a program's weights."""
+    for kind in stage.kinds:
+        yield from program.layers[kind].held
+    yield from end_weights(stage, program)
 
 
-def end_parameters(stage: Stage, program: Program) -> RankParameters:
+def end_weights(stage: Stage, program: Program) -> Iterator[HeldWeights]:
     """Those of embedding, last norm and head on a stage. A tied embedding is on both of two stages."""
-    ends = ((program.before,) if stage.first else ()) + ((program.after,) if stage.last else ())
-    tied = program.after.tied_parameters if stage.last and not stage.first else 0
-    return RankParameters.of(ends) + RankParameters(dense=float(tied))
+    if stage.first:
+        yield from program.before.held
+    if stage.last:
+        yield from program.after.held
+    if stage.last and not stage.first:
+        yield HeldWeights(program.after.tied_parameters)

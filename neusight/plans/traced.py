@@ -21,7 +21,7 @@ from neusight.kernels.sparsity import Zeros, with_zeros
 from neusight.plans.shard_graph import scaled
 from neusight.requests import Plan
 from neusight.transforms.plain import plain
-from neusight.workloads.program import Part, Phase, Program, Segment
+from neusight.workloads.program import HeldWeights, Part, Phase, Program, Segment
 from neusight.workloads.workload import KEPT, MEMORY_PARTS, MemoryProfile, Workload
 
 _LAYER = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
@@ -232,7 +232,7 @@ class TracedProgram:
         self, name: str, layer: int, runs: Counter[_Run], operators: tuple[tuple[Phase, int], ...], parameters: int
     ) -> Segment:
         parts = tuple(self._part(run, count) for run, count in runs.items())
-        return Segment(name=name, layer=layer, parts=parts, parameters=parameters, operators=operators)
+        return Segment(name=name, layer=layer, parts=parts, held=(HeldWeights(parameters),), operators=operators)
 
     def _part(self, run: _Run, count: int) -> Part:
         kernel, operator, phase, zeros = run

@@ -195,7 +195,7 @@ class Deployment:
         """
         s = self.replica
         return serving_memory(
-            s.decoder, s.device, s.precision, s.plan, self.server,
+            s.decoder, s.device, s.precision, s.plan, s.engine,
             max_tokens=self._batched_tokens, max_num_seqs=self._seqs, length=self.longest,
             share=self.options.memory_share,
         )  # fmt: skip

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from neusight.devices.spec import DeviceSpec
-from neusight.engines.server import Server
-from neusight.kernels.precision import DTYPE_BYTES
+from neusight.engines import Engine
+from neusight.kernels.precision import stored_bytes
+from neusight.plans.stages import Stage, stage_weights, stages_of
 from neusight.requests import Plan
+from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.layers import Experts, FeedForward, Layer
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.weights import outside_weight_bytes, weight_bytes
+from neusight.workloads.decoders.shares import Steps
+from neusight.workloads.program import HeldWeights, Program
 
 RANK_BYTES = 0.45 * 2**30
 """Buffers of NCCL and of the engines' own all-reduce on each of several ranks. Of vLLM 0.15.1 on H100, whose logs tell
@@ -53,69 +58,80 @@ def serving_memory(
     device: DeviceSpec,
     precision: ServingPrecision,
     plan: Plan,
-    server: Server,
+    engine: Engine,
     *,
     max_tokens: int,
     max_num_seqs: int,
     length: int,
     share: float | None = None,
 ) -> ServingMemory:
-    """What a replica keeps on each of its devices; of a pipeline on those of the stage with the most layers.
+    """What a replica keeps on each of its devices; of a pipeline on those of the stage whose cache holds fewest tokens.
 
     Args:
         decoder: the model.
         device: one of the replica's, all alike.
         precision: of weights and cache.
         plan: who keeps what.
-        server: what part of the memory is its own.
+        engine: what part of the memory is its own.
         max_tokens: new tokens of the largest pass, which its activations are of.
         max_num_seqs: whose logits a pass makes.
         length: tokens of a sequence, of which layers with a window keep no more than that.
         share: of the memory, instead of the engine's.
+
+    Raises:
+        ModelError: sizes that ranks or stages cannot share.
     """
-    outside = outside_weight_bytes(decoder, precision, plan)
-    stage = -(-decoder.depth // plan.pp) / decoder.depth
-    weights = outside + stage * (weight_bytes(decoder, precision, plan) - outside)
-    activations = activation_bytes(decoder, precision, plan, max_tokens, max_num_seqs)
+    program = _of_a_token(decoder, precision, plan, engine)
+    server = engine.serving if share is None else replace(engine.serving, memory_share=share)
+
     buffers = RANK_BYTES if plan.world > 1 else 0.0
-    used, part = weights + activations + buffers, server.memory_share if share is None else share
-    total = device.usable_bytes
-    left = part * total - used if server.memory_of == "total" else part * (total - used)
-    states = stage * decoder.state_bytes_per_sequence(plan.tp)
-    per_token = stage * float(decoder.kv_bytes(length, precision.kv_cache, plan.tp)) / max(length, 1)
-    per_token += states / max(length, 1)
-    return ServingMemory(
-        capacity=total,
-        weights=weights,
-        activations=activations,
-        buffers=buffers,
-        reserve=total - used - max(left, 0.0),
-        kv_cache=max(left, 0.0),
-        kv_bytes_per_token=per_token,
-        state_bytes=states,
-        kv_tokens=int(max(left, 0.0) / per_token) if per_token else 2**40,
+
+    def of(stage: Stage) -> ServingMemory:
+        layers = replace(decoder, layers=tuple((decoder.layers[kind][0], 1) for kind in stage.kinds))
+        states = layers.state_bytes_per_sequence(plan.tp)
+        per_token = (float(layers.kv_bytes(length, precision.kv_cache, plan.tp)) + states) / max(length, 1)
+        weights = weight_bytes(stage_weights(stage, program), precision)
+        # Every rank gathers the logits of all.
+        activations = activation_bytes(stage, program, max_tokens, plan.tp * max_num_seqs)
+        total, used, part = device.usable_bytes, weights + activations + buffers, server.memory_share
+        left = max(part * total - used if server.memory_of == "total" else part * (total - used), 0.0)
+        return ServingMemory(
+            capacity=total,
+            weights=weights,
+            activations=activations,
+            buffers=buffers,
+            reserve=total - used - left,
+            kv_cache=left,
+            kv_bytes_per_token=per_token,
+            state_bytes=states,
+            kv_tokens=int(left / per_token) if per_token else 2**40,
+        )
+
+    stages = (of(stage) for stage in stages_of(decoder, plan))
+    return min(stages, key=lambda memory: (memory.kv_tokens, -memory.weights))
+
+
+@lru_cache(maxsize=64)
+def _of_a_token(decoder: Decoder, precision: ServingPrecision, plan: Plan, engine: Engine) -> Program:
+    """A pass of one token, in which all that passes take memory for is linear."""
+    return step_program(decoder, Steps.of(prompts=1, prompt_tokens=1), precision, plan, engine)
+
+
+def weight_bytes(held: Iterable[HeldWeights], precision: ServingPrecision) -> float:
+    """Bytes of weights with their scales."""
+    numbers: Counter[str] = Counter()
+    for each in held:
+        numbers[each.kind] += each.number
+    own, scheme = stored_bytes(precision.dtype), precision.quantisation
+    return sum(
+        number * (scheme.of(kind).weight_bytes(precision.dtype) if kind else own) for kind, number in numbers.items()
     )
 
 
-def activation_bytes(
-    decoder: Decoder, precision: ServingPrecision, plan: Plan, max_tokens: int, max_num_seqs: int
-) -> float:
-    """Most that the activations of a pass take [B]: the residual stream twice and the widest layer's inner rows, or the
-    logits of all sampled rows.
+def activation_bytes(stage: Stage, program: Program, tokens: int, sampled: int) -> float:
+    """Most that the activations of a pass take [B]: the residual stream twice and what enters and leaves the widest
+    operation, or logits of ``sampled`` rows.
     """
-    size = DTYPE_BYTES[precision.dtype]
-    widest = max((_inner_width(layer, decoder.hidden, plan) for layer, _ in decoder.layers), default=0.0)
-    rows = size * max_tokens * (2.0 * decoder.hidden + widest)
-    return max(rows, LOGITS_BYTES * max_num_seqs * decoder.vocab)
-
-
-def _inner_width(layer: Layer, hidden: int, plan: Plan) -> float:
-    """Values a token between the products of a layer, of its wider half: what goes in, and what comes out."""
-    part, tp = layer.feed_forward, plan.tp
-    mixed = sum(p.n + p.k for p in layer.attention.projections(hidden, tp)[-1:]) if layer.attention else 0.0
-    if isinstance(part, Experts):
-        slices = plan.tp * plan.dp / plan.ep
-        return max(mixed, part.top_k * (3.0 * part.expert.ffn / slices + hidden))
-    if isinstance(part, FeedForward):
-        return max(mixed, (3.0 if part.gated else 2.0) * part.ffn / tp)
-    return float(mixed)
+    widest = max(float(program.layers[kind].widest_bytes[0]) for kind in stage.kinds)
+    rows = tokens * (2.0 * float(program.before.input_bytes[0]) + widest)
+    return max(rows, LOGITS_BYTES * sampled * float(program.after.logits[0]) if stage.last else 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from neusight.kernels.families import KernelBatch
 
@@ -37,6 +37,16 @@ class Part:
     attention_core: bool = False
 
 
+class HeldWeights(NamedTuple):
+    """So many parameters on a rank that are stored alike: in the scheme of a ``kind`` of projections, "" for the
+    model's own dtype. ``routed`` ones are of experts among which tokens choose.
+    """
+
+    number: int
+    kind: str = ""
+    routed: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class SavedActivation:
     """What is kept of a micro-batch from the forward pass for the backward pass [B].
@@ -55,28 +65,37 @@ class SavedActivation:
 class Segment:
     """The embedding, a kind of layer, or norm, head and loss.
 
-    ``parameters`` are those that a rank holds of it without experts, ``expert_parameters`` those of its experts.
-    ``layer`` is the place of its kind in the model's order of layers, -1 outside of layers. ``operators`` are those
-    that the host dispatches in each pass, views included; empty where each dispatches one kernel. ``saved`` is what it
-    keeps of a micro-batch for the backward pass, ``input_bytes`` what enters it, ``gradient_bytes`` those of the
-    gradients around its widest operation, ``workspace_bytes`` a buffer of its own that stays, ``logits`` how many the
-    loss is of. ``tied_parameters`` are the head's that count as the embedding's. ``unbuilt`` says why it cannot run,
-    where only what it holds and keeps is known.
+    ``held`` are the parameters that a rank has of it. ``layer`` is the place of its kind in the model's order of
+    layers, -1 outside of layers. ``operators`` are those that the host dispatches in each pass, views included;
+    empty where each dispatches one kernel. ``saved`` is what it keeps of a micro-batch for the backward pass,
+    ``input_bytes`` what enters it, ``widest_bytes`` those of what enters and leaves its widest operation, of which
+    gradients are as many, ``workspace_bytes`` a buffer of its own that stays, ``logits`` how many the loss is of.
+    ``tied_parameters`` are the head's that count as the embedding's. ``unbuilt`` says why it cannot run, where only
+    what it holds and keeps is known.
     """
 
     name: str
     layer: int
     parts: tuple[Part, ...]
-    parameters: int
-    expert_parameters: int = 0
+    held: tuple[HeldWeights, ...] = ()
     operators: tuple[tuple[Phase, int], ...] = ()
     saved: tuple[SavedActivation, ...] = ()
-    input_bytes: float = 0.0
-    gradient_bytes: float = 0.0
+    input_bytes: Any = 0.0
+    widest_bytes: Any = 0.0
     workspace_bytes: float = 0.0
-    logits: float = 0.0
+    logits: Any = 0.0
     tied_parameters: int = 0
     unbuilt: str = ""
+
+    @property
+    def parameters(self) -> int:
+        """On the rank, without experts among which tokens choose."""
+        return sum(each.number for each in self.held if not each.routed)
+
+    @property
+    def expert_parameters(self) -> int:
+        """On the rank, of such experts."""
+        return sum(each.number for each in self.held if each.routed)
 
     def kept_bytes(self, recompute: str) -> float:
         """What is kept of a micro-batch until its backward pass [B], where a part is computed again.

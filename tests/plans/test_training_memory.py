@@ -13,7 +13,7 @@ from neusight.errors import ModelError
 from neusight.evaluation.memory import evaluate_memory, fitted_expert_load
 from neusight.plans.fits import LENGTH_STEP, largest_micro_batch, longest_sequence, verdict
 from neusight.plans.memory import PARTS, RankMemory, TrainingStep, memory_of
-from neusight.plans.stages import RankParameters, local_of, stage_parameters, stages_of, waiting
+from neusight.plans.stages import RankParameters, local_of, stage_weights, stages_of, waiting
 from neusight.plans.states import states_of, workspace_bytes
 from neusight.requests import Plan
 from neusight.workloads.decoders.build import trained_program
@@ -52,7 +52,7 @@ def share(of: Plan) -> Local:
 def held_parameters(model: Decoder, of: Plan) -> float:
     """On one rank of each stage."""
     program = trained_program(model, share(of), MEGATRON)
-    return sum(stage_parameters(stage, program).total for stage in stages_of(model, of))
+    return sum(RankParameters.of(stage_weights(stage, program)).total for stage in stages_of(model, of))
 
 
 def ranks(of: Plan, training: TrainingStep = TRAINING, model: Decoder | None = None) -> dict[str, RankMemory]:

@@ -1,17 +1,21 @@
 """What a served model keeps on a device, against what engines logged, and by formula."""
 
+from dataclasses import replace
+
 import pytest
 
 from neusight.devices import load_device
-from neusight.engines import server_named
+from neusight.engines import engine_named, server_named
 from neusight.errors import ModelError
+from neusight.plans.stages import RankParameters
 from neusight.requests import Plan
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.build import step_program, trained_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import SCHEMES, ServingPrecision
-from neusight.workloads.decoders.weights import outside_weight_bytes
+from neusight.workloads.decoders.shares import Local, Steps
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000}
 LOGGED = (
@@ -26,9 +30,9 @@ HALF = ServingPrecision(dtype="float16", kv_cache="float16")
 
 
 def kept(decoder: Decoder, tp: int = 1, precision: ServingPrecision = HALF) -> ServingMemory:
-    device, server, plan = load_device("h100-sxm-80gb"), server_named("vllm").serving, Plan(tp=tp)
+    device, engine, plan = load_device("h100-sxm-80gb"), server_named("vllm"), Plan(tp=tp)
     limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
-    return serving_memory(decoder, device, precision, plan, server, **limits)
+    return serving_memory(decoder, device, precision, plan, engine, **limits)
 
 
 @pytest.mark.parametrize(("decoder", "tp", "tokens"), LOGGED, ids=lambda value: getattr(value, "name", None))
@@ -72,15 +76,32 @@ def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str
     assert (server.max_num_seqs, server.max_num_batched_tokens) == limits
 
 
-def test_the_longest_stage_decides() -> None:
-    """Of 32 layers on 3 stages one has 11."""
-    decoder, device = known_decoder("meta-llama/Llama-3.1-8B"), load_device("h100-sxm-80gb")
-    server = server_named("vllm").serving
+def test_the_stage_decides_whose_cache_holds_fewest_tokens() -> None:
+    """Of 32 layers on 3 stages the first two have 11, of which the first has the embedding too."""
+    decoder, device, engine = (
+        known_decoder("meta-llama/Llama-3.1-8B"),
+        load_device("h100-sxm-80gb"),
+        server_named("vllm"),
+    )
     limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
-    one, three = (serving_memory(decoder, device, HALF, Plan(pp=n), server, **limits) for n in (1, 3))
-    outside = outside_weight_bytes(decoder, HALF, Plan())
-    assert three.weights - outside == pytest.approx(11 / 32 * (one.weights - outside))
+    one, three = (serving_memory(decoder, device, HALF, Plan(pp=n), engine, **limits) for n in (1, 3))
+    table, norm = 2 * decoder.vocab * decoder.hidden, 2 * decoder.hidden
+    assert three.weights == pytest.approx(11 / 32 * (one.weights - 2 * table - norm) + table)
     assert three.kv_bytes_per_token == pytest.approx(11 / 32 * one.kv_bytes_per_token)
+
+
+def test_a_rank_that_serves_holds_what_a_rank_that_trains_holds() -> None:
+    """Passes over a cache and training go through the same operations, which say what they hold."""
+    for name in ("meta-llama/Llama-3.1-8B", "openai/gpt-oss-120b", "deepseek-ai/DeepSeek-V3"):
+        decoder = known_decoder(name)
+        server, engine = (
+            replace(e, vocabulary_multiple=1) for e in (server_named("vllm"), engine_named("megatron-te"))
+        )
+        served = step_program(decoder, Steps.of(decodes=1), ServingPrecision(), Plan(tp=4), server)
+        trained = trained_program(decoder, Local(batch=1, seq_len=64, tp=4, etp=4), engine)
+        for segments in zip(served.segments, trained.segments, strict=True):
+            mine, others = (RankParameters.of(segment.held) for segment in segments)
+            assert mine == others
 
 
 def test_versions_are_numbers() -> None:

@@ -11,13 +11,18 @@ import numpy as np
 import pytest
 from small_decoders import CONFIGS, DEEPSEEK, INDEX, NARROW, config_of
 
+from neusight.engines import server_named
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
+from neusight.plans.stages import stage_weights, stages_of
 from neusight.requests import Plan
+from neusight.serving.memory import weight_bytes
 from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.build import step_program
+from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder, known_decoders
 from neusight.workloads.decoders.quantisation import NONE, SCHEMES, ServingPrecision, quantisation_of
-from neusight.workloads.decoders.weights import weight_bytes
+from neusight.workloads.decoders.shares import Steps
 
 PUBLISHED = {
     "meta-llama/Llama-3.1-8B": (8.03, 8.03), "meta-llama/Llama-3.1-70B": (70.6, 70.6),
@@ -32,6 +37,13 @@ PUBLISHED = {
 """Billions of parameters, all and those of a token, from model cards and from files on the hub; embeddings count."""
 
 
+def served_bytes(decoder: Decoder, precision: ServingPrecision, tp: int = 1) -> float:
+    """Weights on a rank of an engine that does not pad vocabularies."""
+    engine, plan = replace(server_named("vllm"), vocabulary_multiple=1), Plan(tp=tp)
+    program = step_program(decoder, Steps.of(decodes=1), precision, plan, engine)
+    return weight_bytes(stage_weights(stages_of(decoder, plan)[0], program), precision)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_the_published_ones(name: str) -> None:
     decoder = known_decoder(name)
@@ -43,7 +55,7 @@ def test_weights_on_disk_are_the_published_ones() -> None:
     for name, size in (("openai/gpt-oss-120b", 65.2e9), ("meta-llama/Llama-3.1-8B", 16.06e9)):
         decoder = known_decoder(name)
         own = ServingPrecision.named("", own=decoder.quantisation)
-        assert weight_bytes(decoder, own, Plan()) == pytest.approx(size, rel=5e-3)
+        assert served_bytes(decoder, own) == pytest.approx(size, rel=5e-3)
 
 
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
@@ -143,10 +155,10 @@ def test_recurrent_state_does_not_grow() -> None:
 def test_ranks_hold_all_weights_together(name: str) -> None:
     """Up to what each holds for itself: norms, latent projections, routers, and scales."""
     decoder = decoder_of(config_of(name))
-    whole = weight_bytes(decoder, ServingPrecision(), Plan())
+    whole = served_bytes(decoder, ServingPrecision())
     assert whole == pytest.approx(2 * decoder.parameters, rel=1e-9)
     if name.split()[0] not in ("falcon", "gpt_bigcode", "nemotron_h"):
-        half = weight_bytes(decoder, ServingPrecision(), Plan(tp=2))
+        half = served_bytes(decoder, ServingPrecision(), tp=2)
         assert 0.5 * whole <= half < whole
 
 

@@ -16,7 +16,7 @@ from neusight.workloads.decoders.operations import Operation
 from neusight.workloads.decoders.products import entering, leaving, product, product_input, separate
 from neusight.workloads.decoders.rank import Count, Rank
 from neusight.workloads.decoders.stream import normalised
-from neusight.workloads.program import Part, SavedActivation
+from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 
 def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iterator[Operation]:
@@ -30,10 +30,10 @@ def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iter
     tokens, d = rank.tokens, mixer.head_dim
     yield entering(rank, rank.hidden, "attention")
     yield product(rank, qkv, tokens, quantised=quantised)
+    yield Operation(held=(HeldWeights(heads),) if mixer.sinks else ())
     if not rank.serves:
         joins = (_joined(rank, qkv.n, bias=mixer.qkv_bias),) if len(separate(rank, qkv)) == 1 else ()
-        sinks = heads if mixer.sinks else 0
-        yield Operation(backward=joins, parameters=sinks, saved=tuple(_saved_heads(mixer, rank, qkv)))
+        yield Operation(backward=joins, saved=tuple(_saved_heads(mixer, rank, qkv)))
     if mixer.qk_norm:
         yield from _head_norms(mixer, rank, heads, kv_heads)
     if not (mixer.qk_norm and rank.engine.generated):
@@ -160,6 +160,10 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
         yield product(rank, parts["query up"], rank.tokens)
     if not rank.serves:
         yield product(rank, parts["key value up"], rank.tokens)
+    # Absorbed into other products, or a part of the indexer's work.
+    apart = [p for name, p in parts.items() if name.startswith("indexer") or (rank.serves and name == "key value up")]
+    vectors = HeldWeights(mixer.vectors - mixer.q_rank - mixer.kv_rank)
+    yield Operation(held=(*(each for projection in apart for each in projection.held), vectors))
     widths = heads * mixer.rope_dim, mixer.rope_dim
     yield rotated(rank, widths, sum(widths), mixer.latent_dim)
     if rank.serves:
@@ -189,11 +193,10 @@ def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, P
     d, tokens = mixer.nope_dim + mixer.rope_dim, rank.tokens
     joined = tuple(rank.copied(name, tokens, heads * d, op="cat") for name in ("queries join", "keys join"))
     inner = sum(p.n for p in parts.values()) - parts["output"].n
-    indexer, sparse = sum(p.parameters for name, p in parts.items() if name.startswith("indexer")), mixer.indexer
+    sparse = mixer.indexer
     yield Operation(
         forward=joined,
         backward=joined,
-        parameters=indexer + (mixer.vectors - mixer.q_rank - mixer.kv_rank),
         unbuilt="training of sparse attention is not built: self-attention and latent attention are" if sparse else "",
         saved=(
             SavedActivation(name="latent and expanded", bytes=tokens * inner * rank.size),

@@ -26,7 +26,6 @@ from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.rank import Rank, configured
 from neusight.workloads.decoders.shares import Local, Steps
 from neusight.workloads.decoders.stream import residual, stream_norm
-from neusight.workloads.decoders.weights import Parameters, layer_parameters, outside_parameters
 from neusight.workloads.program import Program, Segment
 
 REMEMBERED = 1024
@@ -99,17 +98,11 @@ def step_program(
             f"ep = {plan.ep} does not divide tp x dp = {plan.tp * plan.dp}: experts are shared by those ranks"
         )
     rank = Rank.served(decoder.hidden, steps, ServingPrecision.of(precision), plan, engine)
-    held = {at: layer_parameters(layer, decoder.hidden, plan) for at, (layer, _) in enumerate(decoder.layers)}
+    stream = rank.row_bytes(rank.resident_tokens)
 
     def segment(name: str, layer: int, operations: Iterable[Operation]) -> Segment:
-        # Embedding and head are counted with the first: they may be one matrix.
-        outside = [Parameters(outside_parameters(decoder, plan))] if name == "embedding" else []
-        own = list(held.get(layer, outside))
-        return replace(
-            segment_of(name, layer, (Operation(forward=operation.forward) for operation in operations)),
-            parameters=round(sum(each.number for each in own if not each.routed)),
-            expert_parameters=round(sum(each.number for each in own if each.routed)),
-        )
+        undifferentiated = (replace(operation, backward=(), weights=(), saved=()) for operation in operations)
+        return segment_of(name, layer, undifferentiated, stream)
 
     return _program(decoder, rank, segment)
 

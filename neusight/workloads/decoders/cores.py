@@ -200,7 +200,7 @@ def _unfused(rank: Rank, heads: Heads) -> Operation:
             _batched(rank, "scores", queries, (length, d, length), "nt"),
             *repeated,
         ),
-        gradient_bytes=2.0 * scores_bytes,
+        widest_bytes=2.0 * scores_bytes,
         workspace_bytes=scores_bytes if rank.engine.score_buffer else 0.0,
         unbuilt=shared if rank.share.cp > 1 else "",
     )

@@ -16,7 +16,7 @@ from neusight.workloads.decoders.layers import Experts, Projection, shared_evenl
 from neusight.workloads.decoders.operations import Operation
 from neusight.workloads.decoders.products import given, product_input
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
-from neusight.workloads.program import Part, SavedActivation
+from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def _kept(routed: Routed) -> Operation:
             SavedActivation(name="activated before its weight", bytes=rows * part.expert.ffn / local.etp * rank.size),
             given(rank, "expert products", even * (up.n + down.n) / 2),
         ),
-        gradient_bytes=even * (up.n + down.k) * rank.size,
+        widest_bytes=even * (up.n + down.k) * rank.size,
     )
 
 
@@ -247,8 +247,13 @@ def _grouped(routed: Routed, projection: Projection) -> Operation:
         forward=(*_quantised(routed, projection, rows, k), _of_groups(routed, projection, (n, k))),
         backward=(*_quantised(routed, projection, rows, n), _of_groups(routed, projection, (k, n))),
         weights=(_weight_products(routed, projection),),
-        expert_parameters=routed.experts * projection.parameters,
+        held=held_experts(projection, routed.experts),
     )
+
+
+def held_experts(projection: Projection, experts: int) -> tuple[HeldWeights, ...]:
+    """A projection of each of a rank's experts."""
+    return tuple(each._replace(number=experts * each.number, routed=True) for each in projection.held)
 
 
 def _quantised(routed: Routed, projection: Projection, rows: int, cols: int) -> tuple[Part, ...]:

@@ -16,7 +16,7 @@ from neusight.workloads.decoders.operations import Operation
 from neusight.workloads.decoders.products import entering, product
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.decoders.stream import stream_norm
-from neusight.workloads.program import Part, SavedActivation
+from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 STATISTICS = 3
 """Maximum, sum of exponentials and the target's logit of a row."""
@@ -72,9 +72,9 @@ def _looked_up(rank: Rank, name: str, table: int, width: int) -> Operation:
     tokens = np.maximum(rank.tokens, 1)
     elements, numbers = tokens * width, INDEX_BYTES * tokens
     size = elements * rank.size
-    forward = rank.moved(name, "embedding", elements, size + numbers, size)
+    forward, held = rank.moved(name, "embedding", elements, size + numbers, size), (HeldWeights(table * width),)
     if rank.serves:
-        return Operation(forward=(forward,))
+        return Operation(forward=(forward,), held=held)
     ids = SavedActivation(name="ids", bytes=2.0 * INDEX_BYTES * rank.tokens)
     return Operation(
         forward=(forward,),
@@ -83,7 +83,7 @@ def _looked_up(rank: Rank, name: str, table: int, width: int) -> Operation:
             rank.moved(f"{name} gradient", "embedding_backward", elements, 2 * size + numbers, size),
             *rank.accumulated(name, table * width),
         ),
-        parameters=table * width,
+        held=held,
         saved=(ids,) if name == "embedding" else (),
     )
 
@@ -132,18 +132,15 @@ def after(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
 
 
 def _head(decoder: Decoder, rank: Rank, head: Projection) -> Operation:
-    done = product(rank, head, rank.tokens)
+    tied = head.weights if decoder.tied else 0
+    held = (*head.held[tied > 0 :], HeldWeights(decoder.extra))
+    done = replace(
+        product(rank, head, rank.tokens), held=held, logits=rank.tokens * float(head.n), tied_parameters=tied
+    )
     if rank.serves:
         return done
     stream = SavedActivation(name="head input", bytes=rank.row_bytes(rank.resident_tokens))
-    tied = head.weights if decoder.tied else 0
-    return replace(
-        done,
-        parameters=head.parameters - tied + decoder.extra,
-        saved=(stream,),
-        logits=float(rank.tokens * head.n),
-        tied_parameters=tied,
-    )
+    return replace(done, saved=(stream,))
 
 
 def _sampled(rank: Rank, own: int, vocab: int) -> Iterator[Part]:

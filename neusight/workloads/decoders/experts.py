@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from neusight.kernels.families import KernelBatch
-from neusight.workloads.decoders.dispatch import routed_experts
+from neusight.workloads.decoders.dispatch import held_experts, routed_experts
 from neusight.workloads.decoders.feed_forwards import dense
 from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
 from neusight.workloads.decoders.operations import Operation
@@ -50,8 +51,24 @@ def _served(part: Experts, rank: Rank) -> Operation:
             *_handed_out(part, rank),
             rank.part("experts", _experts(part, rank)),
             *_handed_back(part, rank),
-        )
+        ),
+        **_own_experts(part, rank),
     )
+
+
+def _own_experts(part: Experts, rank: Rank) -> dict[str, Any]:
+    """What a rank has of experts, whole ones with ``ep``, else a slice of each, and the rows in and between them.
+
+    Raises:
+        ModelError: experts or their width that ranks cannot share evenly.
+    """
+    slices = shared_evenly(rank.tp * rank.ranks["dp"], rank.ranks["ep"], "tp x dp")
+    own = shared_evenly(part.experts, rank.ranks["ep"], "number of experts")
+    up, down = part.expert.projections(rank.hidden, slices, "experts")
+    return {
+        "held": (*held_experts(up, own), *held_experts(down, own)),
+        "widest_bytes": rank.row_bytes(rank.tokens) / rank.hidden * part.top_k * (up.n + down.k + rank.hidden),
+    }
 
 
 def _experts(part: Experts, rank: Rank) -> KernelBatch:

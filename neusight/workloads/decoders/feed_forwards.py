@@ -32,8 +32,7 @@ def dense(
     name = of if rank.serves else ""
     yield product(rank, up, rank.tokens, name=name + up.name, quantised=quantised)
     yield activated(part, rank, rank.tokens, down.k, name=f"{name}activation", deferred=rank.engine.deferred_bias)
-    if not rank.serves:
-        yield inner(rank, part, rank.tokens, down.k)
+    yield inner(rank, part, rank.tokens, down.k)
     yield product(rank, down, rank.tokens, name=name + down.name)
     if reduced:
         yield leaving(rank, rank.hidden, "feed_forward", f"{of}output")
@@ -63,11 +62,13 @@ def activated(
     )
 
 
-def inner(rank: Rank, part: FeedForward, rows: float, width: int) -> Operation:
+def inner(rank: Rank, part: FeedForward, rows: Any, width: int) -> Operation:
     """What is kept between the products of a feed-forward: what the activation takes, what a gate let through, what it
     gives.
     """
     size, up = rank.size, (2 if part.gated else 1) * width
+    if rank.serves:
+        return Operation(widest_bytes=rows * (up + width) * size)
     gate = part.gated and rank.engine.keeps_activated_gate
     # PyTorch's relu has its gradient from its result.
     by_module = rank.engine.generated or rank.engine.activation == "eager"
@@ -79,7 +80,7 @@ def inner(rank: Rank, part: FeedForward, rows: float, width: int) -> Operation:
             *((SavedActivation(name="activated gate", bytes=rows * width * size),) if gate else ()),
             product_input(rank, "activated", rows * width),
         ),
-        gradient_bytes=rows * (up + width) * size,
+        widest_bytes=rows * (up + width) * size,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from neusight.errors import ModelError
+from neusight.workloads.program import HeldWeights
 
 STORED = ("apart", "joined", "transposed")
 """How a module of transformers keeps what engines keep in one matrix: each part by itself, all in one, or that by
@@ -47,6 +48,11 @@ class Projection:
     def parameters(self) -> int:
         """Elements with those of the bias."""
         return self.weights + (self.n if self.bias else 0)
+
+    @property
+    def held(self) -> tuple[HeldWeights, ...]:
+        """The matrix in the scheme of its kind, its bias in the model's own dtype."""
+        return (HeldWeights(self.weights, self.kind), *((HeldWeights(self.n),) if self.bias else ()))
 
 
 @dataclass(frozen=True, kw_only=True)

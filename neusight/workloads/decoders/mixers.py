@@ -5,6 +5,7 @@ here: of their backward pass only what it keeps is known.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from neusight.workloads.decoders.operations import Operation
 from neusight.workloads.decoders.products import leaving, product, product_input
 from neusight.workloads.decoders.rank import Rank
 from neusight.workloads.decoders.stream import normalised
-from neusight.workloads.program import Part, SavedActivation
+from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 CHUNK = 64
 """Tokens of a chunk of gated DeltaNet (flash-linear-attention, ``chunk_gated_delta_rule``)."""
@@ -50,12 +51,16 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
     Raises:
         ModelError: sizes that ranks cannot share evenly.
     """
+    if rank.serves:
+        output = mixer.projections(rank.hidden, rank.tp)[-1]
+        yield Operation(widest_bytes=rank.tokens * (output.n + output.k) * rank.size)
     if isinstance(mixer, SelfAttention):
         yield from self_attention(mixer, rank, quantised=quantised)
     elif isinstance(mixer, LatentAttention):
         yield from latent_attention(mixer, rank)
     elif rank.serves:
         makers = {CompressedAttention: _compressed, LinearAttention: _linear, StateSpace: _state_space}
+        yield Operation(held=_vectors(mixer, rank))
         yield from makers[type(mixer)](mixer, rank)  # type: ignore[operator]
         yield leaving(rank, rank.hidden, "attention")
     else:
@@ -79,9 +84,14 @@ def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
             *states,
             product_input(rank, "mixer output", rank.tokens * output.k),
         ),
-        parameters=sum(p.parameters for p in (*inner, output)) + mixer.vectors,
+        held=(*(each for projection in (*inner, output) for each in projection.held), *_vectors(mixer, rank)),
         unbuilt=f"training of {type(mixer).__name__} is not built: self-attention and latent attention are",
     )
+
+
+def _vectors(mixer: Mixer, rank: Rank) -> tuple[HeldWeights, ...]:
+    """Filters, decays and what else of a mixer is in no matrix: shared as its heads are."""
+    return (HeldWeights(-(-mixer.vectors // rank.tp)),)
 
 
 def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
@@ -89,10 +99,12 @@ def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
     heads, groups, passes = mixer.local_heads(rank.tp), mixer.groups // rank.tp, rank.passes
     assert passes is not None
     parts = {p.name: p for p in mixer.projections(rank.hidden, rank.tp)}
+    apart = [p for name, p in parts.items() if name.startswith("indexer") or name == "output down"]
+    yield Operation(held=tuple(each for projection in apart for each in projection.held))
     yield product(rank, parts["latent"], rank.tokens)
     yield product(rank, parts["query up"], rank.tokens)
     for name, width in (("query norm", mixer.q_rank), ("key norm", mixer.head_dim)):
-        yield normalised(rank, name, "rms_norm", (rank.tokens, width), weights=1)
+        yield replace(normalised(rank, name, "rms_norm", (rank.tokens, width), weights=1), held=())
     yield rotated(rank, (), (heads + 1) * mixer.rope_dim, mixer.head_dim)
     if mixer.ratio:
         yield product(rank, parts["compressor"], rank.tokens)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
-from neusight.workloads.program import Part, Phase, SavedActivation, Segment
+import numpy as np
+
+from neusight.workloads.program import HeldWeights, Part, Phase, SavedActivation, Segment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,30 +17,28 @@ class Operation:
     """Parts of each pass, in the order in which that pass runs them, whatever ``Part.phase`` says before they are
     joined.
 
-    ``parameters`` are those that the rank holds of it, ``expert_parameters`` those of its experts, ``tied_parameters``
-    those that count as another's. ``saved`` is what it keeps of a micro-batch for its backward pass. ``gradient_bytes``
-    are those of the gradients before and after it, given of the widest operations alone, ``workspace_bytes`` those of
-    a buffer of its own that stays, ``logits`` how many a loss is of. ``unbuilt`` says why it cannot run, where only
-    what it keeps is known.
+    ``held`` are the parameters that the rank has of it, ``tied_parameters`` how many more count as another's.
+    ``saved`` is what it keeps of a micro-batch for its backward pass. ``widest_bytes`` are those of what enters and
+    leaves it, given of the widest operations alone, ``workspace_bytes`` those of a buffer of its own that stays,
+    ``logits`` how many a loss is of. ``unbuilt`` says why it cannot run, where only what it keeps is known.
     """
 
     forward: tuple[Part, ...] = ()
     backward: tuple[Part, ...] = ()
     weights: tuple[Part, ...] = ()
-    parameters: int = 0
-    expert_parameters: int = 0
+    held: tuple[HeldWeights, ...] = ()
     saved: tuple[SavedActivation, ...] = ()
-    gradient_bytes: float = 0.0
+    widest_bytes: Any = 0.0
     workspace_bytes: float = 0.0
-    logits: float = 0.0
+    logits: Any = 0.0
     tied_parameters: int = 0
     unbuilt: str = ""
 
 
-def segment_of(name: str, layer: int, operations: Iterable[Operation], input_bytes: float = 0.0) -> Segment:
+def segment_of(name: str, layer: int, operations: Iterable[Operation], input_bytes: Any = 0.0) -> Segment:
     """A segment of operations in forward order; the backward pass goes through them from the last to the first.
 
-    ``input_bytes`` are those of the residual stream that enters it.
+    ``input_bytes`` are those of the residual stream that enters it: a number, or in serving one for each pass.
     """
     done = tuple(operations)
     back = done[::-1]
@@ -48,11 +50,10 @@ def segment_of(name: str, layer: int, operations: Iterable[Operation], input_byt
             *(_of("backward", part) for operation in back for part in operation.backward),
             *(_of("weights", part) for operation in back for part in operation.weights),
         ),
-        parameters=sum(operation.parameters for operation in done),
-        expert_parameters=sum(operation.expert_parameters for operation in done),
+        held=tuple(each for operation in done for each in operation.held),
         saved=tuple(activation for operation in done for activation in operation.saved),
         input_bytes=input_bytes,
-        gradient_bytes=max((operation.gradient_bytes for operation in done), default=0.0),
+        widest_bytes=reduce(np.maximum, (operation.widest_bytes for operation in done), 0.0),
         workspace_bytes=max((operation.workspace_bytes for operation in done), default=0.0),
         logits=sum(operation.logits for operation in done),
         tied_parameters=sum(operation.tied_parameters for operation in done),

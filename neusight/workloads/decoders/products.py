@@ -44,7 +44,7 @@ def product(
             *_added(rank, f"{name} add gradients", (rows, projection.k), len(done)),
         ),
         weights=tuple(part for each in done for part in each.weights),
-        parameters=projection.parameters,
+        held=projection.held,
         saved=tuple(saved for each in done for saved in each.saved),
     )
 
@@ -75,7 +75,7 @@ def _single(
     layouts, grid = (("nn", "tn"), (k, n)) if transposed else (("tn", "nn"), (n, k))
     forward = _gemm(rank, name, kind, (rows, n, k), layouts[0], bias=bias, runs=runs)
     if rank.serves:
-        return Operation(forward=(forward,))
+        return Operation(forward=(forward,), held=projection.held)
     narrow, summed = rank.narrow(kind), rank.engine.accumulation == "product"
     fused = rank.engine.generated and (projection.name == "up" or len(projection.parts) > 1)
     return Operation(
@@ -90,7 +90,7 @@ def _single(
             *(rank.accumulated(name, projection.weights) if rank.engine.accumulation == "kernel" else ()),
             *(bias_gradient(rank, name, rows, n) if bias and not fused else ()),
         ),
-        parameters=projection.parameters,
+        held=projection.held,
         saved=(given(rank, f"{name} output", rows * n / 2),) if kind in ("attention", "feed_forward") else (),
     )
 

@@ -6,19 +6,19 @@ from neusight.workloads.decoders.layers import Norm
 from neusight.workloads.decoders.operations import Operation
 from neusight.workloads.decoders.products import bias_gradient
 from neusight.workloads.decoders.rank import FLOAT_BYTES, Count, Rank
-from neusight.workloads.program import Part, SavedActivation
+from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 
 def normalised(rank: Rank, name: str, op: str, shape: tuple[Count, int], *, weights: int) -> Operation:
     """A norm of ``shape`` (rows, columns) with ``weights`` values a column."""
-    forward = (rank.rows(name, op, *shape),)
+    forward, held = (rank.rows(name, op, *shape),), (HeldWeights(weights * shape[1]),)
     if rank.serves:
-        return Operation(forward=forward)
+        return Operation(forward=forward, held=held)
     return Operation(
         forward=forward,
         backward=(rank.rows(f"{name} gradient", f"{op}_backward", *shape),),
         weights=_weight_gradients(rank, name, op, shape, weights),
-        parameters=weights * shape[1],
+        held=held,
     )
 
 
@@ -45,14 +45,15 @@ def stream_norm(
     """
     shape = rank.resident_tokens, rank.hidden
     forward = _forward(rank, norm, name, adds=adds and branches, quantised=quantised)
+    held = (HeldWeights(norm.weights * rank.hidden),)
     if rank.serves:
-        return Operation(forward=forward)
+        return Operation(forward=forward, held=held)
     more = (readers - 1) * rank.row_bytes(rank.resident_tokens)
     return Operation(
         forward=forward,
         backward=_backward(rank, norm, name, branches=branches, more_read=more),
         weights=_weight_gradients(rank, name, norm.op, shape, norm.weights, more_read=more),
-        parameters=norm.weights * rank.hidden,
+        held=held,
         saved=_saved(rank, norm),
     )
 
