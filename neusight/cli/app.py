@@ -5,25 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 import neusight
-from neusight.cli import (
-    collect,
-    datasets,
-    devices,
-    evaluate,
-    experiments,
-    learn,
-    memory,
-    predict,
-    serving,
-    sweep,
-    training,
-    workloads,
-)
 from neusight.cli.commands import Commands, OptionGroup
 from neusight.errors import NeusightError, one_line
 
@@ -72,36 +59,49 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-app = Commands(
-    cls=_Guarded,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="markdown",
-)
-for command in (
-    predict.predict,
-    sweep.kernel,
-    sweep.sweep,
-    serving.serving,
-    memory.memory,
-    training.training,
-    training.plan,
-    learn.fit,
-    learn.train,
-    evaluate.bench,
-):
-    app.command()(command)
-app.add_typer(learn.calibrate, name="calibrate")
-app.add_typer(collect.app, name="collect")
-app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(devices.devices, name="devices")
-app.add_typer(devices.clusters, name="clusters")
-app.add_typer(datasets.app, name="datasets")
-app.add_typer(workloads.models, name="models")
-app.add_typer(workloads.workloads, name="workloads")
-app.add_typer(experiments.app, name="experiments")
-app.add_typer(collect.sparsity, name="sparsity")
+_COMMANDS = {
+    "predict": "predict:predict",
+    "kernel": "sweep:kernel",
+    "sweep": "sweep:sweep",
+    "serving": "serving:serving",
+    "memory": "memory:memory",
+    "training": "training:training",
+    "plan": "training:plan",
+    "fit": "learn:fit",
+    "train": "learn:train",
+    "bench": "evaluate:bench",
+    "calibrate": "learn:calibrate",
+    "collect": "collect:app",
+    "evaluate": "evaluate:app",
+    "devices": "devices:devices",
+    "clusters": "devices:clusters",
+    "datasets": "datasets:app",
+    "models": "workloads:models",
+    "workloads": "workloads:workloads",
+    "experiments": "experiments:app",
+    "sparsity": "collect:sparsity",
+}
+"""Module of this folder and what it calls the command, or the group of commands."""
+
+
+def command_line(called: str = "") -> Commands:
+    """All commands, or only the one that is ``called``: an answer waits for no module of another."""
+    app = Commands(
+        cls=_Guarded,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode="markdown",
+    )
+    app.callback()(_root)
+    for name in [called] if called in _COMMANDS else _COMMANDS:
+        module, _, attribute = _COMMANDS[name].partition(":")
+        command = getattr(import_module(f"neusight.cli.{module}"), attribute)
+        if isinstance(command, Commands):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -110,10 +110,16 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
     ] = False,
 ) -> None:
     """How long a deep-learning model takes on a GPU that you don't have."""
+
+
+def __getattr__(name: str) -> Commands:
+    """``app``: all commands."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return command_line()
