@@ -114,8 +114,7 @@ class Predictor:
             CoverageError: unknown kernel or field, or a field is missing. ModelError: unknown engine.
             DeviceError: unknown device, or it lacks the dtype, or the links of a collective.
         """
-        if operands not in OPERANDS:
-            raise ModelError(f"operands '{operands}': one of {', '.join(OPERANDS)}")
+        _check_operands(operands)
         batch = requested(kernel, fields) if isinstance(kernel, str) else KernelBatch.of([kernel])
         device, library = as_device(gpu, overrides), library_named(engine)
         if batch.family == "collective":
@@ -176,6 +175,7 @@ class Predictor:
         sparsity: Sparsity | None = None,
         simulate: bool = False,
         compression: bool = False,
+        operands: str = "cold",
         allow_fallback: bool = False,
         cache: bool = True,
     ) -> Estimate:
@@ -194,11 +194,12 @@ class Predictor:
             dtype: of weights and activations, by any of its names or a ``torch.dtype``; default that of the module's
                 parameters, or what the model's file states, else float32.
             attention: ``eager``, ``sdpa`` or ``flash``; default what the model does.
-            launch: ``eager``, ``compiled`` by ``torch.compile``, or that as a CUDA ``graph``.
+            launch: ``eager``, ``compiled`` by ``torch.compile``, that as a CUDA ``graph``, or ``cudagraphs``: operators
+                as they are in one.
             layout: of images, ``nchw`` or ``nhwc``.
             optimizer: ``none``, ``sgd``, ``adam``, ``adamw`` or ``bert_adam``.
-            fused_optimizer, plan, tp_plan, overrides, sparsity, simulate, compression, allow_fallback, cache: see
-                ``Setting``.
+            fused_optimizer, plan, tp_plan, overrides, sparsity, simulate, compression, operands, allow_fallback,
+                cache: see ``Setting``.
             grad_scaler: gradients are scaled back before the optimizer, as float16 needs.
 
         Raises:
@@ -212,10 +213,11 @@ class Predictor:
             "seconds": seconds, "given": tuple(given), "dtype": dtype, "attention": attention, "launch": launch,
             "layout": layout, "optimizer": optimizer, "grad_scaler": grad_scaler,
         }  # fmt: skip
+        _check_operands(operands)
         setting = Setting(
             overrides=overrides, allow_fallback=allow_fallback, sparsity=sparsity, simulate=simulate,
             compression=compression, fused_optimizer=fused_optimizer, cache=cache, plan=plan, tp_plan=tp_plan,
-            layout=layout,
+            layout=layout, operands=operands,
         )  # fmt: skip
         if request is None:
             question = step_request(model, step)
@@ -483,3 +485,8 @@ class Predictor:
         options = {"optimizer": optimizer, "attention": attention, "launch": launch, "layout": layout}
         grid = (models, gpus, modes, batches, seq_lens, dtypes)
         return swept(self._steps, grid, options, Setting(sparsity=sparsity), progress)
+
+
+def _check_operands(operands: str) -> None:
+    if operands not in OPERANDS:
+        raise ModelError(f"operands '{operands}': one of {', '.join(OPERANDS)}")

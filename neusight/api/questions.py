@@ -41,6 +41,8 @@ class Setting:
         cache: read and write the user's cache of traces.
         plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch``.
         layout: of images, for a line where it has no effect.
+        operands: ``cold``, or ``resident`` in L2 as far as what the step moves fits there, as when it is repeated on
+            the same tensors with nothing between.
         tp_plan: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
             ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
             the model's structure tells.
@@ -56,6 +58,7 @@ class Setting:
     plan: Plan | None = None
     tp_plan: Mapping[str, str] | None = None
     layout: str = "nchw"
+    operands: str = "cold"
 
     @property
     def options(self) -> Options:
@@ -146,8 +149,10 @@ def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, R
     return device, micro_batch_of(request, plan)
 
 
-def workload_of(model: Any, request: Request, setting: Setting, inputs: Any = None) -> Workload:
-    """The step on one device, with the zeros and the optimizer that are asked for."""
+def workload_of(model: Any, request: Request, setting: Setting, tf32: bool, inputs: Any = None) -> Workload:
+    """The step on one device, with the zeros and the optimizer that are asked for; ``tf32`` as ``as_computed`` has
+    it.
+    """
     from neusight.workloads import load_workload
 
     workload = load_workload(model, request, inputs=inputs, allow_fallback=setting.allow_fallback, cache=setting.cache)
@@ -155,7 +160,12 @@ def workload_of(model: Any, request: Request, setting: Setting, inputs: Any = No
         workload = sparsify(workload, zeros.profile if isinstance(zeros, ByContent) else as_profile(zeros))
     if setting.fused_optimizer:
         workload = fuse_optimizer(workload)
-    return as_computed(workload)
+    return as_computed(workload, tf32)
+
+
+def runs_tf32(device: DeviceSpec) -> bool:
+    """Whether convolutions of float32 run in TF32 unless told: cuDNN's do where matrix units take it."""
+    return device.vendor == "nvidia" and device.multiplies("tf32")
 
 
 def micro_batch_of(request: Request, plan: Plan) -> Request:

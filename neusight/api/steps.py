@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import neusight
-from neusight.api.questions import ByContent, Gpu, Setting, checked, step_request, version_of, workload_of
+from neusight.api.questions import ByContent, Gpu, Setting, checked, runs_tf32, step_request, version_of, workload_of
 from neusight.devices import DeviceSpec
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, Provenance
@@ -64,9 +64,11 @@ class StepAnswers:
             self._executors[kind] = load_executor(kind, self._tile_models if kind == LINK else None)
         return self._executors[kind]
 
-    def cost(self, batch: KernelBatch, device: DeviceSpec, setting: Setting) -> Costs:
-        """Kernels of a family, each launched alone."""
-        return self.executor(device, batch.family).cost(batch, device, setting.options)
+    def cost(
+        self, batch: KernelBatch, device: DeviceSpec, setting: Setting, conditions: Conditions | None = None
+    ) -> Costs:
+        """Kernels of a family, each launched alone; default under the conditions of ``Conditions.requested``."""
+        return self.executor(device, batch.family).cost(batch, device, setting.options, conditions)
 
     def on_cluster(
         self, cluster: Cluster, setting: Setting | None = None
@@ -92,19 +94,27 @@ class StepAnswers:
         """
         request, message = question
         device, request = checked(gpu, request, setting)
-        program = self._program(model, inputs, request, setting)
+        program = self._program(model, inputs, request, setting, runs_tf32(device))
         return ReadyStep(program=program, device=device, setting=setting, message=message)
 
     def estimate(self, ready: ReadyStep, price: Price | None = None) -> Estimate:
         """The step on one device; ``price``: of its kernels where they are priced already."""
         device, setting, program = ready.device, ready.setting, ready.program
-        price = price or (lambda batch: self.cost(batch, device, setting))
+        price = price or self._price_of(ready)
         costs = [price(batch) for batch, _ in program.batches]
         timeline = one_stream(program, costs, device, program.workload.request.engine)
         estimate = estimate_of(timeline, device, self._provenance(device, setting))
         reserve = program.reserve_bytes(device.usable_bytes)
         estimate = replace(estimate, memory=replace(estimate.memory, reserve=reserve))
         return self._with_advice(estimate, device, setting, ready.message)
+
+    def _price_of(self, ready: ReadyStep) -> Price:
+        """Of kernels of a step whose operands are cold, or lie in L2 as far as what the step moves does."""
+        device, setting = ready.device, ready.setting
+        if setting.operands == "cold":
+            return lambda batch: self.cost(batch, device, setting)
+        cycled = ready.program.moved_bytes
+        return lambda batch: self.cost(batch, device, setting, Conditions.of(len(batch), cycled_bytes=cycled))
 
     def shared(self, model: Any, gpu: Gpu, question: tuple[Request, str], setting: Setting, inputs: Any) -> Estimate:
         """The step of a plan with several micro-batches or devices; arguments as ``ready`` takes them."""
@@ -116,7 +126,7 @@ class StepAnswers:
         device, request = checked(gpu, request, setting)
 
         def trace(batch: int) -> Workload:
-            return workload_of(model, replace(request, batch=batch), setting, inputs)
+            return workload_of(model, replace(request, batch=batch), setting, runs_tf32(device), inputs)
 
         run = traced_run(trace, request, plan, device, setting.tp_plan)
         step = timed([run], self.on_cluster(run.cluster, setting))[0]
@@ -126,12 +136,12 @@ class StepAnswers:
         estimate = shared_estimate(step, workload, samples, plan.world, self._provenance(device, setting))
         return self._with_advice(estimate, device, setting, message)
 
-    def _program(self, model: Any, inputs: Any, request: Request, setting: Setting) -> TracedStep:
+    def _program(self, model: Any, inputs: Any, request: Request, setting: Setting, tf32: bool) -> TracedStep:
         """What a device runs; the step of a model that has a name is remembered."""
         if isinstance(model, str | Path) and inputs is not None:
             raise ModelError(f"inputs belong to a module in Python; those of '{model}' follow from batch and length")
         if not isinstance(model, str | Path):
-            return single(compiled(workload_of(model, request, setting, inputs)))
+            return single(compiled(workload_of(model, request, setting, tf32, inputs)))
         zeros = as_profile(setting.sparsity) if setting.sparsity is not None else None
         remembered = Setting(
             allow_fallback=setting.allow_fallback,
@@ -139,7 +149,7 @@ class StepAnswers:
             fused_optimizer=setting.fused_optimizer,
             cache=setting.cache,
         )
-        return self._programs(str(model), version_of(model), request, remembered)
+        return self._programs(str(model), version_of(model), request, remembered, tf32)
 
     def _provenance(self, device: DeviceSpec, setting: Setting) -> Provenance:
         executor = self.executor(device)
@@ -178,13 +188,13 @@ def traced_training(
     cluster.device.gemm_flops_per_s(request.precision.of_products)
 
     def trace(batch: int) -> Workload:
-        return workload_of(model, replace(request, batch=batch), Setting(), inputs)
+        return workload_of(model, replace(request, batch=batch), Setting(), runs_tf32(cluster.device), inputs)
 
     return traced_run(trace, request, plan, cluster)
 
 
-def _program(model: str, _version: int, request: Request, setting: Setting) -> TracedStep:
-    return single(compiled(workload_of(model, request, setting)))
+def _program(model: str, _version: int, request: Request, setting: Setting, tf32: bool) -> TracedStep:
+    return single(compiled(workload_of(model, request, setting, tf32)))
 
 
 def _without_effect(executor: Executor, device: DeviceSpec, setting: Setting, estimate: Estimate) -> tuple[str, ...]:

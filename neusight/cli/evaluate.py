@@ -142,6 +142,45 @@ def steps(
 
 
 @app.command()
+def programs(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Timings of programs, .parquet or .csv.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option("--programs", metavar="DIR", help="Folder with <graph>.pt2. Default: problems beside FILE."),
+    ] = None,
+    spread: Annotated[
+        float, typer.Option(min=0, help="Leave out rows whose standard deviation is more percent of their mean.")
+    ] = 10.0,
+    suspect: Annotated[bool, typer.Option("--suspect", help="Keep rows that the table doubts.")] = False,
+    gpu: GpuFilter = "",
+    limit: Limit = None,
+    seed: Draw = 0,
+    tile_models: TileModels = None,
+    calibration: Calibrations = "",
+    form: Format = "human",
+) -> None:
+    """Compare programs of torch.export, eager and as torch.compile runs them, with what each mode gains over eager.
+
+    Examples:
+
+    - `neusight evaluate programs $NEUSIGHT_DATA/kernelbench/timings.parquet --gpu l40s`
+
+    - `neusight evaluate programs timings.parquet --programs ./problems --format json`
+    """
+    from neusight.cli.output import progress
+    from neusight.cli.show_errors import show, show_programs
+    from neusight.evaluation import Selection, evaluate_programs
+    from neusight.evaluation.programs import Filters
+
+    predictor = loaded(tile_models, calibration)
+    selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
+    filters = Filters(spread=spread, suspect=suspect)
+    with progress("predicting") as advance:
+        errors = evaluate_programs(path, predictor, folder, selection, filters, advance)
+    show(errors, form, show_programs, predictor)
+
+
+@app.command()
 def memory(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Training runs, .parquet or .csv.")],
     form: Format = "human",

@@ -183,6 +183,26 @@ def show_steps(errors: Mapping[str, Any]) -> None:
         line(f"Memory, {name.replace('_', ' ')}: {memory['right']:.0f} % of {memory['count']:,}.")
 
 
+def show_programs(errors: Mapping[str, Any]) -> None:
+    """Errors by GPU, mode, level and size, and what modes gain over eager."""
+    line("Errors in percent. inside: rows within the 90 % interval.\n")
+    columns = [Column("by"), Column(""), *(Column(name, right=True) for name in _SUMMARY)]
+    rows = [(by, str(row[by]), *_summary_cells(row)) for by, means in errors["means"].items() for row in means]
+    table(columns, (*rows, ("all", "", *_summary_cells(errors["total"]))))
+    if not errors["gains"]:
+        return
+    line("\nWhat modes gain over eager, by the time of the mode; clear: gains and losses of over 5 %.\n")
+    columns = [Column("mode"), Column("size"), *(Column(n, right=True) for n in ("rows", "median", "bias"))]
+    columns += [Column("clear", right=True), Column("right way, %", right=True)]
+    table(columns, map(_gain_cells, errors["gains"]))
+
+
+def _gain_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    right = "-" if row["direction_right"] is None else f"{row['direction_right']:.0f}"
+    figures = (f"{row['count']:,}", f"{row['median']:.1f}", f"{row['bias']:+.1f}", f"{row['clear']:,}", right)
+    return row["mode"], row["size"], *figures
+
+
 def _summary_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(format(row[key], form) for key, form in _SUMMARY.items())
 

@@ -15,7 +15,7 @@ from neusight.errors import DataError
 
 _FUSED_ATTENTION = (2, 1)
 """PyTorch from which the benchmarks of timm ran attention as one kernel."""
-_PRECISIONS = {"amp_float16": "amp", "float16": "float16", "float32": "float32", "tf32": "tf32"}
+_PRECISIONS = {"amp_float16": "amp", "float16": "float16", "float32": "float32_ieee", "tf32": "tf32"}
 _MIXED = {"amp": "amp", "apex_o2": "float16", "fp16_model": "float16"}
 """How training ran in 16 bit: under autocast, or with the model itself in 16 bit. Apex keeps float32 masters of the
 weights beside it ("O2"), whose update is left out."""

@@ -13,7 +13,7 @@ from typing import Literal
 from neusight.engines.server import SGLANG, TRTLLM, VLLM, Server
 from neusight.errors import ModelError, nearest, shown
 
-LAUNCHES = ("eager", "compiled", "graph")
+LAUNCHES = ("eager", "compiled", "graph", "cudagraphs")
 LAYOUTS = ("nchw", "nhwc")
 ATTENTIONS = ("eager", "sdpa", "flash")
 """Forms of attention that a request may ask PyTorch for."""
@@ -30,8 +30,9 @@ class Engine:
 
     Launching and host:
         launch: ``eager``, operator by operator; ``compiled``, the fused kernels of ``torch.compile`` from its generated
-            wrapper, each of which is taken to cost the host an operator's time; ``graph``, those as one CUDA graph
-            (``mode="reduce-overhead"``), which costs the host as much as one operator.
+            wrapper, each of which is taken to cost the host an operator's time; ``graph``, all kernels as one CUDA
+            graph, which costs the host as much as one operator.
+        copies_inputs: each replay of a graph first copies what it was called with to where the graph reads it.
         host_s_per_operator: what the host's thread takes to dispatch one operator, views included [s].
         host_spread: standard deviation of that time's logarithm from one host to another.
         layout: order in which images lie in memory: ``nchw``, or ``nhwc`` (``torch.channels_last``), to which the
@@ -126,6 +127,7 @@ class Engine:
     name: str = "torch-eager"
 
     launch: str = "eager"
+    copies_inputs: bool = False
     host_s_per_operator: float = 7e-6
     """Assumption: in the operator timings of the float32 data set, operators without a kernel take 6 to 12 µs by the
     median of each host; this is near the fast end, as befits what nothing can be faster than."""
@@ -194,8 +196,7 @@ class Engine:
     @classmethod
     def torch(cls, attention: str = "", launch: str = "eager", layout: str = "nchw") -> Engine:
         """PyTorch, by its forms of attention and of launching, and the layout of images."""
-        name = {"compiled": "torch-compiled", "graph": "torch-graph"}.get(launch, "torch-eager")
-        return replace(ENGINES[name], attention=attention, layout=layout)
+        return replace(ENGINES[f"torch-{launch}"], attention=attention, layout=layout)
 
     def dispatch_s(self, operators: int) -> float:
         """What the host takes to dispatch operators of a pass [s]; those of a graph it launches at once."""
@@ -254,7 +255,10 @@ _TORCH_COMPILED = replace(
 """The same through ``torch.compile``: pointwise operators and norms are fused (Ansel et al. 2024, PyTorch 2, section
 4); what is cheap is computed again from what goes into it (ibid., section 5.4)."""
 _TORCH_GRAPH = replace(_TORCH_COMPILED, name="torch-graph", launch="graph")
-"""The same as one CUDA graph."""
+"""The same as one CUDA graph (``mode="reduce-overhead"``)."""
+_TORCH_CUDAGRAPHS = replace(_TORCH, name="torch-cudagraphs", launch="graph", copies_inputs=True)
+"""Operators as they are, recorded as one CUDA graph (``torch.compile(backend="cudagraphs")``), whose replays copy their
+inputs (``torch/_inductor/cudagraph_trees.py``; those are static for modules of weights alone)."""
 _MEGATRON = Engine(
     name="megatron-te",
     step_factors=True,
@@ -370,8 +374,8 @@ tokens a block. It rotates and writes to the cache in one kernel (``applyBiasRop
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        _TORCH, _TORCH_COMPILED, _TORCH_GRAPH, _MEGATRON, _MEGATRON_LOCAL, _TORCHTITAN, _TORCHTITAN_COMPILED, _FSDP,
-        _COMPOSER, _SERVING, _SGLANG, _TENSORRT_LLM,
+        _TORCH, _TORCH_COMPILED, _TORCH_GRAPH, _TORCH_CUDAGRAPHS, _MEGATRON, _MEGATRON_LOCAL, _TORCHTITAN,
+        _TORCHTITAN_COMPILED, _FSDP, _COMPOSER, _SERVING, _SGLANG, _TENSORRT_LLM,
     )
 }  # fmt: skip
 """By name."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FUSED = "fusion"
 """Option of rows that were measured with ``torch.compile``."""
+_WITHOUT_TF32 = {"float32": "float32_ieee"}
+"""Tables of measured models say ``tf32`` where it was on."""
 _ROW = ("gpu", "model", "mode", "batch", "seq_len", "option", "dtype", "attention", "optimizer")
 _READ = (*_ROW, "e2e_ms", "forward_ms", "backward_ms")
 _NOTES = tuple(column.name for column in MODEL_TABLE.columns)
@@ -112,7 +114,7 @@ def _predicted(
         mode=record["mode"],
         batch=int(record["batch"]),
         seq_len=None if record["seq_len"] is None else int(record["seq_len"]),
-        dtype=record["dtype"],
+        dtype=_WITHOUT_TF32.get(record["dtype"], record["dtype"]),
         allow_fallback=True,
         **_run(path.parent, record),
     )

@@ -89,14 +89,20 @@ MIXED = {
 CUDA unless told."""
 
 
+STRICT = ("float32_ieee", "fp32_ieee", "ieee")
+"""Names of float32 whose products and convolutions are in float32 too, as PyTorch 2.9 calls it
+(``torch.backends.cudnn.conv.fp32_precision = "ieee"``)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Precision:
     """What a model's numbers are kept and computed in: dtypes of ``DTYPE_BYTES``.
 
     ``accumulate`` is that of products' sums, ``kv_cache`` that of cached keys and values. ``autocast`` is the dtype
-    that ``torch.autocast`` casts operands of products to while the model runs forward, '' without it. ``products`` is
-    ``tf32`` where products and convolutions of float32 run so, as PyTorch allows convolutions by default and products
-    by ``torch.backends.cuda.matmul.allow_tf32``; '' where they run in the dtype of their operands.
+    that ``torch.autocast`` casts operands of products to while the model runs forward, '' without it. ``products`` and
+    ``convolutions`` are ``tf32`` where those of float32 run so on devices that have it, '' where they run in the dtype
+    of their operands. PyTorch's defaults are ``torch.backends.cudnn.allow_tf32 = True`` for convolutions and
+    ``torch.backends.cuda.matmul.allow_tf32 = False`` for products.
     """
 
     weights: str = "float32"
@@ -105,16 +111,20 @@ class Precision:
     kv_cache: str = "float32"
     autocast: str = ""
     products: str = ""
+    convolutions: str = "tf32"
 
     @classmethod
     def named(cls, name: str) -> Precision:
         """Weights, activations and cache all in one dtype, by any of its names; sums are kept in float32 at least.
-        ``tf32`` keeps float32, ``amp`` and ``amp_bf16`` are float32 weights under autocast.
+        ``float32`` is what PyTorch makes of it: products in float32, convolutions in TF32; ``float32_ieee`` has both
+        in float32, ``tf32`` both in TF32; ``amp`` and ``amp_bf16`` are float32 weights under autocast.
 
         Raises:
             CoverageError: no dtype has this name.
         """
-        plain = name.strip().lower()
+        plain = name.strip().lower().removeprefix("torch.")
+        if plain in STRICT:
+            return cls(convolutions="")
         if plain in MIXED:
             return cls(autocast=MIXED[plain])
         if (dtype := dtype_named(name)) == "tf32":
@@ -135,7 +145,8 @@ class Precision:
         if self.autocast:
             return f"amp_{self.autocast}"
         parts = dict.fromkeys((self.weights, self.activations, self.kv_cache))
-        return self.products or "/".join(parts)
+        strict = self.weights == "float32" and not self.convolutions
+        return self.products or (STRICT[0] if strict else "/".join(parts))
 
 
 OWN_PRECISION = Precision(weights="", activations="", kv_cache="")

@@ -9,6 +9,7 @@ import numpy as np
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch, group_by_family
 from neusight.kernels.sparsity import with_zeros
+from neusight.kernels.work import work_of
 from neusight.plans.allocator import reserve_bytes
 from neusight.workloads.workload import Launch, MemoryProfile, Workload
 
@@ -41,6 +42,11 @@ class TracedStep:
         if capacity_bytes not in self._reserves:
             self._reserves[capacity_bytes] = reserve_bytes(self.workload, capacity_bytes)
         return self._reserves[capacity_bytes]
+
+    @property
+    def moved_bytes(self) -> float:
+        """What the kernels of the step move [B]: between two uses of an operand of a repeated step at most that."""
+        return sum(float((work_of(batch).bytes * self.counts[at]).sum()) for batch, at in self.batches)
 
     @property
     def counts(self) -> np.ndarray:

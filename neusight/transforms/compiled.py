@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
-from neusight.workloads.workload import Workload
+from dataclasses import replace
+
+from neusight.kernels.families import Memory
+from neusight.kernels.precision import stored_bytes
+from neusight.transforms.plain import plain
+from neusight.workloads.workload import KEPT, Node, Reference, Tensor, Workload
 
 
 def compiled(workload: Workload) -> Workload:
-    """Fused where the engine of its request compiles models, else the same workload."""
-    if workload.request.engine.launch == "eager":
-        return workload
-    from neusight.transforms.fusion import fuse
+    """Fused where its engine compiles models, and with the copies that it makes of inputs; else the same workload."""
+    engine = workload.request.engine
+    if engine.generated:
+        from neusight.transforms.fusion import fuse
 
-    return fuse(workload)
+        workload = fuse(workload)
+    return with_copied_inputs(workload) if engine.copies_inputs else workload
+
+
+def with_copied_inputs(workload: Workload) -> Workload:
+    """The step with a kernel before it for each of its inputs, which is copied from where the caller has it to where a
+    graph reads it.
+    """
+    step = plain(workload)
+    given = [place for place, tensor in enumerate(step.tensors) if tensor.kind == "input"]
+    moved, own = len(given), len(step.tensors)
+    copies = tuple(
+        Node(
+            id=place,
+            operator="aten.copy_.default",
+            phase="forward",
+            kernels=(_copy(step.tensors[at]),),
+            reads=(Reference(own + place),),
+            writes=(Reference(at),),
+        )
+        for place, at in enumerate(given)
+    )
+    callers = tuple(replace(step.tensors[at], born=-1, died=KEPT) for at in given)
+    return replace(
+        step,
+        nodes=(*copies, *(replace(node, id=node.id + moved) for node in step.nodes)),
+        tensors=(*(_later(tensor, moved) for tensor in step.tensors), *callers),
+    )
+
+
+def _copy(tensor: Tensor) -> Memory:
+    elements = round(tensor.nbytes / stored_bytes(tensor.dtype))
+    return Memory(op="copy", elements=elements, read_bytes=tensor.nbytes, write_bytes=tensor.nbytes, dtype=tensor.dtype)
+
+
+def _later(tensor: Tensor, places: int) -> Tensor:
+    born, died = (at + places if 0 <= at < KEPT else at for at in (tensor.born, tensor.died))
+    return replace(tensor, born=born, died=died)

@@ -140,7 +140,9 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
     attention = request.attention or own_attention(source.config)
     engine = replace(request.engine, attention=attention)
     # What is kept in float32 runs the same operators, in whatever its products are computed.
-    step = file.evaluate(replace(request, engine=engine, precision=replace(request.precision, products="")))
+    step = file.evaluate(
+        replace(request, engine=engine, precision=replace(request.precision, products="", convolutions="tf32"))
+    )
     if step is None:
         return None
     specs = input_specs(source.config, request.batch, request.seq_len, attention)

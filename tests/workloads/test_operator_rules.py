@@ -331,3 +331,8 @@ def test_a_tensor_gathered_by_itself_is_read_as_index_and_as_values() -> None:
     kernel = only(kernels_of(call("gather", table, 1, table, out=table)))
     assert isinstance(kernel, Memory)
     assert (kernel.read_bytes, kernel.write_bytes) == (2 * table.nbytes, table.nbytes)
+
+
+def test_a_constant_is_copied_to_where_the_program_uses_it() -> None:
+    kernel = only(kernels_of(call("lift_fresh_copy", TensorSpec(()), out=TensorSpec(()))))
+    assert (kernel.op, kernel.read_bytes, kernel.write_bytes) == ("copy", 4, 4)

@@ -1,0 +1,192 @@
+"""Programs of PyTorch as public benchmarks timed them, eager and compiled, predicted against measured; in percent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.datasets.rows import flag, positive, read_rows, unread_columns
+from neusight.errors import DataError
+from neusight.evaluation.scored import Progress, Row, Scored, Selection, answered, compared, some
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
+    from neusight.estimates import Estimate
+
+NEEDED = ("gpu", "graph", "mode", "mean_ms", "std_ms")
+_NAMES = ("gpu", "host", "level", "problem", "graph", "mode", "measured_on", "l2_flushed")
+_READ = (*_NAMES, "mean_ms", "std_ms", "suspect", "tf32", "conv_tf32", "host_bytes")
+_NOTES = ("torch_version", "cudnn_benchmark", "min_ms", "max_ms", "trials", "source_commit", "problem_commit")
+LAUNCHES = {
+    "eager": "eager",
+    "compile": "compiled",
+    "max_autotune_no_cudagraphs": "compiled",
+    "reduce_overhead": "graph",
+    "max_autotune": "graph",
+    "cuda_graph": "cudagraphs",
+}
+"""Launch of each mode of the table."""
+_DTYPES = {(False, False): "float32_ieee", (False, True): "float32", (True, True): "tf32"}
+"""Dtype by whether products and convolutions may run in TF32."""
+BY = ("gpu", "mode", "level", "size")
+LARGE_MS = 1.0
+"""From which the time of a program is hardly that of its host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filters:
+    """Which rows count: those whose standard deviation is at most ``spread`` percent of their mean, and, unless
+    ``suspect``, that no one doubts.
+    """
+
+    spread: float = 10.0
+    suspect: bool = False
+
+    def reason(self, row: Row) -> str:
+        """Why a row does not count; '' where it does."""
+        if 100.0 * float(row["std_ms"]) > self.spread * positive(row, "mean_ms", 1e12):
+            return f"standard deviation above {self.spread:g} % of the mean"
+        return "marked as suspect" if flag(row, "suspect") and not self.suspect else ""
+
+
+def evaluate_programs(
+    path: Path,
+    predictor: Predictor,
+    programs: Path | None = None,
+    selection: Selection | None = None,
+    filters: Filters | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Predict every timing of a program and compare.
+
+    Args:
+        path: parquet or CSV with gpu, graph, mode, mean_ms, std_ms; ``host``, ``measured_on``, ``tf32``, ``conv_tf32``,
+            ``l2_flushed``, ``host_bytes`` and ``suspect`` where it has them.
+        predictor: whose predictions.
+        programs: folder of ``<graph>.pt2``; default ``problems`` beside the file.
+        selection: which rows: of some GPUs, and so many of them, drawn at random; default all.
+        filters: which of them count.
+        progress: called with (done, of) a row.
+
+    Returns:
+        ``rows``: gpu, host, level, problem, graph, mode, measured_on, l2_flushed, size (below or above 1 ms),
+        predicted_ms, low_ms, high_ms, measured_ms, ape, bias, inside. ``means`` by ``BY``, ``by_mode_and_size`` and
+        ``total``: figures of ``Scored``. ``speedups``: see ``speedups``, and ``gains``: of those by mode, see
+        ``gains``. ``skipped``: rows that are not compared, each with its reason. ``unread``: columns that nothing
+        reads, with the number of rows.
+
+    Raises:
+        DataError: no such file or folder, a foreign file, or no row left.
+    """
+    folder = path.parent / "problems" if programs is None else programs
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder: give the one that holds <graph>.pt2 for the programs of {path}")
+    records = (selection or Selection()).of(read_rows(path, NEEDED, "timed programs"))
+    chosen = filters or Filters()
+    estimates = _Estimates(predictor, folder)
+
+    def ask(record: Row) -> dict[str, Any]:
+        if reason := chosen.reason(record):
+            raise DataError(reason)
+        return _row(record, estimates(record))
+
+    # Traces and programs are kept for the next row of the same graph.
+    ordered = sorted(records, key=lambda row: str(row["graph"]))
+    rows, skipped = answered(ordered, ask, lambda row, _: {key: row.get(key) for key in _NAMES}, progress)
+    some(rows, path, skipped)
+    scored, ratios = Scored.of(rows, "_ms"), speedups(rows)
+    return {
+        "rows": rows,
+        "means": {name: scored.summary(name) for name in BY},
+        "by_mode_and_size": scored.summary("mode", "size"),
+        "total": scored.figures(),
+        "speedups": ratios,
+        "gains": gains(ratios),
+        "skipped": skipped,
+        "unread": unread_columns(records, _READ, _NOTES),
+    }
+
+
+class _Estimates:
+    """Estimates of rows; those of one program under the same conditions once."""
+
+    def __init__(self, predictor: Predictor, folder: Path) -> None:
+        self.folder = folder
+        self._estimate = lru_cache(maxsize=64)(predictor.estimate)
+
+    def __call__(self, row: Row) -> Estimate:
+        mode, key = str(row["mode"]), (flag(row, "tf32"), flag(row, "conv_tf32", True))
+        if mode not in LAUNCHES:
+            raise DataError(f"mode '{mode}' is not estimated: one of {', '.join(LAUNCHES)}")
+        if key not in _DTYPES:
+            raise DataError("products in TF32 beside convolutions in float32 are not estimated")
+        file = self.folder / f"{row['graph']}.pt2"
+        if not file.is_file():
+            raise DataError(f"no {file.name} among the programs")
+        operands = "cold" if flag(row, "l2_flushed") else "resident"
+        return self._estimate(str(file), str(row["gpu"]), dtype=_DTYPES[key], launch=LAUNCHES[mode], operands=operands)
+
+
+def _row(record: Row, estimate: Estimate) -> dict[str, Any]:
+    ends, measured_ms = estimate.interval, float(record["mean_ms"])
+    return {
+        **{name: record.get(name) for name in _NAMES},
+        "size": "below 1 ms" if measured_ms < LARGE_MS else "above 1 ms",
+        **compared(1e3 * estimate.latency_s, (1e3 * ends[0], 1e3 * ends[1]), measured_ms, "_ms"),
+    }
+
+
+def speedups(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """What each mode gains over eager on the same GPU and host on the same day: time of eager over time of the mode,
+    as predicted and as measured, and how far the first is off [%].
+    """
+    return [
+        {
+            **{name: row[name] for name in (*_NAMES, "size")},
+            "eager_ms": eager["measured_ms"],
+            **(gain := compared(*_gains(eager, row), "_gain")),
+            "direction": (gain["predicted_gain"] > 1) == (gain["measured_gain"] > 1),
+        }
+        for eager, row in _pairs(rows)
+    ]
+
+
+def _gains(eager: Row, row: Row) -> tuple[float, tuple[float, float], float]:
+    """Predicted, its interval, and measured. Errors of the device's kernels are the same in both modes; how far they
+    cancel is not known, so that ends are those of the mode alone.
+    """
+    predicted = eager["predicted_ms"] / row["predicted_ms"]
+    ends = eager["predicted_ms"] / row["high_ms"], eager["predicted_ms"] / row["low_ms"]
+    return predicted, ends, eager["measured_ms"] / row["measured_ms"]
+
+
+def _pairs(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
+    def key(row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in ("gpu", "host", "graph", "measured_on", "l2_flushed"))
+
+    listed = list(rows)
+    eager = {key(row): row for row in listed if row["mode"] == "eager"}
+    for row in listed:
+        if row["mode"] != "eager" and key(row) in eager:
+            yield eager[key(row)], row
+
+
+CLEAR = 0.05
+"""Gain or loss beyond which its direction is judged."""
+
+
+def gains(ratios: Sequence[Row]) -> list[dict[str, Any]]:
+    """By mode and by size of eager: count, median error of the predicted gain [%], and of gains and losses of more
+    than 5 % their count and the percentage whose direction is right.
+    """
+    if not ratios:
+        return []
+    out = []
+    for names, part in Scored.of(ratios, "_gain").groups("mode", "size"):
+        clear = part.keys["direction"].to_numpy(bool)[abs(part.measured - 1.0) > CLEAR]
+        right = 100.0 * float(clear.mean()) if len(clear) else None
+        out.append({**names, **part.figures(), "clear": len(clear), "direction_right": right})
+    return out
