@@ -176,7 +176,9 @@ def programs(
     selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
     filters = Filters(spread=spread, suspect=suspect)
     with progress("predicting") as advance:
-        errors = evaluate_programs(path, predictor, folder, selection, filters, advance)
+        errors = evaluate_programs(
+            path, predictor, programs=folder, selection=selection, filters=filters, progress=advance
+        )
     show(errors, form, show_programs, predictor)
 
 

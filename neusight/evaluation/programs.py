@@ -55,6 +55,7 @@ class Filters:
 def evaluate_programs(
     path: Path,
     predictor: Predictor,
+    *,
     programs: Path | None = None,
     selection: Selection | None = None,
     filters: Filters | None = None,
