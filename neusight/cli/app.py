@@ -16,18 +16,20 @@ from neusight.errors import NeusightError, one_line
 
 _UsageError: Any = typer.BadParameter.__base__
 """The parent of all usage errors, which typer has no public name for."""
+_HELP = "NoArgsIsHelpError"
+"""What a group without a command raises to show its help."""
 
 
 class _Guarded(OptionGroup):
-    """A mistake of the user's ends in one line on stderr: exit 1 for bad input, 130 for Ctrl-C."""
+    """A mistake of the user's ends in one line on stderr: exit 1 for bad input, 2 for bad usage, 130 for Ctrl-C."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
-        with _short_usage_errors():
+        with _usage_errors():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with _short_usage_errors():
+            with _usage_errors():
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise
@@ -40,13 +42,16 @@ class _Guarded(OptionGroup):
 
 
 @contextmanager
-def _short_usage_errors() -> Iterator[None]:
-    """What was typed is quoted in usage errors, however long it is: they are kept to a line like all others."""
+def _usage_errors() -> Iterator[None]:
+    """A command line that cannot be ends in one line as well, with exit 2."""
     try:
         yield
     except _UsageError as error:
-        error.message = one_line(error.message)
-        raise
+        if type(error).__name__ == _HELP:
+            raise
+        command = error.ctx.command_path if error.ctx else "neusight"
+        _say(f"error: {one_line(error.format_message()).rstrip('.')}; see {command} --help")
+        raise typer.Exit(2) from error
 
 
 def _explained(error: BaseException) -> str:
@@ -91,7 +96,6 @@ def command_line(called: str = "") -> Commands:
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        rich_markup_mode="markdown",
     )
     app.callback()(_root)
     for name in [called] if called in _COMMANDS else _COMMANDS:

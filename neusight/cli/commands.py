@@ -12,6 +12,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from itertools import product
 from math import prod
+from textwrap import wrap
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import typer
@@ -22,6 +23,8 @@ from neusight.errors import NeusightError
 _CONTEXT = "context"
 MOST_POINTS = 10_000
 """Combinations that a command answers: more are a slip of the keyboard."""
+_NAMES = 24
+"""Columns of an option's name in the help; longer ones have a line of their own."""
 Answer = TypeVar("Answer")
 
 
@@ -40,10 +43,13 @@ class Given(frozenset[str]):
             raise typer.BadParameter(why, param_hint=", ".join(given))
 
 
-class _Once:
-    """Of a command: an option that takes one value is given once, since all but the last would be ignored."""
+class _Plain:
+    """Of a command: help and errors as plain lines, and an option that takes one value is given once."""
 
     def parse_args(self, context: Any, words: list[str]) -> list[str]:
+        """Raises:
+        BadParameter: an option is given twice, all but the last of which would be ignored.
+        """
         typed = list(words)
         rest: list[str] = super().parse_args(context, words)  # type: ignore[misc]
         _, _, order = self.make_parser(context).parse_args(args=typed)  # type: ignore[attr-defined]
@@ -54,12 +60,38 @@ class _Once:
                 raise typer.BadParameter(f"is given {order.count(option)} times: {hint}", ctx=context, param=option)
         return rest
 
+    def format_help_text(self, context: Any, formatter: Any) -> None:
+        """Paragraphs; of an example its command."""
+        for paragraph in (self.help or "").split("\n\n"):  # type: ignore[attr-defined]
+            text = " ".join(paragraph.replace("`", "").split())
+            first, rest = ("    ", "      ") if text.startswith("- ") else ("  ", "  ")
+            lines = wrap(text.removeprefix("- "), formatter.width - 2, initial_indent=first, subsequent_indent=rest)
+            formatter.write("" if first == "    " else "\n")
+            formatter.write("".join(f"{text}\n" for text in lines))
 
-class Command(_Once, TyperCommand):
+    def format_options(self, context: Any, formatter: Any) -> None:
+        """Options panel by panel; names stand whole."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(context):  # type: ignore[attr-defined]
+            panel = parameter.rich_help_panel or f"{parameter.param_type_name}s".capitalize()
+            name, text = parameter.get_help_record(context)
+            shown = name if parameter.param_type_name == "option" else name.partition(" ")[0]
+            panels.setdefault(panel, []).append((shown, text.replace("`", "")))
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=_NAMES)
+        for name, command in getattr(self, "commands", {}).items():
+            panels.setdefault("", []).append((name, " ".join((command.help or "").partition("\n\n")[0].split())))
+        if "" in panels:
+            with formatter.section("Commands"):
+                formatter.write_dl(panels[""])
+
+
+class Command(_Plain, TyperCommand):
     """A command of ``Commands``."""
 
 
-class OptionGroup(_Once, TyperGroup):
+class OptionGroup(_Plain, TyperGroup):
     """A group of ``Commands``."""
 
 
@@ -67,7 +99,7 @@ class Commands(typer.Typer):
     """A group of commands that take their options in groups."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"cls": OptionGroup, "no_args_is_help": True, **options})
+        super().__init__(**{"cls": OptionGroup, "no_args_is_help": True, "rich_markup_mode": None, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         """As ``Typer.command``, of a function that has groups of options among its parameters."""

@@ -69,9 +69,9 @@ class MemoryStep:
     engine: EngineName = "megatron-te"
     optimizer: StepOptimizer = "adam"
     attention_kernel: Annotated[
-        Literal["", "eager", "flash", "cudnn"],
+        Literal["eager", "flash", "cudnn"] | None,
         Spec("--attention-kernel", ENGINE, "Whose results wait for the backward pass. Default: the engine's.").text(),
-    ] = ""
+    ] = None
     dropout: Annotated[bool, Spec("--dropout", STEP, "Of attention and of the residual stream.").text()] = False
 
     def training(self, longest: int) -> TrainingStep:

@@ -70,8 +70,9 @@ def within(value: float, least: float, most: float, option: str | None = None) -
 Model = Annotated[
     str,
     typer.Argument(
+        metavar="MODEL",
         help="A name of `neusight workloads list`, timm:NAME, torchvision:NAME, diffusers:FOLDER, a config.json, a "
-        ".onnx or .pt2 file, or package.module:function."
+        ".onnx or .pt2 file, or package.module:function.",
     ),
 ]
 Decoder = Annotated[
@@ -90,6 +91,7 @@ _dtype = Spec(
     ENGINE,
     "Of weights and activations: bf16, fp16, fp32, fp8, tf32, amp, … Default: as the model states, else fp32; bf16 for "
     "training on clusters.",
+    "NAME",
 )
 Mode = Annotated[Literal["inference", "training"], _mode.text()]
 Modes = Annotated[str, _mode.words()]
@@ -154,20 +156,24 @@ _cp = Spec("--cp", PLAN, "GPUs that share every sequence.")
 _ep = Spec("--ep", PLAN, "GPUs over which experts are spread, whole.")
 _vp = Spec("--vp", PLAN, "Chunks of layers of a stage; several are interleaved.")
 _micro_batch = Spec("--micro-batch", PLAN, "Sequences of one pass of a replica.")
-_schedule = Spec("--schedule", PLAN, "Order of the passes of a pipeline: 1f1b, gpipe or zero-bubble.")
+_schedule = Spec("--schedule", PLAN, "Order of the passes of a pipeline: 1f1b, gpipe or zero-bubble.", "NAME")
 _shard = Spec(
     "--shard",
     PLAN,
     "What replicas split instead of copy: none, zero1, zero2, zero3 or hsdp. Default: as the engine's users have "
     "it; in `predict` none.",
+    "NAME",
 )
-_recompute = Spec("--recompute", PLAN, "What the backward pass computes again: none, selective, operators or full.")
+_recompute = Spec(
+    "--recompute", PLAN, "What the backward pass computes again: none, selective, operators or full.", "NAME"
+)
 _engine = Spec(
     "--engine",
     ENGINE,
     "The software that runs it: whose kernels, and whose usual choices where one is left out. Training: megatron-te, "
     "megatron-local, torchtitan, torchtitan-compiled, fsdp, composer, torch-eager, torch-compiled, torch-graph. "
     "Serving: vllm, sglang, tensorrt-llm. One kernel: any of these, or torch.",
+    "NAME",
 )
 _nodes = Spec("--nodes", CLUSTER, "Nodes of the cluster. Default: as its file says, else 1.")
 TP = Annotated[int, _tp.number(most=_DEGREE)]

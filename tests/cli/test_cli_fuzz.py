@@ -25,8 +25,7 @@ def faults(result: Result, seconds: float) -> list[str]:
     answer = {
         f"raised {result.exception!r:.300}": result.exception and not isinstance(result.exception, SystemExit),
         f"exit code {result.exit_code}": result.exit_code not in (1, 2),
-        f"says {message[:4]}": result.exit_code == 1 and (len(errors) != 1 or message != errors),
-        f"usage is {lines[:2]}": result.exit_code == 2 and not (lines and "Usage:" in "".join(lines[:2])),
+        f"says {message[:4]}": len(errors) != 1 or message != errors,
         "a traceback": "Traceback" in result.output,
         f"a line of {max(map(len, lines), default=0)}": any(len(line) > WIDEST for line in lines),
         f"{seconds:.0f} s": seconds > LONGEST_S,
