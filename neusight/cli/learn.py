@@ -15,8 +15,7 @@ from neusight.cli.options import Format, Seed, TileModels, listed, named_dtypes,
 if TYPE_CHECKING:
     from neusight.collect.tasks import KernelTask
     from neusight.devices import DeviceSpec
-    from neusight.laws.fitted import FittedPhysics
-    from neusight.laws.fitted_links import FittedLinks
+    from neusight.laws.fitted import FittedToDevices
     from neusight.learn import Report
 
 calibrate = Commands(no_args_is_help=False)
@@ -196,7 +195,7 @@ def _fit_training(folder: Path, out: Path, report: Report) -> Fitted:
 
     predictor, hashes = loaded(None, "none"), {name: file_sha256(folder / name) for name in STEP_TABLES}
     steps, skipped = measured_steps(folder / name for name in STEP_TABLES)
-    fitted, left_out = fit_training(steps, predictor.timed, hashes, report)
+    fitted = fit_training(steps, predictor.timed, hashes, report, Counter(row["reason"] for row in skipped))
     fitted.save(out)
     rows = [{"factor": name, "value": v, "deviation": fitted.deviations[name]} for name, v in fitted.values.items()]
     lines = [f"{fitted.rows} steps of {', '.join(fitted.gpus)}: mean error {fitted.error:.1%}"]
@@ -204,14 +203,15 @@ def _fit_training(folder: Path, out: Path, report: Report) -> Fitted:
         f"without steps of {gpu}: {errors['mean']:.1%}, worst source {errors['worst_source']:.1%}"
         for gpu, errors in fitted.left_out.items()
     ]
-    return rows, rows, [*lines, *_left_out_lines("steps", left_out + Counter(row["reason"] for row in skipped))]
+    return rows, rows, [*lines, *_left_out_lines("steps", fitted.skipped)]
 
 
-def _left_out_lines(what: str, left_out: Counter[str]) -> list[str]:
+def _left_out_lines(what: str, left_out: Mapping[str, int]) -> list[str]:
     """How many rows a fit did not read, and why, in a line; none where all were read."""
     from neusight.learn.sums import most_common
 
-    return [f"{left_out.total():,} {what} were left out: {most_common(left_out)}"] if left_out else []
+    counted = Counter(left_out)
+    return [f"{counted.total():,} {what} were left out: {most_common(counted)}"] if counted else []
 
 
 def _fit_physics(folder: Path, out: Path, report: Report, *, hold_out: str, rows: int, seed: int) -> Fitted:
@@ -225,10 +225,11 @@ def _fit_physics(folder: Path, out: Path, report: Report, *, hold_out: str, rows
     return fitted.values, constants, _lines_of_constants(out, fitted)
 
 
-def _lines_of_constants(out: Path, fitted: FittedPhysics | FittedLinks) -> list[str]:
+def _lines_of_constants(out: Path, fitted: FittedToDevices) -> list[str]:
     return [
         f"{out}: {len(fitted.values)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices, ",
         f"mean error {fitted.error:.1%} with what each device has of its own",
+        *_left_out_lines("rows", fitted.skipped),
     ]
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
+from typing import ClassVar
 
 from neusight.engines import Engine
-from neusight.errors import ArtifactError
-from neusight.laws.constants import with_values
+from neusight.laws.fitted import FittedConstants
 from neusight.laws.training_constants import StepPhysics
-from neusight.paths import read_json, tile_models_dir
+from neusight.paths import tile_models_dir
 from neusight.schedule.timeline import COMPOSITION_SPREAD
 from neusight.workloads.program import Part
 
 FILE = "training.json"
-PROTOCOL = 1
 NARROW = ("fp8", "float8")
 MATRIX = ("narrow_products", "attention", "attention_backward")
 """Kinds whose factor comes on top of that of products."""
@@ -46,36 +44,25 @@ def names_of(kind: str, first: bool) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factors:
+class Factors(FittedConstants):
     """What ``neusight fit --training`` gives, or what is thought before any step is looked at.
 
-    ``values`` by name (``step.products``) with ``deviations`` of their logarithms; ``spread`` is the standard deviation
-    of the logarithm of steps on a GPU whose steps were left out, ``left_out`` the mean errors there, by GPU.
+    ``spread`` is the standard deviation of the logarithm of steps on a GPU whose steps were left out, ``left_out`` the
+    mean errors there, by GPU.
     """
 
-    values: dict[str, float]
-    deviations: dict[str, float]
+    file: ClassVar[str] = FILE
+    command: ClassVar[str] = "neusight fit --training"
+    prior: ClassVar[StepPhysics] = StepPhysics()
+
     spread: float
     left_out: dict[str, dict[str, float]]
-    gpus: list[str]
-    rows: int
-    error: float
-    data: dict[str, str]
-    protocol: int = PROTOCOL
 
     @property
     def physics(self) -> StepPhysics:
-        """The constants.
-
-        Raises:
-            ArtifactError: a constant that this version does not have.
-        """
-        try:
-            return with_values(StepPhysics(), self.values)
-        except KeyError as error:
-            raise ArtifactError(
-                f"{FILE} has a constant {error} that this version lacks: neusight fit --training"
-            ) from None
+        """The constants; see ``FittedConstants``."""
+        constants: StepPhysics = self._constants()
+        return constants
 
     def of(self, part: Part, engine: Engine) -> float:
         """By what the time of a part is multiplied: 1 for engines that no step was fitted of."""
@@ -83,10 +70,6 @@ class Factors:
             return 1.0
         step = self.physics.step
         return prod(getattr(step, name) for name in names_of(kind_of(part), engine.attention_generation == 1))
-
-    def save(self, path: Path) -> None:
-        """Write as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
 
 PRIOR = Factors(values={}, deviations={}, spread=COMPOSITION_SPREAD, left_out={}, gpus=[], rows=0, error=0.0, data={})
@@ -106,12 +89,4 @@ def shipped_factors(tile_models: Path | None = None) -> Factors:
         ArtifactError: a file that is damaged or of another protocol.
     """
     path = (tile_models or tile_models_dir()) / FILE
-    if not path.is_file():
-        return PRIOR
-    try:
-        factors = Factors(**read_json(path))
-    except TypeError as error:
-        raise ArtifactError(f"{path} is damaged ({error}): neusight fit --training --out {path}") from None
-    if factors.protocol != PROTOCOL:
-        raise ArtifactError(f"{path} is of protocol {factors.protocol}, not {PROTOCOL}: neusight fit --training")
-    return factors
+    return Factors.load(path) if path.is_file() else PRIOR

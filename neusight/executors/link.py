@@ -17,7 +17,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.implementations import traits_of
 from neusight.kernels.work import by_distinct, work_of
-from neusight.laws.fitted_links import FittedLinks, shipped_links
+from neusight.laws.fitted import FittedLinks, shipped_links
 from neusight.laws.links import collective_s, least_s
 from neusight.laws.routes import Place, device_of, fastest, network_of, ranks_of, route
 

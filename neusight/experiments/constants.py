@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +17,7 @@ from neusight.laws.fitted import FittedPhysics
 from neusight.learn import Report
 from neusight.learn.physics.fit import FitOptions, all_parts, fit_parts
 from neusight.learn.physics.observations import FILE as RATES
-from neusight.learn.physics.observations import lane_parts
-from neusight.learn.physics.problem import ProblemPart
+from neusight.learn.physics.observations import ProblemPart
 from neusight.learn.training import FOLD_ROWS, FOLD_STEPS
 from neusight.paths import cache_dir
 
@@ -98,11 +97,11 @@ def _gpus(source: Path) -> set[str]:
 def _own_parts(options: FitOptions, split: str) -> list[ProblemPart]:
     """Parts of one data set, of its rows of a split where one is given."""
     if not split:
-        return lane_parts(options.data, options.each, options.hold_out, options.seed)
+        return options.reading().lanes()
     import pandas as pd
 
     with TemporaryDirectory(prefix="neusight-") as scratch:
         for file in parquet_files(options.data):
             rows = pd.read_parquet(file)
             rows[rows["split"] == split].to_parquet(Path(scratch) / file.name)
-        return lane_parts(Path(scratch), options.each, options.hold_out, options.seed)
+        return replace(options, data=Path(scratch)).reading().lanes()

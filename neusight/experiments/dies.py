@@ -34,8 +34,7 @@ from neusight.laws.fitted import FILE as PHYSICS_FILE
 from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.folds import FoldRun, FoldStore, Without
-from neusight.learn.physics.observations import rate_parts
-from neusight.learn.physics.problem import ProblemPart
+from neusight.learn.physics.observations import ProblemPart, Reading
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training import STATE, TrainOptions, train_model
 from neusight.learn.training_data import Corpus, DeviceRows, load_corpus, thinned
@@ -287,7 +286,7 @@ def _rates(learning: DieTrainings, quick: bool) -> list[dict[str, Any]]:
     """Rates of products on GPUs without kernels, predicted by constants without the rates of their architecture."""
     measured = {r.device.id for c in learning.corpora.values() for parts in c.rows.values() for r in parts}
     by_name: dict[str, list[ProblemPart]] = {}
-    for part in rate_parts(learning.data):
+    for part in Reading(learning.data, 0).rates():
         if part.device.id not in measured and part.kind in ("rates/float32", "rates/float16"):
             by_name.setdefault(part.device.architecture, []).append(part)
     rates = []

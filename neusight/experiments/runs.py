@@ -29,7 +29,7 @@ from neusight.executors.link import LinkPredictor
 from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
 from neusight.experiments.judge import at_most, between
-from neusight.laws.fitted_links import shipped_links
+from neusight.laws.fitted import shipped_links
 from neusight.laws.physics import Physics
 from neusight.learn.engines import fit_engines, with_fitted
 from neusight.learn.links import links_without

@@ -1,4 +1,4 @@
-"""The fitted constants of physics on disk: values, how well they are known, and what they were learned from."""
+"""Fitted constants on disk: values, how well they are known, and what they were learned from."""
 
 from __future__ import annotations
 
@@ -7,61 +7,70 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from neusight.errors import ArtifactError
+from neusight.laws import link_constants, physics
 from neusight.laws.constants import with_values
-from neusight.laws.physics import PRIOR, Physics
+from neusight.laws.link_constants import LinkPhysics
+from neusight.laws.physics import Physics
 from neusight.paths import read_json, tile_models_dir
 
 PROTOCOL = 1
 FILE = "physics.json"
+_LISTED = ("errors", "covariance")
+"""Tables that are written a row a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedPhysics:
-    """What ``neusight fit`` found.
+class FittedConstants:
+    """What a fit found.
 
     ``values`` by name (``group.constant``), ``deviations`` their standard deviations on the scale on which each is
-    estimated (of the logarithm, but for exponents and centres), ``covariance`` of those on the same scales in the order
-    of ``values``. ``spread`` is the standard deviation, in log time, of what a device has of its own in each kind of
-    kernel: of one that nobody measured, whose effect is 0, that is how wrong physics alone may be. ``effects`` are
-    those of measured devices, by kind. ``data`` are the files by name with their sha256, ``gpus`` the devices in them.
+    estimated (of the logarithm, but for exponents and centres). ``gpus`` are the devices that it was fitted to,
+    ``data`` the files by name with their sha256, ``rows`` how many of them count, ``error`` their mean error.
+    ``skipped`` are rows that were left out, by reason.
     """
+
+    file: ClassVar[str]
+    command: ClassVar[str]
+    prior: ClassVar[Any]
 
     values: dict[str, float]
     deviations: dict[str, float]
-    covariance: list[list[float]]
-    spread: dict[str, float]
-    effects: dict[str, dict[str, float]]
     gpus: list[str]
     data: dict[str, str]
     rows: int
     error: float
-    held_out: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
     protocol: int = PROTOCOL
 
-    @property
-    def physics(self) -> Physics:
-        """The constants.
+    def _constants(self) -> Any:
+        """The prior's constants with the fitted values.
 
         Raises:
             ArtifactError: a constant that this version does not have.
         """
         try:
-            return with_values(PRIOR, self.values)
+            return with_values(self.prior, self.values)
         except KeyError as error:
-            raise ArtifactError(f"{FILE} has a constant {error} that this version lacks: run neusight fit") from None
+            raise ArtifactError(
+                f"{self.file} has a constant {error} that this version lacks: run {self.command}"
+            ) from None
 
     def save(self, path: Path) -> None:
-        """Write as JSON, one constant a line."""
+        """Write as JSON, rows of tables a line each."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        tables = {name: value for name, value in asdict(self).items() if name != "covariance"}
-        text = json.dumps(tables, indent=1)
-        rows = ",\n  ".join(json.dumps(row) for row in self.covariance)
-        path.write_text(f'{text[:-2]},\n "covariance": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+        content = asdict(self)
+        listed = {name: content.pop(name) for name in _LISTED if name in content}
+        parts = [json.dumps(content, indent=1)[:-2]]
+        for name, table in listed.items():
+            rows = ",\n  ".join(json.dumps(row) for row in table)
+            parts.append(f' "{name}": [\n  {rows}\n ]')
+        path.write_text(",\n".join(parts) + "\n}\n", encoding="utf-8")
 
-    @staticmethod
-    def load(path: Path) -> FittedPhysics:
+    @classmethod
+    def load(cls, path: Path) -> Self:
         """Read what ``save`` wrote.
 
         Raises:
@@ -70,13 +79,69 @@ class FittedPhysics:
         try:
             content = read_json(path)
         except (OSError, ValueError) as error:
-            raise ArtifactError(f"cannot read the constants of physics {path}: {error}; run neusight fit") from None
+            raise ArtifactError(f"cannot read the fitted constants {path}: {error}; run {cls.command}") from None
         if not isinstance(content, Mapping) or content.get("protocol") != PROTOCOL:
-            raise ArtifactError(f"{path} has another protocol than {PROTOCOL}: run neusight fit")
+            raise ArtifactError(f"{path} has another protocol than {PROTOCOL}: run {cls.command}")
         try:
-            return FittedPhysics(**content)
+            return cls(**content)
         except TypeError as error:
-            raise ArtifactError(f"{path} is not as expected ({error}): run neusight fit") from None
+            raise ArtifactError(f"{path} is not as expected ({error}): run {cls.command}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedToDevices(FittedConstants):
+    """Constants of all devices, fitted beside what each has of its own.
+
+    ``covariance`` is that of the constants on their scales in the order of ``values``. ``spread`` is the standard
+    deviation, in log time, of what a device has of its own in each kind of kernel or collective: of one that nobody
+    measured, whose effect is 0, that is how wrong physics alone may be. ``effects`` are those of measured devices, by
+    kind.
+    """
+
+    covariance: list[list[float]]
+    spread: dict[str, float]
+    effects: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedPhysics(FittedToDevices):
+    """What ``neusight fit`` found, without the devices ``held_out``."""
+
+    file: ClassVar[str] = FILE
+    command: ClassVar[str] = "neusight fit"
+    prior: ClassVar[Physics] = physics.PRIOR
+
+    held_out: list[str] = field(default_factory=list)
+
+    @property
+    def physics(self) -> Physics:
+        """The constants; see ``FittedConstants``."""
+        constants: Physics = self._constants()
+        return constants
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedLinks(FittedToDevices):
+    """What ``neusight fit --links`` found.
+
+    ``intervals`` enclose 90 % of measured over predicted times of devices that were left out, by path (``nccl links``);
+    ``intervals_seen`` those of devices in the fit. ``errors`` are mean errors by device, kind and size of message: with
+    the device in the fit (``seen``) and left out.
+    """
+
+    file: ClassVar[str] = "links.json"
+    command: ClassVar[str] = "neusight fit --links"
+    prior: ClassVar[LinkPhysics] = link_constants.PRIOR
+
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+    intervals_seen: dict[str, list[float]] = field(default_factory=dict)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def links(self) -> LinkPhysics:
+        """The constants; see ``FittedConstants``."""
+        constants: LinkPhysics = self._constants()
+        return constants
 
 
 @lru_cache(maxsize=4)
@@ -87,3 +152,14 @@ def shipped_physics(directory: Path | None = None) -> FittedPhysics:
         ArtifactError: they do not load.
     """
     return FittedPhysics.load((directory or tile_models_dir()) / FILE)
+
+
+@lru_cache(maxsize=4)
+def shipped_links(directory: Path | None = None) -> FittedLinks:
+    """The constants beside the tile models in ``directory``, or those that ship where it has none.
+
+    Raises:
+        ArtifactError: they do not load.
+    """
+    own = (directory or tile_models_dir()) / FittedLinks.file
+    return FittedLinks.load(own if own.is_file() else tile_models_dir() / FittedLinks.file)

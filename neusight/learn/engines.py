@@ -127,9 +127,10 @@ class EngineFit:
         return {era: constants_for(era, fitted, common) for era in sorted(eras)}
 
     def save(self, file: Path, data: Mapping[str, str]) -> None:
-        """Write constants by era, with the hashes of the files that they come from."""
+        """Write constants by era, with the hashes of the files that they come from, and what of them was left out."""
         engines = {era: fitted.to_dict() for era, fitted in self.engines.items()}
-        content = {"engines": engines, "power": None if self.power is None else asdict(self.power), "data": dict(data)}
+        power = None if self.power is None else asdict(self.power)
+        content = {"engines": engines, "power": power, "data": dict(data), "skipped": dict(self.left_out)}
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from neusight.executors.link import kinds_of, paths_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
-from neusight.laws.constants import decode, encode, priors, values, with_values
-from neusight.laws.fitted_links import FittedLinks
+from neusight.laws.fitted import FittedLinks
 from neusight.laws.link_constants import PRIOR, LinkPhysics
 from neusight.laws.links import collective_s
 from neusight.learn import Report
-from neusight.learn.physics.solve import STEP, Rows, Solution, solve
+from neusight.learn.physics.problem import Part, Problem
 
 TABLES = ("llm-serving/kernels/nccl", "llm-serving/kernels/allreduce", "vidur-llm/kernels/collectives")
 GROUP_WEIGHT = 4.0
@@ -34,27 +33,24 @@ WAITING_BYTES = 2**20
 or 60 us there. They are no observation of links."""
 CLASSES = (("< 64 KiB", 2**16), ("64 KiB - 4 MiB", 2**22 + 1), ("> 4 MiB", 2**63))
 """Sizes of messages, by which errors are told."""
-NAMES = tuple(priors(PRIOR))
 
 
-@dataclass(frozen=True)
-class LinkRows:
-    """Collectives of one device and table; columns of shape (n,)."""
+@dataclass(frozen=True, kw_only=True)
+class LinkRows(Part):
+    """Collectives of one device and table; ``kind`` is that of each, see ``kinds_of``."""
 
-    device: DeviceSpec
-    batch: KernelBatch
-    conditions: Conditions
-    latency_s: np.ndarray
-    weight: np.ndarray
-    kind: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", kinds_of(self.batch, self.conditions))
+    @classmethod
+    def of(
+        cls, device: DeviceSpec, batch: KernelBatch, conditions: Conditions, latency_s: np.ndarray, weight: np.ndarray
+    ) -> LinkRows:
+        """With their kinds."""
+        kind = kinds_of(batch, conditions)
+        return cls(device=device, kind=kind, batch=batch, conditions=conditions, latency_s=latency_s, weight=weight)
 
     def take(self, index: np.ndarray) -> LinkRows:
         """The rows that ``index`` selects."""
         columns = (self.batch.take(index), self.conditions.take(index), self.latency_s[index], self.weight[index])
-        return LinkRows(self.device, *columns)
+        return LinkRows.of(self.device, *columns)
 
     def times_s(self, links: LinkPhysics) -> np.ndarray:
         """Expected times [s] by the law alone."""
@@ -71,10 +67,13 @@ def read_rows(data: Path, seed: int = 0) -> list[LinkRows]:
     Raises:
         DataError: none there.
     """
-    paths = [path for name in TABLES if (path := data / f"{name}.parquet").is_file()]
-    if not paths:
+    if not _tables(data):
         raise DataError(f"{data} has none of {', '.join(TABLES)}: give the folder of the data sets")
-    return [rows for path in paths for rows in _of_file(path, seed)]
+    return [rows for path in _tables(data) for rows in _of_file(path, seed)]
+
+
+def _tables(data: Path) -> list[Path]:
+    return [path for name in TABLES if (path := data / f"{name}.parquet").is_file()]
 
 
 def _of_file(path: Path, seed: int) -> list[LinkRows]:
@@ -87,7 +86,7 @@ def _of_file(path: Path, seed: int) -> list[LinkRows]:
         conditions = conditions_of(rows, batch, device).take(index)
         latency_s = 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]
         weight = _balanced(groups[index], octaves[index])
-        parts.append(LinkRows(device, batch.take(index), conditions, latency_s, weight))
+        parts.append(LinkRows.of(device, batch.take(index), conditions, latency_s, weight))
     return parts
 
 
@@ -123,50 +122,9 @@ def _sampled(groups: np.ndarray, seed: int) -> np.ndarray:
     return kept
 
 
-@dataclass
-class _Problem:
-    parts: Sequence[LinkRows]
-
-    def rows(self) -> tuple[Rows, list[tuple[str, str]]]:
-        named = sorted({(p.device.id, str(kind)) for p in self.parts for kind in np.unique(p.kind)})
-        kinds = sorted({kind for _, kind in named})
-        number = {pair: place for place, pair in enumerate(named)}
-        effect = [_numbers(part, number) for part in self.parts]
-        return Rows(
-            target=np.log(np.concatenate([p.latency_s for p in self.parts])),
-            weight=np.concatenate([p.weight for p in self.parts]),
-            effect=np.concatenate(effect).astype(int),
-            kind_of_effect=np.array([kinds.index(kind) for _, kind in named]),
-        ), named
-
-    def evaluate(self, place: np.ndarray) -> np.ndarray:
-        links = at(place)
-        return np.concatenate([np.log(part.times_s(links)) for part in self.parts])
-
-    def jacobian(self, place: np.ndarray) -> np.ndarray:
-        base = self.evaluate(place)
-        moved = [place + STEP * unit for unit in np.eye(len(place))]
-        return np.stack([(self.evaluate(m) - base) / STEP for m in moved], axis=1)
-
-
-def _numbers(part: LinkRows, number: Mapping[tuple[str, str], int]) -> np.ndarray:
-    return by_distinct(part.kind, lambda kind: number[part.device.id, kind])
-
-
-def at(place: np.ndarray) -> LinkPhysics:
-    """The constants at a place on their scales."""
-    known = priors(PRIOR)
-    return with_values(PRIOR, {n: decode(known[n], float(v)) for n, v in zip(NAMES, place, strict=True)})
-
-
-def solve_links(parts: Sequence[LinkRows], steps: int = 25) -> tuple[Solution, list[tuple[str, str]]]:
-    """Constants, and effects by (device, kind) in the order of the second."""
-    problem, known = _Problem(parts), priors(PRIOR)
-    centre = np.array([encode(known[name], known[name].value) for name in NAMES])
-    spread = np.array([known[name].spread for name in NAMES])
-    rows, named = problem.rows()
-    prior = {"centre": centre, "spread": spread}
-    return solve(rows, problem.evaluate, problem.jacobian, prior, steps=steps), named
+def problem_of(parts: Sequence[LinkRows]) -> Problem[LinkRows]:
+    """The fit of all constants of collectives; see ``Problem``."""
+    return Problem(parts, PRIOR, lambda part, links, _: (part.times_s(links), None))
 
 
 def fit_links(data: Path, steps: int = 25, seed: int = 0, report: Report | None = None) -> FittedLinks:
@@ -188,15 +146,14 @@ def fit_links(data: Path, steps: int = 25, seed: int = 0, report: Report | None 
             report(f"links without {left_out}", done, len(architectures) + 1, float("nan"))
         kept = [part for part in parts if part.device.architecture != left_out]
         if kept:
-            links = at(solve_links(kept, steps)[0].place)
+            problem = problem_of(kept)
+            links = problem.at(problem.fit(steps).place)
             left_out_errors += [
                 LinkErrors.of(part, links, {}) for part in parts if part.device.architecture == left_out
             ]
     if report:
         report("links", len(architectures), len(architectures) + 1, float("nan"))
-    solution, named = solve_links(parts, steps)
-    effects = dict(zip(named, solution.effects.tolist(), strict=True))
-    fitted = _described(solution, effects, data, parts)
+    fitted, effects = _fitted(parts, steps, data)
     seen = [LinkErrors.of(part, fitted.links, effects) for part in parts]
     return replace(
         fitted,
@@ -217,9 +174,7 @@ def links_without(
     parts = [part for part in read_rows(data, seed) if part.device.id not in gpus]
     if not parts:
         raise DataError(f"{data} has collectives of {', '.join(sorted(gpus))} alone: leave fewer devices out")
-    solution, named = solve_links(parts, steps)
-    fitted = _described(solution, dict(zip(named, solution.effects.tolist(), strict=True)), data, parts)
-    return replace(fitted, intervals=shipped.intervals, intervals_seen=shipped.intervals_seen)
+    return replace(_fitted(parts, steps, data)[0], intervals=shipped.intervals, intervals_seen=shipped.intervals_seen)
 
 
 @dataclass(frozen=True)
@@ -236,26 +191,13 @@ class LinkErrors:
         return cls(rows, np.log(rows.times_s(links) / rows.latency_s) + own)
 
 
-def _described(
-    solution: Solution, effects: dict[tuple[str, str], float], data: Path, parts: Sequence[LinkRows]
-) -> FittedLinks:
-    constants, deviations = values(at(solution.place)), np.sqrt(np.diag(solution.covariance))
-    kinds = sorted({kind for _, kind in effects})
-    paths = [path for name in TABLES if (path := data / f"{name}.parquet").is_file()]
-    return FittedLinks(
-        values={name: float(f"{constants[name]:.5g}") for name in NAMES},
-        deviations={name: float(f"{d:.3g}") for name, d in zip(NAMES, deviations, strict=True)},
-        covariance=[[float(f"{v:.3g}") for v in row] for row in solution.covariance],
-        spread={kind: round(float(s), 4) for kind, s in zip(kinds, solution.spread, strict=True)},
-        effects={kind: {g: round(e, 4) for (g, k), e in effects.items() if k == kind} for kind in kinds},
-        intervals={},
-        intervals_seen={},
-        errors=[],
-        gpus=sorted({part.device.id for part in parts}),
-        data={f"{path.relative_to(data)}": file_sha256(path) for path in paths},
-        rows=sum(len(part.batch) for part in parts),
-        error=round(solution.error, 4),
-    )
+def _fitted(parts: Sequence[LinkRows], steps: int, data: Path) -> tuple[FittedLinks, dict[tuple[str, str], float]]:
+    """Constants, and unrounded effects by device and kind."""
+    problem = problem_of(parts)
+    solution = problem.fit(steps)
+    hashes = {f"{path.relative_to(data)}": file_sha256(path) for path in _tables(data)}
+    effects = dict(zip(problem.effects, solution.effects.tolist(), strict=True))
+    return FittedLinks(**problem.found(solution), data=hashes), effects
 
 
 def _intervals(errors: Sequence[LinkErrors], fitted: FittedLinks) -> dict[str, list[float]]:

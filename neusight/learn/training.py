@@ -52,7 +52,7 @@ from neusight.learn.intervals import interval, op_intervals, op_spreads, seen_in
 from neusight.learn.physics.fit import FitOptions as PhysicsOptions
 from neusight.learn.physics.fit import all_parts, fit_parts
 from neusight.learn.physics.fit import without as physics_without
-from neusight.learn.physics.problem import ProblemPart
+from neusight.learn.physics.observations import ProblemPart
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_of, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set

@@ -154,8 +154,13 @@ def sets_of(source: Path) -> list[Path]:
     return (sets_in(source) if several else []) or [source]
 
 
+NOT_ESTIMATED = "not_estimated"
+
+
 def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus | None:
     """One data set; None without a row that is wanted."""
+    import pandas as pd
+
     frame = load_kernels(source)
     keep = single_kernels(frame) & ~frame["gpu"].isin(list(hold_out))
     if len(gpus):
@@ -166,8 +171,9 @@ def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus 
         keep &= ~((frame["timing"] == "wall") & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S))
     frame = frame[keep]
     brought = devices_beside(source)
-    if len(frame):
-        frame = _sampled(frame[answerable(frame, brought)].reset_index(drop=True))
+    able = answerable(frame, brought)
+    unable = _unanswered(frame[~able])
+    frame = _sampled(frame[able].reset_index(drop=True))
     if not len(frame):
         return None
     rules = (*RULES, PRODUCTS)
@@ -175,7 +181,14 @@ def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus 
     others = clean(frame, brought, [rule for rule in rules if rule.name != THROTTLED_RULE]).frame
     slow = others.loc[others.index.difference(result.frame.index)]
     rows, throttled = (_by_model(kept, brought) for kept in (result.frame, slow))
-    return Corpus(rows, throttled, result.report, source, brought)
+    return Corpus(rows, throttled, pd.concat([result.report, unable], ignore_index=True), source, brought)
+
+
+def _unanswered(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows in a dtype that nothing estimates or their device lacks, counted as a cleaning report counts."""
+    counted = frame.groupby(["gpu", "family", "op"]).size().to_frame("removed").reset_index()
+    why = "a dtype that is not estimated, or that the device lacks"
+    return counted.assign(rule=NOT_ESTIMATED, why=why, of=counted["removed"])
 
 
 def _sampled(frame: pd.DataFrame) -> pd.DataFrame:

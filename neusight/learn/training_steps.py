@@ -59,8 +59,12 @@ class StepObservation:
 
 
 def fit_training(
-    steps: Sequence[MeasuredStep], timer: Timer, data: Mapping[str, str], report: Report | None = None
-) -> tuple[Factors, Counter[str]]:
+    steps: Sequence[MeasuredStep],
+    timer: Timer,
+    data: Mapping[str, str],
+    report: Report | None = None,
+    skipped: Mapping[str, int] | None = None,
+) -> Factors:
     """Factors from measured steps, and their errors on each GPU by a fit without its steps.
 
     Args:
@@ -68,9 +72,7 @@ def fit_training(
         timer: gives runs their times.
         data: hashes of the files that the steps come from.
         report: called with progress.
-
-    Returns:
-        The factors, and why steps were left out, each reason with their number.
+        skipped: rows that were left out before, by reason.
     """
     factors = PRIOR
     observations: list[StepObservation] = []
@@ -82,7 +84,9 @@ def fit_training(
             report(f"round {number + 1}: fitted", len(observations), len(steps), factors.error)
     by_gpu = {gpu: _without(observations, gpu) for gpu in sorted({o.gpu for o in observations})}
     spread = float(np.mean([errors["spread"] for errors in by_gpu.values()]))
-    return replace(factors, left_out=by_gpu, spread=spread, data=dict(data)), left_out
+    return replace(
+        factors, left_out=by_gpu, spread=spread, data=dict(data), skipped=dict(left_out + Counter(skipped or {}))
+    )
 
 
 def observe(

@@ -20,7 +20,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import TIMINGS, Conditions
 from neusight.kernels.named import COLLECTIVES
 from neusight.laws.constants import priors
-from neusight.laws.fitted_links import FittedLinks, shipped_links
+from neusight.laws.fitted import FittedLinks, shipped_links
 from neusight.paths import checkout_dir
 
 LINKS = shipped_links().links

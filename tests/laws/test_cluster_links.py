@@ -13,7 +13,7 @@ from neusight.executors.link import TOLD_FACTORS
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.named import COLLECTIVES
-from neusight.laws.fitted_links import shipped_links
+from neusight.laws.fitted import shipped_links
 from neusight.laws.links import TREE_SHARE, collective_s, least_out_s, least_s, nccl_s, tree
 
 LINKS = shipped_links().links

@@ -13,7 +13,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.named import COLLECTIVES
 from neusight.kernels.work import work_of
-from neusight.laws.fitted_links import shipped_links
+from neusight.laws.fitted import shipped_links
 from neusight.laws.links import collective_s, least_s, nccl_s, own_s
 from neusight.laws.routes import inside, network_bytes_per_s
 

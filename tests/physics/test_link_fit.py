@@ -15,7 +15,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import with_values
 from neusight.laws.link_constants import PRIOR
 from neusight.laws.links import collective_s
-from neusight.learn.links import LinkRows, at, fit_links, read_rows, solve_links
+from neusight.learn.links import LinkRows, fit_links, problem_of, read_rows
 
 TRUE = {"nccl.start_cycles": 14e3, "rates.nvlink_share": 0.65, "own.vllm_cycles": 12e3, "own.rate": 0.4}
 
@@ -25,21 +25,22 @@ def rows_of(gpu: str, engine: str = "torch", op: str = "all_reduce") -> LinkRows
     batch = KernelBatch.from_columns("collective", op=op, ranks=ranks.ravel(), bytes=sizes.ravel())
     conditions, device = Conditions.of(len(batch), timing="graph", engine=engine), load_device(gpu)
     times = collective_s(batch, device, conditions, with_values(PRIOR, TRUE))[0]
-    return LinkRows(device, batch, conditions, times, np.full(len(batch), 1.0))
+    return LinkRows.of(device, batch, conditions, times, np.full(len(batch), 1.0))
 
 
 def test_constants_that_made_the_rows_are_found() -> None:
     gpus = ("a100-sxm-80gb", "h100-sxm-80gb")
     asked = (("torch", "all_reduce"), ("torch", "all_gather"), ("vllm", "all_reduce"))
     parts = [rows_of(gpu, engine, op) for gpu in gpus for engine, op in asked]
-    found, named = solve_links(parts)
-    links = at(found.place)
+    problem = problem_of(parts)
+    found = problem.fit(25)
+    links = problem.at(found.place)
     assert links.nccl.start_cycles == pytest.approx(TRUE["nccl.start_cycles"], rel=0.05)
     assert links.rates.nvlink_share == pytest.approx(TRUE["rates.nvlink_share"], rel=0.05)
     assert links.own.vllm_cycles == pytest.approx(TRUE["own.vllm_cycles"], rel=0.05)
     assert links.own.rate == pytest.approx(TRUE["own.rate"], rel=0.05)
     assert found.error < 0.03
-    assert set(named) == {(g, f"{'nccl' if e == 'torch' else e} {op}") for g in gpus for e, op in asked}
+    assert set(problem.effects) == {(g, f"{'nccl' if e == 'torch' else e} {op}") for g in gpus for e, op in asked}
 
 
 def table(gpu: str, slower: float) -> pd.DataFrame:

@@ -77,3 +77,19 @@ def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
         fit_physics(FitOptions(data=tmp_path))
     with pytest.raises(DataError, match="is no folder"):
         fit_physics(FitOptions(data=tmp_path / "nowhere"))
+
+
+def test_rows_that_tell_nothing_are_counted_by_reason(data: Path, tmp_path: Path) -> None:
+    rows = pd.read_parquet(data / "toy" / "kernels" / "gemm.parquet").head(9)
+    faulty = rows.head(7).assign(dtype=["bfloat16"] * 3 + ["nvfp4"] * 4, suspect=["above the peak"] * 3 + [None] * 4)
+    path = tmp_path / "sets" / "toy" / "kernels" / "gemm.parquet"
+    path.parent.mkdir(parents=True)
+    pd.concat([rows, faulty], ignore_index=True).to_parquet(path)
+    options = FitOptions(data=tmp_path / "sets", each=5, steps=1)
+    found = fit_physics(options)
+    assert found.rows == 5
+    assert found.skipped == {"suspect": 3, "dtype 'nvfp4' is not estimated": 4}
+    found.save(tmp_path / "physics.json")
+    assert FittedPhysics.load(tmp_path / "physics.json").skipped == found.skipped
+    told = CliRunner().invoke(app, ["fit", "--data", str(options.data), "--out", str(tmp_path / "p.json")])
+    assert "7 rows were left out: dtype 'nvfp4' is not estimated (4); suspect (3)" in " ".join(told.output.split())

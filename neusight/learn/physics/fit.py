@@ -1,26 +1,21 @@
-"""``neusight fit``: every constant of physics, from all data sets at once, leaving out what is asked to be left out."""
+"""``neusight fit``: every constant of physics, from all data sets at once, without the devices that are held out."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from neusight.datasets.load import sets_in
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
-from neusight.laws.constants import priors, values
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR
 from neusight.learn import Report
-from neusight.learn.physics.observations import LONE_LAUNCHES, kernel_files, lane_parts, observe, parts_of, rate_parts
-from neusight.learn.physics.problem import Problem, ProblemPart, fit
-from neusight.learn.physics.solve import Solution
-
-"""Called with (task, done, of, error)."""
+from neusight.learn.physics.observations import LONE_LAUNCHES, ProblemPart, Reading, kernel_files
+from neusight.learn.physics.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +28,10 @@ class FitOptions:
     steps: int = 15
     seed: int = 0
 
+    def reading(self, skipped: Counter[str] | None = None) -> Reading:
+        """What it reads; ``skipped`` gets what it leaves out."""
+        return Reading(self.data, self.each, self.seed, self.hold_out, Counter() if skipped is None else skipped)
+
 
 def fit_physics(options: FitOptions, choice: TileChoice | None = None, report: Report | None = None) -> FittedPhysics:
     """Estimate all constants; see ``solve``.
@@ -40,52 +39,49 @@ def fit_physics(options: FitOptions, choice: TileChoice | None = None, report: R
     Raises:
         DataError: no data set there, or a data set that cannot be read.
     """
-    return fit_parts(all_parts(options, report), options, choice, report)
+    skipped: Counter[str] = Counter()
+    return fit_parts(all_parts(options, report, skipped), options, choice, report, skipped)
 
 
-def all_parts(options: FitOptions, report: Report | None = None) -> list[ProblemPart]:
-    """Every observation in a folder of data sets: kernels with a law of their own, float32 kernels, matmul rates."""
+def all_parts(
+    options: FitOptions, report: Report | None = None, skipped: Counter[str] | None = None
+) -> list[ProblemPart]:
+    """Every observation in a folder of data sets: kernels with a law of their own, float32 kernels, matmul rates.
+
+    Args:
+        options: what to read.
+        report: called with the name of each file.
+        skipped: gets the number of rows that tell nothing, by reason.
+    """
     if not options.data.is_dir():
         raise DataError(f"{options.data} is no folder: give the folder of the data sets")
     read = (lambda name: report(f"reading {name}", 0, 1, float("nan"))) if report else None
-    parts = parts_of(observe(options.data, options.each, options.seed, options.hold_out, read))
+    reading = options.reading(skipped)
+    parts = reading.observe(read)
     for source in (folder for folder in sets_in(options.data) if folder.name in LONE_LAUNCHES):
-        parts += lane_parts(source, options.each, options.hold_out, options.seed)
-    return parts + rate_parts(options.data, options.hold_out)
+        parts += replace(reading, data=source).lanes()
+    return parts + reading.rates()
 
 
 def fit_parts(
-    parts: Sequence[ProblemPart], options: FitOptions, choice: TileChoice | None = None, report: Report | None = None
+    parts: Sequence[ProblemPart],
+    options: FitOptions,
+    choice: TileChoice | None = None,
+    report: Report | None = None,
+    skipped: Mapping[str, int] | None = None,
 ) -> FittedPhysics:
     """Estimate all constants from parts that were read before, those of ``options.hold_out`` left out."""
-    kept = [part for part in parts if part.device.id not in options.hold_out]
-    problem = Problem(kept, choice or shipped_choice(), tuple(priors(PRIOR)))
+    kept, chosen = [part for part in parts if part.device.id not in options.hold_out], choice or shipped_choice()
+    problem = Problem(kept, PRIOR, lambda part, physics, tiling: part.expected_s(physics, chosen, tiling))
 
     def step(done: int, error: float) -> None:
         if report:
             report("constants of physics", done, options.steps, error)
 
-    return _described(problem, fit(problem, options.steps, step), options)
-
-
-def _described(problem: Problem, solution: Solution, options: FitOptions) -> FittedPhysics:
-    constants = values(problem.physics(solution.place))
-    kinds = sorted({part.kind for part in problem.parts})
-    named = sorted({(part.device.id, part.kind) for part in problem.parts})
-    effects: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
-    for (gpu, kind), effect in zip(named, solution.effects, strict=True):
-        effects[kind][gpu] = round(float(effect), 4)
-    deviations = np.sqrt(np.diag(solution.covariance))
     return FittedPhysics(
-        values={name: float(f"{constants[name]:.5g}") for name in problem.names},
-        deviations={name: float(f"{d:.3g}") for name, d in zip(problem.names, deviations, strict=True)},
-        covariance=[[float(f"{v:.3g}") for v in row] for row in solution.covariance],
-        spread={kind: round(float(s), 4) for kind, s in zip(kinds, solution.spread, strict=True)},
-        effects=effects,
-        gpus=sorted({part.device.id for part in problem.parts}),
+        **problem.found(problem.fit(options.steps, step)),
         data=_hashes(options.data),
-        rows=sum(len(part) for part in problem.parts),
-        error=round(solution.error, 4),
+        skipped=dict(skipped or {}),
         held_out=sorted(options.hold_out),
     )
 

@@ -5,16 +5,18 @@ what its rows have in common is one observation of the device and not thousands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neusight.datasets import device_of, devices_beside, load_kernels, to_batches
 from neusight.datasets.batches import single_kernels
 from neusight.datasets.clean import suspected
+from neusight.datasets.columns import flags_or, strings_or
 from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
 from neusight.datasets.load import root_of, sets_in, tables_in
 from neusight.datasets.measured import unable
@@ -22,54 +24,216 @@ from neusight.datasets.schema import read_parquet
 from neusight.devices import load_device
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError, DeviceError
-from neusight.executors.gpu.expected.laws import law_names
+from neusight.executors.gpu.expected.laws import answering_model, law_names
+from neusight.executors.gpu.expected.times import launch_s, lone_s
+from neusight.executors.gpu.features.situation import situate
+from neusight.executors.gpu.tiling import TileChoice, Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.learn.physics.problem import ProblemPart
+from neusight.laws.constants import priors
+from neusight.laws.physics import PRIOR, Physics
+from neusight.learn.physics.problem import Part
 from neusight.learn.training_data import DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
 FILE = Path("matmul-rates") / "matmul_rates.parquet"
 USUAL_EXTENT = 3072
 """Middle of the sizes 1024 to 10240 of which one best figure is told, as powers go."""
 BURST = 3.0
 """Products that run before a rest (assumption)."""
-WEIGHT = 2.0
+RATE_WEIGHT = 2.0
 """Rows that a device and dtype counts as: one figure, whose submitters differ by up to 18 %."""
 SHARED_POWER = ("jetson", "laptop")
 """Parts of names of boards whose power limit is not the GPU's alone, or not told."""
 EMULATED = "emulated"
+GROUP_WEIGHT = 4.0
+"""Rows that a group counts as against the priors: more of them say little that the first did not (10 and 50 are worse
+with GH100 and GA100 left out)."""
+LONE_LAUNCHES = ("neusight-fp32", "neusight-fp32-h100")
+"""Data sets of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
+_ALIKE = ("gpu", "family", "op", "dtype", "framework", "kernel", "phase")
+"""Columns that rows of a part share."""
+OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d"}
+"""Groups of constants that only the kernels of one tile model know: the others' derivatives are zero."""
 
 
-def rate_parts(data: Path, hold_out: Collection[str] = ()) -> list[ProblemPart]:
-    """A part a device and dtype, where the catalogue has the device and the device the dtype; none without the file."""
-    if not (data / FILE).is_file():
-        return []
-    frame = read_parquet(data / FILE).to_pandas()
-    frame = frame[(frame["batch"] == 1) & ~frame["note"].fillna("").str.contains(EMULATED)]
-    parts = []
-    for (gpu, dtype), rows in frame.groupby(["gpu", "dtype"], sort=True):
-        device = _known(str(gpu))
-        if device is None or gpu in hold_out or not _comparable(device, str(dtype)):
-            continue
-        extents = {name: rows[name].fillna(USUAL_EXTENT).to_numpy(dtype=np.int64) for name in "mnk"}
-        flops = 2.0 * np.prod([extents[name].astype(float) for name in "mnk"], axis=0)
-        parts.append(
-            ProblemPart(
-                device=device,
-                kind=f"rates/{dtype}".replace("bfloat16", "float16"),
-                batch=KernelBatch.from_columns("gemm", dtype=str(dtype), **extents),
-                conditions=Conditions.of(len(rows), timing="profiler", burst=BURST),
-                latency_s=flops / (rows["tflop_per_s"].to_numpy(dtype=float) * 1e12),
-                floor_s=np.zeros(len(rows)),
-                weight=np.full(len(rows), WEIGHT / len(rows)),
+@dataclass(frozen=True, kw_only=True)
+class ProblemPart(Part):
+    """Kernels of one kind; ``floor_s`` is what the launch of each took, where it is known from the data [s]; NaN where
+    the conditions tell it.
+    """
+
+    floor_s: np.ndarray
+
+    def __post_init__(self) -> None:
+        model = str(answering_model(self.batch, self.device)[0])
+        self.idle.update(name for name in priors(PRIOR) if OWN.get(name.partition(".")[0], model) != model)
+
+    def expected_s(self, physics: Physics, choice: TileChoice, tiling: Tiling | None) -> tuple[np.ndarray, Tiling]:
+        """Time with launch [s], and the tiles it was computed with."""
+        s = situate(self.batch, self.device, choice, tiling, physics=physics, conditions=self.conditions)
+        if np.isnan(self.floor_s[0]):
+            return s.expected_s + launch_s(self.conditions, physics), s.tiling
+        return lone_s(self.floor_s, s.expected_s, s.fixed_overhead_s, physics), s.tiling
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What to read, and what of it is left out: ``each`` rows, at most, of what is alike, none of devices ``hold_out``.
+
+    ``skipped`` counts rows that tell nothing, by reason.
+    """
+
+    data: Path
+    each: int
+    seed: int = 0
+    hold_out: Collection[str] = ()
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def observe(self, report: Callable[[str], None] | None = None) -> list[ProblemPart]:
+        """A sample of the rows that have a law of their own, from every data set in a folder.
+
+        Args:
+            report: called with the name of each file.
+
+        Raises:
+            DataError: no row is left.
+        """
+        parts: list[ProblemPart] = []
+        for path in kernel_files(self.data):
+            name = root_of(path).name
+            if name in LONE_LAUNCHES:
+                continue
+            if report:
+                report(f"{name}/{path.stem}")
+            parts.extend(self._of_file(path))
+        if not parts:
+            raise DataError(
+                f"{self.data} has no kernels that have a law of their own: give the folder of the data sets"
             )
-        )
-    return parts
+        return parts
+
+    def _of_file(self, path: Path) -> Iterator[ProblemPart]:
+        frame = load_kernels(path)
+        frame = frame[~frame["gpu"].isin(list(self.hold_out))]
+        faults = _faults(frame)
+        self.skipped.update({reason: int(faulty.sum()) for reason, faulty in faults.items() if faulty.any()})
+        frame = frame[~np.any(list(faults.values()), axis=0)]
+        names = [name for name in _ALIKE if name in frame]
+        beside = devices_beside(path)
+        for rows in frame.groupby(names, dropna=False, sort=True).indices.values():
+            part = frame.iloc[rows[self._sample(len(rows))]].reset_index(drop=True)
+            device = device_of(str(part["gpu"][0]), beside)
+            if reason := unable(device, str(part["family"][0]), str(part["dtype"][0])):
+                self.skipped[reason] += len(rows)
+            else:
+                yield from _with_laws(device, part)
+
+    def _sample(self, rows: int) -> np.ndarray:
+        """Which of so many rows are kept, in their order."""
+        return np.sort(np.random.default_rng(self.seed).permutation(rows)[: self.each])
+
+    def lanes(self) -> list[ProblemPart]:
+        """Float32 kernels of one data set of lone launches, cleaned, each with what its launch took on that GPU and
+        operator.
+        """
+        corpus, parts = load_corpus(self.data, hold_out=tuple(self.hold_out)), []
+        removed = corpus.report.groupby("rule")["removed"].sum()
+        self.skipped.update({f"cleaning: {rule}": int(rows) for rule, rows in removed.items() if rows})
+        for devices in corpus.rows.values():
+            floors = launch_floors(devices)
+            for rows in devices:
+                floor_s, kinds = row_floors(rows, floors), _kinds(rows)
+                for kind in sorted(set(kinds)):
+                    mine = np.flatnonzero(kinds == kind)
+                    mine = mine[self._sample(len(mine))]
+                    own, conditions = rows.batch.take(mine), rows.conditions.take(mine)
+                    parts.append(_part(rows.device, kind, own, conditions, rows.latency_s[mine], floor_s[mine]))
+        return parts
+
+    def rates(self) -> list[ProblemPart]:
+        """Rates of matrix products: a part a device and dtype, where the catalogue has the device and the device the
+        dtype; none without the file.
+        """
+        if not (self.data / FILE).is_file():
+            return []
+        frame, parts = read_parquet(self.data / FILE).to_pandas(), []
+        frame = frame[(frame["batch"] == 1) & ~frame["note"].fillna("").str.contains(EMULATED)]
+        for (gpu, dtype), rows in frame.groupby(["gpu", "dtype"], sort=True):
+            device = _known(str(gpu))
+            if device is None:
+                self.skipped["rates of boards that the catalogue lacks, or that share their power limit"] += len(rows)
+            elif dtype != "float32" and dtype not in device.matrix_flops_per_s:
+                self.skipped["rates in a dtype that the device's matrix units lack"] += len(rows)
+            elif gpu not in self.hold_out:
+                parts.append(_of_rates(device, str(dtype), rows))
+        return parts
+
+
+def kernel_files(data: Path) -> list[Path]:
+    """Tables of kernels of every data set in a folder, in order of their names."""
+    return [file for folder in sets_in(data) for file in tables_in(folder)]
+
+
+def _faults(frame: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Rows that tell nothing of a kernel, by reason, as masks."""
+    wall = strings_or(frame, "timing") == "wall"
+    return {
+        "several devices": ~single_kernels(frame),
+        "launched without a graph": flags_or(frame, "eager", False),
+        "the host's time": wall & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S).to_numpy(),
+        "suspect": suspected(frame),
+    }
+
+
+def _with_laws(device: DeviceSpec, rows: pd.DataFrame) -> Iterator[ProblemPart]:
+    latency_s = rows["latency_ms"].to_numpy(dtype=float) * 1e-3
+    for batch, where in to_batches(rows):
+        laws = law_names(batch, device)
+        for law in sorted({str(name) for name in laws} - {""}):
+            chosen = np.flatnonzero(laws == law)
+            own = batch.take(chosen)
+            conditions = conditions_of(rows.iloc[where[chosen]], own, device)
+            yield _part(device, kind_of(law, own), own, conditions, latency_s[where[chosen]])
+
+
+def _part(
+    device: DeviceSpec,
+    kind: str,
+    batch: KernelBatch,
+    conditions: Conditions,
+    latency_s: np.ndarray,
+    floor_s: np.ndarray | float = np.nan,
+    weight: float = GROUP_WEIGHT,
+) -> ProblemPart:
+    """With the same weight however many rows it has."""
+    shape = latency_s.shape
+    return ProblemPart(
+        device=device,
+        kind=kind,
+        batch=batch,
+        conditions=conditions,
+        latency_s=latency_s,
+        floor_s=np.broadcast_to(floor_s, shape),
+        weight=np.full(shape, weight / len(batch)),
+    )
+
+
+def kind_of(law: str, batch: KernelBatch) -> str:
+    """Kind of kernels that share what a device has of its own: law, bits of the operands and how they are scaled."""
+    dtype = str(batch["dtype"][0])
+    more = [str(batch[name][0]) for name in ("scaling", "weight_dtype", "kv_dtype") if name in batch.columns]
+    return "/".join(part for part in (law, dtype.replace("bfloat16", "float16"), *more) if part)
+
+
+def _kinds(rows: DeviceRows) -> np.ndarray:
+    """Operators that are programs of their own; those of other families differ in their arithmetic alone."""
+    family, ops = rows.batch.family, rows.batch["op"].astype(str)
+    kinds = ops if family in ("gemm", "row_reduction") else np.full(len(ops), family)
+    return kinds if rows.device.vendor == "nvidia" else np.char.add(kinds, f"/{rows.device.vendor}")
 
 
 def _known(gpu: str) -> DeviceSpec | None:
@@ -81,165 +245,11 @@ def _known(gpu: str) -> DeviceSpec | None:
         return None
 
 
-def _comparable(device: DeviceSpec, dtype: str) -> bool:
-    """Whether the dtype runs on matrix units, or is float32."""
-    return dtype == "float32" or dtype in device.matrix_flops_per_s
-
-
-GROUP_WEIGHT = 4.0
-"""Rows that a group counts as against the priors: more of them say little that the first did not (10 and 50 are worse
-with GH100 and GA100 left out)."""
-LONE_LAUNCHES = ("neusight-fp32", "neusight-fp32-h100")
-"""Data sets of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Kernels of one device, law and way of measuring; columns of shape (n,)."""
-
-    data: str
-    law: str
-    device: DeviceSpec
-    batch: KernelBatch
-    conditions: Conditions
-    latency_s: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def take(self, index: np.ndarray) -> Observed:
-        """The rows that ``index`` selects."""
-        return replace(
-            self,
-            batch=self.batch.take(index),
-            conditions=self.conditions.take(index),
-            latency_s=self.latency_s[index],
-        )
-
-
-def observe(
-    data: Path,
-    each: int,
-    seed: int = 0,
-    hold_out: Collection[str] = (),
-    report: Callable[[str], None] | None = None,
-) -> list[Observed]:
-    """A sample of the rows that have a law of their own, from every data set in a folder.
-
-    Args:
-        data: folder of data sets, each with its tables in ``kernels``.
-        each: rows, at most, of each device, table, operator, dtype, engine and kernel.
-        seed: of the sample.
-        hold_out: devices to leave out.
-        report: called with the name of each file.
-
-    Raises:
-        DataError: no row is left.
-    """
-    observed: list[Observed] = []
-    for path in kernel_files(data):
-        name = root_of(path).name
-        if name in LONE_LAUNCHES:
-            continue
-        if report:
-            report(f"{name}/{path.stem}")
-        observed.extend(_of_file(path, each, seed, hold_out))
-    if not observed:
-        raise DataError(f"{data} has no kernels that have a law of their own: give the folder of the data sets")
-    return observed
-
-
-def kernel_files(data: Path) -> list[Path]:
-    """Tables of kernels of every data set in a folder, in order of their names."""
-    return [file for folder in sets_in(data) for file in tables_in(folder)]
-
-
-def _of_file(path: Path, each: int, seed: int, hold_out: Collection[str]) -> Iterator[Observed]:
-    frame = load_kernels(path)
-    keep = single_kernels(frame) & ~frame["gpu"].isin(list(hold_out)).to_numpy()
-    if "eager" in frame:
-        keep &= ~frame["eager"].fillna(False).to_numpy(dtype=bool)
-    if "timing" in frame:
-        keep &= ~((frame["timing"] == "wall") & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S)).to_numpy()
-    frame = frame[keep & ~suspected(frame)]
-    names = [name for name in ("gpu", "family", "op", "dtype", "framework", "kernel", "phase") if name in frame]
-    frame = frame.iloc[_sample(frame, names, each, seed)].reset_index(drop=True)
-    beside = devices_beside(path)
-    for rows in frame.groupby(names, dropna=False, sort=True).indices.values():
-        yield from _observed(root_of(path).name, frame.iloc[rows].reset_index(drop=True), beside)
-
-
-def _sample(frame: pd.DataFrame, names: Sequence[str], each: int, seed: int) -> np.ndarray:
-    kept = [np.zeros(0, dtype=int)]
-    for rows in frame.groupby(list(names), dropna=False, sort=True).indices.values():
-        drawn = np.random.default_rng(seed).permutation(len(rows))[:each]
-        kept.append(np.sort(rows[drawn]))
-    return np.concatenate(kept)
-
-
-def _observed(data: str, rows: pd.DataFrame, beside: Any) -> Iterator[Observed]:
-    device = device_of(str(rows["gpu"].iloc[0]), beside)
-    if unable(device, str(rows["family"].iloc[0]), str(rows["dtype"].iloc[0])):
-        return
-    latency_s = rows["latency_ms"].to_numpy(dtype=float) * 1e-3
-    for batch, where in to_batches(rows):
-        laws = law_names(batch, device)
-        for law in sorted({str(name) for name in laws} - {""}):
-            chosen = np.flatnonzero(laws == law)
-            part = rows.iloc[where[chosen]]
-            own = batch.take(chosen)
-            yield Observed(data, law, device, own, conditions_of(part, own, device), latency_s[where[chosen]])
-
-
-def parts_of(observed: Sequence[Observed], kind: Callable[[Observed], str] | None = None) -> list[ProblemPart]:
-    """Parts of the fit, each with the same weight however many rows it has."""
-    return [
-        ProblemPart(
-            device=o.device,
-            kind=(kind or kind_of)(o),
-            batch=o.batch,
-            conditions=o.conditions,
-            latency_s=o.latency_s,
-            floor_s=np.full(len(o), np.nan),
-            weight=np.full(len(o), GROUP_WEIGHT / len(o)),
-        )
-        for o in observed
-    ]
-
-
-def kind_of(o: Observed) -> str:
-    """Kind of kernels that share what a device has of its own: law, bits of the operands and how they are scaled."""
-    dtype = str(o.batch["dtype"][0])
-    more = [str(o.batch[name][0]) for name in ("scaling", "weight_dtype", "kv_dtype") if name in o.batch.columns]
-    return "/".join(part for part in (o.law, dtype.replace("bfloat16", "float16"), *more) if part)
-
-
-def lane_parts(source: Path, each: int, hold_out: Collection[str] = (), seed: int = 0) -> list[ProblemPart]:
-    """Float32 kernels in lone launches, cleaned, each with what its launch took on that GPU and operator."""
-    corpus, parts = load_corpus(source, hold_out=tuple(hold_out)), []
-    for devices in corpus.rows.values():
-        floors = launch_floors(devices)
-        for rows in devices:
-            floor_s, kinds = row_floors(rows, floors), _kinds(rows)
-            for kind in sorted(set(kinds)):
-                mine = np.flatnonzero(kinds == kind)
-                mine = np.sort(mine[np.random.default_rng(seed).permutation(len(mine))[:each]])
-                parts.append(
-                    ProblemPart(
-                        device=rows.device,
-                        kind=kind,
-                        batch=rows.batch.take(mine),
-                        conditions=rows.conditions.take(mine),
-                        latency_s=rows.latency_s[mine],
-                        floor_s=floor_s[mine],
-                        weight=np.full(len(mine), GROUP_WEIGHT / len(mine)),
-                    )
-                )
-    return parts
-
-
-def _kinds(rows: DeviceRows) -> np.ndarray:
-    """Operators that are programs of their own; those of other families differ in their arithmetic alone."""
-    family, ops = rows.batch.family, rows.batch["op"].astype(str)
-    kinds = ops if family in ("gemm", "row_reduction") else np.full(len(ops), family)
-    return kinds if rows.device.vendor == "nvidia" else np.char.add(kinds, f"/{rows.device.vendor}")
+def _of_rates(device: DeviceSpec, dtype: str, rows: pd.DataFrame) -> ProblemPart:
+    extents = {name: rows[name].fillna(USUAL_EXTENT).to_numpy(dtype=np.int64) for name in "mnk"}
+    flops = 2.0 * np.prod([extents[name].astype(float) for name in "mnk"], axis=0)
+    batch = KernelBatch.from_columns("gemm", dtype=dtype, **extents)
+    conditions = Conditions.of(len(rows), timing="profiler", burst=BURST)
+    latency_s = flops / (rows["tflop_per_s"].to_numpy(dtype=float) * 1e12)
+    kind = f"rates/{dtype}".replace("bfloat16", "float16")
+    return _part(device, kind, batch, conditions, latency_s, floor_s=0.0, weight=RATE_WEIGHT)

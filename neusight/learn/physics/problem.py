@@ -1,126 +1,140 @@
-"""Measured kernels as the fit of physics sees them: devices, kernels, conditions, weights, and the time expected."""
+"""Measurements as the fit of constants sees them: devices, kinds, weights, and the time that a law expects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.gpu.expected.laws import answering_model
-from neusight.executors.gpu.expected.times import launch_s, lone_s
-from neusight.executors.gpu.features.situation import situate
-from neusight.executors.gpu.tiling import TileChoice, Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.laws.constants import decode, encode, priors, with_values
-from neusight.laws.physics import PRIOR, Physics
+from neusight.kernels.work import by_distinct
+from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.learn.physics.solve import STEP, Rows, Solution, solve
 
-OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d"}
-"""Groups of constants that only the kernels of one tile model know: the others' derivatives are zero."""
 
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Measurements of one device that were taken in one way; columns of shape (n,).
 
-@dataclass(frozen=True)
-class ProblemPart:
-    """Kernels of one device and kind that were taken in one way; columns of shape (n,).
-
-    ``floor_s`` is what the launch of each took, where it is known from the data [s]; NaN where the conditions tell it.
-    ``idle`` are constants that were found to change none of these times: later derivatives leave them out, those of
-    further fits to the same part, too.
+    ``kind`` is that of all or of each. ``idle`` are constants that were found to change none of these times: later
+    derivatives leave them out, those of further fits to the same part, too.
     """
 
     device: DeviceSpec
-    kind: str
+    kind: Any
     batch: KernelBatch
     conditions: Conditions
     latency_s: np.ndarray
-    floor_s: np.ndarray
     weight: np.ndarray
     idle: set[str] = field(default_factory=set, compare=False)
 
     def __len__(self) -> int:
         return len(self.batch)
 
-    def expected_s(self, physics: Physics, choice: TileChoice, tiling: Tiling | None) -> tuple[np.ndarray, Tiling]:
-        """Time with launch [s], and the tiles it was computed with."""
-        s = situate(self.batch, self.device, choice, tiling, physics=physics, conditions=self.conditions)
-        if np.isnan(self.floor_s[0]):
-            return s.expected_s + launch_s(self.conditions, physics), s.tiling
-        return lone_s(self.floor_s, s.expected_s, s.fixed_overhead_s, physics), s.tiling
+
+P = TypeVar("P", bound=Part)
+Times = Callable[[P, Any, Any], tuple[np.ndarray, Any]]
+"""Times [s] that constants expect of a part with the choices that are held (None: made anew), and the choices made."""
 
 
 @dataclass
-class Problem:
-    """All parts, the tile choice of float32 libraries, and the constants that are to be found."""
+class Problem(Generic[P]):
+    """All parts, and the constants that are to be found, around ``prior``; ``times`` see ``Times``."""
 
-    parts: Sequence[ProblemPart]
-    choice: TileChoice
-    names: tuple[str, ...]
-    _tilings: list[Tiling] = field(default_factory=list)
+    parts: Sequence[P]
+    prior: Any
+    times: Times[P]
+    _held: list[Any] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            model = str(answering_model(part.batch, part.device)[0])
-            part.idle.update(name for name in self.names if OWN.get(name.partition(".")[0], model) != model)
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of all constants."""
+        return tuple(priors(self.prior))
 
-    def physics(self, place: np.ndarray) -> Physics:
-        """The constants at a place."""
-        known = priors(PRIOR)
-        return with_values(PRIOR, {n: decode(known[n], float(v)) for n, v in zip(self.names, place, strict=True)})
+    @cached_property
+    def effects(self) -> list[tuple[str, str]]:
+        """Device and kind of each effect."""
+        return sorted({(part.device.id, str(kind)) for part in self.parts for kind in np.unique(part.kind)})
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of effects."""
+        return sorted({kind for _, kind in self.effects})
+
+    def at(self, place: np.ndarray) -> Any:
+        """The constants at a place on their scales."""
+        known = priors(self.prior)
+        decoded = {name: decode(known[name], float(v)) for name, v in zip(self.names, place, strict=True)}
+        return with_values(self.prior, decoded)
 
     def rows(self) -> Rows:
         """Targets, weights and effects of all parts."""
-        kinds = sorted({part.kind for part in self.parts})
-        named = sorted({(part.device.id, part.kind) for part in self.parts})
-        effect = [np.full(len(part), named.index((part.device.id, part.kind))) for part in self.parts]
+        kinds, number = self.kinds, {effect: place for place, effect in enumerate(self.effects)}
         return Rows(
             target=np.log(np.concatenate([part.latency_s for part in self.parts])),
             weight=np.concatenate([part.weight for part in self.parts]),
-            effect=np.concatenate(effect),
-            kind_of_effect=np.array([kinds.index(kind) for _, kind in named]),
+            effect=np.concatenate([_numbers(part, number) for part in self.parts]).astype(int),
+            kind_of_effect=np.array([kinds.index(kind) for _, kind in self.effects]),
         )
 
     def evaluate(self, place: np.ndarray) -> np.ndarray:
-        """Log times with the tiles of least time."""
-        physics = self.physics(place)
-        times_s = [part.expected_s(physics, self.choice, None) for part in self.parts]
-        self._tilings = [tiling for _, tiling in times_s]
+        """Log times with the choices of least time."""
+        constants = self.at(place)
+        times_s = [self.times(part, constants, None) for part in self.parts]
+        self._held = [choices for _, choices in times_s]
         return np.concatenate([np.log(times) for times, _ in times_s])
 
     def jacobian(self, place: np.ndarray) -> np.ndarray:
-        """Derivatives of the log times, tiles held: at a minimum over candidates those are the minimum's."""
-        at = [self._log_times(number, self.physics(place)) for number in range(len(self.parts))]
-        slopes = np.zeros((sum(len(p) for p in self.parts), len(place)), dtype=np.float32)
+        """Derivatives of the log times, choices held: at a minimum over candidates those are the minimum's."""
+        here = [self._log_times(number, self.at(place)) for number in range(len(self.parts))]
+        slopes = np.zeros((sum(map(len, here)), len(place)), dtype=np.float32)
         for column, name in enumerate(self.names):
             moved = place.copy()
             moved[column] += STEP
-            physics, start = self.physics(moved), 0
+            constants, start = self.at(moved), 0
             for number, part in enumerate(self.parts):
+                end = start + len(here[number])
                 if name not in part.idle:
-                    slope = (self._log_times(number, physics) - at[number]) / STEP
-                    slopes[start : start + len(part), column] = slope
+                    slopes[start:end, column] = slope = (self._log_times(number, constants) - here[number]) / STEP
                     if not slope.any():
                         part.idle.add(name)
-                start += len(part)
+                start = end
         return slopes
 
-    def _log_times(self, number: int, physics: Physics) -> np.ndarray:
-        return np.log(self.parts[number].expected_s(physics, self.choice, self._tilings[number])[0])
+    def _log_times(self, number: int, constants: Any) -> np.ndarray:
+        return np.log(self.times(self.parts[number], constants, self._held[number])[0])
+
+    def fit(self, steps: int = 12, report: Callable[[int, float], None] | None = None) -> Solution:
+        """Solve from the centres of the priors."""
+        known = [priors(self.prior)[name] for name in self.names]
+        centre = np.array([encode(prior, prior.value) for prior in known])
+        prior = {"centre": centre, "spread": np.array([prior.spread for prior in known])}
+        # The first evaluation makes the choices that the derivatives hold.
+        return solve(self.rows(), self.evaluate, self.jacobian, prior, steps=steps, report=report)
+
+    def found(self, solution: Solution) -> dict[str, Any]:
+        """Constants, how well they are known and effects, rounded: fields of ``FittedToDevices``."""
+        constants, deviations = values(self.at(solution.place)), np.sqrt(np.diag(solution.covariance))
+        effects: dict[str, dict[str, float]] = {kind: {} for kind in self.kinds}
+        for (gpu, kind), effect in zip(self.effects, solution.effects, strict=True):
+            effects[kind][gpu] = round(float(effect), 4)
+        return {
+            "values": {name: float(f"{constants[name]:.5g}") for name in self.names},
+            "deviations": {name: float(f"{d:.3g}") for name, d in zip(self.names, deviations, strict=True)},
+            "covariance": [[float(f"{v:.3g}") for v in row] for row in solution.covariance],
+            "spread": {kind: round(float(s), 4) for kind, s in zip(self.kinds, solution.spread, strict=True)},
+            "effects": effects,
+            "gpus": sorted({part.device.id for part in self.parts}),
+            "rows": sum(len(part) for part in self.parts),
+            "error": round(solution.error, 4),
+        }
 
 
-def fit(problem: Problem, steps: int = 12, report: Callable[[int, float], None] | None = None) -> Solution:
-    """Solve a problem from the centres of the priors."""
-    known = priors(PRIOR)
-    centre = np.array([encode(known[name], known[name].value) for name in problem.names])
-    spread = np.array([known[name].spread for name in problem.names])
-    # The first evaluation sets the tiles that the derivatives hold.
-    return solve(
-        problem.rows(),
-        problem.evaluate,
-        problem.jacobian,
-        {"centre": centre, "spread": spread},
-        steps=steps,
-        report=report,
-    )
+def _numbers(part: Part, number: dict[tuple[str, str], int]) -> np.ndarray:
+    kinds = np.broadcast_to(part.kind, part.latency_s.shape)
+    return by_distinct(kinds, lambda kind: number[part.device.id, kind])
