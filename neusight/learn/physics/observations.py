@@ -151,7 +151,7 @@ class Reading:
                     mine = np.flatnonzero(kinds == kind)
                     mine = mine[self._sample(len(mine))]
                     own, conditions = rows.batch.take(mine), rows.conditions.take(mine)
-                    parts.append(_part(rows.device, kind, own, conditions, rows.latency_s[mine], floor_s[mine]))
+                    parts.append(_part(rows.device, kind, own, conditions, rows.latency_s[mine], floor_s=floor_s[mine]))
         return parts
 
     def rates(self) -> list[ProblemPart]:
@@ -206,6 +206,7 @@ def _part(
     batch: KernelBatch,
     conditions: Conditions,
     latency_s: np.ndarray,
+    *,
     floor_s: np.ndarray | float = np.nan,
     weight: float = GROUP_WEIGHT,
 ) -> ProblemPart:
