@@ -10,10 +10,12 @@ from neusight.distributed.placement import Placement
 from neusight.distributed.training_run import TrainingRun
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
+from neusight.plans.stages import Stage
 from neusight.requests import Plan
-from neusight.workloads.program import Part, Segment
+from neusight.workloads.program import Part, Phase, Program, Segment
 
 GATHER, REDUCE, SEND = "gather weights", "reduce gradients", "send to the next stage"
+TIED = "reduce gradient of the tied embedding"
 LEAST_BUCKET, BUCKET_A_REPLICA = 40e6, 1e6
 """Parameters; see ``bucket_parameters``."""
 COLLECTIVE_CHANNELS = {"ampere": 24, "later": 16}
@@ -85,6 +87,18 @@ def sent(run: TrainingRun, size: float) -> Iterator[Part]:
     yield _part(SEND, "send_recv", group, size, run.dtype)
 
 
+def tied(program: Program, stage: Stage, run: TrainingRun) -> Iterator[Part]:
+    """The sum of both gradients of an embedding of which the first and the last stage have a copy each, once a step
+    (Megatron Core, ``finalize_model_grads``: ``_allreduce_word_embedding_grads``).
+    """
+    count = program.after.tied_parameters
+    if not count or run.plan.pp == 1 or not (stage.first or stage.last) or not program.after.of("backward"):
+        return
+    group = Group(2, 2 if run.placement.within("pp") == run.plan.pp else 1)
+    dtype = run.plan.gradient_dtype
+    yield _part(TIED, "all_reduce", group, count * stored_bytes(dtype), dtype, among="pp")
+
+
 def contention(device: DeviceSpec, plan: Plan, placement: Placement) -> float:
     """Share of a device's multiprocessors that collectives among replicas take from kernels beside them."""
     if placement.size("dp-cp") == 1 or (plan.shard == "none" and not plan.overlap_gradients):
@@ -93,8 +107,9 @@ def contention(device: DeviceSpec, plan: Plan, placement: Placement) -> float:
     return min(0.5, channels / device.sm_count)
 
 
-def _part(name: str, op: str, group: Group, size: float, dtype: str, *, runs: float = 1.0) -> Part:
+def _part(name: str, op: str, group: Group, size: float, dtype: str, *, runs: float = 1.0, among: str = "dp") -> Part:
     batch = KernelBatch.from_columns(
         "collective", op=op, ranks=group.ranks, per_node=group.per_node, bytes=max(1, round(size)), dtype=dtype
     )
-    return Part(name=name, phase="forward" if name == GATHER else "backward", batch=batch, runs=runs, group="dp")
+    phase: Phase = "forward" if name == GATHER else "step" if name == TIED else "backward"
+    return Part(name=name, phase=phase, batch=batch, runs=runs, group=among)

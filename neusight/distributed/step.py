@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from neusight.distributed.exchanges import contention, exchanged, sent
+from neusight.distributed.exchanges import contention, exchanged, sent, tied
 from neusight.distributed.factors import Factors, factors_of
 from neusight.distributed.priced import PartTime, PricedSegment, Pricer, price_parts
 from neusight.distributed.sources import source_of
@@ -25,8 +25,8 @@ class RankWork:
     """What the ranks of a run have to do: a program with its collectives placed on nodes, and what belongs to whole
     steps.
 
-    ``exchanges`` are the collectives of each segment's weights and gradients, ``updates`` the optimizer's kernels of
-    each stage.
+    ``exchanges`` are the collectives of each segment's weights and gradients, ``updates`` what runs on each stage after
+    all passes: the optimizer's kernels, before them the sum of a tied embedding's gradients.
     """
 
     run: TrainingRun
@@ -55,7 +55,7 @@ class RankWork:
             stages=stages,
             program=program,
             exchanges=tuple(tuple(exchanged(segment, run)) for segment in program.segments),
-            updates=tuple(source.update(run, stage) for stage in stages),
+            updates=tuple((*tied(program, stage, run), *source.update(run, stage)) for stage in stages),
             sends=tuple(sent(run, source.sent_bytes(run, stages))),
         )
 

@@ -70,7 +70,7 @@ class TracedProgram:
             layers=tuple(
                 self._segment("layer", n, runs[at], operators[at], parameters[at]) for n, at in enumerate(first)
             ),
-            after=segment("after layers", -1, -1),
+            after=replace(segment("after layers", -1, -1), tied_parameters=self.tied_parameters),
             order=order,
         )
 
@@ -92,8 +92,11 @@ class TracedProgram:
 
     @cached_property
     def tied_parameters(self) -> int:
-        """Of weights that the ends have in common, such as a table of words that makes the logits too."""
-        shared = self._weights(0) & self._weights(self.depth + 1)
+        """Of weights that what follows the layers has in common with what comes before, such as a table of words that
+        makes the logits too.
+        """
+        *before, last = self._weights
+        shared = last.intersection(set().union(*before))
         return round(sum(self._elements(number) for number in shared))
 
     @cached_property
@@ -249,23 +252,23 @@ class TracedProgram:
     def _has_zeros(self) -> bool:
         return any(zeros is not None for node in self.workload.nodes for zeros in node.zeros)
 
-    def _weights(self, at: int) -> set[int]:
-        """Weights that the forward pass of a block reads."""
-        return {
-            reference.tensor
-            for node, block in zip(self.workload.nodes, self.block.tolist(), strict=True)
-            if block == at and node.phase == "forward"
-            for reference in node.reads
-            if self.workload.tensors[reference.tensor].kind == "weight"
-        }
+    @cached_property
+    def _weights(self) -> list[set[int]]:
+        """Weights that the forward pass of each block reads."""
+        weights: list[set[int]] = [set() for _ in range(self.depth + 2)]
+        for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
+            if node.phase == "forward":
+                read = {reference.tensor for reference in node.reads}
+                weights[at] |= {number for number in read if self.workload.tensors[number].kind == "weight"}
+        return weights
 
     @cached_property
     def parameters(self) -> list[int]:
         """Of each block; what several read counts for the first."""
         counted: set[int] = set()
         parameters = []
-        for at in range(self.depth + 2):
-            own = self._weights(at) - counted
+        for weights in self._weights:
+            own = weights - counted
             counted |= own
             parameters.append(round(sum(self._elements(number) for number in own)))
         return parameters

@@ -9,11 +9,13 @@ from small_runs import GPU, small_run, some_gpus
 from neusight import Predictor
 from neusight.devices import cluster_of
 from neusight.distributed.estimate import TrainingEstimate
+from neusight.distributed.exchanges import TIED
 from neusight.distributed.step import TimedStep, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, ModelError
 from neusight.executors.costs import NORMAL_90
 from neusight.transforms.recompute import recomputed
+from neusight.workloads.decoders.known import known_decoder
 
 FOUR_WAYS = {
     "replicas": {},
@@ -56,6 +58,29 @@ def test_recomputation_takes_exactly_what_runs_again(predictor: Predictor) -> No
     assert steps["none"].peak_bytes > steps["full"].peak_bytes
     assert steps["full"].hfu > steps["full"].mfu
     assert steps["none"].hfu == steps["none"].mfu
+
+
+@pytest.mark.parametrize("micro_batches", [4, 12])
+@pytest.mark.parametrize("front_end", ["described", "traced"])
+def test_stages_sum_the_gradient_of_a_tied_embedding_once_a_step(
+    predictor: Predictor, front_end: str, micro_batches: int
+) -> None:
+    """An all-reduce of the whole table between two ranks, whatever the number of micro-batches; none without stages."""
+    model = known_decoder("gpt2-large") if front_end == "described" else "gpt2-large"
+    options = {"micro_batches": micro_batches, "seq_len": 256, "dtype": "bfloat16", "optimizer": "adamw"}
+    run = predictor.training_run(model, some_gpus(), {**options, "pp": 4}, "torch-compiled")
+    found = times_of(predictor, run)
+    each = [[t for t in update if t.part.name == TIED] for update in found.staged.updates]
+    assert [len(times) for times in each] == [1, 0, 0, 1]
+    batch = each[0][0].part.batch
+    assert (batch["op"][0], batch["ranks"][0]) == ("all_reduce", 2)
+    assert batch["bytes"][0] == 2 * 50257 * 1280
+    link_s = batch["bytes"][0] / max(link.bandwidth_bytes_per_s for link in run.cluster.device.links)
+    assert 1.0 < each[0][0].latency_s / link_s < 3.0
+    step = predictor.training(run)
+    assert step.parts_s[TIED] == pytest.approx(2 * each[0][0].latency_s / 4)
+    alone = predictor.training_run(model, some_gpus(per_node=1), options, "torch-compiled")
+    assert TIED not in predictor.training(alone).parts_s
 
 
 @pytest.mark.parametrize("told", FOUR_WAYS.values(), ids=FOUR_WAYS)
