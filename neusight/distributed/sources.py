@@ -21,7 +21,6 @@ from neusight.plans.stages import RankParameters, Stage, local_of, stage_weights
 from neusight.plans.states import workspace_bytes
 from neusight.plans.traced import TracedProgram
 from neusight.requests import Plan, Request
-from neusight.transforms.compiled import compiled
 from neusight.workloads.decoders.build import units_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
@@ -164,7 +163,7 @@ def training_of(run: TrainingRun) -> TrainingStep:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TracedModel:
-    """Any model by traces of it: what a rank runs of a micro-batch, sharded and fused.
+    """Any model by traces of it: what a rank runs of a micro-batch, sharded.
 
     ``trace`` makes that for a rank's share; ``usual`` is a share, of which names and numbers of layers are taken.
     """
@@ -198,11 +197,9 @@ class TracedModel:
 
     def refused(self, plan: Plan) -> str:
         """As ``Source`` has it: ways to share a step that traces do not tell."""
-        for name in ("cp", "ep", "offload", "sequence_parallel"):
+        for name in ("cp", "ep", "offload"):
             if getattr(plan, name) != getattr(Plan(), name):
                 return f"{name} {getattr(plan, name)} of a traced model is not estimated: leave it out"
-        if plan.recompute not in ("none", "full"):
-            return f"recompute {plan.recompute} of a traced model is not estimated: none or full"
         if plan.shard == "hsdp":
             return "shard hsdp of a traced model is not estimated: none, zero1, zero2 or zero3"
         return ""
@@ -250,11 +247,16 @@ class TracedModel:
             rank = RankMemory(
                 rank=stage.name, stage=stage.index, moment=moment, weights=held.weights, gradients=held.gradients,
                 optimizer=held.optimizer, activations=held.activations, loss=0.0, temporary=held.temporary,
-                communication=0.0, workspaces=workspace_bytes(run.cluster.device, run.engine),
+                communication=self._gathered_bytes(run), workspaces=workspace_bytes(run.cluster.device, run.engine),
             )  # fmt: skip
             if stage.name not in fullest or rank.total > fullest[stage.name].total:
                 fullest[stage.name] = rank
         return tuple(fullest.values())
+
+    def _gathered_bytes(self, run: TrainingRun) -> float:
+        """The stream that ``tp`` ranks gather."""
+        plan = run.plan
+        return plan.tp * max(self.traced(run.local).sent_bytes) if plan.sequence_parallel and plan.tp > 1 else 0.0
 
     def _blocks(self, stage: Stage) -> list[list[int]]:
         """Blocks of each chunk of a stage: layers by their places, with what stands before and after all layers."""
@@ -338,7 +340,8 @@ def traced_run(
     """
 
     def local_step(local: Local) -> Workload:
-        return compiled(tensor_parallel(trace(local.batch), local.tp, tp_plan))
+        local.check()
+        return tensor_parallel(trace(local.batch), local.tp, tp_plan, by_tokens=local.sequence_parallel)
 
     seq_len, dtype = request.seq_len or 1, request.precision.weights
     # Gradients have the dtype of the module's weights, also on their way between replicas.

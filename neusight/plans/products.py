@@ -72,7 +72,7 @@ def shared_products(workload: Workload, tp: int, stated: Mapping[str, str] | Non
 
 
 def _checked(workload: Workload, stated: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    products = [n.layer.name() for n in workload.nodes if weight_of(workload, n) is not None or _is_embedding(n)]
+    products = [n.layer.name() for n in workload.nodes if weight_of(workload, n) is not None or is_embedding(n)]
     names = list(dict.fromkeys(products))
     for pattern, style in (stated or {}).items():
         if style not in STYLES:
@@ -92,7 +92,8 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 
-def _is_embedding(node: Node) -> bool:
+def is_embedding(node: Node) -> bool:
+    """Whether a node of the forward pass looks up rows of a table."""
     kernel: Any = node.kernels[0] if node.kernels else None
     return node.phase == "forward" and kernel is not None and kernel.family == "memory" and kernel.op == "embedding"
 
@@ -110,7 +111,7 @@ class _Choice:
         for node in self.forward:
             for tensor in {t for r in node.reads for t in _tensors(r)}:
                 self.readers.setdefault(tensor, []).append(node)
-        self.tables = {t: workload.tensors[t].shape[0] for n in self.forward if _is_embedding(n) for t in (_table(n),)}
+        self.tables = {t: workload.tensors[t].shape[0] for n in self.forward if is_embedding(n) for t in (_table(n),)}
 
     def made(self) -> Shared:
         for node in self.forward:
@@ -127,7 +128,7 @@ class _Choice:
         weight = weight_of(self.workload, node)
         if weight is not None:
             self._product(node, weight)
-        elif _is_embedding(node):
+        elif is_embedding(node):
             self._embedding(node)
         elif any(self._is_part(r) for r in node.reads):
             self._hold_divides(node)

@@ -4,18 +4,23 @@ Activations between two shared products are parts, of features or of heads; norm
 every rank. A product by rows leaves partial sums, and so does the gradient of what products by columns read: those are
 all-reduced before anything but another sum reads them (Shoeybi et al. 2019, figures 3 and 4). Logits of a shared
 vocabulary are gathered where they are what is asked for, in inference; a loss is computed on parts.
+
+Under sequence parallelism norms and the residual stream are shared by tokens: sums are scattered instead, and gathered
+before products (Korthikanti et al. 2022, section 4.2.2). What was gathered is kept, as DTensor has it. Sums over ranks
+of the gradients of norms' weights are left out, which are small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 from neusight.kernels.families import Collective, Kernel
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.products import VOCABULARY, WHOLE, Shared, operands, shared_products, weight_of
+from neusight.plans.products import VOCABULARY, WHOLE, Shared, is_embedding, operands, shared_products, weight_of
+from neusight.transforms.partition import SUMS
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
 _SIZES = ("elements", "read_bytes", "write_bytes", "flops")
@@ -23,7 +28,9 @@ _SHOWN = 4
 """Layers that a warning names."""
 
 
-def tensor_parallel(workload: Workload, tp: int, stated: Mapping[str, str] | None = None) -> Workload:
+def tensor_parallel(
+    workload: Workload, tp: int, stated: Mapping[str, str] | None = None, *, by_tokens: bool = False
+) -> Workload:
     """What each of ``tp`` ranks runs; with one rank the same workload.
 
     The vocabulary is padded to a multiple of the ranks, every other size must divide.
@@ -32,6 +39,7 @@ def tensor_parallel(workload: Workload, tp: int, stated: Mapping[str, str] | Non
         workload: the whole step.
         tp: ranks.
         stated: how products are shared, as ``shared_products`` takes it.
+        by_tokens: whether ranks share the residual stream.
 
     Raises:
         ModelError: as ``shared_products``.
@@ -39,7 +47,7 @@ def tensor_parallel(workload: Workload, tp: int, stated: Mapping[str, str] | Non
     if tp == 1:
         return workload
     shared = shared_products(workload, tp, stated)
-    return _Sharding(workload, tp, shared).made()
+    return _Sharding(workload, tp, shared, by_tokens=by_tokens).made()
 
 
 def local_parameters(workload: Workload, tp: int, shared: Shared) -> int:
@@ -56,13 +64,18 @@ def local_parameters(workload: Workload, tp: int, shared: Shared) -> int:
 class _Sharding:
     """Goes through a step once, with what is a part and what a partial sum so far."""
 
-    def __init__(self, workload: Workload, tp: int, shared: Shared) -> None:
-        self.workload, self.tp, self.shared = workload, tp, shared
+    def __init__(self, workload: Workload, tp: int, shared: Shared, *, by_tokens: bool) -> None:
+        self.workload, self.tp, self.shared, self.by_tokens = workload, tp, shared, by_tokens
+        self.stream: set[int] = set()
+        """Tensors of which a rank has its tokens."""
+        self.gathered: set[int] = set()
+        """Of these, those that every rank has of all tokens by now."""
         self.parts = set(shared.parts) | _logits(workload, shared)
         self.parts |= {number for number, style in shared.weights.items() if style != WHOLE}
         self.partial: set[int] = set()
         self.held = local_parameters(workload, tp, shared)
         self.words = _shared_words(workload, shared)
+        self.positions = len({n.reads[0].tensor for n in workload.nodes if is_embedding(n)}) > 1
         made = (w.tensor for node in workload.nodes if node.phase == "optimizer" for w in node.writes)
         self.stepped = {number for number in made if workload.tensors[number].kind == "intermediate"}
 
@@ -90,9 +103,13 @@ class _Sharding:
         if node.phase == "optimizer":
             share = self.held / self.workload.parameters
             return replace(node, kernels=tuple(scaled(kernel, share) for kernel in node.kernels))
-        before = self._sums(node)
+        sums = self._sums(node)
+        stream = {t for r in node.reads for t in _tensors(r) if t in self.stream}
+        if stream and self._takes_tokens(node, stream):
+            return replace(node, kernels=(*sums, *self._of_tokens(node)))
+        gathers = self._gathers(stream)
         kernels, after = self._kernels(node)
-        return replace(node, kernels=(*before, *kernels, *after))
+        return replace(node, kernels=(*sums, *gathers, *kernels, *after))
 
     def _sums(self, node: Node) -> tuple[Kernel, ...]:
         """All-reduces of partial sums that a node reads; a sum of partial sums is one itself."""
@@ -105,7 +122,68 @@ class _Sharding:
             self.partial -= waiting
             return ()
         self.partial -= waiting
-        return tuple(self._collective("all_reduce", t) for t in sorted(waiting))
+        return tuple(self._summed(t) for t in sorted(waiting))
+
+    def _summed(self, number: int, *, everywhere: bool = False) -> Kernel:
+        """The sum over ranks of what each has a part of; under sequence parallelism a rank goes on with its tokens,
+        also where it has the sum ``everywhere``.
+        """
+        if not self.by_tokens or self._tokens(number) % self.tp:
+            return self._collective("all_reduce", number)
+        self.stream.add(number)
+        return self._collective("all_reduce" if everywhere else "reduce_scatter", number)
+
+    def _gathers(self, stream: set[int]) -> tuple[Kernel, ...]:
+        """All-gathers of tensors of the stream that ranks do not have of all tokens yet."""
+        new = sorted(stream - self.gathered)
+        self.gathered |= stream
+        return tuple(self._collective("all_gather", number) for number in new)
+
+    def _takes_tokens(self, node: Node, read: set[int]) -> bool:
+        """Whether a node does to each token by itself what it does, or adds up over tokens that nobody has gathered."""
+        kernel: Any = node.kernels[0]
+        if any(self._is_part(r) for r in node.reads):
+            return False
+        if kernel.family not in ("elementwise", "memory", "row_reduction"):
+            return self._is_whole_product(node)
+        if any(one.op.startswith("embedding") for one in node.kernels):
+            return False
+        tokens = {self._tokens(number) for number in read}
+        written = [w.tensor for w in node.writes]
+        if any(tokens & {self._tokens(number), round(_elements(self.workload.tensors[number]))} for number in written):
+            return True
+        return kernel.family == "row_reduction" and not read <= self.gathered
+
+    def _is_whole_product(self, node: Node) -> bool:
+        """Whether a node is one of the products that ranks do not share, or the gradient of its weight."""
+        kernel: Any = node.kernels[0]
+        if kernel.family != "gemm" or kernel.op == "bmm":
+            return False
+        weight = weight_of(self.workload, node)
+        if weight is None:
+            return all(r is not None and r.tensor in self.stream for r in operands(node))
+        return self.shared.weights.get(weight, WHOLE) == WHOLE
+
+    def _of_tokens(self, node: Node) -> tuple[Kernel, ...]:
+        """A node's kernels on the rank's tokens."""
+        self.stream |= {w.tensor for w in node.writes if self.workload.tensors[w.tensor].kind == "intermediate"}
+        return tuple(self._shared_tokens(node, kernel) for kernel in node.kernels)
+
+    def _shared_tokens(self, node: Node, kernel: Any) -> Kernel:
+        if kernel.family == "gemm":
+            side = "k" if weight_of(self.workload, node) is None else "m"
+            return replace(kernel, **{side: ceil(getattr(kernel, side) / self.tp)})
+        part = scaled(kernel, 1 / self.tp)
+        if kernel.family != "row_reduction":
+            return part
+        last = {self.workload.tensors[w.tensor].shape[-1:] for w in node.writes}
+        across = kernel.op in SUMS and bool(last & {self.workload.tensors[r.tensor].shape[-1:] for r in node.reads})
+        side = "cols" if (across and last != {(1,)}) or kernel.op.endswith("weight_backward") else "rows"
+        return replace(part, **{side: ceil(getattr(kernel, side) / self.tp)})
+
+    def _tokens(self, number: int) -> int:
+        """Rows of a tensor, which are tokens of the residual stream."""
+        return prod(self.workload.tensors[number].shape[:-1])
 
     def _collective(self, op: str, number: int) -> Kernel:
         tensor = self.workload.tensors[number]
@@ -141,14 +219,16 @@ class _Sharding:
             return (replace(kernel, n=ceil(kernel.n / self.tp)), *node.kernels[1:]), gathered
         summed = (replace(kernel, k=ceil(kernel.k / self.tp)), *node.kernels[1:])
         if node.phase == "forward":
-            return summed, tuple(self._collective("all_reduce", w.tensor) for w in node.writes)
+            return summed, tuple(self._summed(w.tensor) for w in node.writes)
         self.partial |= {w.tensor for w in node.writes}
         return summed, ()
 
     def _table(self, node: Node) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-        """Each rank looks up the words that it has; of the gradient it has its rows."""
+        """Each rank looks up the words that it has; of the gradient it has its rows. Learned positions are added to
+        all tokens before ranks take theirs.
+        """
         if node.phase == "forward":
-            return node.kernels, tuple(self._collective("all_reduce", w.tensor) for w in node.writes)
+            return node.kernels, tuple(self._summed(w.tensor, everywhere=self.positions) for w in node.writes)
         self._mark(node)
         kernels: tuple[Any, ...] = node.kernels
         fills = (scaled(k, self._share(k.elements)) if k.op == "fill" else k for k in kernels)
@@ -203,6 +283,8 @@ class _Sharding:
 
     def _tensor(self, number: int, tensor: Tensor) -> Tensor:
         share = self._share(_elements(tensor)) if number in self.parts else 1.0
+        if number in self.stream - self.gathered:
+            share = 1 / self.tp
         if tensor.kind == "state" or number in self.stepped:
             share = self.held / self.workload.parameters
         return replace(tensor, nbytes=ceil(tensor.nbytes * share), touched_bytes=ceil(tensor.touched_bytes * share))

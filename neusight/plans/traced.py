@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,16 +21,31 @@ from neusight.kernels.precision import stored_bytes
 from neusight.kernels.sparsity import Zeros, with_zeros
 from neusight.plans.shard_graph import scaled
 from neusight.requests import Plan
+from neusight.transforms.compiled import compiled
 from neusight.transforms.plain import plain
+from neusight.transforms.recompute import is_product
 from neusight.workloads.program import HeldWeights, Part, Phase, Program, Segment
-from neusight.workloads.workload import KEPT, MEMORY_PARTS, MemoryProfile, Workload
+from neusight.workloads.workload import KEPT, MEMORY_PARTS, MemoryProfile, Node, Workload
 
 _LAYER = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
 """The path of a layer among equal ones: up to its first number."""
 _PHASES: dict[str, Phase] = {"forward": "forward", "backward": "backward", "optimizer": "step"}
 _WEIGHTS, _GRADIENTS, _STATES, _ACTIVATIONS, _TEMPORARY = range(len(MEMORY_PARTS))
-_Run = tuple[Kernel, str, str, Zeros | None]
-"""A kernel with the operator and the phase that run it, and zeros of its operands."""
+
+
+class _Run(NamedTuple):
+    """A kernel with the operator and the phase that run it, and zeros of its operands.
+
+    ``core``: of attention, see ``Part``. ``product`` numbers the forward products with weights of a block from 1 on, of
+    which selection by operators keeps every second; 0 for all else.
+    """
+
+    kernel: Kernel
+    operator: str
+    phase: str
+    zeros: Zeros | None
+    core: bool = False
+    product: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,21 +53,29 @@ class TracedProgram:
     """One micro-batch of a traced step on one rank.
 
     Attributes:
-        workload: the step with every operator by itself, see ``transforms.plain``.
+        workload: the step as its engine launches it, with every operator by itself, see ``transforms.plain``.
         block: of each node its place among before (0), layers (1 … depth) and after (depth + 1); -1 in the update.
-        depth: layers.
+        sent_bytes: what crosses from before each layer to it in a forward pass, shape (depth + 1,), the end after the
+            last included.
     """
 
     workload: Workload
     block: np.ndarray
-    depth: int
+    sent_bytes: np.ndarray
 
     @classmethod
     def of(cls, workload: Workload) -> TracedProgram:
-        """From a rank's workload, sharded and fused already."""
-        step = plain(workload)
-        block = blocks_of(step)
-        return cls(workload=step, block=block, depth=int(block.max(initial=1)) - 1)
+        """From a rank's workload, sharded, and compiled here: what layers hand on is told before that."""
+        eager = plain(workload)
+        step = eager if workload.request.engine.launch == "eager" else compiled(eager)
+        crossing = crossing_bytes(eager)
+        sent = np.array([crossing[name] for name in (*layer_names(step), "")])
+        return cls(workload=step, block=blocks_of(step), sent_bytes=sent)
+
+    @property
+    def depth(self) -> int:
+        """Layers."""
+        return len(self.sent_bytes) - 1
 
     @cached_property
     def program(self) -> Program:
@@ -81,7 +105,7 @@ class TracedProgram:
         for node in self.workload.nodes:
             if node.phase == "optimizer":
                 for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
-                    counts[kernel, node.operator, node.phase, zeros] += 1
+                    counts[_Run(kernel, node.operator, node.phase, zeros)] += 1
         return tuple(self._part(run, count) for run, count in counts.items())
 
     def update_of(self, share: float) -> tuple[Part, ...]:
@@ -99,26 +123,6 @@ class TracedProgram:
         shared = last.intersection(set().union(*before))
         return round(sum(self._elements(number) for number in shared))
 
-    @cached_property
-    def sent_bytes(self) -> np.ndarray:
-        """What crosses from before each layer to it in a forward pass, shape (depth + 1,), the end after the last
-        included. What no weight is in, such as a mask, is made on each side.
-        """
-        tensors, made, last = self.workload.tensors, {}, {}  # type: ignore[var-annotated]
-        for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
-            if node.phase != "forward":
-                continue
-            inputs = {reference.tensor for reference in node.reads}
-            for tensor in inputs & made.keys():
-                last[tensor] = max(last.get(tensor, 0), at)
-            if any(t in made or tensors[t].kind == "weight" for t in inputs):
-                made |= {w.tensor: at for w in node.writes if w.tensor not in made}
-        crossing = np.zeros(self.depth + 3)
-        for tensor, end in last.items():
-            crossing[made[tensor] + 1] += tensors[tensor].nbytes
-            crossing[end + 1] -= tensors[tensor].nbytes
-        return crossing.cumsum()[1 : self.depth + 2]
-
     def memory(self, chunks: Sequence[Sequence[int]], waiting: Sequence[int], plan: Plan) -> MemoryProfile:
         """The most that a rank has of a stage's tensors.
 
@@ -131,7 +135,9 @@ class TracedProgram:
         share = 1.0 / plan.dp if plan.shard != "none" else 1.0
         weights, state = self._bytes("weight", mine), self._state_bytes(mine) * share
         gradients = self._bytes("gradient", mine)
-        alive = self._alive(mine)
+        again = [at for chunk in chunks for at in chunk if 0 < at <= self.depth][: plan.recompute_layers or None]
+        size = {at: self._kept_bytes(at, plan.recompute if at in again else "none") for chunk in chunks for at in chunk}
+        alive = self._alive(mine, size)
         if plan.micro_batches > 1:
             alive[:, _GRADIENTS] = gradients
         if plan.shard in ("zero2", "zero3"):
@@ -142,14 +148,11 @@ class TracedProgram:
             # The block in use and the one fetched ahead (Zhao et al. 2023, section 3.3).
             weights, gathered = weights * share, min(2.0 * largest, weights)
         passes = np.arange(len(alive)) <= self._passes
-        kept = [(count, self._kept(at, plan)) for c, count in zip(chunks, waiting, strict=True) for at in c]
-        others = sum((count - 1) * size for count, size in kept)
-        if plan.recompute == "full":
-            alive[passes, _ACTIVATIONS] = sum(size for _, size in kept) + others
-            again = max(self._saved_bytes(at) - self._kept(at, plan) for chunk in chunks for at in chunk)
-            alive[passes, _TEMPORARY] += max(0.0, again)
-        else:
-            alive[passes, _ACTIVATIONS] += others
+        alive[passes, _ACTIVATIONS] += sum(
+            (count - 1) * size[at] for c, count in zip(chunks, waiting, strict=True) for at in c
+        )
+        for at in again:
+            alive[1:][self._backward & (self.block == at), _TEMPORARY] += self._kept_bytes(at, "none") - size[at]
         stepped = share * self._bytes("weight", mine) / (self._bytes("weight", np.ones_like(mine)) or 1.0)
         alive[:, _TEMPORARY] += stepped * self._alive(self._of_update)[:, _TEMPORARY]
         peak = alive[alive.sum(axis=1).argmax()]
@@ -166,17 +169,31 @@ class TracedProgram:
         """Nodes of both passes."""
         return sum(node.phase != "optimizer" for node in self.workload.nodes)
 
+    @cached_property
+    def _backward(self) -> np.ndarray:
+        """Whether a node is of the backward pass."""
+        return np.array([node.phase == "backward" for node in self.workload.nodes])
+
     @property
     def _of_update(self) -> np.ndarray:
         """Whether a tensor is made and dropped by the update, of all parameters."""
         return np.array([t.kind == "intermediate" and t.born >= self._passes for t in self.workload.tensors])
 
-    def _alive(self, mine: np.ndarray) -> np.ndarray:
-        """Bytes of some tensors by ``MEMORY_PARTS`` while their nodes run, weights and states left out."""
-        workload = replace(
-            self.workload, tensors=tuple(t for t, own in zip(self.workload.tensors, mine, strict=True) if own)
+    def _alive(self, mine: np.ndarray, kept: Mapping[int, float] | None = None) -> np.ndarray:
+        """Bytes of some tensors by ``MEMORY_PARTS`` while their nodes run, weights and states left out.
+
+        ``kept``: what blocks keep for their backward pass where that is not all that they save [B].
+        """
+        share = np.ones(len(mine))
+        for at, size in (kept or {}).items():
+            saved = self._tensor_blocks == at
+            share[saved & (self._saved > 0)] = size / (self._saved[saved].sum() or 1.0)
+        tensors = (
+            replace(t, nbytes=round(t.nbytes * part))
+            for t, own, part in zip(self.workload.tensors, mine, share.tolist(), strict=True)
+            if own
         )
-        alive = workload.alive.astype(float)
+        alive = replace(self.workload, tensors=tuple(tensors)).alive.astype(float)
         alive[:, [_WEIGHTS, _STATES]] = 0.0
         return alive
 
@@ -191,15 +208,39 @@ class TracedProgram:
         states = self._bytes("state", np.ones(len(mine), dtype=bool))
         return states * self._bytes("weight", mine) / weights if weights else 0.0
 
-    def _saved_bytes(self, at: int) -> float:
-        """What the forward pass of a block keeps for the backward pass."""
-        return float(self._saved[self._tensor_blocks == at].sum())
+    def _kept_bytes(self, at: int, recompute: str) -> float:
+        """What the forward pass of a block keeps for the backward pass, as ``Segment.kept_bytes`` has it."""
+        mine = self._tensor_blocks == at
+        if recompute == "operators":
+            return float(self.sent_bytes[at - 1] + self._sizes[self._selected & mine].sum())
+        if recompute == "selective":
+            mine &= ~self._within_core
+        saved = float(self._saved[mine].sum())
+        return min(float(self.sent_bytes[at - 1]), saved) if recompute == "full" else saved
 
-    def _kept(self, at: int, plan: Plan) -> float:
-        """Of that, what is not computed again: of a whole layer its input (Chen et al. 2016)."""
-        if plan.recompute == "full" and 0 < at <= self.depth:
-            return float(min(self.sent_bytes[at - 1], self._saved_bytes(at)))
-        return self._saved_bytes(at)
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        return np.array([float(tensor.nbytes) for tensor in self.workload.tensors])
+
+    @cached_property
+    def _selected(self) -> np.ndarray:
+        """Whether selection by operators keeps a tensor: the first, third, fifth … product's, or attention's output."""
+        selected = ~self._within_core
+        made = {w.tensor for place in self._core for w in self.workload.nodes[place].writes}
+        made |= {w.tensor for at, n in self._product_numbers.items() if n % 2 for w in self.workload.nodes[at].writes}
+        return selected & np.isin(np.arange(len(selected)), list(made))
+
+    @cached_property
+    def _within_core(self) -> np.ndarray:
+        """Whether a tensor is made in the core of attention and no forward node outside of it reads it."""
+        within = np.zeros(len(self.workload.tensors), dtype=bool)
+        for place, node in enumerate(self.workload.nodes):
+            if node.phase == "forward" and place in self._core:
+                within[[w.tensor for w in node.writes]] = True
+        for place, node in enumerate(self.workload.nodes):
+            if node.phase == "forward" and place not in self._core and node.kernels:
+                within[[r.tensor for r in node.reads]] = False
+        return within
 
     @cached_property
     def _saved(self) -> np.ndarray:
@@ -214,14 +255,33 @@ class TracedProgram:
     def _runs(self) -> list[Counter[_Run]]:
         """What each block runs of both passes."""
         runs: list[Counter[_Run]] = [Counter() for _ in range(self.depth + 2)]
-        for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
+        products = self._product_numbers
+        for place, (node, at) in enumerate(zip(self.workload.nodes, self.block.tolist(), strict=True)):
             if at < 0:
                 continue
+            core, product = place in self._core, products.get(place, 0)
             for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
                 # What ranks exchange around an operator is told apart from it.
-                operator = kernel.op if kernel.family == "collective" else node.operator
-                runs[at][kernel, operator, node.phase, zeros] += 1
+                alone = kernel.family == "collective"
+                operator = kernel.op if alone else node.operator
+                runs[at][_Run(kernel, operator, node.phase, zeros, core, 0 if alone else product)] += 1
         return runs
+
+    @cached_property
+    def _product_numbers(self) -> dict[int, int]:
+        """Of the forward products with weights of each layer, in order, by their places."""
+        numbers: dict[int, int] = {}
+        count: Counter[int] = Counter()
+        for place, (node, at) in enumerate(zip(self.workload.nodes, self.block.tolist(), strict=True)):
+            if node.phase == "forward" and 0 < at <= self.depth and any(map(is_product, node.kernels)):
+                count[at] += 1
+                numbers[place] = count[at]
+        return numbers
+
+    @cached_property
+    def _core(self) -> frozenset[int]:
+        """Places of the forward nodes from queries, keys and values to outputs."""
+        return attention_core(self.workload)
 
     def _operators(self) -> list[tuple[tuple[Phase, int], ...]]:
         """What the host dispatches of each block in each pass; nothing but a launch of a graph."""
@@ -238,14 +298,14 @@ class TracedProgram:
         return Segment(name=name, layer=layer, parts=parts, held=(HeldWeights(parameters),), operators=operators)
 
     def _part(self, run: _Run, count: int) -> Part:
-        kernel, operator, phase, zeros = run
-        batch = KernelBatch.of([kernel])
+        batch = KernelBatch.of([run.kernel])
         return Part(
-            name=operator,
-            phase=_PHASES[phase],
-            batch=with_zeros(batch, [zeros]) if self._has_zeros else batch,
+            name=run.operator,
+            phase=_PHASES[run.phase],
+            batch=with_zeros(batch, [run.zeros]) if self._has_zeros else batch,
             runs=count,
-            group="tp" if kernel.family == "collective" else "",
+            group="tp" if run.kernel.family == "collective" else "",
+            attention_core=run.core,
         )
 
     @cached_property
@@ -287,6 +347,78 @@ class TracedProgram:
                 if blocks[reference.tensor] < 0:
                     blocks[reference.tensor] = at
         return blocks
+
+
+def attention_core(step: Workload) -> frozenset[int]:
+    """Places of forward nodes of a step without series that are the core of attention: one kernel, or from a product of
+    two activations over a softmax to the next such product, with copies of keys for many heads, and of what it gives.
+    """
+    core: set[int] = set()
+    scores: dict[int, tuple[frozenset[int], bool]] = {}
+    """Of tensors made of scores, the nodes that made them and whether a softmax is among those."""
+    outputs: set[int] = set()
+    for place, node in enumerate(step.nodes):
+        if node.phase != "forward" or not node.kernels:
+            continue
+        kernel: Any = next((k for k in node.kernels if k.family != "collective"), node.kernels[0])
+        chains = [scores[r.tensor] for r in node.reads if r.tensor in scores]
+        chain, weighted = frozenset().union(*(nodes for nodes, _ in chains)), any(soft for _, soft in chains)
+        written = {w.tensor for w in node.writes}
+        multiplies = kernel.family == "gemm" and kernel.op == "bmm"
+        moved = kernel.family == "memory" and any(r.tensor in outputs for r in node.reads)
+        if kernel.family == "attention" or moved or (multiplies and weighted):
+            core |= {*chain, place}
+            outputs |= set() if moved else written
+        elif multiplies or (chains and kernel.family in ("elementwise", "memory", "row_reduction")):
+            soft = weighted or "softmax" in getattr(kernel, "op", "")
+            scores |= dict.fromkeys(written, (chain | {place}, soft))
+    return frozenset(core | _repeated_keys(step, core))
+
+
+def _repeated_keys(step: Workload, core: set[int]) -> set[int]:
+    """Copies that are larger than what they are made of, and that only the core of attention reads."""
+    readers: dict[int, set[int]] = {}
+    for place, node in enumerate(step.nodes):
+        for tensor in {r.tensor for r in node.reads} if node.phase == "forward" and node.kernels else ():
+            readers.setdefault(tensor, set()).add(place)
+
+    def repeats(node: Node) -> bool:
+        read, written = (sum(step.tensors[r.tensor].nbytes for r in of) for of in (node.reads, node.writes))
+        mine = set[int]().union(*(readers.get(w.tensor, set()) for w in node.writes))
+        return written > read > 0 and bool(mine) and mine <= core
+
+    copies = (at for at, node in enumerate(step.nodes) if node.phase == "forward" and _copies(node))
+    return {at for at in copies if repeats(step.nodes[at])}
+
+
+def _copies(node: Node) -> bool:
+    return any(kernel.family == "memory" for kernel in node.kernels)
+
+
+def crossing_bytes(step: Workload) -> dict[str, float]:
+    """Bytes that cross from before each layer to it in the forward pass of a step without series, and from the last
+    layer ("" by name). What no weight is in, such as a mask, is made on each side.
+    """
+    names, made, last = layer_names(step), {}, {}  # type: ignore[var-annotated]
+    for node, at in zip(step.nodes, blocks_of(step).tolist(), strict=True):
+        if node.phase != "forward":
+            continue
+        inputs = {reference.tensor for reference in node.reads}
+        for tensor in inputs & made.keys():
+            last[tensor] = max(last.get(tensor, 0), at)
+        if any(t in made or step.tensors[t].kind == "weight" for t in inputs):
+            made |= {w.tensor: at for w in node.writes if w.tensor not in made}
+    crossing = np.zeros(len(names) + 3)
+    for tensor, end in last.items():
+        crossing[made[tensor] + 1] += step.tensors[tensor].nbytes
+        crossing[end + 1] -= step.tensors[tensor].nbytes
+    return dict(zip((*names, ""), crossing.cumsum()[1:-1].tolist(), strict=True))
+
+
+def layer_names(step: Workload) -> list[str]:
+    """Paths of layers in the order in which the forward pass comes to them."""
+    matches = (_LAYER.match(node.layer.name()) for node in step.nodes if node.phase == "forward")
+    return list(dict.fromkeys(match.group() for match in matches if match))
 
 
 def blocks_of(step: Workload) -> np.ndarray:

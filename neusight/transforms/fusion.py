@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any
 
 from neusight.kernels.families import Elementwise, Kernel, RowReduction
@@ -173,8 +174,9 @@ def _apart(workload: Workload, node: Node) -> Iterator[Node]:
 
 
 def _collective(workload: Workload, node: Node, kernel: Any, of: Sequence[Reference]) -> Iterator[Node]:
-    """On the tensors of its size."""
-    alike = tuple(one for one in of if workload.tensors[one.tensor].nbytes == kernel.bytes) or tuple(of)
+    """On the tensors of its size, or of a rank's share of that."""
+    sizes = kernel.bytes, ceil(kernel.bytes / kernel.ranks)
+    alike = tuple(one for one in of if workload.tensors[one.tensor].nbytes in sizes) or tuple(of)
     yield replace(node, operator=kernel.op, kernels=(kernel,), reads=alike[:1], writes=alike[:1])
 
 

@@ -25,7 +25,7 @@ _SCANS = frozenset({"sort", "topk", "cumsum", "cumprod", "logcumsumexp", "cummax
 """Over rows, but no reductions that Inductor loops over."""
 _MASKED = (["nll_loss_backward"], ["slice_backward"], ["select_backward"])
 """Gradients of a choice: values at some places and zero elsewhere."""
-_SUMS = frozenset({"sum", "mean", "amax", "prod", "norm", "var"})
+SUMS = frozenset({"sum", "mean", "amax", "prod", "norm", "var"})
 """Reductions that write figures of rows alone."""
 _SMALL = 4
 """A result this many times smaller than what it is made of, or than what reads it, is cheap to save."""
@@ -80,7 +80,7 @@ class ValueGraph:
             return 0
         last = {self.tensors[value.tensor].shape[-1:] for value in self.values(place)}
         read = {self.tensors[one].shape[-1:] for one in self.sources[place]}
-        across = kernel.op in _SUMS and bool(last & read) and last != {(1,)}
+        across = kernel.op in SUMS and bool(last & read) and last != {(1,)}
         return -kernel.rows if across else kernel.rows
 
     def phase(self, value: Value) -> str:

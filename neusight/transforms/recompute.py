@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neusight.engines import Engine
 from neusight.errors import ModelError, nearest
-from neusight.kernels.families import KernelBatch
+from neusight.kernels.families import Gemm, Kernel
 from neusight.workloads.program import Part, Segment
 
 RECOMPUTES = ("none", "selective", "full", "operators")
@@ -42,10 +42,11 @@ def _needed(forward: tuple[Part, ...]) -> tuple[Part, ...]:
 
 def _cheap(forward: tuple[Part, ...]) -> tuple[Part, ...]:
     """Without attention, collectives, and the first, third, fifth … product."""
-    products = [part for part in forward if _is_product(part.batch)]
+    products = [part for part in forward if is_product(part.batch.kernel(0))]
     saved = {id(part) for part in products[::2]}
     return tuple(part for part in forward if not part.attention_core and not part.group and id(part) not in saved)
 
 
-def _is_product(batch: KernelBatch) -> bool:
-    return batch.family == "gemm" and batch["op"][0] == "linear"
+def is_product(kernel: Kernel) -> bool:
+    """Whether a kernel multiplies with a weight."""
+    return isinstance(kernel, Gemm) and kernel.op == "linear"

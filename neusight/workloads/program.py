@@ -52,13 +52,14 @@ class SavedActivation:
     """What is kept of a micro-batch from the forward pass for the backward pass [B].
 
     ``attention_core``: selective recomputation computes it again. ``selected_bytes`` is what selection by operators
-    keeps of it.
+    keeps of it; ``product``: of a product with weights, of which that keeps the first, third, fifth … of a segment.
     """
 
     name: str
     bytes: float
     attention_core: bool = False
     selected_bytes: float = 0.0
+    product: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,9 @@ class Segment:
         if recompute == "full":
             return self.input_bytes
         if recompute == "operators":
-            return self.input_bytes + sum(s.selected_bytes for s in self.saved)
+            products = [s for s in self.saved if s.product]
+            others = sum(s.selected_bytes for s in self.saved if not s.product)
+            return self.input_bytes + others + sum(s.selected_bytes for s in products[::2])
         return sum(s.bytes for s in self.saved if recompute == "none" or not s.attention_core)
 
     def of(self, which: Phase) -> tuple[Part, ...]:

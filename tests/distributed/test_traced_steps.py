@@ -17,6 +17,7 @@ from neusight.errors import ModelError
 from neusight.plans.traced import TracedProgram, blocks_of
 from neusight.requests import Plan
 from neusight.transforms.plain import plain
+from neusight.transforms.recompute import recomputed
 from neusight.workloads import Workload, load_workload
 
 STEP: dict[str, Any] = {"mode": "training", "optimizer": "adam", "seq_len": 64}
@@ -185,11 +186,38 @@ def test_recomputed_layers_keep_their_inputs_and_run_forward_twice(predictor: Pr
     assert 0.7 * kept.by_phase["forward"] < longer_s < kept.by_phase["forward"]
 
 
+CORES = {
+    "sdpa": {"aten._scaled_dot_product_flash_attention.default": 1},
+    # Keys and values of 8 heads for 32, their product with queries, scale, mask, outputs and their transposition.
+    "eager": {"aten.clone.default": 3, "aten.bmm.default": 2, "aten.mul.Tensor": 1, "aten.add.Tensor": 1,
+              "aten._softmax.default": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attention", CORES)
+def test_the_core_of_attention_runs_twice_where_it_is_selected(attention: str) -> None:
+    step = load_workload("llama-3.2-1b", batch=2, dtype="bfloat16", attention=attention, **STEP)
+    again: Counter[str] = Counter()
+    for part in recomputed(TracedProgram.of(step).program.layers[1], "selective", step.request.engine):
+        again[part.name] += round(part.runs)
+    casts = {name for name in again if "_to_copy" in name}
+    assert {name: count for name, count in again.items() if name not in casts} == CORES[attention]
+
+
+def test_less_is_kept_the_more_is_computed_again() -> None:
+    step = TracedProgram.of(load_workload("gpt2", batch=2, attention="eager", **STEP))
+    peaks = [
+        step.memory([range(14)], [4], Plan(global_batch=4, recompute=how, recompute_layers=layers)).activations
+        for how, layers in (("none", 0), ("selective", 0), ("operators", 0), ("full", 6), ("full", 0))
+    ]
+    assert peaks[0] > peaks[1] > peaks[2] > peaks[4]
+    assert peaks[0] > peaks[3] > peaks[4]
+
+
 REFUSED = [
     (Plan(pp=13, global_batch=1), "13 stages of 1 chunks need as many layers: gpt2 has 12"),
     (Plan(cp=2, global_batch=1), "cp 2 of a traced model is not estimated"),
     (Plan(dp=2, global_batch=2, shard="hsdp"), "shard hsdp of a traced model is not estimated"),
-    (Plan(global_batch=2, recompute="selective"), "recompute selective of a traced model is not estimated"),
 ]
 
 

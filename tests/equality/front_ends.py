@@ -22,7 +22,6 @@ from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
 from neusight.plans.shard_graph import tensor_parallel
 from neusight.requests import Plan, Request
-from neusight.transforms.fusion import fuse
 from neusight.workloads import load_workload
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.shares import Local
@@ -69,7 +68,7 @@ def traced_step(model: str, mode: str, local: Local) -> Workload:
         model, mode=mode, batch=local.batch, seq_len=local.seq_len, dtype=local.dtype, attention="sdpa",
         launch="compiled", optimizer="adamw" if mode == "training" else "none",
     )  # fmt: skip
-    return fuse(tensor_parallel(load_workload(model, request), local.tp))
+    return tensor_parallel(load_workload(model, request), local.tp, by_tokens=local.sequence_parallel)
 
 
 @cache

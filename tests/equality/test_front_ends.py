@@ -23,10 +23,16 @@ PLANS = {
     "tp 2": Plan(tp=2, micro_batch=1, global_batch=1),
     "pp 2": Plan(pp=2, micro_batch=1, global_batch=8),
     "dp 2, ZeRO-1": Plan(dp=2, micro_batch=1, global_batch=2, shard="zero1"),
+    "tp 2, by tokens": Plan(tp=2, micro_batch=1, global_batch=1, sequence_parallel=True),
+    "selective, tp 2, by tokens": Plan(
+        tp=2, micro_batch=4, global_batch=4, sequence_parallel=True, recompute="selective"
+    ),
+    "operators": Plan(micro_batch=4, global_batch=4, recompute="operators"),
+    "full": Plan(micro_batch=4, global_batch=4, recompute="full"),
 }
 TIME, MEMORY = 0.04, 0.03
 KERNELS = [
-    (mode, plan) for mode in ("inference", "training") for plan in ("1 GPU", "tp 2")
+    (mode, plan) for mode in ("inference", "training") for plan in ("1 GPU", "tp 2", "tp 2, by tokens")
 ]  # Stages and replicas have the kernels of these.
 
 
@@ -48,7 +54,7 @@ def test_each_reason_is_that_of_some_kernel(predictor: Predictor) -> None:
     assert set(reasons()) == set().union(*(case.reasons for case in cases))
 
 
-@pytest.mark.parametrize("plan", ["1 GPU", "tp 2"])
+@pytest.mark.parametrize("plan", ["1 GPU", "tp 2", "tp 2, by tokens"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("model", DECODERS)
 def test_forward_passes_take_the_same_time(predictor: Predictor, model: str, device: str, plan: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -13,8 +14,10 @@ from neusight.plans import single
 from neusight.plans.products import COLUMNS, ROWS, VOCABULARY, WHOLE, shared_products
 from neusight.plans.shard_graph import tensor_parallel
 from neusight.workloads import Workload, load_workload
+from neusight.workloads.workload import MEMORY_PARTS
 
 BATCH, LENGTH = 2, 64
+NORMS = ("aten.native_layer_norm.default", "aten.mean.dim")
 
 
 @cache
@@ -85,6 +88,40 @@ def test_two_all_reduces_a_layer_and_pass_and_one_at_the_ends(name: str) -> None
     expected = [(4 * BATCH * LENGTH * width, 2 * layers + 1)]
     assert all_reduces(step, "forward") == expected
     assert all_reduces(step, "backward") == expected
+
+
+@pytest.mark.parametrize(("name", "positions"), [("gpt2", 1), ("llama-3.2-1b", 0)])
+def test_ranks_that_share_tokens_scatter_sums_and_gather_what_products_read(name: str, positions: int) -> None:
+    """Korthikanti et al. 2022, figure 5; learned positions are added to all tokens, as Megatron-LM has it."""
+    step = tensor_parallel(workload(name), 2, by_tokens=True)
+    layers, width = {"gpt2": (12, 768), "llama-3.2-1b": (16, 2048)}[name]
+    size, found = 4 * BATCH * LENGTH * width, Counter[tuple[str, str]]()
+    for one in step.launches:
+        if one.kernel.family == "collective" and one.kernel.bytes == size:
+            found[one.phase, one.kernel.op] += one.count
+    assert found == Counter({
+        ("forward", "all_reduce"): positions,
+        ("forward", "reduce_scatter"): 2 * layers + 1 - positions,
+        ("forward", "all_gather"): 2 * layers + 1,
+        ("backward", "reduce_scatter"): 2 * layers + 1,
+        ("backward", "all_gather"): 2 * layers + 1,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-3.2-1b", "t5-small", "bert-base"])
+def test_ranks_that_share_tokens_share_norms_and_run_the_same_products(name: str) -> None:
+    whole = workload(name, attention="sdpa")
+    by_layer, by_tokens = (tensor_parallel(whole, 2, by_tokens=shared) for shared in (False, True))
+    # A transform of BERT's head is left whole: of that a rank has its tokens.
+    fewer = 3 * 2 * BATCH * LENGTH * 768**2 / 2 if name == "bert-base" else 0.0
+    assert flops(by_tokens, "gemm") == flops(by_layer, "gemm") - fewer
+    norms = [
+        {(one.kernel.rows, one.kernel.cols) for one in step.launches if one.operator in NORMS}
+        for step in (whole, by_tokens)
+    ]
+    assert norms[1] == {(rows // 2, cols) for rows, cols in norms[0]}
+    kept = [step.alive[:, MEMORY_PARTS.index("activations")].max() for step in (by_tokens, by_layer)]
+    assert kept[0] < kept[1]
 
 
 def test_logits_are_gathered_where_no_loss_reads_them() -> None:

@@ -61,8 +61,8 @@ def test_selective_recomputation_drops_the_core_of_attention() -> None:
 
 
 def test_selection_by_operator_keeps_half_of_the_products() -> None:
-    """The input, half of what gives 3 h, h, 4 h and h columns, and attention's output, in 16 bits."""
-    assert kept(GPT, local(), recompute="operators") == 2 * SBH * (1 + (3 + 1 + 4 + 1) / 2 + 1)
+    """The input, the first and third of what gives 3 h, h, 4 h and h columns, and attention's output, in 16 bits."""
+    assert kept(GPT, local(), recompute="operators") == 2 * SBH * (1 + 3 + 4 + 1)
 
 
 def test_fused_attention_keeps_a_normaliser_a_row_and_flash_its_output_twice() -> None:

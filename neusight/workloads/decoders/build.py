@@ -154,7 +154,7 @@ def _joined(rank: Rank, *, normed: bool, kept: bool) -> Operation:
     shape = rank.resident_tokens, rank.hidden
     return Operation(
         backward=() if normed else (rank.pointwise("add gradients", "add", *shape),),
-        saved=(product_input(rank, "branch input", shape[0] * shape[1]),) if kept else (),
+        saved=(product_input(rank, "branch input", rank.kept_tokens * rank.hidden),) if kept else (),
     )
 
 

@@ -139,7 +139,7 @@ def _head(decoder: Decoder, rank: Rank, head: Projection) -> Operation:
     )
     if rank.serves:
         return done
-    stream = SavedActivation(name="head input", bytes=rank.row_bytes(rank.resident_tokens))
+    stream = SavedActivation(name="head input", bytes=rank.row_bytes(rank.kept_tokens))
     return replace(done, saved=(stream,))
 
 

@@ -91,13 +91,13 @@ def _single(
             *(bias_gradient(rank, name, rows, n) if bias and not fused else ()),
         ),
         held=projection.held,
-        saved=(given(rank, f"{name} output", rows * n / 2),) if kind in ("attention", "feed_forward") else (),
+        saved=(given(rank, f"{name} output", rows * n, product=True),),
     )
 
 
-def given(rank: Rank, name: str, elements: float) -> SavedActivation:
-    """Values that selection by operators keeps, and no other way: of every second product, half of each on average."""
-    return SavedActivation(name=name, bytes=0.0, selected_bytes=elements * stored_bytes(rank.dtype))
+def given(rank: Rank, name: str, elements: float, *, product: bool = False) -> SavedActivation:
+    """Values that selection by operators keeps, and no other way; of a ``product``, every second."""
+    return SavedActivation(name=name, bytes=0.0, selected_bytes=elements * stored_bytes(rank.dtype), product=product)
 
 
 def product_input(rank: Rank, name: str, elements: float) -> SavedActivation:

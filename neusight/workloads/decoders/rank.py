@@ -105,6 +105,11 @@ class Rank:
         return self.ranks["tp"]
 
     @property
+    def kept_tokens(self) -> Any:
+        """Of the input of column-parallel products: those that were gathered stay where nothing gathers them again."""
+        return self.resident_tokens if self.engine.regathers else self.tokens
+
+    @property
     def size(self) -> int:
         """Bytes of a value of activations."""
         return DTYPE_BYTES[self.dtype]
