@@ -27,7 +27,6 @@ class Field:
     kind: Kind
     unit: str = ""
     required: bool = True
-    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,6 @@ class Table:
         """Names of the columns that must be there."""
         return tuple(c.name for c in self.columns if c.required)
 
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """Names of the columns that may be there."""
-        return tuple(c.name for c in self.columns if not c.required)
-
     def arrow(self, names: Iterable[str] | None = None) -> Any:
         """The ``pyarrow.Schema`` of the columns in ``names``, in the table's order (default: all)."""
         import pyarrow as pa
@@ -59,41 +53,45 @@ class Table:
         )
 
 
-def _integers(*names: str, required: bool = True) -> tuple[Field, ...]:
-    return tuple(Field(name, "integer", required=required) for name in names)
+_UNITS = {"_ms": "ms", "_mhz": "MHz", "_w": "W", "_c": "°C", "bytes": "B"}
+"""Of columns, by the end of their names."""
+_STRINGS = frozenset((
+    "gpu", "op", "dtype", "split", "framework", "version", "kernel", "timing", "operands", "suspect", "kernel_name",
+    "kernel_names", "kv_cache_dtype", "phase", "distribution", "nccl_version", "collective", "node", "mode", "model",
+    "option", "attention", "optimizer", "sample", "family", "throttle", "measured_at", "worker",
+))  # fmt: skip
+_NUMBERS = frozenset(("burst", "blocks_per_sm", "warps_per_sm", "tokens"))
+_FLAGS = frozenset(("eager", "bias", "stable"))
 
 
-_LATENCY = Field("latency_ms", "number", "ms", meaning="time of the kernel, launch included")
-_HEAD = (Field("gpu", "string", meaning="id of the device catalogue"), Field("op", "string"))
-_DTYPE = Field("dtype", "string", meaning="element type of the operands")
-_SPLIT = Field("split", "string", required=False, meaning="train or test, as the origin assigned it")
-_TAKEN = (
-    Field("timing", "string", required=False, meaning="profiler, events or wall; of a data set, where it is told"),
-    Field("operands", "string", required=False, meaning="repeated, model (within a forward pass) or flushed"),
-    Field("burst", "number", required=False, meaning="kernels back to back before a rest; many where missing"),
-    Field("suspect", "string", required=False, meaning="what is wrong with the row, as its source marks it"),
-)
-_ORIGIN = (*(Field(name, "string", required=False) for name in ("framework", "version", "kernel")), *_TAKEN)
-_PROFILE = (
-    Field("kernel_name", "string", required=False, meaning="the kernel that did the work"),
-    Field("kernel_names", "string", required=False, meaning="all kernels that ran, ';'-separated"),
-    *_integers("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", required=False),
-    Field("blocks_per_sm", "number", required=False),
-    Field("warps_per_sm", "number", required=False),
-)
-_SERVING = (
-    Field("gpu", "string", meaning="id of the device catalogue"),
-    Field("framework", "string"),
-    Field("dtype", "string"),
-    *(Field(name, "string", required=False) for name in ("version", "kernel")),
-    *_TAKEN,
-)
-_CACHED = (*_SERVING, Field("kv_cache_dtype", "string"))
-_LATENT = (
-    *(*_CACHED, Field("phase", "string", meaning="context or generation")),
-    *_integers("batch", "q_len", "kv_len", "num_heads", "qk_dim", "v_dim"),
-)
-_HEADS = _integers("batch", "num_heads", "num_kv_heads", "head_dim", "window")
+def _field(text: str) -> Field:
+    """A column by its name; one that may be missing ends in ``?``. What has a unit is a number, bytes are counted."""
+    name = text.removesuffix("?")
+    unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
+    kinds: dict[Kind, bool] = {
+        "string": name in _STRINGS,
+        "boolean": name in _FLAGS,
+        "number": name in _NUMBERS or unit not in ("", "B"),
+    }
+    return Field(name, next((kind for kind, here in kinds.items() if here), "integer"), unit, name == text)
+
+
+def _fields(*names: str) -> tuple[Field, ...]:
+    return tuple(_field(name) for text in names for name in text.split())
+
+
+# timing: profiler, events or wall. operands: repeated, model (within a forward pass) or flushed. burst: kernels back
+# to back before a rest. suspect: what is wrong with the row, as its source marks it.
+_TAKEN = "timing? operands? burst? suspect?"
+_ORIGIN = f"framework? version? kernel? {_TAKEN}"
+# kernel_name did the work; kernel_names are all that ran, ';'-separated.
+_PROFILE = "kernel_name? kernel_names? grid_x? grid_y? grid_z? block_x? block_y? block_z? blocks_per_sm? warps_per_sm?"
+# gpu: id of the device catalogue. split: train or test, as the origin assigned it.
+_OPERATOR = f"gpu op dtype split? latency_ms {_ORIGIN}"
+_SERVING = f"gpu framework dtype version? kernel? {_TAKEN}"
+_CACHED = f"{_SERVING} kv_cache_dtype"
+_HEADS = "num_heads num_kv_heads head_dim window"
+_LATENT = f"{_CACHED} phase batch q_len kv_len num_heads qk_dim v_dim"
 
 TWO_TENSOR_OPS = ("add", "mul", "div", "pow", "sub")
 ONE_TENSOR_OPS = ("add_scalar", "mul_scalar", "div_scalar", "pow_scalar", "sub_scalar")
@@ -101,200 +99,94 @@ FUNCTION_OPS = ("relu", "gelu", "tanh", "sigmoid", "silu", "exp", "log", "sqrt",
 SERVING_OPS = ("rope", "rope_eager", "silu_and_mul", "silu_mul_eager", "add3")
 
 KERNEL_TABLES: dict[str, Table] = {
-    table.name: table
-    for table in (
-        Table(
-            "gemm",
-            (
-                *_HEAD,
-                _DTYPE,
-                _SPLIT,
-                _LATENCY,
-                *_ORIGIN,
-                Field("eager", "boolean", required=False, meaning="launched one by one, not in a graph"),
-                Field("bias", "boolean", required=False, meaning="that of float32 linear layers where missing"),
-                Field("batch", "integer", required=False, meaning="products a launch; 1 where missing"),
-                *_integers("m", "n", "k"),
-                *_PROFILE,
-            ),
-            ops=("linear", "bmm"),
-        ),
-        Table(
+    name: Table(name, _fields(columns), ops)
+    for name, columns, ops in (
+        # batch: products a launch, 1 where missing. bias: that of float32 linear layers where missing. eager:
+        # launched one by one, not in a graph.
+        ("gemm", f"{_OPERATOR} eager? bias? batch? m n k {_PROFILE}", ("linear", "bmm")),
+        (
             "elementwise",
-            (*_HEAD, _DTYPE, _SPLIT, _LATENCY, *_ORIGIN, *_integers("rows", "cols"), *_PROFILE),
-            ops=TWO_TENSOR_OPS + ONE_TENSOR_OPS + FUNCTION_OPS + SERVING_OPS,
+            f"{_OPERATOR} rows cols {_PROFILE}",
+            TWO_TENSOR_OPS + ONE_TENSOR_OPS + FUNCTION_OPS + SERVING_OPS,
         ),
-        Table(
+        (
             "row_reduction",
-            (*_HEAD, _DTYPE, _SPLIT, _LATENCY, *_ORIGIN, *_integers("rows", "cols"), *_PROFILE),
-            ops=("softmax", "layer_norm", "rms_norm", "rms_norm_eager", "add_rms_norm"),
+            f"{_OPERATOR} rows cols {_PROFILE}",
+            ("softmax", "layer_norm", "rms_norm", "rms_norm_eager", "add_rms_norm"),
         ),
-        Table(
-            "memory",
-            (*_HEAD, _DTYPE, _SPLIT, _LATENCY, *_ORIGIN, *_integers("rows", "cols")),
-            ops=("embedding",),
-        ),
-        Table(
+        ("memory", f"{_OPERATOR} rows cols", ("embedding",)),
+        (
             "conv2d",
-            (
-                *_HEAD,
-                _DTYPE,
-                _SPLIT,
-                _LATENCY,
-                *_ORIGIN,
-                *_integers("batch", "in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding"),
-                *_PROFILE,
-            ),
-            ops=("conv2d",),
+            f"{_OPERATOR} batch in_channels out_channels kernel_size input_size stride padding {_PROFILE}",
+            ("conv2d",),
         ),
-        Table(
-            "attention_context",
-            (
-                *(*_CACHED, *_HEADS),
-                *(
-                    Field("seq_len", "integer"),
-                    Field("prefix_len", "integer", required=False, meaning="cached before"),
-                ),
-                _LATENCY,
-            ),
-        ),
-        Table(
-            "attention_generation",
-            (*_CACHED, *_HEADS, Field("kv_len", "integer", meaning="tokens already cached"), _LATENCY),
-        ),
-        Table(
+        # prefix_len and kv_len: tokens cached before the new ones.
+        ("attention_context", f"{_CACHED} batch {_HEADS} seq_len prefix_len? latency_ms", ()),
+        ("attention_generation", f"{_CACHED} batch {_HEADS} kv_len latency_ms", ()),
+        (
             "attention_mixed",
-            (
-                *(*_CACHED, *_integers("num_heads", "num_kv_heads", "head_dim", "window")),
-                *_integers("seq_len", "prefix_len", "decode_batch", "kv_len", "decode_batch_long", "kv_len_long"),
-                _LATENCY,
-            ),
+            f"{_CACHED} {_HEADS} seq_len prefix_len decode_batch kv_len decode_batch_long kv_len_long latency_ms",
+            (),
         ),
-        Table("attention_mla", (*_LATENT, _LATENCY)),
-        Table(
-            "attention_sparse",
-            (
-                Field("op", "string"),
-                *_LATENT,
-                Field("top_k", "integer", meaning="keys of a query"),
-                _LATENCY,
-            ),
-            ops=("indexer_logits", "sparse_mla"),
-        ),
-        Table(
-            "grouped_gemm",
-            (
-                *(*_SERVING, *_integers("num_groups")),
-                Field("tokens_per_group", "integer", required=False, meaning="as planned, give or take 30 %"),
-                *(Field("tokens", "number", meaning="of all groups"), *_integers("n", "k"), _LATENCY),
-            ),
-        ),
-        Table(
+        # phase: context or generation. top_k: keys of a query.
+        ("attention_mla", f"{_LATENT} latency_ms", ()),
+        ("attention_sparse", f"op {_LATENT} top_k latency_ms", ("indexer_logits", "sparse_mla")),
+        # tokens: of all groups. tokens_per_group: as planned, give or take 30 %.
+        ("grouped_gemm", f"{_SERVING} num_groups tokens_per_group? tokens n k latency_ms", ()),
+        # distribution: how tokens fall on experts.
+        (
             "moe",
-            (
-                *_SERVING,
-                *_integers("hidden_size", "ffn_size", "top_k", "num_experts", "moe_tp_size", "moe_ep_size"),
-                Field("distribution", "string", meaning="how tokens fall on experts"),
-                *_integers("num_tokens"),
-                _LATENCY,
-            ),
+            f"{_SERVING} hidden_size ffn_size top_k num_experts moe_tp_size moe_ep_size distribution num_tokens"
+            " latency_ms",
+            (),
         ),
-        Table(
-            "nccl",
-            (
-                *(Field(name, "string") for name in ("gpu", "nccl_version", "collective", "dtype")),
-                *_integers("num_gpus"),
-                Field("bytes", "integer", "B"),
-                _LATENCY,
-            ),
-        ),
-        Table(
-            "collectives",
-            (
-                *(Field("node", "string", meaning="kind of machine"), Field("collective", "string")),
-                *_integers("num_gpus", "devices_per_node"),
-                Field("bytes", "integer", "B"),
-                _LATENCY,
-            ),
-        ),
-        Table(
-            "allreduce",
-            (
-                *(Field(name, "string") for name in ("gpu", "framework", "version", "kernel", "mode")),
-                *_integers("num_gpus"),
-                Field("bytes", "integer", "B"),
-                _LATENCY,
-            ),
-        ),
+        ("nccl", "gpu nccl_version collective dtype num_gpus bytes latency_ms", ()),
+        # node: kind of machine.
+        ("collectives", "node collective num_gpus devices_per_node bytes latency_ms", ()),
+        ("allreduce", "gpu framework version kernel mode num_gpus bytes latency_ms", ()),
     )
 }
+"""Tables by name; ``latency_ms`` is the time of the kernel, launch included."""
+
+# What any run was measured under: reasons that the driver gave for throttling ('' none, ';'-separated), UTC by ISO
+# 8601, host and device that measured it.
+_STATE = "clock_mhz? memory_clock_mhz? power_w? temperature_c? throttle?"
+_WHEN = "measured_at? worker?"
+MODEL_TABLE = Table(
+    "model_latency",
+    # model: name of a config file, without .json. mode: inference or training. seq_len: empty for images. option: ''
+    # single GPU, fusion, dp4, tp4, pp4_1. attention: eager (where missing), sdpa or flash. optimizer: whose step is
+    # part of e2e_ms, none where missing. Percentiles are sums of the phases'. iterations: steps behind the medians.
+    # Peaks are given out by the allocator. stable: small spread, and not throttled by heat.
+    _fields(
+        "gpu model mode dtype? batch seq_len option? e2e_ms forward_ms? backward_ms? attention? optimizer?",
+        "optimizer_ms? e2e_p10_ms? e2e_p90_ms? iterations? peak_memory_bytes? sample? framework? stable?",
+        f"{_STATE} {_WHEN}",
+    ),
+)
+# How a collected row was measured. launches: single ones behind latency_ms. execution_ms: one kernel of a graph's
+# replay, operands cold; replays: those behind it. cached_ms: as execution_ms on one set of operands, L2 warm.
+# operand_sets: that launches rotate through. repeat: 0, or 1 where a kernel was measured once more, to know the
+# noise.
+_STATISTICS = (
+    "latency_p10_ms? latency_p90_ms? launches? execution_ms? execution_p10_ms? execution_p90_ms? replays? cached_ms?"
+    " operand_sets?"
+)
 _KINDS: dict[str, Kind] = {"int": "integer", "bool": "boolean", "str": "string"}
 
 
-def _conditions() -> tuple[Field, ...]:
-    """How a row was measured: statistics, the device's state, and what ran."""
-    spread = ("tenth percentile", "ninetieth percentile")
-    return (
-        Field("latency_p10_ms", "number", "ms", required=False, meaning=spread[0]),
-        Field("latency_p90_ms", "number", "ms", required=False, meaning=spread[1]),
-        Field("launches", "integer", required=False, meaning="single launches behind latency_ms"),
-        Field("execution_ms", "number", "ms", required=False, meaning="one kernel of a graph's replay, operands cold"),
-        Field("execution_p10_ms", "number", "ms", required=False, meaning=spread[0]),
-        Field("execution_p90_ms", "number", "ms", required=False, meaning=spread[1]),
-        Field("replays", "integer", required=False, meaning="graph replays behind execution_ms"),
-        Field("cached_ms", "number", "ms", required=False, meaning="as execution_ms on one set of operands: L2 warm"),
-        Field("operand_sets", "integer", required=False, meaning="sets of operands that launches rotate through"),
-        Field("clock_mhz", "number", "MHz", required=False, meaning="of the SMs, while it ran"),
-        Field("memory_clock_mhz", "number", "MHz", required=False),
-        Field("power_w", "number", "W", required=False),
-        Field("temperature_c", "number", "°C", required=False),
-        Field("throttle", "string", required=False, meaning="reasons the driver gave, '' none, ';'-separated"),
-        Field("stable", "boolean", meaning="small spread, and not throttled by heat"),
-        Field("repeat", "integer", meaning="0, or 1 where a kernel was measured once more, to know the noise"),
-        Field("measured_at", "string", required=False, meaning="UTC, ISO 8601"),
-        Field("worker", "string", required=False, meaning="host and device that measured it"),
-    )
-
-
-_OF_ANY_RUN = ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle", "measured_at", "worker")
-MODEL_TABLE = Table(
-    "model_latency",
-    (
-        Field("gpu", "string", meaning="id of the device catalogue"),
-        Field("model", "string", meaning="name of a config file, without .json"),
-        Field("mode", "string", meaning="inference or training"),
-        Field("dtype", "string", required=False),
-        Field("batch", "integer"),
-        Field("seq_len", "integer", meaning="empty for images"),
-        Field("option", "string", required=False, meaning="'' single GPU, fusion, dp4, tp4, pp4_1"),
-        Field("e2e_ms", "number", "ms"),
-        Field("forward_ms", "number", "ms", required=False),
-        Field("backward_ms", "number", "ms", required=False),
-        Field("attention", "string", required=False, meaning="eager, sdpa or flash; eager where missing"),
-        Field("optimizer", "string", required=False, meaning="whose step is part of e2e_ms; none where missing"),
-        Field("optimizer_ms", "number", "ms", required=False),
-        Field("e2e_p10_ms", "number", "ms", required=False, meaning="sum of the phases' tenth percentiles"),
-        Field("e2e_p90_ms", "number", "ms", required=False, meaning="sum of the phases' ninetieth percentiles"),
-        Field("iterations", "integer", required=False, meaning="steps behind the medians"),
-        Field("peak_memory_bytes", "integer", "B", required=False, meaning="given out by the allocator, at most"),
-        Field("sample", "string", required=False, meaning="names a planned measurement"),
-        Field("framework", "string", required=False),
-        Field("stable", "boolean", required=False, meaning="small spread, and not throttled by heat"),
-        *(column for column in _conditions() if column.name in _OF_ANY_RUN),
-    ),
-)
-
-
 def _collected(family: str, kernel: type[Any]) -> Table:
-    """Rows that `neusight collect` measured: every field of the kernel, with the conditions of the measurement."""
+    """Rows that `neusight collect` measured: every field of the kernel, with the conditions of the measurement. No two
+    rows of a set share a ``sample``, which names a planned measurement.
+    """
     shape = tuple(
         Field(f.name, _KINDS[str(f.type)], required=f.name not in LATER_FIELDS)
         for f in fields(kernel)
         if f.name not in ("op", "dtype")
     )
-    sample = Field("sample", "string", meaning="names a planned measurement; no two rows of a set share it")
-    head = (sample, Field("family", "string"), *_HEAD, _DTYPE, _SPLIT, _LATENCY)
-    return Table(family, (*head, *shape, *_conditions(), *_ORIGIN, *_PROFILE))
+    head = _fields("sample family gpu op dtype split? latency_ms")
+    measured = _fields(_STATISTICS, _STATE, "stable repeat", _WHEN, _ORIGIN, _PROFILE)
+    return Table(family, (*head, *shape, *measured))
 
 
 COLLECTED_TABLES: dict[str, Table] = {
