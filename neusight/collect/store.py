@@ -35,7 +35,7 @@ NAMES = Table(
         *(Field(name, "number", required=False) for name in ("blocks_per_sm", "warps_per_sm")),
     ),
 )
-_SAMPLE = Field("sample", "string", meaning="names a planned measurement; no two rows of a set share it")
+_SAMPLE = Field("sample", "string")
 
 
 def table_of(name: str) -> Table:
