@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neusight.cli.options import Format, Mode, Seed, named_gpu
+from neusight.cli import options as opt
 
 if TYPE_CHECKING:
     from neusight.evaluation.architectures import Answer
@@ -20,13 +20,13 @@ def check(
         Literal["transformers", "timm", "torchvision"], typer.Argument(help="Whose architectures.")
     ] = "transformers",
     limit: Annotated[int | None, typer.Option(min=1, help="So many of them at random; default: all.")] = None,
-    seed: Seed = 0,
-    mode: Mode = "inference",
+    seed: opt.Seed = 0,
+    mode: opt.Mode = "inference",
     gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="What they are estimated on.")] = "l4",
     report: Annotated[
         Path | None, typer.Option(metavar="FOLDER", file_okay=False, help="Write summary and report into it.")
     ] = None,
-    form: Format = "human",
+    form: opt.Format = "human",
 ) -> None:
     """Estimate every architecture of a library, and list what is missing.
 
@@ -51,7 +51,7 @@ def check(
     from neusight.evaluation.architectures import drawn, grouped
     from neusight.experiments.architectures import summary_of, write
 
-    device = named_gpu(gpu)
+    device = opt.named_gpu(gpu)
     load_device(device)  # What is wrong with it is one line, not the reason of every architecture.
     if report is not None and library != "transformers":
         raise typer.BadParameter("exists for transformers only: leave it out", param_hint="--report")
@@ -70,18 +70,11 @@ def check(
 
 
 def _human(answers: Sequence[Answer], data: dict[str, Any]) -> None:
-    from neusight.cli.output import Column, line, table
+    from neusight.cli.output import line, table
     from neusight.units import milliseconds
 
-    columns = (
-        Column("architecture"),
-        Column("layers"),
-        Column("latency", right=True),
-        Column("took", right=True),
-        Column("inputs, or what is missing", wrap=True),
-    )
     table(
-        columns,
+        ("architecture", "layers", ">latency", ">took", "~inputs, or what is missing"),
         (
             (
                 each.kind,

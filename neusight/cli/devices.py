@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from neusight.cli import options as opt
 from neusight.cli.commands import Commands
-from neusight.cli.options import Format, Overrides, check_out, named_gpu
-from neusight.cli.output import Column, Output, busy, line, note, table
+from neusight.cli.output import Output, busy, line, note, table
 from neusight.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ clusters = Commands(help="Nodes of devices and the networks between them.")
 
 
 @devices.command("list")
-def list_devices(form: Format = "human") -> None:
+def list_devices(form: opt.Format = "human") -> None:
     """List all devices, oldest first."""
     from neusight.devices import list_devices as known
 
@@ -30,8 +30,8 @@ def list_devices(form: Format = "human") -> None:
 
     def human() -> None:
         line("Peaks in TFLOP/s, dense (half: bfloat16, else float16); DRAM; TDP in W.")
-        titles = ("year", "SMs", "fp32", "half", "GB/s", "GB", "TDP")
-        table([Column("id"), *(Column(title, right=True) for title in titles)], (_device_cells(spec) for spec in specs))
+        titles = ("id", ">year", ">SMs", ">fp32", ">half", ">GB/s", ">GB", ">TDP")
+        table(titles, map(_device_cells, specs))
 
     Output(form).data(rows, rows, human)
 
@@ -39,8 +39,8 @@ def list_devices(form: Format = "human") -> None:
 @devices.command("show")
 def show_device(
     device: Annotated[str, typer.Argument(help="An id, a driver's name, or a device file.")],
-    overrides: Overrides = [],  # noqa: B006
-    form: Format = "human",
+    overrides: opt.Overrides = [],  # noqa: B006
+    form: opt.Format = "human",
 ) -> None:
     """Show one device with the source of every figure, as a file that `--gpu` reads.
 
@@ -48,7 +48,7 @@ def show_device(
     """
     from neusight.devices import load_device, to_toml
 
-    spec = load_device(named_gpu(device), overrides)
+    spec = load_device(opt.named_gpu(device), overrides)
     data = spec.model_dump(mode="json")
     Output(form).data(data, [_device_row(spec)], lambda: line(to_toml(spec).rstrip()))
 
@@ -66,7 +66,7 @@ def draft(
     from neusight.collect.drafting import draft_device
     from neusight.devices import to_toml
 
-    check_out(out, "--out", ".toml")
+    opt.check_out(out, "--out", ".toml")
     with busy("asking the driver" if device == "cuda" else "measuring clock and memory"):
         drafted = draft_device(device, index)
     text = to_toml(drafted.spec)
@@ -121,7 +121,7 @@ def _device_row(spec: DeviceSpec) -> dict[str, Any]:
 
 
 @clusters.command("list")
-def list_clusters(form: Format = "human") -> None:
+def list_clusters(form: opt.Format = "human") -> None:
     """List all clusters that have a name."""
     from neusight.devices import list_clusters as known
 
@@ -130,9 +130,8 @@ def list_clusters(form: Format = "human") -> None:
 
     def human() -> None:
         line("Devices of a node; GB/s of one, one direction: links, share of the network.")
-        columns = [Column("name"), Column("device"), Column("kind")]
-        columns[2:2] = [Column(title, right=True) for title in ("a node", "links", "network")]
-        table(columns, (_cluster_cells(cluster) for cluster in every))
+        columns = ("name", "device", ">a node", ">links", ">network", "kind")
+        table(columns, map(_cluster_cells, every))
 
     Output(form).data(rows, rows, human)
 
@@ -149,7 +148,7 @@ def show_cluster(
             help="Change a figure: `per_node=4`, `network.bandwidth=800Gb/s`, `device.tdp=600W`. Repeatable.",
         ),
     ] = [],  # noqa: B006
-    form: Format = "human",
+    form: opt.Format = "human",
 ) -> None:
     """Show one cluster with the source of every figure.
 

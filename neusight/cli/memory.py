@@ -3,41 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from neusight.cli import options as opt
 from neusight.cli.commands import Given
-from neusight.cli.options import (
-    CP,
-    DP,
-    ENGINE,
-    EP,
-    ETP,
-    PP,
-    STEP,
-    TP,
-    VP,
-    Decoder,
-    Dtype,
-    EngineName,
-    Format,
-    Gpu,
-    GradientDtype,
-    MicroBatch,
-    Offload,
-    OptionalBatch,
-    Overrides,
-    Recompute,
-    RecomputeLayers,
-    Schedule,
-    SeqLen,
-    SequenceParallel,
-    Shard,
-    Spec,
-    StepOptimizer,
-    named_gpu,
-)
-from neusight.cli.output import Column, Output, line, note, table
+from neusight.cli.options import ENGINE, STEP, Spec
+from neusight.cli.output import Output, line, note, table
 from neusight.errors import ModelError
 from neusight.units import gib
 
@@ -52,22 +24,10 @@ _MOMENTS = {"loss": "the loss", "backward": "the backward pass", "step": "the op
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryTarget:
-    """On what it runs."""
-
-    gpu: Gpu
-    overrides: Overrides = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryStep:
+class MemoryStep(opt.TrainedStep):
     """What a step computes."""
 
-    global_batch: OptionalBatch = None
-    seq_len: SeqLen = None
-    dtype: Dtype = ""
-    engine: EngineName = "megatron-te"
-    optimizer: StepOptimizer = "adam"
+    global_batch: opt.OptionalBatch = None
     attention_kernel: Annotated[
         Literal["eager", "flash", "cudnn"] | None,
         Spec("--attention-kernel", ENGINE, "Whose results wait for the backward pass. Default: the engine's.").text(),
@@ -103,24 +63,14 @@ class MemoryStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemorySharing:
-    """How devices share it; what is not typed is as users of the engine have it."""
+class MemorySharing(opt.SharedStep):
+    """How devices share it, in all ways that decoders can be."""
 
-    dp: DP = None
-    tp: TP = 1
-    pp: PP = 1
-    cp: CP = 1
-    ep: EP = 1
-    etp: ETP = None
-    vp: VP = 1
-    micro_batch: MicroBatch = 1
-    schedule: Schedule = "1f1b"
-    shard: Shard = ""
-    recompute: Recompute = "none"
-    recompute_layers: RecomputeLayers = None
-    sequence_parallel: SequenceParallel = None
-    gradient_dtype: GradientDtype = "fp32"
-    offload: Offload = "none"
+    cp: opt.CP = 1
+    ep: opt.EP = 1
+    etp: opt.ETP = None
+    gradient_dtype: opt.GradientDtype = "fp32"
+    offload: opt.Offload = "none"
 
     def plan(self, step: MemoryStep, typed: Given) -> Plan:
         """The plan, which ``neusight training`` has with the same options.
@@ -140,12 +90,13 @@ class MemorySharing:
 
 
 def memory(
-    model: Decoder,
-    target: MemoryTarget,
+    model: opt.Decoder,
+    gpu: opt.Gpu,
     step: MemoryStep,
     sharing: MemorySharing,
     typed: Given,
-    form: Format = "human",
+    overrides: opt.Overrides = [],  # noqa: B006
+    form: opt.Format = "human",
 ) -> None:
     """Memory of every kind of rank in training, part by part: the allocator's peak, and what fits.
 
@@ -162,7 +113,7 @@ def memory(
     from neusight.plans.memory import memory_of
     from neusight.workloads.decoders.known import known_decoder
 
-    decoder, device = known_decoder(model), load_device(named_gpu(target.gpu), target.overrides)
+    decoder, device = known_decoder(model), load_device(opt.named_gpu(gpu), overrides)
     plan, training = sharing.plan(step, typed), step.training(decoder.max_len)
     ranks = memory_of(decoder, plan, training, device)
     for text in plan.without_effect(decoder.has_experts):
@@ -188,7 +139,7 @@ def _show_ranks(ranks: Sequence[RankMemory]) -> None:
     """Parts in rows, kinds of ranks in columns."""
     from neusight.plans.memory import PARTS
 
-    titles = [Column("part"), *(Column(f"{rank.rank} rank", right=True) for rank in ranks)]
+    titles = ["part", *(f">{rank.rank} rank" for rank in ranks)]
     rows = [(part, *(gib(rank.parts[part]) for rank in ranks)) for part in PARTS]
     rows.append(("total", *(gib(rank.total) for rank in ranks)))
     rows.append(("at its peak in", *(_MOMENTS[rank.moment] for rank in ranks)))
@@ -199,12 +150,10 @@ def show_peaks(scores: Mapping[str, Any]) -> None:
     """Means, then the rows that err most."""
     line("Errors of the allocator's peak on the last rank, in percent.")
     line("within: share of rows within 10 %.\n")
-    figures = ("rows", "mean", "median", "max", "bias", "within")
-    columns = [Column("by"), *(Column(name, right=True) for name in figures)]
+    columns = ("by", ">rows", ">mean", ">median", ">max", ">bias", ">within")
     table(columns, ((_group(row), *_figures(row)) for row in scores["means"]))
     line("\nrows that err most\n")
-    columns = [Column("case"), Column("gpu"), *(Column(n, right=True) for n in ("predicted", "measured", "error"))]
-    table(columns, map(_worst, scores["worst"]))
+    table(("case", "gpu", ">predicted", ">measured", ">error"), map(_worst, scores["worst"]))
 
 
 def _worst(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -214,12 +163,12 @@ def _worst(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def show_verdicts(scores: Mapping[str, Any]) -> None:
     """How many verdicts are right, then those that are not."""
-    columns = [Column("runs"), Column("count", right=True), Column("right %", right=True)]
-    table(columns, ((row["by"], str(row["count"]), f"{row['right']:.1f}") for row in scores["means"]))
+    cells = ((row["by"], str(row["count"]), f"{row['right']:.1f}") for row in scores["means"])
+    table(("runs", ">count", ">right %"), cells)
     wrong = [row for row in scores["rows"] if not row["right"]]
     if wrong:
         line("\nwrong\n")
-        columns = [Column("model"), Column("framework"), Column("needed", right=True), Column("usable", right=True)]
+        columns = ("model", "framework", ">needed", ">usable")
         table(columns, ((r["model"], r["framework"], gib(r["needed_bytes"]), gib(r["usable_bytes"])) for r in wrong))
 
 

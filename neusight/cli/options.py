@@ -252,6 +252,32 @@ Format = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedStep:
+    """How devices share a step; what is not typed is as users of the engine have it."""
+
+    dp: DP = None
+    tp: TP = 1
+    pp: PP = 1
+    vp: VP = 1
+    micro_batch: MicroBatch = None
+    schedule: Schedule = "1f1b"
+    shard: Shard = ""
+    recompute: Recompute = "none"
+    recompute_layers: RecomputeLayers = None
+    sequence_parallel: SequenceParallel = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedStep:
+    """What a step of training computes, and by which software."""
+
+    seq_len: SeqLen = None
+    dtype: Dtype = ""
+    engine: EngineName = "megatron-te"
+    optimizer: StepOptimizer = "adam"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Models:
     """What predicts."""
 

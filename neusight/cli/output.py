@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
+from textwrap import wrap
 from typing import Any
 
 Rows = Sequence[Mapping[str, Any]]
@@ -25,6 +26,13 @@ class Column:
     title: str
     right: bool = False
     wrap: bool = False
+
+    @classmethod
+    def of(cls, text: str | Column) -> Column:
+        """``>title`` stands right, ``~title`` wraps."""
+        if isinstance(text, Column):
+            return text
+        return cls(text.removeprefix(">").removeprefix("~"), right=text.startswith(">"), wrap=text.startswith("~"))
 
 
 @dataclass(frozen=True)
@@ -53,15 +61,20 @@ def line(text: str = "") -> None:
     print(text)
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """A table of the result, for people, as wide as the terminal (80 columns where there is none)."""
+def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> None:
+    """A table of the result, for people, as wide as the terminal (80 columns where there is none).
+
+    Args:
+        columns: titles, see ``Column.of``.
+        rows: cells.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     cells = [list(row) for row in rows]
-    for place, column in enumerate(columns):
+    for place, column in enumerate(map(Column.of, columns)):
         widest = max(len(text) for text in (*column.title.split("\n"), *(row[place] for row in cells)))
         shown.add_column(
             column.title,
@@ -77,6 +90,12 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     with console.capture() as captured:
         console.print(shown)
     print("\n".join(text.rstrip() for text in captured.get().rstrip("\n").split("\n")))
+
+
+def paragraph(title: str, *texts: str) -> None:
+    """Each text from a new line, wrapped at 80 columns, to the right of the title; nothing where there is no text."""
+    for place, part in enumerate(part for text in texts for part in wrap(text, 68)):
+        line(f"{'' if place else title:12}{part}")
 
 
 def bar(share: float, width: int = 10) -> str:
@@ -184,7 +203,9 @@ def _cell(value: Any) -> Any:
 
 
 def _finite(data: Any) -> Any:
-    """JSON knows no NaN: null stands for what is not there."""
+    """JSON knows no NaN, for which null stands, and no scalars of numpy."""
+    if hasattr(data, "item"):
+        data = data.item()
     if isinstance(data, float):
         return data if isfinite(data) else None
     if isinstance(data, Mapping):

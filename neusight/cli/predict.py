@@ -4,54 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from neusight.cli import options as opt
 from neusight.cli.commands import Given
-from neusight.cli.options import (
-    DEVICE,
-    DP,
-    ENGINE,
-    OUTPUT,
-    PLAN,
-    PP,
-    STEP,
-    TP,
-    VP,
-    Attention,
-    Batch,
-    Cluster,
-    Dtype,
-    Format,
-    Frames,
-    GivenInputs,
-    Gpus,
-    ImageSize,
-    MicroBatch,
-    Mode,
-    Model,
-    Models,
-    Nodes,
-    Optimizer,
-    OverlapGradients,
-    Overrides,
-    Recompute,
-    RecomputeLayers,
-    Schedule,
-    Seconds,
-    SeqLen,
-    SequenceParallel,
-    Shard,
-    Sparsity,
-    Spec,
-    check_optimizer,
-    is_list,
-    named_gpus,
-    pairs,
-)
-from neusight.cli.output import Column, Output, bar, line, note, table
+from neusight.cli.options import DEVICE, ENGINE, OUTPUT, PLAN, STEP, Spec
+from neusight.cli.output import Output, bar, busy, line, note, paragraph, table
+from neusight.units import gib, milliseconds
 
 if TYPE_CHECKING:
     from neusight.estimates import Estimate
@@ -75,14 +36,14 @@ _ON_CLUSTERS = (
 class Step:
     """What runs."""
 
-    mode: Mode = "inference"
-    batch: Batch = 1
-    seq_len: SeqLen = None
-    image_size: ImageSize = None
-    frames: Frames = None
-    seconds: Seconds = None
-    given: GivenInputs = field(default_factory=list)
-    optimizer: Optimizer = "none"
+    mode: opt.Mode = "inference"
+    batch: opt.Batch = 1
+    seq_len: opt.SeqLen = None
+    image_size: opt.ImageSize = None
+    frames: opt.Frames = None
+    seconds: opt.Seconds = None
+    given: opt.GivenInputs = field(default_factory=list)
+    optimizer: opt.Optimizer = "none"
     fused_optimizer: Annotated[
         bool, Spec("--fused-optimizer", STEP, "The optimizer updates all parameters in one pass.").text()
     ] = False
@@ -95,8 +56,8 @@ class Step:
 class Execution:
     """In which precision, and by which software."""
 
-    dtype: Dtype = ""
-    attention: Attention = None
+    dtype: opt.Dtype = ""
+    attention: opt.Attention = None
     compiled: Annotated[bool, Spec("--compile", ENGINE, "As torch.compile runs it, with fused kernels.").text()] = False
     cuda_graph: Annotated[bool, Spec("--cuda-graph", ENGINE, "Compiled, and launched as one CUDA graph.").text()] = (
         False
@@ -110,18 +71,20 @@ class Execution:
     ] = False
 
     @property
-    def launch(self) -> str:
-        """How operators are launched."""
-        return "graph" if self.cuda_graph else "compiled" if self.compiled else "eager"
+    def options(self) -> dict[str, Any]:
+        """As ``Predictor.estimate`` takes them."""
+        launch = "graph" if self.cuda_graph else "compiled" if self.compiled else "eager"
+        same = {"attention": self.attention, "layout": self.layout, "allow_fallback": self.allow_fallback}
+        return {"dtype": self.dtype or None, "launch": launch, **same}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """On what it runs."""
 
-    gpu: Gpus = ""
-    overrides: Overrides = field(default_factory=list)
-    sparsity: Sparsity = ""
+    gpu: opt.Gpus = ""
+    overrides: opt.Overrides = field(default_factory=list)
+    sparsity: opt.Sparsity = ""
     simulate: Annotated[
         bool, Spec("--simulate", DEVICE, "On such a device, run its scheduler instead of its tile model.").text()
     ] = False
@@ -129,22 +92,18 @@ class Target:
         bool, Spec("--compression", DEVICE, "On such a device, zeros do not travel to and from DRAM.").text()
     ] = False
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """As ``Predictor.estimate`` takes them."""
+        same = {name: value for name, value in vars(self).items() if name != "gpu"}
+        return same | {"sparsity": self.sparsity or None}
+
 
 @dataclass(frozen=True, kw_only=True)
-class StepSharing:
+class StepSharing(opt.SharedStep):
     """How several GPUs share it."""
 
-    dp: DP = None
-    tp: TP = 1
-    pp: PP = 1
-    vp: VP = 1
-    micro_batch: MicroBatch = None
-    schedule: Schedule = "1f1b"
-    shard: Shard = ""
-    recompute: Recompute = "none"
-    recompute_layers: RecomputeLayers = None
-    sequence_parallel: SequenceParallel = None
-    overlap_gradients: OverlapGradients = None
+    overlap_gradients: opt.OverlapGradients = None
     tp_plan: Annotated[
         list[str],
         Spec(
@@ -154,8 +113,8 @@ class StepSharing:
             "MODULE=STYLE",
         ).text(),
     ] = field(default_factory=list)
-    cluster: Cluster = ""
-    nodes: Nodes = None
+    cluster: opt.Cluster = ""
+    nodes: opt.Nodes = None
 
     def plan(self, batch: int, *, training: bool) -> Plan | None:
         """The plan for ``batch`` samples a step; None for one GPU that takes the batch at once.
@@ -180,17 +139,17 @@ class StepSharing:
 
 
 def predict(
-    model: Model,
+    model: opt.Model,
     step: Step,
     execution: Execution,
     target: Target,
     sharing: StepSharing,
-    models: Models,
+    models: opt.Models,
     typed: Given,
     by: Annotated[
         Literal["operator", "phase", "kernel"], Spec("--by", OUTPUT, "Rows of the table, and of CSV.").text()
     ] = "operator",
-    form: Format = "human",
+    form: opt.Format = "human",
 ) -> None:
     """Predict the latency of one step of a model on GPUs.
 
@@ -227,7 +186,7 @@ def predict(
     typed.refuse(["nodes"], "counts the nodes of a cluster: name it with --cluster")
     if not target.gpu:
         raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
-    show_estimates(question.estimates(), by, form, is_list(target.gpu))
+    show_estimates(question.estimates(), by, form, opt.is_list(target.gpu))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,32 +198,22 @@ class Question:
     execution: Execution
     target: Target
     sharing: StepSharing
-    models: Models
+    models: opt.Models
     typed: Given
 
     def estimates(self) -> list[Estimate]:
         """On each GPU."""
-        from neusight.cli.output import busy
-
-        step, execution, target = self.step, self.execution, self.target
-        gpus = named_gpus(target.gpu)
-        check_optimizer(step.optimizer, [step.mode])
+        step, target = self.step, self.target
+        gpus = opt.named_gpus(target.gpu)
+        opt.check_optimizer(step.optimizer, [step.mode])
         plan = self.sharing.plan(step.batch, training=step.mode == "training")
+        options = vars(step) | self.execution.options | target.options
+        options |= {"plan": plan, "tp_plan": opt.pairs(self.sharing.tp_plan, "--tp-plan") or None}
+        if plan:
+            options["batch"] = 1
         predictor = self.models.load(gpus)
         with busy(f"reading {self.model}"):
-            return [
-                predictor.estimate(
-                    self.model, name, mode=step.mode, batch=1 if plan else step.batch, seq_len=step.seq_len,
-                    image_size=step.image_size, frames=step.frames, seconds=step.seconds, given=step.given,
-                    optimizer=step.optimizer, fused_optimizer=step.fused_optimizer, grad_scaler=step.grad_scaler,
-                    dtype=execution.dtype or None, attention=execution.attention, launch=execution.launch,
-                    layout=execution.layout, allow_fallback=execution.allow_fallback,
-                    plan=plan, tp_plan=pairs(self.sharing.tp_plan, "--tp-plan") or None,
-                    overrides=target.overrides, sparsity=target.sparsity or None, simulate=target.simulate,
-                    compression=target.compression,
-                )
-                for name in gpus
-            ]  # fmt: skip
+            return [predictor.estimate(self.model, name, **options) for name in gpus]
 
     def answer_on_cluster(self, form: str) -> None:
         """As ``neusight training`` answers these options."""
@@ -321,8 +270,6 @@ def _full(estimate: Estimate, by: str) -> None:
 
 
 def _headline(e: Estimate) -> None:
-    from neusight.units import milliseconds
-
     length = f", sequence {e.seq_len}" if e.seq_len else ""
     optimizer = f", {e.optimizer}" if e.optimizer != "none" else ""
     attention = f", {e.attention} attention" if e.attention != "eager" else ""
@@ -343,26 +290,18 @@ def _headline(e: Estimate) -> None:
 
 
 def _phases(e: Estimate) -> None:
-    from neusight.units import milliseconds
-
-    titles = (Column("phase"), Column("latency", right=True), Column("share", right=True), Column(""))
     phases = [(phase, s) for phase, s in e.by_phase.items() if s > _NOTHING * e.latency_s]
-    table(titles, ((phase, milliseconds(s), *_share(s / e.latency_s)) for phase, s in phases))
+    cells = ((phase, milliseconds(s), *_share(s / e.latency_s)) for phase, s in phases)
+    table(("phase", ">latency", ">share", ""), cells)
 
 
 def _operators(e: Estimate) -> None:
-    from neusight.units import milliseconds
-
-    titles = [Column("operator"), Column("phase")]
-    titles += [Column(title, right=True) for title in ("count", "latency", "share")]
     rows = e.by_operator
-    table(
-        [*titles, Column(""), Column("limited by")],
-        (
-            (_short(r.operator), r.phase, f"{r.count:g}", milliseconds(r.latency_s), *_share(r.share), r.limiter)
-            for r in rows[:_TOP]
-        ),
+    cells = (
+        (_short(r.operator), r.phase, f"{r.count:g}", milliseconds(r.latency_s), *_share(r.share), r.limiter)
+        for r in rows[:_TOP]
     )
+    table(("operator", "phase", ">count", ">latency", ">share", "", "limited by"), cells)
     _more(len(rows), "operators", sum(r.share for r in rows[_TOP:]))
 
 
@@ -373,10 +312,7 @@ def _short(operator: str) -> str:
 
 def _kernels(e: Estimate) -> None:
     from neusight.estimates.report import costliest
-    from neusight.units import milliseconds
 
-    titles = [Column("kernel", wrap=True)]
-    titles += [Column(title, right=True) for title in ("count", "each", "share", "of peak")]
     rows = costliest(e)
     cells = (
         (
@@ -385,7 +321,7 @@ def _kernels(e: Estimate) -> None:
         )
         for r in rows[:_TOP]
     )
-    table([*titles, Column("tile"), Column("limited by")], cells)
+    table(("~kernel", ">count", ">each", ">share", ">of peak", "tile", "limited by"), cells)
     _more(len(rows), "kernels", sum(r.total_s for r in rows[_TOP:]) / e.latency_s)
 
 
@@ -399,8 +335,6 @@ def _share(share: float) -> tuple[str, str]:
 
 
 def _memory(e: Estimate) -> None:
-    from neusight.units import gib
-
     verdict = "fits" if e.fits else "DOES NOT FIT"
     parts = ", ".join(f"{name} {gib(size)}" for name, size in e.memory.parts.items() if size)
     reserve = f"{gib(e.memory.reserve)} kept for context and allocator"
@@ -424,24 +358,15 @@ def _origin(e: Estimate) -> None:
     paragraph("based on", *texts, f"neusight {e.provenance.neusight}")
 
 
-def paragraph(title: str, *texts: str) -> None:
-    """Each text from a new line, wrapped at 80 columns, to the right of the title; nothing where there is no text."""
-    for place, part in enumerate(part for text in texts for part in wrap(text, 68)):
-        line(f"{'' if place else title:12}{part}")
-
-
 def _side_by_side(estimates: Sequence[Estimate]) -> None:
     first = estimates[0]
     line(f"{first.model}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
     slowest = max(e.latency_s for e in estimates)
-    titles = [Column("gpu"), Column("latency", right=True), Column("90 % interval", right=True), Column("")]
-    titles += [Column("samples/s", right=True), Column("limited by"), Column("fits")]
+    titles = ("gpu", ">latency", ">90 % interval", "", ">samples/s", "limited by", "fits")
     table(titles, (_cells(e, slowest) for e in estimates))
 
 
 def _cells(e: Estimate, slowest: float) -> tuple[str, ...]:
-    from neusight.units import milliseconds
-
     latency, low, high = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s))
     share = bar(e.latency_s / slowest, 6)
     return e.gpu, latency, f"{low} - {high}", share, f"{e.samples_per_s:.3g}", e.limiter, "yes" if e.fits else "NO"

@@ -9,31 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neusight.cli import options as opt
 from neusight.cli.commands import Given, Point, combined
-from neusight.cli.options import (
-    ENGINE,
-    LOAD,
-    OUTPUT,
-    PLAN,
-    PP,
-    Decoder,
-    Dtypes,
-    EngineName,
-    Format,
-    Gpus,
-    Models,
-    Overrides,
-    Seed,
-    Spec,
-    TPs,
-    check_out,
-    is_list,
-    listed,
-    named_gpus,
-    note_corrections,
-    numbers,
-    within,
-)
+from neusight.cli.options import ENGINE, LOAD, OUTPUT, PLAN, Spec
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -60,10 +38,10 @@ PICTURES = (".png", ".svg", ".pdf")
 class ServingTarget:
     """On what it runs, and how many devices share it."""
 
-    gpu: Gpus = ""
-    overrides: Overrides = field(default_factory=list)
-    tp: TPs = "1"
-    pp: PP = 1
+    gpu: opt.Gpus = ""
+    overrides: opt.Overrides = field(default_factory=list)
+    tp: opt.TPs = "1"
+    pp: opt.PP = 1
     ep: Annotated[int, Spec("--ep", PLAN, "GPUs over which experts are spread, whole.").number(most=4096)] = 1
     dp: Annotated[
         int, Spec("--dp", PLAN, "Groups of GPUs whose attention serves sequences of its own.").number(most=4096)
@@ -75,11 +53,11 @@ class ServingTarget:
 class EngineChoice:
     """What serves it, in which precision and within which limits."""
 
-    engine: EngineName = "vllm"
+    engine: opt.EngineName = "vllm"
     engine_version: Annotated[
         str, Spec("--engine-version", ENGINE, "Such as 0.15.1. Default: the newest that is known.").text()
     ] = ""
-    dtype: Dtypes = ""
+    dtype: opt.Dtypes = ""
     kv_dtype: Annotated[
         str, Spec("--kv-dtype", ENGINE, "Of the KV cache, such as fp8. Default: that of activations.").text()
     ] = ""
@@ -155,7 +133,7 @@ class Demanded:
         str,
         Spec("--slo", LOAD, "Find the cheapest deployment that holds ttft=500ms,tpot_p99=40ms.", "TIME=LIMIT,…").text(),
     ] = ""
-    seed: Seed = 0  # fmt: skip
+    seed: opt.Seed = 0  # fmt: skip
 
     @property
     def kind(self) -> str:
@@ -180,7 +158,7 @@ class Demanded:
         if kind == "--trace" and self.trace:
             return [read_trace(self.trace.expanduser())]
         if kind in ("--batch", "--concurrency"):
-            return numbers(getattr(self, kind.removeprefix("--")), kind, MOST_REQUESTS)
+            return opt.numbers(getattr(self, kind.removeprefix("--")), kind, MOST_REQUESTS)
         return [self.requests] if kind == "--requests" else rates(self.rate) if self.rate else [None]
 
     def token_counts(self) -> list[list[int]]:
@@ -200,7 +178,7 @@ class Demanded:
             raise typer.BadParameter("has requests of equal lengths: leave out --isl-cv and --osl-cv", param_hint=kind)
         if missing := [name for name, text in texts.items() if not text]:
             raise typer.BadParameter("is missing: give tokens, such as 1024", param_hint=missing[0])
-        return [numbers(text, name, MOST_TOKENS) for name, text in texts.items()]
+        return [opt.numbers(text, name, MOST_TOKENS) for name, text in texts.items()]
 
     def lengths(self, isl: int, osl: int, longest: int, context: int) -> tuple[TokenCounts, TokenCounts]:
         """Of prompts and answers, drawn where they are to be, and cut so that both fit a model's context."""
@@ -235,17 +213,17 @@ class Demanded:
 
 
 def serving(
-    model: Decoder,
+    model: opt.Decoder,
     target: ServingTarget,
     engine: EngineChoice,
     demanded: Demanded,
-    models: Models,
+    models: opt.Models,
     typed: Given,
     figure: Annotated[
         Path | None,
         Spec("--figure", OUTPUT, "Draw throughput against latency of several combinations.", "FILE.png").text(),
     ] = None,
-    form: Format = "human",
+    form: opt.Format = "human",
 ) -> None:
     """Predict a served language model: times to tokens, throughput, memory, cost, and what limits it.
 
@@ -267,14 +245,14 @@ def serving(
 
     slo = demanded.kind == "--slo"
     lists = (target.gpu, target.tp, target.replicas, engine.dtype, demanded.isl, demanded.osl, demanded.concurrency)
-    many = demanded.frontier or any(is_list(text) for text in (*lists, demanded.rate, demanded.batch))
+    many = demanded.frontier or any(opt.is_list(text) for text in (*lists, demanded.rate, demanded.batch))
     if not target.gpu and not slo:
         raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
     if figure is not None and (slo or not many):
         raise typer.BadParameter("needs several combinations: add --frontier, or a list", param_hint="--figure")
-    check_out(figure, "--figure", *PICTURES)
+    opt.check_out(figure, "--figure", *PICTURES)
     _refuse_unused(demanded, typed)
-    gpus = named_gpus(target.gpu) if target.gpu else []
+    gpus = opt.named_gpus(target.gpu) if target.gpu else []
     question = ServingQuestion(
         predictor=models.load(gpus), model=model, target=target, engine=engine, demanded=demanded, many=many,
         gpus=gpus,
@@ -289,7 +267,7 @@ def serving(
     with busy("serving"):
         points = list(question.points())
     estimates = [point.estimate for point in points if point.estimate]
-    note_corrections(question.predictor, [] if target.overrides else [e.gpu for e in estimates])
+    opt.note_corrections(question.predictor, [] if target.overrides else [e.gpu for e in estimates])
     show_serving.show_points(points, form, many)
     if figure is not None:
         show_serving.draw(points, figure)
@@ -381,8 +359,8 @@ class ServingQuestion:
         return known_decoder(self.model).max_len
 
     def _setups(self) -> dict[str, list[Any]]:
-        dtypes = listed(self.engine.dtype, "--dtype") if self.engine.dtype else [""]
-        tps, replicas = numbers(self.target.tp, "--tp"), numbers(self.target.replicas, "--replicas")
+        dtypes = opt.listed(self.engine.dtype, "--dtype") if self.engine.dtype else [""]
+        tps, replicas = opt.numbers(self.target.tp, "--tp"), opt.numbers(self.target.replicas, "--replicas")
         return {"dtype": dtypes, "tp": tps, "replicas": replicas}
 
     def _fixed(self) -> dict[str, Any]:
@@ -430,8 +408,8 @@ def rates(text: str) -> list[float]:
         BadParameter: something else, or a number beyond all reason.
     """
     try:
-        values = [float(part) for part in listed(text, "--rate")]
+        values = [float(part) for part in opt.listed(text, "--rate")]
     except ValueError:
         message = f"'{text}' is not a list of numbers: write it like 0.5,4"
         raise typer.BadParameter(message, param_hint="--rate") from None
-    return [within(rate, SLOWEST, FASTEST, "--rate") for rate in values]
+    return [opt.within(rate, SLOWEST, FASTEST, "--rate") for rate in values]

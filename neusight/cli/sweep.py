@@ -4,38 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neusight.cli.options import (
-    ENGINE,
-    Attention,
-    Batches,
-    Dtypes,
-    EngineName,
-    Format,
-    Gpus,
-    Models,
-    Modes,
-    Optimizer,
-    Overrides,
-    SeqLens,
-    Sparsity,
-    Spec,
-    check_optimizer,
-    is_list,
-    listed,
-    named_dtypes,
-    named_gpus,
-    named_modes,
-    note_corrections,
-    numbers,
-    pairs,
-)
-from neusight.cli.output import Column, Output, bar, line, note, table
-from neusight.cli.predict import paragraph
+from neusight.cli import options as opt
+from neusight.cli.options import ENGINE, Spec
+from neusight.cli.output import Output, bar, line, note, paragraph, progress, table
+from neusight.errors import shown
+from neusight.units import milliseconds
 
 if TYPE_CHECKING:
     from neusight.estimates import KernelEstimate
@@ -57,24 +35,17 @@ class SweepExecution:
             "Launched alone, as one of many in a CUDA graph, or as a profiler sees it, without launch.",
         ).text(),
     ] = "stream"
-    engine: EngineName = "torch"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepTarget:
-    """On what it runs."""
-
-    gpu: Gpus
-    overrides: Overrides = field(default_factory=list)
+    engine: opt.EngineName = "torch"
 
 
 def kernel(
     name: Annotated[str, typer.Argument(help="A family (gemm, conv2d, attention, …) or operator (softmax, gelu, …).")],
-    target: SweepTarget,
+    gpu: opt.Gpus,
     launch: SweepExecution,
-    models: Models,
+    models: opt.Models,
     shape: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]…", help="Its shape.")] = None,
-    form: Format = "human",
+    overrides: opt.Overrides = [],  # noqa: B006
+    form: opt.Format = "human",
 ) -> None:
     """Predict the latency of a single kernel.
 
@@ -101,28 +72,23 @@ def kernel(
     from neusight.api import as_device
     from neusight.estimates.report import LONE_KERNEL_COLUMNS, columns
 
-    fields = pairs(shape or [], "FIELD=VALUE")
-    gpus = named_gpus(target.gpu)
+    fields = opt.pairs(shape or [], "FIELD=VALUE")
+    gpus = opt.named_gpus(gpu)
     predictor = models.load(gpus)
-    conditions = {"operands": launch.operands, "timing": launch.timing, "engine": launch.engine}
-    answers = [
-        (as_device(each).id, predictor.kernel(name, each, target.overrides, **conditions, **fields)) for each in gpus
-    ]
-    note_corrections(predictor, [] if target.overrides else [device for device, _ in answers])
+    options = vars(launch) | fields
+    answers = [(as_device(each).id, predictor.kernel(name, each, overrides, **options)) for each in gpus]
+    opt.note_corrections(predictor, [] if overrides else [device for device, _ in answers])
     rows = [{"gpu": gpu, **columns(estimate, LONE_KERNEL_COLUMNS)} for gpu, estimate in answers]
-    Output(form).data(rows if is_list(target.gpu) else rows[0], rows, lambda: _show_kernels(answers))
+    Output(form).data(rows if opt.is_list(gpu) else rows[0], rows, lambda: _show_kernels(answers))
 
 
 def _show_kernels(answers: Sequence[tuple[str, KernelEstimate]]) -> None:
     line(answers[0][1].kernel)
-    words = ("gpu", "tile", "limited by")
-    titles = ("gpu", "latency", "90 % interval", "bound", "of peak", "tile", "limited by")
-    table([Column(title, right=title not in words) for title in titles], (_kernel_cells(*each) for each in answers))
+    titles = ("gpu", ">latency", ">90 % interval", ">bound", ">of peak", "tile", "limited by")
+    table(titles, (_kernel_cells(*each) for each in answers))
 
 
 def _kernel_cells(gpu: str, e: KernelEstimate) -> tuple[str, ...]:
-    from neusight.units import milliseconds
-
     latency, low, high, bound = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s, e.bound_s))
     return gpu, latency, f"{low} - {high}", bound, f"{e.utilisation:.0%}", e.tile, e.limiter
 
@@ -131,31 +97,31 @@ def _kernel_cells(gpu: str, e: KernelEstimate) -> tuple[str, ...]:
 class Grid:
     """What is combined."""
 
-    gpu: Gpus
-    batch: Batches = "1"
-    mode: Modes = "inference"
-    seq_len: SeqLens = ""
-    dtype: Dtypes = ""
+    gpu: opt.Gpus
+    batch: opt.Batches = "1"
+    mode: opt.Modes = "inference"
+    seq_len: opt.SeqLens = ""
+    dtype: opt.Dtypes = ""
 
     @property
     def values(self) -> dict[str, list[Any]]:
         """By the argument of ``Predictor.sweep``."""
         return {
-            "batches": numbers(self.batch, "--batch"),
-            "modes": named_modes(self.mode, "--mode"),
-            "seq_lens": numbers(self.seq_len, "--seq-len") if self.seq_len else [None],
-            "dtypes": named_dtypes(self.dtype, "--dtype") if self.dtype else [None],
+            "batches": opt.numbers(self.batch, "--batch"),
+            "modes": opt.named_modes(self.mode, "--mode"),
+            "seq_lens": opt.numbers(self.seq_len, "--seq-len") if self.seq_len else [None],
+            "dtypes": opt.named_dtypes(self.dtype, "--dtype") if self.dtype else [None],
         }
 
 
 def sweep(
     model: Annotated[str, typer.Argument(metavar="MODEL[,MODEL…]", help="Models, as for `neusight predict`.")],
     grid: Grid,
-    models: Models,
-    optimizer: Optimizer = "none",
-    attention: Attention = None,
-    sparsity: Sparsity = "",
-    form: Format = "human",
+    models: opt.Models,
+    optimizer: opt.Optimizer = "none",
+    attention: opt.Attention = None,
+    sparsity: opt.Sparsity = "",
+    form: opt.Format = "human",
 ) -> None:
     """Predict every combination of models, GPUs and batches: latency, throughput, memory, cost.
 
@@ -168,10 +134,9 @@ def sweep(
     - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`
     """
     from neusight.api import as_device
-    from neusight.cli.output import progress
 
-    gpus, names, values = named_gpus(grid.gpu), listed(model, "MODEL"), grid.values
-    check_optimizer(optimizer, values["modes"])
+    gpus, names, values = opt.named_gpus(grid.gpu), opt.listed(model, "MODEL"), grid.values
+    opt.check_optimizer(optimizer, values["modes"])
     _note_unused_zeros(gpus, sparsity)
     predictor = models.load(gpus)
     with progress("predicting") as advance:
@@ -185,7 +150,7 @@ def sweep(
         row | {"seq_len": None if row["seq_len"] is None else int(row["seq_len"])}
         for row in frame.astype(object).where(frame.notna(), None).to_dict("records")
     ]
-    note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
+    opt.note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
     Output(form).data(rows, rows, lambda: _show_sweep(rows))
     if failed := [row["error"] for row in rows if row["error"]]:
         grade = "error" if len(failed) == len(rows) else "warning"
@@ -209,8 +174,8 @@ def _show_sweep(rows: list[dict[str, Any]]) -> None:
     best = max((row["samples_per_s"] for row in good), default=0.0) or 1.0
     same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in good}) == 1}
     keys = [key for key in ("model", "gpu", "mode", "batch", "seq_len", "dtype") if key not in same]
-    titles = [Column(key, right=key in ("batch", "seq_len")) for key in keys]
-    titles += [Column("latency", right=True), Column("samples/s", right=True), Column(""), Column("GiB", right=True)]
+    titles = [f">{key}" if key in ("batch", "seq_len") else key for key in keys]
+    titles += [">latency", ">samples/s", "", ">GiB"]
     if good:
         table(titles, ((*(_text(row[key]) for key in keys), *_sweep_cells(row, best)) for row in good))
     reasons = Counter((row["model"], row["error"]) for row in rows if row["error"])
@@ -219,14 +184,10 @@ def _show_sweep(rows: list[dict[str, Any]]) -> None:
 
 
 def _text(value: Any) -> str:
-    from neusight.errors import shown
-
     return "-" if value is None else shown(value)
 
 
 def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
-    from neusight.units import milliseconds
-
     memory = f"{row['peak_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " no fit")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
     return milliseconds(row["latency_s"]), f"{row['samples_per_s']:.3g}", bar(share, 4), memory

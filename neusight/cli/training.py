@@ -10,52 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neusight.cli import options as opt
 from neusight.cli.commands import Given, Point, combined
-from neusight.cli.options import (
-    CLUSTER,
-    DP,
-    ETP,
-    OUTPUT,
-    PLAN,
-    Batch,
-    Batches,
-    Cluster,
-    CPs,
-    Decoder,
-    Dtype,
-    Dtypes,
-    EngineName,
-    EngineNames,
-    EPs,
-    Format,
-    Gpu,
-    GradientDtype,
-    MicroBatches,
-    Models,
-    NodeCounts,
-    Nodes,
-    Offload,
-    OverlapGradients,
-    Overrides,
-    PPs,
-    RecomputeLayers,
-    Recomputes,
-    Schedules,
-    SeqLen,
-    SeqLens,
-    SequenceParallel,
-    Shards,
-    Spec,
-    StepOptimizer,
-    TPs,
-    VPs,
-    check_out,
-    is_list,
-    listed,
-    named_gpu,
-    note_corrections,
-    numbers,
-)
+from neusight.cli.options import CLUSTER, OUTPUT, PLAN, Spec
 from neusight.cli.output import busy, note
 from neusight.errors import ModelError
 
@@ -78,8 +35,8 @@ PER_NODE = 8
 class Place:
     """Where a step runs: a cluster by name, or a device with how many share a node and a network."""
 
-    cluster: Cluster = ""
-    gpu: Gpu = ""
+    cluster: opt.Cluster = ""
+    gpu: opt.Gpu = ""
     per_node: Annotated[
         int | None, Spec("--per-node", CLUSTER, "GPUs of a node, with --gpu. Default: 8.").number(most=1024)
     ] = None
@@ -87,7 +44,7 @@ class Place:
         str,
         Spec("--network", CLUSTER, "Between nodes, with --gpu: '8 x 400Gb/s', '4 x 100Gb/s efa'.", "WORDS").text(),
     ] = ""
-    overrides: Overrides = field(default_factory=list)
+    overrides: opt.Overrides = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if bool(self.cluster) == bool(self.gpu):
@@ -102,7 +59,7 @@ class Place:
     @cached_property
     def _gpu(self) -> str:
         """The device, whose short name is explained once."""
-        return named_gpu(self.gpu)
+        return opt.named_gpu(self.gpu)
 
     def of(self, nodes: int) -> ClusterSpec:
         """So many nodes of it; 0: as its file says, else one.
@@ -121,11 +78,11 @@ class Place:
 class TrainedSteps:
     """What a step computes."""
 
-    global_batch: Batches = ""
-    seq_len: SeqLens = ""
-    dtype: Dtypes = ""
-    engine: EngineNames = "megatron-te"
-    optimizer: StepOptimizer = "adam"
+    global_batch: opt.Batches = ""
+    seq_len: opt.SeqLens = ""
+    dtype: opt.Dtypes = ""
+    engine: opt.EngineNames = "megatron-te"
+    optimizer: opt.StepOptimizer = "adam"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,23 +99,23 @@ class Plans:
             "FILE",
         ).text(),
     ] = ""
-    dp: DP = None
-    tp: TPs = "1"
-    pp: PPs = "1"
-    cp: CPs = "1"
-    ep: EPs = "1"
-    etp: ETP = None
-    vp: VPs = "1"
-    micro_batch: MicroBatches = "1"
-    schedule: Schedules = "1f1b"
-    shard: Shards = ""
+    dp: opt.DP = None
+    tp: opt.TPs = "1"
+    pp: opt.PPs = "1"
+    cp: opt.CPs = "1"
+    ep: opt.EPs = "1"
+    etp: opt.ETP = None
+    vp: opt.VPs = "1"
+    micro_batch: opt.MicroBatches = "1"
+    schedule: opt.Schedules = "1f1b"
+    shard: opt.Shards = ""
     shard_group: Annotated[
         int | None, Spec("--shard-group", PLAN, "GPUs of a group of hsdp. Default: those of a node.").number(most=2**20)
     ] = None
-    recompute: Recomputes = "none"
-    recompute_layers: RecomputeLayers = None
-    sequence_parallel: SequenceParallel = None
-    overlap_gradients: OverlapGradients = None
+    recompute: opt.Recomputes = "none"
+    recompute_layers: opt.RecomputeLayers = None
+    sequence_parallel: opt.SequenceParallel = None
+    overlap_gradients: opt.OverlapGradients = None
     overlap_parameters: Annotated[
         bool | None,
         Spec(
@@ -169,18 +126,18 @@ class Plans:
         bool | None,
         Spec("--overlap-tp/--no-overlap-tp", PLAN, "What GPUs of --tp exchange overlaps with products.").text(),
     ] = None
-    gradient_dtype: GradientDtype = "fp32"
-    offload: Offload = "none"
+    gradient_dtype: opt.GradientDtype = "fp32"
+    offload: opt.Offload = "none"
 
 
 def training(
-    model: Decoder,
+    model: opt.Decoder,
     steps: TrainedSteps,
     place: Place,
     plans: Plans,
-    models: Models,
+    models: opt.Models,
     typed: Given,
-    nodes: NodeCounts = "",
+    nodes: opt.NodeCounts = "",
     tokens: Annotated[
         float,
         typer.Option(min=0, max=1e18, help="Of a whole run: its days, cost and energy.", rich_help_panel=OUTPUT),
@@ -188,7 +145,7 @@ def training(
     trace: Annotated[
         Path | None, Spec("--trace", OUTPUT, "Write the step for ui.perfetto.dev.", "FILE.json").text()
     ] = None,
-    form: Format = "human",
+    form: opt.Format = "human",
 ) -> None:
     """Predict a training step of a language model on many GPUs: time, what it waits for, memory, cost.
 
@@ -207,11 +164,11 @@ def training(
     """
     from neusight.kernels.precision import dtype_named
 
-    check_out(trace, "--trace", ".json")
+    opt.check_out(trace, "--trace", ".json")
     values = {"nodes": nodes, **asdict(steps), **asdict(plans)}
     given = {name: value for name, value in values.items() if name in typed and name != "plan"}
     axes = {name: _values(name, given[name]) for name in AXES if name in given}
-    many = any(is_list(given[name]) for name in axes)
+    many = any(opt.is_list(given[name]) for name in axes)
     if trace is not None and many:
         raise typer.BadParameter("is of one step: leave out lists", param_hint="--trace")
     options = {name: value for name, value in given.items() if name not in axes}
@@ -226,7 +183,7 @@ def training(
 
 def _values(name: str, text: str) -> Sequence[Any]:
     option = f"--{name.replace('_', '-')}"
-    return listed(text, option) if name in WORDS else numbers(text, option)
+    return opt.listed(text, option) if name in WORDS else opt.numbers(text, option)
 
 
 def answer(
@@ -234,7 +191,7 @@ def answer(
     place: Place,
     axes: Mapping[str, Sequence[Any]],
     options: Mapping[str, Any],
-    models: Models,
+    models: opt.Models,
     *,
     form: str,
     plan: str = "",
@@ -272,7 +229,7 @@ def answer(
     with busy("predicting"):
         points = list(combined(axes, estimate, many=many))
     estimates = [point.estimate for point in points if point.estimate]
-    note_corrections(predictor, [e.cluster.device.id for e in estimates])
+    opt.note_corrections(predictor, [e.cluster.device.id for e in estimates])
     _note_unused(estimates, place)
     show_points(points, form, many, tokens)
     if not estimates:
@@ -319,14 +276,10 @@ def _write_trace(path: Path, estimate: TrainingEstimate) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneStep:
+class OneStep(opt.TrainedStep):
     """What a step computes whose plan is looked for."""
 
-    global_batch: Batch
-    seq_len: SeqLen = None
-    dtype: Dtype = ""
-    engine: EngineName = "megatron-te"
-    optimizer: StepOptimizer = "adam"
+    global_batch: opt.Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,17 +298,17 @@ class Search:
 
 
 def plan(
-    model: Decoder,
+    model: opt.Decoder,
     step: OneStep,
     place: Place,
     search: Search,
-    models: Models,
-    nodes: Nodes = None,
+    models: opt.Models,
+    nodes: opt.Nodes = None,
     out: Annotated[
         Path | None,
         Spec("--out", OUTPUT, "Write the best plan for `neusight training --plan`.", "FILE.toml").text(),
     ] = None,
-    form: Format = "human",
+    form: opt.Format = "human",
 ) -> None:
     """Find the fastest plans of a training step that fit, among all that divide model, batch and cluster.
 
@@ -373,8 +326,8 @@ def plan(
     from neusight.plans.read import write_plan
     from neusight.requests import SCHEDULES, Plan
 
-    check_out(out, "--out", ".toml")
-    schedules = tuple(listed(search.schedules, "--schedules"))
+    opt.check_out(out, "--out", ".toml")
+    schedules = tuple(opt.listed(search.schedules, "--schedules"))
     space = Space(schedules=schedules, longest_micro_batch=search.longest_micro_batch)
     if unknown := [word for word in space.schedules if word not in SCHEDULES]:
         raise ModelError(f"unknown schedule '{unknown[0]}': one of {', '.join(SCHEDULES)}")
@@ -386,7 +339,7 @@ def plan(
     run = replace(usual, plan=Plan(global_batch=step.global_batch))
     with progress("plans") as advance:
         matches = predictor.plans(run, space, search.count, reach=search.reach, progress=advance)
-    note_corrections(predictor, [cluster.device.id])
+    opt.note_corrections(predictor, [cluster.device.id])
     if place.network and cluster.nodes == 1:
         note(f"warning: {_ONE_NODE}")
     if out is not None:

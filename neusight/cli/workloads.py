@@ -9,21 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import architectures
+from neusight.cli import options as opt
 from neusight.cli.commands import Commands
-from neusight.cli.options import (
-    Attention,
-    Batch,
-    Dtype,
-    Format,
-    Mode,
-    Model,
-    Optimizer,
-    SeqLen,
-    TileModels,
-    check_optimizer,
-    model_dtype,
-)
-from neusight.cli.output import Column, Output, line, table
+from neusight.cli.output import Output, line, table
 
 if TYPE_CHECKING:
     from neusight.executors.gpu.tile_models.artifact import Manifest
@@ -38,7 +26,7 @@ models = Commands(help="Trained tile models: what they learned from, and how goo
 @workloads.command("list")
 def list_workloads(
     serving: Annotated[bool, typer.Option("--serving", help="Language models that `neusight serving` knows.")] = False,
-    form: Format = "human",
+    form: opt.Format = "human",
 ) -> None:
     """List all models that have a name: those whose steps ship, then those that are traced on first use.
 
@@ -55,7 +43,7 @@ def list_workloads(
     rows = [asdict(info) | {"ships": ships} for info, ships in infos]
 
     def human() -> None:
-        columns = (Column("name"), Column("parameters", right=True), Column("longest", right=True), Column("kind"))
+        columns = ("name", ">parameters", ">longest", "kind")
         cells = ((i.name, _count(i.parameters), str(i.max_seq_len or "-"), i.kind) for i, _ in infos)
         table(columns, cells)
         line("Others: timm:NAME, torchvision:NAME, diffusers:FOLDER/unet, the path of a")
@@ -71,8 +59,7 @@ def _list_served(form: str) -> None:
     rows = [_served_row(known_decoder(name)) for name in known_decoders()]
 
     def human() -> None:
-        titles = ("weights", "active", "context", "KiB a\ntoken")
-        columns = [Column("name"), *(Column(t, right=True) for t in titles), Column("precision")]
+        columns = ("name", ">weights", ">active", ">context", ">KiB a\ntoken", "precision")
         table(columns, (_served_cells(row) for row in rows))
         line("The cache of a token in 16 bits. Any other decoder: the path of its config.json.")
 
@@ -97,14 +84,14 @@ def _served_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 @workloads.command("show")
 def show_workload(
-    model: Model,
-    mode: Mode = "inference",
-    batch: Batch = 1,
-    seq_len: SeqLen = None,
-    dtype: Dtype = "",
-    optimizer: Optimizer = "none",
-    attention: Attention = None,
-    form: Format = "human",
+    model: opt.Model,
+    mode: opt.Mode = "inference",
+    batch: opt.Batch = 1,
+    seq_len: opt.SeqLen = None,
+    dtype: opt.Dtype = "",
+    optimizer: opt.Optimizer = "none",
+    attention: opt.Attention = None,
+    form: opt.Format = "human",
 ) -> None:
     """Show what one step runs: kernels with counts, and memory. No device is involved.
 
@@ -114,8 +101,8 @@ def show_workload(
     from neusight.units import gib
     from neusight.workloads import load_workload
 
-    check_optimizer(optimizer, [mode])
-    chosen = model_dtype(model, dtype)
+    opt.check_optimizer(optimizer, [mode])
+    chosen = opt.model_dtype(model, dtype)
     workload = load_workload(
         model, mode=mode, batch=batch, seq_len=seq_len, dtype=chosen, optimizer=optimizer, attention=attention
     )
@@ -135,7 +122,7 @@ def show_workload(
             f"{request.model}: {request.mode}, batch {request.batch}{length}, {request.dtype}; {parameters} parameters"
         )
         line(f"peak memory {gib(workload.memory.peak)}; {workload.length} operators dispatched by the host")
-        columns = (Column("kernel", wrap=True), Column("phase"), Column("count", right=True), Column("operator"))
+        columns = ("~kernel", "phase", ">count", "operator")
         table(columns, ((k["kernel"], k["phase"], str(k["count"]), k["operator"]) for k in kernels))
 
     Output(form).data(_as_json(workload, rows), kernels, human)
@@ -162,14 +149,14 @@ def _count(parameters: int) -> str:
 
 
 @models.command("list")
-def list_models(tile_models: TileModels = None, form: Format = "human") -> None:
+def list_models(tile_models: opt.TileModels = None, form: opt.Format = "human") -> None:
     """List tile models, one a kernel family."""
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
     rows = [_summary(load_manifest(folder), folder) for folder in artifact_folders(tile_models)]
 
     def human() -> None:
-        columns = [Column("name"), Column("backend"), Column("size", right=True), Column("training GPUs", wrap=True)]
+        columns = ("name", "backend", ">size", "~training GPUs")
         table(columns, ((r["name"], r["backend"], _kb(r["bytes"]), ", ".join(r["training_gpus"])) for r in rows))
 
     Output(form).data(rows, rows, human)
@@ -178,8 +165,8 @@ def list_models(tile_models: TileModels = None, form: Format = "human") -> None:
 @models.command("show")
 def show_model(
     name: Annotated[str, typer.Argument(help="A name of `neusight models list`.")],
-    tile_models: TileModels = None,
-    form: Format = "human",
+    tile_models: opt.TileModels = None,
+    form: opt.Format = "human",
 ) -> None:
     """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest."""
     from neusight.errors import ArtifactError, nearest

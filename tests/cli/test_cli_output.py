@@ -3,9 +3,10 @@
 import io
 import json
 
+import numpy as np
 import pytest
 
-from neusight.cli.output import Column, Output, bar, table
+from neusight.cli.output import Output, bar, table
 
 
 def test_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +19,8 @@ def test_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_json_has_null_for_what_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     Output("json").data({"a": [float("nan"), 1.5], "b": {"c": float("inf")}}, [], lambda: None)
     assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5], "b": {"c": None}}
+    Output("json").data({"a": np.bool_(True), "b": [np.int64(3), np.float32("nan")]}, [], lambda: None)
+    assert json.loads(capsys.readouterr().out) == {"a": True, "b": [3, None]}
 
 
 def test_csv_is_one_line_a_row_and_nothing_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +33,7 @@ def test_table_fits_80_columns_and_keeps_brackets(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    table([Column("what", wrap=True), Column("n", right=True)], [("[red]" + "word " * 40, "1"), ("b", "10")])
+    table(("~what", ">n"), [("[red]" + "word " * 40, "1"), ("b", "10")])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "[red]word" in lines[2]
