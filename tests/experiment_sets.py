@@ -67,9 +67,20 @@ measured = "by hand"
 rows = [1, 4]
 depth = [1, 3]
 
-[targets]
-speedup = 1.9
-compute_energy = 1.9
-energy = 1.6
-layer_error = 3.0
+[[targets]]
+target = "speed-up"
+table = "networks"
+where = { network = "geometric mean" }
+figure = "all"
+reported = 1.9
+
+[[targets]]
+target = "tile model, worst product"
+table = "tile_model"
+figure = "worst"
+over = "largest"
+at_most = 3
+misses = "{network} {layer} {product}"
+missing = "products"
+missed = "model_error"
 """

@@ -12,8 +12,8 @@ Show
     ``update_readme(path, [results]) -> bool``, ``accuracy_block([results]) -> str``: README's accuracy section.
 """
 
+from neusight.experiments.compare import Case, Comparison, compare
 from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration, find_experiment, list_experiments
-from neusight.experiments.judge import Case, Comparison, compare
 from neusight.experiments.report import accuracy_block, update_readme, write_results
 from neusight.experiments.results import load_results, read_results, summary_of
 from neusight.experiments.run import run

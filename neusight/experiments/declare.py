@@ -1,8 +1,8 @@
-"""What an experiment is: ``experiments/<id>/experiment.toml`` declares data, folds, predictors, parts and targets.
+"""What an experiment is: ``experiments/<id>/experiment.toml`` declares rows, what is left out, predictors and targets.
 
-Five kinds: ``measured`` trains predictors on some GPUs and tests them on others, ``left-out-dies`` does so for kernels
-of today, all boards of a die at a time, ``sparse`` compares a simulated machine with its dense twin, ``serving`` and
-``training`` hold served language models and steps of distributed training against what was measured.
+Four kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others, ``sparse``
+compares a simulated machine with its dense twin, ``serving`` and ``training`` hold served language models and steps of
+distributed training against what was measured.
 """
 
 from __future__ import annotations
@@ -14,32 +14,36 @@ from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from neusight.errors import DataError, nearest
+from neusight.devices import load_device
+from neusight.errors import DataError, DeviceError, nearest
+from neusight.experiments.targets import Closed, Target
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
-Part = Literal["kernels", "models", "operators", "few-shot"]
-Kind = Literal["ours", "shipped", "roofline", "habitat", "li", "neusight-paper"]
+Part = Literal["kernels", "models", "operators", "few-shot", "rates"]
+Kind = Literal[
+    "ours", "shipped", "known", "roofline", "habitat", "li", "neusight-paper", "rule-of-thumb", "trees", "nearest"
+]
+LEFT_OUT = {
+    "gpu": lambda device: f"without {device.id}",
+    "generation": lambda device: device.architecture.split()[0].lower(),
+    "vendor": lambda device: device.vendor,
+}
+"""What may be left out together, in turn: the name of the fold that leaves a device out. Dies are declared."""
+KERNELS_ALONE = ("rule-of-thumb", "trees", "nearest")
 _NEEDS: dict[str, tuple[str, ...]] = {
-    "kernels": ("kernels",),
     "models": ("latency", "configs"),
     "operators": ("latency", "configs", "operators"),
-    "few-shot": ("kernels",),
 }
 _OWN = ("source", "out", "models", "gpus", "hold_out", "split", "seed", "resume", "physics")
 """Options of a training that follow from the rest of the declaration."""
 
 
-class _Closed(BaseModel):
-    """Unknown keys are mistakes, and nothing changes after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Data(_Closed):
-    """A data set below ``NEUSIGHT_DATA``, the parts of it that are read, relative to its folder, and which rows.
+class Data(Closed):
+    """Data below ``NEUSIGHT_DATA``: one set with the parts of it that are read, relative to its folder, or several sets
+    of kernels; and which rows.
 
     Attributes:
         families: kernel families that baselines learn from and that are tested; none given: all that have rows.
@@ -48,9 +52,12 @@ class Data(_Closed):
             tile models learn from, too; ``all`` are all data sets but for rows of held-out GPUs.
         training_split: rows to train on, by their split; "" is all.
         tested_split: rows to test on, alike; families that have none of it are tested on all their rows.
+        sets: names of several data sets, whose kernels are told apart as families of today's language models.
+        learned_rows, tested_rows: of several sets: rows of each GPU and family, and of each set, at most.
+        each, steps: of several sets: rows of a group, and steps, with which constants are fitted.
     """
 
-    name: str
+    name: str = ""
     kernels: str | None = None
     latency: str | None = None
     configs: str | None = None
@@ -61,6 +68,11 @@ class Data(_Closed):
     constants: Literal["own", "all"] = "own"
     training_split: str = ""
     tested_split: str = ""
+    sets: tuple[str, ...] = ()
+    learned_rows: int = Field(default=6000, ge=1)
+    tested_rows: int = Field(default=20000, ge=1)
+    each: int = Field(default=60, ge=1)
+    steps: int = Field(default=8, ge=1)
 
     @property
     def folder(self) -> Path:
@@ -72,102 +84,123 @@ class Data(_Closed):
         return self.folder / str(getattr(self, part))
 
 
-class Fold(_Closed):
-    """One round: trained on every GPU of the experiment's ``gpus`` that is not held out, tested on those that are."""
+class Fold(Closed):
+    """One round: devices that are left out together, and tested.
+
+    Attributes:
+        held_out: ids of the catalogue; of a die all of its boards, measured or not: their rates are left out as well.
+        siblings: boards of a die that are also left out one at a time, while the others stay.
+        group: what is left out, as results call it; default by vendor.
+        die: of a sibling, all boards of its die.
+    """
 
     name: str
     held_out: tuple[str, ...] = Field(min_length=1)
+    siblings: tuple[str, ...] = ()
+    group: str = ""
+    die: tuple[str, ...] = ()
+
+    def each(self) -> Iterator[Fold]:
+        """The boards of each sibling's fold, one at a time."""
+        for gpu in self.siblings:
+            yield Fold(name=gpu, held_out=(gpu,), group="sibling", die=self.held_out)
 
 
-class Contestant(_Closed):
+class Contestant(Closed):
     """A predictor that takes part: tile models trained in each fold or those that ship, or a baseline trained alike.
 
     The first one of an experiment is judged by the targets; its intervals and single predictions are kept.
 
     Attributes:
         name: stands in results; ``ours`` by custom for what this project predicts.
+        kind: ``known`` are tile models that the held-out GPUs taught, too, which no prediction of an unknown GPU will
+            beat by much.
         title: stands in tables and figures; default the name.
         seeds: one training a seed.
         options: further options of ``neusight.learn.training.TrainOptions``, for what is trained here.
         physics: constants of ``neusight.laws.physics.Physics``, by name (``group.constant``), that differ when its tile
             models predict; they are trained as ever.
+        shrinkage: share of what was learned that counts, on every device: 0 is physics alone; default what folds bear.
     """
 
     name: str
     kind: Kind = "ours"
     title: str = ""
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
-    options: dict[str, Any] = {}
-    physics: dict[str, float] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
+    physics: dict[str, float] = Field(default_factory=dict)
+    shrinkage: float | None = Field(default=None, ge=0, le=1)
 
     def label(self, seed: int) -> str:
         """What a single training is called: the name, with the seed where there are several."""
         return self.name if len(self.seeds) == 1 else f"{self.name}/{seed}"
 
 
-class FewShot(_Closed):
+class FewShot(Closed):
     """How many measured kernels of a held-out GPU are made known, in turn, and how often they are drawn."""
 
     points: tuple[int, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = (0,)
 
 
-class Targets(_Closed):
-    """What was aimed at, in percent; what is not given is not judged. Held-out GPUs are those of the same vendor.
-
-    Attributes:
-        kernel_mean: mean error of each kind of kernel, averaged over held-out GPUs.
-        kernel_gpu: mean error of any kind of kernel on any held-out GPU.
-        model_mean, model_worst: whole models on held-out GPUs.
-        all_model_mean: whole models on held-out and training GPUs.
-        coverage: least and most of the rows on held-out GPUs that 90 % intervals should hold.
-        few_shot: mean error of each kind of kernel after ``few_shot_points`` measured kernels of the GPU.
-        baseline_points: percentage points between a baseline trained here and as published, over whole models.
+class Declared(Closed):
+    """What every experiment declares: its title and question, what is left out and tested, targets, and whether
+    README's accuracy section shows the results.
     """
 
-    kernel_mean: dict[str, float] = {}
-    kernel_gpu: float | None = None
-    model_mean: float | None = None
-    model_worst: float | None = None
-    all_model_mean: float | None = None
-    coverage: tuple[float, float] | None = None
-    few_shot: float | None = None
-    few_shot_points: int = 100
-    baseline_points: float | None = None
+    title: str
+    question: str
+    readme: bool = False
+    folds: tuple[Fold, ...] = ()
+    targets: tuple[Target, ...] = ()
 
 
-class Declaration(_Closed):
+class Declaration(Declared):
     """The content of ``experiment.toml``.
 
     Attributes:
+        gpus: that are trained on where they are not held out; of several data sets default all that have rows.
+        leave_out: without ``folds``: one of ``LEFT_OUT``, by which ``gpus`` are held out in turn.
         models_on: whose whole models are predicted: those of held-out GPUs, or of training GPUs as well.
-        readme: whether README's accuracy section shows the results.
     """
 
     kind: Literal["measured"] = "measured"
-    title: str
-    question: str
     report: tuple[Part, ...] = Field(min_length=1)
-    gpus: tuple[str, ...] = Field(min_length=1)
+    gpus: tuple[str, ...] = ()
+    leave_out: Literal["", "gpu", "generation", "vendor"] = ""
     models_on: Literal["held-out", "all"] = "held-out"
-    readme: bool = False
     data: Data
     folds: tuple[Fold, ...] = Field(min_length=1)
     predictors: tuple[Contestant, ...] = Field(min_length=1)
     few_shot: FewShot | None = None
-    targets: Targets = Targets()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_folds(cls, content: Any) -> Any:
+        """Folds of what is left out in turn."""
+        if not isinstance(content, dict) or content.get("leave_out") not in LEFT_OUT or content.get("folds"):
+            return content
+        by_name: dict[str, list[str]] = {}
+        for gpu in content.get("gpus", ()):
+            by_name.setdefault(LEFT_OUT[content["leave_out"]](load_device(gpu)), []).append(gpu)
+        return content | {"folds": [{"name": name, "held_out": gpus} for name, gpus in by_name.items()]}
 
     @property
     def subject(self) -> str:
         """Where the figures come from, for the list of experiments."""
-        return self.data.name
+        return self.data.name or ", ".join(self.data.sets)
+
+    @property
+    def rounds(self) -> tuple[Fold, ...]:
+        """All folds: those that are declared, then siblings one at a time."""
+        return (*self.folds, *(one for fold in self.folds for one in fold.each()))
 
     def training(self, fold: Fold) -> tuple[str, ...]:
         """The GPUs that a fold trains on."""
         return tuple(gpu for gpu in self.gpus if gpu not in fold.held_out)
 
 
-class RandomZeros(_Closed):
+class RandomZeros(Closed):
     """Streams of ``length`` steps with independent or clustered zeros, for each number of PE rows."""
 
     length: int = Field(default=4096, ge=1)
@@ -178,7 +211,7 @@ class RandomZeros(_Closed):
     clustered_sparsity: float = Field(default=0.5, ge=0, le=1)
 
 
-class SimulatedNetwork(_Closed):
+class SimulatedNetwork(Closed):
     """A network in training: ``model`` as ``neusight predict`` takes it, ``profile`` its zeros, a file in the
     experiment's folder that the command ``measured`` wrote.
     """
@@ -190,171 +223,46 @@ class SimulatedNetwork(_Closed):
     measured: str
 
 
-class Designs(_Closed):
-    """Machines with one figure changed at a time."""
-
-    rows: tuple[int, ...] = ()
-    depth: tuple[int, ...] = ()
-    lanes: tuple[int, ...] = ()
-
-
-class SparseTargets(_Closed):
-    """What the literature reports, and by how many percent the tile model may miss the simulator in any product."""
-
-    speedup: float
-    compute_energy: float
-    energy: float
-    layer_error: float
-
-
-class SparseDeclaration(_Closed):
-    """The content of ``experiment.toml`` of kind ``sparse``."""
+class SparseDeclaration(Declared):
+    """The content of ``experiment.toml`` of kind ``sparse``; ``designs`` are values of a figure of the machine, one
+    figure changed at a time.
+    """
 
     kind: Literal["sparse"]
-    title: str
-    question: str
-    readme: bool = False
     random: RandomZeros = RandomZeros()
     networks: tuple[SimulatedNetwork, ...] = Field(min_length=1)
-    designs: Designs = Designs()
-    targets: SparseTargets
-
-    @property
-    def report(self) -> tuple[str, ...]:
-        """Parts, for the list of experiments."""
-        return ("random zeros", "networks", "designs")
-
-    @property
-    def subject(self) -> str:
-        """Where the figures come from, for the list of experiments."""
-        return "simulator"
+    designs: dict[Literal["rows", "depth", "lanes"], tuple[int, ...]] = Field(default_factory=dict)
+    report: tuple[str, ...] = ("random zeros", "networks", "designs")
+    subject: str = "simulator"
 
 
-class LeftOut(_Closed):
-    """A die: boards by their ids in the catalogue, all of which are left out together."""
-
-    name: str
-    boards: tuple[str, ...] = Field(min_length=1)
-
-
-class Die(LeftOut):
-    """A die with ``siblings``: boards that are also left out one at a time while the others stay."""
-
-    siblings: tuple[str, ...] = ()
-
-
-class Learning(_Closed):
-    """How a fold learns: ``rows`` of each GPU and family to train on, ``each`` rows of a group and ``steps`` to fit
-    constants with, ``backend`` and ``parameters`` of tile models.
-    """
-
-    rows: int = Field(default=6000, ge=1)
-    each: int = Field(default=40, ge=1)
-    steps: int = Field(default=4, ge=1)
-    backend: str = "mlp"
-    parameters: dict[str, Any] = {}
-
-
-class Aim(_Closed):
-    """Largest mean error of a family of kernels in percent: over the boards of a die that was left out, over siblings,
-    and of dies that differ.
-    """
-
-    family: str
-    die: float
-    sibling: float | None = None
-    dies: dict[str, float] = {}
-
-
-class DiesTargets(_Closed):
-    """What was aimed at, in percent; ``coverage`` is of 90 % intervals in each family, ``rates`` by kind of product."""
-
-    families: tuple[Aim, ...] = ()
-    coverage: tuple[float, float] | None = None
-    rates: dict[str, float] = {}
-
-
-class DiesDeclaration(_Closed):
-    """The content of ``experiment.toml`` of kind ``left-out-dies``.
-
-    Attributes:
-        data: names of data sets that kernels are read from, below ``NEUSIGHT_DATA``; constants are fitted to all sets.
-        rows: that are tested, at most, of each data set, GPU and family, drawn from the sample that is learned from: up
-            to 2,500 of each GPU, table, dtype, engine and kernel.
-        rates: whether rates of products on GPUs without kernels are predicted, one architecture left out at a time.
-    """
-
-    kind: Literal["left-out-dies"]
-    title: str
-    question: str
-    readme: bool = False
-    data: tuple[str, ...] = Field(min_length=1)
-    rows: int = Field(default=20000, ge=1)
-    dies: tuple[Die, ...] = Field(min_length=2)
-    rates: bool = True
-    training: Learning = Learning()
-    targets: DiesTargets = DiesTargets()
-
-    @property
-    def report(self) -> tuple[str, ...]:
-        """Parts, for the list of experiments."""
-        return ("dies", "siblings", "rates") if self.rates else ("dies", "siblings")
-
-    @property
-    def subject(self) -> str:
-        """Where the figures come from, for the list of experiments."""
-        return ", ".join(self.data)
-
-
-class ServingTargets(_Closed):
-    """What was aimed at.
-
-    Attributes:
-        median: largest median error of a quantity, in percent, over cells without fault.
-        coverage: percent of measurements of each source within 90 % intervals.
-        left_out: times the median error with a die in the fit that it may be without.
-        better_than_peers: whether no other predictor's mean error may be below this one's, by quantity.
-    """
-
-    median: dict[str, float] = {}
-    coverage: tuple[float, float] | None = None
-    left_out: float | None = None
-    better_than_peers: bool = False
-
-
-class Reason(_Closed):
+class Reason(Closed):
     """What is thought of ``cells``, a pattern of their names as of files in a shell, when they are far off."""
 
     cells: str
     reason: str
 
 
-class ServingDeclaration(_Closed):
+class ServingDeclaration(Declared):
     """The content of ``experiment.toml`` of kind ``serving``.
 
     Attributes:
         data: name of the data set below ``NEUSIGHT_DATA``; ``cells``, ``models`` and ``peers`` are files in it.
         limit: cells that are compared, at most; default all.
-        dies: that are left out, one after the other.
     """
 
     kind: Literal["serving"]
-    title: str
-    question: str
-    readme: bool = False
     data: str
     cells: str
     models: str
     peers: str = ""
     limit: int | None = None
-    dies: tuple[LeftOut, ...] = ()
     reasons: tuple[Reason, ...] = ()
-    targets: ServingTargets = ServingTargets()
 
     @property
     def report(self) -> tuple[str, ...]:
         """Parts, for the list of experiments."""
-        return ("cells", *(("peers",) if self.peers else ()), *(("dies",) if self.dies else ()))
+        return ("cells", *(("peers",) if self.peers else ()), *(("folds",) if self.folds else ()))
 
     @property
     def subject(self) -> str:
@@ -362,23 +270,7 @@ class ServingDeclaration(_Closed):
         return self.data
 
 
-class TrainingTargets(_Closed):
-    """What was aimed at, in percent.
-
-    Attributes:
-        mean: largest mean error of steps on eight GPUs and more.
-        source: largest mean error of any source.
-        efficiency: points by which the efficiency of scaling may be off.
-        coverage: of measurements within 90 % intervals.
-    """
-
-    mean: float | None = None
-    source: float | None = None
-    efficiency: float | None = None
-    coverage: tuple[float, float] | None = None
-
-
-class PeerError(_Closed):
+class PeerError(Closed):
     """The error in percent that a predictor's authors publish for a step: of a model, with a way of recomputing."""
 
     peer: str
@@ -387,29 +279,24 @@ class PeerError(_Closed):
     error: float
 
 
-class TrainingDeclaration(_Closed):
-    """The content of ``experiment.toml`` of kind ``training``.
+class TrainingDeclaration(Declared):
+    """The content of ``experiment.toml`` of kind ``training``: of the folds' boards nothing is fitted to the steps, and
+    then nothing at all.
 
     Attributes:
         tables: of steps, files below ``NEUSIGHT_DATA``; ``memory``: of peaks of ranks.
-        left_out: boards whose steps nothing is fitted to, and then nothing at all, one die after the other.
         peers: errors that others publish for the same steps.
     """
 
     kind: Literal["training"]
-    title: str
-    question: str
-    readme: bool = False
     tables: tuple[str, ...]
     memory: str = ""
-    left_out: tuple[LeftOut, ...] = ()
     peers: tuple[PeerError, ...] = ()
-    targets: TrainingTargets = TrainingTargets()
 
     @property
     def report(self) -> tuple[str, ...]:
         """Parts, for the list of experiments."""
-        return ("steps", *(("left out",) if self.left_out else ()), *(("memory",) if self.memory else ()))
+        return ("steps", *(("folds",) if self.folds else ()), *(("memory",) if self.memory else ()))
 
     @property
     def subject(self) -> str:
@@ -417,10 +304,9 @@ class TrainingDeclaration(_Closed):
         return ", ".join(table.split("/")[0] for table in self.tables)
 
 
-AnyDeclaration = Declaration | SparseDeclaration | DiesDeclaration | ServingDeclaration | TrainingDeclaration
+AnyDeclaration = Declaration | SparseDeclaration | ServingDeclaration | TrainingDeclaration
 KINDS: dict[str, type[AnyDeclaration]] = {
     "sparse": SparseDeclaration,
-    "left-out-dies": DiesDeclaration,
     "serving": ServingDeclaration,
     "training": TrainingDeclaration,
 }
@@ -466,6 +352,8 @@ def _load(path: Path) -> Experiment:
         declared = kind(**content)
     except ValidationError as error:
         raise DataError(f"{path}: {_first(error, kind)}") from None
+    except DeviceError as error:
+        raise DataError(f"{path}: {error}") from None
     if isinstance(declared, Declaration) and (mistake := next(_mistakes(declared), "")):
         raise DataError(f"{path}: {mistake}")
     return Experiment(path.parent.name, path.parent, declared)
@@ -498,14 +386,11 @@ def _mistakes(declared: Declaration) -> Iterator[str]:
     """What is wrong with a declaration as a whole, a line each."""
     if "operators" in declared.report and "models" not in declared.report:
         yield "report 'operators' needs report 'models', whose errors it explains: add it"
-    for part in declared.report:
-        for needed in _NEEDS[part]:
-            if getattr(declared.data, needed) is None:
-                yield f"report '{part}' needs data.{needed}: add it or drop the part"
+    yield from _missing_data(declared)
     if "few-shot" in declared.report and declared.few_shot is None:
         yield "report 'few-shot' needs few_shot.points: add it or drop the part"
     for fold in declared.folds:
-        if not declared.training(fold):
+        if not declared.data.sets and not declared.training(fold):
             yield f"fold '{fold.name}' holds out every GPU: leave one of {', '.join(declared.gpus)} to train on"
     for what, names in (("fold", declared.folds), ("predictor", declared.predictors)):
         listed = [entry.name for entry in names]
@@ -513,6 +398,21 @@ def _mistakes(declared: Declaration) -> Iterator[str]:
             yield f"two of {what}s are called '{name}': name them apart"
     for contestant in declared.predictors:
         yield from _wrong_keys(contestant)
+        if contestant.kind in KERNELS_ALONE and "models" in declared.report:
+            yield f"predictor '{contestant.name}' of kind '{contestant.kind}' predicts no models: drop it or 'models'"
+
+
+def _missing_data(declared: Declaration) -> Iterator[str]:
+    """Parts of the report that the data cannot fill."""
+    data = declared.data
+    if bool(data.name) == bool(data.sets):
+        yield "data needs either a name or sets: give one of them"
+    for part in declared.report:
+        if data.sets and part not in ("kernels", "rates"):
+            yield f"report '{part}' needs data.name, one set: drop the part"
+        needed = _NEEDS.get(part, () if data.sets else ("kernels",))
+        for name in (name for name in needed if getattr(data, name) is None):
+            yield f"report '{part}' needs data.{name}: add it or drop the part"
 
 
 def _wrong_keys(contestant: Contestant) -> Iterator[str]:
@@ -524,8 +424,8 @@ def _wrong_keys(contestant: Contestant) -> Iterator[str]:
     options = [field.name for field in fields(TrainOptions) if field.name not in _OWN]
     physics = list(values(PRIOR))
     for what, keys, kinds, known in (
-        ("options", contestant.options, ("ours",), options),
-        ("physics", contestant.physics, ("ours", "shipped"), physics),
+        ("options", contestant.options, ("ours", "known"), options),
+        ("physics", contestant.physics, ("ours", "shipped", "known"), physics),
     ):
         for key in keys:
             if contestant.kind not in kinds:

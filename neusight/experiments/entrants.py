@@ -6,7 +6,7 @@ Baselines learn from the same rows as tile models, and take a whole model for th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from neusight.devices import DeviceSpec, load_device
+from neusight.errors import DataError
 from neusight.evaluation.scored import Scored
-from neusight.experiments.baselines import Baseline, new_baseline, rows_of, whole_model_s
-from neusight.learn.training_data import Corpus, load_corpus
+from neusight.executors.gpu.predictor import KernelPredictor
+from neusight.executors.gpu.tile_models.artifact import Artifact
+from neusight.experiments.baselines import Baseline, new_baseline, whole_model_s
+from neusight.experiments.baselines.rules import RULES, Rule
+from neusight.learn.training_data import DeviceRows
 from neusight.plans import TracedStep, single
 from neusight.workloads import load_workload
 
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from neusight.api import Predictor
-    from neusight.experiments.declare import Contestant, Data
     from neusight.kernels import KernelBatch
     from neusight.kernels.conditions import Conditions
 
@@ -121,20 +124,28 @@ class TileModelEntrant:
 
 @dataclass(frozen=True)
 class BaselineEntrant:
-    """A fitted baseline; it states no interval."""
+    """A fitted baseline or rule; it states no interval."""
 
     name: str
     seed: int
     label: str
-    baseline: Baseline
+    baseline: Baseline | Rule
     training: tuple[str, ...]
 
     def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
         """Without an interval; published predictors know no conditions."""
+        if isinstance(self.baseline, Rule):
+            return Forecast(self.baseline.latency_s(batch, device, conditions))
         return Forecast(self.baseline.predict_s(batch, device))
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
-        """The sum of all phases."""
+        """The sum of all phases.
+
+        Raises:
+            DataError: a rule that predicts single kernels alone.
+        """
+        if isinstance(self.baseline, Rule):
+            raise DataError(f"'{self.baseline.name}' predicts single kernels alone: declare it without models")
         program = program_of(record, config)
         return StepForecast(1e3 * sum(whole_model_s(self.baseline, program, load_device(record["gpu"])).values()))
 
@@ -152,20 +163,19 @@ def step_options(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def corpus_of(data: Data, source: Path, gpus: tuple[str, ...]) -> Callable[[], Corpus]:
-    """The rows that a fold's baselines learn from, read when the first one asks."""
-    return lru_cache(maxsize=1)(lambda: load_corpus(source, gpus).of_split(data.training_split))
+def with_shrinkage(predictor: KernelPredictor, shrinkage: float) -> KernelPredictor:
+    """The same with a share of what was learned, on every device."""
+
+    def shrunk(artifact: Artifact) -> Artifact:
+        return replace(artifact, manifest=replace(artifact.manifest, kinds=[], shrinkage=shrinkage))
+
+    return replace(predictor, artifacts={name: shrunk(a) for name, a in predictor.artifacts.items()})
 
 
-def fitted_baseline(
-    contestant: Contestant, seed: int, corpus: Callable[[], Corpus], gpus: tuple[str, ...], families: Sequence[str] = ()
-) -> BaselineEntrant:
-    """A baseline trained on a corpus (on these families, none given means all), with the rows that were set aside as
-    throttled: published ones had them, too.
-    """
-    rows = [r for r in rows_of(corpus(), split="") if not families or r.batch.family in families]
-    baseline = new_baseline(contestant.kind, seed).fit(rows)
-    return BaselineEntrant(contestant.name, seed, contestant.label(seed), baseline, gpus)
+def fitted_baseline(kind: str, seed: int, rows: Callable[[], Sequence[DeviceRows]]) -> Baseline | Rule:
+    """A baseline or a rule of this kind, trained on rows."""
+    untrained: Baseline | Rule = RULES[kind](seed) if kind in RULES else new_baseline(kind, seed)
+    return untrained.fit(rows())
 
 
 def program_of(record: Mapping[str, Any], config: Path) -> TracedStep:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.experiments.kernels import main_group
-from neusight.experiments.models import errors_of
+from neusight.experiments.models import step_of
 from neusight.experiments.page import COLOURS, GREY, SMALL, Drawing, canvas, legend, style
 from neusight.experiments.results import PLANNED, gpus_in, judged, kinds_in, titles
 
@@ -190,14 +190,16 @@ def _colour(row: Mapping[str, Any], results: Results) -> str:
 def models(results: Results) -> Figure:
     """Every predictor's ratio to the measured step along the judged prediction: a panel a group of GPUs."""
     rows, names = results["models"]["rows"], titles(results)
+    own = {_step(row): row["predicted_ms"] for row in rows if row["predictor"] == judged(results)}
     groups = [group for group in PANELS if any(row["group"] == group for row in rows)]
     figure, panels = canvas(len(groups), 3, 5.5 if len(groups) == 1 else 11, 3.6, sharey=True)
     for axes, group in zip(panels, groups, strict=True):
+        part = [{**row, "along_ms": own[_step(row)]} for row in rows if row["group"] == group]
         for place, name in enumerate(names):
-            _points(axes, [row for row in rows if row["group"] == group], name, place, names[name])
+            _points(axes, [row for row in part if row["predictor"] == name], place, names[name])
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set(xscale="log", yscale="log", title=PANELS[group])
-        ticks = _round_numbers([row["predicted_ms"] for row in rows])
+        ticks = _round_numbers([row["along_ms"] for row in part])
         axes.set_xticks(ticks, labels=[f"{tick:,g}" for tick in ticks])
         axes.set_yticks(RATIOS, labels=[f"{tick:g}" for tick in RATIOS])
         axes.minorticks_off()
@@ -208,6 +210,10 @@ def models(results: Results) -> Figure:
     return figure
 
 
+def _step(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["fold"], *step_of(row)
+
+
 def _round_numbers(values: Sequence[float]) -> list[float]:
     """1, 2 and 5 times powers of ten around values."""
     steps = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
@@ -215,23 +221,25 @@ def _round_numbers(values: Sequence[float]) -> list[float]:
     return near if len(near) <= TICKS else [step for step in near if np.log10(step).is_integer()]
 
 
-def _points(axes: Axes, rows: Rows, name: str, place: int, title: str) -> None:
-    """A point a row; of several trainings their mean."""
-    points = [(row["predicted_ms"], errors) for row in rows if (errors := errors_of(row, name))]
-    ratios = [1 + float(np.mean(errors)) / 100 for _, errors in points]
+def _points(axes: Axes, rows: Rows, place: int, title: str) -> None:
+    """A point a step; of several trainings their mean."""
+    errors: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        errors.setdefault((*_step(row), row["along_ms"]), []).append(row["error"])
+    ratios = [1 + float(np.mean(part)) / 100 for part in errors.values()]
     look: dict[str, Any] = {"markersize": 4.5 if place == 0 else 3.2, "zorder": 3 - 0.1 * place, **style(place)}
-    axes.plot([ms for ms, _ in points], ratios, linestyle="", label=title, **look)
+    axes.plot([key[-1] for key in errors], ratios, linestyle="", label=title, **look)
 
 
 def gpus(results: Results) -> Figure:
     """Mean error of whole models by GPU and predictor; a dash is the worst row."""
-    by_gpu, names = results["models"]["by_gpu"], titles(results)
-    order = gpus_in(results, by_gpu)
+    rows, names = results["models"]["by_gpu"], titles(results)
+    order = _gpus(results, rows)
     figure, (axes,) = canvas(1, 1, max(5.2, 1.3 * len(order)), 3.6)
     width = 0.84 / len(names)
     for place, (name, title) in enumerate(names.items()):
-        errors = [(x, by_gpu[gpu]["predictors"].get(name)) for x, gpu in enumerate(order)]
-        places = [(x + width * (place - (len(names) - 1) / 2), error) for x, error in errors if error]
+        shift = width * (place - (len(names) - 1) / 2)
+        places = [(order.index(row["gpu"]) + shift, row) for row in rows if row["predictor"] == name]
         _bars(axes, places, 0.92 * width, COLOURS[place % len(COLOURS)], title)
     held = {gpu for fold in results["declared"]["folds"] for gpu in fold["held_out"]}
     labels = [f"{gpu}\n({'held out' if gpu in held else 'trained'})" for gpu in order]

@@ -7,28 +7,34 @@ a report can be written again in a minute, and experiments share what they have 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from neusight.datasets.load import parquet_files
+from neusight.datasets.load import load_kernels, parquet_files
 from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.experiments.baselines import rows_of
 from neusight.experiments.constants import Constants
-from neusight.experiments.entrants import Entrant, TileModelEntrant, corpus_of, fitted_baseline
+from neusight.experiments.entrants import BaselineEntrant, Entrant, TileModelEntrant, fitted_baseline, with_shrinkage
+from neusight.experiments.kernels import Tested, tested_rows
 from neusight.laws.constants import with_values
 from neusight.learn.training import TrainOptions, train
+from neusight.learn.training_data import DeviceRows, load_corpus
 from neusight.paths import cache_dir, checkout_dir
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from neusight.experiments.declare import Contestant, Declaration, Fold
     from neusight.laws.fitted import FittedPhysics
     from neusight.learn import Report
@@ -36,16 +42,56 @@ if TYPE_CHECKING:
 QUICK_ROWS = 60
 """Rows of each GPU, operator and split that a quick run keeps."""
 QUICK_PASSES = {"mlp": ("epochs", 2), "gbm": ("rounds", 20)}
+TILE_MODELS, TRAINED = ("ours", "shipped", "known"), ("ours", "known")
+"""Kinds of contestants that are this project's, and those of them that are trained here."""
 DONE = "training.json"
 """Written last: a folder without it was left by an interrupted training."""
 LEARNERS = ("kernels", "devices", "laws", "datasets", "executors/gpu", "learn")
 """Rooms whose code decides what is learned."""
 
 
+class Job(Protocol):
+    """A training that writes tile models into ``out``, a folder of the cache."""
+
+    @property
+    def out(self) -> Path:
+        """Named by everything that the training depends on."""
+
+    def run(self, report: Report | None) -> None:
+        """Train."""
+
+
+class Learning(Protocol):
+    """What the folds of an experiment learn from and are tested on. A GPU and kind of kernel that has fewer than
+    ``least_rows`` is left out.
+    """
+
+    @property
+    def least_rows(self) -> int:
+        """See above."""
+
+    @property
+    def folds(self) -> Sequence[Fold]:
+        """Rounds, in their order."""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """GPUs that may be trained on."""
+
+    def job(self, fold: Fold, contestant: Contestant, seed: int, report: Report | None) -> Job:
+        """What to train for a fold; what it stands on is fitted first."""
+
+    def rows(self, fold: Fold) -> list[DeviceRows]:
+        """What a fold's baselines learn from."""
+
+    def tested(self, fold: Fold) -> Iterator[Tested]:
+        """The measured rows of every GPU that a fold holds out."""
+
+
 @dataclass(frozen=True)
 class Round:
-    """A fold with its entrants. ``groups``: held-out GPU to ``held_out``, or ``other_vendor`` where none of the
-    training GPUs is of its vendor.
+    """A fold with its entrants. ``groups``: held-out GPU to what results call it: ``other_vendor`` where none of the
+    training GPUs is of its vendor, else the fold's own name for what it leaves out.
     """
 
     fold: Fold
@@ -73,61 +119,100 @@ def kernels_of(declared: Declaration, quick: bool) -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Trainings:
-    """What an experiment trains: ``source`` is the folder with the kernels; ``quick`` trains next to nothing."""
+class TrainingJob:
+    """Tile models of one data set."""
+
+    options: TrainOptions
+
+    @property
+    def out(self) -> Path:
+        """See ``Job``."""
+        return self.options.out
+
+    def run(self, report: Report | None) -> None:
+        """See ``Job``."""
+        train(self.options, report)
+
+
+@dataclass(frozen=True)
+class OneSet:
+    """Kernels of one data set; ``source`` is their folder; ``quick`` trains next to nothing."""
 
     declared: Declaration
     source: Path
     quick: bool = False
+    least_rows = 1
 
-    def wanted(self, report: Report | None = None) -> dict[tuple[str, str], TrainOptions]:
-        """Tile models by the names of fold and training; what they stand on is fitted first."""
-        trained = any(contestant.kind == "ours" for contestant in self.declared.predictors)
-        physics = self.constants(report) if trained else {}
-        return {
-            (fold.name, contestant.label(seed)): self.options(fold, contestant, seed, physics[fold.name])
-            for fold in self.declared.folds
-            for contestant in self.declared.predictors
-            for seed in contestant.seeds
-            if contestant.kind == "ours"
-        }
+    @property
+    def folds(self) -> Sequence[Fold]:
+        """See ``Learning``."""
+        return self.declared.rounds
 
-    def constants(self, report: Report | None = None) -> dict[str, FittedPhysics]:
-        """Constants of physics for each fold, fitted without what it holds out."""
-        data, code = self.declared.data, code_sha256()
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """See ``Learning``."""
+        return self.declared.gpus
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """All rows that may be tested."""
+        return load_kernels(self.source, self.declared.data.families or None)
+
+    @cached_property
+    def constants(self) -> Constants:
+        """Fits of constants, to rows of all data sets or of this one."""
+        data = self.declared.data
         if data.constants == "all":
-            several = Constants(data.folder.parent, code, self.quick)
-            return {fold.name: several.without(fold.held_out, report) for fold in self.declared.folds}
-        own = Constants(self.source, code, self.quick, data.training_split)
-        return {fold.name: own.of(self.declared.training(fold), report) for fold in self.declared.folds}
+            return Constants(data.folder.parent, code_sha256(), self.quick)
+        return Constants(self.source, code_sha256(), self.quick, data.training_split)
 
-    def options(self, fold: Fold, contestant: Contestant, seed: int, physics: FittedPhysics) -> TrainOptions:
-        """What to train for a fold; ``out`` is the folder in the cache."""
-        further = self._short(contestant.options) if self.quick else dict(contestant.options)
-        further["parameters"] = tuple(sorted(further.get("parameters", {}).items()))
+    def job(self, fold: Fold, contestant: Contestant, seed: int, report: Report | None) -> TrainingJob:
+        """See ``Learning``."""
+        left_out = fold.held_out if contestant.kind == "ours" else ()
+        gpus = tuple(gpu for gpu in dict.fromkeys((*self.gpus, *fold.held_out)) if gpu not in left_out)
+        data = self.declared.data
         options = TrainOptions(
             source=self.source,
             out=Path(),
-            models=self.declared.data.models,
-            gpus=self.declared.training(fold),
-            split=self.declared.data.training_split,
+            models=data.models,
+            gpus=gpus,
+            split=data.training_split,
             seed=seed,
             resume=True,
-            physics=physics,
-            **further,
+            physics=self._physics(gpus, left_out, report),
+            **trained_with(contestant.options, self.quick),
         )
-        return replace(options, out=cache_dir() / "experiments" / _key(options))
+        return TrainingJob(replace(options, out=cache_dir() / "experiments" / _key(options)))
 
-    @staticmethod
-    def _short(options: Mapping[str, Any]) -> dict[str, Any]:
-        backend = options.get("backend", TrainOptions.backend)
-        if backend not in QUICK_PASSES:
-            return dict(options)
-        name, passes = QUICK_PASSES[backend]
-        return {**options, "parameters": {name: passes, **options.get("parameters", {})}}
+    def _physics(self, gpus: Sequence[str], left_out: Sequence[str], report: Report | None) -> FittedPhysics:
+        if self.declared.data.constants == "all":
+            return self.constants.without(left_out, report)
+        return self.constants.of(gpus, report)
+
+    def rows(self, fold: Fold) -> list[DeviceRows]:
+        """With the rows that were set aside as throttled: published predictors had them, too."""
+        data = self.declared.data
+        corpus = load_corpus(self.source, self.declared.training(fold)).of_split(data.training_split)
+        return [r for r in rows_of(corpus, split="") if not data.families or r.batch.family in data.families]
+
+    def tested(self, fold: Fold) -> Iterator[Tested]:
+        """See ``Learning``."""
+        data = self.declared.data
+        for gpu in fold.held_out:
+            yield tested_rows(self.frame, gpu, data.tested_split, data.families)
 
 
-def rounds_of(trainings: Trainings, jobs: int = 1, report: Report | None = None) -> tuple[list[Round], float]:
+def trained_with(options: Mapping[str, Any], quick: bool) -> dict[str, Any]:
+    """Options of a contestant as those of a training; of a quick run with hardly a pass over the rows."""
+    backend, parameters = options.get("backend", TrainOptions.backend), dict(options.get("parameters", {}))
+    if quick and backend in QUICK_PASSES:
+        parameters |= [QUICK_PASSES[backend]]
+    return {**options, "parameters": tuple(sorted(parameters.items()))}
+
+
+def rounds_of(
+    learning: Learning, declared: Declaration, jobs: int = 1, report: Report | None = None
+) -> tuple[list[Round], float]:
     """Train what has to be trained, ``jobs`` at a time, and take every fold's predictors.
 
     Returns:
@@ -137,30 +222,40 @@ def rounds_of(trainings: Trainings, jobs: int = 1, report: Report | None = None)
         DataError: data are missing, or tile models that ship learned from a held-out GPU.
     """
     began = monotonic()
-    wanted = trainings.wanted(report)
+    wanted = {
+        (fold.name, contestant.label(seed)): learning.job(fold, contestant, seed, report)
+        for fold in learning.folds
+        for contestant in declared.predictors
+        for seed in contestant.seeds
+        if contestant.kind in TRAINED
+    }
     fitting = monotonic() - began
     train_all(wanted.values(), jobs, report)
     began = monotonic()
     rounds = []
-    for fold in trainings.declared.folds:
-        folders = {label: options.out for (name, label), options in wanted.items() if name == fold.name}
-        rounds.append(_round(trainings, fold, folders, report))
-    return rounds, fitting + training_seconds({options.out for options in wanted.values()}) + monotonic() - began
+    for fold in learning.folds:
+        folders = {label: job.out for (name, label), job in wanted.items() if name == fold.name}
+        rounds.append(_round(learning, declared, fold, folders, report))
+    return rounds, fitting + training_seconds({job.out for job in wanted.values()}) + monotonic() - began
 
 
-def _round(trainings: Trainings, fold: Fold, folders: Mapping[str, Path], report: Report | None) -> Round:
-    declared, training = trainings.declared, trainings.declared.training(fold)
-    vendors = {load_device(gpu).vendor for gpu in training}
-    groups = {gpu: "held_out" if load_device(gpu).vendor in vendors else "other_vendor" for gpu in fold.held_out}
-    corpus, entrants = corpus_of(declared.data, trainings.source, training), []
+def _round(
+    learning: Learning, declared: Declaration, fold: Fold, folders: Mapping[str, Path], report: Report | None
+) -> Round:
+    training = tuple(gpu for gpu in learning.gpus if gpu not in fold.held_out)
+    vendors, held = {load_device(gpu).vendor for gpu in training}, fold.group or "held_out"
+    groups = {gpu: held if load_device(gpu).vendor in vendors else "other_vendor" for gpu in fold.held_out}
+    rows, entrants = lru_cache(maxsize=1)(lambda: learning.rows(fold)), []
     for contestant in declared.predictors:
         for seed in contestant.seeds:
-            if contestant.kind in ("ours", "shipped"):
-                entrants.append(_tile_models(fold, contestant, seed, folders.get(contestant.label(seed))))
+            label = contestant.label(seed)
+            if contestant.kind in TILE_MODELS:
+                entrants.append(_tile_models(fold, contestant, seed, folders.get(label)))
                 continue
-            entrants.append(fitted_baseline(contestant, seed, corpus, training, declared.data.families))
+            baseline = fitted_baseline(contestant.kind, seed, rows)
+            entrants.append(BaselineEntrant(contestant.name, seed, label, baseline, training))
             if report:
-                report(f"{fold.name}: {contestant.label(seed)}", 1, 1, nan)
+                report(f"{fold.name}: {label}", 1, 1, nan)
     return Round(fold, training, groups, tuple(entrants))
 
 
@@ -173,11 +268,16 @@ def _tile_models(fold: Fold, contestant: Contestant, seed: int, folder: Path | N
     from neusight.api import Predictor
 
     predictor, label = Predictor.load(folder), contestant.label(seed)
+    kernels = predictor.kernel_predictor
     if contestant.physics:
-        kernels = predictor.kernel_predictor
-        predictor = Predictor(replace(kernels, physics=with_values(kernels.physics, contestant.physics)))
+        kernels = replace(kernels, physics=with_values(kernels.physics, contestant.physics))
+    if contestant.shrinkage is not None:
+        kernels = with_shrinkage(kernels, contestant.shrinkage)
+    if kernels is not predictor.kernel_predictor:
+        predictor = Predictor(kernels)
     entrant = TileModelEntrant(contestant.name, seed, label, predictor)
-    if seen := set(entrant.provenance()["training_gpus"]) & set(fold.held_out):
+    seen = set(entrant.provenance()["training_gpus"]) & set(fold.held_out)
+    if seen and contestant.kind != "known":
         raise DataError(
             f"the tile models of '{label}' learned from {', '.join(sorted(seen))}, which fold '{fold.name}' holds out: "
             'declare kind = "ours", which trains in each fold'
@@ -185,17 +285,17 @@ def _tile_models(fold: Fold, contestant: Contestant, seed: int, folder: Path | N
     return entrant
 
 
-def train_all(wanted: Iterable[TrainOptions], jobs: int = 1, report: Report | None = None) -> None:
+def train_all(wanted: Iterable[Job], jobs: int = 1, report: Report | None = None) -> None:
     """Train what the cache lacks, ``jobs`` at a time; an interrupted training goes on where it was."""
-    missing = list({options.out: options for options in wanted if not (options.out / DONE).is_file()}.values())
+    missing = list({job.out: job for job in wanted if not (job.out / DONE).is_file()}.values())
     if jobs == 1 or len(missing) < 2:
-        for options in missing:
-            _train(options, report)
+        for job in missing:
+            _train(job, report)
         return
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for done, future in enumerate(as_completed([pool.submit(_train, options) for options in missing]), start=1):
+        for done, future in enumerate(as_completed([pool.submit(_train, job) for job in missing]), start=1):
             future.result()
             if report:
                 report("trainings", done, len(missing), nan)
@@ -206,18 +306,16 @@ def training_seconds(folders: Iterable[Path]) -> float:
     return sum(json.loads((folder / DONE).read_text(encoding="utf-8"))["seconds"] for folder in folders)
 
 
-def _train(options: TrainOptions, report: Report | None = None) -> None:
-    began = monotonic()
-    train(options, _named(options, report))
-    (options.out / DONE).write_text(json.dumps({"seconds": monotonic() - began}) + "\n", encoding="utf-8")
+def _train(job: Job, report: Report | None = None) -> None:
+    began, name = monotonic(), job.out.name[:6]
 
+    def named(task: str, done: int, of: int, error: float) -> None:
+        """Progress that tells one fold's training from another's."""
+        if report:
+            report(f"{name}: {task}", done, of, error)
 
-def _named(options: TrainOptions, report: Report | None) -> Report | None:
-    """Progress that tells one fold's training from another's."""
-    if report is None:
-        return None
-    gpus = f"{options.backend} on {len(options.gpus)} GPUs, {options.out.name[:6]}"
-    return lambda task, done, of, error: report(f"{gpus}: {task}", done, of, error)
+    job.run(named if report else None)
+    (job.out / DONE).write_text(json.dumps({"seconds": monotonic() - began}) + "\n", encoding="utf-8")
 
 
 def _key(options: TrainOptions) -> str:

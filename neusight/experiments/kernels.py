@@ -5,7 +5,7 @@ By GPU and kind, averaged over GPUs, calibration, a sample to keep, and errors a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from statistics import NormalDist
@@ -50,11 +50,13 @@ class Tested:
     and the conditions under which they were measured.
 
     Columns of ``facts``: gpu, family, op, kind, id (of the kernel), flops, bytes, roofline and measured (both ms).
+    ``in_order`` are rows that stand as they were measured, so that launches that grew along the table show.
     """
 
     device: DeviceSpec
     facts: pd.DataFrame
     batches: Sequence[tuple[KernelBatch, np.ndarray, Conditions]]
+    in_order: bool = True
 
 
 def tested_rows(frame: pd.DataFrame, gpu: str, split: str, families: Sequence[str]) -> Tested:
@@ -114,16 +116,18 @@ def _unique(ids: pd.Series) -> pd.Series:
     return ids.where(turn == 0, ids + "-" + (turn + 1).astype(str))
 
 
-def predicted_rows(tested: Tested, entrant: Entrant, fold: str) -> Scored:
-    """What a predictor says of measured rows, in ms. Keys are the facts with fold, predictor and seed, and without the
-    launch ``execution`` and, measured, ``executed`` (NaN but where launches grew along the table).
+def predicted_rows(tested: Tested, entrant: Entrant, fold: str, group: str) -> Scored:
+    """What a predictor says of measured rows, in ms. Keys are the facts with fold, group (of what is left out),
+    predictor and seed, and without the launch ``execution`` and, measured, ``executed`` (NaN but where launches grew
+    along the table).
     """
     parts = []
     for batch, positions, conditions in tested.batches:
-        keys = tested.facts.iloc[positions].assign(fold=fold, predictor=entrant.name, seed=entrant.seed)
+        keys = tested.facts.iloc[positions]
+        keys = keys.assign(fold=fold, group=group, predictor=entrant.name, seed=entrant.seed)
         forecast, measured = entrant.kernels(batch, tested.device, conditions), keys["measured"].to_numpy(float)
         keys = keys.assign(execution=np.nan, executed=np.nan)
-        if forecast.execution_s is not None and forecast.bound_s is not None:
+        if tested.in_order and forecast.execution_s is not None and forecast.bound_s is not None:
             alone = np.where(conditions.timing == "stream", measured, np.nan)
             executed = without_drift(batch["op"], positions, alone, 1e3 * forecast.bound_s)
             keys = keys.assign(execution=1e3 * forecast.execution_s, executed=executed)
@@ -131,43 +135,42 @@ def predicted_rows(tested: Tested, entrant: Entrant, fold: str) -> Scored:
     return joined(parts)
 
 
-def kernel_cells(rows: Scored, groups: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
-    """One entry a fold, predictor, GPU and kind of kernel; errors in percent.
+def scores(rows: Scored, *keys: str, more: Callable[[Scored], Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """``figures`` of rows that share the values of keys, in the order in which they come; of several trainings all
+    pooled, with ``count`` the rows of one and spread the least and the largest of their means.
 
     Args:
-        rows: of ``predicted_rows``.
-        groups: by fold and GPU ``held_out`` or ``other_vendor``.
-
-    Returns:
-        fold, gpu, group, kind, predictor, count, mape, median_ape, bias, quantiles (of signed errors, at
-        ``QUANTILES``), roofline_mape, inside (percent of rows within the 90 % interval), width (median of its width
-        over the prediction, in percent), grown_mape (with each row's own launch, where launches grew
-        along the table; None where none did); of several trainings all pooled, and spread (least and largest mape).
+        rows: of one predictor a group, with key ``seed``.
+        keys: to group by.
+        more: further figures of a group.
     """
     return [
-        {**names, "group": groups[names["fold"], names["gpu"]], **kernel_errors(part)}
-        for names, part in rows.groups("fold", "gpu", "kind", "predictor", ordered=False)
+        {**names, **_pooled(part), **(more(part) if more else {})} for names, part in rows.groups(*keys, ordered=False)
     ]
 
 
-def kernel_errors(rows: Scored) -> dict[str, Any]:
-    """Errors in percent of one group of rows of one predictor."""
-    figures, by_seed = rows.figures(), [part["mean"] for part in rows.summary("seed")]
-    return {
-        "count": len(rows) // len(by_seed),
-        "mape": figures["mean"],
-        "median_ape": figures["median"],
-        "bias": figures["bias"],
-        "quantiles": [float(q) for q in np.percentile(rows.bias, QUANTILES)],
-        "roofline_mape": float(100 * np.abs(rows.keys["roofline"].to_numpy(float) / rows.measured - 1).mean()),
-        "spread": [min(by_seed), max(by_seed)],
-        "grown_mape": _grown_mape(rows),
-        "inside": figures.get("inside"),
-        "width": figures.get("width"),
-    }
+def _pooled(rows: Scored) -> dict[str, Any]:
+    means = [part["mean"] for part in rows.summary("seed")]
+    return {**rows.figures(), "count": len(rows) // len(means), "spread": [min(means), max(means)]}
 
 
-def _grown_mape(rows: Scored) -> float | None:
+def kernel_cells(rows: Scored) -> list[dict[str, Any]]:
+    """``scores`` of ``predicted_rows`` by fold, GPU, group, kind of kernel and predictor, with quantiles (of signed
+    errors, at ``QUANTILES``), the roofline's mean error, and grown: the mean error with each row's own launch, where
+    launches grew along the table (None where none did).
+    """
+
+    def more(part: Scored) -> dict[str, Any]:
+        return {
+            "quantiles": [float(q) for q in np.percentile(part.bias, QUANTILES)],
+            "roofline": float(100 * np.abs(part.keys["roofline"].to_numpy(float) / part.measured - 1).mean()),
+            "grown": _grown(part),
+        }
+
+    return scores(rows, "fold", "gpu", "group", "kind", "predictor", more=more)
+
+
+def _grown(rows: Scored) -> float | None:
     """Error of executions with the launch that each row had, as in cards of tile models."""
     execution, executed = (rows.keys[name].to_numpy(float) for name in ("execution", "executed"))
     if np.isnan(executed).all():
@@ -176,32 +179,28 @@ def _grown_mape(rows: Scored) -> float | None:
     return float(100 * np.nanmean(error))
 
 
-def averaged(cells: Cells) -> list[dict[str, Any]]:
-    """By group, predictor and kind: every GPU counts once, however many rows it has.
+def averaged(cells: Cells, *keys: str) -> list[dict[str, Any]]:
+    """Cells that share the values of keys: every GPU counts once, however many rows it has.
 
     Returns:
-        group, predictor, kind, gpus (how many), mean, worst, worst_gpu, roofline, inside (over all rows) and width.
+        The keys, count, gpus (how many), mean, bias, worst, worst_gpu, roofline, spread, inside (over all rows) and
+        width.
     """
-    by_kind: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for cell in cells:
-        by_kind.setdefault((cell["group"], cell["predictor"], cell["kind"]), []).append(cell)
-    keys = ("group", "predictor", "kind")
-    return [{**dict(zip(keys, names, strict=True)), **_over_gpus(part)} for names, part in by_kind.items()]
+        groups.setdefault(tuple(cell[key] for key in keys), []).append(cell)
+    return [{**dict(zip(keys, names, strict=True)), **_over_gpus(part)} for names, part in groups.items()]
 
 
 def _over_gpus(cells: Cells) -> dict[str, Any]:
-    worst = max(cells, key=lambda cell: cell["mape"])
-    stated = all(cell["inside"] is not None for cell in cells)
-    return {
-        "gpus": len(cells),
-        "mean": float(np.mean([cell["mape"] for cell in cells])),
-        "worst": worst["mape"],
-        "worst_gpu": worst["gpu"],
-        "roofline": float(np.mean([cell["roofline_mape"] for cell in cells])),
-        "spread": [float(np.mean([cell["spread"][end] for cell in cells])) for end in (0, 1)],
-        "inside": _weighted(cells, "inside") if stated else None,
-        "width": float(np.median([cell["width"] for cell in cells])) if stated else None,
-    }
+    worst = max(cells, key=lambda cell: cell["mean"])
+    figures: dict[str, Any] = {n: float(np.mean([cell[n] for cell in cells])) for n in ("mean", "bias", "roofline")}
+    figures |= {"count": sum(cell["count"] for cell in cells), "gpus": len(cells)}
+    figures |= {"worst": worst["mean"], "worst_gpu": worst["gpu"]}
+    figures["spread"] = [float(np.mean([cell["spread"][end] for cell in cells])) for end in (0, 1)]
+    if all("inside" in cell for cell in cells):
+        figures |= {"inside": _weighted(cells, "inside"), "width": float(np.median([cell["width"] for cell in cells]))}
+    return figures
 
 
 def _weighted(cells: Cells, key: str) -> float:
@@ -209,8 +208,9 @@ def _weighted(cells: Cells, key: str) -> float:
 
 
 def main_group(cells: Cells) -> str:
-    """``held_out``, or ``other_vendor`` where all held-out GPUs are another vendor's."""
-    return "held_out" if any(cell["group"] == "held_out" for cell in cells) else "other_vendor"
+    """What is held out, or ``other_vendor`` where all of it is another vendor's; of dies and siblings the dies."""
+    groups = {cell["group"] for cell in cells}
+    return next((group for group in ("held_out", "die", "sibling") if group in groups), "other_vendor")
 
 
 def calibration(rows: Scored) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from neusight.experiments.figures import FIGURES
 from neusight.experiments.kernels import main_group
-from neusight.experiments.page import ReportForm, listing, matrix, number, table, wrapped
+from neusight.experiments.page import ReportForm, filled, listing, matrix, table, wrapped
 from neusight.experiments.results import gpus_in, judged, kinds_in, titles
 
 GROUPS = {"all": "all", "held_out": "held-out GPUs", "training": "training GPUs", "other_vendor": "other vendor"}
@@ -17,6 +17,8 @@ DESIGNS = {
     "plan": "Kernels chosen by `neusight calibrate plan`, before any was measured:",
     "random": "Kernels drawn at random:",
 }
+OTHER_GROUPS = {"other_vendor": "Another vendor's:", "sibling": "One board of a die left out, its siblings known:"}
+_SIGNED = "{mean:.1f} ({bias:+.1f})"
 AS_MEASURED = "Attention\nas measured: kernels of steps that the table of measured operators names are added."
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -25,18 +27,35 @@ Rows = Sequence[Mapping[str, Any]]
 def setup(results: Results) -> list[str]:
     """How it was done, an item each."""
     declared, seconds = results["declared"], results["seconds"]
-    data, named = declared["data"], titles(results)
-    split = f', rows of split "{data["training_split"]}" alone' if data["training_split"] else ""
-    tested = f'rows of split "{data["tested_split"]}"' if data["tested_split"] else "all rows"
+    named = titles(results)
     return [
         *_folds(declared),
-        f"Trained on kernels of `{data['name']}`{split}; tested on {tested} of the held-out GPUs. "
-        "Nothing is trained on whole models.",
+        *(_of_sets(results) if declared["data"]["sets"] else _of_set(declared["data"])),
         *_as_measured(results),
         f"Predictors: {', '.join(named.values())}. Targets judge {named[judged(results)]}.",
         f"Took {sum(seconds.values()) / 60:.0f} min on one core, {seconds['training'] / 60:.0f} of them training. "
         f"Again with `neusight experiments run {results['experiment']}`, which also writes every prediction to "
         "`results.json`; hashes of data and code, and versions, are in `summary.json`.",
+    ]
+
+
+def _of_set(data: Results) -> list[str]:
+    split = f', rows of split "{data["training_split"]}" alone' if data["training_split"] else ""
+    tested = f'rows of split "{data["tested_split"]}"' if data["tested_split"] else "all rows"
+    return [
+        f"Trained on kernels of `{data['name']}`{split}; tested on {tested} of the held-out GPUs. "
+        "Nothing is trained on whole models."
+    ]
+
+
+def _of_sets(results: Results) -> list[str]:
+    rows = ", ".join(f"{name} {count:,}" for name, count in results["data"].items())
+    return [
+        f"Rows: {rows}; of each GPU, table, operator, dtype, engine and kernel at most 2,500, drawn by a fixed "
+        "seed. What no datasheet allows is left out.",
+        "In each fold constants of physics are fitted again and tile models trained again without what is left out, "
+        "with rates of square products on any board of a die; what is learned counts as far as leaving out one more "
+        "kind of SM bears it. Siblings: one board left out while others of its die stay.",
     ]
 
 
@@ -60,7 +79,7 @@ def _as_measured(results: Results) -> list[str]:
 
 def _folds(declared: Results) -> list[str]:
     """What is held out: in a line a fold, or all in one where each holds out one GPU."""
-    folds, gpus = declared["folds"], ", ".join(declared["gpus"])
+    folds = declared["folds"]
     if len(folds) == 1:
         held = folds[0]["held_out"]
         trained = ", ".join(gpu for gpu in declared["gpus"] if gpu not in held)
@@ -69,7 +88,8 @@ def _folds(declared: Results) -> list[str]:
         turns = ", ".join(fold["held_out"][0] for fold in folds)
     else:
         turns = "; ".join(f"{fold['name']} ({', '.join(fold['held_out'])})" for fold in folds)
-    return [f"GPUs: {gpus}. Held out in turn, training on all the others: {turns}."]
+    gpus = f"GPUs: {', '.join(declared['gpus'])}. " if declared["gpus"] else ""
+    return [f"{gpus}Held out in turn, training on all the others: {turns}."]
 
 
 def sections(results: Results) -> dict[str, list[str]]:
@@ -83,7 +103,31 @@ def sections(results: Results) -> dict[str, list[str]]:
         parts["models"] = _models(results)
         parts["by_model"] = _by_model(results)
         parts |= {"oracle": _oracle(results)} if "oracle" in results["models"] else {}
+    if results.get("rates"):
+        parts["rates"] = ["## Rates of square products", *_rates(results["rates"])]
+    if results.get("assumptions"):
+        parts["assumptions"] = ["## What is not fitted", *_assumed(results["assumptions"])]
     return parts
+
+
+def _rates(rates: Rows) -> list[str]:
+    text = (
+        "Best rates of large square products on GPUs that have no kernels in the data, by constants that were fitted "
+        "without the rates of their architecture; mean error in percent, in brackets signed:"
+    )
+    rows = [{**row, "kind": row["kind"].removeprefix("rates/")} for row in rates]
+    kinds = sorted({row["kind"] for row in rows})
+    return [wrapped(text), matrix(rows, "architecture", ("kind", kinds), _SIGNED)]
+
+
+def _assumed(numbers: Rows) -> list[str]:
+    """Numbers in the path of a prediction that are neither fitted nor of a datasheet or paper."""
+    text = (
+        "Constants of laws are fitted, figures of devices are their datasheets'. These numbers are neither, nor cited; "
+        "as the code has them:"
+    )
+    columns = (("number", "`{name}`"), ("module", "{module}"), ("value", "{value}"), ("what the code says", "{why}"))
+    return [wrapped(text), listing(numbers, columns, words=4)]
 
 
 def _kernels(results: Results) -> list[str]:
@@ -96,18 +140,25 @@ def _kernels(results: Results) -> list[str]:
     )
     parts = ["## Single kernels", wrapped(text), _errors_of_group(results, main)]
     parts += _with_grown_launches(cells)
-    if main == "held_out" and any(cell["group"] == "other_vendor" for cell in cells):
-        parts += ["Another vendor's:", _errors_of_group(results, "other_vendor")]
+    for group, title in OTHER_GROUPS.items():
+        if group != main and any(cell["group"] == group for cell in cells):
+            parts += [title, _errors_of_group(results, group)]
+    if by_fold := results["kernels"].get("by_fold"):
+        own = [row for row in by_fold if row["predictor"] == judged(results)]
+        text = "Mean error by what is left out, each of its GPUs counted once, and, in brackets, mean signed error:"
+        parts += [wrapped(text), matrix(own, "fold", ("kind", kinds_in(own)), _SIGNED, "left out")]
     text = "Median error and, in brackets, mean signed error (below zero: predicted too fast), percent:"
-    parts += [wrapped(text), by_gpu_and_kind(results, cells, "{median_ape:.1f} ({bias:+.1f})")]
-    if all(cell["inside"] is not None for cell in cells):
+    parts += [wrapped(text), by_gpu_and_kind(results, cells, "{median:.1f} ({bias:+.1f})")]
+    if all(cell.get("inside") is not None for cell in cells):
         text = (
             "Percent of rows within the 90 % interval and, in brackets, the median of its width (high less low, in "
             "percent of the prediction):"
         )
         inside = by_gpu_and_kind(results, cells, "{inside:.0f} ({width:.0f})")
         parts += ["### Intervals", wrapped(text), inside]
-    return parts + (_predictors(results, main) if len(results["declared"]["predictors"]) > 1 else [])
+    if len(results["declared"]["predictors"]) > 1:
+        parts += _predictors(results, main)
+    return parts
 
 
 def judged_cells(results: Results) -> Rows:
@@ -119,7 +170,7 @@ def _with_grown_launches(cells: Rows) -> list[str]:
     """Errors of kernels whose launches grew while a GPU was measured, these being known; nothing where none did."""
     by_kind: dict[str, dict[str, float]] = {}
     for cell in cells:
-        if (error := cell.get("grown_mape")) is not None:
+        if (error := cell.get("grown")) is not None:
             by_kind.setdefault(cell["kind"], {})[cell["gpu"]] = error
     return [
         wrapped(
@@ -140,15 +191,22 @@ def _errors_of_group(results: Results, group: str) -> str:
     lines = {"**mean**": "mean", "**worst GPU**": "worst", "roofline": "roofline"}
     if all(row["gpus"] == 1 for row in rows):
         lines = {"roofline": "roofline"}
-    more = [{"gpu": name, "kind": row["kind"], "mape": row[key]} for name, key in lines.items() for row in rows]
-    return by_gpu_and_kind(results, cells, "{mape:.1f}", more)
+    more = [
+        {"gpu": name, "kind": row["kind"], "mean": row[key]}
+        for name, key in lines.items()
+        for row in rows
+        if key in row
+    ]
+    return by_gpu_and_kind(results, cells, "{mean:.1f}", more)
 
 
 def by_gpu_and_kind(results: Results, cells: Rows, form: str, more: Rows = (), corner: str = "gpu") -> str:
     """A row a GPU, a column a kind (of several folds the last), then rows of summaries."""
     order = gpus_in(results, (cell["gpu"] for cell in cells))
     ordered = sorted(cells, key=lambda cell: order.index(cell["gpu"]))
-    return matrix([*ordered, *more], "gpu", ("kind", kinds_in(cells)), form, corner)
+    # A board may be left out twice: with its die, and alone.
+    named = [{**c, "gpu": f"{c['gpu']}, alone"} if c["group"] == "sibling" else c for c in ordered]
+    return matrix([*named, *more], "gpu", ("kind", kinds_in(cells)), form, corner)
 
 
 def _predictors(results: Results, group: str) -> list[str]:
@@ -190,61 +248,68 @@ def _few_shot(results: Results) -> list[str]:
 def _models(results: Results) -> list[str]:
     """Errors of every predictor by group and GPU."""
     models, names = results["models"], titles(results)
-    groups = {GROUPS[name]: group for name, group in models["groups"].items()}
-    gpus = {gpu: models["by_gpu"][gpu] for gpu in gpus_in(results, models["by_gpu"])}
+    groups = _titled(models["groups"], names, "group", GROUPS)
+    gpus = gpus_in(results, (row["gpu"] for row in models["by_gpu"]))
+    by_gpu = sorted(_titled(models["by_gpu"], names, "gpu"), key=lambda row: gpus.index(row["gpu"]))
     covered = ", those that published predictions cover" if results["declared"]["data"]["published"] else ""
     text = (
         f'Steps on one GPU{covered}; "all" leaves another vendor\'s out. Mean error in percent, in brackets the '
         "worst step's. Of several seeds: over all of them."
     )
-    parts = ["## Whole models", wrapped(text), by_predictor(groups, names, "", _mean_worst, counts=True)]
-    parts += ["Mean by GPU:", _by_gpu(gpus, names)]
-    if any(_seeds(group["predictors"].get(name)) for group in groups.values() for name in names):
-        seeded = {
-            name: title
-            for name, title in names.items()
-            if any(_seeds(g["predictors"].get(name)) for g in groups.values())
-        }
+    parts = ["## Whole models", wrapped(text), by_predictor(results, GROUPS, "")]
+    parts += ["Mean by GPU:", _counted(results, by_gpu, "gpu")]
+    if seeded := [row for row in groups if row["seeds"]]:
         parts += ["From the seed with the least mean error to the one with the largest:"]
-        parts += [by_predictor(groups, seeded, "", _seeds)]
-    if all(group["inside"] is not None for group in groups.values()):
-        rows = [{**group, "name": name} for name, group in (groups | gpus).items()]
+        parts += [matrix(seeded, "title", ("place", _places(groups)), "{seeds}", "")]
+    judged_rows = [row for row in (*groups, *by_gpu) if row["predictor"] == judged(results)]
+    if all(row.get("inside") is not None for row in judged_rows):
         text = "Percent of steps within the 90 % interval, and the median of its width in percent of the prediction:"
         columns = (
-            ("steps of", "{name}"),
-            ("steps", "{count:.0f}"),
-            ("inside", "{inside:.0f}"),
+            *(("steps of", "{place}"), ("steps", "{count:.0f}"), ("inside", "{inside:.0f}")),
             ("width", "{width:.0f}"),
         )
-        parts += [wrapped(text), listing(rows, columns)]
+        parts += [wrapped(text), listing(judged_rows, columns)]
     return parts
 
 
-def by_predictor(
-    groups: Mapping[str, Results], names: Mapping[str, str], corner: str, cell: Any, counts: bool = False
-) -> str:
-    """A row a predictor, a column a group: predictors are many, and their names long."""
-    rows = [("steps", *(str(group["count"]) for group in groups.values()))] if counts else []
-    for name, title in names.items():
-        rows.append((title, *(cell(group["predictors"].get(name)) for group in groups.values())))
-    return table((corner, *groups), rows)
-
-
-def _mean_worst(error: Results | None) -> str:
-    return f"{error['mean']:.1f} ({error['worst']:.0f})" if error else ""
-
-
-def _seeds(error: Results | None) -> str:
-    return _seed_range(error["spread"]) if error else ""
-
-
-def _by_gpu(gpus: Mapping[str, Results], names: Mapping[str, str]) -> str:
-    """A row a GPU."""
-    rows = [
-        (gpu, str(group["count"]), *(number((group["predictors"].get(name) or {}).get("mean")) for name in names))
-        for gpu, group in gpus.items()
+def _titled(
+    rows: Rows, names: Mapping[str, str], key: str, places: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Rows of predictors in their order, with title, seeds (from the least to the largest mean) and place."""
+    order = list(names)
+    titled = [
+        {**row, "title": names[row["predictor"]], "seeds": _seed_range(row["spread"])}
+        | {"place": places[row[key]] if places else row[key]}
+        for row in rows
     ]
-    return table(("gpu", "steps", *_short(names)), rows)
+    return sorted(titled, key=lambda row: order.index(row["predictor"]))
+
+
+def _places(rows: Rows) -> list[str]:
+    return list(dict.fromkeys(row["place"] for row in rows))
+
+
+def by_predictor(results: Results, places: Mapping[str, str], corner: str) -> str:
+    """A row a predictor, a column a group: predictors are many, and their names long; above them how many steps."""
+    groups = _titled(results["models"]["groups"], titles(results), "group", places)
+    counts = [{**r, "title": "steps", "shown": str(r["count"])} for r in groups if r["predictor"] == judged(results)]
+    shown = [{**row, "shown": filled("{mean:.1f} ({worst:.0f})", row)} for row in groups]
+    return matrix([*counts, *shown], "title", ("place", _places(groups)), "{shown}", corner)
+
+
+def _counted(results: Results, rows: Rows, *keys: str, bias: bool = False) -> str:
+    """A row for what shares the values of keys, with its steps, the judged predictor's bias and the mean of each."""
+    names, first = titles(results), judged(results)
+    lines: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        line = lines.setdefault(tuple(row[key] for key in keys), {})
+        line[row["predictor"]] = f"{row['mean']:.1f}"
+        if row["predictor"] == first:
+            line |= {"count": str(row["count"]), "bias": f"{row['bias']:+.1f}"}
+    columns = ["count", *(["bias"] if bias else []), *names]
+    shown = [(" ".join(key), *(line.get(name, "") for name in columns)) for key, line in lines.items()]
+    head = ("model" if bias else keys[0], "steps", *(["bias"] if bias else []), *_short(names))
+    return table(head, shown)
 
 
 def _oracle(results: Results) -> list[str]:
@@ -270,18 +335,11 @@ def _oracle(results: Results) -> list[str]:
 
 def _by_model(results: Results) -> list[str]:
     """Mean error and, of the judged predictor, bias of every model and mode."""
-    names, first = titles(results), judged(results)
-    shown = [
-        (
-            f"{row['model']} {row['mode']}",
-            str(row["count"]),
-            f"{row['predictors'][first]['bias']:+.1f}",
-            *(number((row["predictors"].get(name) or {}).get("mean")) for name in names),
-        )
-        for row in results["models"]["by_model"]
-    ]
-    text = f"Mean error by model and mode over those GPUs; bias: mean signed error of {names[first]}."
-    return ["### By model", wrapped(text), table(("model", "steps", "bias", *_short(names)), shown)]
+    rows = sorted(results["models"]["by_model"], key=lambda row: (row["model"], row["mode"]))
+    text = (
+        f"Mean error by model and mode over those GPUs; bias: mean signed error of {titles(results)[judged(results)]}."
+    )
+    return ["### By model", wrapped(text), _counted(results, rows, "model", "mode", bias=True)]
 
 
 def _short(names: Mapping[str, str]) -> list[str]:
@@ -292,12 +350,17 @@ def accuracy(results: Results) -> list[str]:
     """What README shows: whole models by predictor, single kernels of held-out GPUs."""
     parts = []
     if "models" in results:
-        groups = {f"{GROUPS[name]} ({g['count']})": g for name, g in results["models"]["groups"].items()}
-        shown = by_predictor(groups, titles(results), "whole models", _mean_worst)
+        own = [row for row in results["models"]["groups"] if row["predictor"] == judged(results)]
+        places = {row["group"]: f"{GROUPS[row['group']]} ({row['count']})" for row in own}
+        rows = [{**row, "place": places[row["group"]]} for row in results["models"]["groups"]]
+        shown = matrix(
+            _titled(rows, titles(results), "place"), "title", ("place", [*places.values()]),
+            "{mean:.1f} ({worst:.0f})", "whole models",
+        )  # fmt: skip
         source = "" if not results["declared"]["data"]["operators"] else " " + AS_MEASURED
         parts.append(f"{shown}\n\nMean error of whole models in percent, in brackets the worst.{source}")
     if "kernels" in results:
-        shown = by_gpu_and_kind(results, judged_cells(results), "{mape:.1f}", corner="kernels of held-out GPUs")
+        shown = by_gpu_and_kind(results, judged_cells(results), "{mean:.1f}", corner="kernels of held-out GPUs")
         parts.append(f"{shown}\n\nMean error of single kernels in percent, nothing of the GPU being known.")
     return parts
 

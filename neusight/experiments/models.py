@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,9 @@ import numpy as np
 from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.evaluation.as_measured import changed_s, changes
+from neusight.evaluation.scored import Scored
 from neusight.experiments.entrants import program_of
+from neusight.experiments.kernels import scores
 from neusight.kernels.conditions import Conditions
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from neusight.experiments.entrants import Entrant
 
 STEP = ("gpu", "model", "mode", "batch", "seq_len")
+COLUMNS = ("predicted", "low", "high", "measured")
 PUBLISHED = {
     "published:neusight": "NeuSight (published)",
     "published:habitat": "Habitat (published)",
@@ -41,7 +45,6 @@ PUBLISHED = {
 _LAYER = re.compile(r"(?:^|\.)0\.")
 _NO_KERNEL = ("<built-in function getitem>", "<built-in function getattr>", "size")
 _TIMES = ["forward_ms", "backward_ms", "accumulate_ms"]
-Rows = Sequence[Mapping[str, Any]]
 Record = Mapping[Any, Any]
 
 
@@ -101,38 +104,41 @@ def _number(value: Any) -> float | None:
     return float(value) if value == value else None
 
 
-def model_rows(data: Data, groups: Mapping[str, str], entrants: Sequence[Entrant]) -> list[dict[str, Any]]:
-    """One row a measured step.
+def predicted_steps(data: Data, groups: Mapping[str, str], entrants: Sequence[Entrant], fold: str = "") -> Scored:
+    """What every predictor says of every measured step, published ones too, in ms.
+
+    Keys are those of ``STEP`` with fold, group, predictor, seed, and added: what steps of attention as measured add to
+    the prediction, in percent of it (NaN of published predictions).
 
     Args:
         data: where the measurements lie.
         groups: GPU to its group: training, held_out or other_vendor.
-        entrants: who predicts; the first one's prediction and interval are kept.
-
-    Returns:
-        gpu, model, mode, batch, seq_len, group, predicted_ms, low_ms, high_ms, inside (whether the measured latency
-        lies between those), added (percent of the prediction that steps of attention as measured add), and errors:
-        signed, in percent, by label, None where a predictor says nothing.
+        entrants: who predicts.
+        fold: its name.
 
     Raises:
         DataError: as ``measured_steps``.
     """
+    import pandas as pd
+
     published = read_published(data.path("published")) if data.published is not None else {}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for record in measured_steps(data, tuple(groups)):
-        added_ms = {entrant.label: _added_ms(data, record, entrant) for entrant in entrants}
-        forecasts = {e.label: e.step(record, config_of(data, record)).longer_by(added_ms[e.label]) for e in entrants}
-        first, measured = forecasts[entrants[0].label], float(record["e2e_ms"])
-        predicted = {name: forecast.latency_ms for name, forecast in forecasts.items()} | published.get(
-            step_of(record), {}
-        )
-        row = {**{key: record[key] for key in STEP}, "group": groups[record["gpu"]]}
-        row |= {"predicted_ms": first.latency_ms, "low_ms": first.low_ms, "high_ms": first.high_ms}
-        row["inside"] = None if first.low_ms is None else first.low_ms <= measured <= (first.high_ms or np.inf)
-        row["errors"] = {n: None if ms is None else signed_error(ms, measured) for n, ms in predicted.items()}
-        row["added"] = 100 * added_ms[entrants[0].label] / first.latency_ms
-        rows.append(row)
-    return rows
+        keys = {key: record[key] for key in STEP} | {"fold": fold, "group": groups[record["gpu"]]}
+        keys["measured"] = record["e2e_ms"]
+        for entrant in entrants:
+            added_ms = _added_ms(data, record, entrant)
+            forecast = entrant.step(record, config_of(data, record)).longer_by(added_ms)
+            ends = {"predicted": forecast.latency_ms, "low": forecast.low_ms, "high": forecast.high_ms}
+            added = 100 * added_ms / forecast.latency_ms
+            rows.append(keys | ends | {"predictor": entrant.name, "seed": entrant.seed, "added": added})
+        rows += [
+            keys | {"predictor": name, "seed": 0, "predicted": ms}
+            for name, ms in published.get(step_of(record), {}).items()
+            if ms is not None
+        ]
+    frame = pd.DataFrame(rows, columns=["fold", *STEP, "group", "predictor", "seed", "added", *COLUMNS])
+    return Scored(frame.drop(columns=list(COLUMNS)), *(frame[name].to_numpy(float) for name in COLUMNS))
 
 
 def _added_ms(data: Data, record: Record, entrant: Entrant) -> float:
@@ -147,92 +153,42 @@ def _added_ms(data: Data, record: Record, entrant: Entrant) -> float:
     return 1e3 * sum(changed_s(added, lambda batch: entrant.kernels(batch, device, alone).latency_s).values())
 
 
-def signed_error(predicted: float, measured: float) -> float:
-    """By how many percent a prediction misses: below zero where it is too fast."""
-    return 100 * (predicted / measured - 1)
-
-
-def summarise_models(rows: Rows) -> dict[str, Any]:
-    """Errors in percent of every predictor.
-
-    Returns:
-        ``groups``: ``all`` but another vendor's, ``held_out``, ``training``, ``other_vendor``; ``by_gpu``; and
-        ``by_model``: model, mode and errors over all but another vendor's, unless there is nothing else;
-        ``adapted``: in how many rows steps of attention as measured change the prediction, and by what mean share.
+def summarise_models(steps: Scored, judged: str) -> dict[str, Any]:
+    """Errors of every predictor: ``scores`` by ``groups`` (``all`` but another vendor's, ``held_out``, ``training``,
+    ``other_vendor``), ``by_gpu``, and ``by_model`` and mode over all but another vendor's, unless there is nothing
+    else; ``adapted``: in how many steps attention as measured changes the judged prediction, and by what mean share.
     """
-    alike = [row for row in rows if row["group"] != "other_vendor"]
-    groups: dict[str, Rows] = {"all": alike}
-    groups |= {name: [r for r in rows if r["group"] == name] for name in ("held_out", "training", "other_vendor")}
-    kinds = sorted({(row["model"], row["mode"]) for row in alike or rows})
-    by_model = {kind: [row for row in alike or rows if (row["model"], row["mode"]) == kind] for kind in kinds}
-    by_gpu = {gpu: [row for row in rows if row["gpu"] == gpu] for gpu in dict.fromkeys(row["gpu"] for row in rows)}
+    alike = steps.where(group=("held_out", "training"))
+    own = steps.where(predictor=judged)
+    shares = np.abs(own.keys["added"].to_numpy(float))
+    changed = shares[shares > 0]
     return {
-        "groups": {name: model_errors(part) for name, part in groups.items() if part},
-        "by_gpu": {name: model_errors(part) for name, part in by_gpu.items()},
-        "adapted": _changed(rows),
-        "by_model": [{"model": m, "mode": mode, **model_errors(part)} for (m, mode), part in by_model.items()],
+        "groups": [{"group": "all", **row} for row in scores(alike, "predictor")] + scores(steps, "group", "predictor"),
+        "by_gpu": scores(steps, "gpu", "predictor"),
+        "adapted": {"rows": len(changed), "share": float(changed.mean()) if len(changed) else 0.0},
+        "by_model": scores(alike if len(alike) else steps, "model", "mode", "predictor"),
     }
 
 
-def _changed(rows: Rows) -> dict[str, Any]:
-    shares = [abs(row["added"]) for row in rows if row.get("added")]
-    return {"rows": len(shares), "share": float(np.mean(shares)) if shares else 0.0}
-
-
-def model_errors(rows: Rows) -> dict[str, Any]:
-    """count, ``inside`` (percent of rows within the interval of the first predictor), width (median of the interval
-    over the prediction, in percent), and by predictor its errors: of several trainings all together, with their spread.
+def kept_steps(steps: Scored, judged: str) -> list[dict[str, Any]]:
+    """A row a prediction, without what was measured; what was predicted, its interval and whether that holds the
+    measurement are those of the judged predictor alone.
     """
-    stated = [row for row in rows if row["inside"] is not None]
-    widths = [100 * (row["high_ms"] - row["low_ms"]) / row["predicted_ms"] for row in stated]
-    return {
-        "count": len(rows),
-        "inside": 100 * float(np.mean([row["inside"] for row in stated])) if stated else None,
-        "width": float(np.median(widths)) if stated else None,
-        "predictors": {name: error_summary(rows, name) for name in names_in(rows)},
-    }
+    names = ["fold", *STEP, "group", "predictor", "seed"]
+    figures = zip(steps.predicted, steps.low, steps.high, steps.inside, steps.keys["added"], strict=True)
+    rows = []
+    for keys, error, (predicted, low, high, inside, added) in zip(
+        steps.keys[names].to_dict("records"), steps.bias, figures, strict=True
+    ):
+        rows.append({**keys, "error": float(error)})
+        if keys["predictor"] == judged:
+            rows[-1] |= {"predicted_ms": float(predicted), "low_ms": float(low), "high_ms": float(high)}
+            rows[-1] |= {"inside": None if np.isnan(inside) else bool(inside), "added": float(added)}
+    return rows
 
 
-def names_in(rows: Rows) -> list[str]:
-    """Names of the predictors that have errors in rows, in their order; labels of several trainings are one name."""
-    return list(dict.fromkeys(name_of(label) for row in rows for label in row["errors"]))
-
-
-def name_of(label: str) -> str:
-    """A predictor's name from the label of one of its trainings: ``neusight-paper/3`` is of ``neusight-paper``."""
-    return label.partition("/")[0]
-
-
-def errors_of(row: Mapping[str, Any], name: str) -> list[float]:
-    """Errors of all trainings of a predictor in a row."""
-    return [error for label, error in row["errors"].items() if name_of(label) == name and error is not None]
-
-
-def error_summary(rows: Rows, name: str) -> dict[str, Any] | None:
-    """count, mean, worst, bias (mean signed error) in percent of a predictor, and spread (least and largest mean of its
-    trainings); None where it has no errors.
-    """
-    by_label = [[row["errors"].get(label) for row in rows] for label in _labels(rows, name)]
-    trainings = [[error for error in errors if error is not None] for errors in by_label]
-    means = [float(np.mean(np.abs(errors))) for errors in trainings if errors]
-    if not means:
-        return None
-    signed = [error for errors in trainings for error in errors]
-    return {
-        "count": len(trainings[0]),
-        "mean": float(np.mean(np.abs(signed))),
-        "worst": float(np.max(np.abs(signed))),
-        "bias": float(np.mean(signed)),
-        "spread": [min(means), max(means)],
-    }
-
-
-def _labels(rows: Rows, name: str) -> list[str]:
-    return list(dict.fromkeys(label for row in rows for label in row["errors"] if name_of(label) == name))
-
-
-def oracle_errors(data: Data) -> dict[tuple[Any, ...], float]:
-    """By how many percent the sum of a step's measured operators misses the measured step, by ``step_of``.
+def operator_sums(data: Data) -> dict[tuple[Any, ...], float]:
+    """Milliseconds of the sum of a step's measured operators, by ``step_of``.
 
     Raises:
         DataError: a file is missing or foreign, or nothing can be summed.
@@ -252,7 +208,7 @@ def oracle_errors(data: Data) -> dict[tuple[Any, ...], float]:
     for record in measured[measured["option"] == ""].to_dict("records"):
         step, layers = step_of(record), layer_count(config_of(data, record))
         if step in steps and layers:
-            sums[step] = signed_error(sum_of_step(steps[step], layers), record["e2e_ms"])
+            sums[step] = sum_of_step(steps[step], layers)
     if not sums:
         raise DataError(f"{path} has no step of {data.path('latency')} whose layers can be counted: drop 'operators'")
     return sums
@@ -293,41 +249,33 @@ def _in_layer(operators: pd.DataFrame) -> np.ndarray:
     return (positions >= first) & (positions < end)
 
 
-def with_oracle(rows: Rows, oracle: Mapping[tuple[Any, ...], float], label: str) -> list[dict[str, Any]]:
-    """Rows of ``model_rows`` with ``parts``: how the error of a predictor comes about, in percent; None without oracle.
+def summarise_oracle(steps: Scored, sums: Mapping[tuple[Any, ...], float]) -> list[dict[str, Any]]:
+    """How the error of a prediction comes about: ``total``, of ``operators`` (the prediction over the sum of measured
+    operators) and of their ``composition`` (that sum over the measured step); a step's errors multiply:
+    ``1 + total = (1 + operators) (1 + composition)``.
 
-    operators is the prediction over the sum of measured operators, composition that sum over the measured step:
-    ``1 + error = (1 + operators) (1 + composition)``.
+    Args:
+        steps: one prediction a step.
+        sums: of measured operators in ms, by ``step_of``.
+
+    Returns:
+        Mean, worst and mean signed error in percent of each on the steps that have a sum: an entry each for all but
+        another vendor's, and by group, mode and GPU.
     """
-    return [{**row, "parts": _parts(row["errors"][label], oracle.get(step_of(row)))} for row in rows]
+    keys = [step_of(row) for row in steps.keys.to_dict("records")]
+    covered = steps.take(np.array([key in sums for key in keys], dtype=bool))
+    alike = covered.where(group=("held_out", "training"))
+    groups = [("group", "all", alike)] if len(alike) else []
+    for by, part in (("group", covered), ("mode", alike), ("gpu", covered)):
+        groups += [(by, names[by], each) for names, each in part.groups(by, ordered=False)]
+    return [{"by": by, "name": name, "count": len(part), **_parts(part, sums)} for by, name, part in groups]
 
 
-def _parts(error: float, composition: float | None) -> dict[str, float] | None:
-    if composition is None:
-        return None
-    return {"operators": 100 * ((1 + error / 100) / (1 + composition / 100) - 1), "composition": composition}
-
-
-def summarise_oracle(rows: Rows, label: str) -> list[dict[str, Any]]:
-    """Mean, worst and mean signed error in percent of the prediction and of both its parts, on the steps that have
-    them: an entry each for all but another vendor's, and by group, mode and GPU.
-    """
-    covered = [row for row in rows if row["parts"]]
-    alike = [row for row in covered if row["group"] != "other_vendor"]
-    summaries = [{"by": "group", "name": "all", **_parts_summary(alike, label)}] if alike else []
-    for key, part in (("group", covered), ("mode", alike), ("gpu", covered)):
-        for name in dict.fromkeys(row[key] for row in part):
-            chosen = [row for row in part if row[key] == name]
-            summaries.append({"by": key, "name": name, **_parts_summary(chosen, label)})
-    return summaries
-
-
-def _parts_summary(rows: Rows, label: str) -> dict[str, Any]:
-    series = {"total": [row["errors"][label] for row in rows]}
-    series |= {part: [row["parts"][part] for row in rows] for part in ("operators", "composition")}
-    return {"count": len(rows), **{name: _errors(errors) for name, errors in series.items()}}
-
-
-def _errors(signed: list[float]) -> dict[str, float]:
-    size = np.abs(signed)
-    return {"mean": float(size.mean()), "worst": float(size.max()), "bias": float(np.mean(signed))}
+def _parts(steps: Scored, sums: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, float]]:
+    summed = np.array([sums[step_of(row)] for row in steps.keys.to_dict("records")])
+    operators, composition = replace(steps, measured=summed), replace(steps, predicted=summed)
+    parts = {"total": steps, "operators": operators, "composition": composition}
+    return {
+        name: {key: value for key, value in part.figures().items() if key in ("mean", "worst", "bias")}
+        for name, part in parts.items()
+    }

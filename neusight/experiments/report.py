@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
-from neusight.experiments.dies_report import DIES
 from neusight.experiments.measured_report import MEASURED, accuracy
 from neusight.experiments.page import Drawing, ReportForm, save, table, wrapped
 from neusight.experiments.results import RESULTS, SUMMARY, as_text, has_rows, summary_of
@@ -21,7 +20,6 @@ from neusight.experiments.sparse_report import SPARSE
 REPORT = "report.md"
 REPORTS: dict[str, ReportForm] = {
     "measured": MEASURED,
-    "left-out-dies": DIES,
     "sparse": SPARSE,
     "serving": SERVING,
     "training": TRAINING,

@@ -16,6 +16,7 @@ from typing import Any
 
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.experiments.baselines.lines import FAMILIES
 from neusight.experiments.declare import Declaration, Experiment
 from neusight.experiments.models import PUBLISHED
 from neusight.paths import read_json
@@ -25,13 +26,10 @@ DIGITS = 5
 """Significant digits in results: more would differ between machines."""
 ROW_DECIMALS = 1
 """Decimals of a single row's errors in percent: a report on measurements, not a copy of them."""
-OURS = "ours"
-"""What this project's predictor is called where dies are left out."""
 PLANNED = "plan"
 """The few-shot design that is judged: kernels chosen before anything of the GPU is measured."""
-KINDS = ("linear", "bmm", "conv2d", "elementwise", "softmax", "layer_norm")
+KINDS = ("linear", "bmm", "conv2d", "elementwise", "softmax", "layer_norm", *FAMILIES)
 """Kinds of kernels in the order of tables and figures."""
-_OF_ROWS = ("errors", "parts", "error")
 _PACKAGES = ("neusight", "numpy", "torch", "lightgbm", "scikit-learn")
 Results = Mapping[str, Any]
 
@@ -56,21 +54,16 @@ def versions() -> dict[str, str]:
     return known
 
 
-def rounded(value: Any) -> Any:
-    """Floats to ``DIGITS`` significant digits, and None for what is no number, all through lists and tables; errors of
-    rows to ``ROW_DECIMALS``.
+def rounded(value: Any, key: str = "") -> Any:
+    """Floats to ``DIGITS`` significant digits, and None for what is no number, all through lists and tables; ``error``
+    of rows to ``ROW_DECIMALS``.
     """
     if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if isfinite(value) else None
+        short = round(value, ROW_DECIMALS) if key == "error" else float(f"{value:.{DIGITS}g}")
+        return short if isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _of_row(entry) if key in _OF_ROWS else rounded(entry) for key, entry in value.items()}
+        return {str(name): rounded(entry, name) for name, entry in value.items()}
     return [rounded(entry) for entry in value] if isinstance(value, list | tuple) else value
-
-
-def _of_row(errors: Any) -> Any:
-    if isinstance(errors, Mapping):
-        return {name: _of_row(error) for name, error in errors.items()}
-    return None if errors is None or not isfinite(errors) else round(float(errors), ROW_DECIMALS)
 
 
 def summary_of(results: Results) -> dict[str, Any]:
@@ -81,8 +74,6 @@ def summary_of(results: Results) -> dict[str, Any]:
     if kernels := results.get("kernels"):
         cells = [cell for cell in kernels["cells"] if cell["predictor"] == judged(results)]
         summary["kernels"] = {**_without(kernels, "sample"), "cells": cells}
-    if is_dies(results):
-        summary["cells"] = [cell for cell in results["cells"] if cell["contestant"] == OURS]
     if models := results.get("models"):
         summary["models"] = _without(models, "rows")
     if curve := results.get("few_shot_curve"):
@@ -97,23 +88,8 @@ def _without(table: Results, *keys: str) -> dict[str, Any]:
 
 def has_rows(results: Results) -> bool:
     """Whether they are a run's own, with single predictions, and no summary."""
-    if is_dies(results):
-        return any(cell["contestant"] != OURS for cell in results["cells"])
-    return (
-        bool({"products", "rows"} & set(results))
-        or "sample" in results.get("kernels", {})
-        or "rows" in results.get("models", {})
-    )
-
-
-def is_dies(results: Results) -> bool:
-    """Whether they are those of dies that were left out."""
-    return bool(results["declared"]["kind"] == "left-out-dies")
-
-
-def is_sparse(results: Results) -> bool:
-    """Whether they are those of a simulated experiment."""
-    return bool(results["declared"]["kind"] == "sparse")
+    kernels, models = results.get("kernels", {}), results.get("models", {})
+    return bool({"products", "rows"} & set(results)) or "sample" in kernels or "rows" in models
 
 
 def load_results(experiment: Experiment) -> dict[str, Any]:
@@ -170,8 +146,8 @@ def _lines(value: Any, depth: int) -> str:
 def titles(results: Results) -> dict[str, str]:
     """Names of the predictors as people read them, in order: those that took part, then those that published any."""
     own = {entry["name"]: entry["title"] or entry["name"] for entry in results["declared"]["predictors"]}
-    groups = results.get("models", {}).get("groups", {}).values()
-    return own | {name: title for name, title in PUBLISHED.items() if any(g["predictors"].get(name) for g in groups)}
+    named = {row["predictor"] for row in results.get("models", {}).get("groups", ())}
+    return own | {name: title for name, title in PUBLISHED.items() if name in named}
 
 
 def judged(results: Results) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,12 @@ import numpy as np
 from neusight.evaluation.scored import joined
 from neusight.experiments.declare import (
     Declaration,
-    DiesDeclaration,
     Experiment,
     ServingDeclaration,
     SparseDeclaration,
     TrainingDeclaration,
 )
-from neusight.experiments.folds import QUICK_ROWS, Round, Trainings, code_sha256, kernels_of, rounds_of
-from neusight.experiments.judge import verdicts
+from neusight.experiments.folds import QUICK_ROWS, Learning, OneSet, Round, code_sha256, kernels_of, rounds_of
 from neusight.experiments.kernels import (
     averaged,
     calibration,
@@ -30,17 +27,30 @@ from neusight.experiments.kernels import (
     main_group,
     predicted_rows,
     sample,
-    tested_rows,
 )
-from neusight.experiments.models import model_rows, oracle_errors, summarise_models, summarise_oracle, with_oracle
+from neusight.experiments.models import kept_steps, operator_sums, predicted_steps, summarise_models, summarise_oracle
 from neusight.experiments.results import data_sha256, rounded, versions
+from neusight.experiments.targets import verdicts
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from neusight.learn import Report
 
 Rounds = Sequence[Round]
+COUNTERPARTS = {
+    "neusight-paper": "published:neusight",
+    "habitat": "published:habitat",
+    "li": "published:li",
+    "roofline": "published:roofline",
+}
+"""Baselines that are trained here, by kind, and the same ones as published."""
+QUICK_REMARKS = {
+    "measured": f"A quick run: at most {QUICK_ROWS} rows of each GPU, operator and split, and little training. "
+    "It shows that everything works. Its figures are no results.",
+    "sparse": "A quick run: short streams, one seed, one network. It shows that everything works.",
+    "serving": "A quick run: forty cells. Its figures are no results.",
+    "training": "A quick run: nothing is left out. Its figures are no results.",
+}
+"""The remark beside figures of a quick run, wherever they stand, by kind of experiment."""
 
 
 @dataclass
@@ -75,101 +85,106 @@ def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Repo
             zeros is missing, malformed, or of other layers than its network's.
     """
     declared, clock = experiment.declared, Clock()
-    if isinstance(declared, SparseDeclaration):
-        from neusight.experiments import sparse
-
-        with clock.timing("simulation"):
-            parts, remark = sparse.run(declared, experiment.folder, quick, report), sparse.QUICK_REMARK
-    elif isinstance(declared, DiesDeclaration):
-        from neusight.experiments import dies
-
-        with clock.timing("folds"):
-            parts, remark = dies.run(declared, quick, report), dies.QUICK_REMARK
-        clock.seconds["earlier trainings"] = parts.pop("cached_s")
-    elif isinstance(declared, ServingDeclaration):
-        from neusight.experiments import runs
-
-        with clock.timing("cells"):
-            parts, remark = runs.run_serving(declared, quick, report), runs.QUICK_SERVING
-    elif isinstance(declared, TrainingDeclaration):
-        from neusight.experiments import runs
-
-        with clock.timing("steps"):
-            parts, remark = runs.run_training(declared, quick, report), runs.QUICK_TRAINING
+    if isinstance(declared, Declaration):
+        parts = _measured(declared, quick, jobs, report, clock)
     else:
-        parts, remark = _measured(declared, quick, jobs, report, clock), QUICK_REMARK
+        with clock.timing("predicting"):
+            parts = _predicted(experiment, quick, report)
     code = {} if isinstance(declared, SparseDeclaration) else {"code_sha256": code_sha256()}
     head = {
         "experiment": experiment.id,
         "declared": declared.model_dump(mode="json"),
-        "quick": remark if quick else None,
+        "quick": QUICK_REMARKS[declared.kind] if quick else None,
     }
-    return rounded({**head, "versions": versions(), "seconds": clock.seconds, **code, **parts})
+    judged = {"verdicts": verdicts(parts, declared.targets)}
+    return rounded({**head, "versions": versions(), "seconds": clock.seconds, **code, **parts, **judged})
 
 
-QUICK_REMARK = (
-    f"A quick run: at most {QUICK_ROWS} rows of each GPU, operator and split, and little training. "
-    "It shows that everything works. Its figures are no results."
-)
-"""The remark beside figures of a quick run, wherever they stand."""
+def _predicted(experiment: Experiment, quick: bool, report: Report | None) -> dict[str, Any]:
+    """Parts of an experiment in which no tile model is trained."""
+    declared = experiment.declared
+    if isinstance(declared, SparseDeclaration):
+        from neusight.experiments import sparse
+
+        return sparse.run(declared, experiment.folder, quick, report)
+    from neusight.experiments import runs
+
+    if isinstance(declared, ServingDeclaration):
+        return runs.run_serving(declared, quick, report)
+    assert isinstance(declared, TrainingDeclaration)
+    return runs.run_training(declared, quick, report)
 
 
 def _measured(declared: Declaration, quick: bool, jobs: int, report: Report | None, clock: Clock) -> dict[str, Any]:
     """Train, predict and compare with what was measured."""
+    if declared.data.sets:
+        from neusight.experiments.sets import SeveralSets
+
+        several = SeveralSets(declared, quick)
+        return _evaluated(declared, several, jobs, report, clock) | several.parts(report)
     with kernels_of(declared, quick) as source:
-        rounds, clock.seconds["training"] = rounds_of(Trainings(declared, source, quick), jobs, report)
-        parts = _evaluated(declared, rounds, source, clock)
-    head: dict[str, Any] = {"sha256": data_sha256(declared)}
-    head["trained"] = {r.fold.name: {e.label: e.provenance() for e in r.entrants} for r in rounds}
-    predictors = {contestant.name: contestant.kind for contestant in declared.predictors}
-    return {**head, **parts, "verdicts": verdicts(parts, declared.targets, predictors)}
+        learning = OneSet(declared, source, quick)
+        parts = _evaluated(declared, learning, jobs, report, clock)
+    return {"sha256": data_sha256(declared), **parts}
 
 
-def _evaluated(declared: Declaration, rounds: Rounds, source: Path, clock: Clock) -> dict[str, Any]:
-    """The parts of the report that were asked for."""
-    from neusight.datasets import load_kernels
-
-    parts: dict[str, Any] = {}
+def _evaluated(
+    declared: Declaration, learning: Learning, jobs: int, report: Report | None, clock: Clock
+) -> dict[str, Any]:
+    """What was trained, and the parts of the report that were asked for."""
+    rounds, clock.seconds["training"] = rounds_of(learning, declared, jobs, report)
+    parts: dict[str, Any] = {"trained": {r.fold.name: {e.label: e.provenance() for e in r.entrants} for r in rounds}}
     if "models" in declared.report:
         with clock.timing("models"):
             parts["models"] = _models(declared, rounds)
-    frame = load_kernels(source, declared.data.families or None)
     if "kernels" in declared.report:
         with clock.timing("kernels"):
-            parts["kernels"] = _kernels(declared, rounds, frame)
-    if declared.few_shot is not None:
+            parts["kernels"] = _kernels(declared, learning, rounds)
+    if declared.few_shot is not None and isinstance(learning, OneSet):
         with clock.timing("few-shot"):
-            parts["few_shot_curve"] = few_shot_of(declared, rounds, frame)
+            parts["few_shot_curve"] = few_shot_of(declared, rounds, learning.frame)
     return parts
 
 
-def _kernels(declared: Declaration, rounds: Rounds, frame: pd.DataFrame) -> dict[str, Any]:
+def _kernels(declared: Declaration, learning: Learning, rounds: Rounds) -> dict[str, Any]:
     rows = joined(
-        predicted_rows(tested, entrant, r.fold.name)
+        predicted_rows(tested, entrant, r.fold.name, r.groups[tested.device.id])
         for r in rounds
-        for gpu in r.fold.held_out
-        for tested in [tested_rows(frame, gpu, declared.data.tested_split, declared.data.families)]
+        for tested in learning.tested(r.fold)
         for entrant in r.entrants
     )
-    cells = kernel_cells(rows, {(r.fold.name, gpu): group for r in rounds for gpu, group in r.groups.items()})
+    cells = [cell for cell in kernel_cells(rows) if cell["count"] >= learning.least_rows]
     first = declared.predictors[0]
     judged = rows.where(predictor=first.name, seed=first.seeds[0])
-    main = judged.where(gpu={cell["gpu"] for cell in cells if cell["group"] == main_group(cells)})
-    kernels = {"cells": cells, "by_kind": averaged(cells), "sample": sample(judged)}
+    by_kind = averaged(cells, "group", "predictor", "kind")
+    main = judged.where(group=main_group(by_kind))
+    kernels = {"cells": cells, "by_kind": by_kind, "sample": sample(judged)}
+    if any(len(r.groups) > 1 for r in rounds) and len(rounds) > 1:
+        kernels["by_fold"] = averaged(cells, "group", "fold", "predictor", "kind")
     return kernels | ({} if np.isnan(main.inside).any() else {"calibration": calibration(main)})
 
 
 def _models(declared: Declaration, rounds: Rounds) -> dict[str, Any]:
-    data = declared.data
-    rows = [{"fold": r.fold.name, **row} for r in rounds for row in model_rows(data, _groups(declared, r), r.entrants)]
-    oracle: dict[str, Any] = {}
+    data, first = declared.data, declared.predictors[0]
+    parts = []
+    for r in rounds:
+        training = dict.fromkeys(r.training if declared.models_on == "all" else (), "training")
+        parts.append(predicted_steps(data, training | dict(r.groups), r.entrants, r.fold.name))
+    steps = joined(parts)
+    models = {"rows": kept_steps(steps, first.name), **summarise_models(steps, first.name)}
+    models["reproduced"] = _reproduced(models["groups"], {c.name: c.kind for c in declared.predictors})
     if "operators" in declared.report:
-        label = rounds[0].entrants[0].label
-        rows = with_oracle(rows, oracle_errors(data), label)
-        oracle["oracle"] = summarise_oracle(rows, label)
-    return {"rows": rows, **summarise_models(rows), **oracle}
+        own = steps.where(predictor=first.name, seed=first.seeds[0])
+        models["oracle"] = summarise_oracle(own, operator_sums(data))
+    return models
 
 
-def _groups(declared: Declaration, r: Round) -> dict[str, str]:
-    training = dict.fromkeys(r.training if declared.models_on == "all" else (), "training")
-    return training | dict(r.groups)
+def _reproduced(groups: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+    """How many percentage points the mean of a baseline that is trained here is from its published one."""
+    means = {row["predictor"]: row["mean"] for row in groups if row["group"] == "all"}
+    pairs = {name: COUNTERPARTS.get(kind, "") for name, kind in kinds.items()}
+    return [
+        {"predictor": name, "points": abs(means[name] - means[published])}
+        for name, published in pairs.items()
+        if name in means and published in means
+    ]

@@ -28,7 +28,6 @@ from neusight.executors.gpu.tile_models.artifact import Artifact, file_sha256, s
 from neusight.executors.link import LinkPredictor
 from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
-from neusight.experiments.judge import at_most, between
 from neusight.laws.fitted import shipped_links
 from neusight.laws.physics import Physics
 from neusight.learn.engines import fit_engines, with_fitted
@@ -37,18 +36,17 @@ from neusight.learn.training_steps import factors_without, observe
 from neusight.paths import data_dir
 
 if TYPE_CHECKING:
-    from neusight.experiments.declare import Reason, ServingDeclaration, ServingTargets, TrainingDeclaration
+    from neusight.experiments.declare import Reason, ServingDeclaration, TrainingDeclaration
     from neusight.learn import Report
     from neusight.serving import Deployment
 
-QUICK_CELLS, QUICK_SERVING = 40, "A quick run: forty cells. Its figures are no results."
-QUICK_TRAINING = "A quick run: nothing is left out. Its figures are no results."
+QUICK_CELLS = 40
 WORST = 10
-LEAST = 10
-"""Figures of a die that tell enough to be held against a target."""
 LEAST_GPUS = 8
 """Of the steps that the target for the mean is about."""
 SPLIT = ("source", "quantity", "engine", "gpu")
+PEERS = ("peer", "source", "quantity")
+COLUMNS = ("predicted", "low", "high", "measured")
 KEPT = (
     *("source", "model", "gpu", "num_gpus", "dtype", "plan", "seq_len", "predicted_ms", "inside", "mfu", "bubble"),
     *("fits", "oom"),
@@ -97,7 +95,7 @@ def run_serving(declared: ServingDeclaration, quick: bool, report: Report | None
         and this predictor are wrong by on the cells that both predict; ``worst``: cells without fault that are most
         wrong; ``dies``: of each die that was left out, by source, engine and quantity, the figures of its cells and
         (``known_``) those with it in the fit; ``assumed``, ``skipped``, ``unread``: defaults taken, reasons and columns
-        that nothing reads, counted; ``unfitted``: why fits leave cells out; ``sha256`` of the files; ``verdicts``.
+        that nothing reads, counted; ``unfitted``: why fits leave cells out; ``sha256`` of the files.
     """
     folder = data_dir() / declared.data
     cells, models = folder / declared.cells, folder / declared.models
@@ -118,12 +116,12 @@ def run_serving(declared: ServingDeclaration, quick: bool, report: Report | None
         **_served_without(declared, rows, quick, report),
         "sha256": _sha256((declared.cells, declared.models, declared.peers), folder),
     }
-    return results | {"verdicts": list(serving_verdicts(results, declared.targets))}
+    return results
 
 
 def _served_without(declared: ServingDeclaration, rows: Rows, quick: bool, report: Report | None) -> Results:
     """Figures of the cells of each die, by a predictor that knows nothing of it; and which cells fits leave out."""
-    if not declared.dies:
+    if not declared.folds:
         return {"dies": [], "unfitted": []}
     folder, limit = data_dir() / declared.data, QUICK_CELLS if quick else None
     cells, models = folder / declared.cells, folder / declared.models
@@ -131,14 +129,14 @@ def _served_without(declared: ServingDeclaration, rows: Rows, quick: bool, repor
     fitted = fit_engines(lambda: deployed_cells(cells, shipped, models, some), rounds=1, report=report)
     constants = Constants(data_dir(), code_sha256(), quick)
     dies: list[dict[str, Any]] = []
-    for die in declared.dies:
-        predictor = unseen(shipped, die.boards, constants.without(die.boards, report).physics, data_dir())
-        engines = fitted.without(die.boards)
+    for die in declared.folds:
+        predictor = unseen(shipped, die.held_out, constants.without(die.held_out, report).physics, data_dir())
+        engines = fitted.without(die.held_out)
 
         def prepared(deployment: Deployment, known: Mapping[str, Any] = engines) -> Deployment:
             return with_fitted(deployment, known)
 
-        selection, advance = Selection(gpus=die.boards, limit=limit), _advance(f"without {die.name}", report)
+        selection, advance = Selection(gpus=die.held_out, limit=limit), _advance(f"without {die.name}", report)
         blind = evaluate_serving(cells, predictor, models, selection, progress=advance, prepare=prepared)
         dies += _beside(die.name, blind["rows"], rows)
     return {"dies": dies, "unfitted": _most_common(fitted.left_out)}
@@ -168,22 +166,25 @@ def figures(rows: Scored) -> dict[str, Any]:
 
 
 def peers(rows: Rows, published: Rows) -> list[dict[str, Any]]:
-    """What others and this predictor are wrong by, by peer, source and quantity, on figures that both predict."""
+    """What others and this predictor are wrong by, by peer, source and quantity, on figures that both predict;
+    ``best`` are those of the least mean error of a source and quantity.
+    """
     mine = {(row["cell"], row["quantity"]): row for row in rows}
-    shared: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for row in published:
-        if own := mine.get((row["cell"], row["quantity"])):
-            theirs = 100 * abs(row["predicted"] / own["measured"] - 1)
-            shared.setdefault((row["peer"], own["source"], row["quantity"]), []).append((theirs, own["ape"]))
+    both = [(row, own) for row in published if (own := mine.get((row["cell"], row["quantity"])))]
+    if not both:
+        return []
+    theirs = Scored.of([{**own, "peer": row["peer"], "predicted": row["predicted"]} for row, own in both])
+    ours = Scored(theirs.keys, *(np.array([own[name] for _, own in both]) for name in COLUMNS))
     rows_of_peers = []
-    for peer, source, quantity in sorted(shared):
-        theirs, ours = np.array(shared[peer, source, quantity]).T
-        rows_of_peers.append(
-            {"peer": peer, "source": source, "quantity": quantity, "count": len(ours)}
-            | {"mean": float(theirs.mean()), "median": float(np.median(theirs))}
-            | {"ours_mean": float(ours.mean()), "ours_median": float(np.median(ours))}
-        )
-    return rows_of_peers
+    for (names, part), (_, same) in zip(theirs.groups(*PEERS), ours.groups(*PEERS), strict=True):
+        others, figures_of_ours = part.figures(), same.figures()
+        kept = {name: others[name] for name in ("count", "mean", "median")}
+        rows_of_peers.append(names | kept | {f"ours_{name}": figures_of_ours[name] for name in ("mean", "median")})
+    least: dict[tuple[str, str], float] = {}
+    for row in rows_of_peers:
+        key = row["source"], row["quantity"]
+        least[key] = min(least.get(key, row["mean"]), row["mean"])
+    return [{**row, "best": row["mean"] == least[row["source"], row["quantity"]]} for row in rows_of_peers]
 
 
 def worst(rows: Rows, reasons: Sequence[Reason] = ()) -> list[dict[str, Any]]:
@@ -209,33 +210,6 @@ def _most_common(reasons: Counter[str]) -> list[dict[str, Any]]:
     return [{"reason": reason, "count": count} for reason, count in reasons.most_common()]
 
 
-def serving_verdicts(results: Mapping[str, Any], targets: ServingTargets) -> Iterator[dict[str, Any]]:
-    """Every target, of cells without fault; other predictors are compared on all cells that both predict."""
-    by_quantity = {row["quantity"]: row for row in results["means"] if row["by"] == "quantity"}
-    split = [row for row in results["means"] if row["by"] == "source quantity"]
-    for quantity, limit in targets.median.items():
-        if row := by_quantity.get(quantity):
-            above = [
-                f"{r['source']} {r['median']:.1f}" for r in split if r["quantity"] == quantity and r["median"] > limit
-            ]
-            yield at_most(f"median error of {quantity}", row["median"], limit, above)
-    if targets.coverage:
-        for row in (row for row in results["means"] if row["by"] == "source"):
-            yield between(f"{row['source']} within 90 % intervals", row["inside"], targets.coverage, [])
-    for row in results.get("dies", ()):
-        if targets.left_out and row["count"] >= LEAST:
-            what = f"median of {row['quantity']} of {row['source']} on {row['engine']}, {row['die']} left out"
-            yield at_most(what, row["median"], round(targets.left_out * row["known_median"], 1), [])
-    if targets.better_than_peers:
-        best: dict[tuple[str, str], Mapping[str, Any]] = {}
-        for row in results["peers"]:
-            key = (row["source"], row["quantity"])
-            best[key] = min(best.get(key, row), row, key=lambda r: r["mean"])
-        for (source, quantity), row in best.items():
-            what = f"mean error of {quantity} on {row['count']} cells of {source} that {row['peer']} predicts"
-            yield at_most(what, row["ours_mean"], round(row["mean"], 1), [])
-
-
 def run_training(declared: TrainingDeclaration, quick: bool, report: Report | None = None) -> Results:
     """Predict every step and compare.
 
@@ -245,7 +219,7 @@ def run_training(declared: TrainingDeclaration, quick: bool, report: Report | No
         most, predicted and measured; ``left_out``: by die and source errors with its steps in the fit (``known``), left
         out (``steps``), and with kernels and collectives left out as well (``all``); ``peers``; ``fits``: of each table
         how many that ran are predicted to fit; ``memory``: errors of peaks; ``worst``; ``assumed``; ``skipped``;
-        ``unread``; ``unfitted``: why fits leave rows out; ``sha256`` of the files; ``verdicts``.
+        ``unread``; ``unfitted``: why fits leave rows out; ``sha256`` of the files.
     """
     folder, shipped = data_dir(), Predictor.load()
     tables = [
@@ -266,7 +240,7 @@ def run_training(declared: TrainingDeclaration, quick: bool, report: Report | No
         **{name: [row for table in tables for row in table[name]] for name in ("assumed", "skipped", "unread")},
         "sha256": _sha256((*declared.tables, declared.memory), folder),
     }
-    return results | {"verdicts": list(training_verdicts(results, declared))}
+    return results
 
 
 def totals(rows: Rows) -> list[dict[str, Any]]:
@@ -304,24 +278,24 @@ def _trained_without(declared: TrainingDeclaration, shipped: Predictor, rows: Ro
     """Errors on each die by source: known, without its steps, and without anything of it; and which rows fits leave
     out.
     """
-    if not declared.left_out:
+    if not declared.folds:
         return {"left_out": [], "unfitted": []}
     steps, skipped = measured_steps(data_dir() / name for name in declared.tables)
     observations, unobserved = observe(steps, shipped.timed, shipped_factors(), report)
     constants = Constants(data_dir(), code_sha256(), False)
     left_out: list[dict[str, Any]] = []
-    for die in declared.left_out:
+    for die in declared.folds:
         # How far a step may be off is known of dies left out; factors alone are fitted again.
-        factors = replace(factors_without(observations, die.boards), spread=shipped_factors().spread)
-        blind = unseen(shipped, die.boards, constants.without(die.boards, report).physics, data_dir())
-        known = [row for row in rows if row["gpu"] in die.boards]
+        factors = replace(factors_without(observations, die.held_out), spread=shipped_factors().spread)
+        blind = unseen(shipped, die.held_out, constants.without(die.held_out, report).physics, data_dir())
+        known = [row for row in rows if row["gpu"] in die.held_out]
         advance = _advance(f"without {die.name}", report)
         parts: dict[str, Rows] = {"known": known}
         for name, predictor in (("steps", shipped), ("all", blind)):
             parts[name] = [
                 row
                 for table in declared.tables
-                for row in _measured_on(data_dir() / table, die.boards, predictor, factors, advance)
+                for row in _measured_on(data_dir() / table, die.held_out, predictor, factors, advance)
             ]
         for source in ("", *sorted({str(row["source"]) for row in known})):
             left_out.append(
@@ -363,20 +337,3 @@ def _worst_steps(rows: Rows) -> list[dict[str, Any]]:
     ordered = sorted(rows, key=lambda row: -row["ape"])[:WORST]
     names = ("source", "model", "num_gpus", "plan", "seq_len", "predicted_ms")
     return [{name: row[name] for name in names} | {"error": row["bias"]} for row in ordered]
-
-
-def training_verdicts(results: Mapping[str, Any], declared: TrainingDeclaration) -> Iterator[dict[str, Any]]:
-    """Every target, with steps of each die left out."""
-    targets = declared.targets
-    for row in results["left_out"]:
-        who = f"steps on {row['die']}, left out of the fit"
-        if row["source"] == "all" and targets.mean is not None:
-            yield at_most(f"mean error of {who}", row["steps"]["mean"], targets.mean, [])
-        if row["source"] != "all" and targets.source is not None:
-            yield at_most(f"{row['source']}: {who}", row["steps"]["mean"], targets.source, [])
-        if row["source"] == "all" and targets.coverage:
-            yield between(f"{who}: within 90 % intervals", row["steps"]["inside"], targets.coverage, [])
-    if targets.efficiency is not None and results["scaling"]:
-        off = [abs(row["off"]) for row in results["scaling"]]
-        yield at_most("points that efficiency of scaling is off, mean", float(np.mean(off)), targets.efficiency, [])
-        yield at_most("points that efficiency of scaling is off, worst", max(off), targets.efficiency, [])

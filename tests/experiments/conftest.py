@@ -11,7 +11,8 @@ import pytest
 from experiment_sets import GPT2, GPUS, SPARSE, STEP, STEP_MS, declare, kernels
 
 from neusight.experiments import find_experiment, run, write_results
-from neusight.experiments.declare import Contestant, Data, Declaration, Experiment, Fold, Targets
+from neusight.experiments.declare import Contestant, Data, Declaration, Experiment, Fold
+from neusight.experiments.targets import Target
 from neusight.kernels.sparsity import OperandSparsity
 from neusight.transforms.sparsity import LayerSparsity, SparsityProfile
 
@@ -64,7 +65,25 @@ DECLARED = Declaration(
         Contestant(name="ours", title="this project", options={"backend": "linear"}),
         Contestant(name="bound", kind="roofline"),
     ),
-    targets=Targets(model_mean=10, model_worst=40, all_model_mean=10, kernel_gpu=20, kernel_mean={"linear": 1e-3}),
+    targets=(
+        Target(
+            target="{kind}, mean over {gpus} held-out GPUs",
+            table="kernels.by_kind",
+            figure="mean",
+            at_most=1e-3,
+            where={"predictor": "ours", "group": "held_out", "kind": "linear"},
+            misses="{gpu} {mean:.1f}",
+            missing="kernels.cells",
+            alike=("kind",),
+        ),
+        Target(
+            target="mean of {count} whole models, held-out GPUs",
+            table="models.groups",
+            figure="mean",
+            at_most=10,
+            where={"predictor": "ours", "group": "held_out"},
+        ),
+    ),
 )
 """Tile models that learn nothing, and a linear correction, each tested on an L4 and on another vendor's GPU."""
 

@@ -30,8 +30,11 @@ held_out = ["l4"]
 name = "ours"
 options = { backend = "linear" }
 
-[targets]
-model_mean = 10
+[[targets]]
+target = "whole models"
+table = "models.groups"
+figure = "mean"
+at_most = 10
 """
 
 
@@ -70,7 +73,7 @@ def test_experiments_of_the_checkout_hold_out_every_gpu_once() -> None:
 OURS = 'name = "ours"\noptions = { backend = "linear" }'
 MISTAKES = [
     (MEASURED, 'held_out = ["l4"]', 'held_out = ["l4"]\nheld = 1', "key 'folds.0.held'; did you mean held_out?"),
-    (MEASURED, 'title = "Mine"', 'title = "Mine"\nzzz = 1', "unknown key 'zzz': use one of kind, title, question"),
+    (MEASURED, 'title = "Mine"', 'title = "Mine"\nzzz = 1', "unknown key 'zzz': use one of title, question"),
     (MEASURED, "[data]", "[date]", "data is missing: add it"),
     (MEASURED, '"models"]', '"modles"]', "report.1 = 'modles'"),
     (MEASURED, 'held_out = ["l4"]', "held_out = []", "folds.0.held_out"),
@@ -78,7 +81,7 @@ MISTAKES = [
     (MEASURED, 'latency = "latency.parquet"\n', "", "report 'models' needs data.latency"),
     (MEASURED, '"models"]', '"operators"]', "report 'operators' needs report 'models'"),
     (MEASURED, '"models"]', '"few-shot"]', "report 'few-shot' needs few_shot.points"),
-    (MEASURED, "[targets]", '[[predictors]]\nname = "ours"\n[targets]', "two of predictors are called 'ours'"),
+    (MEASURED, "[[targets]]", '[[predictors]]\nname = "ours"\n[[targets]]', "two of predictors are called 'ours'"),
     (
         MEASURED,
         'backend = "linear"',
@@ -99,11 +102,20 @@ MISTAKES = [
         'name = "li"\nkind = "li"\nphysics = { "cuda_cores.overlap" = 1.0 }',
         "has no physics: drop 'cuda_cores.overlap'",
     ),
-    (MEASURED, "model_mean = 10", 'model_mean = "x"', "targets.model_mean = 'x'"),
-    (MEASURED, "model_mean = 10", f'model_mean = "{"x" * 9999}"', "targets.model_mean = 'xxx"),
+    (MEASURED, "at_most = 10", 'at_most = "x"', "targets.0.at_most = 'x'"),
+    (MEASURED, "at_most = 10", f'at_most = "{"x" * 9999}"', "targets.0.at_most = 'xxx"),
+    (MEASURED, "at_most = 10", "", "give one of at_most, between and reported"),
+    (
+        MEASURED,
+        'name = "ours"\noptions = { backend = "linear" }',
+        'name = "t"\nkind = "trees"',
+        "predicts no models: drop",
+    ),
+    (MEASURED, 'name = "mine"\n', 'sets = ["a", "b"]\n', "report 'models' needs data.name"),
+    (MEASURED, 'name = "mine"\n', 'name = "mine"\nsets = ["a"]\n', "data needs either a name or sets"),
     (MEASURED, "[data]", "[data", "not TOML"),
     (SPARSE, "length = 64", "lenght = 64", "unknown key 'random.lenght'; did you mean length?"),
-    (SPARSE, "speedup = 1.9\n", "", "targets.speedup is missing"),
+    (SPARSE, 'figure = "all"\n', "", "targets.0.figure is missing"),
     (SPARSE, "batch = 1", "batch = 0", "networks.0.batch = 0"),
 ]
 
@@ -118,6 +130,21 @@ def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path) -> None:
         if said not in line or "experiment.toml" not in line or "\n" in line or len(line) > 600:
             wrong.append((said, line))
     assert not wrong
+
+
+def test_what_is_left_out_in_turn_makes_the_folds(tmp_path: Path) -> None:
+    text = MEASURED.replace('[[folds]]\nname = "without l4"\nheld_out = ["l4"]\n', "")
+    text = text.replace('"v100-pcie-32gb", "l4"]', '"v100-pcie-32gb", "v100-sxm2-16gb", "mi100"]')
+    expected = {
+        "gpu": {f"without {gpu}": (gpu,) for gpu in ("t4", "v100-pcie-32gb", "v100-sxm2-16gb", "mi100")},
+        "generation": {"turing": ("t4",), "volta": ("v100-pcie-32gb", "v100-sxm2-16gb"), "cdna": ("mi100",)},
+        "vendor": {"nvidia": ("t4", "v100-pcie-32gb", "v100-sxm2-16gb"), "amd": ("mi100",)},
+    }
+    for by, folds in expected.items():
+        declared = find_experiment(by, declare(tmp_path, f'leave_out = "{by}"\n{text}', by)).declared
+        assert {fold.name: fold.held_out for fold in declared.folds} == folds
+    with pytest.raises(DataError, match=r"experiment.toml: unknown device 'mi99'"):
+        find_experiment("x", declare(tmp_path, 'leave_out = "gpu"\n' + text.replace("mi100", "mi99"), "x"))
 
 
 def test_an_unknown_experiment_names_the_nearest(tmp_path: Path) -> None:

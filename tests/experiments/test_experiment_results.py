@@ -36,14 +36,15 @@ def kernel(id_: str, error: float) -> dict[str, Any]:
 def made(kernels: dict[str, float], model: float | None = None, quick: str | None = None) -> dict[str, Any]:
     """Results of one predictor with the errors of single kernels, by id, and of one whole model."""
     step = {"fold": "f", "gpu": "l4", "model": "m", "mode": "training", "batch": 1, "seq_len": 2}
-    rows = [] if model is None else [{**step, "errors": {"ours": model, "paper": 99.0}}]
+    both = {"ours": model, "paper": 99.0}
+    rows = [] if model is None else [{**step, "predictor": name, "error": error} for name, error in both.items()]
     mean = sum(map(abs, kernels.values())) / len(kernels)
-    cell = {"fold": "f", "gpu": "l4", "kind": "bmm", "predictor": "ours", "mape": mean}
+    cell = {"fold": "f", "gpu": "l4", "kind": "bmm", "predictor": "ours", "mean": mean}
     declared = {"kind": "measured", "predictors": [{"name": "ours"}]}
     return {
         **{"experiment": "mine", "declared": declared, "verdicts": [], "quick": quick},
         "kernels": {"sample": [kernel(*k) for k in kernels.items()], "cells": [cell, {**cell, "predictor": "paper"}]},
-        "models": {"rows": rows, "by_gpu": {}},
+        "models": {"rows": rows, "by_gpu": []},
     }
 
 
@@ -160,8 +161,8 @@ def test_commands_say_what_is_declared_and_where_to_write(tmp_path: Path, monkey
 def test_rounding_leaves_five_digits_no_nan_and_a_tenth_of_a_percent_of_rows() -> None:
     plain = {1: [0.123456789, float("nan")], "n": 3, "t": (123456.7,)}
     assert rounded(plain) == {"1": [0.12346, None], "n": 3, "t": [123460.0]}
-    row = {"predicted_ms": 12.34567, "errors": {"ours": -12.3456, "li": None}, "error": 0.04, "parts": None}
-    short = {"predicted_ms": 12.346, "errors": {"ours": -12.3, "li": None}, "error": 0.0, "parts": None}
+    row = {"predicted_ms": 12.34567, "error": -12.3456, "model_error": 0.0412346}
+    short = {"predicted_ms": 12.346, "error": -12.3, "model_error": 0.041235}
     assert rounded({"rows": [row]}) == {"rows": [short]}
 
 

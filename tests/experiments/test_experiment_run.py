@@ -28,19 +28,21 @@ def changed(experiment: Experiment, **changes: Any) -> Experiment:
 
 def test_models_are_as_wrong_as_was_put_in(results: dict[str, Any]) -> None:
     groups = results["models"]["groups"]
-    counts = {name: group["count"] for name, group in groups.items()}
+    counts = {row["group"]: row["count"] for row in groups if row["predictor"] == "ours"}
     assert counts == {"all": 3, "held_out": 1, "training": 2, "other_vendor": 1}
-    errors = groups["all"]["predictors"]
-    assert (errors["published:neusight"]["mean"], errors["published:li"]["mean"]) == (0, pytest.approx(50))
-    assert errors["published:habitat"] is None
-    for row in results["models"]["rows"]:
+    means = {row["predictor"]: row["mean"] for row in groups if row["group"] == "all"}
+    assert (means["published:neusight"], means["published:li"]) == (0, pytest.approx(50))
+    assert "published:habitat" not in means
+    own = [row for row in results["models"]["rows"] if row["predictor"] == "ours"]
+    for row in own:
         measured = STEP_MS[row["gpu"]]
-        assert row["predicted_ms"] == pytest.approx(measured * (1 + row["errors"]["ours"] / 100), rel=2e-3)
+        assert row["predicted_ms"] == pytest.approx(measured * (1 + row["error"] / 100), rel=2e-3)
         assert row["inside"] == (row["low_ms"] <= measured <= row["high_ms"])
-        assert (row["parts"] is None) == (row["gpu"] != "l4")
     # The operators of the step add up to it: all of the error is theirs.
-    (l4,) = (row for row in results["models"]["rows"] if row["gpu"] == "l4")
-    assert l4["parts"] == {"operators": l4["errors"]["ours"], "composition": 0.0}
+    (error,) = (row["error"] for row in own if row["gpu"] == "l4")
+    for entry in results["models"]["oracle"]:
+        assert entry["operators"]["bias"] == pytest.approx(error, abs=0.06)
+        assert entry["composition"]["worst"] == pytest.approx(0)
 
 
 def test_kernels_are_as_wrong_as_was_put_in(results: dict[str, Any]) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from neusight.evaluation import Scored
 from neusight.experiments import compare, find_experiment, run, summary_of, write_results
-from neusight.experiments.declare import Experiment, Reason, ServingDeclaration, ServingTargets
+from neusight.experiments.declare import Experiment, Reason, ServingDeclaration
 from neusight.experiments.report import render
-from neusight.experiments.runs import WORST, figures, groups, peers, serving_verdicts, worst
+from neusight.experiments.runs import WORST, figures, groups, peers, worst
 from neusight.experiments.runs_report import SERVING
+from neusight.experiments.targets import verdicts
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
@@ -54,7 +55,7 @@ def test_peers_are_compared_on_what_both_predict() -> None:
     ]
     assert peers(rows, told) == [
         {"peer": "other", "source": "lab", "quantity": "e2e_ms", "count": 2, "mean": pytest.approx(25),
-         "median": pytest.approx(25), "ours_mean": pytest.approx(15), "ours_median": pytest.approx(15)}
+         "median": pytest.approx(25), "ours_mean": pytest.approx(15), "ours_median": pytest.approx(15), "best": True}
     ]  # fmt: skip
 
 
@@ -71,20 +72,19 @@ def test_the_most_wrong_are_so_by_ratio_each_cell_once() -> None:
 
 def test_verdicts_name_every_target() -> None:
     means = [
-        {"by": "quantity", "quantity": "e2e_ms", "median": 12.0},
+        {"by": "quantity", "quantity": "e2e_ms", "median": 12.5},
         {"by": "source", "source": "lab", "inside": 90.0},
-        {"by": "source quantity", "source": "lab", "quantity": "e2e_ms", "median": 12.0},
+        {"by": "source quantity", "source": "lab", "quantity": "e2e_ms", "median": 12.5},
     ]
-    told = [
-        {"peer": peer, "source": "lab", "quantity": "e2e_ms", "count": 3, "mean": mean, "ours_mean": 11.0}
-        for peer, mean in (("near", 10.0), ("far", 20.0))
+    others = [
+        {"peer": peer, "source": "lab", "quantity": "e2e_ms", "count": 3, "mean": mean, "ours_mean": 11.0, "best": best}
+        for peer, mean, best in (("near", 10.0, True), ("far", 20.0, False))
     ]
     left = {"die": "D", "source": "lab", "engine": "vllm", "quantity": "e2e_ms", "known_median": 10.0}
     dies = [{**left, "count": count, "median": median} for count, median in ((50, 14.0), (50, 16.0), (3, 99.0))]
-    targets = ServingTargets(median={"e2e_ms": 10}, coverage=(85, 95), left_out=1.5, better_than_peers=True)
-    found = list(serving_verdicts({"means": means, "peers": told, "dies": dies}, targets))
+    found = verdicts({"means": means, "peers": others, "dies": dies}, find_experiment("serving").declared.targets)
     assert [(v["value"], v["met"], v["short"]) for v in found] == [
-        (12.0, False, ["lab 12.0"]),
+        (12.5, False, ["lab 12.5"]),
         (90.0, True, []),
         (14.0, True, []),
         (16.0, False, []),
@@ -106,7 +106,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     pd.DataFrame(said).to_parquet(folder / "peers.parquet")
     declared = ServingDeclaration(
         kind="serving", title="Mine", question="How wrong?", data="mine", cells="cells.parquet", models="models.json",
-        peers="peers.parquet", targets=ServingTargets(coverage=(0, 100), better_than_peers=True),
+        peers="peers.parquet", targets=find_experiment("serving").declared.targets,
     )  # fmt: skip
     return Experiment("mine", folder, declared)
 
@@ -120,7 +120,8 @@ def test_a_run_writes_a_report_that_is_made_of_its_summary(
     assert results["peers"][0]["mean"] == pytest.approx(50)
     assert [s["count"] for s in results["skipped"]] == [1]
     assert {"cells.parquet", "models.json", "peers.parquet"} == set(results["sha256"])
-    assert len(results["verdicts"]) == 2
+    targets = {row["target"] for row in results["verdicts"]}
+    assert {"lab within 90 % intervals", "mean error of e2e_ms on 1 cells of lab that other predicts"} <= targets
     written = {path.name for path in write_results(tmp_path, results)}
     assert written == {"results.json", "summary.json", "report.md", *SERVING.figures}
     summary = summary_of(results)
@@ -137,5 +138,5 @@ def test_a_run_writes_a_report_that_is_made_of_its_summary(
 def test_the_declaration_of_the_checkout_names_files_that_are_there() -> None:
     declared = find_experiment("serving").declared
     assert isinstance(declared, ServingDeclaration)
-    assert declared.report == ("cells", "peers", "dies")
+    assert declared.report == ("cells", "peers", "folds")
     assert declared.subject == declared.data == "serving"

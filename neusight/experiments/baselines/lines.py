@@ -45,6 +45,28 @@ def _type_of(family: str, op: str) -> str:
     return family if family in TYPES else ""
 
 
+FAMILIES = (
+    *("16-bit GEMM", "fp8 GEMM", "fp8 block GEMM", "int8 and weight-only GEMM", "context attention"),
+    *("decode attention", "MoE", "pointwise and norms"),
+)
+"""Families of kernels of today as reports tell them apart, in their order."""
+
+
+def families_of(batch: KernelBatch) -> np.ndarray:
+    """Name of each kernel's family, one of ``FAMILIES``, or "" for those that no target names; shape (n,)."""
+    if batch.family in ("moe", "grouped_gemm"):
+        return np.full(len(batch), "MoE")
+    if batch.family == "attention":
+        dense = (batch["op"] == "forward") & (batch["selected"] == 0) & ~batch["shared_kv"].astype(bool)
+        return np.where(dense, np.where(batch["q_len"] == 1, "decode attention", "context attention"), "")
+    if batch.family != "gemm":
+        return np.full(len(batch), "pointwise and norms")
+    narrow = (batch["weight_dtype"] != "") | (batch["dtype"] == "int8")
+    kinds = [narrow, batch["dtype"] == "float8", np.isin(batch["dtype"], ("float16", "bfloat16"))]
+    eight = np.where(batch["scaling"] == "block", "fp8 block GEMM", "fp8 GEMM")
+    return np.select(kinds, [np.full(len(batch), "int8 and weight-only GEMM"), eight, "16-bit GEMM"], "")
+
+
 def roofline_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
     """``max(flops / peak, compulsory bytes / DRAM bandwidth)`` in seconds, shape (n,)."""
     work = work_of(batch)

@@ -1,19 +1,19 @@
-"""Contestants on kernels of GPUs that were left out: physics, what is learned on it, and what knows no physics."""
+"""What knows no physics: a rule of thumb, trees on shapes and datasheets, and the kernel of the nearest shape.
+
+They learn from the rows that tile models learn from, and predict single kernels under their conditions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from neusight.devices import DeviceSpec
-from neusight.executors.gpu.predictor import KernelPredictor
-from neusight.executors.gpu.tile_models.artifact import Artifact
 from neusight.executors.gpu.tile_models.gbm import SETTINGS
-from neusight.experiments.baselines import roofline_s
-from neusight.experiments.entrants import Forecast
+from neusight.experiments.baselines.lines import families_of, roofline_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
@@ -26,34 +26,22 @@ TREES, LEAVES = 300, 63
 APART = 8.0
 """Octaves of shape that another engine, variant or way of scaling counts as."""
 
-Group = Callable[[KernelBatch], np.ndarray]
-"""Family of each kernel, as reports tell them apart."""
-Forecaster = Callable[[KernelBatch, DeviceSpec, Conditions], Forecast]
-"""What a contestant predicts of kernels under their conditions."""
 
-
-def with_shrinkage(predictor: KernelPredictor, shrinkage: float) -> KernelPredictor:
-    """The same with a share of what was learned, on every device."""
-
-    def shrunk(artifact: Artifact) -> Artifact:
-        return replace(artifact, manifest=replace(artifact.manifest, kinds=[], shrinkage=shrinkage))
-
-    return replace(predictor, artifacts={name: shrunk(a) for name, a in predictor.artifacts.items()})
-
-
-def of_predictor(predictor: KernelPredictor) -> Forecaster:
-    """What tile models say, with their interval."""
-
-    def forecast(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
-        costs = predictor.predict(batch, device, conditions)
-        return Forecast(costs.latency_s, costs.low_s, costs.high_s)
-
-    return forecast
-
-
-def of_roofline(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
+class RuleOfThumb:
     """A share of the roofline, and a launch."""
-    return Forecast(roofline_s(batch, device) / SHARE + LAUNCH_S)
+
+    name: ClassVar[str] = "rule-of-thumb"
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def fit(self, rows: Sequence[DeviceRows]) -> Self:
+        """Nothing to do."""
+        return self
+
+    def latency_s(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> np.ndarray:
+        """Seconds of each kernel under its conditions, shape (n,)."""
+        return roofline_s(batch, device) / SHARE + LAUNCH_S
 
 
 def _extents(batch: KernelBatch) -> np.ndarray:
@@ -86,18 +74,16 @@ def _datasheet(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
     return np.log2(np.column_stack([*whole, *np.broadcast_arrays(*own)]))
 
 
-@dataclass
-class Flexible:
-    """Gradient-boosted trees on log time over shapes, engine and datasheet, a forest a family: no physics.
+class Trees:
+    """Gradient-boosted trees on log time over shapes, engine and datasheet, a forest a family."""
 
-    ``words_`` are the labels that occurred in training, by family, a list a column.
-    """
+    name: ClassVar[str] = "trees"
 
-    seed: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
         self.boosters_: dict[str, Any] = {}
         self.words_: dict[str, list[list[str]]] = {}
+        """Labels that occurred in training, by family, a list a column."""
 
     def fit(self, rows: Sequence[DeviceRows]) -> Self:
         """Learn log times; every GPU and family counts alike."""
@@ -116,11 +102,11 @@ class Flexible:
             self.boosters_[family] = lightgbm.train(settings, data, num_boost_round=TREES)
         return self
 
-    def forecast(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
-        """Without an interval; NaN for a family that was not in training."""
+    def latency_s(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> np.ndarray:
+        """Seconds of each kernel, shape (n,); NaN for a family that was not in training."""
         if batch.family not in self.boosters_:
-            return Forecast(np.full(len(batch), np.nan))
-        return Forecast(np.exp(self.boosters_[batch.family].predict(self._inputs(batch, device, conditions))))
+            return np.full(len(batch), np.nan)
+        return np.exp(self.boosters_[batch.family].predict(self._inputs(batch, device, conditions)))
 
     def _inputs(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> np.ndarray:
         labels = zip(_labels(batch, conditions), self.words_[batch.family], strict=True)
@@ -139,29 +125,29 @@ class _Shelf:
     ratio: np.ndarray
 
 
-@dataclass
 class Nearest:
     """Nearest-shape transfer: the measured kernel of the nearest shape on the most similar GPU that has the family,
     its time scaled by the ratio of the two rooflines.
     """
 
-    group: Group
+    name: ClassVar[str] = "nearest"
 
-    def __post_init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
         self.shelves_: dict[tuple[str, str], list[_Shelf]] = {}
 
     def fit(self, rows: Sequence[DeviceRows]) -> Self:
         """Keep all rows."""
         for r in rows:
-            groups = self.group(r.batch)
+            groups = families_of(r.batch)
             for group in np.unique(groups):
                 own = r.take(np.flatnonzero(groups == group))
                 self.shelves_.setdefault((r.batch.family, str(group)), []).append(_shelf(own))
         return self
 
-    def forecast(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
-        """Without an interval; NaN for a family that no GPU has."""
-        latency_s, groups = np.full(len(batch), np.nan), self.group(batch)
+    def latency_s(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> np.ndarray:
+        """Seconds of each kernel, shape (n,); NaN for a family that no GPU has."""
+        latency_s, groups = np.full(len(batch), np.nan), families_of(batch)
         for group in np.unique(groups):
             if shelves := self.shelves_.get((batch.family, str(group))):
                 rows = np.flatnonzero(groups == group)
@@ -169,7 +155,7 @@ class Nearest:
                 part = batch.take(rows)
                 _, near = shelf.tree.query(_places(part, conditions.take(rows), shelf.words))
                 latency_s[rows] = shelf.ratio[near] * roofline_s(part, device)
-        return Forecast(latency_s)
+        return latency_s
 
 
 def _shelf(rows: DeviceRows) -> _Shelf:
@@ -199,16 +185,5 @@ def _distance(one: DeviceSpec, other: DeviceSpec) -> float:
     return float(np.linalg.norm(figures(one) - figures(other)))
 
 
-def contestants(
-    predictor: KernelPredictor, floor: KernelPredictor | None, rows: Sequence[DeviceRows], group: Group
-) -> Mapping[str, Forecaster]:
-    """All contestants by name, trained on rows without what is left out; ``floor`` was trained with it."""
-    own = {
-        "ours": of_predictor(predictor),
-        "physics": of_predictor(with_shrinkage(predictor, 0.0)),
-        "learned": of_predictor(with_shrinkage(predictor, 1.0)),
-        "flexible": Flexible().fit(rows).forecast,
-        "nearest": Nearest(group).fit(rows).forecast,
-        "roofline": of_roofline,
-    }
-    return own | ({"floor": of_predictor(floor)} if floor else {})
+Rule = RuleOfThumb | Trees | Nearest
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (RuleOfThumb, Trees, Nearest)}
