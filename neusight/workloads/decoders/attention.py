@@ -12,7 +12,7 @@ import numpy as np
 from neusight.kernels.families import KernelBatch
 from neusight.workloads.decoders.cores import Heads, core
 from neusight.workloads.decoders.layers import Indexer, LatentAttention, Projection, SelfAttention
-from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.operations import Operation, moved, pointwise
 from neusight.workloads.decoders.products import entering, leaving, product, product_input, separate
 from neusight.workloads.decoders.rank import Count, Rank
 from neusight.workloads.decoders.stream import normalised
@@ -29,7 +29,7 @@ def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iter
     qkv, output = mixer.projections(rank.hidden, rank.tp)
     tokens, d = rank.tokens, mixer.head_dim
     yield entering(rank, rank.hidden, "attention")
-    yield product(rank, qkv, tokens, quantised=quantised)
+    yield from product(rank, qkv, tokens, quantised=quantised)
     yield Operation(held=(HeldWeights(heads),) if mixer.sinks else ())
     if not rank.serves:
         joins = (_joined(rank, qkv.n, bias=mixer.qkv_bias),) if len(separate(rank, qkv)) == 1 else ()
@@ -37,16 +37,16 @@ def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iter
     if mixer.qk_norm:
         yield from _head_norms(mixer, rank, heads, kv_heads)
     if not (mixer.qk_norm and rank.engine.generated):
-        yield rotated(rank, (heads * d, kv_heads * d), (heads + kv_heads) * mixer.rotary, 2 * kv_heads * d)
-    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "window": mixer.window}
+        yield from rotated(rank, (heads * d, kv_heads * d), (heads + kv_heads) * mixer.rotary, 2 * kv_heads * d)
     if rank.serves:
-        yield Operation(forward=tuple(cached_attention(rank, shape, shape)))
+        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "window": mixer.window}
+        yield cached_attention(rank, shape, shape)
     else:
-        yield core(rank, Heads(heads=heads, kv_heads=kv_heads, head_dim=d, value_dim=d, window=mixer.window))
+        yield from core(rank, Heads(heads=heads, kv_heads=kv_heads, head_dim=d, value_dim=d, window=mixer.window))
     if mixer.gated:
-        yield _gate(rank, heads * d)
+        yield from _gate(rank, heads * d)
     yield _into_output(rank, tokens * output.k)
-    yield product(rank, output, tokens)
+    yield from product(rank, output, tokens)
     yield leaving(rank, rank.hidden, "attention")
 
 
@@ -79,8 +79,8 @@ def _head_norms(mixer: SelfAttention, rank: Rank, heads: int, kv_heads: int) -> 
         yield normalised(rank, name, mixer.qk_norm_op, (rank.tokens * rows, cols), weights=mixer.qk_norm_weights)
 
 
-def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int) -> Operation:
-    """Rotation of queries and keys by their positions, back by the opposite angle; in serving, into the cache.
+def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int) -> Iterator[Operation]:
+    """Rotation of queries and keys by their positions; in serving, into the cache.
 
     Args:
         rank: on which.
@@ -88,38 +88,32 @@ def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int) -> Op
         rotary: values that turn, for those that turn all at once; 0 turns nothing.
         cached: values of a token that the cache keeps.
     """
-    how = rank.engine.rotary
+    op = "rotary" if rank.engine.rotary == "fused" else "rotary_complex"
     if rank.serves:
-        turned: tuple[Part, ...] = (rank.pointwise("rope", "rope", rank.tokens, rotary),) if rotary else ()
-        written = () if rank.engine.fused_cache_write and rotary else (rank.cached("cache write", cached),)
-        return Operation(forward=(*turned, *written))
-    op = "rotary" if how == "fused" else "rotary_complex"
-    if rotary and rank.engine.generated and len(set(widths)) == 1:
+        if rotary:
+            yield pointwise(rank, "rope", "rope", rank.tokens, rotary)
+        if not (rank.engine.fused_cache_write and rotary):
+            yield Operation(forward=(rank.cached("cache write", cached),))
+    elif rotary and rank.engine.generated and len(set(widths)) == 1:
         # Loops of the same length over the same angles are one.
         elements = rank.tokens * widths[0]
-        both = (rank.passed("rope", op, elements, 2 * elements * rank.size, 2 * elements * rank.size),)
-        return Operation(forward=both, backward=both)
-    turned = tuple(rank.pointwise("rope", op, rank.tokens, width) for width in widths) if rotary else ()
-    return Operation(forward=turned, backward=turned)
+        yield moved(rank.passed("rope", op, elements, 2 * elements * rank.size, 2 * elements * rank.size))
+    elif rotary:
+        for width in widths:
+            yield pointwise(rank, "rope", op, rank.tokens, width)
 
 
-def _gate(rank: Rank, width: int) -> Operation:
+def _gate(rank: Rank, width: int) -> Iterator[Operation]:
     """Output times the sigmoid of its gate."""
-    if rank.serves:
-        return Operation(forward=(rank.pointwise("output gate", "mul", rank.tokens, width),))
-    name, tokens = "output gate gradient", rank.tokens
-    return Operation(
-        forward=(rank.pointwise("output gate", "glu", tokens, width),),
-        backward=(
-            rank.pointwise(name, "mul", tokens, width),
-            rank.pointwise(name, "mul", tokens, width),
-            rank.pointwise(name, "sigmoid_backward", tokens, width),
-        ),
-        saved=(SavedActivation(name="attention before its gate", bytes=tokens * width * rank.size),),
-    )
+    yield pointwise(rank, "output gate", "mul" if rank.serves else "glu", rank.tokens, width)
+    if not rank.serves:
+        size = rank.tokens * width * rank.size
+        yield Operation(saved=(SavedActivation(name="attention before its gate", bytes=size),))
 
 
-def cached_attention(rank: Rank, of_prompts: dict[str, Any], of_decodes: dict[str, Any]) -> Iterator[Part]:
+def cached_attention(
+    rank: Rank, of_prompts: dict[str, Any], of_decodes: dict[str, Any], name: str = "attention"
+) -> Operation:
     """Attention of prompts and of decodes, which differ in these fields; causal, over the cache."""
     passes = rank.passes
     assert passes is not None
@@ -131,12 +125,15 @@ def cached_attention(rank: Rank, of_prompts: dict[str, Any], of_decodes: dict[st
         "q_len": np.ones_like(passes.decodes),
         "kv_len": passes.decode_context,
     }
-    for name, fields, runs in (
-        ("attention of prompts", common | prompts | of_prompts, passes.prompt_runs),
-        ("attention of decodes", common | decodes | of_decodes, passes.decode_runs),
+    made = []
+    for which, fields, runs in (
+        ("prompts", common | prompts | of_prompts, passes.prompt_runs),
+        ("decodes", common | decodes | of_decodes, passes.decode_runs),
     ):
         filled = {field: np.maximum(fields[field], 1) for field in ("batch", "q_len", "kv_len")}
-        yield rank.part(name, KernelBatch.from_columns("attention", **(fields | filled)), runs)
+        batch = KernelBatch.from_columns("attention", **(fields | filled))
+        made.append(rank.part(f"{name} of {which}", batch, runs))
+    return Operation(forward=tuple(made))
 
 
 def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
@@ -157,31 +154,28 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
     yield normalised(rank, "key norm", "rms_norm", (own, mixer.kv_rank), weights=1)
     yield entering(rank, mixer.q_rank + mixer.latent_dim, "attention", "latent")
     if mixer.q_rank:
-        yield product(rank, parts["query up"], rank.tokens)
+        yield from product(rank, parts["query up"], rank.tokens)
     if not rank.serves:
-        yield product(rank, parts["key value up"], rank.tokens)
-    # Absorbed into other products, or a part of the indexer's work.
-    apart = [p for name, p in parts.items() if name.startswith("indexer") or (rank.serves and name == "key value up")]
-    vectors = HeldWeights(mixer.vectors - mixer.q_rank - mixer.kv_rank)
-    yield Operation(held=(*(each for projection in apart for each in projection.held), vectors))
+        yield from product(rank, parts["key value up"], rank.tokens)
+    # What no product of its own holds: absorbed into others, or of an indexer that is not run.
+    apart = [p for name, p in parts.items() if (name == "key value up" if rank.serves else name.startswith("indexer"))]
+    matrices = [each for p in apart for each in p.held] if mixer.indexer else []
+    yield Operation(held=(*matrices, HeldWeights(mixer.vectors - mixer.q_rank - mixer.kv_rank)))
     widths = heads * mixer.rope_dim, mixer.rope_dim
-    yield rotated(rank, widths, sum(widths), mixer.latent_dim)
-    if rank.serves:
-        yield Operation(forward=tuple(_cached_latent(mixer, rank, heads, parts)))
-    else:
-        yield from _expanded(mixer, rank, heads, parts)
+    yield from rotated(rank, widths, sum(widths), mixer.latent_dim)
+    yield from _cached_latent(mixer, rank, heads, parts) if rank.serves else _expanded(mixer, rank, heads, parts)
     yield _into_output(rank, rank.tokens * parts["output"].k)
-    yield product(rank, parts["output"], rank.tokens)
+    yield from product(rank, parts["output"], rank.tokens)
     yield leaving(rank, rank.hidden, "attention")
 
 
 def _down(rank: Rank, projection: Projection) -> Iterator[Operation]:
     """Down to latent widths on the rank's own rows; queries without a latent are column-parallel."""
     if projection.name == "latent":
-        yield product(rank, projection, rank.resident_tokens)
+        yield from product(rank, projection, rank.resident_tokens)
         return
     yield entering(rank, rank.hidden, "attention")
-    yield product(rank, projection, rank.tokens)
+    yield from product(rank, projection, rank.tokens)
 
 
 def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, Projection]) -> Iterator[Operation]:
@@ -191,23 +185,23 @@ def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, P
     each.
     """
     d, tokens = mixer.nope_dim + mixer.rope_dim, rank.tokens
-    joined = tuple(rank.copied(name, tokens, heads * d, op="cat") for name in ("queries join", "keys join"))
     inner = sum(p.n for p in parts.values()) - parts["output"].n
-    sparse = mixer.indexer
+    for name in ("queries join", "keys join"):
+        yield moved(rank.copied(name, tokens, heads * d, op="cat"))
     yield Operation(
-        forward=joined,
-        backward=joined,
-        unbuilt="training of sparse attention is not built: self-attention and latent attention are" if sparse else "",
+        unbuilt="training of sparse attention is not built: self-attention and latent attention are"
+        if mixer.indexer
+        else "",
         saved=(
             SavedActivation(name="latent and expanded", bytes=tokens * inner * rank.size),
             product_input(rank, "normed latent", tokens * (mixer.q_rank + mixer.kv_rank)),
             SavedActivation(name="query, key, value", bytes=tokens * heads * (2 * d + mixer.value_dim) * rank.size),
         ),
     )
-    yield core(rank, Heads(heads=heads, kv_heads=heads, head_dim=d, value_dim=mixer.value_dim))
+    yield from core(rank, Heads(heads=heads, kv_heads=heads, head_dim=d, value_dim=mixer.value_dim))
 
 
-def _cached_latent(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, Projection]) -> Iterator[Part]:
+def _cached_latent(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, Projection]) -> Iterator[Operation]:
     passes = rank.passes
     assert passes is not None
     if mixer.indexer:
@@ -220,29 +214,30 @@ def _cached_latent(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[s
     expanded["head_dim"] = mixer.nope_dim + mixer.rope_dim
     sparse = mixer.indexer is not None
     rows, runs = (rank.tokens, rank.runs) if sparse else (passes.decodes, passes.decode_runs)
-    yield rank.part("query into latent", per_head(rank, heads, rows, (mixer.kv_rank, mixer.nope_dim)), runs)
+    yield per_head(rank, "query into latent", heads, rows, (mixer.kv_rank, mixer.nope_dim), runs)
     if not sparse:
-        up, rows_up = parts["key value up"], passes.prompts * passes.prompt_context
-        yield from product(rank, up, rows_up, runs=passes.prompt_runs).forward
-    yield from cached_attention(rank, absorbed if sparse else expanded, absorbed)
-    yield rank.part("value out of latent", per_head(rank, heads, rows, (mixer.value_dim, mixer.kv_rank)), runs)
+        rows_up = passes.prompts * passes.prompt_context
+        yield from product(rank, parts["key value up"], rows_up, runs=passes.prompt_runs)
+    yield cached_attention(rank, absorbed if sparse else expanded, absorbed)
+    yield per_head(rank, "value out of latent", heads, rows, (mixer.value_dim, mixer.kv_rank), runs)
 
 
-def per_head(rank: Rank, batch: int, rows: Count, shape: tuple[int, int]) -> KernelBatch:
-    """A product (n, k) of every head, with weights in the model's own dtype."""
+def per_head(rank: Rank, name: str, heads: int, rows: Count, shape: tuple[int, int], runs: Any = None) -> Operation:
+    """A product (n, k) of every head in serving, with weights in the model's own dtype."""
     n, k = shape
-    return KernelBatch.from_columns(
-        "gemm", op="bmm", layout="nn", batch=batch, m=np.maximum(rows, 1), n=n, k=k, dtype=rank.dtype
+    batch = KernelBatch.from_columns(
+        "gemm", op="bmm", layout="nn", batch=heads, m=np.maximum(rows, 1), n=n, k=k, dtype=rank.dtype
     )
+    return Operation(forward=(rank.part(name, batch, runs),))
 
 
-def indexed(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: int = 1) -> Iterator[Part]:
+def indexed(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: int = 1) -> Iterator[Operation]:
     """Scores of an indexer in float8 over its own cache, and the choice of the best; keys of ``ratio`` tokens each."""
     passes = rank.passes
     assert passes is not None
     for name in ("indexer query", "indexer key", "indexer weight"):
-        yield from product(rank, parts[name], rank.tokens).forward
-    yield rank.cached("indexer cache write", indexer.head_dim)
+        yield from product(rank, parts[name], rank.tokens)
+    yield Operation(forward=(rank.cached("indexer cache write", indexer.head_dim),))
     shape = {"op": "indexer", "heads": indexer.heads, "kv_heads": 1, "head_dim": indexer.head_dim}
     shape |= {"dtype": "float8", "kv_dtype": ""}
     keys = [-(-context // ratio) for context in (passes.prompt_context, passes.decode_context)]
@@ -250,9 +245,10 @@ def indexed(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: i
     seen = -(-(passes.prompt_context - passes.prompt_tokens // 2) // ratio)
     of_prompts = shape if ratio == 1 else {**shape, "causal": False, "kv_len": seen}
     wide = rank.of(rank.tokens, "float32")
-    for scores, cols in zip(cached_attention(rank, of_prompts, {**shape, "kv_len": keys[1]}), keys, strict=True):
-        yield rank.part(scores.name.replace("attention", "indexer scores"), scores.batch, scores.runs)
+    scored = cached_attention(rank, of_prompts, {**shape, "kv_len": keys[1]}, "indexer scores")
+    for scores, cols in zip(scored.forward, keys, strict=True):
         rows, cols = scores.batch["batch"] * scores.batch["q_len"], np.maximum(cols, 1)
         written = 4 * rows * np.minimum(cols, indexer.selected)
         chosen = wide.reduced("selection", "topk", (rows, cols), 4 * rows * cols, written)
-        yield rank.part(scores.name.replace("attention", "selection"), chosen.batch, scores.runs)
+        name = scores.name.replace("indexer scores", "selection")
+        yield Operation(forward=(scores, rank.part(name, chosen.batch, scores.runs)))

@@ -129,15 +129,15 @@ def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
         normed = layer.placement != "after" and not (second and layer.norms == 1)
         narrow = rank.narrow("attention") and not rank.engine.quantises_in_products
         quantised = normed and narrow and isinstance(branch, SelfAttention | FeedForward)
+        if not rank.serves:
+            yield _branched(rank, normed=normed, kept=not (second and layer.norms == 1))
         if normed:
             adds = not second or not rank.serves
-            yield stream_norm(rank, layer.norm, adds=adds, quantised=quantised, readers=_readers(branch, rank))
-        if not rank.serves:
-            yield _joined(rank, normed=normed, kept=not (second and layer.norms == 1))
+            yield from stream_norm(rank, layer.norm, adds=adds, quantised=quantised, readers=_readers(branch, rank))
         yield from _branch(branch, rank, quantised=quantised)
         if layer.placement in ("around", "after"):
-            yield stream_norm(rank, layer.norm, name="norm after", branches=False)
-        yield residual(rank, bias=_biased(branch), ends=second or layer.placement == "after")
+            yield from stream_norm(rank, layer.norm, name="norm after", branches=False)
+        yield from residual(rank, bias=_biased(branch), ends=second or layer.placement == "after")
 
 
 def _readers(part: Mixer | FeedForward | Experts, rank: Rank) -> int:
@@ -149,11 +149,12 @@ def _readers(part: Mixer | FeedForward | Experts, rank: Rank) -> int:
     return len(separate(rank, part.projections(rank.hidden)[0]))
 
 
-def _joined(rank: Rank, *, normed: bool, kept: bool) -> Operation:
+def _branched(rank: Rank, *, normed: bool, kept: bool) -> Operation:
     """Where a branch begins: its gradient to the stream's, unless a norm's kernel does that, and its input."""
     shape = rank.resident_tokens, rank.hidden
+    fused = normed and rank.engine.residual in ("norm", "add_norm")
     return Operation(
-        backward=() if normed else (rank.pointwise("add gradients", "add", *shape),),
+        backward=() if fused else (rank.pointwise("add gradients", "add", *shape),),
         saved=(product_input(rank, "branch input", rank.kept_tokens * rank.hidden),) if kept else (),
     )
 

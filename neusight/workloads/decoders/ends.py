@@ -12,7 +12,7 @@ import numpy as np
 
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Norm, Projection
-from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.operations import Operation, pointwise
 from neusight.workloads.decoders.products import entering, product
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.decoders.stream import stream_norm
@@ -38,30 +38,21 @@ def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
     if decoder.tied and not rank.engine.master_weights and not rank.serves:
         size = own_vocabulary(decoder, rank) * wide
         yield Operation(weights=(rank.pointwise("embedding add gradients", "add", 1, size),))
-    yield _brought_together(decoder, rank, wide)
+    yield from _brought_together(decoder, rank, wide)
     if wide != decoder.hidden:
         up = Projection(name="embedding up", k=wide, parts=(decoder.hidden,), kind="head")
-        yield product(rank, up, rank.resident_tokens)
+        yield from product(rank, up, rank.resident_tokens)
     if decoder.positions:
         yield _looked_up(rank, "positions", decoder.positions, decoder.hidden)
         if not rank.engine.generated:
             yield Operation(forward=(rank.pointwise("positions add", "add", rank.tokens, decoder.hidden),))
     if decoder.embedding_norm:
-        yield stream_norm(rank, _EMBEDDING_NORM, name="embedding norm", branches=False)
+        yield from stream_norm(rank, _EMBEDDING_NORM, name="embedding norm", branches=False)
     if rank.engine.hidden_dropout:
-        yield _dropped(rank)
-
-
-def _dropped(rank: Rank) -> Operation:
-    shape = rank.resident_tokens, rank.hidden
-    mask = SavedActivation(name="dropout mask", bytes=shape[0] * shape[1])
-    if rank.engine.generated:
-        return Operation(saved=(mask,))
-    return Operation(
-        forward=(rank.pointwise("embedding dropout", "dropout", *shape),),
-        backward=(rank.pointwise("embedding dropout gradient", "dropout_backward", *shape),),
-        saved=(mask,),
-    )
+        shape = rank.resident_tokens, rank.hidden
+        yield Operation(saved=(SavedActivation(name="dropout mask", bytes=shape[0] * shape[1]),))
+        if not rank.engine.generated:
+            yield pointwise(rank, "embedding dropout", "dropout", *shape)
 
 
 def _looked_up(rank: Rank, name: str, table: int, width: int) -> Operation:
@@ -88,27 +79,18 @@ def _looked_up(rank: Rank, name: str, table: int, width: int) -> Operation:
     )
 
 
-def _brought_together(decoder: Decoder, rank: Rank, width: int) -> Operation:
+def _brought_together(decoder: Decoder, rank: Rank, width: int) -> Iterator[Operation]:
     """Rows that a rank has none of are blanked, then added up over ranks (Shoeybi et al. 2019, section 3).
 
     Learned positions are added to all of them before ranks take their part of the tokens.
     """
     size = rank.tokens * width * rank.size
-    if rank.tp == 1 or rank.serves:
-        return Operation(forward=rank.exchanged("reduce embedding", "all_reduce", "tp", size))
-    blanked = rank.pointwise("embedding blank", "masked_fill", rank.tokens, width)
-    scattered = rank.sequence_parallel and not decoder.positions
-    op = "reduce_scatter" if scattered else "all_reduce"
-    return Operation(
-        forward=(blanked, *rank.exchanged("reduce embedding", op, "tp", size)),
-        backward=(*_gathered(rank, size), blanked),
-    )
-
-
-def _gathered(rank: Rank, size: int) -> tuple[Part, ...]:
-    if not rank.sequence_parallel:
-        return ()
-    return rank.exchanged("gather gradient of embedding", "all_gather", "tp", size)
+    if rank.tp > 1 and not rank.serves:
+        yield pointwise(rank, "embedding blank", "masked_fill", rank.tokens, width)
+    op = "reduce_scatter" if rank.sequence_parallel and not decoder.positions else "all_reduce"
+    reduced = rank.exchanged("reduce embedding", op, "tp", size)
+    again = rank.exchanged("gather gradient of embedding", "all_gather", "tp", size) if rank.sequence_parallel else ()
+    yield Operation(forward=reduced, backward=again)
 
 
 def after(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
@@ -117,30 +99,28 @@ def after(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
     """
     wide = decoder.embedding or decoder.hidden
     if decoder.norm:
-        yield stream_norm(rank, decoder.norm, name="last norm", branches=rank.serves)
+        yield from stream_norm(rank, decoder.norm, name="last norm", branches=rank.serves)
     logits = rank if rank.passes is None else rank.of(rank.passes.prompts + rank.passes.decodes)
     if wide != decoder.hidden:
         down = Projection(name="embedding down", k=decoder.hidden, parts=(wide,), kind="head")
-        yield product(rank, down, logits.tokens if rank.serves else rank.resident_tokens)
+        yield from product(rank, down, logits.tokens if rank.serves else rank.resident_tokens)
     yield entering(rank, wide, "head")
     own = own_vocabulary(decoder, rank)
-    yield _head(decoder, logits, Projection(name="head", k=wide, parts=(own,), bias=decoder.head_bias, kind="head"))
+    yield from _head(
+        decoder, logits, Projection(name="head", k=wide, parts=(own,), bias=decoder.head_bias, kind="head")
+    )
     if rank.serves:
         yield Operation(forward=tuple(_sampled(logits, own, decoder.vocab)))
     else:
         yield loss(rank, rank.tokens, own)
 
 
-def _head(decoder: Decoder, rank: Rank, head: Projection) -> Operation:
+def _head(decoder: Decoder, rank: Rank, head: Projection) -> Iterator[Operation]:
     tied = head.weights if decoder.tied else 0
     held = (*head.held[tied > 0 :], HeldWeights(decoder.extra))
-    done = replace(
-        product(rank, head, rank.tokens), held=held, logits=rank.tokens * float(head.n), tied_parameters=tied
-    )
-    if rank.serves:
-        return done
     stream = SavedActivation(name="head input", bytes=rank.row_bytes(rank.kept_tokens))
-    return replace(done, saved=(stream,))
+    for done in product(rank, head, rank.tokens):
+        yield replace(done, held=held, saved=(stream,), logits=rank.tokens * float(head.n), tied_parameters=tied)
 
 
 def _sampled(rank: Rank, own: int, vocab: int) -> Iterator[Part]:

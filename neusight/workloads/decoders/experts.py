@@ -1,20 +1,32 @@
-"""Mixtures of experts: router, experts and shared feed-forwards, in training (``dispatch``) and in serving."""
+"""Mixtures of experts: router, experts and shared feed-forwards (Megatron Core's MoE layer; of serving engines, all
+experts in one kernel).
+
+In training tokens fall on experts evenly, which the losses that balance them aim at. Each tensor-parallel rank routes
+its own part of the tokens under sequence parallelism. Biases of experts are parameters without kernels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from neusight.errors import ModelError
 from neusight.kernels.families import KernelBatch
-from neusight.workloads.decoders.dispatch import held_experts, routed_experts
-from neusight.workloads.decoders.feed_forwards import dense
+from neusight.workloads.decoders.feed_forwards import activated, dense, inner
 from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
-from neusight.workloads.decoders.operations import Operation
-from neusight.workloads.decoders.products import leaving, product
-from neusight.workloads.decoders.rank import Rank
-from neusight.workloads.program import Part
+from neusight.workloads.decoders.operations import (
+    Operation,
+    exchanged,
+    moved,
+    over_rows,
+    product_gradients,
+)
+from neusight.workloads.decoders.products import given, leaving, product, product_input
+from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
+from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 ROUTED = "uniform"
 """How tokens fall on experts, unless stated: each at random, which routers that were trained to balance come near."""
@@ -27,14 +39,14 @@ def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
         ModelError: experts or widths that ranks cannot share evenly, or tokens that several ranks hold and route.
     """
     rows = rank.resident_tokens
-    yield product(rank, part.router(rank.hidden), rows)
-    yield from routed_experts(part, rank) if not rank.serves else [_served(part, rank)]
+    yield from product(rank, part.router(rank.hidden), rows)
+    yield from [_served(part, rank)] if rank.serves else _routed(part, rank)
     if part.shared:
         yield from dense(part.shared, rank, of="shared ", reduced=not rank.serves)
         gradients = rank.pointwise("shared add gradients", "add", rows, rank.hidden)
         yield Operation(forward=(rank.pointwise("shared add", "add", rows, rank.hidden),), backward=(gradients,))
     if part.shared_gate:
-        yield product(rank, Projection(name="shared gate", k=rank.hidden, parts=(1,), kind="router"), rows)
+        yield from product(rank, Projection(name="shared gate", k=rank.hidden, parts=(1,), kind="router"), rows)
     if rank.serves:
         yield leaving(rank, rank.hidden, "experts")
 
@@ -66,9 +78,14 @@ def _own_experts(part: Experts, rank: Rank) -> dict[str, Any]:
     own = shared_evenly(part.experts, rank.ranks["ep"], "number of experts")
     up, down = part.expert.projections(rank.hidden, slices, "experts")
     return {
-        "held": (*held_experts(up, own), *held_experts(down, own)),
+        "held": (*_held(up, own), *_held(down, own)),
         "widest_bytes": rank.row_bytes(rank.tokens) / rank.hidden * part.top_k * (up.n + down.k + rank.hidden),
     }
+
+
+def _held(projection: Projection, experts: int) -> tuple[HeldWeights, ...]:
+    """A projection of each of a rank's experts."""
+    return tuple(each._replace(number=experts * each.number, routed=True) for each in projection.held)
 
 
 def _experts(part: Experts, rank: Rank) -> KernelBatch:
@@ -124,3 +141,211 @@ def _sent_bytes(part: Experts, rank: Rank) -> np.ndarray:
     ep = rank.ranks["ep"]
     ranks = ep * (1.0 - (1.0 - 1.0 / ep) ** part.top_k)
     return np.asarray(rank.row_bytes(np.ceil(rank.tokens / rank.tp) * ranks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routed:
+    """A mixture on a rank: ``tokens`` are routed, each to ``top_k``; ``experts`` are the rank's, ``pairs`` of a token
+    and an expert come to them.
+    """
+
+    part: Experts
+    rank: Rank
+    tokens: int
+    experts: int
+
+    @property
+    def sent(self) -> int:
+        """Pairs that the rank's tokens make."""
+        return self.tokens * self.part.top_k
+
+    @property
+    def gathers(self) -> bool:
+        """Whether ranks that share experts have tokens of their own: else all have the same already."""
+        local = self.rank.share
+        return local.sequence_parallel or local.tp == 1
+
+    @property
+    def pairs(self) -> int:
+        """As many as the rank's tokens make, from each of the ranks that share its experts."""
+        return self.sent * (self.rank.share.etp if self.gathers else 1)
+
+    @property
+    def of_each(self) -> int:
+        """Rows of one expert."""
+        return max(1, -(-self.pairs // self.experts))
+
+
+def _routed(part: Experts, rank: Rank) -> Iterator[Operation]:
+    """In training, from the router's scores to the rank's tokens' results."""
+    local = rank.share
+    if local.tp > 1 and not local.sequence_parallel and (local.ep > 1 or local.etp != local.tp):
+        raise ModelError(
+            f"experts on tp = {local.tp} without sequence parallelism are sharded as all else: choose ep = 1 and etp = "
+            f"{local.tp}, or turn sequence parallelism on"
+        )
+    experts = shared_evenly(part.experts, local.ep, "number of experts")
+    routed = Routed(part=part, rank=rank, tokens=local.resident_tokens, experts=experts)
+    yield from _chosen(routed)
+    yield _kept(routed)
+    sends = rank.engine.dispatcher == "alltoall"
+    yield from (_dispatched if sends else _collected)(routed)
+    up, down = part.expert.projections(rank.hidden, local.etp, "experts")
+    yield _grouped(routed, up)
+    yield from activated(part.expert, rank, routed.pairs, down.k)
+    yield _grouped(routed, down)
+    yield from (_combined if sends else _returned)(routed)
+    if not routed.gathers:
+        # Ranks that have the same tokens and slices of experts.
+        yield exchanged(rank, "reduce of experts", "all_reduce", "tp", rank.row_bytes(routed.tokens))
+
+
+def _kept(routed: Routed) -> Operation:
+    """Rows that came to the rank's experts, as they go in and between the products, once weighted by the router.
+
+    A rank's experts, or its slices of them, serve the tokens of ``ep * etp`` ranks; of these the fullest rank counts.
+    """
+    part, rank, local = routed.part, routed.rank, routed.rank.share
+    up, down = part.expert.projections(rank.hidden, local.etp, "experts")
+    even = local.tokens / local.tp * local.etp * part.top_k
+    rows = rank.engine.expert_load * local.tokens / local.tp * local.etp * part.top_k
+    return Operation(
+        saved=(
+            SavedActivation(name="router scores", bytes=2 * FLOAT_BYTES * local.resident_tokens * part.experts),
+            product_input(rank, "expert input", rows * rank.hidden),
+            *inner(rank, part.expert, rows, down.k).saved,
+            SavedActivation(name="activated before its weight", bytes=rows * part.expert.ffn / local.etp * rank.size),
+            given(rank, "expert products", even * (up.n + down.n) / 2),
+        ),
+        widest_bytes=even * (up.n + down.k) * rank.size,
+    )
+
+
+def _chosen(routed: Routed) -> Iterator[Operation]:
+    """Probabilities, the best of them, and the order in which their experts get the tokens."""
+    rank, many, tokens, sent = routed.rank, routed.part.experts, routed.tokens, routed.sent
+    chosen_bytes = (FLOAT_BYTES + INDEX_BYTES) * sent
+    order = INDEX_BYTES * sent
+    yield over_rows(rank, "router probabilities", "softmax", tokens, many)
+    yield Operation(
+        forward=(
+            rank.reduced("router choice", "topk", (tokens, many), tokens * many * rank.size, chosen_bytes),
+            rank.reduced("router order", "sort", (1, sent), order, 2 * order),
+        ),
+        backward=(rank.moved("router choice gradient", "scatter", sent, chosen_bytes, FLOAT_BYTES * sent),),
+    )
+
+
+def _rearranged(routed: Routed, name: str, rows: int) -> Part:
+    """Rows to other places."""
+    rank, size = routed.rank, routed.rank.row_bytes(rows)
+    return rank.moved(name, "gather", rows * rank.hidden, size + INDEX_BYTES * rows, size)
+
+
+def _sorted(routed: Routed, name: str) -> Iterator[Operation]:
+    """Pairs of several ranks and several experts to the other order."""
+    if routed.rank.share.ep > 1 and routed.experts > 1:
+        yield moved(_rearranged(routed, name, routed.pairs))
+
+
+def _slices_gathered(routed: Routed, size: int) -> Iterator[Operation]:
+    """Tokens of all ranks that have a slice of the same experts, where each has its own."""
+    if routed.gathers:
+        yield exchanged(routed.rank, "gather for expert", "all_gather", "etp", size)
+
+
+def _slices_scattered(routed: Routed, size: int) -> Iterator[Operation]:
+    """Their results added up at each token's rank."""
+    if routed.gathers:
+        yield exchanged(routed.rank, "scatter of expert", "reduce_scatter", "etp", size)
+
+
+def _dispatched(routed: Routed) -> Iterator[Operation]:
+    """A row for each pair in the order of experts, to the rank that has the expert, and sorted again there."""
+    rank, top_k = routed.rank, routed.part.top_k
+    sent = rank.row_bytes(routed.sent)
+    add = rank.reduced("permute gradient", "sum", (routed.tokens * rank.hidden, top_k), sent, sent // top_k)
+    yield Operation(forward=(_rearranged(routed, "permute", routed.sent),), backward=(add,))
+    yield exchanged(rank, "dispatch", "all_to_all", "ep", sent)
+    yield from _slices_gathered(routed, sent * rank.share.etp)
+    yield from _sorted(routed, "sort by expert")
+
+
+def _combined(routed: Routed) -> Iterator[Operation]:
+    """The way back, and the sum of each token's results by their probabilities."""
+    rank = routed.rank
+    sent = rank.row_bytes(routed.sent)
+    yield from _sorted(routed, "sort by rank")
+    yield from _slices_scattered(routed, sent * rank.share.etp)
+    yield exchanged(rank, "combine", "all_to_all", "ep", sent)
+    yield _weighted(routed, routed.tokens, routed.sent)
+
+
+def _collected(routed: Routed) -> Iterator[Operation]:
+    """All ranks' tokens at every rank, of which it takes those of its experts."""
+    rank, local = routed.rank, routed.rank.share
+    own = rank.row_bytes(routed.tokens) * (local.etp if routed.gathers else 1)
+    yield from _slices_gathered(routed, own)
+    yield exchanged(rank, "gather tokens", "all_gather", "ep", own * local.ep)
+    yield moved(_rearranged(routed, "permute", routed.pairs))
+
+
+def _returned(routed: Routed) -> Iterator[Operation]:
+    """Partial sums of all tokens, added up at each token's rank."""
+    rank, local = routed.rank, routed.rank.share
+    everyone = routed.tokens * local.ep * (local.etp if routed.gathers else 1)
+    yield _weighted(routed, everyone, routed.pairs)
+    yield exchanged(rank, "scatter results", "reduce_scatter", "ep", rank.row_bytes(everyone))
+    yield from _slices_scattered(routed, rank.row_bytes(everyone) // local.ep)
+
+
+def _weighted(routed: Routed, tokens: int, pairs: int) -> Operation:
+    """Rows of pairs to sums of tokens; back, each pair's gradient and that of its probability."""
+    rank = routed.rank
+    rows, results, weights = rank.row_bytes(pairs), rank.row_bytes(tokens), FLOAT_BYTES * pairs
+    return Operation(
+        forward=(rank.passed("unpermute", "mul", pairs * rank.hidden, rows + weights, results),),
+        backward=(
+            rank.passed("unpermute gradient", "mul", pairs * rank.hidden, results + weights, rows),
+            rank.reduced("probability gradient", "sum", (pairs, rank.hidden), rows + results, weights),
+        ),
+    )
+
+
+def _grouped(routed: Routed, projection: Projection) -> Operation:
+    """A product of every expert, forward and for both gradients, and what it takes in 8 bits, cast and transposed."""
+    rank, name, shape = routed.rank, f"expert {projection.name}", (routed.pairs, projection.n, projection.k)
+    (back, _), _ = product_gradients(shape, "tn")
+
+    def quantised(cols: int) -> tuple[Part, ...]:
+        narrow = rank.narrow(projection.kind)
+        return (rank.pointwise(f"{projection.name} quantise", "quantise", routed.pairs, cols),) if narrow else ()
+
+    return Operation(
+        forward=(*quantised(projection.k), _of_groups(routed, name, projection.kind, shape)),
+        backward=(*quantised(projection.n), _of_groups(routed, name, projection.kind, back)),
+        weights=(_weight_products(routed, name, projection),),
+        held=_held(projection, routed.experts),
+    )
+
+
+def _of_groups(routed: Routed, name: str, kind: str, shape: tuple[int, int, int]) -> Part:
+    """Rows of all experts times their (n, k): one kernel, or one an expert."""
+    (rows, n, k), how = shape, routed.rank.arithmetic(kind)
+    if routed.rank.engine.grouped_experts:
+        batch = KernelBatch.from_columns("grouped_gemm", groups=routed.experts, tokens=rows, n=n, k=k, **how)
+        return routed.rank.part(name, batch)
+    batch = KernelBatch.from_columns("gemm", m=routed.of_each, n=n, k=k, **how)
+    return routed.rank.part(name, batch, routed.experts)
+
+
+def _weight_products(routed: Routed, name: str, projection: Projection) -> Part:
+    """Equal products of all experts at once, whose depth is an expert's rows."""
+    engine, shape = routed.rank.engine, (routed.of_each, projection.n, projection.k)
+    _, ((m, n, k), layout) = product_gradients(shape, "tn")
+    groups, runs = (routed.experts, 1) if engine.grouped_experts else (1, routed.experts)
+    batch = KernelBatch.from_columns(
+        "gemm", op="bmm" if engine.grouped_experts else "linear", batch=groups, m=m, n=n, k=k, layout=layout,
+        accumulates=engine.accumulation == "product", **routed.rank.arithmetic(projection.kind),
+    )  # fmt: skip
+    return routed.rank.part(name, batch, runs)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from neusight.workloads.decoders.layers import FeedForward
-from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.operations import Operation, pointwise
 from neusight.workloads.decoders.products import bias_gradient, entering, leaving, product, product_input
 from neusight.workloads.decoders.rank import Rank
-from neusight.workloads.program import Part, SavedActivation
+from neusight.workloads.program import SavedActivation
 
 
 def dense(
@@ -30,17 +30,17 @@ def dense(
     up, down = part.projections(rank.hidden, rank.tp)
     yield entering(rank, rank.hidden, "feed_forward", f"{of}input")
     name = of if rank.serves else ""
-    yield product(rank, up, rank.tokens, name=name + up.name, quantised=quantised)
-    yield activated(part, rank, rank.tokens, down.k, name=f"{name}activation", deferred=rank.engine.deferred_bias)
+    yield from product(rank, up, rank.tokens, name=name + up.name, quantised=quantised)
+    yield from activated(part, rank, rank.tokens, down.k, name=f"{name}activation", deferred=rank.engine.deferred_bias)
     yield inner(rank, part, rank.tokens, down.k)
-    yield product(rank, down, rank.tokens, name=name + down.name)
+    yield from product(rank, down, rank.tokens, name=name + down.name)
     if reduced:
         yield leaving(rank, rank.hidden, "feed_forward", f"{of}output")
 
 
 def activated(
     part: FeedForward, rank: Rank, rows: Any, width: int, *, name: str = "activation", deferred: bool = False
-) -> Operation:
+) -> Iterator[Operation]:
     """The activation of ``rows`` of so many inner values.
 
     ``deferred``: the product before it has left its bias to be added here. A squared ReLU in one kernel moves what a
@@ -49,17 +49,31 @@ def activated(
     shape = rows, width
     if rank.serves:
         # Gated ones stream the same bytes whatever the function: silu's kernel, which was measured, stands for all.
-        op = "silu_and_mul" if part.gated else part.activation
-        return Operation(forward=(rank.pointwise(name, op, *shape),))
-    if not part.gated:
-        return _ungated(part, rank, shape, added=deferred and part.bias)
-    if rank.engine.activation == "eager":
-        return _written_out(part, rank, shape)
-    op = "geglu" if part.activation == "gelu" else "swiglu"
-    return Operation(
-        forward=(rank.pointwise(name, op, *shape),),
-        backward=(rank.pointwise("activation gradient", f"{op}_backward", *shape),),
-    )
+        yield pointwise(rank, name, "silu_and_mul" if part.gated else part.activation, *shape)
+    elif not part.gated:
+        yield from _ungated(part, rank, shape, added=deferred and part.bias)
+    elif rank.engine.activation == "eager":
+        yield pointwise(rank, name, part.activation, *shape)
+        yield pointwise(rank, f"{name} product", "mul", *shape)
+    else:
+        yield pointwise(rank, name, "geglu" if part.activation == "gelu" else "swiglu", *shape)
+
+
+def _ungated(part: FeedForward, rank: Rank, shape: tuple[int, int], *, added: bool) -> Iterator[Operation]:
+    """With the bias in the same kernel where the activation is GELU, else after one that adds it. Generated kernels
+    have the gradient of the bias with that of the activation.
+    """
+    if part.bias and rank.engine.generated:
+        size = shape[0] * shape[1] * rank.size
+        summed = rank.reduced("activation gradient", "sum", shape[::-1], 2 * size, size + shape[1] * rank.size)
+        yield Operation(forward=(rank.pointwise("activation", part.activation, *shape),), backward=(summed,))
+        return
+    joined = added and part.activation == "gelu" and rank.engine.activation == "fused"
+    if added:
+        yield Operation(weights=bias_gradient(rank, "up", *shape))
+    if added and not joined:
+        yield pointwise(rank, "up bias", "add", *shape)
+    yield pointwise(rank, "activation", "bias_gelu" if joined else part.activation, *shape)
 
 
 def inner(rank: Rank, part: FeedForward, rows: Any, width: int) -> Operation:
@@ -81,32 +95,4 @@ def inner(rank: Rank, part: FeedForward, rows: Any, width: int) -> Operation:
             product_input(rank, "activated", rows * width),
         ),
         widest_bytes=rows * (up + width) * size,
-    )
-
-
-def _written_out(part: FeedForward, rank: Rank, shape: tuple[int, int]) -> Operation:
-    """The gate's function, then the product with the other half; two products and the function's gradient back."""
-    times = rank.pointwise("activation product gradient", "mul", *shape, runs=2)
-    return Operation(
-        forward=(
-            rank.pointwise("activation", part.activation, *shape),
-            rank.pointwise("activation product", "mul", *shape),
-        ),
-        backward=(times, rank.pointwise("activation gradient", f"{part.activation}_backward", *shape)),
-    )
-
-
-def _ungated(part: FeedForward, rank: Rank, shape: tuple[int, int], *, added: bool) -> Operation:
-    """With the bias in the same kernel where the activation is GELU, else after one that adds it."""
-    if part.bias and rank.engine.generated:
-        size = shape[0] * shape[1] * rank.size
-        summed = rank.reduced("activation gradient", "sum", shape[::-1], 2 * size, size + shape[1] * rank.size)
-        return Operation(forward=(rank.pointwise("activation", part.activation, *shape),), backward=(summed,))
-    joined = added and part.activation == "gelu" and rank.engine.activation == "fused"
-    op = "bias_gelu" if joined else part.activation
-    apart: tuple[Part, ...] = (rank.pointwise("up bias", "add", *shape),) if added and not joined else ()
-    return Operation(
-        forward=(*apart, rank.pointwise("activation", op, *shape)),
-        backward=(rank.pointwise("activation gradient", f"{op}_backward", *shape),),
-        weights=bias_gradient(rank, "up", *shape) if added else (),
     )

@@ -99,25 +99,23 @@ def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
     heads, groups, passes = mixer.local_heads(rank.tp), mixer.groups // rank.tp, rank.passes
     assert passes is not None
     parts = {p.name: p for p in mixer.projections(rank.hidden, rank.tp)}
-    apart = [p for name, p in parts.items() if name.startswith("indexer") or name == "output down"]
-    yield Operation(held=tuple(each for projection in apart for each in projection.held))
-    yield product(rank, parts["latent"], rank.tokens)
-    yield product(rank, parts["query up"], rank.tokens)
+    yield from product(rank, parts["latent"], rank.tokens)
+    yield from product(rank, parts["query up"], rank.tokens)
     for name, width in (("query norm", mixer.q_rank), ("key norm", mixer.head_dim)):
         yield replace(normalised(rank, name, "rms_norm", (rank.tokens, width), weights=1), held=())
-    yield rotated(rank, (), (heads + 1) * mixer.rope_dim, mixer.head_dim)
+    yield from rotated(rank, (), (heads + 1) * mixer.rope_dim, mixer.head_dim)
     if mixer.ratio:
-        yield product(rank, parts["compressor"], rank.tokens)
+        yield from product(rank, parts["compressor"], rank.tokens)
     if mixer.indexer:
-        yield Operation(forward=tuple(indexed(mixer.indexer, rank, parts, mixer.ratio)))
+        yield from indexed(mixer.indexer, rank, parts, mixer.ratio)
     shape = {"heads": heads, "kv_heads": 1, "head_dim": mixer.head_dim, "value_dim": mixer.head_dim, "shared_kv": True}
     middle = passes.prompt_context - passes.prompt_tokens // 2
     of_prompts, of_decodes = shape | _seen(mixer, middle), shape | _seen(mixer, passes.decode_context)
-    yield Operation(forward=tuple(cached_attention(rank, of_prompts, of_decodes)))
+    yield cached_attention(rank, of_prompts, of_decodes)
     down = parts["output down"]
-    batch = per_head(rank, groups, rank.tokens, (down.n // groups, down.k))
-    yield Operation(forward=(rank.part(down.name, batch),))
-    yield product(rank, parts["output"], rank.tokens)
+    yield Operation(held=down.held)
+    yield per_head(rank, down.name, groups, rank.tokens, (down.n // groups, down.k))
+    yield from product(rank, parts["output"], rank.tokens)
 
 
 def _seen(mixer: CompressedAttention, context: np.ndarray) -> dict[str, Any]:
@@ -136,8 +134,8 @@ def _linear(mixer: LinearAttention, rank: Rank) -> Iterator[Operation]:
     """
     keys, values, heads = mixer.widths(rank.tp)
     qkvz, decay, output = mixer.projections(rank.hidden, rank.tp)
-    yield product(rank, qkvz, rank.tokens)
-    yield product(rank, decay, rank.tokens)
+    yield from product(rank, qkvz, rank.tokens)
+    yield from product(rank, decay, rank.tokens)
     d_k, d_v = mixer.key_dim, mixer.value_dim
     depth = round((CHUNK * (3 * d_k + 2 * d_v) + 3 * d_k * d_v) / d_v)
     yield Operation(
@@ -148,7 +146,7 @@ def _linear(mixer: LinearAttention, rank: Rank) -> Iterator[Operation]:
             _gated_norm(rank, rank.tokens * heads, d_v),
         )
     )
-    yield product(rank, output, rank.tokens)
+    yield from product(rank, output, rank.tokens)
 
 
 def _state_space(mixer: StateSpace, rank: Rank) -> Iterator[Operation]:
@@ -158,7 +156,7 @@ def _state_space(mixer: StateSpace, rank: Rank) -> Iterator[Operation]:
     """
     inner, grouped, heads = mixer.widths(rank.tp)
     into, output = mixer.projections(rank.hidden, rank.tp)
-    yield product(rank, into, rank.tokens)
+    yield from product(rank, into, rank.tokens)
     scores = SCAN_CHUNK * grouped / (heads * mixer.head_dim)
     depth = round(SCAN_CHUNK + 2 * mixer.state + scores)
     yield Operation(
@@ -169,7 +167,7 @@ def _state_space(mixer: StateSpace, rank: Rank) -> Iterator[Operation]:
             _gated_norm(rank, rank.tokens, inner),
         )
     )
-    yield product(rank, output, rank.tokens)
+    yield from product(rank, output, rank.tokens)
 
 
 def _gated_norm(rank: Rank, rows: np.ndarray, cols: int) -> Part:

@@ -7,6 +7,7 @@ what leaves is scattered (Korthikanti et al. 2022, section 4.2.2).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,15 +16,15 @@ import numpy as np
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.layers import Projection
-from neusight.workloads.decoders.operations import Operation
-from neusight.workloads.decoders.rank import FLOAT_BYTES, Count, Rank
+from neusight.workloads.decoders.operations import Operation, Shape, exchanged, product_gradients
+from neusight.workloads.decoders.rank import FLOAT_BYTES, Rank
 from neusight.workloads.program import Part, SavedActivation
 
 
 def product(
     rank: Rank, projection: Projection, rows: Any, *, name: str = "", quantised: bool = False, runs: Any = None
-) -> Operation:
-    """Rows times a projection: products forward, for the input's gradient and for the weights'.
+) -> Iterator[Operation]:
+    """Rows times a projection; backward for the input's gradient and for the weights'.
 
     Args:
         rank: on which; its engine says whether joined matrices are one product.
@@ -34,19 +35,18 @@ def product(
         runs: how often, where that is not once in each pass.
     """
     name = name or projection.name
-    done = [_single(rank, each, rows, name=name, quantised=quantised, runs=runs) for each in separate(rank, projection)]
-    if len(done) == 1:
-        return done[0]
-    return Operation(
-        forward=tuple(part for each in done for part in each.forward),
-        backward=(
-            *(part for each in done for part in each.backward),
-            *_added(rank, f"{name} add gradients", (rows, projection.k), len(done)),
-        ),
-        weights=tuple(part for each in done for part in each.weights),
-        held=projection.held,
-        saved=tuple(saved for each in done for saved in each.saved),
-    )
+    apart = separate(rank, projection)
+    if len(apart) > 1 and not rank.serves:
+        yield _added(rank, f"{name} add gradients", (rows, projection.k), len(apart))
+    for each in apart:
+        layout = "nn" if each.stored == "transposed" and not rank.engine.joined_projections else "tn"
+        bias = each.bias and not _deferred(rank, each)
+        shape = rows, each.n, each.k
+        forward = _gemm(rank, name, each.kind, shape, layout, bias=bias, runs=runs)
+        if rank.serves:
+            yield Operation(forward=(forward,), held=each.held)
+        else:
+            yield _differentiated(rank, each, forward, (shape, layout), bias=bias, quantised=quantised)
 
 
 def separate(rank: Rank, projection: Projection) -> tuple[Projection, ...]:
@@ -56,38 +56,35 @@ def separate(rank: Rank, projection: Projection) -> tuple[Projection, ...]:
     return tuple(replace(projection, parts=(n,)) for n in projection.parts)
 
 
-def _added(rank: Rank, name: str, shape: tuple[int, int], count: int) -> tuple[Part, ...]:
+def _added(rank: Rank, name: str, shape: tuple[int, int], count: int) -> Operation:
     """The sum of ``count`` gradients: pass by pass, in one, or where it is read."""
     if not rank.engine.generated:
-        return (rank.pointwise(name, "add", *shape, runs=count - 1),)
+        return Operation(backward=(rank.pointwise(name, "add", *shape, runs=count - 1),))
     if rank.tp == 1:
-        return ()
+        return Operation()
     size = shape[0] * shape[1] * rank.size
-    return (rank.passed(name, "add", shape[0] * shape[1], count * size, size),)
+    return Operation(backward=(rank.passed(name, "add", shape[0] * shape[1], count * size, size),))
 
 
-def _single(
-    rank: Rank, projection: Projection, rows: Any, *, name: str, quantised: bool, runs: Any = None
+def _differentiated(
+    rank: Rank, projection: Projection, forward: Part, how: tuple[Shape, str], *, bias: bool, quantised: bool
 ) -> Operation:
-    n, k, kind = projection.n, projection.k, projection.kind
-    bias = projection.bias and not _deferred(rank, projection)
-    transposed = projection.stored == "transposed" and not rank.engine.joined_projections
-    layouts, grid = (("nn", "tn"), (k, n)) if transposed else (("tn", "nn"), (n, k))
-    forward = _gemm(rank, name, kind, (rows, n, k), layouts[0], bias=bias, runs=runs)
-    if rank.serves:
-        return Operation(forward=(forward,), held=projection.held)
-    narrow, summed = rank.narrow(kind), rank.engine.accumulation == "product"
+    """A product with its two gradients, casts to 8 bits before each, and the sum over rows for its bias."""
+    name, kind, summing = forward.name, projection.kind, rank.engine.accumulation
+    (rows, n, k), _ = how
+    of_input, of_weights = product_gradients(*how)
+    narrow = rank.narrow(kind)
     fused = rank.engine.generated and (projection.name == "up" or len(projection.parts) > 1)
     return Operation(
         forward=(*_to_float8(rank, name, (rows, k), wanted=narrow and not quantised), forward),
         backward=(
             *_to_float8(rank, f"{name} gradient", (rows, n), wanted=narrow),
-            _gemm(rank, name, kind, (rows, k, n), layouts[1]),
+            _gemm(rank, name, kind, *of_input),
         ),
         weights=(
-            *_transposed(rank, name, (rows, k), wanted=narrow and quantised),
-            _gemm(rank, name, kind, (*grid, rows), "nt", accumulates=summed),
-            *(rank.accumulated(name, projection.weights) if rank.engine.accumulation == "kernel" else ()),
+            *_transposed(rank, name, rows * k, wanted=narrow and quantised),
+            _gemm(rank, name, kind, *of_weights, accumulates=summing == "product"),
+            *(rank.accumulated(name, projection.weights) if summing == "kernel" else ()),
             *(bias_gradient(rank, name, rows, n) if bias and not fused else ()),
         ),
         held=projection.held,
@@ -113,16 +110,9 @@ def _deferred(rank: Rank, projection: Projection) -> bool:
 
 
 def _gemm(
-    rank: Rank,
-    name: str,
-    kind: str,
-    shape: tuple[Any, Any, Any],
-    layout: str,
-    *,
-    bias: bool = False,
-    accumulates: bool = False,
+    rank: Rank, name: str, kind: str, shape: Shape, layout: str, *, bias: bool = False, accumulates: bool = False,
     runs: Any = None,
-) -> Part:
+) -> Part:  # fmt: skip
     """A product of (m, n, k). In 8 bits all operands lie along their depth: matrix units of Hopper know no other."""
     m, n, k = shape
     scheme = rank.quantisation.of(kind)
@@ -151,45 +141,33 @@ def _to_float8(rank: Rank, name: str, shape: tuple[int, int], *, wanted: bool) -
     if not wanted:
         return ()
     rows, cols = shape
-    searched = (
-        (rank.reduced(f"{name} maximum", "amax", (1, rows * cols), rank.size * rows * cols, FLOAT_BYTES),)
-        if rank.engine.scaling == "current"
-        else ()
-    )
-    return (*searched, rank.pointwise(f"{name} quantise", "quantise", rows, cols))
+    quantise = rank.pointwise(f"{name} quantise", "quantise", rows, cols)
+    if rank.engine.scaling == "delayed":
+        return (quantise,)
+    return rank.reduced(f"{name} maximum", "amax", (1, rows * cols), rank.size * rows * cols, FLOAT_BYTES), quantise
 
 
-def _transposed(rank: Rank, name: str, shape: tuple[int, int], *, wanted: bool) -> tuple[Part, ...]:
+def _transposed(rank: Rank, name: str, elements: int, *, wanted: bool) -> tuple[Part, ...]:
     """The transposed copy of what a norm wrote in 8 bits."""
-    elements = shape[0] * shape[1]
     return (rank.moved(f"{name} transpose", "transpose", elements, elements, elements),) if wanted else ()
 
 
 def entering(rank: Rank, width: int, kind: str, name: str = "input") -> Operation:
     """Before column-parallel products: each rank gets all rows, and gives back its part of their gradient."""
-    rows, after = rank.tokens, rank.engine.overlaps_weights
-    size = rows * width * rank.size
+    size, beside = rank.tokens * width * rank.size, rank.engine.overlaps_weights
     if not rank.sequence_parallel:
-        return Operation(
-            backward=rank.exchanged(f"reduce gradient of {name}", "all_reduce", "tp", size, overlapped=after)
-        )
-    sent = rows * width if rank.narrow(kind) else size
+        summed = rank.exchanged(f"reduce gradient of {name}", "all_reduce", "tp", size, overlapped=beside)
+        return Operation(backward=summed)
+    sent = rank.tokens * width if rank.narrow(kind) else size
+    gather = exchanged(rank, f"gather {name}", "all_gather", "tp", sent, back=size, overlapped=beside)
     again = rank.exchanged(f"gather {name} again", "all_gather", "tp", sent, overlapped=True)
-    scattered = rank.exchanged(f"scatter gradient of {name}", "reduce_scatter", "tp", size, overlapped=after)
-    return Operation(
-        forward=rank.exchanged(f"gather {name}", "all_gather", "tp", sent),
-        backward=(*(again if rank.engine.regathers else ()), *scattered),
-    )
+    return replace(gather, backward=(*again, *gather.backward)) if rank.engine.regathers else gather
 
 
 def leaving(rank: Rank, width: int, kind: str, name: str = "output") -> Operation:
     """After row-parallel products: partial sums are added up."""
-    rows: Count = rank.tokens
-    size = rows * width * rank.size
+    size = rank.tokens * width * rank.size
     if not rank.sequence_parallel:
-        return Operation(forward=rank.exchanged(f"reduce {name}", "all_reduce", "tp", size))
-    sent = rows * width if rank.narrow(kind) else size
-    return Operation(
-        forward=rank.exchanged(f"scatter {name}", "reduce_scatter", "tp", size),
-        backward=rank.exchanged(f"gather gradient of {name}", "all_gather", "tp", sent),
-    )
+        return exchanged(rank, f"reduce {name}", "all_reduce", "tp", size)
+    sent = rank.tokens * width if rank.narrow(kind) else size
+    return exchanged(rank, f"scatter {name}", "reduce_scatter", "tp", size, back=sent)

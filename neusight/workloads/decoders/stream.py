@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from neusight.workloads.decoders.layers import Norm
-from neusight.workloads.decoders.operations import Operation
+from neusight.workloads.decoders.operations import Operation, over_rows, pointwise
 from neusight.workloads.decoders.products import bias_gradient
 from neusight.workloads.decoders.rank import FLOAT_BYTES, Count, Rank
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 
-def normalised(rank: Rank, name: str, op: str, shape: tuple[Count, int], *, weights: int) -> Operation:
-    """A norm of ``shape`` (rows, columns) with ``weights`` values a column."""
-    forward, held = (rank.rows(name, op, *shape),), (HeldWeights(weights * shape[1]),)
+def normalised(
+    rank: Rank,
+    name: str,
+    op: str,
+    shape: tuple[Count, int],
+    *,
+    weights: int,
+    more: tuple[int, int] = (0, 0),
+    more_back: tuple[int, int] = (0, 0),
+    readers: int = 1,
+) -> Operation:
+    """A norm of ``shape`` (rows, columns) with ``weights`` values a column.
+
+    ``more`` and ``more_back`` [B] are what it and its gradient read and write beside a norm's own operands; of
+    ``readers`` products that take its result, each has a gradient.
+    """
+    held = (HeldWeights(weights * shape[1]),)
     if rank.serves:
-        return Operation(forward=forward, held=held)
-    return Operation(
-        forward=forward,
-        backward=(rank.rows(f"{name} gradient", f"{op}_backward", *shape),),
-        weights=_weight_gradients(rank, name, op, shape, weights),
-        held=held,
-    )
+        return replace(over_rows(rank, name, op, *shape, more=more), held=held)
+    gradients = (readers - 1) * shape[0] * shape[1] * rank.size
+    done = over_rows(rank, name, op, *shape, more=more, more_back=(more_back[0] + gradients, more_back[1]))
+    sums = _weight_gradients(rank, name, op, shape, weights, gradients) if weights else ()
+    return replace(done, weights=sums, held=held)
+
+
+def _weight_gradients(
+    rank: Rank, name: str, op: str, shape: tuple[Count, int], weights: int, more_read: Count
+) -> tuple[Part, ...]:
+    """Sums over rows: a pass over gradient and input, or what is left of it where one kernel makes both gradients."""
+    rows, cols = shape
+    sums = rank.accumulated(name, weights * cols)
+    if rank.engine.joined_norm_gradients:
+        return sums
+    back = f"{op.removeprefix('add_')}_weight_backward"
+    passed = rank.rows(f"{name} weight gradient", back, cols, int(rows), more_read=more_read)
+    return (passed, *sums)
 
 
 def stream_norm(
@@ -31,7 +59,7 @@ def stream_norm(
     adds: bool = True,
     quantised: bool = False,
     readers: int = 1,
-) -> Operation:
+) -> Iterator[Operation]:
     """A norm of the rank's part of the residual stream.
 
     Args:
@@ -43,48 +71,21 @@ def stream_norm(
         quantised: it writes 8 bits, for the products after it.
         readers: products whose gradients its own reads one by one.
     """
-    shape = rank.resident_tokens, rank.hidden
-    forward = _forward(rank, norm, name, adds=adds and branches, quantised=quantised)
-    held = (HeldWeights(norm.weights * rank.hidden),)
-    if rank.serves:
-        return Operation(forward=forward, held=held)
-    more = (readers - 1) * rank.row_bytes(rank.resident_tokens)
-    return Operation(
-        forward=forward,
-        backward=_backward(rank, norm, name, branches=branches, more_read=more),
-        weights=_weight_gradients(rank, name, norm.op, shape, norm.weights, more_read=more),
-        held=held,
-        saved=_saved(rank, norm),
-    )
-
-
-def _forward(rank: Rank, norm: Norm, name: str, *, adds: bool, quantised: bool) -> tuple[Part, ...]:
-    """With the residual in the same kernel, in one made for that, of RMS norms, or in one of its own before."""
     shape, stream = (rank.resident_tokens, rank.hidden), rank.row_bytes(rank.resident_tokens)
-    how = rank.engine.residual
+    how, op, adds = rank.engine.residual, norm.op, adds and branches
     if how == "add_norm" and adds:
-        if norm.op == "rms_norm":
-            return (rank.rows(f"add and {name}", "add_rms_norm", *shape),)
-        return rank.pointwise("residual", "add", *shape), rank.rows(name, norm.op, *shape)
+        if op == "rms_norm":
+            name, op = f"add and {name}", "add_rms_norm"
+        else:
+            yield pointwise(rank, "residual", "add", *shape)
     added = stream if how == "norm" and adds else 0
+    met = stream if how in ("norm", "add_norm") and branches else 0
     narrowed = stream // rank.size * (rank.size - 1) if quantised else 0
-    written = added + _masks(rank) - narrowed
-    return (rank.rows(name, norm.op, *shape, more_read=added, more_written=written),)
-
-
-def _masks(rank: Rank) -> int:
-    """Bytes of dropout's mask, where the norm's kernel has that too."""
-    drops = rank.engine.hidden_dropout and rank.engine.generated
-    return int(rank.resident_tokens * rank.hidden) if drops else 0
-
-
-def _backward(rank: Rank, norm: Norm, name: str, *, branches: bool, more_read: int) -> tuple[Part, ...]:
-    shape, fused = (rank.resident_tokens, rank.hidden), rank.engine.residual in ("norm", "add_norm")
-    meet = (rank.pointwise("add gradients", "add", *shape),) if branches and not fused else ()
-    added = rank.row_bytes(rank.resident_tokens) if branches and fused else 0
-    masks = _masks(rank)
-    read, written = added + masks + more_read, masks * rank.size
-    return (rank.rows(f"{name} gradient", f"{norm.op}_backward", *shape, more_read=read, more_written=written), *meet)
+    # Dropout's mask, where the norm's kernel has that too.
+    masks = int(shape[0] * shape[1]) if rank.engine.hidden_dropout and rank.engine.generated else 0
+    more, more_back = (added, added + masks - narrowed), (met + masks, masks * rank.size)
+    done = normalised(rank, name, op, shape, weights=norm.weights, more=more, more_back=more_back, readers=readers)
+    yield done if rank.serves else replace(done, saved=_saved(rank, norm))
 
 
 def _saved(rank: Rank, norm: Norm) -> tuple[SavedActivation, ...]:
@@ -96,21 +97,7 @@ def _saved(rank: Rank, norm: Norm) -> tuple[SavedActivation, ...]:
     )
 
 
-def _weight_gradients(
-    rank: Rank, name: str, op: str, shape: tuple[Count, int], weights: int, *, more_read: int = 0
-) -> tuple[Part, ...]:
-    """Sums over rows: a pass over gradient and input, or what is left of it where one kernel makes both gradients."""
-    if not weights:
-        return ()
-    rows, cols = shape
-    sums = rank.accumulated(name, weights * cols)
-    if rank.engine.joined_norm_gradients:
-        return sums
-    passed = rank.rows(f"{name} weight gradient", f"{op}_weight_backward", cols, int(rows), more_read=more_read)
-    return (passed, *sums)
-
-
-def residual(rank: Rank, *, bias: bool, ends: bool) -> Operation:
+def residual(rank: Rank, *, bias: bool, ends: bool) -> Iterator[Operation]:
     """A branch's result to the stream, after dropout where the engine drops any: part of the norm that follows where
     pointwise work is generated.
 
@@ -120,13 +107,11 @@ def residual(rank: Rank, *, bias: bool, ends: bool) -> Operation:
         ends: no norm follows that could add it.
     """
     shape = rank.resident_tokens, rank.hidden
-    drops = rank.engine.hidden_dropout
-    apart = drops and not rank.engine.generated
-    added = rank.engine.deferred_bias and bias
-    mask = SavedActivation(name="dropout mask", bytes=rank.resident_tokens * rank.hidden)
-    return Operation(
-        forward=tuple(rank.pointwise("residual", op, *shape) for op in _residual_ops(rank, added=added, ends=ends)),
-        backward=(rank.pointwise("dropout gradient", "dropout_backward", *shape),) if apart else (),
+    added, drops = rank.engine.deferred_bias and bias, rank.engine.hidden_dropout
+    for op in _residual_ops(rank, added=added, ends=ends):
+        yield pointwise(rank, "residual", op, *shape)
+    mask = SavedActivation(name="dropout mask", bytes=shape[0] * shape[1])
+    yield Operation(
         weights=bias_gradient(rank, "residual", *shape) if added else (),
         saved=(mask,) if drops else (),
     )
@@ -135,11 +120,6 @@ def residual(rank: Rank, *, bias: bool, ends: bool) -> Operation:
 def _residual_ops(rank: Rank, *, added: bool, ends: bool) -> tuple[str, ...]:
     drops, how = rank.engine.hidden_dropout and not rank.engine.generated, rank.engine.residual
     if how == "fused":
-        return {
-            (True, True): ("bias_dropout_add",),
-            (True, False): ("bias_add",),
-            (False, True): ("dropout_add",),
-            (False, False): ("add",),
-        }[added, drops]
+        return ("_".join(("bias",) * added + ("dropout",) * drops + ("add",)),)
     alone = how == "eager" or (how == "add_norm" and ends)
-    return (*(("dropout",) if drops else ()), *(("add",) if alone else ()))
+    return ("dropout",) * drops + ("add",) * alone
