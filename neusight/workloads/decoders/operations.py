@@ -88,14 +88,12 @@ def _of(which: Phase, part: Part) -> Part:
     return part if part.phase == which else replace(part, phase=which)
 
 
-def pointwise(rank: Rank, name: str, op: str, rows: Count, cols: int, runs: int = 1) -> Operation:
+def pointwise(rank: Rank, name: str, op: str, rows: Count, cols: int) -> Operation:
     """A pointwise pass with ``rows`` x ``cols`` results, and those of its gradients."""
     gradients = {} if rank.serves else Counter(_gradients(op))
     return Operation(
-        forward=(rank.pointwise(name, op, rows, cols, runs),),
-        backward=tuple(
-            rank.pointwise(f"{name} gradient", back, rows, cols, runs * count) for back, count in gradients.items()
-        ),
+        forward=(rank.pointwise(name, op, rows, cols),),
+        backward=tuple(rank.pointwise(f"{name} gradient", back, rows, cols, runs) for back, runs in gradients.items()),
     )
 
 
