@@ -214,17 +214,17 @@ def _cached_latent(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[s
     expanded["head_dim"] = mixer.nope_dim + mixer.rope_dim
     sparse = mixer.indexer is not None
     rows, runs = (rank.tokens, rank.runs) if sparse else (passes.decodes, passes.decode_runs)
-    yield per_head(rank, "query into latent", heads, rows, (mixer.kv_rank, mixer.nope_dim), runs)
+    yield per_head(rank, "query into latent", rows, (heads, mixer.kv_rank, mixer.nope_dim), runs)
     if not sparse:
         rows_up = passes.prompts * passes.prompt_context
         yield from product(rank, parts["key value up"], rows_up, runs=passes.prompt_runs)
     yield cached_attention(rank, absorbed if sparse else expanded, absorbed)
-    yield per_head(rank, "value out of latent", heads, rows, (mixer.value_dim, mixer.kv_rank), runs)
+    yield per_head(rank, "value out of latent", rows, (heads, mixer.value_dim, mixer.kv_rank), runs)
 
 
-def per_head(rank: Rank, name: str, heads: int, rows: Count, shape: tuple[int, int], runs: Any = None) -> Operation:
-    """A product (n, k) of every head in serving, with weights in the model's own dtype."""
-    n, k = shape
+def per_head(rank: Rank, name: str, rows: Count, shape: tuple[int, int, int], runs: Any = None) -> Operation:
+    """A product of (heads, n, k) in serving, with weights in the model's own dtype."""
+    heads, n, k = shape
     batch = KernelBatch.from_columns(
         "gemm", op="bmm", layout="nn", batch=heads, m=np.maximum(rows, 1), n=n, k=k, dtype=rank.dtype
     )

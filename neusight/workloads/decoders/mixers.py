@@ -114,7 +114,7 @@ def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
     yield cached_attention(rank, of_prompts, of_decodes)
     down = parts["output down"]
     yield Operation(held=down.held)
-    yield per_head(rank, down.name, groups, rank.tokens, (down.n // groups, down.k))
+    yield per_head(rank, down.name, rank.tokens, (groups, down.n // groups, down.k))
     yield from product(rank, parts["output"], rank.tokens)
 
 

@@ -33,15 +33,15 @@ def normalised(
         return replace(over_rows(rank, name, op, *shape, more=more), held=held)
     gradients = (readers - 1) * shape[0] * shape[1] * rank.size
     done = over_rows(rank, name, op, *shape, more=more, more_back=(more_back[0] + gradients, more_back[1]))
-    sums = _weight_gradients(rank, name, op, shape, weights, gradients) if weights else ()
+    sums = _weight_gradients(rank, name, op, (*shape, weights), gradients) if weights else ()
     return replace(done, weights=sums, held=held)
 
 
 def _weight_gradients(
-    rank: Rank, name: str, op: str, shape: tuple[Count, int], weights: int, more_read: Count
+    rank: Rank, name: str, op: str, shape: tuple[Count, int, int], more_read: Count
 ) -> tuple[Part, ...]:
     """Sums over rows: a pass over gradient and input, or what is left of it where one kernel makes both gradients."""
-    rows, cols = shape
+    rows, cols, weights = shape
     sums = rank.accumulated(name, weights * cols)
     if rank.engine.joined_norm_gradients:
         return sums
