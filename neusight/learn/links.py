@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from neusight.datasets import conditions_of, device_of, load_kernels, to_batches
+from neusight.datasets.load import sets_in, tables_in
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
@@ -23,7 +24,8 @@ from neusight.laws.links import collective_s
 from neusight.learn import Report
 from neusight.learn.physics.problem import Part, Problem
 
-TABLES = ("llm-serving/kernels/nccl", "llm-serving/kernels/allreduce", "vidur-llm/kernels/collectives")
+TABLES = ("nccl", "allreduce", "collectives")
+"""Names of the tables of collectives of a data set."""
 GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: sizes of one collective on one machine tell of few constants."""
 EACH = 8
@@ -68,12 +70,13 @@ def read_rows(data: Path, seed: int = 0) -> list[LinkRows]:
         DataError: none there.
     """
     if not _tables(data):
-        raise DataError(f"{data} has none of {', '.join(TABLES)}: give the folder of the data sets")
+        raise DataError(f"{data} has no set with one of {', '.join(TABLES)}: give the folder of the data sets")
     return [rows for path in _tables(data) for rows in _of_file(path, seed)]
 
 
 def _tables(data: Path) -> list[Path]:
-    return [path for name in TABLES if (path := data / f"{name}.parquet").is_file()]
+    sets = [{path.stem: path for path in tables_in(folder)} for folder in sets_in(data)]
+    return [tables[name] for tables in sets for name in TABLES if name in tables]
 
 
 def _of_file(path: Path, seed: int) -> list[LinkRows]:

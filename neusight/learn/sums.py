@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neusight.executors.costs import NORMAL_90
 from neusight.learn.physics.solve import Rows, solve
 
 GROUP_WEIGHT = 6.0
 """Rows that measurements which are alike count as: more of them differ in their load or scale alone."""
 MOST_STEPS = 40
-NORMAL_TAIL = 1.645
-"""Standard deviations that enclose 90 % of a normal distribution, either way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +94,7 @@ def fit_sums(
 
 def robust_spread(log_errors: np.ndarray) -> float:
     """Standard deviation of errors from their 90 % quantile: of a normal distribution 1.645 of it."""
-    return float(np.quantile(np.abs(log_errors), 0.9) / NORMAL_TAIL)
+    return float(np.quantile(np.abs(log_errors), 0.9) / NORMAL_90)
 
 
 def most_common(left_out: Counter[str], most: int = 3) -> str:

@@ -43,12 +43,17 @@ from neusight.learn.folds import (
     FoldStore,
     Without,
     best_shrinkage,
+    interval,
     kin_of,
+    op_intervals,
+    op_spreads,
     progress,
     real_shapes,
+    seen_interval,
+    seen_ratios,
+    unseen_interval,
     with_kin,
 )
-from neusight.learn.intervals import interval, op_intervals, op_spreads, seen_interval, seen_ratios, unseen_interval
 from neusight.learn.physics.fit import FitOptions as PhysicsOptions
 from neusight.learn.physics.fit import all_parts, fit_parts
 from neusight.learn.physics.fit import without as physics_without

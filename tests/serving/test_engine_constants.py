@@ -10,8 +10,16 @@ from neusight.datasets.cells import serving_cell
 from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.engines.server import GROUPS, era_of
-from neusight.learn.engine_runs import NAMES, EngineObservation, observed
-from neusight.learn.engines import EngineFit, fit_era, fit_eras, fit_power, with_fitted
+from neusight.learn.engines import (
+    NAMES,
+    EngineFit,
+    EngineObservation,
+    fit_era,
+    fit_eras,
+    fit_power,
+    observed,
+    with_fitted,
+)
 from neusight.serving import Closed, Deployment, EngineOptions, Load, Setup, Static, serve
 from neusight.serving.cells import ServingCase
 from neusight.workloads.decoders.architecture import decoder_of

@@ -28,7 +28,7 @@ from neusight.kernels.work import winograd_gain, work_of
 from neusight.laws.constants import with_values
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import PRIOR
-from neusight.learn.intervals import interval, seen_interval, unseen_interval
+from neusight.learn.folds import interval, seen_interval, unseen_interval
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import COLUMNS, MODELS, DeviceRows, load_corpus
 from neusight.learn.training_sets import Knowledge, launch_floors, row_floors, training_set
