@@ -1,24 +1,17 @@
 """A GPU's device file from what its driver reports; what no driver says is taken from a device of its kind.
 
-The one place that asks torch.cuda and NVML for a device's figures.
+The one place that asks torch.cuda and NVML for a device's figures. Operations a clock and multiprocessor are those
+behind the published rates of a catalogued device of the same architecture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from neusight.collect.drafting.architectures import (
-    Architecture,
-    architecture_of,
-    is_geforce,
-    like_of,
-    matrix_rates,
-)
 from neusight.collect.drafting.sheet import ASSUMPTION, Sheet, slug
 from neusight.devices import DeviceSpec, Link, load_device
-from neusight.devices.schema import DTYPES
 from neusight.errors import DeviceError
 
 DRIVER = "reported by the driver through PyTorch or NVML"
@@ -34,6 +27,55 @@ _NVLINK_BYTES_PER_S = {
 """One link, one direction, by generation: what the catalogue's bandwidths are multiples of."""
 _NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0"}
 """NVML's numbers of NVLink generations (nvml.h, nvmlNvlinkVersion_t)."""
+
+
+class Kin(NamedTuple):
+    """What stands for a compute capability or GCN architecture: ids of a catalogued device that has it and of one among
+    GeForce boards, transfers of the memory bus a reported clock, and multiprocessors of a die with an L2 of its own.
+    """
+
+    like: str
+    geforce: str = ""
+    transfers_per_clock: int = 2
+    sms_per_die: int = 0
+
+
+KIN = {
+    "5.2": Kin("m40-12gb"),
+    "6.0": Kin("p100-sxm2-16gb"),
+    "6.1": Kin("p4", "gtx-1080-ti"),
+    "7.0": Kin("v100-sxm2-32gb"),
+    "7.5": Kin("t4", "rtx-2080-ti"),
+    "8.0": Kin("a100-sxm-80gb"),
+    "8.6": Kin("a10", "rtx-3090"),
+    "8.7": Kin("jetson-agx-orin"),
+    "8.9": Kin("l40s", "rtx-4090"),
+    "9.0": Kin("h100-sxm-80gb"),
+    "10.0": Kin("b200-sxm-180gb"),
+    "10.3": Kin("b300-sxm-288gb"),
+    "11.0": Kin("jetson-thor-t5000"),
+    "12.0": Kin("rtx-pro-6000-server", "rtx-5090"),
+    "gfx908": Kin("mi100"),
+    "gfx90a": Kin("mi210"),
+    "gfx942": Kin("mi300x", transfers_per_clock=4, sms_per_die=38),
+    "gfx950": Kin("mi355x", transfers_per_clock=4, sms_per_die=32),
+    "gfx1100": Kin("rx-7900-xtx", transfers_per_clock=16),
+    "gfx1101": Kin("rx-7700-xt", transfers_per_clock=16),
+}
+
+
+def known_capability(capability: str) -> str:
+    """The capability itself where ``KIN`` has it; else the newest that is not above it (the oldest, where all are)."""
+    amd = capability.startswith("gfx")
+    known = sorted((each for each in KIN if each.startswith("gfx") == amd), key=_rank)
+    return next((each for each in reversed(known) if _rank(each) <= _rank(capability)), known[0])
+
+
+def _rank(capability: str) -> tuple[int, ...]:
+    """Sorts ``8.9`` before ``10.0``, and ``gfx90a`` before ``gfx942``."""
+    if capability.startswith("gfx"):
+        return (int(capability.removeprefix("gfx"), 16),)
+    return tuple(map(int, capability.split(".")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +199,13 @@ def gpu_spec(readings: GpuReadings) -> DeviceSpec:
     Raises:
         DeviceError: a figure that cannot be.
     """
-    architecture = architecture_of(readings.capability)
-    like = load_device(like_of(architecture, readings.name))
-    known = architecture.capability == readings.capability
+    capability = known_capability(readings.capability)
+    kin, known = KIN[capability], capability == readings.capability
+    like = load_device((is_geforce(readings.name) and kin.geforce) or kin.like)
     sheet = Sheet()
-    _put_driver(sheet, readings, architecture)
+    _put_driver(sheet, readings, kin)
     _put_like(sheet, like, known)
-    _put_rates(sheet, architecture, readings.name, like, known)
+    _put_rates(sheet, readings.name, like, known)
     return sheet.spec(
         id=slug(readings.name),
         name=readings.name,
@@ -173,14 +215,19 @@ def gpu_spec(readings: GpuReadings) -> DeviceSpec:
     )
 
 
-def _put_driver(sheet: Sheet, readings: GpuReadings, architecture: Architecture) -> None:
+def is_geforce(name: str) -> bool:
+    """Whether a driver's name is that of a GeForce board."""
+    return "GEFORCE" in name.upper()
+
+
+def _put_driver(sheet: Sheet, readings: GpuReadings, kin: Kin) -> None:
     sheet.put(
         DRIVER,
         compute_capability=readings.capability,
         sm_count=readings.sm_count,
         boost_clock_hz=readings.clock_hz,
         dram_capacity_bytes=readings.memory_bytes,
-        l2_capacity_bytes=_l2_bytes(readings, architecture),
+        l2_capacity_bytes=_l2_bytes(readings, kin),
         shared_memory_per_sm_bytes=readings.shared_memory_per_sm_bytes,
         registers_per_sm=readings.registers_per_sm,
         max_threads_per_sm=readings.max_threads_per_sm,
@@ -188,7 +235,7 @@ def _put_driver(sheet: Sheet, readings: GpuReadings, architecture: Architecture)
         tdp_w=readings.power_limit_w,
         links=_links(readings),
     )
-    transfers = architecture.transfers_per_clock
+    transfers = kin.transfers_per_clock
     bus_bytes = (readings.memory_bus_bits or 0) / 8
     sheet.put(
         f"derived: {transfers} transfers a clock on the memory bus, whose clock and width the driver reports",
@@ -196,11 +243,11 @@ def _put_driver(sheet: Sheet, readings: GpuReadings, architecture: Architecture)
     )
 
 
-def _l2_bytes(readings: GpuReadings, architecture: Architecture) -> float | None:
+def _l2_bytes(readings: GpuReadings, kin: Kin) -> float | None:
     """L2 of all dies; some versions of ROCm report that of a single one."""
-    if not readings.l2_bytes or not architecture.sms_per_die:
+    if not readings.l2_bytes or not kin.sms_per_die:
         return readings.l2_bytes
-    dies = max(1, round(readings.sm_count / architecture.sms_per_die))
+    dies = max(1, round(readings.sm_count / kin.sms_per_die))
     return max(readings.l2_bytes, dies * L2_PER_DIE_BYTES)
 
 
@@ -231,17 +278,19 @@ def _put_like(sheet: Sheet, like: DeviceSpec, known: bool) -> None:
     sheet.put(f"{ASSUMPTION}the share of boost clock of {like.name}; the driver does not say", base_clock_hz=base_hz)
 
 
-def _put_rates(sheet: Sheet, architecture: Architecture, name: str, like: DeviceSpec, known: bool) -> None:
+def _put_rates(sheet: Sheet, name: str, like: DeviceSpec, known: bool) -> None:
+    """Rates of ``like`` at this device's clocks and multiprocessors; GTX boards have no matrix units."""
     clocks_per_s = sheet.values["sm_count"] * sheet.values["boost_clock_hz"]
+    share = clocks_per_s / (like.sm_count * like.boost_clock_hz)
 
-    def at_boost(rates: Mapping[str, float]) -> dict[str, float]:
-        return {dtype: rates[dtype] * clocks_per_s for dtype in DTYPES if dtype in rates}
+    def scaled(rates: Mapping[str, float]) -> dict[str, float]:
+        return {dtype: float(f"{share * rate:.4g}") for dtype, rate in rates.items()}
 
     what = f"operations a clock and multiprocessor of {like.name}, at this device's boost clock"
     sheet.put(
         f"derived: {what}" if known else f"{ASSUMPTION}{what}",
-        matrix_flops_per_s=at_boost(matrix_rates(architecture, name)),
-        vector_flops_per_s=at_boost(architecture.vector),
+        matrix_flops_per_s={} if "GTX" in name.upper() else scaled(like.matrix_flops_per_s),
+        vector_flops_per_s=scaled(like.vector_flops_per_s),
     )
 
 
