@@ -88,7 +88,8 @@ def kernels(
     if plan is not None and (families or dtypes):
         raise typer.BadParameter("the plan says which kernels: leave out --families and --dtypes", param_hint="--plan")
     from neusight.cli.output import Output
-    from neusight.collect.request import CollectionRequest, collect_kernels
+    from neusight.collect.kernels import collect_kernels
+    from neusight.collect.session import CollectionRequest
     from neusight.paths import writable
 
     writable(out, folder=True)
@@ -167,7 +168,7 @@ def models(
     """
     from neusight.cli.output import Output
     from neusight.collect.models import collect_models
-    from neusight.collect.request import CollectionRequest
+    from neusight.collect.session import CollectionRequest
     from neusight.paths import writable
 
     writable(out, folder=True)

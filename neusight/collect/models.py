@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from neusight.collect.plan import counted_kernels
-from neusight.collect.request import CollectionRequest, run
-from neusight.collect.session import Progress, Report
+from neusight.collect.session import CollectionRequest, Progress, Report, run
 from neusight.collect.steps import ModelTask
 from neusight.errors import ModelError, nearest
 from neusight.kernels import group_by_family, work_of

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import Any
 
 import neusight
-from neusight.collect.tasks import Outcome, Task
-from neusight.collect.workers import Post, Worker, WorkerLost, introduction, perform, take_post
+from neusight.collect.workers import Post, Worker, WorkerLost, take_post
 from neusight.errors import DeviceError
 
 
@@ -17,13 +16,9 @@ class Actor:
     def __init__(self, post: Post) -> None:
         take_post(post)
 
-    def introduce(self) -> dict[str, Any]:
-        """Of the host's device."""
-        return introduction()
-
-    def perform(self, task: Task) -> Outcome:
-        """Measure one task."""
-        return perform(task)
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of ``workers`` here."""
+        return function(*arguments)
 
 
 class RayWorker:
@@ -34,13 +29,16 @@ class RayWorker:
         self.name = f"ray:{number}"
         self._actor = self._placed()
 
-    def introduce(self) -> Future[dict[str, Any]]:
-        """From the actor."""
-        return _translated(self._actor.introduce.remote())
+    def run(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
+        """In the actor; one that died, wherever and however, is a lost worker."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
 
-    def submit(self, task: Task) -> Future[Outcome]:
-        """To the actor."""
-        return _translated(self._actor.perform.remote(task))
+        try:
+            return ray.get(self._actor.run.remote(function, *arguments), timeout=limit_s)
+        except RayError as error:
+            fault = error.cause if isinstance(error, RayTaskError) else error
+            raise WorkerLost(_first_line(fault)) from None
 
     def restart(self) -> None:
         """A new actor, wherever there is room."""
@@ -57,25 +55,6 @@ class RayWorker:
         import ray
 
         return ray.remote(Actor).options(**self.options).remote(self.post)
-
-
-def _translated(reference: Any) -> Future[Any]:
-    """A future of the standard library; an actor that died, wherever and however, is a lost worker."""
-    from ray.exceptions import RayError, RayTaskError
-
-    answer: Future[Any] = Future()
-
-    def hand_on(done: Future[Any]) -> None:
-        error = done.exception()
-        if error is None:
-            answer.set_result(done.result())
-        elif isinstance(error, RayTaskError):
-            answer.set_exception(error.cause if isinstance(error.cause, Exception) else WorkerLost(str(error)))
-        else:
-            answer.set_exception(WorkerLost(_first_line(error)) if isinstance(error, RayError) else error)
-
-    reference.future().add_done_callback(hand_on)
-    return answer
 
 
 def _first_line(error: BaseException) -> str:

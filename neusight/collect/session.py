@@ -2,29 +2,66 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from neusight.collect.store import Store
+import neusight
+from neusight.collect.store import Store, read_rows
 from neusight.collect.tasks import Outcome, Task
-from neusight.collect.workers import Worker, WorkerLost
-from neusight.errors import DeviceError, NeusightError
+from neusight.collect.workers import Worker, WorkerLost, introduction, local_workers, perform
+from neusight.datasets.schema import COLLECTED_TABLES
+from neusight.errors import DataError, DeviceError
 
+TARGETS = ("cuda", "cpu")
 ATTEMPTS = 2
 """A task that has taken so many workers down with it is given up."""
 RESTARTS = 20
 """A worker that was lost so often stays lost."""
 TASK_LIMIT_S = 300.0
 """A kernel that takes longer hangs; a model may say that it needs longer."""
-POLL_S = 5.0
-"""How often hanging tasks are looked for."""
 
 Progress = Callable[[int, int | None, float], None]
 """Called with (rows in the set, rows wanted or None, seconds left)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionRequest:
+    """Which devices to measure, for how long, into which folder. ``limit`` counts rows and skipped samples in the set;
+    ``ray`` is the address of a cluster; ``plan`` a file with the kernels to measure, in place of a collection's.
+    """
+
+    out: Path
+    target: str = "cuda"
+    minutes: float = 20.0
+    limit: int | None = None
+    workers: int = 0
+    ray: str | None = None
+    seed: int = 0
+    budget_s: float = 0.06
+    plan: Path | None = None
+
+    def hired(self) -> Sequence[Worker]:
+        """The workers, each with its device.
+
+        Raises:
+            DataError: an impossible request. DeviceError: no such device.
+        """
+        if self.target not in TARGETS:
+            raise DataError(f"no device '{self.target}': one of {', '.join(TARGETS)}")
+        if not self.minutes > 0:
+            raise DataError(f"{self.minutes:g} minutes: give a positive number")
+        if self.ray is None:
+            return local_workers(self.target, self.workers, self.seed, self.budget_s)
+        from neusight.collect.ray_workers import ray_workers
+
+        return ray_workers(self.ray, self.target, self.workers, self.seed, self.budget_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,114 +78,149 @@ class Report:
 
 
 @dataclass
-class _Desk:
-    """A worker with what it is doing."""
+class Collection:
+    """An open folder, what is measured into it, and how far it has come; one thread a worker shares it."""
 
-    worker: Worker
-    gpu: str = ""
-    task: Task | None = None
-    since: float = 0.0
-    lost: int = 0
-
-
-@dataclass
-class _Round:
-    """The state of one collection."""
-
+    request: CollectionRequest
     store: Store
-    tasks: Iterator[Task]
-    deadline: float
-    wanted: int | None
-    progress: Progress | None
-    busy: dict[Future[Outcome], _Desk] = field(default_factory=dict)
+    tasks: Iterator[Task] = field(default_factory=lambda: iter(()))
+    progress: Progress | None = None
+    gpus: set[str] = field(default_factory=set)
+    over: bool = False
+    in_work: int = 0
     again: list[Task] = field(default_factory=list)
-    failures: dict[str, int] = field(default_factory=dict)
-    new: int = 0
-    lost: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    lock: Any = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.began, self.before = monotonic(), self.store.rows
+        self.deadline = self.began + 60.0 * self.request.minutes
 
     def next_task(self) -> Task | None:
         """One that is neither done nor in work; None when time or tasks are at an end."""
-        if monotonic() >= self.deadline:
-            return None
-        if self.again:
-            return self.again.pop()
-        if self.wanted is not None and self.store.rows + len(self.busy) >= self.wanted:
-            return None
-        return next((t for t in self.tasks if t.sample not in self.store.done), None)
+        with self.lock:
+            wanted, task = self.request.limit, None
+            if self.over or monotonic() >= self.deadline:
+                return None
+            if self.again:
+                task = self.again.pop()
+            elif wanted is None or self.store.rows + self.in_work < wanted:
+                task = next((t for t in self.tasks if t.sample not in self.store.done), None)
+            self.in_work += task is not None
+            return task
 
     def keep(self, outcome: Outcome) -> None:
         """One more row, or one more sample that has none."""
-        self.store.add(outcome)
-        self.new += 1
-        if self.progress:
-            self.progress(self.store.rows, self.wanted, max(0.0, self.deadline - monotonic()))
+        with self.lock:
+            self.in_work -= 1
+            self.store.add(outcome)
+            if self.progress:
+                self.progress(self.store.rows, self.request.limit, max(0.0, self.deadline - monotonic()))
+
+    def retry(self, task: Task, gpu: str, error: WorkerLost) -> None:
+        """The task of a lost worker is measured again, or given up."""
+        with self.lock:
+            self.failures.update(("workers", task.sample))
+            if self.failures[task.sample] < ATTEMPTS:
+                self.in_work -= 1
+                self.again.append(task)
+                return
+        reason = f"{ATTEMPTS} workers were lost with it: {error}"
+        self.keep(Outcome(sample=task.sample, table=task.table, row={**task.describe(), "gpu": gpu}, reason=reason))
+
+    def measure(self, worker: Worker, gpu: str) -> bool:
+        """Task after task with one worker, until nothing is left; False when the worker is lost for good."""
+        lost = 0
+        while lost <= RESTARTS and (task := self.next_task()) is not None:
+            try:
+                self.keep(worker.run(getattr(task, "limit_s", TASK_LIMIT_S), perform, task))
+            except WorkerLost as error:
+                if self.over:
+                    return True
+                lost += 1
+                self.retry(task, gpu, error)
+                worker.restart()
+        return lost <= RESTARTS
+
+    def report(self) -> Report:
+        """Of what is in the folder now."""
+        skipped = self.store.counts["skipped"]
+        return Report(
+            folder=self.request.out,
+            rows=self.store.rows - skipped,
+            skipped=skipped,
+            new=self.store.rows - self.before,
+            seconds=monotonic() - self.began,
+            lost_workers=self.failures["workers"],
+            gpus=tuple(sorted(self.gpus)),
+        )
 
 
-def collect(
-    tasks: Callable[[str], Iterable[Task]],
-    workers: Sequence[Worker],
-    folder: Path,
-    *,
+@contextmanager
+def opened(request: CollectionRequest, options: Mapping[str, Mapping[str, Any]]) -> Iterator[Collection]:
+    """The request's folder, which has whole files, a manifest and a card in the end, also when it is interrupted.
+
+    Raises:
+        DataError: the folder is not to be used.
+    """
+    store = Store(request.out, options)
+    try:
+        yield Collection(request, store)
+    finally:
+        store.finish()
+        store.close()
+        if (request.out / "devices").is_dir():
+            write_card(request.out, request.target)
+
+
+def run(
+    request: CollectionRequest,
     options: Mapping[str, Mapping[str, Any]],
-    minutes: float,
-    limit: int | None = None,
+    tasks: Callable[[str], Iterable[Task]],
     progress: Progress | None = None,
+    workers: Sequence[Worker] | None = None,
 ) -> Report:
-    """Measure until the time is over or nothing is left, then write whole files; what is there already stays.
+    """Measure until the time is over or nothing is left; what is there already stays.
 
     Args:
-        tasks: from the device file of the first worker (TOML) to what is to be measured, in order.
-        workers: at least one; they are stopped at the end.
-        folder: of the data set; an earlier collection with the same ``options`` is gone on with.
+        request: where, how long, into which folder.
         options: by kind of measurement the options that decide the plan, for ``collection.json``.
-        minutes: when to hand out no more.
-        limit: rows and skipped samples in the set at which to stop.
+        tasks: from the device file of the first worker (TOML) to what is to be measured, in order.
         progress: called after every task.
+        workers: those of the request unless given; they are stopped at the end.
 
     Raises:
         DataError: the folder is not to be used. DeviceError: no worker could begin, or all were lost.
         KeyboardInterrupt: after what has been measured is in its files.
     """
-    began = monotonic()
-    store = Store(folder, options)
-    desks = [_Desk(worker) for worker in workers]
-    try:
-        answers = introduced(workers)
-        for desk in desks:
-            desk.gpu = answers[desk.worker]["gpu"]
-        devices = write_devices(folder, answers.values())
-        state = _Round(store, iter(tasks(devices[desks[0].gpu])), began + 60.0 * minutes, limit, progress)
-        _measure(state, desks)
-    finally:
-        for desk in desks:
-            desk.worker.stop()
-        store.finish()
-        store.close()
-    skipped = store.counts.get("skipped", 0)
-    return Report(
-        folder=folder,
-        rows=store.rows - skipped,
-        skipped=skipped,
-        new=state.new,
-        seconds=monotonic() - began,
-        lost_workers=state.lost,
-        gpus=tuple(sorted(devices)),
-    )
+    hired = workers or request.hired()
+    with opened(request, options) as collection, ThreadPoolExecutor(len(hired)) as threads:
+        try:
+            devices = write_devices(request.out, answers := list(threads.map(introduced, hired)))
+            gpus = [answer["gpu"] for answer in answers]
+            collection.gpus |= devices.keys()
+            collection.tasks, collection.progress = iter(tasks(devices[gpus[0]])), progress
+            left = list(threads.map(collection.measure, hired, gpus))
+        finally:
+            collection.over = True
+            for worker in hired:
+                worker.stop()
+        if not any(left):
+            raise DeviceError("every worker was lost: what was measured is kept; run the same command again")
+    return collection.report()
 
 
-def introduced(workers: Iterable[Worker]) -> dict[Worker, dict[str, Any]]:
-    """What every worker says of itself; each must be able to begin.
+def introduced(worker: Worker) -> dict[str, Any]:
+    """What a worker says of itself.
 
     Raises:
-        DeviceError: one cannot.
+        DeviceError: it cannot begin.
     """
-    answers = {}
-    for worker, pending in [(worker, worker.introduce()) for worker in workers]:
-        try:
-            answers[worker] = pending.result(timeout=TASK_LIMIT_S)
-        except WorkerLost as error:
-            raise DeviceError(f"{worker.name} cannot begin ({error}): see whether PyTorch runs there") from error
-    return answers
+    try:
+        answer: dict[str, Any] = worker.run(TASK_LIMIT_S, introduction)
+    except WorkerLost as error:
+        raise DeviceError(f"{worker.name} cannot begin ({error}): see whether PyTorch runs there") from error
+    return answer
 
 
 def write_devices(folder: Path, answers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -169,59 +241,35 @@ def write_devices(folder: Path, answers: Iterable[Mapping[str, Any]]) -> dict[st
     return texts
 
 
-def _measure(state: _Round, desks: list[_Desk]) -> None:
-    free = list(desks)
-    while True:
-        _hand_out(state, free)
-        if not free and not state.busy:
-            raise DeviceError("every worker was lost: what was measured is kept; run the same command again")
-        if not state.busy:
-            return
-        done, _ = wait(state.busy, timeout=POLL_S, return_when=FIRST_COMPLETED)
-        for future in done:
-            desk = state.busy.pop(future)
-            _settle(state, desk, future)
-            if desk.lost <= RESTARTS:
-                free.append(desk)
-        for desk in _hanging(state):
-            desk.worker.stop()  # Its future then reports a lost worker.
+def write_card(folder: Path, target: str) -> None:
+    """Manifest and card of what is in the folder; the card says what is missing."""
+    from neusight.datasets import About, write_dataset_card
 
-
-def _hand_out(state: _Round, free: list[_Desk]) -> None:
-    while free and (task := state.next_task()) is not None:
-        desk = free.pop()
-        desk.task, desk.since = task, monotonic()
-        state.busy[desk.worker.submit(task)] = desk
-
-
-def _settle(state: _Round, desk: _Desk, future: Future[Outcome]) -> None:
-    """Keep the outcome; the task of a lost worker goes to another, and the worker is replaced."""
-    task = desk.task
-    assert task is not None
-    desk.task = None
-    try:
-        state.keep(future.result())
-    except WorkerLost as error:
-        state.lost += 1
-        desk.lost += 1
-        _retry(state, desk, task, error)
-        desk.worker.restart()
-
-
-def _retry(state: _Round, desk: _Desk, task: Task, error: NeusightError) -> None:
-    state.failures[task.sample] = state.failures.get(task.sample, 0) + 1
-    if state.failures[task.sample] < ATTEMPTS:
-        state.again.append(task)
+    if not any(folder.glob("*/*.parquet")):
         return
-    row = {**task.describe(), "gpu": desk.gpu}
-    reason = f"{ATTEMPTS} workers were lost with it: {error}"
-    state.keep(Outcome(sample=task.sample, table=task.table, row=row, reason=reason))
+    kind = "a core of a CPU, which stands in for a GPU" if target == "cpu" else "GPUs"
+    write_dataset_card(
+        folder,
+        About(
+            title=f"Measured by neusight on {kind}",
+            origin=f"neusight {neusight.__version__} collect, on the machines that the rows name",
+            licence="the collector's own: state it before you pass the data on",
+            known_faults=tuple(_missing(folder, target)),
+        ),
+    )
 
 
-def _hanging(state: _Round) -> list[_Desk]:
-    now = monotonic()
-    return [desk for desk in state.busy.values() if desk.task and now - desk.since > _limit_s(desk.task)]
-
-
-def _limit_s(task: Task) -> float:
-    return float(getattr(task, "limit_s", TASK_LIMIT_S))
+def _missing(folder: Path, target: str) -> Iterator[str]:
+    """What a reader might expect in the folder and does not find."""
+    kernels = {family: read_rows(folder, family) for family in COLLECTED_TABLES}
+    rows = [row for rows_of in kernels.values() for row in rows_of]
+    if target == "cpu":
+        yield "A CPU is no GPU: no graph replays, no clocks or power, no kernel names; latencies are those of calls."
+    if absent := [family for family, rows_of in kernels.items() if not rows_of]:
+        yield f"No rows of {', '.join(absent)}."
+    if target != "cpu" and rows and not any(row["power_w"] for row in rows):
+        yield "No clocks, power or temperature: the package nvidia-ml-py was missing, or not allowed to read."
+    if target != "cpu" and (unnamed_rows := sum(not row["kernel_name"] for row in rows)):
+        yield f"{unnamed_rows:,} of {len(rows):,} rows have no kernel name: the profiler had no time, or no right."
+    if not read_rows(folder, "models"):
+        yield "No whole models: `neusight collect models` adds them."

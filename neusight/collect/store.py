@@ -1,13 +1,14 @@
-"""Where rows go: a journal that loses nothing, parquet parts, and at the end one file a table.
+"""Where rows go: a journal that loses nothing, and at the end one file a table.
 
-A row is on disk before the next is measured. Every so many rows the journal becomes parts; a crash at any moment leaves
-each row in the journal, in a part or in both, and who opens the folder again keeps it once, by its sample.
+A row is on disk before the next is measured. A crash at any moment leaves each row in the journal, in its table's file
+or in both, and who opens the folder again keeps it once, by its sample.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,7 +20,6 @@ from neusight.paths import read_json
 
 PLAN = "collection.json"
 JOURNAL = ".journal.jsonl"
-PART_ROWS = 200
 SKIPPED = Table(
     "skipped",
     (
@@ -60,17 +60,10 @@ def place_of(name: str) -> Path:
     return places.get(name, Path("kernels", f"{name}.parquet"))
 
 
-def files_of(folder: Path, table: str) -> list[Path]:
-    """The whole file of a table, if there is one, and its parts."""
-    whole = folder / place_of(table)
-    return [*([whole] if whole.is_file() else []), *sorted(whole.parent.glob(f"{whole.stem}-part-*.parquet"))]
-
-
 def read_rows(folder: Path, table: str) -> list[dict[str, Any]]:
-    """All rows of a table, each once, from its file and its parts."""
-    return list(
-        {row["sample"]: row for path in files_of(folder, table) for row in read_parquet(path).to_pylist()}.values()
-    )
+    """All rows of a table's file; none where there is no file."""
+    path = folder / place_of(table)
+    return read_parquet(path).to_pylist() if path.is_file() else []
 
 
 class Store:
@@ -90,90 +83,62 @@ class Store:
         plans = _plans(folder, options)
         folder.mkdir(parents=True, exist_ok=True)
         self._journal = _locked(folder / JOURNAL)
+        # A line that a crash cut off is not a row.
+        self._journal.truncate((folder / JOURNAL).read_bytes().rfind(b"\n") + 1)
         _write_whole(folder / PLAN, json.dumps(plans, indent=2) + "\n")
-        self._rows: dict[str, dict[str, Any]] = {}
+        # What is on disk: the files first, then the lines of the journal that they lack.
         self.done: set[str] = set()
-        self.counts: dict[str, int] = {}
-        self._recover()
+        self.counts: Counter[str] = Counter()
+        for table in (*COLLECTED_TABLES, "nccl", "models", "names", "skipped"):
+            if (path := folder / place_of(table)).is_file():
+                for sample in read_parquet(path)["sample"].to_pylist():
+                    self._count(table, sample)
+        for entry in _lines(folder / JOURNAL):
+            self._count(entry["table"], entry["row"]["sample"])
 
     def add(self, outcome: Outcome) -> None:
         """Keep what became of a task; on disk when this returns. A sample that is there already is passed over."""
         if outcome.sample in self.done:
             return
-        line = json.dumps({"table": outcome.table if not outcome.reason else "skipped", **_entry(outcome)}, default=str)
-        self._journal.write(line + "\n")
+        table = "skipped" if outcome.reason else outcome.table
+        self._journal.write(json.dumps({"table": table, "row": _row(outcome)}, default=str) + "\n")
         self._journal.flush()
         os.fsync(self._journal.fileno())
-        self._remember(json.loads(line))
-        if len(self._rows) >= PART_ROWS:
-            self._write_parts()
+        self._count(table, outcome.sample)
 
     @property
     def rows(self) -> int:
         """Samples that are settled: measured or skipped. Names are no samples of their own."""
-        return len(self.done) - self.counts.get("names", 0)
+        return len(self.done) - self.counts["names"]
 
     def finish(self) -> None:
-        """One file a table, from the parts and the journal."""
-        self._write_parts()
-        for table in sorted(self.counts):
-            self._merge(table)
+        """One file a table, with the rows of the journal, which is emptied when all are whole."""
+        added: dict[str, list[dict[str, Any]]] = {}
+        for entry in _lines(self.folder / JOURNAL):
+            added.setdefault(entry["table"], []).append(entry["row"])
+        for table, rows in added.items():
+            every = {row["sample"]: row for row in (*read_rows(self.folder, table), *rows)}
+            write_rows(self.folder / place_of(table), table, every.values())
+        self._journal.seek(0)
+        self._journal.truncate()
 
     def close(self) -> None:
         """Let another process have the folder."""
         self._journal.close()
 
-    def _recover(self) -> None:
-        """What is on disk: parts and files first, then the lines of the journal that they lack."""
-        for table in (*COLLECTED_TABLES, "nccl", "models", "names", "skipped"):
-            for path in files_of(self.folder, table):
-                for sample in read_parquet(path)["sample"].to_pylist():
-                    self._count(table, sample)
-        for entry in _lines(self.folder / JOURNAL):
-            if entry["row"]["sample"] not in self.done:
-                self._remember(entry)
-
-    def _remember(self, entry: dict[str, Any]) -> None:
-        sample = entry["row"]["sample"]
-        self._rows[sample] = entry
-        self._count(entry["table"], sample)
-
     def _count(self, table: str, sample: str) -> None:
         if sample not in self.done:
             self.done.add(sample)
-            self.counts[table] = self.counts.get(table, 0) + 1
-
-    def _write_parts(self) -> None:
-        """Parts are whole before the journal is emptied."""
-        by_table: dict[str, list[dict[str, Any]]] = {}
-        for entry in self._rows.values():
-            by_table.setdefault(entry["table"], []).append(entry["row"])
-        for table, rows in by_table.items():
-            whole = self.folder / place_of(table)
-            numbers = [int(p.stem.rsplit("-", 1)[1]) for p in whole.parent.glob(f"{whole.stem}-part-*.parquet")]
-            write_rows(whole.with_name(f"{whole.stem}-part-{max(numbers, default=0) + 1:04d}.parquet"), table, rows)
-        self._journal.seek(0)
-        self._journal.truncate()
-        self._rows.clear()
-
-    def _merge(self, table: str) -> None:
-        """The whole file is replaced before the parts go; what is then twice on disk is once in the file."""
-        files = files_of(self.folder, table)
-        whole = self.folder / place_of(table)
-        if files in ([], [whole]):
-            return
-        write_rows(whole, table, read_rows(self.folder, table))
-        for path in files:
-            if path != whole:
-                path.unlink()
+            self.counts[table] += 1
 
 
-def _entry(outcome: Outcome) -> dict[str, Any]:
+def _row(outcome: Outcome) -> dict[str, Any]:
+    """The row of an outcome, or of ``SKIPPED``."""
     if not outcome.reason:
-        return {"row": dict(outcome.row)}
+        return dict(outcome.row)
     known = {key: outcome.row.get(key) for key in ("gpu", "family", "op", "dtype")}
     what = ", ".join(f"{k}={v}" for k, v in outcome.row.items() if k not in ("sample", "split", *known))
-    return {"row": {"sample": outcome.sample, "table": outcome.table, "reason": outcome.reason, "what": what, **known}}
+    return {"sample": outcome.sample, "table": outcome.table, "reason": outcome.reason, "what": what, **known}
 
 
 def _plans(folder: Path, options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -222,12 +187,8 @@ def _locked(path: Path) -> TextIO:
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:
-    """The journal's whole lines; one that a crash cut off is not a row."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return
+    """Entries of the journal: the table's name and the row."""
+    return map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
 def write_rows(path: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:

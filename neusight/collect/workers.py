@@ -1,7 +1,7 @@
 """Workers: one process a device, on this host or, through Ray, on any host of a cluster.
 
-A worker measures one task at a time and may be lost at any moment: a kernel can take its process down, and a host can
-go. Who waits for it learns that from ``WorkerLost``, and may ask for a new one.
+A worker measures one task at a time and may be lost at any moment: a kernel can take its process down, or hang, and a
+host can go. Who waits for it learns that from ``WorkerLost``, and may have a new one.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from traceback import clear_frames
@@ -39,15 +38,16 @@ class Post:
 
 
 class Worker(Protocol):
-    """A process that measures. ``result`` of a future raises ``WorkerLost`` when the process is gone."""
+    """A process that measures."""
 
     name: str
 
-    def introduce(self) -> Future[dict[str, Any]]:
-        """What it works on: device (TOML of its file), gpu (id), worker (host and device), framework."""
+    def run(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of this module returns in the process.
 
-    def submit(self, task: Task) -> Future[Outcome]:
-        """Measure one task."""
+        Raises:
+            WorkerLost: the process is gone, or has not answered within ``limit_s``.
+        """
 
     def restart(self) -> None:
         """A new process in its place."""
@@ -142,18 +142,14 @@ class LocalWorker:
         self.name = f"{post.target}:{post.index}"
         self._pool = _pool(post)
 
-    def introduce(self) -> Future[dict[str, Any]]:
-        """From the process."""
-        return _translated(self._pool.submit(introduction))
-
-    def submit(self, task: Task) -> Future[Outcome]:
-        """To the process."""
+    def run(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
+        """In the process; ``perform`` keeps errors of its own, so that others are the process's end."""
         try:
-            return _translated(self._pool.submit(perform, task))
-        except BrokenProcessPool:
-            lost: Future[Outcome] = Future()
-            lost.set_exception(WorkerLost(f"the process of {self.name} ended"))
-            return lost
+            return self._pool.submit(function, *arguments).result(limit_s)
+        except TimeoutError:
+            raise WorkerLost(f"no answer in {limit_s:g} s") from None
+        except (RuntimeError, CancelledError):
+            raise WorkerLost("the process ended") from None
 
     def restart(self) -> None:
         """Kill what is left, and begin a new process."""
@@ -186,23 +182,6 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _translated(future: Future[Any]) -> Future[Any]:
-    """The same result; a broken pool is a lost worker."""
-    answer: Future[Any] = Future()
-
-    def hand_on(done: Future[Any]) -> None:
-        if done.cancelled():
-            answer.set_exception(WorkerLost("the task was given up"))
-        elif (error := done.exception()) is None:
-            answer.set_result(done.result())
-        else:
-            broken = isinstance(error, BrokenProcessPool)
-            answer.set_exception(WorkerLost("the process ended") if broken else error)
-
-    future.add_done_callback(hand_on)
-    return answer
-
-
 def device_count(target: str) -> int:
     """Devices of this host, asked in a process of its own, since asking binds a process to its devices.
 
@@ -232,10 +211,7 @@ def local_workers(target: str, count: int = 0, seed: int = 0, budget_s: float = 
     """
     have = device_count(target)
     count = count or have
-    if target == "cpu":
-        posts: Sequence[Post] = [Post(target=target, seed=seed, budget_s=budget_s)] * count
-    elif count > have:
+    if target != "cpu" and count > have:
         raise DeviceError(f"this host has {have} GPUs, not {count}: ask for fewer workers, or use --ray")
-    else:
-        posts = [Post(target=target, index=index, seed=seed, budget_s=budget_s) for index in range(count)]
-    return [LocalWorker(post) for post in posts]
+    places = [0] * count if target == "cpu" else range(count)
+    return [LocalWorker(Post(target=target, index=index, seed=seed, budget_s=budget_s)) for index in places]

@@ -27,7 +27,7 @@ def working(*_: object, **__: object) -> None:
     ("command", "work"),
     [
         (("calibrate", "plan", "--gpu", "l4", "--count", "5", "--out"), "neusight.collect.plan.chosen_tasks"),
-        (("collect", "--device", "cpu", "--out"), "neusight.collect.request.collect_kernels"),
+        (("collect", "--device", "cpu", "--out"), "neusight.collect.kernels.collect_kernels"),
         (("collect", "models", "--device", "cpu", "--out"), "neusight.collect.models.collect_models"),
         (("sparsity", "measure", "alexnet", "--out"), "neusight.collect.sparsity.measure"),
         (("fit", "--out"), "neusight.learn.physics.fit.fit_physics"),

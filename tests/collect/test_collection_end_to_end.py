@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 from neusight.cli.app import app
 from neusight.collect.plan import plan, usual_limits, write_plan
-from neusight.collect.request import write_card
+from neusight.collect.session import write_card
 from neusight.collect.store import JOURNAL, place_of, read_rows, write_rows
 from neusight.devices import DeviceSpec, load_device
 from neusight.devices.read import read_table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import pytest
 
 from neusight.collect import session
 from neusight.collect.collectives import OPS, planned
+from neusight.collect.kernels import collect_kernels
 from neusight.collect.names import join_names, unnamed
-from neusight.collect.request import CollectionRequest, collect_kernels, run
-from neusight.collect.session import Report, collect
+from neusight.collect.session import CollectionRequest, Report, run
 from neusight.collect.store import Store, read_rows
 from neusight.collect.tasks import Outcome, Task, identity
-from neusight.collect.workers import WorkerLost
+from neusight.collect.workers import WorkerLost, introduction
 from neusight.datasets import load_kernels, verify
 from neusight.devices import load_device, to_toml
 from neusight.errors import DataError, DeviceError, UnmeasurableError
@@ -33,6 +32,10 @@ class Trick:
     number: int
     trick: str = ""
     folder: str = ""
+
+    @property
+    def limit_s(self) -> float:
+        return 1.0 if self.trick == "hangs" else 60.0
 
     @property
     def sample(self) -> str:
@@ -62,20 +65,18 @@ class Trick:
         return {"latency_ms": float(os.getpid()), "stable": True}
 
 
-def test_a_bad_task_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_task_does_not_end_the_run(tmp_path: Path) -> None:
     """In a real process, which some of the tasks take down with them."""
-    monkeypatch.setattr(session, "_limit_s", lambda task: 1.0 if task.trick == "hangs" else 60.0)
-    monkeypatch.setattr(session, "POLL_S", 0.2)
     tricks = ("memory", "cannot", "fault", "hangs", "spoils once", "none")
     tasks = [Trick(i + 1, trick, str(tmp_path)) for i, trick in enumerate(tricks)]
-    report = run(CollectionRequest(out=tmp_path / "set", target="cpu"), {"kernels": {}}, lambda device: tasks, None)
+    report = run(CollectionRequest(out=tmp_path / "set", target="cpu"), {"kernels": {}}, lambda device: tasks)
     rows = {row["m"]: row for row in read_rows(tmp_path / "set", "gemm")}
     skipped = {row["what"].split("m=")[1][0]: row["reason"] for row in read_rows(tmp_path / "set", "skipped")}
     assert skipped == {
         "1": "out of memory: operands of 999 GiB exceed half of the memory",
         "2": "no such unit here",
         "3": "RuntimeError: mat1 and mat2 shapes cannot be multiplied",
-        "4": "2 workers were lost with it: the process ended",
+        "4": "2 workers were lost with it: no answer in 1 s",
     }
     assert {*rows} == {5, 6}
     # A process whose device is spoilt measures nothing more.
@@ -91,30 +92,25 @@ class Here:
     def __init__(self) -> None:
         self.lost: set[str] = set()
 
-    def introduce(self) -> Future[Any]:
-        device = load_device("l4")
-        return settled({"device": to_toml(device), "gpu": device.id, "worker": "here", "framework": "none"})
-
-    def submit(self, task: Any) -> Future[Any]:
+    def run(self, limit_s: float, function: Any, *arguments: Any) -> Any:
+        if function is introduction:
+            device = load_device("l4")
+            return {"device": to_toml(device), "gpu": device.id, "worker": "here", "framework": "none"}
+        (task,) = arguments
         if task.trick == "dies" or (task.trick == "dies once" and task.sample not in self.lost):
             self.lost.add(task.sample)
-            return settled(WorkerLost("the process ended"))
+            raise WorkerLost("the process ended")
         row = {**task.describe(), "gpu": "l4", "latency_ms": 1.0, "stable": True}
-        return settled(Outcome(sample=task.sample, table=task.table, row=row))
+        return Outcome(sample=task.sample, table=task.table, row=row)
 
     def restart(self) -> None: ...
 
     def stop(self) -> None: ...
 
 
-def settled(result: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
-    return future
-
-
 def collected(folder: Path, tasks: Iterable[Task], minutes: float = 1.0, limit: int | None = None) -> Report:
-    return collect(lambda device: tasks, [Here()], folder, options={"kernels": {}}, minutes=minutes, limit=limit)
+    request = CollectionRequest(out=folder, minutes=minutes, limit=limit)
+    return run(request, {"kernels": {}}, lambda device: tasks, workers=[Here()])
 
 
 def test_a_task_that_takes_two_workers_with_it_is_given_up(tmp_path: Path) -> None:
@@ -164,7 +160,7 @@ def test_names_are_joined_to_their_rows(tmp_path: Path) -> None:
 
 def test_collectives_between_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neusight.collect.collectives.HOST_SIZES", (4096,))
-    monkeypatch.setattr("neusight.collect.request.local_workers", lambda target, count: [Here()])
+    monkeypatch.setattr("neusight.collect.kernels.local_workers", lambda target, count: [Here()])
     request = CollectionRequest(out=tmp_path / "set", target="cpu")
     report = collect_kernels(request, ("collective",))
     rows = read_rows(tmp_path / "set", "nccl")
@@ -184,6 +180,10 @@ def test_collectives_take_powers_of_two_of_the_devices() -> None:
 def test_what_cannot_begin_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="no device 'tpu'"):
         CollectionRequest(out=tmp_path, target="tpu").hired()
-    monkeypatch.setattr(Here, "introduce", lambda self: settled(WorkerLost("the process ended")))
+
+    def lost(*_: Any) -> None:
+        raise WorkerLost("the process ended")
+
+    monkeypatch.setattr(Here, "run", lost)
     with pytest.raises(DeviceError, match="here:0 cannot begin"):
-        session.introduced([Here()])
+        collected(tmp_path / "set", [])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from neusight.collect.plan import plan, usual_limits
-from neusight.collect.request import CollectionRequest, run
+from neusight.collect.session import CollectionRequest, run
 from neusight.collect.store import read_rows
 from neusight.collect.tasks import Task
 from neusight.devices.read import read_table
