@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource, float32_precision
+from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource, Recipe, float32_precision
 from neusight.collect.launches.pointwise import elementwise, optimizer
-from neusight.collect.launches.products import attention, conv2d, gemm, grouped_gemm
+from neusight.collect.launches.products import attention, conv2d, fused_attention, gemm, grouped_gemm
 from neusight.collect.launches.rows import memory, row_reduction
 from neusight.errors import UnmeasurableError
 from neusight.kernels import Kernel
 
 __all__ = ["KernelLaunch", "OperandSource", "Operands", "prepare"]
 
-_LAUNCHERS: dict[str, Callable[[Any], KernelLaunch]] = {
+_LAUNCHERS: dict[str, Callable[[Any], Recipe]] = {
     "attention": attention,
     "conv2d": conv2d,
     "elementwise": elementwise,
@@ -42,11 +41,11 @@ def prepare(kernel: Kernel) -> KernelLaunch:
     """
     if kernel.family not in _LAUNCHERS:
         raise UnmeasurableError(f"no operator is known for {kernel.family} kernels: leave the family out")
-    launch = _LAUNCHERS[kernel.family](kernel)
-    return replace(launch, setting=lambda: _settings(kernel, launch))
+    operands, run = _LAUNCHERS[kernel.family](kernel)
+    return KernelLaunch(kernel=kernel, operands=operands, run=run, setting=lambda: _settings(kernel))
 
 
 @contextmanager
-def _settings(kernel: Kernel, launch: KernelLaunch) -> Iterator[None]:
-    with float32_precision(kernel.dtype == "tf32"), torch.no_grad(), launch.setting():
+def _settings(kernel: Kernel) -> Iterator[None]:
+    with float32_precision(kernel.dtype == "tf32"), torch.no_grad(), fused_attention(kernel.dtype):
         yield

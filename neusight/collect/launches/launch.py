@@ -80,6 +80,10 @@ class OperandSource:
         return torch.rand(shape, generator=self.generator, device=self.device) > 0.5
 
 
+Recipe = tuple[Callable[[OperandSource], Operands], Callable[..., Any]]
+"""Of a launch: what makes its operands, and the operator that takes them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelLaunch:
     """``run(*operands(source))`` launches ``kernel``; ``setting`` holds while it runs (TF32, a backend)."""

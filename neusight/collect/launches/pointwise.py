@@ -8,24 +8,13 @@ from typing import Any
 
 import torch
 
-from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource, factors, size_of, unmeasurable
+from neusight.collect.launches.launch import Operands, OperandSource, Recipe, factors, size_of, unmeasurable
 from neusight.kernels import DTYPE_BYTES, Elementwise, Optimizer
 
 aten = torch.ops.aten
 _ONE_TENSOR: dict[str, Callable[..., Any]] = {
-    "abs": torch.abs,
-    "neg": torch.neg,
-    "relu": torch.relu,
-    "gelu": aten.gelu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "silu": aten.silu,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "cos": torch.cos,
-    "sin": torch.sin,
+    **{name: getattr(torch, name) for name in ("abs", "neg", "relu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt")},
+    **{name: getattr(aten, name) for name in ("cos", "sin", "gelu", "silu")},
     "add_scalar": lambda x: x + 1.5,
     "sub_scalar": lambda x: x - 1.5,
     "rsub": lambda x: torch.rsub(x, 1.5),
@@ -35,48 +24,34 @@ _ONE_TENSOR: dict[str, Callable[..., Any]] = {
     "dropout": lambda x: torch.native_dropout(x, 0.1, True),
 }
 _TWO_TENSORS: dict[str, Callable[..., Any]] = {
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "div": torch.div,
-    "pow": torch.pow,
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
+    **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "pow", "maximum", "minimum")},
+    **{name: getattr(torch, name) for name in ("eq", "lt", "le", "gt")},
+    **{f"{name}_backward": getattr(aten, f"{name}_backward") for name in ("gelu", "tanh", "sigmoid", "silu")},
     "relu_backward": lambda g, x: aten.threshold_backward(g, x, 0),
-    "gelu_backward": aten.gelu_backward,
-    "tanh_backward": aten.tanh_backward,
-    "sigmoid_backward": aten.sigmoid_backward,
-    "silu_backward": aten.silu_backward,
     "dropout_backward": lambda g, mask: aten.native_dropout_backward(g, mask, 1.1),
-    "eq": torch.eq,
-    "lt": torch.lt,
-    "le": torch.le,
-    "gt": torch.gt,
 }
 
 
-def elementwise(kernel: Elementwise) -> KernelLaunch:
+def elementwise(kernel: Elementwise) -> Recipe:
     """Dense operands; one that is stored smaller than the result is broadcast along the leading dimension."""
     if kernel.op in _OTHERS:
         return _OTHERS[kernel.op](kernel)
+    if kernel.op == "pow_scalar" and kernel.flops != 2 * kernel.elements:
+        return _one_tensor(kernel, lambda x: torch.pow(x, 2.5))
     if kernel.op in _ONE_TENSOR:
-        if kernel.op == "pow_scalar" and kernel.flops != 2 * kernel.elements:
-            return _one_tensor(kernel, lambda x: torch.pow(x, 2.5))
         return _one_tensor(kernel, _ONE_TENSOR[kernel.op])
     if kernel.op in _TWO_TENSORS:
         return _two_tensors(kernel, _TWO_TENSORS[kernel.op])
     raise unmeasurable(kernel)
 
 
-def _one_tensor(kernel: Elementwise, run: Callable[..., Any]) -> KernelLaunch:
+def _one_tensor(kernel: Elementwise, run: Callable[..., Any]) -> Recipe:
     if kernel.read_bytes != kernel.elements * size_of(kernel):
         raise unmeasurable(kernel)
-    return KernelLaunch(
-        kernel=kernel, operands=lambda source: (source.positive(kernel.elements, dtype=kernel.dtype),), run=run
-    )
+    return lambda source: (source.positive(kernel.elements, dtype=kernel.dtype),), run
 
 
-def _two_tensors(kernel: Elementwise, run: Callable[..., Any]) -> KernelLaunch:
+def _two_tensors(kernel: Elementwise, run: Callable[..., Any]) -> Recipe:
     """The second operand has what the first leaves of the bytes read; a dropout's mask has a byte an element."""
     second = "bool" if kernel.op == "dropout_backward" else kernel.dtype
     rest, odd = divmod(kernel.read_bytes - kernel.elements * size_of(kernel), DTYPE_BYTES[second])
@@ -87,10 +62,10 @@ def _two_tensors(kernel: Elementwise, run: Callable[..., Any]) -> KernelLaunch:
         first = source.positive(kernel.elements // rest, rest, dtype=kernel.dtype)
         return first, source.mask(1, rest) if second == "bool" else source.positive(1, rest, dtype=second)
 
-    return KernelLaunch(kernel=kernel, operands=operands, run=run)
+    return operands, run
 
 
-def _masked_fill(kernel: Elementwise) -> KernelLaunch:
+def _masked_fill(kernel: Elementwise) -> Recipe:
     """A mask as large as the result, or broadcast, chooses between a tensor and a number."""
     values = kernel.elements * size_of(kernel)
     masked = kernel.read_bytes - values
@@ -101,10 +76,10 @@ def _masked_fill(kernel: Elementwise) -> KernelLaunch:
         shape = (kernel.elements // masked, masked)
         return source.mask(1, masked), source.normal(*shape, dtype=kernel.dtype)
 
-    return KernelLaunch(kernel=kernel, operands=operands, run=lambda mask, x: torch.masked_fill(x, mask, 0.0))
+    return operands, lambda mask, x: torch.masked_fill(x, mask, 0.0)
 
 
-def _max_pool2d(kernel: Elementwise) -> KernelLaunch:
+def _max_pool2d(kernel: Elementwise) -> Recipe:
     """The window follows from the work, the stride from the bytes, for square images with an even output side."""
     window = isqrt(kernel.flops // kernel.elements)
     stride = isqrt(round(kernel.read_bytes / (kernel.elements * size_of(kernel))))
@@ -117,13 +92,10 @@ def _max_pool2d(kernel: Elementwise) -> KernelLaunch:
     def operands(source: OperandSource) -> Operands:
         return (source.normal(1, planes, image, image, dtype=kernel.dtype),)
 
-    def run(x: torch.Tensor) -> Any:
-        return aten.max_pool2d_with_indices(x, [window] * 2, [stride] * 2, [padding] * 2)
-
-    return KernelLaunch(kernel=kernel, operands=operands, run=run)
+    return operands, lambda x: aten.max_pool2d_with_indices(x, [window] * 2, [stride] * 2, [padding] * 2)
 
 
-def _batch_norm(kernel: Elementwise) -> KernelLaunch:
+def _batch_norm(kernel: Elementwise) -> Recipe:
     """In evaluation a scale and a shift: four values a channel are read beside the images."""
     channels, odd = divmod(kernel.read_bytes - kernel.elements * size_of(kernel), 4 * size_of(kernel))
     if odd or channels <= 0 or kernel.elements % channels:
@@ -134,10 +106,7 @@ def _batch_norm(kernel: Elementwise) -> KernelLaunch:
         statistics = [source.positive(channels, dtype=kernel.dtype) for _ in range(4)]
         return (source.normal(images, channels, pixels, dtype=kernel.dtype), *statistics)
 
-    def run(*operands: Any) -> Any:
-        return aten.native_batch_norm(*operands, False, 0.1, 1e-5)
-
-    return KernelLaunch(kernel=kernel, operands=operands, run=run)
+    return operands, lambda *operands: aten.native_batch_norm(*operands, False, 0.1, 1e-5)
 
 
 _OTHERS = {"masked_fill": _masked_fill, "max_pool2d": _max_pool2d, "batch_norm": _batch_norm}
@@ -168,7 +137,7 @@ _STEPS: dict[str, tuple[int, Callable[..., Any]]] = {
 }
 
 
-def optimizer(kernel: Optimizer) -> KernelLaunch:
+def optimizer(kernel: Optimizer) -> Recipe:
     """A foreach operator, or a fused update, on parameters of equal size; all lists are as long as theirs."""
     if kernel.op not in _STEPS:
         raise unmeasurable(kernel)
@@ -182,4 +151,4 @@ def optimizer(kernel: Optimizer) -> KernelLaunch:
         made = tuple([source.positive(s, dtype=kernel.dtype) for s in sizes] for _ in range(lists))
         return (*made, [torch.ones((), device=source.device) for _ in sizes])
 
-    return KernelLaunch(kernel=kernel, operands=operands, run=run)
+    return operands, run

@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource, parts, unmeasurable
+from neusight.collect.launches.launch import Operands, OperandSource, Recipe, parts, unmeasurable
 from neusight.kernels import Attention, Conv2d, Gemm, GroupedGemm
 
 aten = torch.ops.aten
 
 
-def gemm(kernel: Gemm) -> KernelLaunch:
+def gemm(kernel: Gemm) -> Recipe:
     """A product, with the bias in its epilogue where there is one. The layout names the order of B, then of A."""
     if kernel.dtype == "float8":
         return _scaled(kernel)
@@ -29,7 +29,7 @@ def gemm(kernel: Gemm) -> KernelLaunch:
         return (source.normal(kernel.n, dtype=kernel.dtype), a, b) if kernel.bias else (a, b)
 
     run = torch.addmm if kernel.bias else torch.bmm if kernel.op == "bmm" else torch.mm
-    return KernelLaunch(kernel=kernel, operands=operands, run=run)
+    return operands, run
 
 
 def _matrix(source: OperandSource, shape: tuple[int, ...], order: str, dtype: str) -> torch.Tensor:
@@ -39,7 +39,7 @@ def _matrix(source: OperandSource, shape: tuple[int, ...], order: str, dtype: st
     return source.normal(*shape[:-2], shape[-1], shape[-2], dtype=dtype).transpose(-1, -2)
 
 
-def _scaled(kernel: Gemm) -> KernelLaunch:
+def _scaled(kernel: Gemm) -> Recipe:
     """cuBLASLt's product of 8-bit floats with one scale a tensor, into bfloat16; it takes row-major by column-major.
 
     Partial sums stay in the unit's own precision, as serving engines run it.
@@ -55,10 +55,10 @@ def _scaled(kernel: Gemm) -> KernelLaunch:
     def run(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> Any:
         return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=True)
 
-    return KernelLaunch(kernel=kernel, operands=operands, run=run)
+    return operands, run
 
 
-def grouped_gemm(kernel: GroupedGemm) -> KernelLaunch:
+def grouped_gemm(kernel: GroupedGemm) -> Recipe:
     """One launch for all experts of a mixture; PyTorch has it for bfloat16."""
     if kernel.dtype != "bfloat16" or kernel.k % 8 or kernel.n % 8:
         raise unmeasurable(kernel)
@@ -72,10 +72,10 @@ def grouped_gemm(kernel: GroupedGemm) -> KernelLaunch:
     def run(tokens: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> Any:
         return torch._grouped_mm(tokens, weights, offs=ends)
 
-    return KernelLaunch(kernel=kernel, operands=operands, run=run)
+    return operands, run
 
 
-def conv2d(kernel: Conv2d) -> KernelLaunch:
+def conv2d(kernel: Conv2d) -> Recipe:
     """cuDNN's forward, or one of its two gradients alone."""
     geometry = ([kernel.stride] * 2, [kernel.padding] * 2, [kernel.dilation] * 2, False, [0, 0], kernel.groups)
     image = (kernel.batch, kernel.in_channels, kernel.height, kernel.width)
@@ -94,7 +94,7 @@ def conv2d(kernel: Conv2d) -> KernelLaunch:
         wanted = [kernel.op == "input_grad", kernel.op == "weight_grad", False]
         return aten.convolution_backward(grad, x, weight, None, *geometry, wanted)
 
-    return KernelLaunch(kernel=kernel, operands=operands, run=forward if kernel.op == "forward" else backward)
+    return operands, forward if kernel.op == "forward" else backward
 
 
 def _output(kernel: Conv2d) -> tuple[int, int, int, int]:
@@ -104,7 +104,7 @@ def _output(kernel: Conv2d) -> tuple[int, int, int, int]:
     return kernel.batch, kernel.out_channels, height, width
 
 
-def attention(kernel: Attention) -> KernelLaunch:
+def attention(kernel: Attention) -> Recipe:
     """Flash in half precision, memory-efficient in float32, as PyTorch picks on a GPU; a decode step has one query.
 
     The backward pass includes its first stage, the row sums of output times gradient, which runs as a small kernel of
@@ -122,15 +122,11 @@ def attention(kernel: Attention) -> KernelLaunch:
         shared = kernel.heads != kernel.kv_heads
         return functional.scaled_dot_product_attention(q, k, v, is_causal=kernel.causal, enable_gqa=shared)
 
-    def setting() -> AbstractContextManager[Any]:
-        fused = SDPBackend.FLASH_ATTENTION if kernel.dtype != "float32" else SDPBackend.EFFICIENT_ATTENTION
-        return sdpa_kernel([fused]) if torch.cuda.is_available() else nullcontext()
-
     if kernel.op == "forward":
-        return KernelLaunch(kernel=kernel, operands=tensors, run=forward, setting=setting)
+        return tensors, forward
 
     def graph(source: OperandSource) -> Operands:
-        with torch.enable_grad(), setting():
+        with torch.enable_grad(), fused_attention(kernel.dtype):
             inputs = [t.requires_grad_() for t in tensors(source)]
             out = forward(*inputs)
         return out, inputs, torch.randn_like(out)
@@ -138,4 +134,10 @@ def attention(kernel: Attention) -> KernelLaunch:
     def backward(out: torch.Tensor, inputs: list[torch.Tensor], grad: torch.Tensor) -> Any:
         return torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
-    return KernelLaunch(kernel=kernel, operands=graph, run=backward, setting=setting)
+    return graph, backward
+
+
+def fused_attention(dtype: str) -> AbstractContextManager[Any]:
+    """The one form of fused attention that a GPU is allowed for a dtype."""
+    fused = SDPBackend.FLASH_ATTENTION if dtype != "float32" else SDPBackend.EFFICIENT_ATTENTION
+    return sdpa_kernel([fused]) if torch.cuda.is_available() else nullcontext()

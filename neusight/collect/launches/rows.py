@@ -9,9 +9,9 @@ import torch
 
 from neusight.collect.launches.launch import (
     TORCH_DTYPES,
-    KernelLaunch,
     Operands,
     OperandSource,
+    Recipe,
     factors,
     size_of,
     unmeasurable,
@@ -95,12 +95,12 @@ _FORMS: dict[str, Makers] = {
 }
 
 
-def row_reduction(kernel: RowReduction) -> KernelLaunch:
+def row_reduction(kernel: RowReduction) -> Recipe:
     """Rows over the last dimension of a row-major matrix; batch norm over images, sums over the first dimension."""
     if kernel.op not in _FORMS:
         raise unmeasurable(kernel)
     make, run = _FORMS[kernel.op]
-    return KernelLaunch(kernel=kernel, operands=lambda source: make(source, kernel), run=run)
+    return lambda source: make(source, kernel), run
 
 
 _WIDTH = 64
@@ -111,14 +111,14 @@ _SHARED = 32
 """Tokens to a row of the table whose gradient an embedding adds to: clearing so small a table costs nothing."""
 
 
-def memory(kernel: Memory) -> KernelLaunch:
+def memory(kernel: Memory) -> Recipe:
     """Copies turn two dimensions round, as attention does with its heads; gathers take whole rows by index."""
     if kernel.op not in _MOVES:
         raise unmeasurable(kernel)
     return _MOVES[kernel.op](kernel)
 
 
-def _copy(kernel: Memory) -> KernelLaunch:
+def _copy(kernel: Memory) -> Recipe:
     """Of equal widths: dense to dense with dimensions turned; of different widths: a cast."""
     if kernel.read_bytes != kernel.write_bytes:
         return _cast(kernel)
@@ -128,32 +128,22 @@ def _copy(kernel: Memory) -> KernelLaunch:
     def operands(source: OperandSource) -> Operands:
         return (source.normal(rows, together, width, dtype=kernel.dtype).transpose(0, 1),)
 
-    return KernelLaunch(
-        kernel=kernel, operands=operands, run=lambda x: torch.clone(x, memory_format=torch.contiguous_format)
-    )
+    return operands, lambda x: torch.clone(x, memory_format=torch.contiguous_format)
 
 
-def _cast(kernel: Memory) -> KernelLaunch:
+def _cast(kernel: Memory) -> Recipe:
     wider = {2 * kernel.elements: "bfloat16", 4 * kernel.elements: "float32"}.get(kernel.read_bytes)
     if wider is None or wider == kernel.dtype or kernel.dtype not in ("float32", "float16", "bfloat16"):
         raise unmeasurable(kernel)
     target = TORCH_DTYPES[kernel.dtype]
-    return KernelLaunch(
-        kernel=kernel,
-        operands=lambda source: (source.normal(kernel.elements, dtype=wider),),
-        run=lambda x: x.to(target),
-    )
+    return lambda source: (source.normal(kernel.elements, dtype=wider),), lambda x: x.to(target)
 
 
-def _fill(kernel: Memory) -> KernelLaunch:
-    return KernelLaunch(
-        kernel=kernel,
-        operands=lambda source: (source.normal(kernel.elements, dtype=kernel.dtype),),
-        run=lambda x: x.zero_(),
-    )
+def _fill(kernel: Memory) -> Recipe:
+    return lambda source: (source.normal(kernel.elements, dtype=kernel.dtype),), lambda x: x.zero_()
 
 
-def _cat(kernel: Memory) -> KernelLaunch:
+def _cat(kernel: Memory) -> Recipe:
     """Two halves along the last dimension."""
     rows, cols = factors(kernel.elements, 4096)
     if cols < 2 or kernel.read_bytes != kernel.write_bytes:
@@ -163,7 +153,7 @@ def _cat(kernel: Memory) -> KernelLaunch:
         left = source.normal(rows, cols // 2, dtype=kernel.dtype)
         return left, source.normal(rows, cols - cols // 2, dtype=kernel.dtype)
 
-    return KernelLaunch(kernel=kernel, operands=operands, run=lambda a, b: torch.cat((a, b), -1))
+    return operands, lambda a, b: torch.cat((a, b), -1)
 
 
 def _indexed_rows(kernel: Memory, moved: int) -> tuple[int, int]:
@@ -174,7 +164,7 @@ def _indexed_rows(kernel: Memory, moved: int) -> tuple[int, int]:
     return rows, kernel.elements // rows
 
 
-def _gather(kernel: Memory) -> KernelLaunch:
+def _gather(kernel: Memory) -> Recipe:
     """Rows of a table by index: an embedding, or a gather along the first dimension; every row is another."""
     rows, width = _indexed_rows(kernel, kernel.elements * size_of(kernel))
 
@@ -182,11 +172,10 @@ def _gather(kernel: Memory) -> KernelLaunch:
         table = source.normal(max(rows, _TABLE_ROWS), width, dtype=kernel.dtype)
         return table, source.indices(len(table), rows)
 
-    run = torch.embedding if kernel.op == "embedding" else lambda table, index: table[index]
-    return KernelLaunch(kernel=kernel, operands=operands, run=run)
+    return operands, torch.embedding if kernel.op == "embedding" else lambda table, index: table[index]
 
 
-def _scatter(kernel: Memory) -> KernelLaunch:
+def _scatter(kernel: Memory) -> Recipe:
     """Rows to their places, without collisions."""
     rows, width = _indexed_rows(kernel, kernel.elements * size_of(kernel))
 
@@ -194,12 +183,10 @@ def _scatter(kernel: Memory) -> KernelLaunch:
         places = torch.randperm(rows, generator=source.generator, device=source.device)
         return (*(source.normal(rows, width, dtype=kernel.dtype) for _ in range(2)), places)
 
-    return KernelLaunch(
-        kernel=kernel, operands=operands, run=lambda target, rows, places: target.index_copy_(0, places, rows)
-    )
+    return operands, lambda target, rows, places: target.index_copy_(0, places, rows)
 
 
-def _embedding_backward(kernel: Memory) -> KernelLaunch:
+def _embedding_backward(kernel: Memory) -> Recipe:
     """The rows of the gradient added to a small table, which is cleared first."""
     rows, width = _indexed_rows(kernel, 2 * kernel.elements * size_of(kernel))
     table = max(1, min(_TABLE_ROWS, rows // _SHARED))
@@ -207,13 +194,10 @@ def _embedding_backward(kernel: Memory) -> KernelLaunch:
     def operands(source: OperandSource) -> Operands:
         return source.normal(rows, width, dtype=kernel.dtype), source.indices(table, rows)
 
-    def run(grad: torch.Tensor, indices: torch.Tensor) -> Any:
-        return aten.embedding_dense_backward(grad, indices, table, -1, False)
-
-    return KernelLaunch(kernel=kernel, operands=operands, run=run)
+    return operands, lambda grad, indices: aten.embedding_dense_backward(grad, indices, table, -1, False)
 
 
-_MOVES: dict[str, Callable[[Memory], KernelLaunch]] = {
+_MOVES: dict[str, Callable[[Memory], Recipe]] = {
     "copy": _copy,
     "fill": _fill,
     "cat": _cat,
