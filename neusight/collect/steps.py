@@ -178,16 +178,24 @@ def real_inputs(
     """What ``forward`` takes: random ids within the vocabulary, random images, a mask that hides nothing."""
     specs = input_specs(config, task.batch, task.seq_len, task.attention)
     dtype = _torch_dtype(task.dtype)
+    with torch.device(device):
+        return {name: real_input(name, spec, module, dtype) for name, spec in specs.items()}
 
-    def filled(name: str, spec: TensorSpec) -> torch.Tensor:
-        if not spec.floating:
-            embedding: Any = module.get_input_embeddings()  # type: ignore[operator]
-            return torch.randint(embedding.num_embeddings, spec.shape, device=device)
-        if name == "attention_mask":
-            return torch.zeros(spec.shape, dtype=dtype, device=device)
-        return torch.randn(spec.shape, dtype=dtype, device=device)
 
-    return {name: filled(name, spec) for name, spec in specs.items()}
+def real_input(
+    name: str,
+    spec: TensorSpec,
+    module: torch.nn.Module,
+    dtype: torch.dtype = torch.float32,
+    images: Callable[..., torch.Tensor] = torch.randn,
+) -> torch.Tensor:
+    """Random ids within the vocabulary, random ``images``, or a mask that hides nothing, on the default device."""
+    if name == "attention_mask":
+        return torch.zeros(spec.shape, dtype=dtype)
+    if spec.floating:
+        return images(spec.shape).to(dtype)
+    embedding: Any = module.get_input_embeddings()  # type: ignore[operator]
+    return torch.randint(embedding.num_embeddings, spec.shape)
 
 
 def still_optimizer(module: torch.nn.Module, name: str) -> torch.optim.Optimizer | None:
@@ -246,7 +254,7 @@ class _TrainingStep:
 
     def loss(self) -> None:
         """The cross-entropies of all logits over all positions, as the trace forms them."""
-        logits = [_rows(tensor) for tensor in _logits(self.result)]
+        logits = logit_rows(self.result)
         self.result = None
         if not self.targets:
             self.targets = [torch.randint(t.shape[1], (t.shape[0],), device=t.device) for t in logits]
@@ -258,13 +266,9 @@ class _TrainingStep:
         self.scalar = None
 
 
-def _logits(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    return [v for k, v in result.items() if "logits" in k and isinstance(v, torch.Tensor)]
-
-
-def _rows(logits: torch.Tensor) -> torch.Tensor:
-    """One row a position; half precision is widened first."""
-    flat = logits.reshape(-1, logits.shape[-1])
-    return flat.float() if flat.dtype in _HALF else flat
+def logit_rows(result: Any) -> list[torch.Tensor]:
+    """All logits of a model's result, one row a position; half precision is widened. None where it names none."""
+    values = {"logits": result} if isinstance(result, torch.Tensor) else result if isinstance(result, Mapping) else {}
+    named = [v for k, v in values.items() if "logits" in k and isinstance(v, torch.Tensor)]
+    flat = [logits.reshape(-1, logits.shape[-1]) for logits in named]
+    return [rows.float() if rows.dtype in _HALF else rows for rows in flat]

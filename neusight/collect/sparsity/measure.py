@@ -9,7 +9,7 @@ import copy
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,12 @@ from torch.nn import functional
 
 from neusight.collect.sparsity.prune import Pruning, hold_pruned, prune_module
 from neusight.collect.sparsity.streams import Readings
+from neusight.collect.steps import logit_rows, real_input
 from neusight.errors import ModelError
 from neusight.transforms.sparsity import SparsityProfile
 from neusight.workloads import WorkloadSource, resolve
 from neusight.workloads.huggingface import build_model, input_specs
 from neusight.workloads.resolve import call_function, importable_here
-from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import explained
 
 WARMUP = 3
@@ -37,17 +37,6 @@ _COPIES = 3
 """Of every weight: itself, its gradient and its momentum, in float32."""
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SparsityRequest:
-    """What to train: a model as ``resolve`` takes it, and the shape of its inputs. None is the model's own."""
-
-    model: Any
-    inputs: Any = None
-    batch: int = 2
-    seq_len: int | None = None
-    image_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,28 +100,21 @@ def measure(
     _hold_counts({"warm-up": warmup}, least=0)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        request = SparsityRequest(model=model, inputs=inputs, batch=batch, seq_len=seq_len, image_size=image_size)
-        training = prepared(request)
+        training = prepared(resolve(model, inputs), batch, seq_len, image_size)
         _start_from(training, weights)
         masks = prune_module(training.module, pruning) if pruning else {}
         readings = Readings(training.module, seed)
-        _run(updates(training, loss, lambda: hold_pruned(training.module, masks)), readings, (warmup, steps), progress)
+        optimizer = torch.optim.SGD(training.module.train().parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+        for done in range(1, warmup + steps + 1):
+            readings.active = done > warmup
+            _update(training, optimizer, loss or _loss)
+            hold_pruned(training.module, masks)
+            progress(done, warmup + steps)
     begin = "given weights" if weights is not None else training.origin
     how = f", {pruning}" if pruning else ""
     counts = f"{_counted(steps, 'training step')} after {_counted(warmup, 'update')} by SGD"
     source = f"measured over {counts}, from {begin}{how}; {training.described}; seed {seed}"
     return SparsityProfile(model=training.name, layers=readings.finish(), source=source)
-
-
-def _run(
-    training_steps: Iterator[None], readings: Readings, counts: tuple[int, int], progress: Callable[[int, int], None]
-) -> None:
-    """Train for (warm-up, steps) and read the zeros of the latter."""
-    warmup, total = counts[0], sum(counts)
-    for done in range(1, total + 1):
-        readings.active = done > warmup
-        next(training_steps)
-        progress(done, total)
 
 
 def _counted(count: int, what: str) -> str:
@@ -155,72 +137,63 @@ def _start_from(training: TrainedModule, weights: Mapping[str, torch.Tensor] | N
         raise ModelError(f"the weights are not those of {training.name}: {reason}: give its state_dict") from None
 
 
-def prepared(request: SparsityRequest) -> TrainedModule:
+def prepared(
+    source: WorkloadSource, batch: int = 2, seq_len: int | None = None, image_size: int | None = None
+) -> TrainedModule:
     """The real module with random weights, of the caller's seed, and a source of inputs.
 
     Raises:
-        ModelError: unknown model, inputs that it does not take, or one too large for this host.
+        ModelError: inputs that it does not take, or one too large for this host.
     """
-    source = resolve(request.model, request.inputs)
     if source.config is not None:
-        return _from_config(source, source.config, request)
-    if request.image_size is not None:
+        return _from_config(source, source.config, batch, seq_len, image_size)
+    if image_size is not None:
         raise ModelError(f"the inputs of {source.name} come with it: leave out the image size")
     if source.function is not None:
-        return _from_function(source, request)
+        return _from_function(source, batch, seq_len)
     module = source.module if isinstance(source.module, nn.Module) else source.module()
     # A copy, since training changes it.
     return _given(source.name, copy.deepcopy(module), source.inputs)
 
 
-def updates(
-    training: TrainedModule, loss: Callable[[Any], torch.Tensor] | None, after: Callable[[], None]
-) -> Iterator[None]:
-    """Train without end, one update an item; ``after`` runs after each.
+def _update(training: TrainedModule, optimizer: torch.optim.Optimizer, loss: Callable[[Any], torch.Tensor]) -> None:
+    """One training step.
 
     Raises:
         ModelError: the module does not run with its inputs, or diverges.
     """
-    module = training.module.train()
-    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    while True:
-        with explained(training.name, "train"):
-            args, kwargs = training.inputs()
-            value = (loss or _loss)(module(*args, **kwargs))
-            value.backward()
-        if not torch.isfinite(value):
-            raise ModelError(
-                f"the loss of {training.name} is {value.item()}: give weights that training can go on from"
-            )
-        optimizer.step()
-        optimizer.zero_grad()
-        after()
-        yield
+    with explained(training.name, "train"):
+        args, kwargs = training.inputs()
+        value = loss(training.module(*args, **kwargs))
+        value.backward()
+    if not torch.isfinite(value):
+        raise ModelError(f"the loss of {training.name} is {value.item()}: give weights that training can go on from")
+    optimizer.step()
+    optimizer.zero_grad()
 
 
-def _from_config(source: WorkloadSource, config: dict[str, Any], request: SparsityRequest) -> TrainedModule:
+def _from_config(
+    source: WorkloadSource, config: dict[str, Any], batch: int, seq_len: int | None, image_size: int | None
+) -> TrainedModule:
+    name = source.name
+    if source.takes_seq_len and image_size is not None:
+        raise ModelError(f"{name} reads tokens, which have no image size: leave out --image-size")
+    if not source.takes_seq_len and seq_len is not None:
+        raise ModelError(f"{name} reads images, which have no sequence: leave out --seq-len")
     if not source.takes_seq_len:
-        config = config | _image_size(request, source.name, config)
-    elif request.image_size is not None:
-        raise ModelError(f"{source.name} reads tokens, which have no image size: leave out --image-size")
-    seq_len = _seq_len(source, request.seq_len)
-    specs = input_specs(config, request.batch, seq_len, "eager")
-    with explained(source.name, "train"):
-        _hold_size(source.name, config)
+        config = config | {"image_size": image_size or config.get("image_size", 224)}
+    seq_len = _seq_len(source, seq_len)
+    specs = input_specs(config, batch, seq_len, "eager")
+    with explained(name, "train"):
+        _hold_size(name, config)
         module = build_model(config, "training", "eager")
     shape = f"{seq_len} tokens" if seq_len else f"{config['image_size']}x{config['image_size']} pixels"
     return TrainedModule(
-        name=source.name,
+        name=name,
         module=module,
-        inputs=lambda: ((), {name: _filled(name, spec, module) for name, spec in specs.items()}),
-        described=f"random inputs of batch {request.batch}, {shape}",
+        inputs=lambda: ((), {k: real_input(k, spec, module, images=_images) for k, spec in specs.items()}),
+        described=f"random inputs of batch {batch}, {shape}",
     )
-
-
-def _image_size(request: SparsityRequest, name: str, config: dict[str, Any]) -> dict[str, int]:
-    if request.seq_len is not None:
-        raise ModelError(f"{name} reads images, which have no sequence: leave out --seq-len")
-    return {"image_size": request.image_size or config.get("image_size", 224)}
 
 
 def _seq_len(source: WorkloadSource, requested: int | None) -> int | None:
@@ -243,16 +216,6 @@ def _hold_size(name: str, config: dict[str, Any]) -> None:
         raise ModelError(f"training {name} takes {sizes}: measure a smaller model of its kind")
 
 
-def _filled(name: str, spec: TensorSpec, module: nn.Module) -> torch.Tensor:
-    """Random ids within the vocabulary, noise as smooth as photographs, a mask that hides nothing."""
-    if name == "attention_mask":
-        return torch.zeros(spec.shape)
-    if spec.floating:
-        return _images(spec.shape)
-    embedding: Any = module.get_input_embeddings()  # type: ignore[operator]
-    return torch.randint(embedding.num_embeddings, spec.shape)
-
-
 def _images(shape: tuple[int, ...]) -> torch.Tensor:
     """Noise whose amplitudes fall as 1/f, as those of natural images do (Field 1987, JOSA A 4(12)); each channel of
     mean 0 and variance 1. White noise would not excite the same units at neighbouring pixels.
@@ -264,15 +227,15 @@ def _images(shape: tuple[int, ...]) -> torch.Tensor:
     return smooth / smooth.std(dim=(-2, -1), correction=0, keepdim=True).clamp(min=1e-12)
 
 
-def _from_function(source: WorkloadSource, request: SparsityRequest) -> TrainedModule:
+def _from_function(source: WorkloadSource, batch: int, seq_len: int | None) -> TrainedModule:
     """Called once without weights for its mistakes to be told; once more where that left it without values."""
     text = str(source.function)
-    module, inputs = call_function(text, request.batch, request.seq_len)
+    module, inputs = call_function(text, batch, seq_len)
     if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
         module_name, _, name = text.partition(":")
         function = getattr(importlib.import_module(module_name), name)
         taken = inspect.signature(function).parameters
-        wanted = {"batch": request.batch, "seq_len": request.seq_len}
+        wanted = {"batch": batch, "seq_len": seq_len}
         with explained(text, "train"), importable_here():
             module, inputs = function(**{k: v for k, v in wanted.items() if k in taken and v is not None})
     return _given(source.name, module, inputs)
@@ -300,18 +263,9 @@ def _loss(result: Any) -> torch.Tensor:
     own = getattr(result, "loss", None)
     if isinstance(own, torch.Tensor):
         return own
-    logits = [result] if isinstance(result, torch.Tensor) else _named_logits(result)
-    if not logits:
+    rows = [each.float() for each in logit_rows(result)]
+    if not rows:
         kind = type(result).__name__
         raise ModelError(f"cannot form a loss from {kind}: return logits, or pass loss=, from the result to a scalar")
-    return torch.stack([_cross_entropy(one) for one in logits]).sum()
-
-
-def _named_logits(result: Any) -> list[torch.Tensor]:
-    values = result.items() if isinstance(result, Mapping) else ()
-    return [v for k, v in values if "logits" in k and isinstance(v, torch.Tensor)]
-
-
-def _cross_entropy(logits: torch.Tensor) -> torch.Tensor:
-    rows = logits.reshape(-1, logits.shape[-1]).float()
-    return functional.cross_entropy(rows, torch.randint(rows.shape[1], (len(rows),)))
+    losses = [functional.cross_entropy(each, torch.randint(each.shape[1], (len(each),))) for each in rows]
+    return torch.stack(losses).sum()
