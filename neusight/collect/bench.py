@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import torch
 
-from neusight.collect.instruments import Monitor, Stopwatch, monitor, stopwatch
+from neusight.collect.instruments import Monitor, Stopwatch, monitor, repeated, stopwatch
 from neusight.collect.launches import KernelLaunch, Operands, OperandSource
 from neusight.devices.spec import DeviceSpec
 
@@ -55,7 +56,9 @@ class Timing:
 
 @dataclass
 class Bench:
-    """One device ready to measure. ``budget_s`` is the time that the single launches of one kernel may take."""
+    """One device ready to measure, the process's current one from now on. ``budget_s`` is the time that the single
+    launches of one kernel may take.
+    """
 
     device: DeviceSpec
     torch_device: str
@@ -65,6 +68,8 @@ class Bench:
     _stopwatch: Stopwatch = field(init=False)
 
     def __post_init__(self) -> None:
+        if not self.torch_device.startswith("cpu"):
+            torch.cuda.set_device(self.torch_device)
         self._monitor = monitor(self.torch_device)
         self._stopwatch = stopwatch(self.torch_device, self.device.l2_capacity_bytes)
 
@@ -146,11 +151,12 @@ class Bench:
         """Single launches on changing operands, after a warm-up."""
         calls = _rotating(launch.run, sets)
         self._warm_up(calls)
-        times: list[float] = []
-        while len(times) < 5 or (sum(times) < self.budget_s and len(times) < 50):
+
+        def cold() -> float:
             self._stopwatch.flush()
-            times.append(self._stopwatch.once(calls))
-        return Timing.of(times)
+            return self._stopwatch.once(calls)
+
+        return Timing.of(repeated(cold, self.budget_s))
 
     def _warm_up(self, call: Callable[[], Any]) -> None:
         """Until three launches in a row agree within 5 %, or a tenth of a second has gone by."""
@@ -175,18 +181,5 @@ def stable(timing: Timing, conditions: Mapping[str, Any]) -> bool:
 
 def _rotating(run: Callable[..., Any], sets: Sequence[Operands]) -> Callable[[], Any]:
     """A function that runs with the next set of operands each time it is called."""
-    turn = 0
-
-    def call() -> Any:
-        nonlocal turn
-        turn += 1
-        return run(*sets[turn % len(sets)])
-
-    return call
-
-
-def open_bench(device: DeviceSpec, torch_device: str, seed: int = 0, budget_s: float = 0.06) -> Bench:
-    """A bench on one device, the process's current one from now on."""
-    if not torch_device.startswith("cpu"):
-        torch.cuda.set_device(torch_device)
-    return Bench(device, torch_device, seed, budget_s)
+    turns = cycle((*sets[1:], *sets[:1]))
+    return lambda: run(*next(turns))

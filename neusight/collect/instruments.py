@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,25 +20,37 @@ MOST_LAUNCHES = 512
 """Kernels in one graph, at most."""
 
 
-class Stopwatch(Protocol):
-    """Times what a device does."""
+class Stopwatch:
+    """Times what a device does; this one a device that runs a call before it returns, by a counter."""
 
     def synchronise(self) -> None:
         """Wait until the device is idle."""
 
     def flush(self) -> None:
-        """Drive everything out of the last-level cache."""
+        """Drive everything out of the last-level cache; on a host, operands rotate through more than that already."""
 
     def once(self, function: Callable[[], Any]) -> float:
         """Seconds that one call takes on the device, launch included."""
+        begin = perf_counter()
+        function()
+        return perf_counter() - begin
 
     def replays(
         self, run: Callable[..., Any], sets: Sequence[Operands], usual_s: float, budget_s: float
     ) -> list[float]:
         """Seconds a kernel in each of several replays of a graph of many launches; empty where there are no graphs."""
+        return []
 
 
-class EventStopwatch:
+def repeated(once: Callable[[], float], budget_s: float) -> list[float]:
+    """Times of one thing after another until they fill the budget: 5 at least, 50 at most."""
+    times: list[float] = []
+    while len(times) < 5 or (sum(times) < budget_s and len(times) < 50):
+        times.append(once())
+    return times
+
+
+class EventStopwatch(Stopwatch):
     """CUDA (and HIP) events; ``cache_bytes`` is the size of the L2.
 
     From now on the process works on a stream of its own, not on the default one, which cannot be captured: the
@@ -79,9 +91,7 @@ class EventStopwatch:
         if graph is None:
             return []
         graph.replay()
-        times: list[float] = []
-        while len(times) < 5 or (sum(times) < budget_s and len(times) < 50):
-            times.append(self.once(graph.replay))
+        times = repeated(lambda: self.once(graph.replay), budget_s)
         graph.reset()
         return [t / launches for t in times]
 
@@ -111,31 +121,9 @@ def _abandon(graph: torch.cuda.CUDAGraph) -> None:
     torch.cuda.synchronize()
 
 
-class CounterStopwatch:
-    """The performance counter, for a device that runs a call before it returns."""
-
-    def synchronise(self) -> None:
-        """Nothing runs on its own."""
-
-    def flush(self) -> None:
-        """Operands rotate through more than the cache already; a sweep would cost more than most kernels."""
-
-    def once(self, function: Callable[[], Any]) -> float:
-        """From call to return."""
-        begin = perf_counter()
-        function()
-        return perf_counter() - begin
-
-    def replays(
-        self, run: Callable[..., Any], sets: Sequence[Operands], usual_s: float, budget_s: float
-    ) -> list[float]:
-        """There are no graphs."""
-        return []
-
-
 def stopwatch(torch_device: str, cache_bytes: float) -> Stopwatch:
     """The stopwatch for a device."""
-    return CounterStopwatch() if torch_device.startswith("cpu") else EventStopwatch(cache_bytes)
+    return Stopwatch() if torch_device.startswith("cpu") else EventStopwatch(cache_bytes)
 
 
 PERIOD_S = 0.02
@@ -148,27 +136,6 @@ _REASONS = {
     0x80: "hw_power_brake_slowdown",
 }
 """Bits of nvmlClocksEventReasons (NVML API reference); idle and the application's own clock settings are no fault."""
-
-
-class Monitor(Protocol):
-    """Watches a device while something is measured."""
-
-    def start(self) -> None:
-        """Forget what was seen."""
-
-    def read(self) -> dict[str, Any]:
-        """What was seen since ``start``, as columns of a row; empty where nothing can be read."""
-
-
-class NoMonitor:
-    """For devices that say nothing of themselves."""
-
-    def start(self) -> None:
-        """Nothing to forget."""
-
-    def read(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -199,15 +166,19 @@ def summary(readings: list[Reading]) -> dict[str, Any]:
 
 
 @dataclass
-class NvmlMonitor:
-    """Reads NVML from a thread, so that the readings fall into the time of measuring."""
+class Monitor:
+    """Watches a device while something is measured: reads NVML from a thread, so that the readings fall into that time.
 
-    handle: Any
+    Without a ``handle`` the device says nothing of itself.
+    """
+
+    handle: Any = None
     _readings: list[Reading] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        threading.Thread(target=self._watch, daemon=True).start()
+        if self.handle is not None:
+            threading.Thread(target=self._watch, daemon=True).start()
 
     def start(self) -> None:
         """Forget what was seen."""
@@ -215,10 +186,12 @@ class NvmlMonitor:
             self._readings.clear()
 
     def read(self) -> dict[str, Any]:
-        """The summary of what was seen, of one look now where the time was too short for any."""
+        """What was seen since ``start``, as columns of a row, or one look now where the time was too short for any;
+        empty where nothing can be read.
+        """
         with self._lock:
             seen = list(self._readings)
-        return summary(seen or [self._look()])
+        return summary(seen or [self._look()]) if self.handle is not None else {}
 
     def _watch(self) -> None:
         pause = threading.Event()
@@ -242,14 +215,14 @@ class NvmlMonitor:
 def monitor(torch_device: str) -> Monitor:
     """NVML's for an NVIDIA GPU where the package ``nvidia-ml-py`` is installed and allowed to read; else none."""
     if torch_device.startswith("cpu"):
-        return NoMonitor()
+        return Monitor()
     try:
         import pynvml as nvml
 
         nvml.nvmlInit()
         uuid = str(torch.cuda.get_device_properties(torch_device).uuid)
-        watching = NvmlMonitor(nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"))
+        watching = Monitor(nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"))
         watching.read()
         return watching
     except Exception:  # NVML has its own exceptions, which cannot be named where it is not installed.
-        return NoMonitor()
+        return Monitor()

@@ -66,7 +66,7 @@ def take_post(post: Post) -> None:
 
     import torch
 
-    from neusight.collect.bench import open_bench
+    from neusight.collect.bench import Bench
     from neusight.collect.drafting import draft_device
     from neusight.devices import to_toml
 
@@ -75,7 +75,7 @@ def take_post(post: Post) -> None:
         torch.set_num_threads(1)
     draft = draft_device(post.target, post.index)
     torch_device = "cpu" if post.target == "cpu" else f"cuda:{post.index}"
-    _POST["bench"] = open_bench(draft.spec, torch_device, post.seed, post.budget_s)
+    _POST["bench"] = Bench(draft.spec, torch_device, post.seed, post.budget_s)
     _POST["introduction"] = {
         "device": to_toml(draft.spec),
         "gpu": draft.spec.id,
