@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heapreplace
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,8 @@ def plan(
     chosen = _chosen(device, families, dtypes)
     known = {dtype: workload_kernels(device, dtype) for dtype in {d for _, d in chosen}}
     turns = [
-        _Turn(s, d, device=device, seed=seed, limits=limits, from_workloads=known[d].get(s.name, ())) for s, d in chosen
+        (s.weight * DTYPE_WEIGHTS[d], _turn(s, d, seed, lambda k: limits.allow(k, device), known[d].get(s.name, ())))
+        for s, d in chosen
     ]
     if not turns:
         raise DataError(f"{device.id} has none of these dtypes for these families: ask for others")
@@ -115,56 +116,34 @@ def _chosen(device: DeviceSpec, families: Sequence[str], dtypes: Sequence[str]) 
     ]
 
 
-class _Turn:
-    """The kernels of one kind and dtype, workload shapes and sampled ones in turn."""
-
-    def __init__(
-        self,
-        stratum: Stratum,
-        dtype: str,
-        *,
-        device: DeviceSpec,
-        seed: int,
-        limits: Limits,
-        from_workloads: Sequence[Kernel],
-    ) -> None:
-        self.stratum, self.dtype, self.device, self.limits = stratum, dtype, device, limits
-        self.weight = stratum.weight * DTYPE_WEIGHTS[dtype]
-        own_seed = int(identity(stratum.name, dtype, seed), 16) % 2**32
-        self.points = points(stratum.axes, own_seed)
-        self.known = deque(kernel for kernel in from_workloads if self._fits(kernel))
-        self.from_workload = True
-
-    def next(self) -> KernelTask | None:
-        """The next kernel; None when the device's limits leave no more."""
-        self.from_workload = not self.from_workload
-        if not self.from_workload and self.known:
-            return KernelTask(kernel=self.known.popleft(), split="test")
-        for _ in range(TRIES):
-            kernel = self.stratum.make(next(self.points), self.dtype)
-            if kernel is not None and self._fits(kernel):
-                return KernelTask(kernel=kernel, split="train")
-        return None
-
-    def _fits(self, kernel: Kernel) -> bool:
-        return self.limits.allow(kernel, self.device)
+def _turn(
+    stratum: Stratum, dtype: str, seed: int, fits: Callable[[Kernel], bool], from_workloads: Sequence[Kernel]
+) -> Iterator[KernelTask]:
+    """The kernels of one kind and dtype, workload shapes and sampled ones in turn, until limits leave no more."""
+    known = filter(fits, from_workloads)
+    sampled = points(stratum.axes, int(identity(stratum.name, dtype, seed), 16) % 2**32)
+    while True:
+        yield from (KernelTask(kernel=kernel, split="test") for kernel in islice(known, 1))
+        made = (stratum.make(point, dtype) for point in islice(sampled, TRIES))
+        kernel = next((kernel for kernel in made if kernel is not None and fits(kernel)), None)
+        if kernel is None:
+            return
+        yield KernelTask(kernel=kernel, split="train")
 
 
-def _interleaved(turns: list[_Turn]) -> Iterator[KernelTask]:
+def _interleaved(turns: Sequence[tuple[float, Iterator[KernelTask]]]) -> Iterator[KernelTask]:
     """Who has had the least for its weight is next; a kernel that came before is not given again."""
     seen: set[str] = set()
-    waiting = [(0.5 / turn.weight, place) for place, turn in enumerate(turns)]
+    waiting = [(0.5 / weight, place) for place, (weight, _) in enumerate(turns)]
     heapify(waiting)
     while waiting:
         due, place = waiting[0]
-        task = turns[place].next()
-        while task is not None and task.sample in seen:
-            task = turns[place].next()
+        weight, tasks = turns[place]
+        task = next((task for task in tasks if task.sample not in seen), None)
         if task is None:
-            waiting = waiting[1:]
-            heapify(waiting)
+            heappop(waiting)
             continue
-        heapreplace(waiting, (due + 1.0 / turns[place].weight, place))
+        heapreplace(waiting, (due + 1.0 / weight, place))
         seen.add(task.sample)
         yield task
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from math import ceil
 
 import numpy as np
@@ -46,10 +46,6 @@ class Stratum:
     axes: int
     make: Callable[[Point, str], Kernel | None]
 
-    def holds(self, kernel: Kernel) -> bool:
-        """Whether a kernel, of whatever origin, is of this kind."""
-        return self.name == stratum_of(kernel)
-
 
 def stratum_of(kernel: Kernel) -> str:
     """Name of the kind of a kernel: its family, and what runs it."""
@@ -66,7 +62,7 @@ def points(axes: int, seed: int) -> Iterator[Point]:
     from scipy.stats import qmc
 
     sequence = qmc.Sobol(axes, scramble=True, rng=np.random.default_rng(seed))
-    for _ in count():
+    while True:
         yield from sequence.random(256)
 
 
@@ -130,14 +126,6 @@ def _conv(u: Point, dtype: str, ops: tuple[str, ...]) -> Kernel | None:
     )  # fmt: skip
 
 
-def _conv_forward(u: Point, dtype: str) -> Kernel | None:
-    return _conv(u, dtype, ("forward",))
-
-
-def _conv_gradient(u: Point, dtype: str) -> Kernel | None:
-    return _conv(u, dtype, ("input_grad", "weight_grad"))
-
-
 def _attention(u: Point, dtype: str, op: str) -> Kernel:
     heads, length = (between(u[1], 1, 128), between(u[2], 16, 32768, alignment(u[5])))
     causal = bool(u[4] < 0.6)
@@ -151,14 +139,6 @@ def _attention(u: Point, dtype: str, op: str) -> Kernel:
 def _kv_heads(heads: int, u: float, dtype: str) -> int:
     """As many as heads in half of the cases, else a divisor: queries in groups share keys, which flash kernels can."""
     return heads if u < 0.5 or dtype == "float32" else next(d for d in (8, 4, 2, 1) if heads % d == 0)
-
-
-def _forward(u: Point, dtype: str) -> Kernel:
-    return _attention(u, dtype, "forward")
-
-
-def _backward(u: Point, dtype: str) -> Kernel:
-    return _attention(u, dtype, "backward")
 
 
 def _decode(u: Point, dtype: str) -> Kernel:
@@ -240,17 +220,21 @@ def _optimizer(u: Point, dtype: str) -> Kernel:
     )  # fmt: skip
 
 
-STRATA: tuple[Stratum, ...] = (
-    Stratum(name="gemm/linear", family="gemm", weight=6, dtypes=(*FLOATS, "tf32", "float8"), axes=6, make=_linear),
-    Stratum(name="gemm/bmm", family="gemm", weight=2, dtypes=(*FLOATS, "tf32"), axes=6, make=_bmm),
-    Stratum(name="attention/forward", family="attention", weight=2, dtypes=FLOATS, axes=7, make=_forward),
-    Stratum(name="attention/backward", family="attention", weight=1, dtypes=FLOATS, axes=7, make=_backward),
-    Stratum(name="attention/decode", family="attention", weight=1, dtypes=FLOATS, axes=5, make=_decode),
-    Stratum(name="conv2d/forward", family="conv2d", weight=1.2, dtypes=(*FLOATS, "tf32"), axes=8, make=_conv_forward),
-    Stratum(name="conv2d/gradient", family="conv2d", weight=1.2, dtypes=(*FLOATS, "tf32"), axes=8, make=_conv_gradient),
-    Stratum(name="elementwise", family="elementwise", weight=2, dtypes=FLOATS, axes=4, make=_elementwise),
-    Stratum(name="row_reduction", family="row_reduction", weight=2, dtypes=FLOATS, axes=4, make=_rows),
-    Stratum(name="memory", family="memory", weight=1.2, dtypes=FLOATS, axes=4, make=_memory),
-    Stratum(name="optimizer", family="optimizer", weight=0.6, dtypes=FLOATS, axes=3, make=_optimizer),
-    Stratum(name="grouped_gemm", family="grouped_gemm", weight=0.8, dtypes=("bfloat16",), axes=5, make=_grouped),
+_TF32 = (*FLOATS, "tf32")
+STRATA = tuple(
+    Stratum(name=name, family=name.partition("/")[0], weight=weight, dtypes=dtypes, axes=axes, make=make)
+    for name, weight, dtypes, axes, make in (
+        ("gemm/linear", 6, (*_TF32, "float8"), 6, _linear),
+        ("gemm/bmm", 2, _TF32, 6, _bmm),
+        ("attention/forward", 2, FLOATS, 7, partial(_attention, op="forward")),
+        ("attention/backward", 1, FLOATS, 7, partial(_attention, op="backward")),
+        ("attention/decode", 1, FLOATS, 5, _decode),
+        ("conv2d/forward", 1.2, _TF32, 8, partial(_conv, ops=("forward",))),
+        ("conv2d/gradient", 1.2, _TF32, 8, partial(_conv, ops=("input_grad", "weight_grad"))),
+        ("elementwise", 2, FLOATS, 4, _elementwise),
+        ("row_reduction", 2, FLOATS, 4, _rows),
+        ("memory", 1.2, FLOATS, 4, _memory),
+        ("optimizer", 0.6, FLOATS, 3, _optimizer),
+        ("grouped_gemm", 0.8, ("bfloat16",), 5, _grouped),
+    )
 )
