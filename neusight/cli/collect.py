@@ -29,7 +29,6 @@ from neusight.cli.options import (
 
 if TYPE_CHECKING:
     from neusight.collect.session import Report
-    from neusight.collect.steps import ModelTask
     from neusight.transforms.sparsity import OperandSparsity, SparsityProfile
 
 app = Commands(no_args_is_help=False)
@@ -87,7 +86,6 @@ def kernels(
         raise typer.BadParameter("give the folder to write", param_hint="--out")
     if plan is not None and (families or dtypes):
         raise typer.BadParameter("the plan says which kernels: leave out --families and --dtypes", param_hint="--plan")
-    from neusight.cli.output import Output
     from neusight.collect.kernels import collect_kernels
     from neusight.collect.session import CollectionRequest
     from neusight.paths import writable
@@ -96,12 +94,11 @@ def kernels(
     request = CollectionRequest(
         out=out, target=device, minutes=minutes, limit=limit, workers=workers, ray=ray, seed=seed, plan=plan
     )
-    asked_families = listed(families, "--families") if families else []
-    asked_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
+    chosen_families = listed(families, "--families") if families else []
+    chosen_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
     with measuring(out) as progress:
-        report = collect_kernels(request, asked_families, asked_dtypes, progress)
-    row = {**asdict(report), "folder": str(out), "gpus": list(report.gpus)}
-    Output(form).data(row, [row], lambda: show(report))
+        report = collect_kernels(request, chosen_families, chosen_dtypes, progress)
+    show(report, form)
 
 
 @contextmanager
@@ -116,16 +113,20 @@ def measuring(out: Path) -> Iterator[Callable[[int, int | None, float], None]]:
         raise KeyboardInterrupt(f"what was measured is kept in {out}; the same command goes on") from None
 
 
-def show(report: Report) -> None:
+def show(report: Report, form: str) -> None:
     """What came of a collection, and what to do with it."""
-    from neusight.cli.output import line, note
+    from neusight.cli.output import Output, line, note
 
-    rate = 60.0 * report.new / report.seconds
-    line(f"{report.folder}: {report.rows:,} rows of {', '.join(report.gpus)}, {report.skipped:,} skipped")
-    line(f"{report.new:,} new in {report.seconds:.0f} s, {rate:.0f} a minute")
-    if report.lost_workers:
-        note(f"warning: {report.lost_workers} processes were lost and replaced")
-    note(f"next: neusight datasets verify {report.folder}")
+    def human() -> None:
+        rate = 60.0 * report.new / report.seconds
+        line(f"{report.folder}: {report.rows:,} rows of {', '.join(report.gpus)}, {report.skipped:,} skipped")
+        line(f"{report.new:,} new in {report.seconds:.0f} s, {rate:.0f} a minute")
+        if report.lost_workers:
+            note(f"warning: {report.lost_workers} processes were lost and replaced")
+        note(f"next: neusight datasets verify {report.folder}")
+
+    row = {**asdict(report), "folder": str(report.folder), "gpus": list(report.gpus)}
+    Output(form).data(row, [row], human)
 
 
 @app.command()
@@ -166,60 +167,25 @@ def models(
 
     - `neusight evaluate models ./measured/models/latency.parquet --configs ./measured/models/configs`
     """
-    from neusight.cli.output import Output
-    from neusight.collect.models import collect_models
+    from neusight.collect.models import ModelGrid, collect_models, model_plan, usual_plan
     from neusight.collect.session import CollectionRequest
     from neusight.paths import writable
 
     writable(out, folder=True)
-    tasks = planned(
-        names,
-        modes=modes,
-        dtypes=dtypes,
-        batches=batches,
-        seq_lens=seq_lens,
-        attention=attention or "eager",
-        optimizer=optimizer,
-        compiled=compiled,
-    )
-    request = CollectionRequest(out=out, target=device, minutes=minutes)
-    with measuring(out) as advance:
-        report = collect_models(request, tasks, advance)
-    row = {**asdict(report), "folder": str(out), "gpus": list(report.gpus)}
-    Output(form).data(row, [row], lambda: show(report))
-
-
-def planned(
-    names: str,
-    *,
-    modes: str = "inference",
-    dtypes: str = "float32",
-    batches: str = "1",
-    seq_lens: str = "",
-    attention: str = "eager",
-    optimizer: str = "none",
-    compiled: bool = False,
-) -> list[ModelTask]:
-    """What the options ask for; without names the usual models, the largest in inference alone.
-
-    Raises:
-        ModelError, BadParameter: an option that cannot be.
-    """
-    from neusight.collect.models import INFERENCE_MODELS, MODELS, ModelGrid, model_plan
-
     grid = ModelGrid(
         modes=named_modes(modes, "--modes"),
         dtypes=named_dtypes(dtypes, "--dtypes"),
         batches=numbers(batches, "--batches"),
         seq_lens=numbers(seq_lens, "--seq-lens") if seq_lens else [None],
-        attention=attention,
+        attention=attention or "eager",
         optimizer=optimizer,
         compiled=compiled,
     )
-    if names:
-        return model_plan(listed(names, "--models"), grid)
-    usual = model_plan((*MODELS, *INFERENCE_MODELS), grid)
-    return [task for task in usual if task.mode == "inference" or task.model in MODELS]
+    tasks = model_plan(listed(names, "--models"), grid) if names else usual_plan(grid)
+    request = CollectionRequest(out=out, target=device, minutes=minutes)
+    with measuring(out) as advance:
+        report = collect_models(request, tasks, advance)
+    show(report, form)
 
 
 @sparsity.command()
@@ -283,8 +249,6 @@ def show_profile(
 
 
 def _show_profile(profile: SparsityProfile, form: str) -> None:
-    from dataclasses import asdict
-
     from neusight.cli.output import Column, Output, line, table
     from neusight.transforms.sparsity import OPERANDS
 

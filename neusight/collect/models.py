@@ -77,6 +77,11 @@ def model_plan(models: Sequence[str], grid: ModelGrid) -> list[ModelTask]:
     return sorted(work_flops, key=work_flops.__getitem__)
 
 
+def usual_plan(grid: ModelGrid) -> list[ModelTask]:
+    """As ``model_plan`` of the usual models, the largest of them in inference alone."""
+    return [t for t in model_plan((*MODELS, *INFERENCE_MODELS), grid) if t.mode == "inference" or t.model in MODELS]
+
+
 def _configs(models: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Configurations by what the user named."""
     named: dict[str, dict[str, Any]] = {}

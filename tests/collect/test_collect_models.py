@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neusight import Predictor
 from neusight.collect import steps
 from neusight.collect.bench import Bench, Timing
-from neusight.collect.models import ModelGrid, model_plan, write_configs
+from neusight.collect.models import ModelGrid, model_plan, usual_plan, write_configs
 from neusight.collect.steps import ModelTask
 from neusight.datasets import load_models
 from neusight.datasets.schema import MODEL_TABLE
@@ -254,14 +254,11 @@ def test_a_plan_has_every_step_once_and_the_cheapest_first() -> None:
     assert plan(["gpt2"])[0].seq_len == 1024
 
 
-def test_the_default_trains_no_model_that_fills_a_device() -> None:
-    from neusight.cli.collect import planned
-
-    tasks = planned("", modes="inference,training")
+def test_the_usual_plan_trains_no_model_that_fills_a_device() -> None:
+    tasks = usual_plan(replace(GRID, modes=["inference", "training"], batches=[1], optimizer="none"))
     modes = {name: {t.mode for t in tasks if t.model == name} for name in ("llama-3-8b", "bert-large")}
     assert modes == {"llama-3-8b": {"inference"}, "bert-large": {"inference", "training"}}
-    named = planned("llama-3-8b", modes="training")
-    assert [t.mode for t in named] == ["training"]
+    assert [t.mode for t in plan(["llama-3-8b"], modes=["training"])] == ["training"]
 
 
 def test_a_plan_refuses_in_one_line(configs: Path, tmp_path: Path) -> None:
