@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neusight.executors.costs import Costs
-from neusight.kernels.distinct import concatenated, distinct_rows
+from neusight.kernels.distinct import distinct_rows
 from neusight.kernels.families import KernelBatch
 from neusight.laws.power import sustained_clock
 from neusight.workloads.program import Part
@@ -51,7 +51,7 @@ def price(parts: Sequence[Part], cost: Callable[[KernelBatch], Costs], *, energy
     priced: dict[int, PartCosts] = {}
     for numbers in families.values():
         distinct = [distinct_rows(parts[number].batch) for number in numbers]
-        batch = concatenated([parts[n].batch.take(rows) for n, (rows, _) in zip(numbers, distinct, strict=True)])
+        batch = KernelBatch.joined([parts[n].batch.take(rows) for n, (rows, _) in zip(numbers, distinct, strict=True)])
         starts = np.cumsum([0, *(len(rows) for rows, _ in distinct)])
         costs = cost(batch)
         joules = energy_j(costs) if energy else np.zeros(len(batch))

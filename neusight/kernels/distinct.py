@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 
-from neusight.kernels.families import KernelBatch
+from neusight.kernels.families import KernelBatch, is_single
 
 
 @cache
@@ -16,11 +15,6 @@ def _factors() -> np.ndarray:
     generators take longer to load than a cold answer has time for.
     """
     return np.random.default_rng(0).integers(1 << 62, size=64, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-
-
-def is_single(column: np.ndarray) -> bool:
-    """Whether a column is one value that stands for all rows, as ``KernelBatch.from_columns`` makes of a scalar."""
-    return column.strides == (0,)
 
 
 def distinct_rows(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -41,14 +35,3 @@ def distinct_rows(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
     if len(rows) == len(batch) or any((column[rows][where] != column).any() for column in varying):
         return everything, everything
     return rows, where
-
-
-def concatenated(batches: Sequence[KernelBatch]) -> KernelBatch:
-    """The rows of batches of one family, one after another; a column that is one value for all stays one in memory."""
-    first, n = batches[0], sum(map(len, batches))
-    columns = {}
-    for name in first.columns:
-        pieces = [batch[name] for batch in batches]
-        single = all(is_single(piece) and piece[0] == pieces[0][0] for piece in pieces)
-        columns[name] = np.broadcast_to(pieces[0][:1], (n,)) if single else np.concatenate(pieces)
-    return KernelBatch(first.family, columns)

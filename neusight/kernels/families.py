@@ -259,6 +259,11 @@ LATER_FIELDS = frozenset({
 have their defaults, and a kernel that has the defaults keeps the name it had."""
 
 
+def is_single(column: np.ndarray) -> bool:
+    """Whether a column is one value that stands for all rows, as ``KernelBatch.from_columns`` makes of a scalar."""
+    return column.strides == (0,)
+
+
 @dataclass(frozen=True)
 class KernelBatch:
     """Kernels of one family as columns: the unit on which laws, tilings, features and tile models work.
@@ -279,16 +284,21 @@ class KernelBatch:
         """The rows that ``index`` (integers or a mask) selects; a column that is one value for all stays one."""
         n = int(np.count_nonzero(index)) if index.dtype == bool else len(index)
         columns = {
-            name: np.broadcast_to(column[:1], (n,)) if column.strides == (0,) and len(column) else column[index]
+            name: np.broadcast_to(column[:1], (n,)) if is_single(column) and len(column) else column[index]
             for name, column in self.columns.items()
         }
         return KernelBatch(self.family, columns)
 
     @staticmethod
     def joined(batches: Sequence[KernelBatch]) -> KernelBatch:
-        """All rows of batches of one family, one batch after another."""
-        first = batches[0]
-        columns = {name: np.concatenate([batch[name] for batch in batches]) for name in first.columns}
+        """All rows of batches of one family, one after another; a column that is one value for all stays one in
+        memory.
+        """
+        first, n, columns = batches[0], sum(map(len, batches)), {}
+        for name in first.columns:
+            pieces = [batch[name] for batch in batches]
+            single = all(is_single(piece) and piece[0] == pieces[0][0] for piece in pieces)
+            columns[name] = np.broadcast_to(pieces[0][:1], (n,)) if single else np.concatenate(pieces)
         return KernelBatch(first.family, columns)
 
     @staticmethod

@@ -28,45 +28,13 @@ Routing = tuple[float, float, float]
 _ROUTED = ("tokens", "top_k", "experts", "all_experts", "distribution")
 
 
-def local_pairs(batch: KernelBatch) -> np.ndarray:
-    """Expected token-expert pairs on the device: rows of both products, at least one."""
-    return _routings(batch)[:, 0]
-
-
-def active_experts(batch: KernelBatch) -> np.ndarray:
-    r"""Expected experts of the device that have tokens, so that their weights are read.
-
-    .. math:: E_a = \min(E, P) \text{ (balanced)},\quad E_a = E\,(1 - (1 - k / E_{all})^T) \text{ (uniform)}
-
-    Args:
-        batch: T tokens, each on k of E_all experts, of which E are the device's; P its pairs.
-
-    Source: counting; power laws by draws, see above. Validity: tokens that choose independently of each other.
-    """
-    return _routings(batch)[:, 1]
-
-
-def largest_share(batch: KernelBatch) -> np.ndarray:
-    r"""Expected rows of the device's fullest expert.
-
-    .. math:: L = P / E_a \text{ (balanced)},\quad L = \mu + \sqrt{2 \mu (1 - k / E_{all}) \ln E} \text{ (uniform)}
-
-    Args:
-        batch: P pairs on E_a of E experts, mu = T k / E_all rows of one; at most T, the tokens.
-
-    Source: the expected maximum of normal variables (David and Nagaraja 2003, Order Statistics, section 4.2); power
-    laws by draws, see above. Validity: uniform where mu is well above one.
-    """
-    return _routings(batch)[:, 2]
-
-
 def products_of(batch: KernelBatch) -> tuple[KernelBatch, KernelBatch]:
     """The grouped products of a layer of experts, up (with the gate) and down, over the experts that have tokens.
 
     Raises:
         CoverageError: an unknown distribution, or experts that devices cannot share evenly.
     """
-    pairs, active, fullest = (np.rint(column).astype(np.int64) for column in _routings(batch).T)
+    pairs, active, fullest = (np.rint(column).astype(np.int64) for column in routings(batch).T)
     gates = np.where(batch["gated"], 2, 1)
     same = {"groups": active, "tokens": pairs, "largest": fullest}
     same |= {name: batch[name] for name in ("dtype", "weight_dtype", "scaling")}
@@ -106,8 +74,21 @@ def check_distribution(name: str) -> float | None:
     return exponent
 
 
-def _routings(batch: KernelBatch) -> np.ndarray:
-    """A ``Routing`` a kernel, worked out once for equal ones; shape (n, 3)."""
+def routings(batch: KernelBatch) -> np.ndarray:
+    r"""Expected token-expert pairs P on the device (rows of both products, at least one), its experts E_a that have
+    tokens, so that their weights are read, and rows L of the fullest of them; a ``Routing`` a kernel, shape (n, 3).
+
+    .. math:: E_a = \min(E, P) \text{ (balanced)},\quad E_a = E\,(1 - (1 - k / E_{all})^T) \text{ (uniform)}
+    .. math:: L = P / E_a \text{ (balanced)},\quad L = \mu + \sqrt{2 \mu (1 - k / E_{all}) \ln E} \text{ (uniform)}
+
+    Args:
+        batch: T tokens, each on k of E_all experts, of which E are the device's, with mu = T k / E_all rows each; L is
+            at most T.
+
+    Source: counting; the expected maximum of normal variables (David and Nagaraja 2003, Order Statistics, section 4.2);
+    power laws by draws, see above. Validity: tokens that choose independently of each other, and for L of uniform ones
+    mu well above one.
+    """
     code = np.zeros(len(batch), np.int64)
     for name in _ROUTED:
         values, codes = np.unique(batch[name], return_inverse=True)

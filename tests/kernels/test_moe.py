@@ -7,7 +7,7 @@ import pytest
 
 from neusight.errors import CoverageError
 from neusight.kernels import KernelBatch
-from neusight.kernels.moe import active_experts, largest_share, local_pairs, products_of
+from neusight.kernels.moe import products_of, routings
 from neusight.kernels.named import requested
 from neusight.kernels.work import filled_groups
 
@@ -20,7 +20,7 @@ def layer(tokens: int, top_k: int, everyone: int, devices: int = 1, distribution
 
 
 def routing(batch: KernelBatch) -> list[float]:
-    return [float(found(batch)[0]) for found in (local_pairs, active_experts, largest_share)]
+    return [float(each) for each in routings(batch)[0]]
 
 
 def test_balanced_pairs_are_dealt_out_one_by_one(subtests: pytest.Subtests) -> None:

@@ -7,7 +7,7 @@ import pytest
 from kernel_grids import moes
 
 from neusight.kernels import KernelBatch, Work, work_of
-from neusight.kernels.moe import active_experts, local_pairs, products_of
+from neusight.kernels.moe import products_of, routings
 from neusight.kernels.named import requested
 
 
@@ -135,9 +135,9 @@ def test_one_token_reads_the_weights_of_its_experts() -> None:
 
 def test_devices_share_the_pairs() -> None:
     whole, share = moe(tokens=4096), moe(tokens=4096, experts=2)
-    assert local_pairs(whole) == 4 * local_pairs(share) == 8192
+    assert routings(whole)[:, 0] == 4 * routings(share)[:, 0] == 8192
     assert work_of(whole).flops == 4 * work_of(share).flops
-    assert (active_experts(whole), active_experts(share)) == (8, 2)
+    assert (routings(whole)[:, 1], routings(share)[:, 1]) == (8, 2)
 
 
 def test_operators_of_engines_move_what_their_passes_do(subtests: pytest.Subtests) -> None:
@@ -198,6 +198,6 @@ def test_experts_of_any_layer_do_what_their_products_do() -> None:
     batch = moes(np.random.default_rng(0), 200, "bfloat16")
     work, products = work_of(batch), [work_of(product) for product in products_of(batch)]
     assert (work.flops == products[0].flops + products[1].flops).all()
-    assert (work.read_bytes > batch["tokens"].clip(max=local_pairs(batch)) * batch["hidden"] * 2).all()
+    assert (work.read_bytes > batch["tokens"].clip(max=routings(batch)[:, 0]) * batch["hidden"] * 2).all()
     assert (work.write_bytes >= 2 * batch["tokens"] * batch["hidden"]).all()
-    assert (active_experts(batch) <= batch["experts"]).all()
+    assert (routings(batch)[:, 1] <= batch["experts"]).all()
