@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,8 +51,17 @@ def _usage_errors() -> Iterator[None]:
         if type(error).__name__ == _HELP:
             raise
         command = error.ctx.command_path if error.ctx else "neusight"
-        _say(f"error: {one_line(error.format_message()).rstrip('.')}; see {command} --help")
+        _say(f"error: {_shortened(error.format_message())}; see {command} --help")
         raise typer.Exit(2) from error
+
+
+def _shortened(message: str) -> str:
+    """A usage error's line: an option by its first name, without the words of the library that checks values."""
+    text = re.sub(r"'(--[a-z-]+)'( / '[^']+')+", r"'\1'", one_line(message).rstrip("."))
+    text = re.sub(r"Input should be a valid integer.*", "not a whole number: write it like 8", text)
+    return re.sub(r"Input should be a valid number.*", "not a number: write it like 1.5", text).replace(
+        "Value error, ", ""
+    )
 
 
 def _explained(error: BaseException) -> str:
