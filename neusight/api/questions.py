@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.devices import DeviceSpec, load_device
+from neusight.engines import Host
 from neusight.errors import DeviceError, ModelError, shown
 from neusight.executors import Options
 from neusight.kernels.precision import OWN_PRECISION
@@ -43,6 +44,8 @@ class Setting:
         layout: of images, for a line where it has no effect.
         operands: ``cold``, or ``resident`` in L2 as far as what the step moves fits there, as when it is repeated on
             the same tensors with nothing between.
+        host: of a step that is called while the device rests; unless given, steps follow each other, and the host's
+            time shows as far as it is longer than the device's.
         tp_plan: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
             ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
             the model's structure tells.
@@ -59,6 +62,7 @@ class Setting:
     tp_plan: Mapping[str, str] | None = None
     layout: str = "nchw"
     operands: str = "cold"
+    host: Host | None = None
 
     @property
     def options(self) -> Options:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -152,6 +152,10 @@ def programs(
         float, typer.Option(min=0, help="Leave out rows whose standard deviation is more percent of their mean.")
     ] = 10.0,
     suspect: Annotated[bool, typer.Option("--suspect", help="Keep rows that the table doubts.")] = False,
+    hosts: Annotated[
+        Literal["own", "others"],
+        typer.Option(help="Fit a call's time on the host to half of its own programs, or to other hosts alone."),
+    ] = "own",
     gpu: GpuFilter = "",
     limit: Limit = None,
     seed: Draw = 0,
@@ -176,9 +180,8 @@ def programs(
     selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
     filters = Filters(spread=spread, suspect=suspect)
     with progress("predicting") as advance:
-        errors = evaluate_programs(
-            path, predictor, programs=folder, selection=selection, filters=filters, progress=advance
-        )
+        options: dict[str, Any] = {"programs": folder, "selection": selection, "filters": filters, "hosts": hosts}
+        errors = evaluate_programs(path, predictor, progress=advance, **options)
     show(errors, form, show_programs, predictor)
 
 

@@ -189,6 +189,11 @@ def show_programs(errors: Mapping[str, Any]) -> None:
     columns = [Column("by"), Column(""), *(Column(name, right=True) for name in _SUMMARY)]
     rows = [(by, str(row[by]), *_summary_cells(row)) for by, means in errors["means"].items() for row in means]
     table(columns, (*rows, ("all", "", *_summary_cells(errors["total"]))))
+    line("\nWhat hosts take for a call, and for each operator [us].\n")
+    names = ("host", "gpu", "measured_on", "launch")
+    columns = [*map(Column, names), *(Column(name, right=True) for name in ("call", "operator"))]
+    figures = ("call_us", "operator_us")
+    table(columns, ((*(r[n] for n in names), *(f"{r[n]:.1f}" for n in figures)) for r in errors["hosts"]))
     if not errors["gains"]:
         return
     line("\nWhat modes gain over eager, by the time of the mode; clear: gains and losses of over 5 %.\n")

@@ -25,6 +25,30 @@ a100 alone; runs on h100 ask for 1.16."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Host:
+    """The host of a step that is called while the device rests, as benchmarks do that synchronise around each call.
+
+    ``call_s`` is what it takes before the first operator of a call: its Python, the guards of compiled code, the start
+    of a graph [s]; ``operator_s`` what it takes to dispatch one operator, or one kernel of compiled code [s];
+    ``spread`` the standard deviation of the logarithm of both. ``copied_bytes`` [B] the step copies from pageable
+    memory of the host, at ``copy_bytes_per_s`` [B/s].
+    """
+
+    call_s: float
+    operator_s: float
+    spread: float
+    copied_bytes: int = 0
+    copy_bytes_per_s: float = 3.5e9
+    """Between the 2.3 and 5.4 GB/s that copies from pageable memory reach on two hosts (M. Harris 2012, How to Optimize
+    Data Transfers in CUDA C/C++, NVIDIA's developer blog)."""
+
+    @property
+    def before_s(self) -> float:
+        """What passes before the first operator, copies included [s]."""
+        return self.call_s + self.copied_bytes / self.copy_bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """What turns a model into kernels and collectives, launches them, and keeps tensors between them.
 
@@ -34,7 +58,9 @@ class Engine:
             graph, which costs the host as much as one operator.
         copies_inputs: each replay of a graph first copies what it was called with to where the graph reads it.
         host_s_per_operator: what the host's thread takes to dispatch one operator, views included [s].
-        host_spread: standard deviation of that time's logarithm from one host to another.
+        host_s_per_call: what it takes for each call before that, beside what any module takes: guards of compiled code,
+            the start of a graph [s].
+        host_spread: standard deviation of the logarithm of these times from one host to another.
         layout: order in which images lie in memory: ``nchw``, or ``nhwc`` (``torch.channels_last``), to which the
             module and its inputs were converted before the step.
 
@@ -131,6 +157,7 @@ class Engine:
     host_s_per_operator: float = 7e-6
     """Assumption: in the operator timings of the float32 data set, operators without a kernel take 6 to 12 µs by the
     median of each host; this is near the fast end, as befits what nothing can be faster than."""
+    host_s_per_call: float = 0.0
     host_spread: float = 0.21
     """Assumption: 6 to 12 µs enclose nine of ten hosts, ln(12 / 6) / (2 · 1.645)."""
     layout: str = "nchw"
@@ -254,11 +281,11 @@ _TORCH_COMPILED = replace(
 )
 """The same through ``torch.compile``: pointwise operators and norms are fused (Ansel et al. 2024, PyTorch 2, section
 4); what is cheap is computed again from what goes into it (ibid., section 5.4)."""
-_TORCH_GRAPH = replace(_TORCH_COMPILED, name="torch-graph", launch="graph")
-"""The same as one CUDA graph (``mode="reduce-overhead"``)."""
+_TORCH_GRAPH = replace(_TORCH_COMPILED, name="torch-graph", launch="graph", copies_inputs=True)
+"""The same as one CUDA graph (``mode="reduce-overhead"``), whose replays copy what is not a weight to where the graph
+reads it (``torch/_inductor/cudagraph_trees.py``, ``_copy_inputs_and_remove_from_src``)."""
 _TORCH_CUDAGRAPHS = replace(_TORCH, name="torch-cudagraphs", launch="graph", copies_inputs=True)
-"""Operators as they are, recorded as one CUDA graph (``torch.compile(backend="cudagraphs")``), whose replays copy their
-inputs (``torch/_inductor/cudagraph_trees.py``; those are static for modules of weights alone)."""
+"""Operators as they are, recorded as one such graph (``torch.compile(backend="cudagraphs")``)."""
 _MEGATRON = Engine(
     name="megatron-te",
     step_factors=True,

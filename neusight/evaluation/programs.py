@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from neusight.datasets.rows import flag, positive, read_rows, unread_columns
+from neusight.engines import Host
 from neusight.errors import DataError
+from neusight.evaluation.hosts import Call, HostFit, fitted
 from neusight.evaluation.scored import Progress, Row, Scored, Selection, answered, compared, some
+from neusight.plans import single
+from neusight.transforms.compiled import compiled
+from neusight.workloads import load_workload
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -59,6 +65,7 @@ def evaluate_programs(
     programs: Path | None = None,
     selection: Selection | None = None,
     filters: Filters | None = None,
+    hosts: str = "own",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Predict every timing of a program and compare.
@@ -70,14 +77,16 @@ def evaluate_programs(
         programs: folder of ``<graph>.pt2``; default ``problems`` beside the file.
         selection: which rows: of some GPUs, and so many of them, drawn at random; default all.
         filters: which of them count.
+        hosts: what the host takes for a call is fitted to ``own``, half of the programs that were timed on the same
+            host, GPU and day, for the other half, or to ``others``, timings on all other hosts.
         progress: called with (done, of) a row.
 
     Returns:
         ``rows``: gpu, host, level, problem, graph, mode, measured_on, l2_flushed, size (below or above 1 ms),
         predicted_ms, low_ms, high_ms, measured_ms, ape, bias, inside. ``means`` by ``BY``, ``by_mode_and_size`` and
-        ``total``: figures of ``Scored``. ``speedups``: see ``speedups``, and ``gains``: of those by mode, see
-        ``gains``. ``skipped``: rows that are not compared, each with its reason. ``unread``: columns that nothing
-        reads, with the number of rows.
+        ``total``: figures of ``Scored``. ``hosts``: what hosts take [us], fitted to all of their programs.
+        ``speedups``: see ``speedups``, and ``gains``: of those by mode, see ``gains``. ``skipped``: rows that are not
+        compared, each with its reason. ``unread``: columns that nothing reads, with the number of rows.
 
     Raises:
         DataError: no such file or folder, a foreign file, or no row left.
@@ -86,24 +95,28 @@ def evaluate_programs(
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder: give the one that holds <graph>.pt2 for the programs of {path}")
     records = (selection or Selection()).of(read_rows(path, NEEDED, "timed programs"))
-    chosen = filters or Filters()
-    estimates = _Estimates(predictor, folder)
+    if hosts not in HOSTS:
+        raise DataError(f"hosts '{hosts}': one of {', '.join(HOSTS)}")
+    chosen, estimates = filters or Filters(), _Estimates(predictor, folder)
 
-    def ask(record: Row) -> dict[str, Any]:
+    def call_of(record: Row) -> tuple[Row, Call]:
         if reason := chosen.reason(record):
             raise DataError(reason)
-        return _row(record, estimates(record))
+        return record, estimates.call(record)
 
     # Traces and programs are kept for the next row of the same graph.
     ordered = sorted(records, key=lambda row: str(row["graph"]))
-    rows, skipped = answered(ordered, ask, lambda row, _: {key: row.get(key) for key in _NAMES}, progress)
-    some(rows, path, skipped)
+    calls, skipped = answered(ordered, call_of, lambda row, _: {key: row.get(key) for key in _NAMES}, progress)
+    some(calls, path, skipped)
+    fit = HostFit(calls=_by_half(calls))
+    rows = [_row(record, estimates(record, _host(fit, record, hosts))) for record, _ in calls]
     scored, ratios = Scored.of(rows, "_ms"), speedups(rows)
     return {
         "rows": rows,
         "means": {name: scored.summary(name) for name in BY},
         "by_mode_and_size": scored.summary("mode", "size"),
         "total": scored.figures(),
+        "hosts": _hosts(fit),
         "speedups": ratios,
         "gains": gains(ratios),
         "skipped": skipped,
@@ -111,24 +124,80 @@ def evaluate_programs(
     }
 
 
+HOSTS = ("own", "others")
+_IDLE = Host(call_s=0.0, operator_s=0.0, spread=0.0)
+"""A host that never makes a device wait."""
+
+
+def _group(record: Row) -> tuple[str, ...]:
+    """Whose host takes what: the same host, GPU and day, and how it launches."""
+    return (*(str(record.get(name)) for name in ("host", "gpu", "measured_on")), LAUNCHES[str(record["mode"])])
+
+
+def _half(record: Row) -> int:
+    return crc32(str(record["graph"]).encode()) % 2
+
+
+def _by_half(calls: Iterable[tuple[Row, Call]]) -> dict[tuple[tuple[str, ...], int], list[Call]]:
+    found: dict[tuple[tuple[str, ...], int], list[Call]] = {}
+    for record, call in calls:
+        found.setdefault((_group(record), _half(record)), []).append(call)
+    return found
+
+
+def _host(fit: HostFit, record: Row, hosts: str) -> Host:
+    group = _group(record)
+    host = fit.own(group, _half(record)) if hosts == "own" else fit.others(group)
+    return replace(host, copied_bytes=int(record.get("host_bytes", 0)))
+
+
+def _hosts(fit: HostFit) -> list[dict[str, Any]]:
+    """What each host takes by all of its calls [us]."""
+    rows = []
+    for group in sorted({group for group, _ in fit.calls}):
+        host = fitted([call for half in (0, 1) for call in fit.calls.get((group, half), ())], fit.others(group))
+        named = dict(zip(("host", "gpu", "measured_on", "launch"), group, strict=True))
+        times = {"call_us": 1e6 * host.call_s, "operator_us": 1e6 * host.operator_s, "spread": host.spread}
+        rows.append(named | times)
+    return rows
+
+
 class _Estimates:
-    """Estimates of rows; those of one program under the same conditions once."""
+    """Estimates of rows; traces and programs are the predictor's to keep."""
 
     def __init__(self, predictor: Predictor, folder: Path) -> None:
-        self.folder = folder
-        self._estimate = lru_cache(maxsize=64)(predictor.estimate)
+        self.predictor, self.folder = predictor, folder
+        self._operators = lru_cache(maxsize=None)(_operators)
+        self._kernels_s: dict[tuple[Any, ...], float] = {}
 
-    def __call__(self, row: Row) -> Estimate:
+    def call(self, row: Row) -> Call:
+        """What is known of a call before its host."""
+        key = tuple(row.get(name) for name in ("graph", "gpu", "mode", "tf32", "conv_tf32", "l2_flushed"))
+        if key not in self._kernels_s:
+            self._kernels_s[key] = self(row, _IDLE).latency_s
+        operators = self._operators(str(self._file(row)), LAUNCHES[str(row["mode"])])
+        return Call(1e-3 * float(row["mean_ms"]), self._kernels_s[key], operators)
+
+    def _file(self, row: Row) -> Path:
+        file = self.folder / f"{row['graph']}.pt2"
+        if not file.is_file():
+            raise DataError(f"no {file.name} among the programs")
+        return file
+
+    def __call__(self, row: Row, host: Host) -> Estimate:
         mode, key = str(row["mode"]), (flag(row, "tf32"), flag(row, "conv_tf32", True))
         if mode not in LAUNCHES:
             raise DataError(f"mode '{mode}' is not estimated: one of {', '.join(LAUNCHES)}")
         if key not in _DTYPES:
             raise DataError("products in TF32 beside convolutions in float32 are not estimated")
-        file = self.folder / f"{row['graph']}.pt2"
-        if not file.is_file():
-            raise DataError(f"no {file.name} among the programs")
         operands = "cold" if flag(row, "l2_flushed") else "resident"
-        return self._estimate(str(file), str(row["gpu"]), dtype=_DTYPES[key], launch=LAUNCHES[mode], operands=operands)
+        step: dict[str, Any] = {"dtype": _DTYPES[key], "launch": LAUNCHES[mode], "operands": operands}
+        return self.predictor.estimate(str(self._file(row)), str(row["gpu"]), host=host, **step)
+
+
+def _operators(file: str, launch: str) -> int:
+    """What the host dispatches in a call."""
+    return single(compiled(load_workload(file, dtype="float32", launch=launch))).host_operators
 
 
 def _row(record: Row, estimate: Estimate) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.engines import Engine, Host
 from neusight.executors.costs import LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, total_of
 from neusight.plans.program import TracedStep
-from neusight.requests import Engine
 
 COMPOSITION_SPREAD = 0.1
 """Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
@@ -49,7 +49,9 @@ class Timeline:
     waits: tuple[Wait, ...]
 
 
-def one_stream(program: TracedStep, costs: Sequence[Costs], device: DeviceSpec, engine: Engine) -> Timeline:
+def one_stream(
+    program: TracedStep, costs: Sequence[Costs], device: DeviceSpec, engine: Engine, host: Host | None = None
+) -> Timeline:
     """The program's kernels one after the other, each at the clock that its own power allows, see
     ``neusight.laws.power.sustained_clock``.
 
@@ -57,15 +59,34 @@ def one_stream(program: TracedStep, costs: Sequence[Costs], device: DeviceSpec, 
         program: what runs.
         costs: of each of its batches, launched alone.
         device: gives the interval between launches, and the memory that distinct bytes come from.
-        engine: gives the host.
+        engine: gives the host of steps that follow each other.
+        host: of a step that is called while the device rests.
     """
     counts = [program.counts[at] for _, at in program.batches]
     errors = tuple(stream_errors_s(c, device.launch_overhead_s) for c in costs)
     stream = tuple(in_stream(c, device.launch_overhead_s) for c in costs)
     totals = _totals(stream, errors, counts)
-    host = _host_wait(totals, program.host_operators, engine)
-    memory = _memory_wait(totals, host, program.traffic_bytes, device)
-    return Timeline(program, stream, errors, tuple(w for w in (host, memory) if w is not None))
+    if host is not None:
+        engine = replace(engine, host_s_per_call=0.0, host_s_per_operator=host.operator_s, host_spread=host.spread)
+    dispatch = _host_wait(totals, program.host_operators, engine)
+    memory = _memory_wait(totals, dispatch, program.traffic_bytes, device)
+    waits = (None if host is None else _call(host), dispatch, memory)
+    return Timeline(program, stream, errors, tuple(w for w in waits if w is not None))
+
+
+def _call(host: Host) -> Wait:
+    """What passes before a device at rest gets its first kernel."""
+    doubt = float(np.exp(NORMAL_90 * host.spread))
+    before_s = host.before_s
+    return Wait(
+        what="call of the step",
+        limiter="host",
+        latency_s=before_s,
+        low_s=before_s / doubt,
+        high_s=before_s * doubt,
+        bound_s=0.0,
+        errors_s={"host": before_s * host.spread},
+    )
 
 
 def in_stream(single: Costs, interval_s: float) -> Costs:
@@ -148,7 +169,7 @@ def _host_wait(kernels: _Totals, operators: int, engine: Engine) -> Wait | None:
 
     The faster the device and the slower the host, the longer it waits.
     """
-    host_s = operators * engine.host_s_per_operator
+    host_s = engine.host_s_per_call + operators * engine.host_s_per_operator
     spread = float(np.hypot(kernels.spread, engine.host_spread))
     decides = float(binding_share(np.array(host_s), np.array(kernels.latency_s), np.array(spread)))
     if decides < _NEVER:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from neusight.devices import DeviceSpec, load_device
+from neusight.engines import Host
 from neusight.estimates import Estimate, Provenance
 from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs
@@ -186,3 +187,16 @@ def test_warnings_say_when_the_models_know_little_of_it() -> None:
     assert "100% of the latency is of operators or dtypes" in warnings(cost=foreign)
     expected = "100% of the latency is of kernels unlike those of the tile models' training, mostly: GPUs of amd"
     assert warnings(cost=outside) == expected
+
+
+@pytest.mark.parametrize("operators", [0, 5000])
+def test_a_step_that_is_called_by_itself_begins_with_its_call(operators):
+    host = Host(call_s=4e-5, operator_s=2e-6, spread=0.3, copied_bytes=7000, copy_bytes_per_s=7e9)
+    of = program(operators=operators)
+    costs = [by_formula(batch) for batch, _ in of.batches]
+    idle = estimate_of(one_stream(of, costs, L4, ENGINE, replace(host, call_s=0.0, operator_s=0.0)), L4, PROVENANCE)
+    called = estimate_of(one_stream(of, costs, L4, ENGINE, host), L4, PROVENANCE)
+    kernels_s = idle.latency_s - 1e-6
+    assert called.latency_s == pytest.approx(4e-5 + 1e-6 + max(kernels_s, operators * 2e-6))
+    assert called.low_s < called.latency_s < called.high_s
+    assert called.errors["host"] >= 4.1e-5 * 0.3 / called.latency_s * 0.999

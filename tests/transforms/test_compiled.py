@@ -21,7 +21,7 @@ def test_a_graph_of_operators_copies_its_inputs_first_and_changes_nothing_else()
     assert step.memory.peak == eager.memory.peak + image.nbytes
 
 
-@pytest.mark.parametrize("launch", ["eager", "compiled"])
-def test_others_copy_none(launch):
+@pytest.mark.parametrize(("launch", "copies"), [("eager", 0), ("compiled", 0), ("graph", 1)])
+def test_graphs_alone_copy_inputs(launch, copies):
     step = compiled(load_workload("alexnet", Request.of("alexnet", launch=launch, batch=2, dtype="float32")))
-    assert not any("copy" in node.operator for node in step.nodes)
+    assert sum("copy" in node.operator for node in step.nodes) == copies

@@ -1,0 +1,91 @@
+"""What a host takes for calls of programs, fitted to calls of other programs on it, or of programs on other hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from neusight.engines import Host
+
+_KERNELS = 0.4
+"""Assumption: standard deviation of the log error of what the device's kernels take; only how much rows count that are
+not the host's depends on it."""
+_OWN = 0.1
+"""The same of a call that the host decides alone."""
+_PRIOR = Host(call_s=4e-5, operator_s=1e-5, spread=0.7)
+"""Before any call is seen; a factor of two either way."""
+_OTHERS = 0.5
+"""Assumption: standard deviation of the logarithm of what hosts take, from one to another."""
+
+
+class Call(NamedTuple):
+    """A call as it was measured [s], what its kernels take one after another [s], and the operators that are
+    dispatched in it.
+    """
+
+    measured_s: float
+    kernels_s: float
+    operators: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFit:
+    """Hosts of groups of calls, such as those of one day; ``calls`` by group and half, halves have no program in
+    common.
+    """
+
+    calls: dict[tuple[tuple[str, ...], int], list[Call]]
+
+    def own(self, group: tuple[str, ...], half: int) -> Host:
+        """The host of a half of a group, from its other half; where that is small, from other hosts' groups."""
+        return fitted(self.calls.get((group, 1 - half), ()), self.others(group))
+
+    def others(self, group: tuple[str, ...]) -> Host:
+        """The host of a group, from groups of other hosts that launch as it does: the first word of a group is the
+        host, the last how it launches.
+        """
+        alike = [calls for (other, _), calls in self.calls.items() if other[0] != group[0] and other[-1] == group[-1]]
+        return fitted([call for calls in alike for call in calls], _PRIOR, _OTHERS)
+
+
+def fitted(calls: Sequence[Call], prior: Host, least: float = 0.0) -> Host:
+    r"""The host that explains calls best, robust to kernels that take something else than they should.
+
+    .. math:: t = c + \\max(n o, K)
+
+    Args:
+        calls: t, K and n.
+        prior: what is known of c, ``call_s``, and o, ``operator_s`` [s], within its ``spread``.
+        least: of the spread that the answer has.
+
+    Returns:
+        c and o, with the spread of the calls that the host decides around them.
+    """
+    if not calls:
+        return prior
+    measured_s, kernels_s, operators = (np.array(column, dtype=float) for column in zip(*calls, strict=True))
+    centre = np.log([prior.call_s, prior.operator_s])
+
+    def errors(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        call_s, operator_s = np.exp(at)
+        expected_s = call_s + np.maximum(operators * operator_s, kernels_s)
+        return np.log(expected_s / measured_s), kernels_s / expected_s
+
+    def residuals(at: np.ndarray) -> np.ndarray:
+        error, share = errors(at)
+        # Large errors count by their size, no more by its square (Charbonnier); what is known before counts in full.
+        robust = np.sign(error) * np.sqrt(2.0 * (np.sqrt(1.0 + (error / np.hypot(_OWN, _KERNELS * share)) ** 2) - 1.0))
+        return np.concatenate([robust, (at - centre) / prior.spread])
+
+    # The shortest call is hardly more than the host's.
+    starts = centre, np.array([np.log(measured_s.min()), centre[1]])
+    found = min((least_squares(residuals, start) for start in starts), key=lambda fit: fit.cost).x
+    error, share = errors(found)
+    decided = error[share < 0.5]
+    spread = max(least, _OWN, 1.4826 * float(np.median(np.abs(decided)))) if len(decided) else prior.spread
+    call_s, operator_s = np.exp(found).tolist()
+    return Host(call_s=call_s, operator_s=operator_s, spread=spread)
