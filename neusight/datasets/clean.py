@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.datasets.columns import MAY_BE_ZERO, strings_or
+from neusight.datasets.conditions import SERVING
 from neusight.datasets.load import collected, kernel_columns
 from neusight.datasets.measured import measured
 from neusight.datasets.schema import COLLECTED_TABLES
@@ -210,13 +211,14 @@ def host_stall(rows: pd.DataFrame) -> np.ndarray:
     """Products too small to take device time, half as slow again as the launch floor of their GPU and op.
 
     Counted in whole tiles, with an inner extent of 128 at most, they need less than 4 microseconds; the rest is host.
-    A floor below 10 microseconds is that of a CUDA graph, in which no host takes part. Collected rows are medians of
-    many single launches, in which no stall survives.
+    A floor below 10 microseconds is that of a CUDA graph, in which no host takes part. Rows of engines are means of
+    many launches and collected ones medians, in which no stall survives, and a profiler does not see one.
     """
     if "k" not in rows:
         return np.zeros(len(rows), dtype=bool)
     short = np.maximum(rows["padded_flops"] / rows["flops_per_s"], rows["bytes"] / rows["bytes_per_s"]) < 4e-6
-    small = short & (rows["k"] <= 128) & ~collected(rows)
+    many = np.isin(strings_or(rows, "framework"), SERVING) | (strings_or(rows, "timing") != "")
+    small = short & (rows["k"] <= 128) & ~many & ~collected(rows)
     floors = rows[small].groupby(["gpu", "op"])["latency_s"].transform("median").reindex(rows.index)
     return (small & (floors > 1e-5) & (rows["latency_s"] > 1.5 * floors)).to_numpy()
 

@@ -79,6 +79,8 @@ def test_host_stall(rows):
     assert removed(frame, "host_stall") == [10]
     in_graphs = frame.assign(latency_ms=frame["latency_ms"] / 20)  # no host takes part
     assert removed(in_graphs, "host_stall") == []
+    for many in ({"framework": "vllm"}, {"timing": "profiler"}):  # means, and what no host is part of
+        assert removed(frame.assign(**many), "host_stall") == []
     busy = {"m": 2048, "n": 2048, "grid_x": 32, "grid_y": 32, "latency_ms": 0.09}  # work explains it
     assert removed(rows(*usual, small | busy), "host_stall") == []
 
