@@ -234,3 +234,46 @@ def test_what_ranks_cannot_share_is_told_with_a_degree_that_would_do() -> None:
         built("deepseek_v32")
     with pytest.raises(ModelError, match="unknown engine 'megatron'; did you mean megatron-te"):
         engine_named("megatron")
+
+
+@pytest.mark.parametrize("engine", ["torch-compiled", "torchtitan-compiled"])
+@pytest.mark.parametrize(
+    ("config", "norms", "read", "written"),
+    [
+        # Stream and branch in, stream and norm out, for both branches.
+        ("llama", 2, 4, 4),
+        # Stream and both branches in, stream and both norms out (Inductor makes one kernel of both norms).
+        ("gpt_neox", 1, 3, 3),
+        ("cohere", 1, 3, 2),
+        # A branch's result and the stream in, their sum out.
+        ("olmo2", 2, 4, 2),
+        ("gpt_neox serial", 2, 4, 4),
+    ],
+)
+def test_generated_norms_add_each_branch_to_the_stream_once(
+    config: str, norms: int, read: int, written: int, engine: str
+) -> None:
+    decoder, units = built(config, engine)
+    wide = [
+        part
+        for part in units.layers[0].of("forward")
+        if part.batch.family == "row_reduction" and part.batch["cols"][0] == decoder.hidden
+        and part.batch["rows"][0] == TOKENS
+        and not part.name.startswith(("query", "key"))
+    ]  # fmt: skip
+    assert len(wide) == norms
+    streams = 2 * TOKENS * decoder.hidden
+    assert sum(int(part.batch["read_bytes"][0]) for part in wide) // streams == read
+    assert sum(int(part.batch["write_bytes"][0]) for part in wide) // streams == written
+    assert not [part for part in units.layers[0].of("forward") if part.name == "residual"]
+    held = {name: units.layers[0].parameters for name, units in ((engine, units), ("eager", built(config, "fsdp")[1]))}
+    assert held[engine] == held["eager"]
+
+
+def test_norms_of_parallel_branches_have_their_gradients_in_one_kernel() -> None:
+    """Both norms' gradients, the norms' input and the stream's gradient in, one out; weights each by itself."""
+    decoder, units = built("gpt_neox", "torch-compiled")
+    unit, streams = units.layers[0], 2 * TOKENS * decoder.hidden
+    (norm,) = [part for part in unit.of("backward") if part.name == "norm gradient"]
+    assert [int(norm.batch[moved][0]) // streams for moved in ("read_bytes", "write_bytes")] == [4, 1]
+    assert len([part for part in unit.of("weights") if part.name == "norm weight gradient"]) == 2

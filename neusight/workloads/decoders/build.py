@@ -120,24 +120,36 @@ def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
     """Both branches, with norms where the layer has them and the residual stream beside them.
 
     Of parallel branches without norms of their own, the second starts from the first's. Where norms add what the branch
-    before them gave, the first layer's first norm adds nothing, which is one addition too many in a whole model.
+    before them gave, the first layer's first norm adds nothing, which is one addition too many in a whole model, and
+    one kernel has the norms of parallel branches.
     """
     branches = [part for part in (layer.attention, layer.feed_forward) if part]
-    parallel = layer.placement == "parallel"
+    parallel, after = layer.placement == "parallel", layer.placement == "after"
+    joint = parallel and layer.norms > 1 and rank.engine.residual == "norm"
+    narrow = not after and rank.narrow("attention") and not rank.engine.quantises_in_products
     for number, branch in enumerate(branches):
         second = parallel and number > 0
-        normed = layer.placement != "after" and not (second and layer.norms == 1)
-        narrow = rank.narrow("attention") and not rank.engine.quantises_in_products
-        quantised = normed and narrow and isinstance(branch, SelfAttention | FeedForward)
+        normed = not after and not (second and layer.norms == 1)
         if not rank.serves:
             yield _branched(rank, normed=normed, kept=not (second and layer.norms == 1))
-        if normed:
-            adds = not second or not rank.serves
-            yield from stream_norm(rank, layer.norm, adds=adds, quantised=quantised, readers=_readers(branch, rank))
-        yield from _branch(branch, rank, quantised=quantised)
+        if normed and not (second and joint):
+            at_once = branches if joint else [branch]
+            yield from stream_norm(
+                rank,
+                layer.norm,
+                adds=(len(branches) if parallel else 1) * (not second),
+                quantised=sum(narrow and _narrows(each) for each in at_once),
+                readers=tuple(_readers(each, rank) for each in at_once),
+            )
+        yield from _branch(branch, rank, quantised=normed and narrow and _narrows(branch))
         if layer.placement in ("around", "after"):
-            yield from stream_norm(rank, layer.norm, name="norm after", branches=False)
-        yield from residual(rank, bias=_biased(branch), ends=second or layer.placement == "after")
+            yield from stream_norm(rank, layer.norm, name="norm after", branches=False, adds=int(after))
+        yield from residual(rank, bias=_biased(branch), ends=second or after)
+
+
+def _narrows(part: Mixer | FeedForward | Experts) -> bool:
+    """Whether a part's first product takes what a norm wrote in 8 bits."""
+    return isinstance(part, SelfAttention | FeedForward)
 
 
 def _readers(part: Mixer | FeedForward | Experts, rank: Rank) -> int:

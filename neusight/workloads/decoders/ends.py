@@ -47,7 +47,7 @@ def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
         if not rank.engine.generated:
             yield Operation(forward=(rank.pointwise("positions add", "add", rank.tokens, decoder.hidden),))
     if decoder.embedding_norm:
-        yield from stream_norm(rank, _EMBEDDING_NORM, name="embedding norm", branches=False)
+        yield from stream_norm(rank, _EMBEDDING_NORM, name="embedding norm", branches=False, adds=0)
     if rank.engine.hidden_dropout:
         shape = rank.resident_tokens, rank.hidden
         yield Operation(saved=(SavedActivation(name="dropout mask", bytes=shape[0] * shape[1]),))
@@ -99,7 +99,7 @@ def after(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
     """
     wide = decoder.embedding or decoder.hidden
     if decoder.norm:
-        yield from stream_norm(rank, decoder.norm, name="last norm", branches=rank.serves)
+        yield from stream_norm(rank, decoder.norm, name="last norm", branches=rank.serves, adds=int(rank.serves))
     logits = rank if rank.passes is None else rank.of(rank.passes.prompts + rank.passes.decodes)
     if wide != decoder.hidden:
         down = Projection(name="embedding down", k=decoder.hidden, parts=(wide,), kind="head")

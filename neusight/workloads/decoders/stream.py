@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from neusight.workloads.decoders.layers import Norm
 from neusight.workloads.decoders.operations import Operation, over_rows, pointwise
@@ -19,22 +20,23 @@ def normalised(
     shape: tuple[Count, int],
     *,
     weights: int,
-    more: tuple[int, int] = (0, 0),
-    more_back: tuple[int, int] = (0, 0),
-    readers: int = 1,
+    more: tuple[Any, Any] = (0, 0),
+    more_back: tuple[Any, Any] = (0, 0),
+    readers: tuple[int, ...] = (1,),
 ) -> Operation:
-    """A norm of ``shape`` (rows, columns) with ``weights`` values a column.
+    """A norm of ``shape`` (rows, columns) with ``weights`` values a column, or several of the same rows in one kernel.
 
-    ``more`` and ``more_back`` [B] are what it and its gradient read and write beside a norm's own operands; of
-    ``readers`` products that take its result, each has a gradient.
+    ``more`` and ``more_back`` [B] are what it and its gradient read and write beside a norm's own operands; ``readers``
+    are the products that take the result of each norm, whose gradients are as many.
     """
-    held = (HeldWeights(weights * shape[1]),)
+    size, held = shape[0] * shape[1] * rank.size, (HeldWeights(len(readers) * weights * shape[1]),)
+    more = more[0], more[1] + (len(readers) - 1) * size
     if rank.serves:
         return replace(over_rows(rank, name, op, *shape, more=more), held=held)
-    gradients = (readers - 1) * shape[0] * shape[1] * rank.size
-    done = over_rows(rank, name, op, *shape, more=more, more_back=(more_back[0] + gradients, more_back[1]))
-    sums = _weight_gradients(rank, name, op, (*shape, weights), gradients) if weights else ()
-    return replace(done, weights=sums, held=held)
+    more_back = more_back[0] + (sum(readers) - 1) * size, more_back[1]
+    done = over_rows(rank, name, op, *shape, more=more, more_back=more_back)
+    sums = [_weight_gradients(rank, name, op, (*shape, weights), (each - 1) * size) for each in readers if weights]
+    return replace(done, weights=tuple(part for each in sums for part in each), held=held)
 
 
 def _weight_gradients(
@@ -56,34 +58,35 @@ def stream_norm(
     *,
     name: str = "norm",
     branches: bool = True,
-    adds: bool = True,
-    quantised: bool = False,
-    readers: int = 1,
+    adds: int = 1,
+    quantised: int = 0,
+    readers: tuple[int, ...] = (1,),
 ) -> Iterator[Operation]:
-    """A norm of the rank's part of the residual stream.
+    """A norm of the rank's part of the residual stream, or those of parallel branches in one kernel.
 
     Args:
         rank: on which.
         norm: which.
         name: what it is called.
-        branches: the stream goes on as well, so that two gradients meet; else it ends here.
-        adds: what the branch before gave waits to be added to the stream, where the engine leaves that to norms.
-        quantised: it writes 8 bits, for the products after it.
-        readers: products whose gradients its own reads one by one.
+        branches: the stream goes on as well, so that two gradients meet; else the norm gives what becomes the stream.
+        adds: results of branches that wait to be added to the stream, where the engine leaves that to norms.
+        quantised: how many of its results are 8 bits wide, for the products after it.
+        readers: of each norm, the products whose gradients its own reads one by one.
     """
     shape, stream = (rank.resident_tokens, rank.hidden), rank.row_bytes(rank.resident_tokens)
-    how, op, adds = rank.engine.residual, norm.op, adds and branches
-    if how == "add_norm" and adds:
+    how, op = rank.engine.residual, norm.op
+    if how == "add_norm" and adds and branches:
         if op == "rms_norm":
             name, op = f"add and {name}", "add_rms_norm"
         else:
             yield pointwise(rank, "residual", "add", *shape)
-    added = stream if how == "norm" and adds else 0
+    waiting = adds if how == "norm" else 0
+    summed = stream if waiting and branches else 0
     met = stream if how in ("norm", "add_norm") and branches else 0
-    narrowed = stream // rank.size * (rank.size - 1) if quantised else 0
+    narrowed = quantised * (stream // rank.size * (rank.size - 1))
     # Dropout's mask, where the norm's kernel has that too.
     masks = int(shape[0] * shape[1]) if rank.engine.hidden_dropout and rank.engine.generated else 0
-    more, more_back = (added, added + masks - narrowed), (met + masks, masks * rank.size)
+    more, more_back = (waiting * stream, summed + masks - narrowed), (met + masks, masks * rank.size)
     done = normalised(rank, name, op, shape, weights=norm.weights, more=more, more_back=more_back, readers=readers)
     yield done if rank.serves else replace(done, saved=_saved(rank, norm))
 
