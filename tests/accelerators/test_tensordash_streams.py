@@ -6,9 +6,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from neusight.errors import CoverageError, DataError
+from neusight.errors import CoverageError
 from neusight.executors.tensordash.masks import filled_slots
-from neusight.executors.tensordash.streams import Streams, dense_cycles, sides_of, streams_of
+from neusight.executors.tensordash.streams import Streams, dense_cycles, scheduled, streams_of
 from neusight.kernels import Conv2d, KernelBatch, work_of
 from neusight.kernels.work import conv_output
 
@@ -210,25 +210,29 @@ def test_kernels_of_other_sizes_beside_do_not_change_a_line(op: str) -> None:
             assert getattr(together, name)[ours].tolist() == getattr(alone, name).tolist()
 
 
+def zeros(*sparsity: float, cluster: str = "stream") -> dict[str, np.ndarray]:
+    return {"sparsity": np.array(sparsity), "cluster": np.array([cluster] * len(sparsity))}
+
+
 def test_the_operand_with_more_zeros_goes_to_the_rows() -> None:
     streams = streams_of(KernelBatch.from_columns("gemm", m=np.array([100, 100, 100]), n=30, k=64))
-    sides = sides_of(streams, np.array([0.6, 0.2, 0.5]), np.array([0.1, 0.9, 0.5]))
-    assert sides.first_scheduled.tolist() == [True, False, True]
-    assert sides.row_streams.tolist() == [100, 30, 100]
-    assert sides.column_streams.tolist() == [30, 100, 30]
-    assert sides.sparsity == pytest.approx([0.6, 0.9, 0.5])
+    columns = scheduled(streams, zeros(0.6, 0.2, 0.5), zeros(0.1, 0.9, 0.5, cluster="slot"))
+    assert columns["cluster"].tolist() == ["stream", "slot", "stream"]
+    rows, others = columns["row_streams"], columns["column_streams"]
+    assert rows.tolist() == [100, 30, 100]
+    assert others.tolist() == [30, 100, 30]
+    assert columns["sparsity"] == pytest.approx([0.6, 0.9, 0.5])
     # 25 x 8 blocks of 4 x 4, of four steps each; the other way round 8 x 25, which is as many.
-    assert dense_cycles(sides.row_streams, sides.column_streams, streams.length).tolist() == [800, 800, 800]
-    assert dense_cycles(sides.row_streams, sides.column_streams, streams.length, 16, 1).tolist() == [840, 800, 840]
+    assert dense_cycles(rows, others, streams.length).tolist() == [800, 800, 800]
+    assert dense_cycles(rows, others, streams.length, 16, 1).tolist() == [840, 800, 840]
 
 
 def test_padding_adds_zeros_to_what_is_scheduled() -> None:
     streams = streams_of(conv(height=7, width=7))
     inside = (19 / 21) ** 2
-    assert sides_of(streams, 0.0, 0.0).sparsity == pytest.approx([1 - inside])
-    assert sides_of(streams, 0.5, 0.0).sparsity == pytest.approx([1 - 0.5 * inside])
     # Weights have no padding.
-    assert sides_of(streams, 0.5, 0.6).sparsity == pytest.approx([0.6])
+    for first, second, sparsity in ((0.0, 0.0, 1 - inside), (0.5, 0.0, 1 - 0.5 * inside), (0.5, 0.6, 0.6)):
+        assert scheduled(streams, zeros(first), zeros(second))["sparsity"] == pytest.approx([sparsity])
 
 
 def test_one_multiplier_takes_as_many_cycles_as_there_are_multiplications() -> None:
@@ -244,5 +248,3 @@ def test_what_has_no_streams_ends_in_one_line() -> None:
         streams_of(copies)
     with pytest.raises(CoverageError, match="unknown direction of conv2d 'backward': one of forward, input_grad"):
         streams_of(conv(op="backward"))
-    with pytest.raises(DataError, match="zero fraction lies between 0 and 1"):
-        sides_of(streams_of(conv()), 0.5, np.array([1.5]))

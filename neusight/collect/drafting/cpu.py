@@ -10,12 +10,12 @@ import math
 import os
 import platform
 import re
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from neusight.collect.drafting.sheet import ASSUMPTION, Sheet, slug
 from neusight.devices import DeviceSpec
@@ -92,15 +92,17 @@ def probe_cpu() -> CpuProbe:
     """Time matrix products, a copy, a sum and a tiny addition, best of repeats: about two seconds."""
     import torch
 
-    traffic, bytes_per_s = _traffic()
-    one = torch.ones(1)
+    source, one, threads = torch.ones(COPY_MIB * 2**18), torch.ones(1), torch.get_num_threads()
+    target, size = torch.ones_like(source), COPY_MIB * 2.0**20
+    rates = {"copy": 2.0 * size / _best_s(lambda: target.copy_(source)), "sum": size / _best_s(source.sum)}
+    traffic = max(rates, key=rates.__getitem__)
     return CpuProbe(
-        threads=torch.get_num_threads(),
-        flops_per_s=_product_flops_per_s(torch.get_num_threads()),
+        threads=threads,
+        flops_per_s=_product_flops_per_s(threads),
         thread_flops_per_s=_product_flops_per_s(1),
-        bytes_per_s=bytes_per_s,
+        bytes_per_s=rates[traffic],
         traffic=traffic,
-        launch_s=_best_s(lambda: torch.add(one, one, out=one), seconds=0.02),
+        launch_s=_best_s(lambda: torch.add(one, one, out=one)),
     )
 
 
@@ -117,29 +119,12 @@ def _product_flops_per_s(threads: int) -> float:
         torch.set_num_threads(usual)
 
 
-def _traffic() -> tuple[str, float]:
-    """The faster of copying and summing ``COPY_MIB``: its name and bytes/s, read and written."""
-    import torch
+def _best_s(call: Callable[[], object]) -> float:
+    """Shortest of the calls that fit into a fifth of a second, after one to warm up."""
+    from neusight.collect.instruments import Stopwatch, repeated
 
-    source = torch.ones(COPY_MIB * 2**18)
-    target, size = torch.ones_like(source), COPY_MIB * 2.0**20
-    rates = {
-        "copy": 2.0 * size / _best_s(lambda: target.copy_(source)),
-        "sum": size / _best_s(source.sum),
-    }
-    return max(rates.items(), key=lambda pair: pair[1])
-
-
-def _best_s(call: Callable[[], object], seconds: float = 0.2) -> float:
-    """Shortest of the calls that fit into ``seconds``, at least three, after one to warm up."""
     call()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < 3 or time.perf_counter() < end:
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+    return min(repeated(partial(Stopwatch().once, call), budget_s=0.2))
 
 
 def _allowed() -> list[int]:
@@ -209,16 +194,9 @@ def _text(path: Path) -> str:
         return ""
 
 
-@dataclass(frozen=True)
-class VectorUnits:
-    """What one core's vector units do, and the first processors that have them.
-
-    Attributes:
-        label: of the instruction set and its width.
-        flops_per_clock: float32 operations of a core; a multiply-add is two.
-        lanes: float32 numbers in a register.
-        since: release of the first such processors (assumption).
-        process_nm: their node (assumption).
+class VectorUnits(NamedTuple):
+    """What one core's vector units do: their name, float32 operations a clock (a multiply-add is two) and numbers in a
+    register; release and node [nm] of the first processors that have them (assumptions).
     """
 
     label: str
@@ -293,7 +271,7 @@ def _wide_enough(units: VectorUnits, core_flops_per_s: float) -> VectorUnits:
     if least <= 1.0:
         return units
     wider = units.flops_per_clock * 2 ** math.ceil(math.log2(least))
-    return replace(units, label=f"{units.label}, by measurement wider", flops_per_clock=wider)
+    return units._replace(label=f"{units.label}, by measurement wider", flops_per_clock=wider)
 
 
 def _put_clocks(sheet: Sheet, clock_hz: float | None, core_flops_per_s: float, units: VectorUnits) -> None:

@@ -20,7 +20,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError
 from neusight.executors.tensordash.masks import filled_slots, random_mask
 from neusight.executors.tensordash.schedule import DEPTH, LANES, schedule_passes
-from neusight.executors.tensordash.streams import COLUMNS, ROWS, Sides, Streams, dense_cycles, sides_of, streams_of
+from neusight.executors.tensordash.streams import COLUMNS, ROWS, Streams, dense_cycles, scheduled, streams_of
 from neusight.kernels import KernelBatch
 
 KIND = "tensordash"
@@ -128,16 +128,13 @@ def kernel_cycles(batch: KernelBatch, machine: Machine, pass_cycles: PassCycles)
         CoverageError: a family or direction that has no reduction streams.
     """
     lines = streams_of(batch, machine.lanes)
-    columns, sides = line_columns(batch, lines, machine)
-    passes = np.asarray(
-        dense_cycles(sides.row_streams, sides.column_streams, np.ones(len(lines)), machine.rows, machine.columns)
-        * lines.repeats,
-        dtype=float,
-    )
+    columns = line_columns(batch, lines, machine)
+    streams = columns["row_streams"], columns["column_streams"]
+    passes = dense_cycles(*streams, np.ones(len(lines)), machine.rows, machine.columns) * lines.repeats
     fullest = np.ceil(passes / machine.tiles)
     each = pass_cycles(columns, machine) if machine.skips else lines.length
     filled = lines.channels / (machine.lanes * np.ceil(lines.channels / machine.lanes))
-    least = np.maximum(1.0 / machine.depth, (1.0 - sides.sparsity) * filled) if machine.skips else 1.0
+    least = np.maximum(1.0 / machine.depth, (1.0 - columns["sparsity"]) * filled) if machine.skips else 1.0
     dense = fullest * lines.length
     # Never slower than dense, never faster than the zeros and the depth allow, whoever says so.
     cycles = np.clip(fullest * each, dense * least, dense)
@@ -150,26 +147,20 @@ def kernel_cycles(batch: KernelBatch, machine: Machine, pass_cycles: PassCycles)
     )
 
 
-def line_columns(batch: KernelBatch, lines: Streams, machine: Machine) -> tuple[dict[str, np.ndarray], Sides]:
-    """What a pass of each line depends on, and which operand is scheduled."""
+def line_columns(batch: KernelBatch, lines: Streams, machine: Machine) -> dict[str, np.ndarray]:
+    """What a pass of each line depends on."""
     first, second = (
         {name: batch[f"{side}_{name}"][lines.kernel] for name in ("sparsity", "clustering", "cluster")}
         for side in ("first", "second")
     )
-    sides = sides_of(lines, first["sparsity"], second["sparsity"])
-    scheduled = {name: np.where(sides.first_scheduled, first[name], second[name]) for name in ("clustering", "cluster")}
-    count = len(lines)
     return {
         "taps": lines.taps,
         "channels": lines.channels,
         "length": lines.length,
-        "rows": np.full(count, machine.rows),
-        "columns": np.full(count, machine.columns),
-        "row_streams": sides.row_streams,
-        "column_streams": sides.column_streams,
-        "sparsity": sides.sparsity,
-        **scheduled,
-    }, sides
+        "rows": np.full(len(lines), machine.rows),
+        "columns": np.full(len(lines), machine.columns),
+        **scheduled(lines, first, second),
+    }
 
 
 def simulated(columns: Columns, machine: Machine) -> np.ndarray:

@@ -17,11 +17,12 @@ fraction is scheduled: its streams go to the PE rows, the other's to the PE colu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from neusight.errors import CoverageError, DataError
+from neusight.errors import CoverageError
 from neusight.executors.tensordash.schedule import LANES
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import conv_output
@@ -61,18 +62,6 @@ class Streams:
         return Streams(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
 
-@dataclass(frozen=True)
-class Sides:
-    """Columns of shape (lines,): ``first_scheduled``, the streams on PE rows and on PE columns, and the zero fraction
-    of the scheduled operand's values.
-    """
-
-    first_scheduled: np.ndarray
-    row_streams: np.ndarray
-    column_streams: np.ndarray
-    sparsity: np.ndarray
-
-
 def streams_of(batch: KernelBatch, lanes: int = LANES) -> Streams:
     """Reduction streams of each kernel of a batch, in its order.
 
@@ -91,27 +80,26 @@ def streams_of(batch: KernelBatch, lanes: int = LANES) -> Streams:
     return joined.take(np.argsort(joined.kernel, kind="stable"))
 
 
-def sides_of(streams: Streams, first_sparsity: np.ndarray | float, second_sparsity: np.ndarray | float) -> Sides:
-    """Which operand is scheduled: the one with the larger zero fraction, at a tie the first.
+def scheduled(
+    streams: Streams, first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Of the scheduled operand, the one with the larger zero fraction, at a tie the first; columns of shape (lines,).
 
-    Zero fractions, scalars or shape (lines,), are those of the tensors; padding adds its own zeros to what a stream
-    holds, but the choice is made by tensor.
+    Zeros of either operand (``sparsity`` in [0, 1], ``clustering``, ``cluster``) are those of the tensors; padding adds
+    its own zeros to what a stream holds, but the choice is made by tensor.
 
-    Raises:
-        DataError: a zero fraction outside [0, 1].
+    Returns:
+        ``row_streams`` on the PE rows, ``column_streams`` of the other operand, and the zeros of its streams' values.
     """
-    shares = [np.broadcast_to(np.asarray(s, dtype=float), len(streams)) for s in (first_sparsity, second_sparsity)]
-    if not all(((s >= 0) & (s <= 1)).all() for s in shares):
-        raise DataError("a zero fraction lies between 0 and 1")
-    by_first = shares[0] >= shares[1]
-    return Sides(
-        first_scheduled=by_first,
-        row_streams=np.where(by_first, streams.first, streams.second),
-        column_streams=np.where(by_first, streams.second, streams.first),
-        sparsity=np.where(
-            by_first, 1 - (1 - shares[0]) * streams.first_inside, 1 - (1 - shares[1]) * streams.second_inside
-        ),
-    )
+    by_first = first["sparsity"] >= second["sparsity"]
+    inside = np.where(by_first, streams.first_inside, streams.second_inside)
+    zeros = {name: np.where(by_first, first[name], second[name]) for name in first}
+    return {
+        "row_streams": np.where(by_first, streams.first, streams.second),
+        "column_streams": np.where(by_first, streams.second, streams.first),
+        **zeros,
+        "sparsity": 1 - (1 - zeros["sparsity"]) * inside,
+    }
 
 
 def dense_cycles(

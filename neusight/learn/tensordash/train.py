@@ -18,14 +18,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neusight import __version__
 from neusight.errors import NeusightError
-from neusight.executors.gpu.features import FeatureContract
 from neusight.executors.gpu.tile_models import Artifact, load_artifact, new_model, save_artifact
 from neusight.executors.gpu.tile_models.artifact import Manifest, file_sha256
 from neusight.executors.tensordash.tile_model import (
@@ -80,8 +81,25 @@ def train(
     chosen = PARAMETERS | (parameters or {}) | {"seed": seed}
     learned = training_set(_columns(frame[~held]), contract)
     model = new_model("mlp", **chosen).fit(learned, None, _epoch)
-    record = {"rows": int((~held).sum()), "sha256": _hashes(data / DATASET)}
-    unmeasured = _manifest(chosen, contract, record, _domain(learned.features))
+    files = sorted((data / DATASET / "passes").glob("*.parquet"))
+    low, high = (_rounded(end) for end in (learned.features.min(axis=0), learned.features.max(axis=0)))
+    unmeasured = Manifest(
+        name=NAME,
+        backend="mlp",
+        parameters=chosen,
+        contract=contract,
+        data={"rows": int((~held).sum()), "sha256": {f"passes/{f.name}": file_sha256(f) for f in files}},
+        training_gpus=["tensordash"],
+        seed=seed,
+        interval=[1.0, 1.0],
+        interval_seen=[1.0, 1.0],
+        device_bias={},
+        domain={"low": low, "high": high},
+        launch_floors_s={},
+        metrics={},
+        versions={"neusight": __version__, **{name: version(name) for name in ("numpy", "scipy", "torch")}},
+        simulator="neusight.executors.tensordash",
+    )
     measured = _measured(Artifact(unmeasured, model), frame[held])
     folder = save_artifact(Artifact(measured, model), out / NAME, render_tensordash_card(measured))
     load_tile_model.cache_clear()
@@ -108,29 +126,6 @@ def _judged(error: np.ndarray) -> dict[str, float]:
     return {"count": len(error), **points, "above_10": int((error > 10).sum())}
 
 
-def _manifest(
-    parameters: dict[str, Any], contract: FeatureContract, data: dict[str, Any], domain: dict[str, Any]
-) -> Manifest:
-    """Of a model whose errors are still to be measured."""
-    return Manifest(
-        name=NAME,
-        backend="mlp",
-        parameters=parameters,
-        contract=contract,
-        data=data,
-        training_gpus=["tensordash"],
-        seed=parameters["seed"],
-        interval=[1.0, 1.0],
-        interval_seen=[1.0, 1.0],
-        device_bias={},
-        domain=domain,
-        launch_floors_s={},
-        metrics={},
-        versions=_versions(),
-        simulator="neusight.executors.tensordash",
-    )
-
-
 def _measured(artifact: Artifact, frame: pd.DataFrame) -> Manifest:
     """The manifest with errors and intervals on held-out passes."""
     columns = _columns(frame)
@@ -145,8 +140,7 @@ def _measured(artifact: Artifact, frame: pd.DataFrame) -> Manifest:
         "held_out_noise_percent": _figures(noise),
         "one_draw_scatter_percent": _figures(100 * columns["scatter"][whole]) if whole.any() else {},
     }
-    content = {name: getattr(artifact.manifest, name) for name in asdict(artifact.manifest)}
-    return Manifest(**content | {"metrics": metrics, "interval": [low, high], "interval_seen": [low, high]})
+    return replace(artifact.manifest, metrics=metrics, interval=[low, high], interval_seen=[low, high])
 
 
 def _groups(columns: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
@@ -165,48 +159,40 @@ def _figures(percent: np.ndarray) -> dict[str, float]:
 
 def render_tensordash_card(manifest: Manifest) -> str:
     """Markdown for ``card.md``, from the manifest alone."""
-    contract, domain = manifest.contract, manifest.domain
+    contract, domain, metrics = manifest.contract, manifest.domain, manifest.metrics
     ranges = zip(contract.features, domain["low"], domain["high"], strict=True)
+    training = {
+        "simulator": f"{manifest.simulator}, option list oldest-row, depth 3, 16 lanes, up to {MOST_ROWS} PE rows",
+        "rows": f"{manifest.data['rows']:,} passes, each a mean over draws of its zeros",
+        "parameters": ", ".join(f"{k} = {v}" for k, v in manifest.parameters.items()),
+        "versions": ", ".join(f"{k} {v}" for k, v in manifest.versions.items()),
+    }
+    errors = {**metrics["held_out_error_percent"], "noise of these means": metrics["held_out_noise_percent"]}
+    if metrics["one_draw_scatter_percent"]:
+        errors["scatter of a single draw"] = metrics["one_draw_scatter_percent"]
+    cells = (f"{name} | {e['mean']:.2f} | {e['p99']:.2f} | {e['worst']:.2f}" for name, e in errors.items())
     parts = [
         f"# Tile model `{manifest.name}`",
         "Predicts how close a pass of a TensorDash tile comes to the sparse bound, `max(⌈T / 3⌉, T · density)` cycles: "
         "`logit(utilisation)` as a correction of what order statistics expect. It answers simulated TensorDash tiles, "
         f"never kernels on GPUs. Backend `{manifest.backend}`, protocol {manifest.protocol}, seed {manifest.seed}. "
         "Generated by `python -m neusight.learn.tensordash.train`.",
-        *_training_parts(manifest),
+        "## Training",
+        bullets(training),
+        "Data, by sha256:",
+        bullets(manifest.data["sha256"]),
         f"## Features (contract version {contract.version})",
         _table("feature | from | to", (f"{name} | {low:.3g} | {high:.3g}" for name, low, high in ranges)),
-        *_error_parts(manifest),
+        "## Error on passes that were left out",
+        f"Cycles against the mean over draws, {metrics['held_out_rows']:,} passes, in percent.",
+        _table("passes | mean | p99 | worst", cells),
+        f"Interval: cycles x {manifest.interval[0]:g} to x {manifest.interval[1]:g} encloses 90 % of these means. A "
+        "single draw scatters by more than the model errs where streams or lanes have zero fractions of their own.",
         "## Gaps",
-        "Other option lists, depths, lanes and wider tiles are refused: simulate them. Zeros are drawn from a "
+        "Other depths, lanes and wider tiles are refused: simulate them. Zeros are drawn from a "
         "beta-Bernoulli model; masks of networks may keep together in ways that it does not have.",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _training_parts(manifest: Manifest) -> list[str]:
-    entries = {
-        "simulator": f"{manifest.simulator}, option list oldest-row, depth 3, 16 lanes, up to {MOST_ROWS} PE rows",
-        "rows": f"{manifest.data['rows']:,} passes, each a mean over draws of its zeros",
-        "parameters": ", ".join(f"{k} = {v}" for k, v in manifest.parameters.items()),
-        "versions": ", ".join(f"{k} {v}" for k, v in manifest.versions.items()),
-    }
-    return ["## Training", bullets(entries), "Data, by sha256:", bullets(manifest.data["sha256"])]
-
-
-def _error_parts(manifest: Manifest) -> list[str]:
-    metrics = manifest.metrics
-    errors = {**metrics["held_out_error_percent"], "noise of these means": metrics["held_out_noise_percent"]}
-    if metrics["one_draw_scatter_percent"]:
-        errors["scatter of a single draw"] = metrics["one_draw_scatter_percent"]
-    rows = (f"{name} | {e['mean']:.2f} | {e['p99']:.2f} | {e['worst']:.2f}" for name, e in errors.items())
-    return [
-        "## Error on passes that were left out",
-        f"Cycles against the mean over draws, {metrics['held_out_rows']:,} passes, in percent.",
-        _table("passes | mean | p99 | worst", rows),
-        f"Interval: cycles x {manifest.interval[0]:g} to x {manifest.interval[1]:g} encloses 90 % of these means. A "
-        "single draw scatters by more than the model errs where streams or lanes have zero fractions of their own.",
-    ]
 
 
 def _table(head: str, lines: Any) -> str:
@@ -218,21 +204,8 @@ def _columns(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     return {str(name): frame[name].to_numpy() for name in frame}
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    return {f"passes/{f.name}": file_sha256(f) for f in sorted((folder / "passes").glob("*.parquet"))}
-
-
-def _domain(features: np.ndarray) -> dict[str, Any]:
-    low, high = features.min(axis=0), features.max(axis=0)
-    return {"low": [float(f"{v:.4g}") for v in low], "high": [float(f"{v:.4g}") for v in high]}
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    from neusight import __version__
-
-    return {"neusight": __version__, "numpy": version("numpy"), "scipy": version("scipy"), "torch": version("torch")}
+def _rounded(ends: np.ndarray) -> list[float]:
+    return [float(f"{value:.4g}") for value in ends]
 
 
 def _say(text: str) -> None:
