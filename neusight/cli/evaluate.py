@@ -194,8 +194,7 @@ def memory(
 
     Example: `neusight evaluate memory $NEUSIGHT_DATA/training-runs/memory.parquet --format json`
     """
-    from neusight.cli.memory import show_peaks, show_verdicts
-    from neusight.cli.show_errors import show, with_parts
+    from neusight.cli.show_errors import show, show_peaks, show_verdicts, with_parts
     from neusight.evaluation import evaluate_memory
 
     errors = evaluate_memory(path)

@@ -20,7 +20,8 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `neusight experi
 @app.command("list")
 def list_(form: Format = "human") -> None:
     """List the experiments that are declared: `run` does each again, with NEUSIGHT_DATA set."""
-    from neusight.cli.output import Column, Output, note, table
+    from neusight.cli.output import Output, note
+    from neusight.cli.show_errors import figures
     from neusight.experiments import list_experiments
     from neusight.paths import checkout_dir
 
@@ -32,8 +33,7 @@ def list_(form: Format = "human") -> None:
         note(f"{checkout_dir('experiments')} declares no experiment: add ID/experiment.toml, or take a checkout")
 
     def human() -> None:
-        columns = [Column("id"), Column("data", wrap=True), Column("title", wrap=True)]
-        table(columns, ([str(row[column.title]) for column in columns] for row in rows))
+        figures({"id": "{id}", "~data": "{data}", "~title": "{title}"}, rows)
 
     Output(form).data(rows, rows, human)
 
@@ -146,37 +146,24 @@ def _readme() -> None:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from neusight.cli.output import Column, line, table
+    from neusight.cli.output import line
+    from neusight.cli.show_errors import figures
 
-    table(
-        [Column("target, percent", wrap=True), Column("aim", right=True), Column("found", right=True), Column("")],
-        ((r["target"], r["aim"], f"{r['value']:.1f}", "met" if r["met"] else "missed") for r in rows),
-    )
+    shown = [{**row, "verdict": "met" if row["met"] else "missed"} for row in rows]
+    figures({"~target, percent": "{target}", ">aim": "{aim}", ">found": "{value:.1f}", "": "{verdict}"}, shown)
     for row in rows:
         if row["short"]:
             line(f"{row['target']}, short: {row['short']}")
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    from neusight.cli.output import Column, line, table
+    from neusight.cli.output import line
+    from neusight.cli.show_errors import figures
 
-    titles = ("group", "cases", "before", "after", "worse", "better")
     line(f"Compared {comparison.by} by {comparison.by}{BY_MEANS if comparison.by == 'mean' else ''}.")
     line(f"Mean error in percent; right is within {comparison.tolerance:g} %.")
-    table(
-        [Column(title, right=place > 0) for place, title in enumerate(titles)],
-        (
-            (
-                r["group"],
-                f"{r['cases']:,}",
-                f"{r['before']:.1f}",
-                f"{r['after']:.1f}",
-                str(r["worse"]),
-                str(r["better"]),
-            )
-            for r in comparison.groups()
-        ),
-    )
+    columns = {"group": "{group}", ">cases": "{cases:,}", ">before": "{before:.1f}", ">after": "{after:.1f}"}
+    figures(columns | {">worse": "{worse}", ">better": "{better}"}, comparison.groups())
     if comparison.lost or comparison.new:
         line(f"Not compared: {comparison.lost:,} cases of the earlier run alone, {comparison.new:,} of the later one.")
     for case in comparison.worse:

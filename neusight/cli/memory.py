@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _PER_STAGE = 4
 """Micro-batches of a step for each stage where no batch is given: a pipeline that is full."""
-_DEGREES = ("tp", "pp", "cp", "ep")
 _MOMENTS = {"loss": "the loss", "backward": "the backward pass", "step": "the optimizer's step"}
 
 
@@ -144,40 +143,3 @@ def _show_ranks(ranks: Sequence[RankMemory]) -> None:
     rows.append(("total", *(gib(rank.total) for rank in ranks)))
     rows.append(("at its peak in", *(_MOMENTS[rank.moment] for rank in ranks)))
     table(titles, rows)
-
-
-def show_peaks(scores: Mapping[str, Any]) -> None:
-    """Means, then the rows that err most."""
-    line("Errors of the allocator's peak on the last rank, in percent.")
-    line("within: share of rows within 10 %.\n")
-    columns = ("by", ">rows", ">mean", ">median", ">max", ">bias", ">within")
-    table(columns, ((_group(row), *_figures(row)) for row in scores["means"]))
-    line("\nrows that err most\n")
-    table(("case", "gpu", ">predicted", ">measured", ">error"), map(_worst, scores["worst"]))
-
-
-def _worst(row: Mapping[str, Any]) -> tuple[str, ...]:
-    figures = (gib(row["predicted_bytes"]), gib(row["measured_bytes"]), f"{row['bias']:+.1f}")
-    return str(row["case"]), str(row["gpu"]).split("-")[0], *figures
-
-
-def show_verdicts(scores: Mapping[str, Any]) -> None:
-    """How many verdicts are right, then those that are not."""
-    cells = ((row["by"], str(row["count"]), f"{row['right']:.1f}") for row in scores["means"])
-    table(("runs", ">count", ">right %"), cells)
-    wrong = [row for row in scores["rows"] if not row["right"]]
-    if wrong:
-        line("\nwrong\n")
-        columns = ("model", "framework", ">needed", ">usable")
-        table(columns, ((r["model"], r["framework"], gib(r["needed_bytes"]), gib(r["usable_bytes"])) for r in wrong))
-
-
-def _group(row: Mapping[str, Any]) -> str:
-    """Degrees with their names, others by themselves."""
-    keys = [] if row["by"] == "all" else str(row["by"]).split()
-    return " ".join(f"{key} {row[key]}" if key in _DEGREES else str(row[key]) for key in keys) or "all"
-
-
-def _figures(row: Mapping[str, Any]) -> tuple[str, ...]:
-    errors = (f"{row['mean']:.1f}", f"{row['median']:.1f}", f"{row['max']:.1f}", f"{row['bias']:+.1f}")
-    return str(row["count"]), *errors, f"{row['within']:.0f}"

@@ -7,26 +7,46 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neusight.cli.options import note_corrections
-from neusight.cli.output import Column, Output, line, note, table
+from neusight.cli.output import Output, line, note, table
 from neusight.cli.show_training import seconds
-from neusight.units import milliseconds
+from neusight.units import gib, milliseconds
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
 
 _PHASE_COLUMNS = ("predicted_ms", "measured_ms", "ape")
-_FIGURES = {
-    "rows": ("count", ","),
-    "mean": ("mape", ".1f"),
-    "median": ("median_ape", ".1f"),
-    "bias": ("bias", "+.1f"),
-    "bound": ("roofline_mape", ".1f"),
-    "inside": ("inside", ".0f"),
-    "execution": ("execution_mape", ".1f"),
+_KERNELS = {
+    ">rows": "{count:,}",
+    ">mean": "{mape:.1f}",
+    ">median": "{median_ape:.1f}",
+    ">bias": "{bias:+.1f}",
+    ">bound": "{roofline_mape:.1f}",
+    ">inside": "{inside:.0f}",
+    ">execution": "{execution_mape:.1f}",
 }
-_SUMMARY = {"count": ",", "mean": ".1f", "median": ".1f", "worst": ".1f", "bias": "+.1f", "inside": ".0f"}
+_SUMMARY = {
+    ">count": "{count:,}",
+    ">mean": "{mean:.1f}",
+    ">median": "{median:.1f}",
+    ">worst": "{worst:.1f}",
+    ">bias": "{bias:+.1f}",
+    ">inside": "{inside:.0f}",
+}
 """Figures of ``Scored``, and how they are written."""
 _WORST = 8
+_DEGREES = ("tp", "pp", "cp", "ep")
+
+
+def figures(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A table of rows: titles as in ``Column.of`` with the form of each cell; a dash where the row lacks its figure."""
+    table(list(columns), ([_cell(form, row) for form in columns.values()] for row in rows))
+
+
+def _cell(form: str, row: Mapping[str, Any]) -> str:
+    try:
+        return form.format_map(row)
+    except (KeyError, TypeError):
+        return "-"
 
 
 def show(
@@ -74,35 +94,21 @@ def with_parts(row: Mapping[str, Any]) -> dict[str, Any]:
 def show_kernels(errors: Mapping[str, Any]) -> None:
     """One table; of several families or dtypes one a GPU, and the means by family and dtype at the end."""
     line("Errors in percent. bound: of the bound alone; inside: within the 90 % interval.")
-    figures = [title for title, (key, _) in _FIGURES.items() if errors["total"][key] is not None]
-    if "execution" in figures:
+    known = {title: form for title, form in _KERNELS.items() if _cell(form, errors["total"]) != "-"}
+    if ">execution" in known:
         line("execution: mean error of times without the launch, where they were measured.")
-    rows, total = (
-        _with_family(errors["rows"]),
-        {"gpu": "all", "op": "", "family": "all", "dtype": "", **errors["total"]},
-    )
+    rows = _with_family(errors["rows"])
+    total = {"gpu": "all", "op": "", "family": "all", "dtype": "", **errors["total"]}
     if len(errors["by_family"]) == 1:
-        _kernel_table(("gpu", "op"), figures, [*rows, total])
+        figures({"gpu": "{gpu}", "op": "{op}"} | known, [*rows, total])
         return
+    # The median of each op gives way where there is no room for it.
+    short = {title: form for title, form in known.items() if title != ">median" or ">execution" not in known}
     for gpu in dict.fromkeys(row["gpu"] for row in rows):
         line(f"\n{gpu}")
-        # The median of each op gives way where there is no room for it.
-        shown = [title for title in figures if title != "median" or "execution" not in figures]
-        _kernel_table(("op", "dtype"), shown, [row for row in rows if row["gpu"] == gpu])
+        figures({"op": "{op}", "dtype": "{dtype}"} | short, [row for row in rows if row["gpu"] == gpu])
     line("\nby family and dtype")
-    _kernel_table(("family", "dtype"), figures, [*errors["by_family"], total])
-
-
-def _kernel_table(names: Sequence[str], figures: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    columns = [*(Column(name) for name in names), *(Column(title, right=True) for title in figures)]
-    shown = [_FIGURES[title] for title in figures]
-    table(
-        columns, ((*(row[name] for name in names), *(_figure(row[key], form) for key, form in shown)) for row in rows)
-    )
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+    figures({"family": "{family}", "dtype": "{dtype}"} | known, [*errors["by_family"], total])
 
 
 def _with_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -116,34 +122,24 @@ def _with_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def show_models(errors: Mapping[str, Any]) -> None:
     """Row by row, then means by GPU and mode, and by vendor."""
-    figures = ("batch x seq", "predicted", "measured", "error")
-    columns = [Column("gpu"), Column("model"), Column("mode"), *(Column(name, right=True) for name in figures)]
-    table(columns, (_model_cells(row) for row in errors["rows"]))
+    times = {f"{what}_ms": what for what in ("predicted", "measured")}
+    rows = [
+        {**row, "mode": f"{_MODES[row['mode']]} {row['option']}".strip()}
+        | {what: milliseconds(row[name] / 1e3) for name, what in times.items()}
+        for row in errors["rows"]
+    ]
+    columns = {"gpu": "{gpu}", "model": "{model}", "mode": "{mode}", ">batch x seq": "{batch} x {seq_len}"}
+    figures(columns | {">predicted": "{predicted}", ">measured": "{measured}", ">error": "{bias:+.1f} %"}, rows)
     line()
     line("Errors in percent. covered: rows without fallback; inside: rows within the 90 % interval.")
-    numbers = ("rows", "mean", "worst", "bias", "covered", "inside")
-    columns = [Column("gpu"), Column("mode"), *(Column(name, right=True) for name in numbers)]
     by_vendor = [{"gpu": row["vendor"], "mode": "", **row} for row in errors["by_vendor"]]
-    shown = (*errors["means"], *by_vendor, {"gpu": "all", "mode": "", **errors["total"]})
-    table(columns, ((r["gpu"], f"{r['mode']} {r.get('option', '')}".strip(), *_mean_cells(r)) for r in shown))
+    means = [*errors["means"], *by_vendor, {"gpu": "all", "mode": "", **errors["total"]}]
+    columns = {"gpu": "{gpu}", "mode": "{mode}", ">rows": "{count}", ">mean": "{mape:.1f}", ">worst": "{max_ape:.1f}"}
+    columns |= {">bias": "{bias:+.1f}", ">covered": "{covered:.0f}", ">inside": "{inside:.0f}"}
+    figures(columns, [{**row, "mode": f"{row['mode']} {row.get('option', '')}".strip()} for row in means])
 
 
-def _model_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    figures = (milliseconds(row[f"{what}_ms"] / 1e3) for what in ("predicted", "measured"))
-    mode = {"inference": "infer", "training": "train"}[row["mode"]]
-    return (
-        row["gpu"],
-        row["model"],
-        f"{mode} {row['option']}".strip(),
-        f"{row['batch']} x {row['seq_len']}",
-        *figures,
-        f"{row['bias']:+.1f} %",
-    )
-
-
-def _mean_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    errors = (f"{row['mape']:.1f}", f"{row['max_ape']:.1f}", f"{row['bias']:+.1f}")
-    return str(row["count"]), *errors, f"{row['covered']:.0f}", f"{row['inside']:.0f}"
+_MODES = {"inference": "infer", "training": "train"}
 
 
 def show_serving(errors: Mapping[str, Any]) -> None:
@@ -151,88 +147,74 @@ def show_serving(errors: Mapping[str, Any]) -> None:
     line("Errors in percent, of cells without fault and, in the last two columns, of all.")
     line("inside: within the 90 % interval; bias of tokens_per_s above 0: too many.\n")
     clean = {_name(row): row for row in errors["means"]}
-    numbers = ("cells", "mean", "median", "bias", "inside", "all", "median")
-    columns = [Column("figures"), *(Column(name, right=True) for name in numbers)]
-    table(columns, (_serving_cells(row, clean.get(_name(row))) for row in errors["means_all"]))
+    rows = [
+        {**clean.get(_name(row), {}), "name": _name(row), "all": row["count"], "median_of_all": row["median"]}
+        for row in errors["means_all"]
+    ]
+    columns = {"figures": "{name}", ">cells": "{count:,}"} | {f">{name}": _SUMMARY[f">{name}"] for name in _CLEAN}
+    figures(columns | {">all": "{all:,}", ">median, all": "{median_of_all:.1f}"}, rows)
     if errors["assumed"]:
         line("\nWhat cells do not tell:\n")
-        columns = [Column("default"), Column("value"), Column("cells", right=True), Column("why", wrap=True)]
-        table(columns, ((r["what"], str(r["value"]), f"{r['count']:,}", r["reason"]) for r in errors["assumed"]))
+        figures({"default": "{what}", "value": "{value}", ">cells": "{count:,}", "~why": "{reason}"}, errors["assumed"])
 
 
-def _name(row: dict[str, Any]) -> str:
-    return "all" if row["by"] == "all" else " ".join(str(row[key]) for key in row["by"].split())
+_CLEAN = ("mean", "median", "bias", "inside")
 
 
-def _serving_cells(row: dict[str, Any], clean: dict[str, Any] | None) -> tuple[str, ...]:
-    forms = {"count": ",", "mean": ".1f", "median": ".1f", "bias": "+.1f", "inside": ".0f"}
-    figures = ("-" if clean is None else format(clean[key], form) for key, form in forms.items())
-    return _name(row), *figures, f"{row['count']:,}", f"{row['median']:.1f}"
+def _name(row: Mapping[str, Any]) -> str:
+    """What rows have in common, degrees with their names: ``gpt``, ``tp 2``."""
+    keys = [] if row["by"] == "all" else str(row["by"]).split()
+    return " ".join(f"{key} {row[key]}" if key in _DEGREES else str(row[key]) for key in keys) or "all"
 
 
 def show_steps(errors: Mapping[str, Any]) -> None:
     """Errors by GPU, workload, precision, layout and family of models, then by what rows spend their time in."""
-    line("Errors in percent. inside: rows within the 90 % interval.\n")
-    columns = [Column("by"), Column(""), *(Column(name, right=True) for name in _SUMMARY)]
-    rows = [(by, row[by], *_summary_cells(row)) for by, means in errors["means"].items() for row in means]
-    table(columns, (*rows, ("all", "", *_summary_cells(errors["total"]))))
+    _summaries(errors)
     line("\nBias of rows by the kernels that they spend their time in; share of the predicted time.\n")
-    columns = [Column("kernels"), Column("share", right=True), Column("bias", right=True)]
-    table(columns, ((row["kind"], f"{row['share']:.1f}", f"{row['bias']:+.1f}") for row in errors["by_kind"]))
+    figures({"kernels": "{kind}", ">share": "{share:.1f}", ">bias": "{bias:+.1f}"}, errors["by_kind"])
     for name, memory in errors["memory"].items():
         line(f"Memory, {name.replace('_', ' ')}: {memory['right']:.0f} % of {memory['count']:,}.")
 
 
 def show_programs(errors: Mapping[str, Any]) -> None:
     """Errors by GPU, mode, level and size, and what modes gain over eager."""
-    line("Errors in percent. inside: rows within the 90 % interval.\n")
-    columns = [Column("by"), Column(""), *(Column(name, right=True) for name in _SUMMARY)]
-    rows = [(by, str(row[by]), *_summary_cells(row)) for by, means in errors["means"].items() for row in means]
-    table(columns, (*rows, ("all", "", *_summary_cells(errors["total"]))))
+    _summaries(errors)
     line("\nWhat hosts take for a call, and for each operator [us].\n")
-    names = ("host", "gpu", "measured_on", "launch")
-    columns = [*map(Column, names), *(Column(name, right=True) for name in ("call", "operator"))]
-    figures = ("call_us", "operator_us")
-    table(columns, ((*(r[n] for n in names), *(f"{r[n]:.1f}" for n in figures)) for r in errors["hosts"]))
+    columns = {name: f"{{{name}}}" for name in ("host", "gpu", "measured_on", "launch")}
+    figures(columns | {">call": "{call_us:.1f}", ">operator": "{operator_us:.1f}"}, errors["hosts"])
     if not errors["gains"]:
         return
     line("\nWhat modes gain over eager, by the time of the mode; clear: gains and losses of over 5 %.\n")
-    columns = [Column("mode"), Column("size"), *(Column(n, right=True) for n in ("rows", "median", "bias"))]
-    columns += [Column("clear", right=True), Column("right way, %", right=True)]
-    table(columns, map(_gain_cells, errors["gains"]))
+    columns = {"mode": "{mode}", "size": "{size}", ">rows": "{count:,}", ">median": "{median:.1f}"}
+    columns |= {">bias": "{bias:+.1f}", ">clear": "{clear:,}", ">right way, %": "{direction_right:.0f}"}
+    figures(columns, errors["gains"])
 
 
-def _gain_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    right = "-" if row["direction_right"] is None else f"{row['direction_right']:.0f}"
-    figures = (f"{row['count']:,}", f"{row['median']:.1f}", f"{row['bias']:+.1f}", f"{row['clear']:,}", right)
-    return row["mode"], row["size"], *figures
-
-
-def _summary_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(format(row[key], form) for key, form in _SUMMARY.items())
+def _summaries(errors: Mapping[str, Any]) -> None:
+    """Means by each key, and of all."""
+    line("Errors in percent. inside: rows within the 90 % interval.\n")
+    rows = [{**row, "by": by, "name": row[by]} for by, means in errors["means"].items() for row in means]
+    figures({"by": "{by}", "": "{name}"} | _SUMMARY, [*rows, {"by": "all", "name": "", **errors["total"]}])
 
 
 def show_training(errors: Mapping[str, Any]) -> None:
     """Means, then the rows that err most, then memory and defaults."""
     line("Errors in percent. bias above 0: too slow; inside: within the 90 % interval.\n")
-    groups = [(f"{by} {row[by]}", row) for by in ("source", "gpu", "dtype") for row in errors["means"][by]]
-    columns = [Column("runs"), *(Column(name, right=True) for name in _SUMMARY)]
-    table(columns, ((name, *_summary_cells(row)) for name, row in (*groups, ("all", errors["total"])) if row["count"]))
+    groups = [{**row, "name": f"{by} {row[by]}"} for by in ("source", "gpu", "dtype") for row in errors["means"][by]]
+    rows = [*groups, {**errors["total"], "name": "all"}]
+    figures({"runs": "{name}"} | _SUMMARY, [row for row in rows if row["count"]])
     line("\nrows that err most\n")
-    titles = ("GPUs", "predicted", "measured", "error")
-    columns = [Column("model"), Column("plan", wrap=True), *(Column(title, right=True) for title in titles)]
     measured = [row for row in errors["rows"] if row["ape"] is not None]
-    table(columns, map(_step_cells, sorted(measured, key=lambda row: -row["ape"])[:_WORST]))
+    worst = [
+        {**row, "predicted": seconds(row["predicted_ms"] / 1e3), "measured": seconds(row["measured_ms"] / 1e3)}
+        for row in sorted(measured, key=lambda row: -row["ape"])[:_WORST]
+    ]
+    columns = {"model": "{model}", "~plan": "{plan}", ">GPUs": "{num_gpus}", ">predicted": "{predicted}"}
+    figures(columns | {">measured": "{measured}", ">error": "{bias:+.1f} %"}, worst)
     line(f"\n{_memory_line(errors['memory'])}")
     if errors["assumed"]:
         line("\nWhat rows do not tell:\n")
-        columns = [Column("what"), Column("value"), Column("rows", right=True), Column("why", wrap=True)]
-        table(columns, ((r["what"], r["value"], f"{r['rows']:,}", r["why"]) for r in errors["assumed"]))
-
-
-def _step_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    times = (seconds(row[f"{what}_ms"] / 1e3) for what in ("predicted", "measured"))
-    return row["model"], row["plan"], str(row["num_gpus"]), *times, f"{row['bias']:+.1f} %"
+        figures({"what": "{what}", "value": "{value}", ">rows": "{rows:,}", "~why": "{why}"}, errors["assumed"])
 
 
 def _memory_line(counts: Mapping[str, int]) -> str:
@@ -242,3 +224,32 @@ def _memory_line(counts: Mapping[str, int]) -> str:
     return (
         f"memory: {ran}; of {counts['out_of_memory']:,} that ran out, {counts['out_of_memory_and_does_not_fit']:,} not"
     )
+
+
+def show_peaks(errors: Mapping[str, Any]) -> None:
+    """Errors of peaks of memory: means, then the rows that err most."""
+    line("Errors of the allocator's peak on the last rank, in percent.")
+    line("within: share of rows within 10 %.\n")
+    columns = {"by": "{name}", ">rows": "{count}", ">mean": "{mean:.1f}", ">median": "{median:.1f}"}
+    columns |= {">max": "{max:.1f}", ">bias": "{bias:+.1f}", ">within": "{within:.0f}"}
+    figures(columns, [{**row, "name": _name(row)} for row in errors["means"]])
+    line("\nrows that err most\n")
+    rows = [{**_with_gib(row), "gpu": str(row["gpu"]).split("-")[0]} for row in errors["worst"]]
+    columns = {"case": "{case}", "gpu": "{gpu}", ">predicted": "{predicted}", ">measured": "{measured}"}
+    figures(columns | {">error": "{bias:+.1f}"}, rows)
+
+
+def show_verdicts(errors: Mapping[str, Any]) -> None:
+    """How many verdicts on memory are right, then those that are not."""
+    figures({"runs": "{by}", ">count": "{count}", ">right %": "{right:.1f}"}, errors["means"])
+    wrong = [_with_gib(row) for row in errors["rows"] if not row["right"]]
+    if wrong:
+        line("\nwrong\n")
+        columns = {"model": "{model}", "framework": "{framework}", ">needed": "{needed}", ">usable": "{usable}"}
+        figures(columns, wrong)
+
+
+def _with_gib(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with its sizes as people read them, under names without their unit."""
+    sizes = {name: value for name, value in row.items() if name.endswith("_bytes") and value is not None}
+    return {**row, **{name.removesuffix("_bytes"): gib(value) for name, value in sizes.items()}}
