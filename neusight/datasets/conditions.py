@@ -46,7 +46,9 @@ _VARIANTS: tuple[tuple[str, str], ...] = (
     ("deepgemm", "deepgemm"),
     ("marlin", "marlin"),
     ("triton", r"triton|fused_moe"),
-    ("flashinfer", r"flashinfer|paged_decode"),
+    # SGLang's trtllm_mha are kernels that FlashInfer brings, as are those that vLLM names after it.
+    ("flashinfer", r"flashinfer|paged_decode|trtllm_mha"),
+    ("flash_attention", r"vllm_attention_layer"),
     ("trtllm", r"torch_flow|trt_flow"),
     ("contiguous", "contiguous"),
     ("masked", "masked"),
@@ -78,6 +80,7 @@ def conditions_of(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec) ->
     if batch.family == "collective":
         return _of_collectives(rows)
     engine, variant = _who(rows)
+    variant = np.where(variant == "flash_attention", _flash_attention(device), variant)
     timing, operands = (strings_or(rows, name) for name in ("timing", "operands"))
     stated = {name: timing == name for name in _TIMINGS}
     columns = {
@@ -96,6 +99,13 @@ def conditions_of(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec) ->
         burst = np.where(rows["burst"].notna(), rows["burst"], burst)
     who = {"engine": engine, "variant": variant, "recorded": True}
     return Conditions.of(len(rows), **columns, **who, random=~equal, burst=burst)
+
+
+def _flash_attention(device: DeviceSpec) -> str:
+    """What vLLM runs where a source names its attention alone: FlashAttention-3 was written for Hopper's asynchronous
+    units, everywhere else it is the second (``vllm/v1/attention/backends/fa_utils.py``, ``get_flash_attn_version``).
+    """
+    return "fa3" if str(device.compute_capability).startswith("9.") else "fa2"
 
 
 def _burst(batch: KernelBatch, timing: np.ndarray, launches: np.ndarray) -> np.ndarray:

@@ -134,3 +134,12 @@ def test_every_published_row_is_a_kernel(data):
         frame = frame[frame["dtype"] != "bf16xbf16->f32"]
         assert sum(len(where) for _, where in to_batches(frame)) == len(frame)
     assert is_kernel_table(("dtypes", "b", "m", "n", "k", "time_us"))
+
+
+@pytest.mark.parametrize(("gpu", "variant"), [("rtx-4090", "fa2"), ("h100-sxm-80gb", "fa3"), ("a100-sxm-80gb", "fa2")])
+def test_attention_of_vllm_that_names_no_library_is_flash_attention(parquet, gpu, variant):
+    shape = {"batch": 1, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "window": 0, "seq_len": 256}
+    who = {"gpu": gpu, "framework": "vllm", "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "latency_ms": 1.0}
+    rows = pd.DataFrame([shape | who | {"kernel": "vllm_attention_layer", "timing": "profiler", "operands": "model"}])
+    _, _, conditions = one_batch(parquet(rows))
+    assert list(conditions.variant) == [variant]
