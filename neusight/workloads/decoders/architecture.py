@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from neusight.errors import ModelError, nearest, shown
@@ -54,19 +53,19 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
         )
     check_config(text, where)
     keys = Keys({**text, "model_type": kind}, where, _family(kind).usual)
-    layered = _built(keys, kind)
+    each = _layers(keys, kind)
     return Decoder(
         name=name or kind,
         family=kind,
         hidden=keys.size("hidden_size"),
         vocab=keys.size("vocab_size"),
         max_len=keys.size("max_position_embeddings", 0),
-        layers=(layers := counted(layered.layers)),
-        order=tuple([layer for layer, _ in layers].index(layer) for layer in layered.layers),
+        layers=(layers := counted(each)),
+        order=tuple([layer for layer, _ in layers].index(layer) for layer in each),
         dtype=dtype_of(text, where) or dtype_of(outer, where) or "bfloat16",
         quantisation=quantisation_of({**outer, **text}, where),
-        notes=layered.notes,
-        extra=layered.extra,
+        notes=_notes(keys, kind),
+        extra=variants.compressed_extra(keys) if kind in variants.COMPRESSED else 0,
         **_outside(keys, _family(kind), outer),
     )
 
@@ -80,31 +79,20 @@ def _text_part(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"model_type": config.get("model_type", ""), **inner}
 
 
-@dataclass(frozen=True)
-class _Built:
-    layers: list[Layer]
-    extra: int = 0
-    notes: tuple[str, ...] = ()
-
-
 _V4 = (
     "DeepSeek-V4 from its configuration alone: compressed keys count as selected ones behind the window, and its "
     "hyper-connections as parameters without kernels"
 )
 
 
-def _built(keys: Keys, kind: str) -> _Built:
-    if kind in variants.LATENT:
-        return _Built(variants.latent_layers(keys))
-    if kind in variants.COMPRESSED:
-        return _Built(variants.compressed_layers(keys), variants.compressed_extra(keys), (_V4,))
-    if kind in variants.HYBRID:
-        return _Built(variants.hybrid_layers(keys))
-    if kind in variants.STATE_SPACE:
-        return _Built(variants.state_space_layers(keys))
-    if kind not in FAMILIES:
-        return _Built(_as_llama(keys, kind), notes=(f"model_type '{kind}' is not known: built as Llama's",))
-    return _Built(plain_layers(keys, FAMILIES[kind]), notes=_of_family(keys, kind))
+def _layers(keys: Keys, kind: str) -> list[Layer]:
+    builders = {
+        variants.LATENT: variants.latent_layers, variants.COMPRESSED: variants.compressed_layers,
+        variants.HYBRID: variants.hybrid_layers, variants.STATE_SPACE: variants.state_space_layers,
+    }  # fmt: skip
+    if builder := next((builder for kinds, builder in builders.items() if kind in kinds), None):
+        return builder(keys)
+    return plain_layers(keys, FAMILIES[kind]) if kind in FAMILIES else _as_llama(keys, kind)
 
 
 def _as_llama(keys: Keys, kind: str) -> list[Layer]:
@@ -117,7 +105,12 @@ def _as_llama(keys: Keys, kind: str) -> list[Layer]:
     return plain_layers(keys, FAMILIES["llama"])
 
 
-def _of_family(keys: Keys, kind: str) -> tuple[str, ...]:
+def _notes(keys: Keys, kind: str) -> tuple[str, ...]:
+    """What was assumed or approximated."""
+    if kind not in FAMILIES and kind not in OTHERS:
+        return (f"model_type '{kind}' is not known: built as Llama's",)
+    if kind in variants.COMPRESSED:
+        return (_V4,)
     if kind == "llama4_text":
         return ("chunks of Llama 4's attention count as windows of the same length",)
     if kind == "deci" and not keys.get("num_key_value_heads_per_layer"):

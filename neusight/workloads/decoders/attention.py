@@ -45,7 +45,7 @@ def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iter
         yield from core(rank, Heads(heads=heads, kv_heads=kv_heads, head_dim=d, value_dim=d, window=mixer.window))
     if mixer.gated:
         yield from _gate(rank, heads * d)
-    yield _into_output(rank, tokens * output.k)
+    yield Operation(saved=(product_input(rank, "attention output", tokens * output.k),))
     yield from product(rank, output, tokens)
     yield leaving(rank, rank.hidden, "attention")
 
@@ -66,10 +66,6 @@ def _saved_heads(mixer: SelfAttention, rank: Rank, qkv: Projection) -> Iterator[
     if mixer.rotary and mixer.stored != "apart" and not rank.engine.joined_projections:
         # Values are a part of the product's result, which is kept whole for them.
         yield SavedActivation(name="rotated query and key", bytes=rank.tokens * sum(qkv.parts[:2]) * rank.size)
-
-
-def _into_output(rank: Rank, elements: Any) -> Operation:
-    return Operation() if rank.serves else Operation(saved=(product_input(rank, "attention output", elements),))
 
 
 def _head_norms(mixer: SelfAttention, rank: Rank, heads: int, kv_heads: int) -> Iterator[Operation]:
@@ -106,9 +102,8 @@ def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int) -> It
 def _gate(rank: Rank, width: int) -> Iterator[Operation]:
     """Output times the sigmoid of its gate."""
     yield pointwise(rank, "output gate", "mul" if rank.serves else "glu", rank.tokens, width)
-    if not rank.serves:
-        size = rank.tokens * width * rank.size
-        yield Operation(saved=(SavedActivation(name="attention before its gate", bytes=size),))
+    size = rank.tokens * width * rank.size
+    yield Operation(saved=(SavedActivation(name="attention before its gate", bytes=size),))
 
 
 def cached_attention(
@@ -164,7 +159,7 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
     widths = heads * mixer.rope_dim, mixer.rope_dim
     yield from rotated(rank, widths, sum(widths), mixer.latent_dim)
     yield from _cached_latent(mixer, rank, heads, parts) if rank.serves else _expanded(mixer, rank, heads, parts)
-    yield _into_output(rank, rank.tokens * parts["output"].k)
+    yield Operation(saved=(product_input(rank, "attention output", rank.tokens * parts["output"].k),))
     yield from product(rank, parts["output"], rank.tokens)
     yield leaving(rank, rank.hidden, "attention")
 

@@ -60,9 +60,9 @@ def _served(part: Experts, rank: Rank) -> Operation:
     return Operation(
         forward=(
             routing,
-            *_handed_out(part, rank),
+            *_handed(part, rank),
             rank.part("experts", _experts(part, rank)),
-            *_handed_back(part, rank),
+            *_handed(part, rank, back=True),
         ),
         **_own_experts(part, rank),
     )
@@ -110,25 +110,20 @@ def _experts(part: Experts, rank: Rank) -> KernelBatch:
     )
 
 
-def _handed_out(part: Experts, rank: Rank) -> tuple[Part, ...]:
-    """Tokens to their experts. Ranks of one group hold the same tokens, so that groups alone exchange any."""
+def _handed(part: Experts, rank: Rank, *, back: bool = False) -> tuple[Part, ...]:
+    """Tokens to their experts, or results ``back``. Ranks of one group hold the same tokens, so that groups alone
+    exchange any.
+    """
     dp = rank.ranks["dp"]
     if dp == 1:
         return ()
     if rank.ranks["ep"] == 1:
-        return rank.exchanged("gather tokens", "all_gather", "dp", rank.row_bytes(rank.tokens * dp))
-    narrow = rank.of(rank.tokens, rank.quantisation.of("experts").activations)
-    return rank.exchanged("dispatch", "all_to_all", "ep", _sent_bytes(part, rank) * (narrow.size / rank.size))
-
-
-def _handed_back(part: Experts, rank: Rank) -> tuple[Part, ...]:
-    """Results to the ranks of their tokens."""
-    dp = rank.ranks["dp"]
-    if dp == 1:
-        return ()
-    if rank.ranks["ep"] == 1:
-        return rank.exchanged("scatter results", "reduce_scatter", "dp", rank.row_bytes(rank.tokens * dp))
-    return rank.exchanged("combine", "all_to_all", "ep", _sent_bytes(part, rank))
+        name, op = ("scatter results", "reduce_scatter") if back else ("gather tokens", "all_gather")
+        return rank.exchanged(name, op, "dp", rank.row_bytes(rank.tokens * dp))
+    sent, narrow = _sent_bytes(part, rank), rank.of(rank.tokens, rank.quantisation.of("experts").activations)
+    if back:
+        return rank.exchanged("combine", "all_to_all", "ep", sent)
+    return rank.exchanged("dispatch", "all_to_all", "ep", sent * (narrow.size / rank.size))
 
 
 def _sent_bytes(part: Experts, rank: Rank) -> np.ndarray:

@@ -170,12 +170,9 @@ def plain_layers(keys: Keys, family: Family) -> list[Layer]:
     """
     depth = keys.size("num_hidden_layers")
     windows, kv_heads = _windows(keys, family, depth), _kv_heads(keys, depth)
-    sparse = sparse_layers(keys, depth)
     attention = [_attention(keys, family, kv_heads[i], windows[i]) for i in range(depth)]
-    dense = feed_forward(keys, family) if not all(sparse) else None
-    mixture = experts(keys, family) if any(sparse) else None
-    how = _placed(keys, family)
-    return [Layer(attention=attention[i], feed_forward=mixture if sparse[i] else dense, **how) for i in range(depth)]
+    fed, how = feed_forwards(keys, family, depth), _placed(keys, family)
+    return [Layer(attention=attention[i], feed_forward=fed[i], **how) for i in range(depth)]
 
 
 def says(keys: Keys, bias: bool | str) -> bool:
@@ -278,7 +275,18 @@ def _chunks(keys: Keys, depth: int) -> list[int]:
     return [chunk if (rotating[i] if rotating else (i + 1) % every) else 0 for i in range(depth)]
 
 
-def sparse_layers(keys: Keys, depth: int) -> list[bool]:
+def feed_forwards(keys: Keys, family: Family, depth: int) -> list[FeedForward | Experts]:
+    """Of each layer, dense or a mixture.
+
+    Raises:
+        ModelError: values that are missing or contradict each other.
+    """
+    sparse = _sparse_layers(keys, depth)
+    made = {many: experts(keys, family) if many else _dense(keys, family) for many in set(sparse)}
+    return [made[many] for many in sparse]
+
+
+def _sparse_layers(keys: Keys, depth: int) -> list[bool]:
     """Which layers have experts: as listed, or by the rule of the keys that are there.
 
     Raises:
@@ -300,7 +308,7 @@ def sparse_layers(keys: Keys, depth: int) -> list[bool]:
     return [i >= first and i not in dense and (i + 1) % step == 0 and (i - first) % every == 0 for i in range(depth)]
 
 
-def feed_forward(keys: Keys, family: Family) -> FeedForward:
+def _dense(keys: Keys, family: Family) -> FeedForward:
     """The dense one; four times as wide as the model where older families state nothing, Llama 4's by its own key."""
     older = 4 * keys.size("hidden_size") if not family.gated else None
     width = "intermediate_size_mlp" if keys.get("model_type") == "llama4_text" else "intermediate_size"
@@ -308,13 +316,13 @@ def feed_forward(keys: Keys, family: Family) -> FeedForward:
         ffn=keys.size(width, older),
         gated=family.gated and keys.get("hidden_act") not in ("relu2",),
         bias=says(keys, family.ffn_bias),
-        activation=activation(keys, family),
+        activation=_activation(keys, family),
         squared=keys.get("hidden_act") in ("relu2", "relu_squared"),
         stored=family.ffn_stored,
     )
 
 
-def activation(keys: Keys, family: Family) -> str:
+def _activation(keys: Keys, family: Family) -> str:
     """silu, gelu or relu, whatever variant."""
     function = str(keys.get("hidden_act", family.activation)).lower()
     return next(
@@ -332,7 +340,7 @@ def experts(keys: Keys, family: Family) -> Experts:
     if not 0 < top_k <= many:
         raise ModelError(f"{keys.where}: num_experts_per_tok = {top_k} of {many} experts: correct one of them")
     own = keys.size("moe_intermediate_size" if keys.get("moe_intermediate_size") else "intermediate_size")
-    expert = FeedForward(ffn=own, gated=family.gated, bias=family.expert_bias, activation=activation(keys, family))
+    expert = FeedForward(ffn=own, gated=family.gated, bias=family.expert_bias, activation=_activation(keys, family))
     return Experts(
         expert=expert,
         experts=many,

@@ -16,15 +16,14 @@ from neusight.workloads.program import HeldWeights
 STORED = ("apart", "joined", "transposed")
 """How a module of transformers keeps what engines keep in one matrix: each part by itself, all in one, or that by
 inputs (``Conv1D`` of GPT-2)."""
-KINDS = ("attention", "feed_forward", "experts", "router", "head")
-"""Of projections: what schemes of quantisation tell apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
     """Weights W[n, k], y = x Wᵀ + bias: ``parts`` that engines keep in one matrix make up n.
 
-    ``stored``: how the model's own module has them, see ``STORED``.
+    ``stored``: how the model's own module has them, see ``STORED``. ``kind``, which schemes of quantisation tell apart,
+    is attention, feed_forward, experts, router or head.
     """
 
     name: str
@@ -88,8 +87,29 @@ class Norm:
     weights: int = 1
 
 
+class Mixer:
+    """What mixes the tokens of a sequence: matrices of weights, and what it keeps of the tokens before."""
+
+    @property
+    def vectors(self) -> int:
+        """Parameters in no matrix."""
+        raise NotImplementedError
+
+    def projections(self, hidden: int, tp: int = 1) -> tuple[Projection, ...]:
+        """Matrices of a rank, those of the output last."""
+        raise NotImplementedError
+
+    def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
+        """What grows with a sequence, of values of ``size`` bytes."""
+        return ()
+
+    def state_bytes(self, tp: int = 1) -> float:
+        """What a sequence keeps beside, whatever its length."""
+        return 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
-class SelfAttention:
+class SelfAttention(Mixer):
     """Multi-head, grouped or multi-query attention over a cache of keys and values.
 
     ``window`` tokens are seen, 0 for all before. ``rotary`` values of a head are rotated. ``qk_norm`` is "" (none),
@@ -141,10 +161,6 @@ class SelfAttention:
         width = 2 * self.local_heads(tp)[1] * self.head_dim
         return (Cache(layers=1, bytes_per_token=width * size, window=self.window),)
 
-    def state_bytes(self, tp: int = 1) -> float:
-        """None other than the cache."""
-        return 0.0
-
 
 INDEX_BYTES = 132
 """Of a token in an indexer's cache: 128 values in float8 and a float32 scale (DeepSeek-V3.2, FlashMLA's layout)."""
@@ -168,7 +184,7 @@ class Indexer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(Mixer):
     """Multi-head latent attention (DeepSeek-V2): the cache holds ``kv_rank`` values and ``rope_dim`` rotated ones.
 
     Decodes work in the latent space (absorbed form), prompts with keys and values of each head (expanded). With an
@@ -224,13 +240,9 @@ class LatentAttention:
         index = INDEX_BYTES / 128 * self.indexer.head_dim if self.indexer else 0.0
         return (Cache(layers=1, bytes_per_token=self.latent_dim * size + index),)
 
-    def state_bytes(self, tp: int = 1) -> float:
-        """None other than the cache."""
-        return 0.0
-
 
 @dataclass(frozen=True, kw_only=True)
-class CompressedAttention:
+class CompressedAttention(Mixer):
     """Attention over a window and keys that each stand for ``ratio`` tokens (DeepSeek-V4); ratio 0: the window alone.
 
     One key, which is its own value, serves all heads. Of compressed keys, the ``indexer``'s choice is seen, or all.
@@ -292,25 +304,40 @@ class CompressedAttention:
         index = INDEX_BYTES / 128 * self.indexer.head_dim if self.indexer else 0.0
         return (near, Cache(layers=1, bytes_per_token=(self.head_dim * size + index) / self.ratio))
 
-    def state_bytes(self, tp: int = 1) -> float:
-        """None other than the cache."""
-        return 0.0
-
 
 STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 """Of an element of a recurrent state."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearAttention:
+class Recurrent(Mixer):
+    """A causal convolution over ``conv`` tokens, then a state in ``state_dtype`` that each token updates."""
+
+    conv: int = 4
+    state_dtype: str = "float32"
+
+    def state_elements(self, tp: int = 1) -> int:
+        """Of the recurrent state of a sequence."""
+        raise NotImplementedError
+
+    def conv_channels(self, tp: int = 1) -> int:
+        """Of the convolution."""
+        raise NotImplementedError
+
+    def state_bytes(self, tp: int = 1) -> float:
+        """State and last inputs of the convolution, those in 16 bits."""
+        inputs = self.conv_channels(tp) * (self.conv - 1)
+        return self.state_elements(tp) * STATE_BYTES[self.state_dtype] + 2.0 * inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearAttention(Recurrent):
     """Gated DeltaNet (Yang et al. 2025): a state of key_dim x value_dim a value head, and a convolution before it."""
 
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
-    conv: int = 4
-    state_dtype: str = "float32"
 
     def widths(self, tp: int = 1) -> tuple[int, int, int]:
         """Keys, values and value heads of a rank."""
@@ -330,39 +357,28 @@ class LinearAttention:
     @property
     def vectors(self) -> int:
         """Filters of the convolution, step and decay of each head, one norm for all heads."""
-        keys, values, heads = self.widths()
-        return (2 * keys + values) * self.conv + 2 * heads + self.value_dim
-
-    def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
-        """Nothing grows."""
-        return ()
+        return self.conv_channels() * self.conv + 2 * self.value_heads + self.value_dim
 
     def state_elements(self, tp: int = 1) -> int:
         """Of the recurrent state of a sequence."""
         return self.widths(tp)[1] * self.key_dim
 
-    def conv_elements(self, tp: int = 1) -> int:
-        """Of the last inputs of the convolution."""
+    def conv_channels(self, tp: int = 1) -> int:
+        """Keys, queries and values."""
         keys, values, _ = self.widths(tp)
-        return (2 * keys + values) * (self.conv - 1)
-
-    def state_bytes(self, tp: int = 1) -> float:
-        """What a sequence keeps, whatever its length; inputs of the convolution in 16 bits."""
-        return self.state_elements(tp) * STATE_BYTES[self.state_dtype] + 2.0 * self.conv_elements(tp)
+        return 2 * keys + values
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateSpace:
+class StateSpace(Recurrent):
     """Mamba-2 (Dao and Gu 2024): a state of head_dim x state a head; ``groups`` share input and output matrices."""
 
     heads: int
     head_dim: int
     state: int
     groups: int
-    conv: int = 4
     bias: bool = False
     conv_bias: bool = True
-    state_dtype: str = "float32"
 
     def widths(self, tp: int = 1) -> tuple[int, int, int]:
         """Inner width, width of all groups' B (and C), and heads of a rank."""
@@ -381,28 +397,16 @@ class StateSpace:
     @property
     def vectors(self) -> int:
         """Filters, step, decay and skip of each head, the gated norm."""
-        inner, grouped, heads = self.widths()
-        return (inner + 2 * grouped) * (self.conv + self.conv_bias) + 3 * heads + inner
-
-    def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
-        """Nothing grows."""
-        return ()
+        return self.conv_channels() * (self.conv + self.conv_bias) + 3 * self.heads + self.heads * self.head_dim
 
     def state_elements(self, tp: int = 1) -> int:
         """Of the recurrent state of a sequence."""
         return self.widths(tp)[0] * self.state
 
-    def conv_elements(self, tp: int = 1) -> int:
-        """Of the last inputs of the convolution."""
+    def conv_channels(self, tp: int = 1) -> int:
+        """Input, B and C."""
         inner, grouped, _ = self.widths(tp)
-        return (inner + 2 * grouped) * (self.conv - 1)
-
-    def state_bytes(self, tp: int = 1) -> float:
-        """What a sequence keeps, whatever its length; inputs of the convolution in 16 bits."""
-        return self.state_elements(tp) * STATE_BYTES[self.state_dtype] + 2.0 * self.conv_elements(tp)
-
-
-Mixer = SelfAttention | LatentAttention | CompressedAttention | LinearAttention | StateSpace
+        return inner + 2 * grouped
 
 
 @dataclass(frozen=True, kw_only=True)

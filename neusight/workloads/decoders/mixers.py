@@ -25,6 +25,7 @@ from neusight.workloads.decoders.layers import (
     LatentAttention,
     LinearAttention,
     Mixer,
+    Recurrent,
     SelfAttention,
     StateSpace,
 )
@@ -72,7 +73,7 @@ def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
     *inner, output = mixer.projections(rank.hidden, rank.tp)
     wide = rank.tokens * sum(p.n for p in inner) * rank.size
     states: tuple[SavedActivation, ...] = ()
-    if isinstance(mixer, LinearAttention | StateSpace):
+    if isinstance(mixer, Recurrent):
         chunks = rank.share.batch * -(-rank.share.length // SAVED_CHUNK)
         kept = chunks * mixer.state_elements(rank.tp) * rank.size
         states = (SavedActivation(name="states", bytes=kept, attention_core=True),)
@@ -132,7 +133,7 @@ def _linear(mixer: LinearAttention, rank: Rank) -> Iterator[Operation]:
     A chunk of C tokens multiplies C² (3 d_k + 2 d_v) + 3 C d_k d_v times a head: two products of keys, two through the
     triangular inverse, one with the scores, and three with the state.
     """
-    keys, values, heads = mixer.widths(rank.tp)
+    _, _, heads = mixer.widths(rank.tp)
     qkvz, decay, output = mixer.projections(rank.hidden, rank.tp)
     yield from product(rank, qkvz, rank.tokens)
     yield from product(rank, decay, rank.tokens)
@@ -140,7 +141,7 @@ def _linear(mixer: LinearAttention, rank: Rank) -> Iterator[Operation]:
     depth = round((CHUNK * (3 * d_k + 2 * d_v) + 3 * d_k * d_v) / d_v)
     yield Operation(
         forward=(
-            _convolution(rank, 2 * keys + values, mixer.conv),
+            _convolution(rank, mixer),
             _chunked(rank, heads, (CHUNK, d_v, depth)),
             _stepped(rank, mixer),
             _gated_norm(rank, rank.tokens * heads, d_v),
@@ -161,7 +162,7 @@ def _state_space(mixer: StateSpace, rank: Rank) -> Iterator[Operation]:
     depth = round(SCAN_CHUNK + 2 * mixer.state + scores)
     yield Operation(
         forward=(
-            _convolution(rank, inner + 2 * grouped, mixer.conv),
+            _convolution(rank, mixer),
             _chunked(rank, heads, (SCAN_CHUNK, mixer.head_dim, depth)),
             _stepped(rank, mixer),
             _gated_norm(rank, rank.tokens, inner),
@@ -187,14 +188,14 @@ def _chunked(rank: Rank, heads: int, shape: tuple[int, int, int]) -> Part:
     return rank.part("chunks of prompts", batch, passes.prompt_runs)
 
 
-def _convolution(rank: Rank, channels: int, taps: int) -> Part:
+def _convolution(rank: Rank, mixer: Recurrent) -> Part:
     """A causal convolution of each channel by itself, and silu: streams its input once."""
-    batch = rank.pointwise("convolution", "silu", rank.tokens, channels).batch
-    flops = batch["flops"] + 2 * taps * batch["elements"]
+    batch = rank.pointwise("convolution", "silu", rank.tokens, mixer.conv_channels(rank.tp)).batch
+    flops = batch["flops"] + 2 * mixer.conv * batch["elements"]
     return rank.part("convolution", KernelBatch("elementwise", {**batch.columns, "flops": flops}))
 
 
-def _stepped(rank: Rank, mixer: LinearAttention | StateSpace) -> Part:
+def _stepped(rank: Rank, mixer: Recurrent) -> Part:
     """One step of the states of sequences that generate: read, decayed, added to, read out, written."""
     passes = rank.passes
     assert passes is not None

@@ -20,7 +20,7 @@ class Quantisation:
     ``weights`` is the dtype in which they lie, "" for the model's own; ``activations`` that of the arithmetic, "" for
     the model's own (weight-only). ``scaling`` is as in ``Gemm``. ``dynamic``: activations are scaled as they come.
     ``group`` weights share a scale in weight-only schemes, 0 where that is part of the dtype or there is one a column.
-    ``kinds`` of projections are quantised (``layers.KINDS``), others are not; experts' weights lie in
+    ``kinds`` of projections are quantised (``layers.Projection``), others are not; experts' weights lie in
     ``expert_weights`` and are computed in the model's own dtype, unless that is "". ``method`` is what it is called.
     """
 

@@ -88,7 +88,7 @@ def stream_norm(
     masks = int(shape[0] * shape[1]) if rank.engine.hidden_dropout and rank.engine.generated else 0
     more, more_back = (waiting * stream, summed + masks - narrowed), (met + masks, masks * rank.size)
     done = normalised(rank, name, op, shape, weights=norm.weights, more=more, more_back=more_back, readers=readers)
-    yield done if rank.serves else replace(done, saved=_saved(rank, norm))
+    yield replace(done, saved=_saved(rank, norm))
 
 
 def _saved(rank: Rank, norm: Norm) -> tuple[SavedActivation, ...]:

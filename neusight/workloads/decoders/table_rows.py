@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from neusight.errors import ModelError, nearest, shown
@@ -13,23 +13,14 @@ from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.families import LAYER_NORM
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Kind:
-    """What models with an activation usually are: a family that ``decoder_of`` knows, and keys of its configuration."""
-
-    family: str
-    keys: Mapping[str, Any] = field(default_factory=dict)
-
-
-KINDS: dict[str, _Kind] = {
-    "gelu": _Kind(family="gpt2"),
-    "squared_relu": _Kind(family="nemotron", keys={"partial_rotary_factor": 0.5, "hidden_act": "relu2"}),
-    "swiglu": _Kind(family="llama"),
-    "geglu": _Kind(family="llama", keys={"hidden_act": "gelu"}),
+KINDS: dict[str, dict[str, Any]] = {
+    "gelu": {"model_type": "gpt2"},
+    "squared_relu": {"model_type": "nemotron", "partial_rotary_factor": 0.5, "hidden_act": "relu2"},
+    "swiglu": {"model_type": "llama"},
+    "geglu": {"model_type": "llama", "hidden_act": "gelu"},
 }
-"""GPT-3 and MPT (learned positions, biases, layer norm, tied), Nemotron-4 (arXiv:2402.16819, table 1), Llama and
-Grok-1."""
+"""What models with an activation usually are, as keys of a configuration: GPT-3 and MPT (learned positions, biases,
+layer norm, tied), Nemotron-4 (arXiv:2402.16819, table 1), Llama and Grok-1."""
 _SIZES = {
     "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
     "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "ffn": "intermediate_size", "experts": "num_experts",
@@ -56,12 +47,11 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
     """
     columns = {name: value for name, value in row.items() if value is not None and value == value and value != ""}
     name = str(columns.get("model") or columns.get("case") or "the row")
-    kind = _kind(str(columns.get("activation", "gelu")), name)
     if missing := [column for column in _NEEDED if column not in columns]:
         raise ModelError(f"{name}: no {', '.join(missing)}: fill in the column")
     config = {
-        "model_type": "deepseek_v3" if _yes(columns, "mla") else kind.family,
-        **kind.keys,
+        **_kind(str(columns.get("activation", "gelu")), name),
+        **({"model_type": "deepseek_v3"} if columns.get("mla") else {}),
         **{key: _whole(columns, column, name) for column, key in _SIZES.items() if column in columns},
         "vocab_size": _whole(columns, "vocab" if "vocab" in columns else "vocab_padded", name),
         "max_position_embeddings": _whole(columns, "max_position" if "max_position" in columns else "seq_len", name),
@@ -69,15 +59,11 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
     return _as_stated(decoder_of(config, name), columns)
 
 
-def _kind(activation: str, name: str) -> _Kind:
+def _kind(activation: str, name: str) -> dict[str, Any]:
     if activation not in KINDS:
         hint = nearest(activation, KINDS)
         raise ModelError(f"{name}: unknown activation '{shown(activation)}'{hint}: one of {', '.join(KINDS)}")
     return KINDS[activation]
-
-
-def _yes(columns: Mapping[str, Any], column: str) -> bool:
-    return bool(columns.get(column))
 
 
 def _whole(columns: Mapping[str, Any], column: str, name: str) -> int:
@@ -120,7 +106,7 @@ def _attention(attention: SelfAttention, columns: Mapping[str, Any], norm: Norm)
         attention = replace(attention, qkv_bias=bool(columns["bias"]), out_bias=bool(columns["bias"]))
     if columns.get("position_embedding") == "rope":
         attention = replace(attention, rotary=attention.rotary or attention.head_dim)
-    if _yes(columns, "qk_layernorm"):
+    if columns.get("qk_layernorm"):
         attention = replace(attention, qk_norm="head", qk_norm_op=norm.op, qk_norm_weights=norm.weights)
     return attention
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neusight.errors import ModelError
-from neusight.workloads.decoders.families import Family, experts, feed_forward, rotated, sparse_layers
+from neusight.workloads.decoders.families import Family, experts, feed_forwards, rotated
 from neusight.workloads.decoders.layers import (
     STATE_BYTES,
     CompressedAttention,
@@ -44,10 +44,7 @@ def latent_layers(keys: Keys) -> list[Layer]:
         bias=keys.flag("attention_bias"),
         indexer=_indexer(keys),
     )
-    sparse = sparse_layers(keys, depth)
-    dense = feed_forward(keys, Family()) if not all(sparse) else None
-    mixture = experts(keys, Family()) if any(sparse) else None
-    return [Layer(attention=attention, feed_forward=mixture if own else dense) for own in sparse]
+    return [Layer(attention=attention, feed_forward=part) for part in feed_forwards(keys, Family(), depth)]
 
 
 def _indexer(keys: Keys) -> Indexer | None:
@@ -108,15 +105,9 @@ def hybrid_layers(keys: Keys) -> list[Layer]:
     every = keys.size("full_attention_interval", 4)
     kinds = keys.each("layer_types", depth)
     full = [kind == "full_attention" for kind in kinds] if kinds else [(i + 1) % every == 0 for i in range(depth)]
-    sparse = sparse_layers(keys, depth)
-    own = Family(shared_gate=True)
-    dense = feed_forward(keys, own) if not all(sparse) else None
-    mixture = experts(keys, own) if any(sparse) else None
+    fed = feed_forwards(keys, Family(shared_gate=True), depth)
     mixers: dict[bool, Mixer] = {True: _gated(keys), False: _linear(keys)}
-    return [
-        Layer(attention=mixers[wide], feed_forward=mixture if many else dense)
-        for wide, many in zip(full, sparse, strict=True)
-    ]
+    return [Layer(attention=mixers[wide], feed_forward=part) for wide, part in zip(full, fed, strict=True)]
 
 
 def _gated(keys: Keys) -> SelfAttention:
