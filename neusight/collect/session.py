@@ -243,12 +243,12 @@ def write_devices(folder: Path, answers: Iterable[Mapping[str, Any]]) -> dict[st
 
 def write_card(folder: Path, target: str) -> None:
     """Manifest and card of what is in the folder; the card says what is missing."""
-    from neusight.datasets import About, write_dataset_card
+    from neusight.datasets import About, describe
 
     if not any(folder.glob("*/*.parquet")):
         return
     kind = "a core of a CPU, which stands in for a GPU" if target == "cpu" else "GPUs"
-    write_dataset_card(
+    describe(
         folder,
         About(
             title=f"Measured by neusight on {kind}",

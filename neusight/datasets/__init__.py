@@ -19,8 +19,7 @@ Judge
 Know
     ``list_datasets() -> [DatasetManifest]``, ``find_dataset(name)``, ``dataset_folder(manifest)``,
     ``show(name) -> str`` (the card as Markdown),
-    ``write_manifest(name, about=None, data=None, into=None) -> DatasetManifest``, ``describe(...)`` (it and the card),
-    ``write_dataset_card(folder, about=None) -> DatasetManifest`` (both, into the folder itself).
+    ``describe(data, about=None, into=None) -> DatasetManifest`` (writes it and the card).
 Bring
     ``import_csv(folder, out, gpu=None, split=None, dtype='float32', about=None) -> DatasetManifest``.
 """
@@ -37,10 +36,9 @@ from neusight.datasets.manifest import (
     dataset_folder,
     find_dataset,
     list_datasets,
-    write_manifest,
 )
 from neusight.datasets.measured import observed_tiles, tile_coverage
-from neusight.datasets.verify import VerifyReport, describe, show, verify, write_dataset_card
+from neusight.datasets.verify import VerifyReport, describe, show, verify
 
 __all__ = [
     "RULES",
@@ -69,6 +67,4 @@ __all__ = [
     "tile_coverage",
     "to_batches",
     "verify",
-    "write_dataset_card",
-    "write_manifest",
 ]

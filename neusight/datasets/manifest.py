@@ -150,29 +150,6 @@ def read_manifest(path: Path) -> DatasetManifest:
     return manifest
 
 
-def write_manifest(
-    name: str, about: About | None = None, data: Path | None = None, into: Path | None = None
-) -> DatasetManifest:
-    """Write ``manifest.json`` from the files of a data set.
-
-    Args:
-        name: the folder below ``data``.
-        about: default what the manifest there says.
-        data: folder that holds the data set's folder; default ``$NEUSIGHT_DATA``.
-        into: folder for the manifest; default ``datasets/<name>`` of the checkout.
-
-    Raises:
-        DataError: no such folder, or no ``about`` given and no manifest there yet.
-    """
-    source = (data if data is not None else data_dir()) / name
-    target = into if into is not None else checkout_dir("datasets") / name
-    about = about if about is not None else read_manifest(target / "manifest.json").about
-    manifest = DatasetManifest(name=name, about=about, files=records(source))
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "manifest.json").write_text(manifest.to_json())
-    return manifest
-
-
 def records(folder: Path) -> tuple[FileRecord, ...]:
     """A record for every file below ``folder``, in order of path; hidden files and manifests are left out.
 

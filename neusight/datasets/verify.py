@@ -32,8 +32,8 @@ from neusight.datasets.manifest import (
     list_datasets,
     manifests_dir,
     read_manifest,
+    records,
     sha256,
-    write_manifest,
 )
 from neusight.datasets.tables import session_agreement, skipped, tables_of
 from neusight.devices import DeviceSpec, device_ids
@@ -182,34 +182,25 @@ def show(name: str) -> str:
     return card.read_text() if card.is_file() else facts(manifest)
 
 
-def write_dataset_card(folder: Path, about: About | None = None) -> DatasetManifest:
-    """Write ``manifest.json`` and ``card.md`` of a data set into its own folder, wherever that lies.
+def describe(data: str | Path, about: About | None = None, into: Path | None = None) -> DatasetManifest:
+    """Write ``manifest.json`` and ``card.md`` of a data set from its files: hashes, rows, and what verification finds.
+    Text around the marks of an existing card stays as it is.
 
     Args:
-        folder: of the data set, whose name it has.
+        data: the data set's folder, or its name below ``$NEUSIGHT_DATA``.
         about: default what the manifest there says.
-
-    Raises:
-        DataError: as ``describe``.
-    """
-    folder = folder.resolve()
-    return describe(folder.name, about, folder.parent, folder)
-
-
-def describe(
-    name: str, about: About | None = None, data: Path | None = None, into: Path | None = None
-) -> DatasetManifest:
-    """Write manifest and card of a data set from its files: hashes, rows, and what verification finds.
-
-    Args: as ``write_manifest``. Text around the marks of an existing card stays as it is.
+        into: folder to write to; default the data set's own, of a name ``datasets/<name>`` of the checkout.
 
     Raises:
         DataError: no such folder, a file that cannot be read, or no ``about`` and no manifest there yet.
     """
-    manifest = write_manifest(name, about, data, into)
-    folder = (data if data is not None else data_dir()) / name
-    card = (into if into is not None else checkout_dir("datasets") / name) / "card.md"
-    _write(card, manifest, facts(manifest) + collection_facts(folder) + findings(verify(folder)))
+    folder = data.resolve() if isinstance(data, Path) else data_dir() / data
+    target = into or (folder if isinstance(data, Path) else checkout_dir("datasets") / data)
+    about = about if about is not None else read_manifest(target / "manifest.json").about
+    manifest = DatasetManifest(name=folder.name, about=about, files=records(folder))
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "manifest.json").write_text(manifest.to_json())
+    _write(target / "card.md", manifest, facts(manifest) + collection_facts(folder) + findings(verify(folder)))
     return manifest
 
 

@@ -14,13 +14,13 @@ from neusight.cli.app import app
 from neusight.datasets import (
     About,
     dataset_folder,
+    describe,
     find_dataset,
     list_datasets,
     load_kernels,
     show,
     to_batches,
     verify,
-    write_dataset_card,
 )
 from neusight.datasets import manifest as manifests
 from neusight.datasets.manifest import read_manifest
@@ -100,7 +100,7 @@ def test_tiny_kernels_are_plausible_where_the_project_measured_them(tmp_path):
 
 
 def test_faults_of_a_set_are_problems(own):
-    write_dataset_card(own, ABOUT)
+    describe(own, ABOUT)
     assert verify(own).ok
     write_rows(own / "kernels" / "attention-part-0001.parquet", family_rows("attention", 4).head(2))
     assert any("2 samples are there more than once, such as attention-float32-0-0" in p for p in verify(own).problems)
@@ -111,7 +111,7 @@ def test_faults_of_a_set_are_problems(own):
 
 
 def test_files_beside_the_tables_are_hashed(own):
-    write_dataset_card(own, ABOUT)
+    describe(own, ABOUT)
     for path in ("collection.json", "devices/stand-in.toml"):
         (own / path).write_text((own / path).read_text() + "\n")
     pd.read_parquet(own / "skipped.parquet").head(1).to_parquet(own / "skipped.parquet")
@@ -152,7 +152,7 @@ def test_a_verification_fits_into_80_columns(tmp_path, monkeypatch):
 
 
 def test_card_and_manifest_lie_in_the_set(own):
-    manifest = write_dataset_card(own, ABOUT)
+    manifest = describe(own, ABOUT)
     assert manifest == read_manifest(own / "manifest.json")
     paths = {file.path for file in manifest.files}
     assert {"collection.json", "skipped.parquet", "devices/stand-in.toml", "kernels/conv2d.parquet"} <= paths
@@ -169,20 +169,20 @@ def test_card_and_manifest_lie_in_the_set(own):
     ):
         assert said in card
     (own / "card.md").write_text(card + "\nWritten by hand.\n")
-    assert write_dataset_card(own) == manifest
+    assert describe(own) == manifest
     assert (own / "card.md").read_text() == card + "\nWritten by hand.\n"
 
 
 def test_what_was_asked_must_be_json(own):
     (own / "collection.json").write_text("[]")
     with pytest.raises(DataError, match=r"collection\.json is no JSON object"):
-        write_dataset_card(own, ABOUT)
+        describe(own, ABOUT)
 
 
 def test_a_set_may_lie_in_the_checkout_itself(tmp_path, monkeypatch):
     checkout = tmp_path / "checkout"
     write_set(checkout / "datasets" / "stand-in-2026-11", n=4)
-    write_dataset_card(checkout / "datasets" / "stand-in-2026-11", ABOUT)
+    describe(checkout / "datasets" / "stand-in-2026-11", ABOUT)
     for module in (manifests, sys.modules["neusight.datasets.verify"]):
         monkeypatch.setattr(module, "checkout_dir", lambda stage: checkout / stage)
     monkeypatch.delenv("NEUSIGHT_DATA", raising=False)

@@ -18,7 +18,7 @@ ABOUT = About(title="Two kernels", origin="a test", licence="MIT", known_faults=
 def dataset(rows, parquet, tmp_path):
     """A data set of one table below ``tmp_path/data`` with its manifest beside the table."""
     parquet(rows({}, {"m": 8, "gpu": "t4", "latency_ms": 0.1}), "data/mine/gemm.parquet")
-    describe("mine", ABOUT, tmp_path / "data", tmp_path / "data" / "mine")
+    describe(tmp_path / "data" / "mine", ABOUT)
     return tmp_path / "data" / "mine"
 
 
@@ -36,7 +36,7 @@ def test_writing_again_keeps_what_a_person_wrote(dataset):
     assert "it is small" in card.read_text()
     card.write_text(card.read_text() + "\nWritten by hand.\n")
     load_kernels(dataset).head(1).drop(columns="family").to_parquet(dataset / "gemm.parquet")
-    manifest = describe("mine", None, dataset.parent, dataset)
+    manifest = describe(dataset)
     assert manifest.about == ABOUT and manifest.rows == 1
     text = card.read_text()
     assert text.endswith("Written by hand.\n") and "| rows | 1 |" in text and "| rows | 2 |" not in text
@@ -46,7 +46,7 @@ def test_a_folder_of_many_files_is_one_line_of_the_card(dataset):
     (dataset / "programs").mkdir()
     for number in range(30):
         (dataset / "programs" / f"{number}.bin").write_bytes(bytes([number]))
-    manifest = describe("mine", None, dataset.parent, dataset)
+    manifest = describe(dataset)
     text = (dataset / "card.md").read_text()
     assert "| programs/ (30 files) | | in manifest.json |" in text and "3.bin" not in text
     assert len(manifest.files) == 31 and verify(dataset).ok

@@ -208,7 +208,7 @@ def make_dataset(
         done += count
         if report:
             report(done, total)
-    return describe(NAME, ABOUT, out, folder)
+    return describe(out / NAME, ABOUT, folder)
 
 
 def load_passes(folder: Path) -> pd.DataFrame:

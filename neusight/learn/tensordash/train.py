@@ -5,7 +5,7 @@
 writes ``OUT/tensordash`` (weights, manifest, card) and ``DATA/tensordash-tiles``, which is taken up where it was left;
 ``DATA`` is ``OUT/data`` unless it is given. On one core it takes less than ten minutes, most of them for the data. In a
 checkout, ``--out tile_models --data ELSEWHERE`` renews the model that ships, and
-``neusight.datasets.describe("tensordash-tiles", data=Path(ELSEWHERE))`` the card of its data.
+``neusight.datasets.describe(Path(ELSEWHERE, NAME), into=Path("datasets", NAME))`` the card of its data.
 
     python -m neusight.learn.tensordash.train --judge 10000 [--seed 977]
 
