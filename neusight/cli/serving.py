@@ -12,6 +12,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.commands import Given, Point, combined
 from neusight.cli.options import ENGINE, LOAD, OUTPUT, PLAN, Spec
+from neusight.cli.output import busy
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -30,6 +31,8 @@ SLOWEST, FASTEST = 1e-6, 1e6
 """Rates [requests/s], likewise."""
 UNBOUNDED = 16
 """Lengths of a model without a longest sequence are cut at so many times their mean (assumption)."""
+LEAST_SHARE = 1e-3
+"""Of the memory: less holds no engine."""
 PICTURES = (".png", ".svg", ".pdf")
 """What ``--figure`` draws."""
 
@@ -81,20 +84,13 @@ class EngineChoice:
     ] = 0
     memory_fraction: Annotated[
         float | None,
-        Spec("--memory-fraction", ENGINE, "Share of memory for the engine. Default: its own.").number(0.0, 1),
+        Spec("--memory-fraction", ENGINE, "Share of memory for it. Default: its own.").number(LEAST_SHARE, 1),
     ] = None
 
     def limits(self) -> EngineOptions:
-        """What the engine is started with.
-
-        Raises:
-            BadParameter: no share of the memory.
-        """
+        """What the engine is started with."""
         from neusight.serving import EngineOptions
 
-        if self.memory_fraction == 0:
-            text = "is a share of the memory: give more than 0, up to 1"
-            raise typer.BadParameter(text, param_hint="--memory-fraction")
         return EngineOptions(
             max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens,
             max_len=self.max_model_len, chunked_prefill=self.chunked_prefill,
@@ -134,6 +130,11 @@ class Demanded:
         Spec("--slo", LOAD, "Find the cheapest deployment that holds ttft=500ms,tpot_p99=40ms.", "TIME=LIMIT,…").text(),
     ] = ""
     seed: opt.Seed = 0  # fmt: skip
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """What may be one."""
+        return self.isl, self.osl, self.concurrency, self.rate, self.batch
 
     @property
     def kind(self) -> str:
@@ -240,48 +241,23 @@ def serving(
 
     - `neusight serving Qwen/Qwen3-32B --isl 4096 --osl 512 --dtype fp8 --slo ttft=500ms,tpot=30ms`
     """
-    from neusight.cli import show_serving
-    from neusight.cli.output import busy
-
     slo = demanded.kind == "--slo"
-    lists = (target.gpu, target.tp, target.replicas, engine.dtype, demanded.isl, demanded.osl, demanded.concurrency)
-    many = demanded.frontier or any(opt.is_list(text) for text in (*lists, demanded.rate, demanded.batch))
+    texts = (target.gpu, target.tp, target.replicas, engine.dtype, *demanded.lists)
+    many = demanded.frontier or any(map(opt.is_list, texts))
     if not target.gpu and not slo:
         raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
     if figure is not None and (slo or not many):
         raise typer.BadParameter("needs several combinations: add --frontier, or a list", param_hint="--figure")
     opt.check_out(figure, "--figure", *PICTURES)
-    _refuse_unused(demanded, typed)
+    if not (demanded.isl_cv or demanded.osl_cv or demanded.rate):
+        typed.refuse(["seed"], "draws nothing: lengths are equal, and requests do not arrive at random")
     gpus = opt.named_gpus(target.gpu) if target.gpu else []
     question = ServingQuestion(
         predictor=models.load(gpus), model=model, target=target, engine=engine, demanded=demanded, many=many,
         gpus=gpus,
     )  # fmt: skip
-    if slo:
-        with busy("looking for what holds"):
-            choices = question.choices("tp" in typed)
-        show_serving.show_choices(choices, demanded.slo, form)
-        if not choices[0].estimate:
-            raise typer.Exit(1)
-        return
-    with busy("serving"):
-        points = list(question.points())
-    estimates = [point.estimate for point in points if point.estimate]
-    opt.note_corrections(question.predictor, [] if target.overrides else [e.gpu for e in estimates])
-    show_serving.show_points(points, form, many)
-    if figure is not None:
-        show_serving.draw(points, figure)
-    if not estimates:
+    if not (question.show_choices("tp" in typed, form) if slo else question.show_points(form, figure)):
         raise typer.Exit(1)
-
-
-def _refuse_unused(demanded: Demanded, typed: Given) -> None:
-    """Raises:
-    BadParameter: a seed where nothing is drawn.
-    """
-    drawn = demanded.isl_cv or demanded.osl_cv or demanded.rate
-    if not drawn:
-        typed.refuse(["seed"], "draws nothing: lengths are equal, and requests do not arrive at random")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +271,28 @@ class ServingQuestion:
     engine: EngineChoice
     demanded: Demanded
     many: bool
+
+    def show_choices(self, with_tps: bool, form: str) -> bool:
+        """What holds ``--slo``, the cheapest first; whether anything does."""
+        from neusight.cli import show_serving
+
+        with busy("looking for what holds"):
+            choices = self.choices(with_tps)
+        show_serving.show_choices(choices, self.demanded.slo, form)
+        return choices[0].estimate is not None
+
+    def show_points(self, form: str, figure: Path | None) -> bool:
+        """Every combination, and a picture of them; whether any has an estimate."""
+        from neusight.cli import show_serving
+
+        with busy("serving"):
+            points = list(self.points())
+        estimates = [point.estimate for point in points if point.estimate]
+        opt.note_corrections(self.predictor, [] if self.target.overrides else [e.gpu for e in estimates])
+        show_serving.show_points(points, form, self.many)
+        if figure is not None:
+            show_serving.draw(points, figure)
+        return bool(estimates)
 
     def points(self) -> Iterator[Point[ServingEstimate]]:
         """Every combination, deployment by deployment.
