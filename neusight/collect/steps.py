@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from neusight.collect.bench import Bench, Timing, stable
 from neusight.collect.launches.launch import float32_precision
 from neusight.collect.tasks import identity
-from neusight.devices.architectures import ArchitectureFacts, architecture_facts
+from neusight.devices.architectures import architecture_facts
 from neusight.errors import UnmeasurableError
 from neusight.workloads.huggingface import build_model, input_specs
 from neusight.workloads.tensors import TensorSpec
@@ -74,36 +74,35 @@ class ModelTask:
         return {"sample": self.sample, **step, "option": "fusion" if self.compiled else ""}
 
     def measure(self, bench: Bench) -> dict[str, Any]:
-        """Build the model with random weights on the device and time its step."""
-        return measured(self, bench)
+        """Build the model with random weights on the device and time its step.
 
+        Returns:
+            The measured columns of the row; times are medians over iterations, ``e2e`` the sum of the timed phases,
+            ``peak_memory_bytes`` what the allocator gave out at most during steady iterations (None on the CPU).
 
-def measured(task: ModelTask, bench: Bench) -> dict[str, Any]:
-    """The measured columns of a step's row; times are medians over iterations, ``e2e`` the sum of the timed phases.
-
-    ``peak_memory_bytes`` is what the allocator gave out at most during steady iterations; None on the CPU.
-
-    Raises:
-        UnmeasurableError: the device does not compute in the dtype, or has no flash attention for it.
-        torch.OutOfMemoryError: the step does not fit.
-    """
-    _check_dtype(task.dtype, bench)
-    with float32_precision(task.dtype == "tf32"), _attention(task.attention):
-        phases = _phases(task, bench)
-        _run_once(phases, task, bench)
-        if bench.on_gpu:
-            torch.cuda.reset_peak_memory_stats(bench.torch_device)
-        timings = dict(zip(phases, bench.timed(list(phases.values()), BUDGET_S), strict=True))
-    peak = torch.cuda.max_memory_allocated(bench.torch_device) if bench.on_gpu else None
-    conditions = bench.conditions()
-    step = _whole([timings[name] for name in TIMED if name in timings])
-    return {
-        **step.columns("e2e", "iterations"),
-        **{f"{name}_ms": 1e3 * timings[name].median_s for name in TIMED if name in timings},
-        "peak_memory_bytes": peak,
-        **conditions,
-        "stable": stable(step, conditions),
-    }
+        Raises:
+            UnmeasurableError: the device does not compute in the dtype, or has no flash attention for it.
+            torch.OutOfMemoryError: the step does not fit.
+        """
+        _check_dtype(self.dtype, bench)
+        # Flash allows that fused kernel alone; ``sdpa`` leaves the choice to PyTorch.
+        fused = sdpa_kernel(SDPBackend.FLASH_ATTENTION) if self.attention == "flash" else nullcontext()
+        with float32_precision(self.dtype == "tf32"), fused:
+            phases = _phases(self, bench)
+            _run_once(phases, self, bench)
+            if bench.on_gpu:
+                torch.cuda.reset_peak_memory_stats(bench.torch_device)
+            timings = dict(zip(phases, bench.timed(list(phases.values()), BUDGET_S), strict=True))
+        peak = torch.cuda.max_memory_allocated(bench.torch_device) if bench.on_gpu else None
+        conditions = bench.conditions()
+        step = _whole([timings[name] for name in TIMED if name in timings])
+        return {
+            **step.columns("e2e", "iterations"),
+            **{f"{name}_ms": 1e3 * timings[name].median_s for name in TIMED if name in timings},
+            "peak_memory_bytes": peak,
+            **conditions,
+            "stable": stable(step, conditions),
+        }
 
 
 def _whole(phases: Sequence[Timing]) -> Timing:
@@ -113,20 +112,13 @@ def _whole(phases: Sequence[Timing]) -> Timing:
 
 
 def _check_dtype(dtype: str, bench: Bench) -> None:
-    if dtype == "tf32" and not (bench.on_gpu and _facts(bench).tf32):
-        raise UnmeasurableError("tf32 needs tensor cores of compute capability 8.0 or later")
-    if dtype == "bfloat16" and bench.on_gpu and not _facts(bench).bfloat16:
-        raise UnmeasurableError("bfloat16 needs compute capability 8.0 or later")
-
-
-def _facts(bench: Bench) -> ArchitectureFacts:
-    major, minor = torch.cuda.get_device_capability(bench.torch_device)
-    return architecture_facts("nvidia", f"{major}.{minor}")
-
-
-def _attention(attention: str) -> Any:
-    """``flash`` allows fused attention this kernel alone; ``sdpa`` leaves the choice to PyTorch."""
-    return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if attention == "flash" else nullcontext()
+    able = dtype != "tf32"
+    if bench.on_gpu:
+        major, minor = torch.cuda.get_device_capability(bench.torch_device)
+        facts = architecture_facts("nvidia", f"{major}.{minor}")
+        able = {"tf32": facts.tf32, "bfloat16": facts.bfloat16}.get(dtype, True)
+    if not able:
+        raise UnmeasurableError(f"{dtype} needs tensor cores of compute capability 8.0 or later")
 
 
 def _run_once(phases: Mapping[str, Callable[[], Any]], task: ModelTask, bench: Bench) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from neusight.collect.sparsity import SparsityProfile, measure, pruning
-from neusight.collect.sparsity.streams import activation_streams, gradient_streams, weight_streams
+from neusight.collect.sparsity.streams import operand_streams
 from neusight.errors import ModelError
 from neusight.executors.tensordash.masks import CLUSTERS, clustering_of, random_mask
 from neusight.executors.tensordash.streams import streams_of
@@ -83,7 +83,7 @@ def test_planted_clustering_is_recovered() -> None:
 def test_windows_are_streams_with_channels_innermost() -> None:
     conv = nn.Conv2d(6, 4, (3, 2), stride=2, dilation=(1, 2), groups=2)
     values = torch.randn(2, 6, 9, 8, generator=torch.Generator().manual_seed(0)).clamp(min=0)
-    found = activation_streams(conv, values, 10**6, None)
+    found = operand_streams(conv, "activations", values, 10**6, None)
     # functional.unfold has the taps innermost.
     windows = functional.unfold(values, (3, 2), dilation=(1, 2), stride=2)
     expected = windows.reshape(2, 2, 3, 6, -1).permute(0, 4, 1, 3, 2).reshape(-1, 6, 3) != 0
@@ -98,14 +98,14 @@ def test_gradient_streams_are_as_long_as_the_longest_phase() -> None:
             kernel_width=3, stride=stride, padding=dilation, dilation=dilation, groups=1, dtype="float32",
         )  # fmt: skip
         streams = streams_of(KernelBatch.of([kernel]))
-        found = gradient_streams(conv, torch.ones(1, 16, 12, 12), 5, torch.Generator().manual_seed(0))
+        found = operand_streams(conv, "gradients", torch.ones(1, 16, 12, 12), 5, torch.Generator().manual_seed(0))
         assert found.shape == (5, streams.taps.max(), 16), (stride, dilation)
 
 
 def test_small_tensors_have_the_taps_that_fit() -> None:
     conv = nn.Conv2d(4, 8, 5, padding=2)
-    assert activation_streams(conv, torch.ones(3, 4, 2, 2), 99, None).shape == (3, 4, 4)
-    assert weight_streams(conv, 99, None).shape == (8, 25, 4)
+    assert operand_streams(conv, "activations", torch.ones(3, 4, 2, 2), 99, None).shape == (3, 4, 4)
+    assert operand_streams(conv, "weights", conv.weight, 99, None).shape == (8, 25, 4)
 
 
 @pytest.fixture(scope="module")

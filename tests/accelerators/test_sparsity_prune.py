@@ -9,7 +9,7 @@ from torch import nn
 
 from neusight.collect.sparsity import OperandSparsity, SparsityProfile, prune_module, prune_profile, pruning
 from neusight.collect.sparsity.prune import Grouped, Unstructured, hold_pruned
-from neusight.collect.sparsity.streams import as_filters, weight_streams
+from neusight.collect.sparsity.streams import as_filters, operand_streams
 from neusight.errors import DataError
 from neusight.executors.tensordash.masks import clustering_of, random_mask
 
@@ -54,7 +54,7 @@ def test_dense_weights_become_what_the_profile_says() -> None:
         with torch.no_grad():
             layer.weight.normal_(generator=torch.Generator().manual_seed(0))
         prune_module(layer, how)
-        streams = weight_streams(layer, 100, None)
+        streams = operand_streams(layer, "weights", layer.weight, 100, None)
         assert (streams.reshape(-1, how.group).sum(dim=1) == how.count).all()
         assert how.of(OperandSparsity(0.0)).sparsity == pytest.approx(1 - streams.float().mean().item())
         assert clustering_of(streams.numpy()) <= 0

@@ -64,29 +64,21 @@ def from_filters(layer: nn.Module, filters: torch.Tensor) -> torch.Tensor:
     return filters.T if _is_transposed(layer) else filters
 
 
-def weight_streams(layer: nn.Module, most: int, generator: torch.Generator | None) -> torch.Tensor:
-    """Whether each weight is effectual, shape (streams, taps, channels), at most ``most`` filters drawn."""
-    filters = as_filters(layer).detach()
-    chosen = filters[drawn(len(filters), most, generator)] != 0
-    return chosen.reshape(len(chosen), -1, chosen.shape[-1])
-
-
-def activation_streams(
-    layer: nn.Module, values: torch.Tensor, most: int, generator: torch.Generator | None
+def operand_streams(
+    layer: nn.Module, operand: str, values: torch.Tensor, most: int, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """Whether each activation is effectual, shape (streams, taps, channels), at most ``most`` windows drawn."""
+    """Whether each value is effectual, shape (streams, taps, channels), of at most ``most`` streams drawn: filters of
+    ``weights``, windows or rows of ``activations`` and ``gradients``.
+    """
+    if operand == "weights":  # Those of the layer.
+        filters = as_filters(layer).detach()
+        chosen = filters[drawn(len(filters), most, generator)] != 0
+        return chosen.reshape(len(chosen), -1, chosen.shape[-1])
     if not isinstance(layer, nn.Conv2d):
-        return _rows(values, most, generator)
-    return _windows(values, _forward_taps(layer), layer.groups, most, generator)
-
-
-def gradient_streams(
-    layer: nn.Module, values: torch.Tensor, most: int, generator: torch.Generator | None
-) -> torch.Tensor:
-    """Whether each gradient is effectual, shape (streams, taps, channels), at most ``most`` windows drawn."""
-    if not isinstance(layer, nn.Conv2d):
-        return _rows(values, most, generator)
-    return _windows(values, _backward_taps(layer), layer.groups, most, generator)
+        rows = values.reshape(-1, 1, values.shape[-1])
+        return rows[drawn(len(rows), most, generator)] != 0
+    taps = _forward_taps(layer) if operand == "activations" else _backward_taps(layer)
+    return _windows(values, taps, layer.groups, most, generator)
 
 
 def _forward_taps(layer: nn.Conv2d) -> Taps:
@@ -104,11 +96,6 @@ def _backward_taps(layer: nn.Conv2d) -> Taps:
 
 def _pair(sizes: Any) -> tuple[int, int]:
     return int(sizes[0]), int(sizes[1])
-
-
-def _rows(values: torch.Tensor, most: int, generator: torch.Generator | None) -> torch.Tensor:
-    rows = values.reshape(-1, 1, values.shape[-1])
-    return rows[drawn(len(rows), most, generator)] != 0
 
 
 def _windows(
@@ -203,16 +190,8 @@ class Readings:
         return layer.register_forward_hook(ran, with_kwargs=True)
 
     def _read(self, path: str, operand: str, values: torch.Tensor) -> None:
-        self.means[path][operand].add(values, self._clustering(self.layers[path], operand, values))
-
-    def _clustering(self, layer: nn.Module, operand: str, values: torch.Tensor) -> dict[str, float]:
-        if operand == "weights":
-            streams = weight_streams(layer, STREAMS, self.generator)
-        else:
-            streams_of = activation_streams if operand == "activations" else gradient_streams
-            streams = streams_of(layer, values, STREAMS, self.generator)
-        mask = by_lanes(streams).numpy()
-        return {cluster: clustering_of(mask, cluster) for cluster in CLUSTERS}
+        mask = by_lanes(operand_streams(self.layers[path], operand, values, STREAMS, self.generator)).numpy()
+        self.means[path][operand].add(values, {cluster: clustering_of(mask, cluster) for cluster in CLUSTERS})
 
 
 def by_lanes(streams: torch.Tensor) -> torch.Tensor:
