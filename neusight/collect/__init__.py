@@ -10,7 +10,7 @@ The order of a collection, each importing only what stands before it:
 | ``sampling``, ``plan``, ``models`` | which kernels and models, in what order |
 | ``drafting`` | the device file of the machine at hand |
 | ``workers``, ``ray_workers`` | a process a device, on this host or on a cluster's |
-| ``store``, ``session``, ``request`` | the journal of rows, one collection, and what a user asks of it |
-| ``collectives`` | several devices together |
+| ``store``, ``session`` | the journal of rows; one collection, from a request to a data set with its card |
+| ``collectives``, ``kernels`` | several devices together; kernels, their names and collectives in one set |
 | ``sparsity`` | zeros of a network's operands in real training steps |
 """

@@ -61,14 +61,13 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def ray_workers(address: str, target: str, count: int = 0, seed: int = 0, budget_s: float = 0.06) -> list[Worker]:
+def ray_workers(address: str, post: Post, count: int = 0) -> list[Worker]:
     """An actor for every GPU of a cluster, or ``count`` of them.
 
     Args:
         address: of the cluster (``auto``, ``host:port``, ``ray://host:port``); ``local`` begins one on this host.
-        target: cuda or cpu; a CPU worker takes one core.
+        post: of all of them; a CPU worker takes one core.
         count: of workers; 0 for every GPU, or for every core.
-        seed, budget_s: as for ``local_workers``.
 
     Raises:
         DeviceError: Ray is not installed, the cluster cannot be reached, or it has too few devices.
@@ -79,12 +78,11 @@ def ray_workers(address: str, target: str, count: int = 0, seed: int = 0, budget
         raise DeviceError("Ray is not installed: pip install 'neusight[ray]'") from None
     if not ray.is_initialized():
         _connect(address)
-    kind = "CPU" if target == "cpu" else "GPU"
+    kind = "CPU" if post.target == "cpu" else "GPU"
     have = int(ray.cluster_resources().get(kind, 0))
     if have < max(1, count):
         raise DeviceError(f"the cluster has {have} {kind}s, not {max(1, count)}: ask for fewer, or add hosts")
     options = {f"num_{kind.lower()}s": 1, "max_restarts": 0}
-    post = Post(target=target, seed=seed, budget_s=budget_s)
     return [RayWorker(post, number, options) for number in range(count or have)]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import neusight
 from neusight.collect.store import Store, read_rows
 from neusight.collect.tasks import Outcome, Task
-from neusight.collect.workers import Worker, WorkerLost, introduction, local_workers, perform
+from neusight.collect.workers import Post, Worker, WorkerLost, introduction, local_workers, perform
 from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.errors import DataError, DeviceError
 
@@ -57,11 +57,12 @@ class CollectionRequest:
             raise DataError(f"no device '{self.target}': one of {', '.join(TARGETS)}")
         if not self.minutes > 0:
             raise DataError(f"{self.minutes:g} minutes: give a positive number")
+        post = Post(target=self.target, seed=self.seed, budget_s=self.budget_s)
         if self.ray is None:
-            return local_workers(self.target, self.workers, self.seed, self.budget_s)
+            return local_workers(post, self.workers)
         from neusight.collect.ray_workers import ray_workers
 
-        return ray_workers(self.ray, self.target, self.workers, self.seed, self.budget_s)
+        return ray_workers(self.ray, post, self.workers)
 
 
 @dataclass(frozen=True, kw_only=True)

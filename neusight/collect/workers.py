@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from traceback import clear_frames
 from typing import Any, Protocol
@@ -203,15 +203,14 @@ def _cuda_devices() -> int:
     return torch.cuda.device_count()
 
 
-def local_workers(target: str, count: int = 0, seed: int = 0, budget_s: float = 0.06) -> list[Worker]:
-    """One worker a GPU, or ``count`` of them; a worker on a CPU is one core.
+def local_workers(post: Post, count: int = 0) -> list[Worker]:
+    """One worker a GPU, or ``count`` of them, each with its own index; a worker on a CPU is one core.
 
     Raises:
-        DeviceError: no such device, or fewer than asked for.
+        DeviceError: no such device, or fewer than ``count``.
     """
-    have = device_count(target)
-    count = count or have
-    if target != "cpu" and count > have:
+    have = device_count(post.target)
+    if post.target != "cpu" and count > have:
         raise DeviceError(f"this host has {have} GPUs, not {count}: ask for fewer workers, or use --ray")
-    places = [0] * count if target == "cpu" else range(count)
-    return [LocalWorker(Post(target=target, index=index, seed=seed, budget_s=budget_s)) for index in places]
+    places = range(count or have)
+    return [LocalWorker(replace(post, index=0 if post.target == "cpu" else place)) for place in places]

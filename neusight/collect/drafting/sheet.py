@@ -74,25 +74,24 @@ def _differences(drafted: DeviceSpec, catalogued: DeviceSpec) -> tuple[str, ...]
     """Figures that the driver reports more than ``TOLERANCE`` off the catalogue, such as
     ``sm_count: driver 132, catalogue 108``. What was assumed or follows from other figures is not compared.
     """
-    differences = []
-    for key, figure in FIGURES.items():
-        drafted_figure, known = getattr(drafted, figure.field), getattr(catalogued, figure.field)
-        reported = not drafted.sources.get(figure.field, ASSUMPTION).startswith(ASSUMPTION)
-        if key == "links" and reported:
-            differences += _differing_links(drafted, catalogued)
-        elif reported and isinstance(drafted_figure, int | float | str) and known and _differ(drafted_figure, known):
-            differences.append(f"{key}: driver {_shown(drafted_figure, figure)}, catalogue {_shown(known, figure)}")
+    known, differences = _comparable(catalogued), []
+    for key, (field_name, figure, value) in _comparable(drafted).items():
+        reported = not drafted.sources.get(field_name, ASSUMPTION).startswith(ASSUMPTION)
+        if reported and key in known and _differ(value, known[key][2]):
+            differences.append(f"{key}: driver {_shown(value, figure)}, catalogue {_shown(known[key][2], figure)}")
     return tuple(differences)
 
 
-def _differing_links(drafted: DeviceSpec, catalogued: DeviceSpec) -> list[str]:
-    known = {link.kind: link.bandwidth_bytes_per_s for link in catalogued.links}
-    reported = {link.kind: link.bandwidth_bytes_per_s for link in drafted.links if link.kind in known}
-    return [
-        f"links.{kind}: driver {_shown(value, LINK_BANDWIDTH)}, catalogue {_shown(known[kind], LINK_BANDWIDTH)}"
-        for kind, value in reported.items()
-        if _differ(value, known[kind])
-    ]
+def _comparable(spec: DeviceSpec) -> dict[str, tuple[str, Figure, float | str]]:
+    """Single figures by their key in the file, links by kind: the field, what kind of figure it is, and its value."""
+    figures: dict[str, tuple[str, Figure, float | str]] = {}
+    for key, figure in FIGURES.items():
+        value = getattr(spec, figure.field)
+        if key == "links":
+            figures |= {f"links.{each.kind}": ("links", LINK_BANDWIDTH, each.bandwidth_bytes_per_s) for each in value}
+        elif value and isinstance(value, int | float | str):
+            figures[key] = figure.field, figure, value
+    return figures
 
 
 def _differ(reported: float | str, known: float | str) -> bool:

@@ -30,8 +30,6 @@ DENSE = "TensorDash dense twin"
 POWER_OVERHEAD = {"float32": 0.02, "bfloat16": 0.05}
 """What scheduling adds to the power of the compute (float32: the paper; bfloat16: an assumption, smaller multipliers
 beside the same multiplexers)."""
-AREA_OVERHEAD = 0.09
-"""Of the float32 machine against its dense twin (the paper)."""
 MAC_J = {"float32": 10e-12, "bfloat16": 3.5e-12}
 """Energy of a multiplication, an addition and their registers at 65 nm: assumption, the figures of Horowitz 2014 for
 45 nm (4.6 pJ; 1.5 pJ in half precision) doubled for the node, with a little for registers and control."""

@@ -145,7 +145,7 @@ def _forward(batch: KernelBatch, kernel: np.ndarray, lanes: int) -> Streams:
         first=batch["batch"] * height * width,
         second=batch["out_channels"] // batch["groups"],
         repeats=batch["groups"],
-        first_inside=_pairs(batch, "height").sum(1) * _pairs(batch, "width").sum(1) / (taps * height * width),
+        first_inside=_inside(batch),
     )
 
 
@@ -161,7 +161,7 @@ def _weight_grad(batch: KernelBatch, kernel: np.ndarray, lanes: int) -> Streams:
         first=batch["out_channels"] // batch["groups"],
         second=batch["in_channels"] // batch["groups"],
         repeats=batch["groups"] * batch["batch"] * taps,
-        second_inside=_pairs(batch, "height").sum(1) * _pairs(batch, "width").sum(1) / (taps * height * width),
+        second_inside=_inside(batch),
     )
 
 
@@ -212,6 +212,13 @@ def _pairs(batch: KernelBatch, axis: str) -> np.ndarray:
     begin = np.maximum(_ceil(shift, stride), 0)
     end = np.minimum((extent - 1 + shift) // stride + 1, outputs)
     return np.where(tap < batch[f"kernel_{axis}"][:, None], np.maximum(end - begin, 0), 0)
+
+
+def _inside(batch: KernelBatch) -> np.ndarray:
+    """Share of the pairs of an output and a tap whose input lies within the tensor, shape (n,)."""
+    height, width = _output(batch)
+    taps = batch["kernel_height"] * batch["kernel_width"]
+    return _pairs(batch, "height").sum(1) * _pairs(batch, "width").sum(1) / (taps * height * width)
 
 
 def _axis_phase(batch: KernelBatch, axis: str, phase: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
