@@ -174,6 +174,11 @@ def _of_rows(rank: Rank, name: str, op: str, shape: tuple[int, int], *, reads: i
     return rank.reduced(name, op, shape, reads * size, writes * size or FLOAT_BYTES * rows)
 
 
+def _target(rank: Rank, name: str, op: str, rows: int) -> Part:
+    """One value of each row, by its number."""
+    return rank.moved(name, op, rows, (INDEX_BYTES + FLOAT_BYTES) * rows, FLOAT_BYTES * rows)
+
+
 def _shared(rank: Rank, rows: int, values: int = 1) -> tuple[Part, ...]:
     return rank.exchanged("reduce loss", "all_reduce", "tp", FLOAT_BYTES * rows * values)
 
@@ -181,15 +186,13 @@ def _shared(rank: Rank, rows: int, values: int = 1) -> tuple[Part, ...]:
 def _written_out(rank: Rank, rows: int, cols: int) -> Operation:
     """Maximum, target's logit and sum of exponentials, each over ranks (Megatron-LM's ``cross_entropy.py``)."""
     shape, elements = (rows, cols), rows * cols
-    picked = rank.moved("loss target", "gather", rows, (INDEX_BYTES + FLOAT_BYTES) * rows, FLOAT_BYTES * rows)
-    placed = rank.moved("loss target gradient", "scatter", rows, (INDEX_BYTES + FLOAT_BYTES) * rows, FLOAT_BYTES * rows)
     return Operation(
         forward=(
             _cast(rank, "logits to float32", elements),
             _of_rows(rank, "loss maximum", "amax", shape),
             *_shared(rank, rows),
             _wide(rank, "loss shift", "sub", elements),
-            picked,
+            _target(rank, "loss target", "gather", rows),
             *_shared(rank, rows),
             _wide(rank, "loss exponential", "exp", elements),
             _of_rows(rank, "loss sum", "sum", shape),
@@ -197,7 +200,7 @@ def _written_out(rank: Rank, rows: int, cols: int) -> Operation:
             _wide(rank, "loss probabilities", "div", elements),
         ),
         backward=(
-            placed,
+            _target(rank, "loss target gradient", "scatter", rows),
             _wide(rank, "loss gradient", "mul", elements),
             _cast(rank, "gradient of logits", elements, narrowed=True),
         ),
@@ -207,7 +210,6 @@ def _written_out(rank: Rank, rows: int, cols: int) -> Operation:
 def _torch(rank: Rank, rows: int, cols: int) -> Operation:
     """``F.cross_entropy`` of logits in float32: log-softmax, the targets' entries, and their gradients back."""
     shape, elements = (rows, cols), rows * cols
-    placed = rank.moved("loss target gradient", "scatter", rows, (INDEX_BYTES + FLOAT_BYTES) * rows, FLOAT_BYTES * rows)
     return Operation(
         forward=(
             _cast(rank, "logits to float32", elements),
@@ -217,7 +219,7 @@ def _torch(rank: Rank, rows: int, cols: int) -> Operation:
         ),
         backward=(
             rank.moved("loss zero gradient", "fill", elements, 0, FLOAT_BYTES * elements),
-            placed,
+            _target(rank, "loss target gradient", "scatter", rows),
             _of_rows(rank, "loss gradient", "log_softmax_backward", shape, reads=2, writes=1),
             _cast(rank, "gradient of logits", elements, narrowed=True),
         ),

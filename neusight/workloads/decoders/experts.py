@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -52,62 +51,39 @@ def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
 
 
 def _served(part: Experts, rank: Rank) -> Operation:
-    """Choice of experts, tokens to them, all of them in one kernel, results back."""
-    tokens = np.maximum(rank.tokens, 1)
-    routing = rank.reduced(
-        "routing", "softmax", (tokens, part.experts), rank.size * tokens * part.experts, 8 * tokens * part.top_k
-    )
-    return Operation(
-        forward=(
-            routing,
-            *_handed(part, rank),
-            rank.part("experts", _experts(part, rank)),
-            *_handed(part, rank, back=True),
-        ),
-        **_own_experts(part, rank),
-    )
+    """Choice of experts, tokens of all groups to them, all of them in one kernel, results back.
 
-
-def _own_experts(part: Experts, rank: Rank) -> dict[str, Any]:
-    """What a rank has of experts, whole ones with ``ep``, else a slice of each, and the rows in and between them.
+    A rank has whole experts with ``ep``, else a slice of each.
 
     Raises:
         ModelError: experts or their width that ranks cannot share evenly.
     """
-    slices = shared_evenly(rank.tp * rank.ranks["dp"], rank.ranks["ep"], "tp x dp")
-    own = shared_evenly(part.experts, rank.ranks["ep"], "number of experts")
+    tokens, dp, ep = np.maximum(rank.tokens, 1), rank.ranks["dp"], rank.ranks["ep"]
+    slices = shared_evenly(rank.tp * dp, ep, "tp x dp")
+    ffn = shared_evenly(part.expert.ffn, slices, "moe_intermediate_size")
+    experts = shared_evenly(part.experts, ep, "number of experts")
     up, down = part.expert.projections(rank.hidden, slices, "experts")
-    return {
-        "held": (*_held(up, own), *_held(down, own)),
-        "widest_bytes": rank.row_bytes(rank.tokens) / rank.hidden * part.top_k * (up.n + down.k + rank.hidden),
-    }
+    scores = rank.size * tokens * part.experts
+    batch = KernelBatch.from_columns(
+        "moe", tokens=np.maximum(rank.tokens * dp, 1), hidden=rank.hidden, ffn=ffn, experts=experts,
+        all_experts=part.experts, top_k=part.top_k, gated=part.expert.gated, distribution=ROUTED,
+        **rank.arithmetic("experts"),
+    )  # fmt: skip
+    return Operation(
+        forward=(
+            rank.reduced("routing", "softmax", (tokens, part.experts), scores, 8 * tokens * part.top_k),
+            *_handed(part, rank),
+            rank.part("experts", batch),
+            *_handed(part, rank, back=True),
+        ),
+        held=(*_held(up, experts), *_held(down, experts)),
+        widest_bytes=rank.row_bytes(rank.tokens) / rank.hidden * part.top_k * (up.n + down.k + rank.hidden),
+    )
 
 
 def _held(projection: Projection, experts: int) -> tuple[HeldWeights, ...]:
     """A projection of each of a rank's experts."""
     return tuple(each._replace(number=experts * each.number, routed=True) for each in projection.held)
-
-
-def _experts(part: Experts, rank: Rank) -> KernelBatch:
-    """The rank's experts on the tokens of all groups: whole ones with ``ep``, else a slice of each.
-
-    Raises:
-        ModelError: experts or their width that ranks cannot share evenly.
-    """
-    dp, ep = rank.ranks["dp"], rank.ranks["ep"]
-    slices = shared_evenly(rank.tp * dp, ep, "tp x dp")
-    return KernelBatch.from_columns(
-        "moe",
-        tokens=np.maximum(rank.tokens * dp, 1),
-        hidden=rank.hidden,
-        ffn=shared_evenly(part.expert.ffn, slices, "moe_intermediate_size"),
-        experts=shared_evenly(part.experts, ep, "number of experts"),
-        all_experts=part.experts,
-        top_k=part.top_k,
-        gated=part.expert.gated,
-        distribution=ROUTED,
-        **rank.arithmetic("experts"),
-    )
 
 
 def _handed(part: Experts, rank: Rank, *, back: bool = False) -> tuple[Part, ...]:

@@ -60,9 +60,11 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
     elif isinstance(mixer, LatentAttention):
         yield from latent_attention(mixer, rank)
     elif rank.serves:
-        makers = {CompressedAttention: _compressed, LinearAttention: _linear, StateSpace: _state_space}
         yield Operation(held=_vectors(mixer, rank))
-        yield from makers[type(mixer)](mixer, rank)  # type: ignore[operator]
+        if isinstance(mixer, LinearAttention | StateSpace):
+            yield from _recurrent(mixer, rank)
+        elif isinstance(mixer, CompressedAttention):
+            yield from _compressed(mixer, rank)
         yield leaving(rank, rank.hidden, "attention")
     else:
         yield _kept_alone(mixer, rank)
@@ -127,53 +129,44 @@ def _seen(mixer: CompressedAttention, context: np.ndarray) -> dict[str, Any]:
     return {"selected": mixer.window + (np.minimum(far, mixer.indexer.selected) if mixer.indexer else far)}
 
 
-def _linear(mixer: LinearAttention, rank: Rank) -> Iterator[Operation]:
-    """Convolution, then prompts in chunks (Yang et al. 2025, section 3.3) and decodes one step of the state each.
+def _recurrent(mixer: LinearAttention | StateSpace, rank: Rank) -> Iterator[Operation]:
+    """Convolution, then prompts in chunks and decodes one step of the state each, and a norm that reads a gate too."""
+    *inner, output = mixer.projections(rank.hidden, rank.tp)
+    chunk, (rows, cols) = _delta_rule(mixer, rank) if isinstance(mixer, LinearAttention) else _scan(mixer, rank)
+    gate = rank.size * np.maximum(rows, 1) * cols
+    for projection in inner:
+        yield from product(rank, projection, rank.tokens)
+    yield Operation(
+        forward=(
+            _convolution(rank, mixer),
+            _chunked(rank, mixer.widths(rank.tp)[2], chunk),
+            _stepped(rank, mixer),
+            rank.rows("gated norm", "rms_norm", rows, cols, more_read=gate),
+        )
+    )
+    yield from product(rank, output, rank.tokens)
 
-    A chunk of C tokens multiplies C² (3 d_k + 2 d_v) + 3 C d_k d_v times a head: two products of keys, two through the
-    triangular inverse, one with the scores, and three with the state.
+
+Chunk = tuple[tuple[int, int, int], tuple[np.ndarray, int]]
+"""Products of a chunk of a head as one (m, n, k), and rows and columns of the norm behind."""
+
+
+def _delta_rule(mixer: LinearAttention, rank: Rank) -> Chunk:
+    """Yang et al. 2025, section 3.3: a chunk of C tokens multiplies C² (3 d_k + 2 d_v) + 3 C d_k d_v times a head: two
+    products of keys, two through the triangular inverse, one with the scores, and three with the state.
     """
-    _, _, heads = mixer.widths(rank.tp)
-    qkvz, decay, output = mixer.projections(rank.hidden, rank.tp)
-    yield from product(rank, qkvz, rank.tokens)
-    yield from product(rank, decay, rank.tokens)
     d_k, d_v = mixer.key_dim, mixer.value_dim
     depth = round((CHUNK * (3 * d_k + 2 * d_v) + 3 * d_k * d_v) / d_v)
-    yield Operation(
-        forward=(
-            _convolution(rank, mixer),
-            _chunked(rank, heads, (CHUNK, d_v, depth)),
-            _stepped(rank, mixer),
-            _gated_norm(rank, rank.tokens * heads, d_v),
-        )
-    )
-    yield from product(rank, output, rank.tokens)
+    return (CHUNK, d_v, depth), (rank.tokens * mixer.widths(rank.tp)[2], d_v)
 
 
-def _state_space(mixer: StateSpace, rank: Rank) -> Iterator[Operation]:
-    """Convolution, then prompts in chunks (Dao and Gu 2024, section 6) and decodes one step of the state each.
-
-    A chunk of C tokens multiplies C² p + 2 C p s times a head of p values with a state of s, and C² s times a group.
+def _scan(mixer: StateSpace, rank: Rank) -> Chunk:
+    """Dao and Gu 2024, section 6: a chunk of C tokens multiplies C² p + 2 C p s times a head of p values with a state
+    of s, and C² s times a group.
     """
-    inner, grouped, heads = mixer.widths(rank.tp)
-    into, output = mixer.projections(rank.hidden, rank.tp)
-    yield from product(rank, into, rank.tokens)
-    scores = SCAN_CHUNK * grouped / (heads * mixer.head_dim)
-    depth = round(SCAN_CHUNK + 2 * mixer.state + scores)
-    yield Operation(
-        forward=(
-            _convolution(rank, mixer),
-            _chunked(rank, heads, (SCAN_CHUNK, mixer.head_dim, depth)),
-            _stepped(rank, mixer),
-            _gated_norm(rank, rank.tokens, inner),
-        )
-    )
-    yield from product(rank, output, rank.tokens)
-
-
-def _gated_norm(rank: Rank, rows: np.ndarray, cols: int) -> Part:
-    """A norm that reads a gate as well."""
-    return rank.rows("gated norm", "rms_norm", rows, cols, more_read=rank.size * np.maximum(rows, 1) * cols)
+    inner, grouped, _ = mixer.widths(rank.tp)
+    depth = round(SCAN_CHUNK + 2 * mixer.state + SCAN_CHUNK * grouped / inner)
+    return (SCAN_CHUNK, mixer.head_dim, depth), (rank.tokens, inner)
 
 
 def _chunked(rank: Rank, heads: int, shape: tuple[int, int, int]) -> Part:

@@ -55,6 +55,10 @@ class Keys:
             raise ModelError(f"{self.where}: {key} = {shown(repr(value))} must be a whole number: write it like 16")
         return int(value)
 
+    def sizes(self, **keys: str) -> dict[str, int]:
+        """Whole numbers by the names of fields, each of its key; as ``size``."""
+        return {field: self.size(key) for field, key in keys.items()}
+
     def flag(self, key: str, default: bool = False) -> bool:
         """Whether something is switched on."""
         return bool(self.get(key, default))

@@ -33,26 +33,19 @@ def latent_layers(keys: Keys) -> list[Layer]:
         ModelError: values that are missing or contradict each other.
     """
     depth = keys.size("num_hidden_layers")
-    rank = keys.size("q_lora_rank", 0)
-    attention = LatentAttention(
-        heads=keys.size("num_attention_heads"),
-        q_rank=rank,
-        kv_rank=keys.size("kv_lora_rank"),
-        nope_dim=keys.size("qk_nope_head_dim"),
-        rope_dim=keys.size("qk_rope_head_dim"),
-        value_dim=keys.size("v_head_dim"),
-        bias=keys.flag("attention_bias"),
-        indexer=_indexer(keys),
-    )
+    sizes = keys.sizes(
+        heads="num_attention_heads", kv_rank="kv_lora_rank", nope_dim="qk_nope_head_dim", rope_dim="qk_rope_head_dim",
+        value_dim="v_head_dim",
+    )  # fmt: skip
+    rank, bias = keys.size("q_lora_rank", 0), keys.flag("attention_bias")
+    attention = LatentAttention(**sizes, q_rank=rank, bias=bias, indexer=_indexer(keys))
     return [Layer(attention=attention, feed_forward=part) for part in feed_forwards(keys, Family(), depth)]
 
 
 def _indexer(keys: Keys) -> Indexer | None:
     if not keys.get("index_topk"):
         return None
-    return Indexer(
-        heads=keys.size("index_n_heads"), head_dim=keys.size("index_head_dim"), selected=keys.size("index_topk")
-    )
+    return Indexer(**keys.sizes(heads="index_n_heads", head_dim="index_head_dim", selected="index_topk"))
 
 
 _OVERLAPPING = 4
@@ -74,17 +67,11 @@ def compressed_layers(keys: Keys) -> list[Layer]:
 
 
 def _compressed(keys: Keys, ratio: int) -> CompressedAttention:
-    return CompressedAttention(
-        heads=keys.size("num_attention_heads"),
-        head_dim=keys.size("head_dim"),
-        q_rank=keys.size("q_lora_rank"),
-        window=keys.size("sliding_window"),
-        ratio=ratio,
-        rope_dim=keys.size("qk_rope_head_dim"),
-        groups=keys.size("o_groups"),
-        out_rank=keys.size("o_lora_rank"),
-        indexer=_indexer(keys) if ratio == _OVERLAPPING else None,
-    )
+    sizes = keys.sizes(
+        heads="num_attention_heads", head_dim="head_dim", q_rank="q_lora_rank", window="sliding_window",
+        rope_dim="qk_rope_head_dim", groups="o_groups", out_rank="o_lora_rank",
+    )  # fmt: skip
+    return CompressedAttention(**sizes, ratio=ratio, indexer=_indexer(keys) if ratio == _OVERLAPPING else None)
 
 
 def compressed_extra(keys: Keys) -> int:
@@ -111,29 +98,20 @@ def hybrid_layers(keys: Keys) -> list[Layer]:
 
 
 def _gated(keys: Keys) -> SelfAttention:
-    head_dim = keys.size("head_dim", 256)
-    bias = keys.flag("attention_bias")
+    head_dim, bias = keys.size("head_dim", 256), keys.flag("attention_bias")
     return SelfAttention(
-        heads=keys.size("num_attention_heads"),
-        kv_heads=keys.size("num_key_value_heads"),
-        head_dim=head_dim,
-        rotary=rotated(keys, head_dim),
-        qkv_bias=bias,
-        out_bias=bias,
-        qk_norm="head",
-        gated=True,
-    )
+        heads=keys.size("num_attention_heads"), kv_heads=keys.size("num_key_value_heads"), head_dim=head_dim,
+        rotary=rotated(keys, head_dim), qkv_bias=bias, out_bias=bias, qk_norm="head", gated=True,
+    )  # fmt: skip
 
 
 def _linear(keys: Keys) -> LinearAttention:
-    return LinearAttention(
-        key_heads=keys.size("linear_num_key_heads"),
-        value_heads=keys.size("linear_num_value_heads"),
-        key_dim=keys.size("linear_key_head_dim"),
-        value_dim=keys.size("linear_value_head_dim"),
-        conv=keys.size("linear_conv_kernel_dim", 4),
-        state_dtype=_state_dtype(keys, "mamba_ssm_dtype"),
-    )
+    sizes = keys.sizes(
+        key_heads="linear_num_key_heads", value_heads="linear_num_value_heads", key_dim="linear_key_head_dim",
+        value_dim="linear_value_head_dim",
+    )  # fmt: skip
+    conv = keys.size("linear_conv_kernel_dim", 4)
+    return LinearAttention(**sizes, conv=conv, state_dtype=_state_dtype(keys, "mamba_ssm_dtype"))
 
 
 def _state_dtype(keys: Keys, key: str) -> str:
@@ -186,16 +164,13 @@ def _block(keys: Keys, kind: str) -> Layer:
 
 def _mamba(keys: Keys) -> StateSpace:
     """Nemotron-H's keys tell Mamba's sizes from those of its attention; Mamba-2's need not."""
-    heads, head_dim, state = (
-        ("num_heads", "head_dim", "state_size")
+    names = (
+        {"heads": "num_heads", "head_dim": "head_dim", "state": "state_size"}
         if keys.get("model_type") == "mamba2"
-        else ("mamba_num_heads", "mamba_head_dim", "ssm_state_size")
+        else {"heads": "mamba_num_heads", "head_dim": "mamba_head_dim", "state": "ssm_state_size"}
     )
     return StateSpace(
-        heads=keys.size(heads),
-        head_dim=keys.size(head_dim),
-        state=keys.size(state),
-        groups=keys.size("n_groups"),
+        **keys.sizes(**names, groups="n_groups"),
         conv=keys.size("conv_kernel", 4),
         bias=keys.flag("use_bias"),
         conv_bias=keys.flag("use_conv_bias", True),
