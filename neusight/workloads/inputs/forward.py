@@ -15,9 +15,14 @@ from typing import Any
 from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
-from neusight.workloads.inputs.sizes import MAKERS, Sizes
+from neusight.workloads.inputs.images import LAYOUTS as OF_IMAGES
+from neusight.workloads.inputs.series import LAYOUTS as OF_SERIES
+from neusight.workloads.inputs.sizes import Sizes
+from neusight.workloads.inputs.text import LAYOUTS as OF_TEXT
 from neusight.workloads.tensors import TensorSpec
 
+MAKERS = {name: maker for names, maker in (OF_IMAGES | OF_SERIES | OF_TEXT).items() for name in names}
+"""What makes each input."""
 _MODALITIES = (
     "input_ids",
     "pixel_values",

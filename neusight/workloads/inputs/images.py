@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from neusight.workloads.inputs.sizes import TEXT_LINE, Sizes, Ways, floats, integers, layout
+from neusight.workloads.inputs.sizes import TEXT_LINE, Layouts, Sizes, Ways, floats, integers
 from neusight.workloads.tensors import Known, TensorSpec
 
 _DEPTH = ("temporal_patch_size", "patch_temporal")
 """Images along time that a patch has."""
 
 
-@layout("pixel_values", "image", "images", "image_pixel_values")
 def pixels(sizes: Sizes) -> Ways:
     """Shape (batch, channels, height, width); or patches, or tiles of images, or frames of a clip."""
     batch, channels = sizes.batch, sizes.channels
@@ -66,7 +65,6 @@ def _ways_of_patches(sizes: Sizes) -> Ways:
     return (rows, small, *merged) if two == 1 else (rows, small, floats(rows.shape[0], two * rows.shape[1]), *merged)
 
 
-@layout("high_res_pixel_values")
 def fine_pixels(sizes: Sizes) -> Ways:
     """The same images for an encoder of its own, in more detail."""
     edge = getattr(getattr(sizes.config, "high_res_vision_config", None), "image_size", None) or max(sizes.edges)
@@ -110,7 +108,6 @@ def _patches(sizes: Sizes) -> Ways:
     return (floats(sizes.batch, height * width, sizes.channels * sizes.patch**2),)
 
 
-@layout("image_grid_thw", "grid_thw")
 def grid(sizes: Sizes) -> Ways:
     """Patches of each image along time, height and width, shape (images, 3); or tokens, where several become one."""
     merge, (time, height, width) = _merged(sizes), _grid(sizes)
@@ -118,25 +115,6 @@ def grid(sizes: Sizes) -> Ways:
     return tuple(Known([each] * sizes.batch) for each in counts)
 
 
-@layout("spatial_shapes", "image_grid_hws", "image_grid_hw", "target_sizes")
-def shapes(sizes: Sizes) -> Ways:
-    """Patches of each image along height and width, shape (images, 2)."""
-    return (Known([list(_grid(sizes)[1:])] * sizes.batch),)
-
-
-@layout("merge_sizes")
-def merges(sizes: Sizes) -> Ways:
-    """Along height and width, how many patches of each image become one, shape (images,)."""
-    return (Known([_merged(sizes)] * sizes.batch),)
-
-
-@layout("image_sizes", "original_sizes")
-def original(sizes: Sizes) -> Ways:
-    """Height and width of each image before it was cut [pixels], shape (images, 2)."""
-    return Known([list(sizes.edges)] * sizes.batch), None
-
-
-@layout("pixel_position_ids", "image_position_ids")
 def positions(sizes: Sizes) -> Ways:
     """Column and row of each patch, shape (batch, patches, 2)."""
     _, height, width = _grid(sizes)
@@ -144,7 +122,6 @@ def positions(sizes: Sizes) -> Ways:
     return (Known([places] * sizes.batch),)
 
 
-@layout("pixel_attention_mask")
 def pixel_mask(sizes: Sizes) -> Ways:
     """Which patches there are, shape (batch, patches), of ones; or which pixels."""
     if "spatial_shapes" in sizes.parameters:
@@ -153,80 +130,12 @@ def pixel_mask(sizes: Sizes) -> Ways:
     return None, Known.ones(sizes.batch, 1, dtype="bool"), Known.ones(sizes.batch, 1, *sizes.edges)
 
 
-@layout("pixel_mask")
-def image_mask(sizes: Sizes) -> Ways:
-    """Which pixels are no padding, shape (batch, height, width)."""
-    return (integers(sizes.batch, *sizes.edges),)
-
-
-@layout("pixel_values_videos", "video_values")
-def clips(sizes: Sizes) -> Ways:
-    """Shape (batch, frames, channels, height, width)."""
-    return (floats(sizes.batch, sizes.frames, sizes.channels, *sizes.edges),)
-
-
-@layout("flattened_patches")
 def flattened(sizes: Sizes) -> Ways:
     """Patches with row and column before their pixels, shape (batch, patches, 2 + channels x patch²)."""
     count = sizes.of("vision", "max_patches", "seq_len") or 2048
     return (floats(sizes.batch, count, 2 + sizes.channels * sizes.patch**2),)
 
 
-@layout("aspect_ratio_ids")
-def aspect(sizes: Sizes) -> Ways:
-    """Which arrangement of tiles each image has, shape (batch, images)."""
-    return (integers(sizes.batch, 1),)
-
-
-@layout("aspect_ratio_mask")
-def tile_mask(sizes: Sizes) -> Ways:
-    """Which tiles each image has, shape (batch, images, tiles)."""
-    return (integers(sizes.batch, 1, sizes.of("vision", "max_num_tiles") or 1),)
-
-
-@layout("image_attention_mask")
-def image_attention(sizes: Sizes) -> Ways:
-    """Which images each token of a text sees, shape (batch, sequence, images)."""
-    return (Known.ones(sizes.batch, sizes.seq_len, 1),)
-
-
-@layout("image_patches")
-def line_of_patches(sizes: Sizes) -> Ways:
-    """Patches before the text that describes them, shape (batch, patches, channels x patch²)."""
-    return _patches(sizes)
-
-
-@layout("prompt_pixel_values", "prompt_masks")
-def prompts(sizes: Sizes) -> Ways:
-    """An example for segmentation in context, as large as the image."""
-    return (floats(sizes.batch, sizes.channels, *sizes.edges),)
-
-
-@layout("input_points")
-def points(sizes: Sizes) -> Ways:
-    """One point a mask that is asked for, shape (batch, masks, points, 2) [pixels]."""
-    return (floats(sizes.batch, 1, 1, 2),)
-
-
-@layout("input_labels")
-def labels(sizes: Sizes) -> Ways:
-    """Whether each point is inside, shape (batch, masks, points)."""
-    return (integers(sizes.batch, 1, 1),)
-
-
-@layout("task_inputs")
-def task(sizes: Sizes) -> Ways:
-    """Tokens of the task's name."""
-    return (integers(sizes.batch, sizes.of("text", "task_seq_len", "text_encoder_context_length") or 77),)
-
-
-@layout("prompt_depth")
-def depth(sizes: Sizes) -> Ways:
-    """A coarse map of depths; models run without one."""
-    return None, floats(sizes.batch, 1, *sizes.edges)
-
-
-@layout("bool_masked_pos")
 def masked(sizes: Sizes) -> Ways:
     """Which patches of a clip are hidden, shape (batch, patches)."""
     tube = sizes.of("vision", "tubelet_size") or 1
@@ -234,13 +143,47 @@ def masked(sizes: Sizes) -> Ways:
     return (Known([[i % 2 for i in range(height * width * (sizes.frames // tube))]] * sizes.batch, "bool"),)
 
 
-@layout("visual_feats")
-def regions(sizes: Sizes) -> Ways:
-    """Features of what a detector found, shape (batch, regions, width); 36 regions as LXMERT has."""
-    return (floats(sizes.batch, 36, sizes.of("vision", "visual_feat_dim") or 2048),)
-
-
-@layout("visual_pos")
-def places(sizes: Sizes) -> Ways:
-    """Boxes of those regions, shape (batch, regions, 4)."""
-    return (floats(sizes.batch, 36, sizes.of("vision", "visual_pos_dim") or 4),)
+LAYOUTS: Layouts = {
+    ("pixel_values", "image", "images", "image_pixel_values"): pixels,
+    ("high_res_pixel_values",): fine_pixels,
+    ("image_grid_thw", "grid_thw"): grid,
+    # Patches of each image along height and width, shape (images, 2).
+    ("spatial_shapes", "image_grid_hws", "image_grid_hw", "target_sizes"): lambda s: (
+        Known([list(_grid(s)[1:])] * s.batch),
+    ),
+    # Along height and width, how many patches of each image become one, shape (images,).
+    ("merge_sizes",): lambda s: (Known([_merged(s)] * s.batch),),
+    # Height and width of each image before it was cut [pixels], shape (images, 2).
+    ("image_sizes", "original_sizes"): lambda s: (Known([list(s.edges)] * s.batch), None),
+    ("pixel_position_ids", "image_position_ids"): positions,
+    ("pixel_attention_mask",): pixel_mask,
+    # Which pixels are no padding, shape (batch, height, width).
+    ("pixel_mask",): lambda s: (integers(s.batch, *s.edges),),
+    # Shape (batch, frames, channels, height, width).
+    ("pixel_values_videos", "video_values"): lambda s: (floats(s.batch, s.frames, s.channels, *s.edges),),
+    ("flattened_patches",): flattened,
+    # Which arrangement of tiles each image has, shape (batch, images).
+    ("aspect_ratio_ids",): lambda s: (integers(s.batch, 1),),
+    # Which tiles each image has, shape (batch, images, tiles).
+    ("aspect_ratio_mask",): lambda s: (integers(s.batch, 1, s.of("vision", "max_num_tiles") or 1),),
+    # Which images each token of a text sees, shape (batch, sequence, images).
+    ("image_attention_mask",): lambda s: (Known.ones(s.batch, s.seq_len, 1),),
+    # Patches before the text that describes them, shape (batch, patches, channels x patch²).
+    ("image_patches",): _patches,
+    # An example for segmentation in context, as large as the image.
+    ("prompt_pixel_values", "prompt_masks"): lambda s: (floats(s.batch, s.channels, *s.edges),),
+    # One point a mask that is asked for, shape (batch, masks, points, 2) [pixels].
+    ("input_points",): lambda s: (floats(s.batch, 1, 1, 2),),
+    # Whether each point is inside, shape (batch, masks, points).
+    ("input_labels",): lambda s: (integers(s.batch, 1, 1),),
+    # Tokens of the task's name.
+    ("task_inputs",): lambda s: (integers(s.batch, s.of("text", "task_seq_len", "text_encoder_context_length") or 77),),
+    # A coarse map of depths; models run without one.
+    ("prompt_depth",): lambda s: (None, floats(s.batch, 1, *s.edges)),
+    ("bool_masked_pos",): masked,
+    # Features of what a detector found, shape (batch, regions, width); 36 regions as LXMERT has.
+    ("visual_feats",): lambda s: (floats(s.batch, 36, s.of("vision", "visual_feat_dim") or 2048),),
+    # Boxes of those regions, shape (batch, regions, 4).
+    ("visual_pos",): lambda s: (floats(s.batch, 36, s.of("vision", "visual_pos_dim") or 4),),
+}
+"""Makers by the names of inputs."""

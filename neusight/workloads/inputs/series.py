@@ -5,11 +5,11 @@ from __future__ import annotations
 from neusight.workloads.inputs.sizes import (
     FRAMES_PER_SECOND,
     LARGEST_DEFAULT_SEQ_LEN,
+    Layouts,
     Sizes,
     Ways,
     floats,
     integers,
-    layout,
 )
 from neusight.workloads.tensors import Known
 
@@ -21,7 +21,6 @@ def _context(sizes: Sizes) -> int:
     return length + max(lags) if lags else length
 
 
-@layout("past_values")
 def past(sizes: Sizes) -> Ways:
     """Shape (batch, time, channels), or (batch, time) of single series."""
     channels = sizes.of("whole", "num_input_channels", "input_size") or 1
@@ -30,19 +29,6 @@ def past(sizes: Sizes) -> Ways:
     return (several, single) if stated or channels > 1 else (single, several)
 
 
-@layout("forecast_context_len")
-def looked_at(sizes: Sizes) -> Ways:
-    """How many past points a model looks at that would else fill them up to its longest context."""
-    return (_context(sizes),)
-
-
-@layout("past_observed_mask")
-def observed(sizes: Sizes) -> Ways:
-    """Which points were seen: as large as the past."""
-    return past(sizes)
-
-
-@layout("future_values")
 def future(sizes: Sizes) -> Ways:
     """What follows, which training and the decoder are given, shape (batch, time), with channels where several."""
     length, channels = sizes.of("whole", "prediction_length") or 1, sizes.of("whole", "input_size") or 1
@@ -50,46 +36,20 @@ def future(sizes: Sizes) -> Ways:
     return (single, several) if channels == 1 else (several, single)
 
 
-@layout("past_time_features")
-def past_times(sizes: Sizes) -> Ways:
-    """Calendar features of each past point."""
-    return (floats(sizes.batch, _context(sizes), _times(sizes)),)
-
-
-@layout("future_time_features")
-def future_times(sizes: Sizes) -> Ways:
-    """Calendar features of each point that follows."""
-    return (floats(sizes.batch, sizes.of("whole", "prediction_length") or 1, _times(sizes)),)
-
-
 def _times(sizes: Sizes) -> int:
     return sizes.of("whole", "num_time_features") or 0
 
 
-@layout("static_categorical_features")
 def categories(sizes: Sizes) -> Ways:
     """Which series each is."""
     count = sizes.of("whole", "num_static_categorical_features") or 0
     return (integers(sizes.batch, count) if count else None,)
 
 
-@layout("static_real_features")
 def figures(sizes: Sizes) -> Ways:
     """Numbers that belong to a whole series."""
     count = sizes.of("whole", "num_static_real_features") or 0
     return (floats(sizes.batch, count) if count else None,)
-
-
-@layout("past_values_padding")
-def padding(sizes: Sizes) -> Ways:
-    """Which points are padding."""
-    return (integers(sizes.batch, _context(sizes)),)
-
-
-@layout("freq")
-def frequency(sizes: Sizes) -> Ways:
-    """How often each series was looked at: one of few classes."""
-    return (integers(sizes.batch, 1),)
 
 
 _BINS = (
@@ -116,7 +76,6 @@ def _windows(sizes: Sizes) -> int:
     return round(sizes.seconds * FRAMES_PER_SECOND)
 
 
-@layout("input_features", "audio_input_embeds", "audio_features", "audio_input_features", "audio_mel", "spectrogram")
 def spectrum(sizes: Sizes) -> Ways:
     """Shape (batch, bins, windows) or (batch, windows, bins), with a channel where models read it as an image."""
     batch, bins, windows = sizes.batch, _bins(sizes), _windows(sizes)
@@ -128,7 +87,6 @@ def spectrum(sizes: Sizes) -> Ways:
     return (last, first, image, *more) if time_first else (first, last, image, *more)
 
 
-@layout("input_values", "audio_values", "audio_input_values", "input_audio")
 def wave(sizes: Sizes) -> Ways:
     """Shape (batch, samples), or with a channel; of spectrogram transformers (batch, windows, bins)."""
     batch = sizes.batch
@@ -139,17 +97,39 @@ def wave(sizes: Sizes) -> Ways:
     return floats(batch, samples), floats(batch, channels if isinstance(channels, int) else 1, samples)
 
 
+_FEATURES = ("input_features", "audio_input_embeds", "audio_features", "audio_input_features", "audio_mel")
 _MASKS = ("feature_attention_mask", "input_features_mask", "input_feature_mask", "audio_mel_mask")
 
 
-@layout(*_MASKS, "audio_attention_mask", "padding_mask")
 def windows_mask(sizes: Sizes) -> Ways:
     """Which windows are no padding, shape (batch, windows): all; models that can run without are given none."""
     shape = sizes.batch, _windows(sizes)
     return None, Known.ones(*shape), Known.ones(*shape, dtype="bool")
 
 
-@layout("audio_codes", "codes")
-def codes(sizes: Sizes) -> Ways:
-    """Codes of each frame and codebook, shape (batch, codebooks, frames)."""
-    return (integers(sizes.batch, sizes.of("audio", "num_quantizers", "n_codebooks") or 8, round(sizes.seconds * 50)),)
+LAYOUTS: Layouts = {
+    ("past_values",): past,
+    # How many past points a model looks at that would else fill them up to its longest context.
+    ("forecast_context_len",): lambda s: (_context(s),),
+    # Which points were seen: as large as the past.
+    ("past_observed_mask",): lambda s: past(s),
+    ("future_values",): future,
+    # Calendar features of each past point.
+    ("past_time_features",): lambda s: (floats(s.batch, _context(s), _times(s)),),
+    # Calendar features of each point that follows.
+    ("future_time_features",): lambda s: (floats(s.batch, s.of("whole", "prediction_length") or 1, _times(s)),),
+    ("static_categorical_features",): categories,
+    ("static_real_features",): figures,
+    # Which points are padding.
+    ("past_values_padding",): lambda s: (integers(s.batch, _context(s)),),
+    # How often each series was looked at: one of few classes.
+    ("freq",): lambda s: (integers(s.batch, 1),),
+    (*_FEATURES, "spectrogram"): spectrum,
+    ("input_values", "audio_values", "audio_input_values", "input_audio"): wave,
+    (*_MASKS, "audio_attention_mask", "padding_mask"): windows_mask,
+    # Codes of each frame and codebook, shape (batch, codebooks, frames).
+    ("audio_codes", "codes"): lambda s: (
+        integers(s.batch, s.of("audio", "num_quantizers", "n_codebooks") or 8, round(s.seconds * 50)),
+    ),
+}
+"""Makers by the names of inputs."""

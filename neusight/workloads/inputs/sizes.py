@@ -171,17 +171,8 @@ Ways = Sequence[Any]
 """Alternatives for one input: a ``TensorSpec``, ``Known`` values, or anything that is passed on."""
 
 
-MAKERS: dict[str, Callable[[Sizes], Ways]] = {}
-
-
-def layout(*names: str) -> Callable[[Callable[[Sizes], Ways]], Callable[[Sizes], Ways]]:
-    """Register what makes the inputs of these names."""
-
-    def entered(maker: Callable[[Sizes], Ways]) -> Callable[[Sizes], Ways]:
-        MAKERS.update(dict.fromkeys(names, maker))
-        return maker
-
-    return entered
+Layouts = dict[tuple[str, ...], Callable[[Sizes], Ways]]
+"""What makes inputs, by their names."""
 
 
 def floats(*shape: int) -> TensorSpec:

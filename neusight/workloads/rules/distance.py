@@ -7,8 +7,8 @@ from neusight.kernels.operators import ELEMENTWISE
 from neusight.workloads.rules.elementwise import pointwise
 from neusight.workloads.rules.gemm import product
 from neusight.workloads.rules.memory import move
-from neusight.workloads.rules.reduction import reduce
-from neusight.workloads.rules.registry import rule
+from neusight.workloads.rules.reduction import of_call, reduce
+from neusight.workloads.rules.registry import one_pass, rule
 from neusight.workloads.tensors import Call, TensorSpec
 
 _DIFFERENCE = 3
@@ -23,14 +23,7 @@ def distances(call: Call) -> tuple[Kernel, ...]:
     pairs = call.args[0] if call.name.endswith("_backward") else call.output
     norm = next((value for value in call.args if isinstance(value, float)), 2.0)
     each = _DIFFERENCE + (0 if norm in (0.0, 1.0, 2.0, float("inf")) else ELEMENTWISE["pow"].flops)
-    if not call.output.elements:
-        return ()
-    return (
-        Elementwise(
-            op=call.name.removeprefix("_"), elements=call.output.elements, read_bytes=call.read_bytes,
-            write_bytes=call.write_bytes, flops=each * width * pairs.elements, dtype=call.dtype,
-        ),
-    )  # fmt: skip
+    return one_pass(call, call.name.removeprefix("_"), call.output.elements, each * width * pairs.elements)
 
 
 @rule("_euclidean_dist")
@@ -82,19 +75,14 @@ def renormed(call: Call) -> tuple[Kernel, ...]:
 def weight_norm(call: Call) -> tuple[Kernel, ...]:
     """A norm of each row, by which the row is divided and multiplied by its magnitude: one kernel."""
     v, rows = call.args[0], max(1, call.args[1].elements)
-    return reduce(
-        "rms_norm", rows, v.elements // rows, read_bytes=call.read_bytes, write_bytes=call.write_bytes, dtype=call.dtype
-    )
+    return of_call("rms_norm", rows, v.elements // rows, call)
 
 
 @rule("_weight_norm_interface_backward")
 def weight_norm_backward(call: Call) -> tuple[Kernel, ...]:
     """Reads the gradient, direction, magnitude and norm; writes gradients of direction and magnitude."""
     v, rows = call.args[1], max(1, call.args[2].elements)
-    return reduce(
-        "rms_norm_backward", rows, v.elements // rows, read_bytes=call.read_bytes, write_bytes=call.write_bytes,
-        dtype=call.dtype,
-    )  # fmt: skip
+    return of_call("rms_norm_backward", rows, v.elements // rows, call)
 
 
 @rule("_trilinear")
@@ -122,12 +110,7 @@ def margin_loss_backward(call: Call) -> tuple[Kernel, ...]:
 
 def _margins(call: Call, x: TensorSpec) -> tuple[Kernel, ...]:
     targets = x.shape[-1] if "multilabel" in call.name else 1
-    return (
-        Elementwise(
-            op=call.name, elements=max(1, x.elements), read_bytes=call.read_bytes, write_bytes=call.write_bytes,
-            flops=4 * targets * x.elements, dtype=call.dtype,
-        ),
-    )  # fmt: skip
+    return one_pass(call, call.name, max(1, x.elements), 4 * targets * x.elements)
 
 
 _LOG_SUM = 3 * ELEMENTWISE["exp"].flops + ELEMENTWISE["log"].flops + 6

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from neusight.kernels import Elementwise, Kernel, Optimizer
+from neusight.kernels import Kernel, Optimizer
 from neusight.kernels.operators import ELEMENTWISE, OPTIMIZER
-from neusight.workloads.rules.registry import rule
+from neusight.workloads.rules.registry import one_pass, rule
 from neusight.workloads.tensors import Call, TensorSpec
 
 ALIASES = {
@@ -57,21 +57,10 @@ _COMPLEX_FLOPS = {"mul": 6, "div": 11, "reciprocal": 6}
 def pointwise(call: Call, op: str, flops_each: int | None = None) -> tuple[Kernel, ...]:
     """One kernel over the elements of the first result; its FLOP are the table's unless the call decides them."""
     elements = call.output.elements
-    if not elements:
-        return ()
     flops = ELEMENTWISE[op].flops if flops_each is None else flops_each
     if any(t.complex for t in (*call.inputs, *call.outputs)):
         flops = _COMPLEX_FLOPS.get(op, 2 * flops)
-    return (
-        Elementwise(
-            op=op,
-            elements=elements,
-            read_bytes=call.read_bytes,
-            write_bytes=call.write_bytes,
-            flops=flops * elements,
-            dtype=call.dtype,
-        ),
-    )
+    return one_pass(call, op, elements, flops * elements)
 
 
 @rule(*_PLAIN, *ALIASES)
@@ -110,13 +99,18 @@ def _foreach(call: Call) -> tuple[Kernel, ...]:
     lists = _lists(call)
     if not lists or _on_host(call, lists[0]):
         return ()
-    elements = sum(t.elements for t in lists[0])
     read = call.read_bytes - (_size(lists[0]) if op in _OVERWRITES else 0)
     written = _size(lists[0]) if in_place else sum(t.nbytes for t in call.outputs)
+    return _stepped(f"foreach_{op}", lists[0], read, written)
+
+
+def _stepped(op: str, params: tuple[TensorSpec, ...], read: int, written: int) -> tuple[Kernel, ...]:
+    """One kernel over all tensors of a list."""
+    elements = sum(t.elements for t in params)
     return (
         Optimizer(
-            op=f"foreach_{op}", elements=elements, tensors=len(lists[0]), read_bytes=read, write_bytes=written,
-            flops=OPTIMIZER[f"foreach_{op}"].flops * elements, dtype=lists[0][0].dtype,
+            op=op, elements=elements, tensors=len(params), read_bytes=read, write_bytes=written,
+            flops=OPTIMIZER[op].flops * elements, dtype=params[0].dtype,
         ),
     )  # fmt: skip
 
@@ -128,13 +122,7 @@ rule(*(f"_{op}" for op in OPTIMIZER if op.startswith("foreach_")))(_foreach)
 def unscale(call: Call) -> tuple[Kernel, ...]:
     """What ``torch.amp.GradScaler`` does before a step: gradients are looked through and multiplied by one number."""
     gradients = _lists(call)[0]
-    elements, size = sum(t.elements for t in gradients), _size(gradients)
-    return (
-        Optimizer(
-            op="foreach_mul", elements=elements, tensors=len(gradients), read_bytes=size, write_bytes=size,
-            flops=OPTIMIZER["foreach_mul"].flops * elements, dtype=gradients[0].dtype,
-        ),
-    )  # fmt: skip
+    return _stepped("foreach_mul", gradients, _size(gradients), _size(gradients))
 
 
 def _fused(call: Call, name: str, written: int) -> tuple[Kernel, ...]:
@@ -142,13 +130,7 @@ def _fused(call: Call, name: str, written: int) -> tuple[Kernel, ...]:
     params, grads, *others = _lists(call)
     states = [s for s in others if tuple(t.shape for t in s) == tuple(t.shape for t in params)]
     changed, tensors = [params, *states][:written], [params, grads, *states]
-    elements = sum(t.elements for t in params)
-    return (
-        Optimizer(
-            op=name, elements=elements, tensors=len(params), read_bytes=sum(map(_size, tensors)),
-            write_bytes=sum(map(_size, changed)), flops=OPTIMIZER[name].flops * elements, dtype=params[0].dtype,
-        ),
-    )  # fmt: skip
+    return _stepped(name, params, sum(map(_size, tensors)), sum(map(_size, changed)))
 
 
 @rule("_fused_adamw_", "_fused_adam_")

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from math import ceil, log2, prod
 
-from neusight.kernels import Elementwise, Kernel
+from neusight.kernels import Kernel
 from neusight.workloads.rules.memory import move
-from neusight.workloads.rules.registry import rule
+from neusight.workloads.rules.registry import one_pass, rule
 from neusight.workloads.tensors import Call, TensorSpec
 
 _COMPLEX = 4
@@ -37,17 +37,13 @@ def _work(call: Call, op: str, flops: float, steps: int) -> tuple[Kernel, ...]:
     """
     matrix = call.inputs[0]
     count = prod(matrix.shape[:-2])
-    if not matrix.elements:
-        return ()
     passes = max(1, steps) * (count if op in _SINGLY else 1)
     touched = max(1, matrix.elements // 3) * max(1, steps)
-    return (
-        Elementwise(
-            op=op, elements=max(1, touched // passes), passes=passes,
-            read_bytes=call.read_bytes + touched * matrix.element_bytes,
-            write_bytes=call.write_bytes + touched * matrix.element_bytes,
-            flops=round(flops * count) * (_COMPLEX if matrix.complex else 1), dtype=call.dtype,
-        ),
+    moved = touched * matrix.element_bytes
+    return one_pass(
+        call, op, max(1, touched // passes) if matrix.elements else 0,
+        round(flops * count) * (_COMPLEX if matrix.complex else 1), passes=passes,
+        read_bytes=call.read_bytes + moved, write_bytes=call.write_bytes + moved,
     )  # fmt: skip
 
 
@@ -216,18 +212,14 @@ def transform(call: Call) -> tuple[Kernel, ...]:
         return ()
     flops = 5 * whole.elements * log2(prod(lengths)) / (2 if real else 1)
     passes = sum(_passes(length) for length in lengths)
-    return (_in_passes(call, source, round(flops), passes),)
+    # The first pass reads the source, the last writes the result; between them the result's size comes and goes.
+    between = (passes - 1) * max(source.nbytes, call.output.nbytes)
+    return one_pass(
+        call, "fft", max(source.elements, call.output.elements), round(flops), passes=passes,
+        read_bytes=source.nbytes + between, write_bytes=call.output.nbytes + between,
+    )  # fmt: skip
 
 
 def _passes(length: int) -> int:
     """Kernels of a transform along one dimension."""
     return max(1, ceil(log2(max(2, length)) / log2(_IN_SHARED)))
-
-
-def _in_passes(call: Call, source: TensorSpec, flops: int, passes: int) -> Elementwise:
-    """The first pass reads the source, the last writes the result; between them the result's size comes and goes."""
-    between = (passes - 1) * max(source.nbytes, call.output.nbytes)
-    return Elementwise(
-        op="fft", elements=max(source.elements, call.output.elements), passes=passes,
-        read_bytes=source.nbytes + between, write_bytes=call.output.nbytes + between, flops=flops, dtype=call.dtype,
-    )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neusight.kernels import Elementwise, Kernel, Memory
-from neusight.workloads.rules.registry import rule
+from neusight.kernels import Kernel, Memory
+from neusight.workloads.rules.registry import one_pass, rule
 from neusight.workloads.tensors import Call, TensorSpec
 
 
@@ -59,14 +59,11 @@ def embedding(call: Call) -> tuple[Kernel, ...]:
 def embedding_backward(call: Call) -> tuple[Kernel, ...]:
     """Zeroes the table's gradient, then adds a row for each index, which it reads, adds to and writes."""
     grad, indices = call.args[:2]
-    add = Memory(
-        op="embedding_backward",
-        elements=grad.elements,
-        read_bytes=2 * grad.nbytes + indices.nbytes,
-        write_bytes=grad.nbytes,
-        dtype=grad.dtype,
-    )
-    return (*move("fill", call.output, 0), add)
+    return (*move("fill", call.output, 0), *_added_rows(grad, indices))
+
+
+def _added_rows(rows: TensorSpec, indices: TensorSpec) -> tuple[Kernel, ...]:
+    return move("embedding_backward", rows, 2 * rows.nbytes + indices.nbytes)
 
 
 @rule("_embedding_bag", "_embedding_bag_forward_only")
@@ -79,14 +76,10 @@ def embedding_bag(call: Call) -> tuple[Kernel, ...]:
     row = weight.shape[-1]
     elements = indices.elements * row
     read = min(elements, weight.elements) * weight.element_bytes + sum(t.nbytes for t in call.inputs[1:])
-    if not elements:
-        return ()
-    return (
-        Elementwise(
-            op="embedding_bag", elements=elements, read_bytes=read, write_bytes=bags.nbytes,
-            flops=elements * (1 + (len(call.args) > 6 and call.args[6] is not None)), dtype=weight.dtype,
-        ),
-    )  # fmt: skip
+    flops = elements * (1 + (len(call.args) > 6 and call.args[6] is not None))
+    return one_pass(
+        call, "embedding_bag", elements, flops, read_bytes=read, write_bytes=bags.nbytes, dtype=weight.dtype
+    )
 
 
 @rule("_embedding_bag_backward", "_embedding_bag_dense_backward")
@@ -97,14 +90,9 @@ def embedding_bag_backward(call: Call) -> tuple[Kernel, ...]:
     """
     grad, indices = call.args[:2]
     rows = TensorSpec((indices.elements, grad.shape[-1]), grad.dtype)
-    moved = rows.nbytes
     if not call.output.elements:
-        return move("gather", rows, min(moved, grad.nbytes) + indices.nbytes)
-    add = Memory(
-        op="embedding_backward", elements=indices.elements * grad.shape[-1], read_bytes=2 * moved + indices.nbytes,
-        write_bytes=moved, dtype=grad.dtype,
-    )  # fmt: skip
-    return (*move("fill", call.output, 0), add)
+        return move("gather", rows, min(rows.nbytes, grad.nbytes) + indices.nbytes)
+    return (*move("fill", call.output, 0), *_added_rows(rows, indices))
 
 
 @rule("index", "_unsafe_index")

@@ -26,7 +26,7 @@ def reduce(op: str, rows: int, cols: int, *, read_bytes: int, write_bytes: int, 
     )
 
 
-def _reduced(op: str, rows: int, cols: int, call: Call) -> tuple[RowReduction, ...]:
+def of_call(op: str, rows: int, cols: int, call: Call) -> tuple[RowReduction, ...]:
     """A reduction that reads all arguments and writes all results of a call."""
     return reduce(op, rows, cols, read_bytes=call.read_bytes, write_bytes=call.write_bytes, dtype=call.dtype)
 
@@ -35,7 +35,7 @@ def along(call: Call, op: str, dim: int) -> tuple[RowReduction, ...]:
     """A reduction of the first argument along one dimension, whatever the results look like."""
     x = call.args[0]
     cols = x.shape[dim] if x.shape else 1
-    return _reduced(op, x.elements // max(1, cols), cols, call)
+    return of_call(op, x.elements // max(1, cols), cols, call)
 
 
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
@@ -54,7 +54,7 @@ def softmax_backward(call: Call) -> tuple[Kernel, ...]:
 def layer_norm(call: Call) -> tuple[Kernel, ...]:
     """Reads x, scale and shift; writes y and both statistics of each row."""
     cols = prod(call.args[1])
-    return _reduced("layer_norm", call.output.elements // max(1, cols), cols, call)
+    return of_call("layer_norm", call.output.elements // max(1, cols), cols, call)
 
 
 @rule("native_layer_norm_backward")
@@ -88,7 +88,7 @@ def _norm_backward(
 def rms_norm(call: Call) -> tuple[Kernel, ...]:
     """Reads x and scale; writes y and one statistic of each row."""
     cols = prod(call.args[1])
-    return _reduced("rms_norm", call.output.elements // max(1, cols), cols, call)
+    return of_call("rms_norm", call.output.elements // max(1, cols), cols, call)
 
 
 @rule("_fused_rms_norm_backward")
@@ -107,7 +107,7 @@ def batch_norm(call: Call) -> tuple[Kernel, ...]:
     if not training:
         return pointwise(Call(call.name, call.overload, call.args, {}, call.outputs[:1]), "batch_norm")
     channels = x.shape[1]
-    return _reduced("batch_norm", channels, x.elements // channels, call)
+    return of_call("batch_norm", channels, x.elements // channels, call)
 
 
 @rule("native_batch_norm_backward", "batch_norm_backward", "cudnn_batch_norm_backward")
@@ -126,7 +126,7 @@ def batch_norm_backward(call: Call) -> tuple[Kernel, ...]:
 def group_norm(call: Call) -> tuple[Kernel, ...]:
     """Statistics of each group of each sample, then a scale and shift."""
     rows = call.args[3] * call.args[6]
-    return _reduced("group_norm", rows, call.args[0].elements // rows, call)
+    return of_call("group_norm", rows, call.args[0].elements // rows, call)
 
 
 @rule("native_group_norm_backward")
@@ -134,7 +134,7 @@ def group_norm_backward(call: Call) -> tuple[Kernel, ...]:
     """The input's gradient, and a sum over batch and space for scale and shift."""
     grad, x = call.args[:2]
     rows = call.args[5] * call.args[8]
-    inner = _reduced("group_norm_backward", rows, x.elements // rows, call)
+    inner = of_call("group_norm_backward", rows, x.elements // rows, call)
     return (*inner, channel_sum(grad)) if any(call.args[9][1:]) else inner
 
 
@@ -156,7 +156,7 @@ def reduced(call: Call) -> tuple[Kernel, ...]:
     x, rows = call.args[0], max(1, call.output.elements)
     extreme = "max" if call.name in ("max", "min") and len(call.outputs) > 1 else "amax"
     op = _REDUCED_AS.get(call.name, extreme if call.name in _EXTREMES else call.name)
-    return _reduced(op, rows, x.elements // rows, call)
+    return of_call(op, rows, x.elements // rows, call)
 
 
 @rule("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "cummin")

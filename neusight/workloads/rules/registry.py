@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from neusight.errors import CoverageError, nearest
 from neusight.kernels import Elementwise, Kernel
@@ -54,6 +55,14 @@ def kernels_of(call: Call) -> tuple[Kernel, ...]:
     return registered(call)
 
 
+def one_pass(call: Call, op: str, elements: int, flops: int, **fields: Any) -> tuple[Elementwise, ...]:
+    """One kernel that reads all operands of a call and writes its results, but for ``fields``; none of no elements."""
+    if not elements:
+        return ()
+    whole: dict[str, Any] = {"read_bytes": call.read_bytes, "write_bytes": call.write_bytes, "dtype": call.dtype}
+    return (Elementwise(op=op, elements=elements, flops=flops, **whole | fields),)
+
+
 _CUBIC = ("linalg_", "_linalg_", "cholesky", "lu_", "ormqr", "triangular", "matrix_")
 """How names of operators begin that factor or multiply matrices."""
 
@@ -64,19 +73,8 @@ def fallback(call: Call) -> tuple[Kernel, ...]:
     Where its name says that it works on whole matrices, it does at least the m n min(m, n) FLOP of one elimination.
     """
     elements = sum(t.elements for t in call.outputs)
-    if not elements:
-        return ()
     flops = max([elements, *map(_elimination, call.inputs)]) if call.name.startswith(_CUBIC) else elements
-    return (
-        Elementwise(
-            op="fallback",
-            elements=elements,
-            read_bytes=call.read_bytes,
-            write_bytes=call.write_bytes,
-            flops=flops,
-            dtype=call.dtype,
-        ),
-    )
+    return one_pass(call, "fallback", elements, flops)
 
 
 def _elimination(tensor: TensorSpec) -> int:

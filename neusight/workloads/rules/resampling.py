@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from neusight.kernels import Elementwise, Kernel
+from neusight.kernels import Kernel
 from neusight.workloads.rules.elementwise import pointwise
 from neusight.workloads.rules.memory import move
-from neusight.workloads.rules.registry import rule
+from neusight.workloads.rules.registry import one_pass, rule
 from neusight.workloads.rules.sorting import sorted_rows
 from neusight.workloads.tensors import Call, TensorSpec
 
@@ -102,11 +102,9 @@ def grid_sampling_backward(call: Call) -> tuple[Kernel, ...]:
     """Zeroes the image's gradient, then adds to it from every result's neighbours, and derives the grid's."""
     grad, image = call.args[:2]
     size, taps = image.element_bytes, _neighbours(call, call.args[3:4])
-    added = Elementwise(
-        op=call.name, elements=grad.elements, read_bytes=call.read_bytes + image.elements * size,
-        write_bytes=call.write_bytes, flops=6 * taps * grad.elements, dtype=call.dtype,
-    )  # fmt: skip
-    return (*move("fill", TensorSpec(image.shape, image.dtype), 0), added)
+    read = call.read_bytes + image.elements * size
+    added = one_pass(call, call.name, grad.elements, 6 * taps * grad.elements, read_bytes=read)
+    return (*move("fill", TensorSpec(image.shape, image.dtype), 0), *added)
 
 
 _OVERLAP_FLOPS = 14
@@ -129,14 +127,9 @@ def suppression(call: Call) -> tuple[Kernel, ...]:
     places = TensorSpec((count,), "int64")
     table = count * ceil(count / _WORD_BITS) * 8
     pairs = count * (count + 1) // 2
-    compared = Elementwise(
-        op="nms", elements=pairs, read_bytes=boxes.nbytes, write_bytes=table, flops=_OVERLAP_FLOPS * pairs,
-        dtype=call.dtype,
-    )  # fmt: skip
-    walked = Elementwise(
-        op="nms", elements=table // 8, read_bytes=table, write_bytes=places.nbytes, flops=table // 8, dtype=call.dtype
-    )
-    return (*sorted_rows(Call("sort", "", (scores,), {}, (scores, places))), compared, walked)
+    compared = one_pass(call, "nms", pairs, _OVERLAP_FLOPS * pairs, read_bytes=boxes.nbytes, write_bytes=table)
+    walked = one_pass(call, "nms", table // 8, table // 8, read_bytes=table, write_bytes=places.nbytes)
+    return (*sorted_rows(Call("sort", "", (scores,), {}, (scores, places))), *compared, *walked)
 
 
 @rule("torchvision::roi_align")

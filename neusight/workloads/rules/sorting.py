@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, log2
 
-from neusight.kernels import Elementwise, Kernel, RowReduction
+from neusight.kernels import Kernel, RowReduction
 from neusight.kernels.operators import operator
 from neusight.workloads.rules.memory import move
 from neusight.workloads.rules.reduction import along, reduce
-from neusight.workloads.rules.registry import rule
+from neusight.workloads.rules.registry import one_pass, rule
 from neusight.workloads.tensors import Call, TensorSpec
 
 _ROW_OF_BLOCK = 4096
@@ -79,13 +79,8 @@ def selected(call: Call) -> tuple[Kernel, ...]:
     """Counts what is chosen, which the host waits for, then reads again and writes it."""
     x = call.args[0]
     count = reduce("count_nonzero", 1, x.elements, read_bytes=x.nbytes, write_bytes=8, dtype=call.dtype)
-    read = call.read_bytes
     flops = operator("row_reduction", "nonzero").flops * x.elements
-    choose = Elementwise(
-        op=call.name, elements=max(1, x.elements), read_bytes=read, write_bytes=call.write_bytes, flops=flops,
-        dtype=call.dtype,
-    )  # fmt: skip
-    return (*count, choose)
+    return (*count, *one_pass(call, call.name, max(1, x.elements), flops))
 
 
 @rule("bucketize", "searchsorted")
@@ -96,12 +91,7 @@ def searched(call: Call) -> tuple[Kernel, ...]:
     last = ordered.shape[-1] if ordered.shape else 1
     elements = call.output.elements
     flops = 2 * max(1, ceil(log2(max(2, last)))) * elements
-    return (
-        Elementwise(
-            op=call.name, elements=max(1, elements), read_bytes=call.read_bytes, write_bytes=call.write_bytes,
-            flops=flops, dtype=call.dtype,
-        ),
-    )  # fmt: skip
+    return one_pass(call, call.name, max(1, elements), flops)
 
 
 @rule("multinomial")
@@ -116,8 +106,5 @@ def multinomial(call: Call) -> tuple[Kernel, ...]:
     scan = reduce("cumsum", rows, cols, read_bytes=x.nbytes, write_bytes=x.nbytes, dtype=call.dtype)
     total = reduce("sum", rows, cols, read_bytes=x.nbytes, write_bytes=rows * x.element_bytes, dtype=call.dtype)
     flops = (operator("elementwise", "random").flops + 2 * ceil(log2(max(2, cols)))) * out.elements
-    draw = Elementwise(
-        op="multinomial", elements=max(1, out.elements), read_bytes=x.nbytes, write_bytes=out.nbytes, flops=flops,
-        dtype=call.dtype,
-    )  # fmt: skip
-    return (*total, *scan, draw)
+    draw = one_pass(call, "multinomial", max(1, out.elements), flops, read_bytes=x.nbytes, write_bytes=out.nbytes)
+    return (*total, *scan, *draw)

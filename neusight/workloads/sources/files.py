@@ -23,6 +23,7 @@ from neusight.workloads.tensors import TensorSpec
 if TYPE_CHECKING:
     import torch
 
+EXPORTED_SUFFIX, ONNX_SUFFIX = ".pt2", ".onnx"
 SEQ_LEN = 128
 """Tokens where a file leaves a second extent of integers open and none are asked for."""
 _IMAGE_DIMENSIONS = 4
@@ -39,20 +40,6 @@ def digest(file: Path) -> str:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise ModelError(f"cannot read {file}: {error.strerror}; check the path") from None
-
-
-def for_inference(request: Request) -> Request:
-    """The request, if it is for inference and asks for extents that a file may leave open.
-
-    Raises:
-        ModelError: training was asked for, which no file of a graph has, or something that no input depends on.
-    """
-    if request.mode == "training":
-        raise ModelError(
-            f"{request.model} is a graph for inference: leave out --mode training, or pass the module itself as "
-            "package.module:function"
-        )
-    return refuse_others(request, "seq_len", "image_size", "given")
 
 
 def sized(name: str, shape: Sequence[int | None], dtype: str, request: Request) -> TensorSpec:
@@ -95,27 +82,33 @@ def _filled(place: int, shape: Sequence[int | None], dtype: str, request: Reques
     return request.seq_len if place == 1 else None
 
 
-EXPORTED_SUFFIX = ".pt2"
-
-
 @dataclass(frozen=True, kw_only=True)
-class ExportedModel:
-    """A program in a file."""
+class GraphFile:
+    """A graph in a file: of ONNX with external data beside it, if any."""
 
     file: Path
 
     @property
     def content(self) -> str:
-        """The file's."""
-        return f"exported {digest(self.file)}"
+        """The file's; values of weights, which may lie elsewhere, change no kernel."""
+        return f"{self.file.suffix} {digest(self.file)}"
 
     def settled(self, request: Request) -> Request:
-        """Inference; extents that the program leaves open may be asked for.
+        """Inference; extents that the graph leaves open may be asked for.
 
         Raises:
-            ModelError: training was asked for, which a program does not have.
+            ModelError: training was asked for, which a graph does not have, or something that no input depends on.
         """
-        return for_inference(request)
+        if request.mode == "training":
+            raise ModelError(
+                f"{request.model} is a graph for inference: leave out --mode training, or pass the module itself as "
+                "package.module:function"
+            )
+        return refuse_others(request, "seq_len", "image_size", "given")
+
+
+class ExportedModel(GraphFile):
+    """A program of ``torch.export``."""
 
     def build(self, request: Request) -> torch.nn.Module:
         """The program as a module without weights."""
@@ -160,27 +153,8 @@ def _extents(shape: Any) -> list[int | None]:
     return [size if isinstance(size, int) else None for size in shape]
 
 
-ONNX_SUFFIX = ".onnx"
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnnxModel:
-    """A graph in a file, with external data beside it, if any."""
-
-    file: Path
-
-    @property
-    def content(self) -> str:
-        """The file's; values of weights, which may lie elsewhere, change no kernel."""
-        return f"onnx {digest(self.file)}"
-
-    def settled(self, request: Request) -> Request:
-        """Inference; extents that the graph leaves open may be asked for.
-
-        Raises:
-            ModelError: training was asked for, which a graph does not have.
-        """
-        return for_inference(request)
+class OnnxModel(GraphFile):
+    """An ONNX graph."""
 
     def build(self, request: Request) -> torch.nn.Module:
         """The graph as a module.

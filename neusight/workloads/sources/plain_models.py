@@ -39,25 +39,23 @@ class PlainModel:
 
     def build(self, request: Request) -> torch.nn.Module:
         """The module."""
-        from neusight.workloads.models.recommendation import Dlrm
-        from neusight.workloads.models.sequences import LanguageLstm, SpeechGru, WaveGlow
+        from neusight.workloads.models import recommendation, sequences
 
-        if self.config[MODULE] == "dlrm":
-            return Dlrm(self.config, self.skew)
-        if self.config[MODULE] == "waveglow":
-            return WaveGlow(self.config)
-        return (LanguageLstm if self.config[MODULE] == "lstm" else SpeechGru)(self.config)
+        skew = (self.skew,) if self.config[MODULE] == "dlrm" else ()
+        kinds: dict[str, Any] = {"dlrm": recommendation.Dlrm, "waveglow": sequences.WaveGlow,
+                                 "lstm": sequences.LanguageLstm, "speech-gru": sequences.SpeechGru}  # fmt: skip
+        module: torch.nn.Module = kinds[self.config[MODULE]](self.config, *skew)
+        return module
 
     def inputs(self, request: Request) -> Inputs:
         """By name."""
         from neusight.workloads.models import recommendation, sequences
 
-        if self.config[MODULE] == "dlrm":
-            return recommendation.inputs(self.config, request.batch)
-        if self.config[MODULE] == "waveglow":
-            return sequences.waveglow_inputs(self.config, request.batch)
-        make = sequences.language_inputs if self.config[MODULE] == "lstm" else sequences.speech_inputs
-        return make(self.config, request.batch, request.seq_len)
+        makers: dict[str, Any] = {"dlrm": recommendation.inputs, "waveglow": sequences.waveglow_inputs,
+                                  "lstm": sequences.language_inputs, "speech-gru": sequences.speech_inputs}  # fmt: skip
+        length = (request.seq_len,) if self.config[MODULE] in _SEQUENCES else ()
+        inputs: Inputs = makers[self.config[MODULE]](self.config, request.batch, *length)
+        return inputs
 
 
 def plain_model(name: str, config: Mapping[str, Any], option: str = "") -> PlainModel:

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from neusight.workloads.trace.cuda_only import MODES, on_cudnn
-from neusight.workloads.trace.library_forms import flex_forms
+from neusight.workloads.trace.library_forms import exchanged, flex_forms
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -48,17 +48,13 @@ def gpu_forms(attention: str) -> Iterator[None]:
         attention: ``eager`` computes attention from matrix products and a softmax, ``sdpa`` takes the kernel that
             PyTorch picks on CUDA, ``flash`` the same but ignores masks, as padding-free flash attention does.
     """
-    names = ("dropout", "scaled_dot_product_attention")
-    originals = {name: getattr(functional, name) for name in names}
-    try:
-        # A mode is off inside the functions it sees, so those that functional itself calls are exchanged as well.
-        for name, original in originals.items():
-            setattr(functional, name, partial(_REPLACEMENTS[original], attention))
-        with _Forms(attention), flex_forms(partial(_attention, attention)):
-            yield
-    finally:
-        for name, original in originals.items():
-            setattr(functional, name, original)
+    # A mode is off inside the functions it sees, so those that functional itself calls are exchanged as well.
+    called = [
+        (functional, name, lambda own: partial(_REPLACEMENTS[own], attention))
+        for name in ("dropout", "scaled_dot_product_attention")
+    ]
+    with exchanged(called), _Forms(attention), flex_forms(partial(_attention, attention)):
+        yield
 
 
 def _dropout(attention: str, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:

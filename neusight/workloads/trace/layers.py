@@ -217,7 +217,10 @@ def _sort(numbers: _Numbers, length: int) -> None:
     numbers.tensors = [numbers.tensors[i] for i in order.tolist()]
 
 
-def _single(one: Allocation) -> Tensor:
+def _single(one: Allocation, later: Allocation | None = None, copies: int = 1) -> Tensor:
+    """A storage, or a series of copies by its first two."""
+    later = later or one
+    died, died_later = (KEPT if each.died is None else each.died for each in (one, later))
     return Tensor(
         shape=one.shape,
         dtype=one.dtype,
@@ -225,8 +228,11 @@ def _single(one: Allocation) -> Tensor:
         nbytes=one.nbytes,
         touched_bytes=one.touched_bytes,
         born=one.born,
-        died=KEPT if one.died is None else one.died,
-        layer=_layer(one.layer),
+        died=died,
+        layer=_layer(one.layer, later.layer),
+        copies=copies,
+        born_step=later.born - one.born,
+        died_step=died_later - died,
     )
 
 
@@ -239,22 +245,7 @@ def _add_series(block: _Block, numbers: _Numbers) -> None:
         members = block.slots[:, slot]
         numbers.tensor[members], numbers.copy[members] = len(numbers.tensors), np.arange(block.count)
         first, second = (numbers.allocations[i] for i in members[:2].tolist())
-        died = [KEPT if one.died is None else one.died for one in (first, second)]
-        numbers.tensors.append(
-            Tensor(
-                shape=first.shape,
-                dtype=first.dtype,
-                kind=first.kind,
-                nbytes=first.nbytes,
-                touched_bytes=first.touched_bytes,
-                born=first.born,
-                died=died[0],
-                layer=_layer(first.layer, second.layer),
-                copies=block.count,
-                born_step=second.born - first.born,
-                died_step=died[1] - died[0],
-            )
-        )
+        numbers.tensors.append(_single(first, second, block.count))
 
 
 def _nodes(nodes: Sequence[RawNode], blocks: Sequence[_Block], numbers: _Numbers) -> Iterator[Node]:
@@ -271,13 +262,17 @@ def _nodes(nodes: Sequence[RawNode], blocks: Sequence[_Block], numbers: _Numbers
 
 def _node(raw: RawNode, place: int, numbers: _Numbers) -> Node:
     reads, writes = (_references([numbers.by_id[id(o)] for o in of], numbers) for of in (raw.reads, raw.writes))
+    return _with_references(raw, place, reads, writes)
+
+
+def _with_references(raw: RawNode, place: int, reads: Sequence[Reference], writes: Sequence[Reference]) -> Node:
     return Node(
         id=place,
         operator=raw.operator,
         phase=raw.phase,
         kernels=raw.kernels,
-        reads=reads,
-        writes=writes,
+        reads=tuple(reads),
+        writes=tuple(writes),
         layer=_layer(raw.layer),
     )
 
@@ -300,17 +295,8 @@ def _series_nodes(nodes: Sequence[RawNode], block: _Block, numbers: _Numbers) ->
         reads, writes = len(raw.reads), len(raw.writes)
         references = [_moving(block.slots[:, slot + i], numbers) for i in range(reads + writes)]
         slot += reads + writes
-        yield Node(
-            id=block.start + offset,
-            operator=raw.operator,
-            phase=raw.phase,
-            kernels=raw.kernels,
-            reads=tuple(references[:reads]),
-            writes=tuple(references[reads:]),
-            layer=_layer(raw.layer, later.layer),
-            copies=block.count,
-            stride=block.length,
-        )
+        node = _with_references(raw, block.start + offset, references[:reads], references[reads:])
+        yield replace(node, layer=_layer(raw.layer, later.layer), copies=block.count, stride=block.length)
 
 
 def _moving(members: np.ndarray, numbers: _Numbers) -> Reference:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -75,6 +75,25 @@ _PATCHES: tuple[tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any
 )
 
 
+@contextmanager
+def exchanged(forms: Sequence[tuple[Any, str, Callable[[Any], Any]]]) -> Iterator[None]:
+    """Attributes of modules and classes exchanged inside for what a function makes of them, where there are any."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in forms if hasattr(owner, name)]
+    makers = {(id(owner), name): make for owner, name, make in forms}
+    try:
+        for owner, name, original in before:
+            setattr(owner, name, makers[id(owner), name](original))
+        yield
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)
+
+
+def always(form: Any) -> Callable[[Any], Any]:
+    """What ``exchanged`` makes of anything."""
+    return lambda _: form
+
+
 def _owner(path: str) -> Any:
     """A loaded module, or a class in one; None when it is not loaded or has no such class."""
     module, _, name = path.partition(":")
@@ -85,53 +104,33 @@ def _owner(path: str) -> Any:
 @contextmanager
 def unpadded_batches() -> Iterator[None]:
     """Answer the questions of Hugging Face models inside; other modules are not touched."""
-    saved = []
     checked = os.environ.get(_UNCHECKED)
     os.environ[_UNCHECKED] = "1"
-    for path, name, replacement in _PATCHES:
-        owner = _owner(path)
-        if owner is not None and hasattr(owner, name):
-            original = getattr(owner, name)
-            saved.append((owner, name, original))
-            setattr(owner, name, replacement(original))
     try:
-        yield
+        with exchanged([(_owner(path), name, make) for path, name, make in _PATCHES]):
+            yield
     finally:
-        for owner, name, original in saved:
-            setattr(owner, name, original)
         if checked is None:
             del os.environ[_UNCHECKED]
         else:
             os.environ[_UNCHECKED] = checked
 
 
-@contextmanager
-def torchvision_forms() -> Iterator[None]:
+def torchvision_forms() -> AbstractContextManager[None]:
     """What torchvision runs on a GPU: its own kernels, and one suppression for all classes together.
 
     Where values decide how many boxes there are, a loop over classes would be one over as many as there are boxes.
     """
     boxes = sys.modules.get("torchvision.ops.boxes")
     align = sys.modules.get("torchvision.ops.roi_align")
-    if boxes is None or align is None:
-        yield
-        return
     together = getattr(boxes, "_batched_nms_coordinate_trick", None)
     forms = [
-        (boxes, "_assert_has_ops", lambda: None),
-        (align, "_assert_has_ops", lambda: None),
-        (align, "_has_ops", lambda: True),
-        (boxes, "_batched_nms_vanilla", together),
+        (boxes, "_assert_has_ops", always(lambda: None)),
+        (align, "_assert_has_ops", always(lambda: None)),
+        (align, "_has_ops", always(lambda: True)),
+        (boxes, "_batched_nms_vanilla", lambda own: together or own),
     ]
-    present = [(module, name, form) for module, name, form in forms if form is not None and hasattr(module, name)]
-    before = [(module, name, getattr(module, name)) for module, name, _ in present]
-    try:
-        for module, name, form in present:
-            setattr(module, name, form)
-        yield
-    finally:
-        for module, name, original in before:
-            setattr(module, name, original)
+    return exchanged(forms if boxes and align else [])
 
 
 aten = torch.ops.aten
@@ -188,23 +187,14 @@ _MODULE = "torch.nn.attention.flex_attention"
 Attention = Callable[..., torch.Tensor]
 
 
-@contextmanager
-def flex_forms(attention: Attention) -> Iterator[None]:
+def flex_forms(attention: Attention) -> AbstractContextManager[None]:
     """Let ``flex_attention`` call ``attention``, which takes what scaled-dot-product attention does."""
-    module = sys.modules.get(_MODULE)
-    forms = {
+    forms: dict[str, Any] = {
         "_validate_device": lambda *_: None,
         "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
         "flex_attention_hop": lambda *given, **_: _attended(attention, *given),
     }
-    before = {name: getattr(module, name) for name in forms if hasattr(module, name)}
-    try:
-        for name in before:
-            setattr(module, name, forms[name])
-        yield
-    finally:
-        for name, original in before.items():
-            setattr(module, name, original)
+    return exchanged([(sys.modules.get(_MODULE), name, always(form)) for name, form in forms.items()])
 
 
 def _attended(attention: Attention, *given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
