@@ -22,8 +22,8 @@ from neusight.kernels.sparsity import Zeros, with_zeros
 from neusight.plans.shard_graph import scaled
 from neusight.requests import Plan
 from neusight.transforms.compiled import compiled
-from neusight.transforms.plain import plain
 from neusight.transforms.recompute import is_product
+from neusight.transforms.unrolled import unrolled
 from neusight.workloads.program import HeldWeights, Part, Phase, Program, Segment
 from neusight.workloads.workload import KEPT, MEMORY_PARTS, MemoryProfile, Node, Workload
 
@@ -53,7 +53,7 @@ class TracedProgram:
     """One micro-batch of a traced step on one rank.
 
     Attributes:
-        workload: the step as its engine launches it, with every operator by itself, see ``transforms.plain``.
+        workload: the step as its engine launches it, with every operator by itself, see ``transforms.unrolled``.
         block: of each node its place among before (0), layers (1 … depth) and after (depth + 1); -1 in the update.
         sent_bytes: what crosses from before each layer to it in a forward pass, shape (depth + 1,), the end after the
             last included.
@@ -66,7 +66,7 @@ class TracedProgram:
     @classmethod
     def of(cls, workload: Workload) -> TracedProgram:
         """From a rank's workload, sharded, and compiled here: what layers hand on is told before that."""
-        eager = plain(workload)
+        eager = unrolled(workload)
         step = eager if workload.request.engine.launch == "eager" else compiled(eager)
         crossing = crossing_bytes(eager)
         sent = np.array([crossing[name] for name in (*layer_names(step), "")])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neusight.kernels.families import Memory
 from neusight.kernels.precision import stored_bytes
-from neusight.transforms.plain import plain
+from neusight.transforms.unrolled import unrolled
 from neusight.workloads.workload import KEPT, Node, Reference, Tensor, Workload
 
 
@@ -24,7 +24,7 @@ def with_copied_inputs(workload: Workload) -> Workload:
     """The step with a kernel before it for each of its inputs, which is copied from where the caller has it to where a
     graph reads it.
     """
-    step = plain(workload)
+    step = unrolled(workload)
     given = [place for place, tensor in enumerate(step.tensors) if tensor.kind == "input"]
     moved, own = len(given), len(step.tensors)
     copies = tuple(

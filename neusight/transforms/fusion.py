@@ -18,7 +18,7 @@ from typing import Any
 from neusight.kernels.families import Elementwise, Kernel, RowReduction
 from neusight.transforms.channels_last import channels_last, with_biases_apart
 from neusight.transforms.partition import COMPILED, Value, ValueGraph, count, is_masked, saved_values, statistics
-from neusight.transforms.plain import plain, rebuilt
+from neusight.transforms.unrolled import rebuilt, unrolled
 from neusight.workloads.workload import KEPT, Node, Reference, Workload
 
 _FAR = 64
@@ -52,7 +52,7 @@ def fuse(workload: Workload) -> Workload:
 
     Forward and backward are fused each by itself. Operators without a rule stay apart.
     """
-    before = channels_last(with_biases_apart(with_collectives_apart(plain(workload))))
+    before = channels_last(with_biases_apart(with_collectives_apart(unrolled(workload))))
     graph = ValueGraph(before)
     lowered = _Lowered(graph, saved_values(graph))
     groups = _scheduled(graph, lowered)

@@ -39,7 +39,7 @@ class Value(NamedTuple):
 
 
 class ValueGraph:
-    """Nodes of a plain workload with the values that they read and write."""
+    """Nodes of an unrolled workload with the values that they read and write."""
 
     def __init__(self, workload: Workload) -> None:
         self.nodes, self.tensors = workload.nodes, workload.tensors

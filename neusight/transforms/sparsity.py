@@ -18,6 +18,7 @@ from typing import Any
 from neusight.errors import DataError, nearest
 from neusight.kernels.sparsity import OperandSparsity, Zeros
 from neusight.paths import read_json
+from neusight.transforms.unrolled import each_copy
 from neusight.workloads.workload import Node, Workload
 
 PROTOCOL = 1
@@ -276,26 +277,13 @@ def _sparse(node: Node, profile: SparsityProfile) -> Iterator[Node]:
     if not any(operands):
         yield node
         return
-    for one in _each_copy(node) if profile.layers else (node,):
+    for one in each_copy(node) if profile.layers else (node,):
         of = profile.of(one.layer.name()) if profile.layers else profile.default
         yield replace(one, zeros=tuple(_zeros(of, names) for names in operands))
 
 
 def _zeros(layer: LayerSparsity, names: tuple[str, str] | None) -> Zeros | None:
     return None if names is None else (getattr(layer, names[0]), getattr(layer, names[1]))
-
-
-def _each_copy(node: Node) -> Iterator[Node]:
-    """A series as lone nodes."""
-    for copy in range(node.copies):
-        layer = replace(node.layer, numbers=_moved(node.layer.numbers, node.layer.steps, copy), steps=())
-        reads, writes = (tuple(r.at(copy, node.copies) for r in of) for of in (node.reads, node.writes))
-        place = node.id + copy * node.stride
-        yield replace(node, id=place, layer=layer, reads=reads, writes=writes, copies=1, stride=0)
-
-
-def _moved(numbers: tuple[int, ...], steps: tuple[int, ...], copy: int) -> tuple[int, ...]:
-    return tuple(n + copy * s for n, s in zip(numbers, steps or (0,) * len(numbers), strict=True))
 
 
 def _operands(kernel: Any, phase: str) -> tuple[str, str] | None:

@@ -10,8 +10,6 @@ from typing import Any
 
 from neusight.errors import ModelError, nearest
 
-_HERE = files("neusight.workloads")
-
 KINDS = {
     "causal-lm": "decoder with a language-model head",
     "encoder": "encoder: pre-training heads in training, sequence classification in inference",
@@ -43,7 +41,7 @@ class WorkloadInfo:
 
 def list_workloads() -> list[WorkloadInfo]:
     """Every ready workload, in the order of the catalogue: families together, small to large."""
-    return [_info(name, entry) for name, entry in _entries().items()]
+    return [_info(name, entry, _config(name)) for name, entry in _entries().items()]
 
 
 def canonical_name(name: str) -> str | None:
@@ -106,49 +104,19 @@ def normal_name(name: str) -> str:
     return name.strip().rsplit("/", 1)[-1].lower().replace("_", "-")
 
 
-def _info(name: str, entry: dict[str, Any]) -> WorkloadInfo:
-    return WorkloadInfo(
-        name=name,
-        kind=entry["kind"],
-        parameters=entry["parameters"],
-        max_seq_len=config_max_seq_len(_config(name)),
-        aliases=tuple(entry.get("aliases", ())),
-    )
+@cache
+def _entries(module: str = "neusight.workloads") -> dict[str, dict[str, Any]]:
+    """Of the ready workloads, or of those that are traced (``_TRACED``)."""
+    return json.loads((files(module) / "catalogue.json").read_text(encoding="utf-8"))
 
 
 @cache
-def _entries() -> dict[str, dict[str, Any]]:
-    return json.loads((_HERE / "catalogue.json").read_text(encoding="utf-8"))
-
-
-@cache
-def _names() -> dict[str, str]:
-    entries = _entries()
+def _names(module: str = "neusight.workloads") -> dict[str, str]:
+    entries = _entries(module)
     return {normal_name(n): name for name, entry in entries.items() for n in (name, *entry.get("aliases", ()))}
 
 
-@cache
-def _config(name: str) -> dict[str, Any]:
-    return json.loads((_HERE / "configs" / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def list_traced() -> list[WorkloadInfo]:
-    """Every one of them, families together, in the order of the file."""
-    return [_traced_info(name, entry) for name, entry in _traced_entries().items()]
-
-
-def traced_name(name: str) -> str | None:
-    """The name that a name or alias stands for, or None; written as those of ready workloads may be."""
-    return _traced_names().get(normal_name(name))
-
-
-def traced_config(name: str) -> dict[str, Any]:
-    """The configuration of one of ``list_traced``."""
-    return dict(_traced_entries()[name]["config"])
-
-
-def _traced_info(name: str, entry: dict[str, Any]) -> WorkloadInfo:
-    config = entry["config"]
+def _info(name: str, entry: dict[str, Any], config: dict[str, Any]) -> WorkloadInfo:
     return WorkloadInfo(
         name=name,
         kind=entry["kind"],
@@ -159,13 +127,24 @@ def _traced_info(name: str, entry: dict[str, Any]) -> WorkloadInfo:
 
 
 @cache
-def _traced_entries() -> dict[str, dict[str, Any]]:
-    file = files("neusight.workloads.models") / "catalogue.json"
+def _config(name: str) -> dict[str, Any]:
+    file = files("neusight.workloads") / "configs" / f"{name}.json"
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-@cache
-def _traced_names() -> dict[str, str]:
-    return {
-        normal_name(n): name for name, entry in _traced_entries().items() for n in (name, *entry.get("aliases", ()))
-    }
+_TRACED = "neusight.workloads.models"
+
+
+def list_traced() -> list[WorkloadInfo]:
+    """Every one of them, families together, in the order of the file."""
+    return [_info(name, entry, entry["config"]) for name, entry in _entries(_TRACED).items()]
+
+
+def traced_name(name: str) -> str | None:
+    """The name that a name or alias stands for, or None; written as those of ready workloads may be."""
+    return _names(_TRACED).get(normal_name(name))
+
+
+def traced_config(name: str) -> dict[str, Any]:
+    """The configuration of one of ``list_traced``."""
+    return dict(_entries(_TRACED)[name]["config"])

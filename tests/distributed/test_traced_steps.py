@@ -16,8 +16,8 @@ from neusight.distributed.sources import balanced
 from neusight.errors import ModelError
 from neusight.plans.traced import TracedProgram, blocks_of
 from neusight.requests import Plan
-from neusight.transforms.plain import plain
 from neusight.transforms.recompute import recomputed
+from neusight.transforms.unrolled import unrolled
 from neusight.workloads import Workload, load_workload
 
 STEP: dict[str, Any] = {"mode": "training", "optimizer": "adam", "seq_len": 64}
@@ -74,7 +74,7 @@ def test_equal_layers_are_told_once_and_stages_send_the_residual_stream() -> Non
 
 
 def test_encoder_and_decoder_blocks_are_layers_in_the_order_of_the_forward_pass() -> None:
-    step = plain(workload("t5-small"))
+    step = unrolled(workload("t5-small"))
     at = dict(
         zip((node.layer.name().split(".layer.")[0] for node in step.nodes), blocks_of(step).tolist(), strict=True)
     )

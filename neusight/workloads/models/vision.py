@@ -26,11 +26,7 @@ class ConvClassifier(nn.Module):
 
 def alexnet(config: dict[str, Any]) -> nn.Module:
     """AlexNet in its one-tower form (Krizhevsky 2014, "One weird trick for parallelizing CNNs")."""
-    channels, classes, dropout = (
-        config.get("num_channels", 3),
-        config.get("num_labels", 1000),
-        config.get("dropout", 0.5),
-    )
+    channels, classes, dropout = _sizes(config)
     features = nn.Sequential(
         *_conv_relu(channels, 64, 11, stride=4, padding=2),
         nn.MaxPool2d(3, 2),
@@ -53,11 +49,7 @@ def alexnet(config: dict[str, Any]) -> nn.Module:
 
 def vgg(config: dict[str, Any]) -> nn.Module:
     """VGG without batch norm (Simonyan and Zisserman 2015, table 1); ``stages`` lists the channels between pools."""
-    channels, classes, dropout = (
-        config.get("num_channels", 3),
-        config.get("num_labels", 1000),
-        config.get("dropout", 0.5),
-    )
+    channels, classes, dropout = _sizes(config)
     stages = _stages(config)
     features: list[nn.Module] = []
     for stage in stages:

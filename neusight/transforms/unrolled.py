@@ -10,7 +10,7 @@ import numpy as np
 from neusight.workloads.workload import KEPT, ModulePath, Node, Reference, Tensor, Workload
 
 
-def plain(workload: Workload) -> Workload:
+def unrolled(workload: Workload) -> Workload:
     """The same step without series: ``nodes`` in the order of execution, each with its place as ``id``, and
     ``tensors`` of one copy each.
     """
@@ -30,6 +30,14 @@ def plain(workload: Workload) -> Workload:
         for node, copy in workload.expanded()
     )
     return replace(workload, nodes=nodes, tensors=tensors)
+
+
+def each_copy(node: Node) -> Iterator[Node]:
+    """A series as lone nodes, whose references are still to series of tensors."""
+    for copy in range(node.copies):
+        reads, writes = (tuple(r.at(copy, node.copies) for r in of) for of in (node.reads, node.writes))
+        place, layer = node.id + copy * node.stride, _lone(node.layer, copy)
+        yield replace(node, id=place, layer=layer, reads=reads, writes=writes, copies=1, stride=0)
 
 
 def _lone(layer: ModulePath, copy: int) -> ModulePath:
@@ -66,13 +74,13 @@ def _each_reference(
 
 
 def rebuilt(workload: Workload, nodes: Sequence[Node], stays: Iterable[int] = ()) -> Workload:
-    """A plain workload with other nodes.
+    """An unrolled workload with other nodes.
 
     What nodes make and drop lives from the first that touches it to the last; tensors that none touches are left out,
     but for some.
 
     Args:
-        workload: as ``plain`` returns it.
+        workload: as ``unrolled`` returns it.
         nodes: in their new order, each with the place in ``workload`` where it begins as ``id``.
         stays: tensors that are kept whatever the nodes touch.
     """
