@@ -5,7 +5,7 @@ By GPU and kind, averaged over GPUs, calibration, a sample to keep, and errors a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from statistics import NormalDist
@@ -19,6 +19,7 @@ from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.evaluation.kernels import without_drift
 from neusight.evaluation.scored import Scored, joined
+from neusight.executors.gpu.tile_models.artifact import sm_kind
 from neusight.experiments.baselines import roofline_s
 from neusight.experiments.entrants import Entrant, TileModelEntrant
 from neusight.kernels.work import work_of
@@ -116,15 +117,28 @@ def _unique(ids: pd.Series) -> pd.Series:
     return ids.where(turn == 0, ids + "-" + (turn + 1).astype(str))
 
 
-def predicted_rows(tested: Tested, entrant: Entrant, fold: str, group: str) -> Scored:
-    """What a predictor says of measured rows, in ms. Keys are the facts with fold, group (of what is left out),
-    predictor and seed, and without the launch ``execution`` and, measured, ``executed`` (NaN but where launches grew
-    along the table).
+def kinship(gpu: str, trained: Collection[str], die: Collection[str]) -> str:
+    """What a predictor that learned from some GPUs knows of another: ``own`` where it learned from that one too,
+    ``sibling`` from another board of its die, ``kin`` from SMs of its kind, else it is a ``stranger``.
     """
+    if gpu in trained:
+        return "own"
+    kinds = {sm_kind(load_device(other)) for other in trained}
+    return "sibling" if set(die) & set(trained) else "kin" if sm_kind(load_device(gpu)) in kinds else "stranger"
+
+
+def predicted_rows(tested: Tested, entrant: Entrant, r: Round) -> Scored:
+    """What a predictor says of measured rows, in ms. Keys are the facts with fold, group (of what is left out),
+    kinship, predictor and seed, and without the launch ``execution`` and, measured, ``executed`` (NaN but where
+    launches grew along the table).
+    """
+    gpu, fold = tested.device.id, r.fold
+    known = kinship(gpu, entrant.provenance()["training_gpus"], fold.die or fold.held_out)
+    names = {"fold": fold.name, "group": r.groups[gpu], "kinship": known}
     parts = []
     for batch, positions, conditions in tested.batches:
         keys = tested.facts.iloc[positions]
-        keys = keys.assign(fold=fold, group=group, predictor=entrant.name, seed=entrant.seed)
+        keys = keys.assign(**names, predictor=entrant.name, seed=entrant.seed)
         forecast, measured = entrant.kernels(batch, tested.device, conditions), keys["measured"].to_numpy(float)
         keys = keys.assign(execution=np.nan, executed=np.nan)
         if tested.in_order and forecast.execution_s is not None and forecast.bound_s is not None:
@@ -231,6 +245,32 @@ def interval_use(rows: Scored) -> np.ndarray:
     missed = np.log(rows.measured / rows.predicted)
     reach = np.abs(np.log(np.where(missed > 0, rows.high, rows.low) / rows.predicted))
     return np.asarray(np.abs(missed) / np.maximum(reach, 1e-9))
+
+
+def by_kinship(rows: Scored) -> list[dict[str, Any]]:
+    """``scores`` by predictor, kind of kernel and kinship; where intervals are stated also ``crps`` and ``stretch``:
+    how many times as far intervals would have to reach (in the logarithm) to hold 90 % of the rows.
+    """
+
+    def more(part: Scored) -> dict[str, Any]:
+        if np.isnan(part.inside).any():
+            return {}
+        stretch = float(np.percentile(interval_use(part), STATED))
+        return {"crps": 100 * float(crps(part).mean()), "stretch": stretch}
+
+    return scores(rows, "predictor", "kind", "kinship", more=more)
+
+
+def crps(rows: Scored) -> np.ndarray:
+    """Continuous ranked probability score of log times, shape (n,), for a normal distribution around the prediction
+    whose 90 % interval is as wide as the one stated: ``σ (z (2 Φ(z) - 1) + 2 φ(z) - 1/√π)`` with ``z`` the error over
+    ``σ`` (Gneiting and Raftery 2007, equation 21). Smaller is better; it is ``|error|`` where ``σ`` is zero.
+    """
+    from scipy.stats import norm
+
+    sigma = np.maximum(np.log(rows.high / rows.low) / (2 * NormalDist().inv_cdf(0.5 + STATED / 200)), 1e-9)
+    z = np.log(rows.measured / rows.predicted) / sigma
+    return np.asarray(sigma * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - 1 / np.sqrt(np.pi)))
 
 
 def _scale(level: float) -> float:

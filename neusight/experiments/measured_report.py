@@ -158,7 +158,32 @@ def _kernels(results: Results) -> list[str]:
         parts += ["### Intervals", wrapped(text), inside]
     if len(results["declared"]["predictors"]) > 1:
         parts += _predictors(results, main)
-    return parts
+    return parts + _by_kinship(results)
+
+
+def _by_kinship(results: Results) -> list[str]:
+    """Every predictor by kind of kernel and by what it knows of the GPU, and how well intervals of the judged one fit;
+    nothing of results that are older than this table.
+    """
+    rows, names = results["kernels"].get("by_kinship", ()), titles(results)
+    if not rows:
+        return []
+    named = [{**row, "who": f"{names[row['predictor']]}, {row['kinship']}"} for row in rows]
+    text = (
+        "Mean error in percent over all rows, by what a predictor knows of the GPU. own: it learned from it; sibling: "
+        "from another board of its die; kin: from SMs of its kind; stranger: from none."
+    )
+    parts = ["### By kinship", wrapped(text), matrix(named, "who", ("kind", kinds_in(rows)), "{mean:.1f}", "predictor")]
+    stated = [row for row in rows if row["predictor"] == judged(results) and "crps" in row]
+    text = (
+        "Its 90 % intervals: percent of rows inside, the median of their width in percent of the prediction, by how "
+        "much they would have to reach further to hold 90 %, and the CRPS of log times in percent."
+    )
+    columns = (
+        *(("kind", "{kind}"), ("kinship", "{kinship}"), ("rows", "{count:,}"), ("inside", "{inside:.0f}")),
+        *(("width", "{width:.0f}"), ("stretch", "{stretch:.2f}"), ("CRPS", "{crps:.1f}")),
+    )
+    return parts + ([wrapped(text), listing(stated, columns, words=2)] if stated else [])
 
 
 def judged_cells(results: Results) -> Rows:

@@ -21,6 +21,7 @@ from neusight.experiments.declare import (
 from neusight.experiments.folds import QUICK_ROWS, Learning, OneSet, Round, code_sha256, kernels_of, rounds_of
 from neusight.experiments.kernels import (
     averaged,
+    by_kinship,
     calibration,
     few_shot_of,
     kernel_cells,
@@ -148,7 +149,7 @@ def _evaluated(
 
 def _kernels(declared: Declaration, learning: Learning, rounds: Rounds) -> dict[str, Any]:
     rows = joined(
-        predicted_rows(tested, entrant, r.fold.name, r.groups[tested.device.id])
+        predicted_rows(tested, entrant, r)
         for r in rounds
         for tested in learning.tested(r.fold)
         for entrant in r.entrants
@@ -158,7 +159,7 @@ def _kernels(declared: Declaration, learning: Learning, rounds: Rounds) -> dict[
     judged = rows.where(predictor=first.name, seed=first.seeds[0])
     by_kind = averaged(cells, "group", "predictor", "kind")
     main = judged.where(group=main_group(by_kind))
-    kernels = {"cells": cells, "by_kind": by_kind, "sample": sample(judged)}
+    kernels = {"cells": cells, "by_kind": by_kind, "by_kinship": by_kinship(rows), "sample": sample(judged)}
     if any(len(r.groups) > 1 for r in rounds) and len(rounds) > 1:
         kernels["by_fold"] = averaged(cells, "group", "fold", "predictor", "kind")
     return kernels | ({} if np.isnan(main.inside).any() else {"calibration": calibration(main)})

@@ -59,6 +59,14 @@ def test_kernels_are_as_wrong_as_was_put_in(results: dict[str, Any]) -> None:
         assert row["predicted_ms"] == pytest.approx(measured * (1 + row["error"] / 100), rel=0.02)
 
 
+def test_kernels_are_told_by_what_is_known_of_their_gpu(results: dict[str, Any]) -> None:
+    by = {(row["predictor"], row["kind"], row["kinship"]): row for row in results["kernels"]["by_kinship"]}
+    assert {kinship for *_, kinship in by} == {"stranger"}
+    assert by["ours", "bmm", "stranger"]["crps"] > 0
+    assert "crps" not in by["bound", "bmm", "stranger"]
+    assert "### By kinship" in render(results, [])
+
+
 def test_what_was_held_out_taught_nothing_and_verdicts_name_what_falls_short(results: dict[str, Any]) -> None:
     trained = results["trained"]["mine"]
     assert {"ours", "bound"} == set(trained)

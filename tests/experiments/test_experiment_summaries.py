@@ -8,7 +8,18 @@ import pandas as pd
 import pytest
 
 from neusight.evaluation import Scored
-from neusight.experiments.kernels import NOMINAL, averaged, calibration, kernel_cells, kernel_ids, sample, scores
+from neusight.experiments.kernels import (
+    NOMINAL,
+    averaged,
+    by_kinship,
+    calibration,
+    crps,
+    kernel_cells,
+    kernel_ids,
+    kinship,
+    sample,
+    scores,
+)
 from neusight.experiments.models import kept_steps, layer_count, sum_of_step, summarise_models, summarise_oracle
 from neusight.experiments.page import table
 from neusight.experiments.results import gpus_in
@@ -93,6 +104,37 @@ def test_calibration_of_normal_errors_is_the_diagonal() -> None:
     assert [row["found"] for row in found] == pytest.approx(NOMINAL, abs=1.5)
     wide = calibration(scored(rows.assign(low=np.exp(-2 * reach), high=np.exp(2 * reach))))
     assert all(row["found"] > row["nominal"] + 4 for row in wide if row["nominal"] < 95)
+
+
+def test_the_score_of_intervals_by_formula() -> None:
+    sigma, z90 = 0.2, NormalDist().inv_cdf(0.95)
+    ends = {"low": np.exp(-z90 * sigma), "high": np.exp(z90 * sigma)}
+    rows = pd.DataFrame({"kind": "bmm", "predicted": 1.0, "measured": np.exp([0.0, 30 * sigma]), **ends})
+    exact, far = crps(scored(rows))
+    assert exact == pytest.approx(sigma * (2**0.5 - 1) / np.pi**0.5)
+    # Far off, it is the error less a constant.
+    assert far == pytest.approx(30 * sigma - sigma / np.pi**0.5)
+    errors = np.random.default_rng(0).normal(0, sigma, 20000)
+    many = pd.DataFrame({"kind": "bmm", "predicted": 1.0, "measured": np.exp(errors), "predictor": "ours", "seed": 0})
+    (right,) = by_kinship(scored(many.assign(kinship="kin", **ends)))
+    assert (right["inside"], right["stretch"]) == (pytest.approx(90, abs=1), pytest.approx(1, abs=0.02))
+    assert right["crps"] == pytest.approx(100 * sigma / np.pi**0.5, rel=0.02)
+    wide = {name: value**2 for name, value in ends.items()}
+    (twice,) = by_kinship(scored(many.assign(kinship="kin", **wide)))
+    assert (twice["stretch"], twice["crps"] > right["crps"]) == (pytest.approx(0.5, abs=0.01), True)
+
+
+def test_kinship_is_what_was_learned_of_a_gpu() -> None:
+    ga100 = ("a100-sxm-80gb", "a100-pcie-40gb", "a30")
+    for trained, expected in (
+        (("a30", "l4"), "own"),
+        (("a100-sxm-80gb", "l4"), "sibling"),
+        (("l4", "mi100"), "stranger"),
+        ((), "stranger"),
+    ):
+        assert kinship("a30", trained, ga100) == expected
+    assert kinship("rtx-3090", ("a10",), ()) == "kin"
+    assert kinship("rtx-3090", ("a30",), ()) == "stranger"
 
 
 def test_the_sample_is_by_hash_and_holds_no_latency_that_was_measured() -> None:
