@@ -43,9 +43,16 @@ def write_results(folder: Path, results: Results) -> list[Path]:
 
 def drawings(results: Results) -> dict[str, Drawing]:
     """The figures that results of their kind may have, by file name, in the order of the report."""
-    known = dict(REPORTS[results["declared"]["kind"]].figures)
-    if results["declared"]["kind"] == "measured" and len(results["declared"]["predictors"]) == 1:
-        del known["predictors.png"]
+    declared = results["declared"]
+    known = dict(REPORTS[declared["kind"]].figures)
+    if declared["kind"] == "measured":
+        # One predictor is in the other figures, and a roof in float32 is not that of several dtypes.
+        for name, spare in (
+            ("predictors.png", len(declared["predictors"]) == 1),
+            ("roofline.png", bool(declared["data"]["sets"])),
+        ):
+            if spare:
+                del known[name]
     return {} if results.get("outdated") else known
 
 
