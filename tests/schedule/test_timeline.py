@@ -200,3 +200,14 @@ def test_a_step_that_is_called_by_itself_begins_with_its_call(operators):
     assert called.latency_s == pytest.approx(4e-5 + 1e-6 + max(kernels_s, operators * 2e-6))
     assert called.low_s < called.latency_s < called.high_s
     assert called.errors["host"] >= 4.1e-5 * 0.3 / called.latency_s * 0.999
+
+
+def test_a_call_of_compiled_code_costs_the_host_its_guards_where_the_host_decides() -> None:
+    of = program(operators=5000)
+    costs = [by_formula(batch) for batch, _ in of.batches]
+    plain, guarded = (
+        estimate_of(one_stream(of, costs, L4, replace(ENGINE, host_s_per_call=call_s)), L4, PROVENANCE)
+        for call_s in (0.0, 6e-5)
+    )
+    assert guarded.latency_s - plain.latency_s == pytest.approx(6e-5)
+    assert Engine.torch(launch="compiled").host_s_per_call > Engine.torch().host_s_per_call
