@@ -50,7 +50,7 @@ RUN_NOTES = frozenset((
 class RunRow:
     """A training run in canonical words, and ``assumed``: what its row leaves out, with the reason for each default.
 
-    ``framework`` is a name of ``neusight.engines``; ``products`` is ``fp8`` where large products
+    ``engine`` is a name of ``neusight.engines``; ``products`` is ``fp8`` where large products
     are; ``network`` in the words of ``neusight.devices.cluster_of``, "" where none is stated; ``plan`` has the fields
     of ``neusight.requests.Plan``; ``columns`` the row itself, with the sizes of its model.
     """
@@ -61,7 +61,7 @@ class RunRow:
     num_gpus: int
     per_node: int
     network: str
-    framework: str
+    engine: str
     plan: Row
     seq_len: int
     dtype: str
@@ -96,7 +96,7 @@ def training_run(row: Row) -> RunRow:
         num_gpus=num_gpus,
         per_node=per_node,
         network=_network(str(row.get("interconnect", "")), per_node),
-        framework=framework,
+        engine=framework,
         plan=plan,
         seq_len=integer(row, "seq_len"),
         dtype=_DTYPES[dtype],

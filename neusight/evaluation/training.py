@@ -116,7 +116,7 @@ def run_of(row: RunRow) -> TrainingRun:
         cluster=_cluster(row),
         plan=Plan(**row.plan),
         seq_len=row.seq_len,
-        engine=engine_named(row.framework),
+        engine=engine_named(row.engine),
         dtype=row.dtype,
         products=row.products,
     )
@@ -157,7 +157,7 @@ def _row(row: RunRow, estimate: TrainingEstimate) -> dict[str, Any]:
         "num_gpus": row.num_gpus,
         "nodes": estimate.cluster.nodes,
         "dtype": row.products or row.dtype,
-        "framework": row.framework,
+        "engine": row.engine,
         "software": str(row.columns.get("framework") or ""),
         "plan": plan.short,
         "global_batch": plan.global_batch,

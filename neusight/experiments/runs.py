@@ -328,7 +328,7 @@ def _published(declared: TrainingDeclaration, rows: Rows) -> Iterator[dict[str, 
     """Errors that others publish for steps beside those found here."""
     for peer in declared.peers:
         for row in rows:
-            same = row["model"].lower() == peer.model.lower() and row["framework"] == "megatron-local"
+            same = row["model"].lower() == peer.model.lower() and row["engine"] == "megatron-local"
             if same and peer.recompute in row["plan"].split():
                 yield peer.model_dump() | {"ours": row["ape"]}
 

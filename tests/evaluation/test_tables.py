@@ -125,7 +125,7 @@ def test_columns_of_a_run_reach_its_plan() -> None:
     titan = RUN | {"framework": "torchtitan 820504e", "tp": 2, "dp": 4}
     assert training_run(titan).plan["overlap_tp"] is False
     compiled = training_run(titan | {"async_tp": True, "compile": True, "etp": 1, "overlap_grad_reduce": False})
-    assert (compiled.framework, compiled.plan["overlap_tp"], compiled.plan["etp"]) == ("torchtitan-compiled", True, 1)
+    assert (compiled.engine, compiled.plan["overlap_tp"], compiled.plan["etp"]) == ("torchtitan-compiled", True, 1)
     assert compiled.plan["overlap_gradients"] is False
     assert training_run(RUN | {"kind": "pretrain"}).plan == training_run(RUN).plan
     grouped = training_run(RUN | {"shard": "fsdp64"}).plan
