@@ -104,7 +104,6 @@ class Engine:
         grouped_experts: all experts of a rank in one kernel, else one after the other.
         quantises_in_products: 8-bit products make their inputs 8-bit within their own time.
         fused_cache_write: keys and values are rotated and written to a paged cache in one kernel.
-        scaling: of 8-bit tensors, ``delayed`` (by maxima of earlier steps) or ``current`` (a pass looks for it first).
         vocabulary_multiple: to a multiple of which, times tensor-parallel ranks, the vocabulary is padded.
 
     Collectives and recomputation:
@@ -187,7 +186,6 @@ class Engine:
     grouped_experts: bool = True
     quantises_in_products: bool = False
     fused_cache_write: bool = False
-    scaling: Literal["delayed", "current"] = "delayed"
     vocabulary_multiple: int = 1
 
     regathers: bool = False

@@ -17,7 +17,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.layers import Projection
 from neusight.workloads.decoders.operations import Operation, Shape, exchanged, product_gradients
-from neusight.workloads.decoders.rank import FLOAT_BYTES, Rank
+from neusight.workloads.decoders.rank import Rank
 from neusight.workloads.program import Part, SavedActivation
 
 
@@ -134,17 +134,10 @@ def bias_gradient(rank: Rank, name: str, rows: int, cols: int) -> tuple[Part, ..
 
 
 def _to_float8(rank: Rank, name: str, shape: tuple[int, int], *, wanted: bool) -> tuple[Part, ...]:
-    """A tensor in 8 bits as it is and transposed, for both products that take it (Transformer Engine).
-
-    With delayed scaling the kernel notes the largest value for later steps; current scaling looks for it before.
+    """A tensor in 8 bits as it is and transposed, for both products that take it, with its largest value noted for the
+    scale of later steps (Transformer Engine, delayed scaling).
     """
-    if not wanted:
-        return ()
-    rows, cols = shape
-    quantise = rank.pointwise(f"{name} quantise", "quantise", rows, cols)
-    if rank.engine.scaling == "delayed":
-        return (quantise,)
-    return rank.reduced(f"{name} maximum", "amax", (1, rows * cols), rank.size * rows * cols, FLOAT_BYTES), quantise
+    return (rank.pointwise(f"{name} quantise", "quantise", *shape),) if wanted else ()
 
 
 def _transposed(rank: Rank, name: str, elements: int, *, wanted: bool) -> tuple[Part, ...]:
