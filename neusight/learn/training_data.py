@@ -21,6 +21,7 @@ from neusight.datasets import (
     to_batches,
 )
 from neusight.datasets.batches import single_kernels
+from neusight.datasets.columns import strings_or
 from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
 from neusight.datasets.load import sets_in
 from neusight.datasets.measured import answerable
@@ -40,7 +41,8 @@ MODELS = ("gemm", "conv2d", *LAWS)
 EACH = 2500
 """Rows of a table of serving engines, at most, of each GPU, operator, dtype, engine and kernel: more of them take time
 and tell no more (the tables have up to a million)."""
-_ALIKE = ("gpu", "family", "op", "dtype", "framework", "kernel", "phase")
+ALIKE = ("gpu", "family", "op", "dtype", "framework", "kernel", "phase")
+"""Columns that rows share of which more tell no more."""
 THROTTLED_RULE = "throttled_split"
 COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n", "place")
 """Of ``DeviceRows``, beside the kernels themselves."""
@@ -162,13 +164,11 @@ def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus 
     import pandas as pd
 
     frame = load_kernels(source)
-    keep = single_kernels(frame) & ~frame["gpu"].isin(list(hold_out))
+    keep = ~np.any([*unlearnable(frame).values(), frame["gpu"].isin(list(hold_out))], axis=0)
     if len(gpus):
         keep &= frame["gpu"].isin(list(gpus))
     if "repeat" in frame:
         keep &= ~(frame["repeat"] > 0)
-    if "timing" in frame:
-        keep &= ~((frame["timing"] == "wall") & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S))
     frame = frame[keep]
     brought = devices_beside(source)
     able = answerable(frame, brought)
@@ -184,6 +184,15 @@ def _read(source: Path, gpus: Sequence[str], hold_out: Sequence[str]) -> Corpus 
     return Corpus(rows, throttled, pd.concat([result.report, unable], ignore_index=True), source, brought)
 
 
+def unlearnable(frame: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Rows that tell nothing of a single kernel, by reason, as masks."""
+    wall = strings_or(frame, "timing") == "wall"
+    return {
+        "several devices": ~single_kernels(frame),
+        "the host's time": wall & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S).to_numpy(),
+    }
+
+
 def _unanswered(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows in a dtype that nothing estimates or their device lacks, counted as a cleaning report counts."""
     counted = frame.groupby(["gpu", "family", "op"]).size().to_frame("removed").reset_index()
@@ -196,7 +205,7 @@ def _sampled(frame: pd.DataFrame) -> pd.DataFrame:
     if "kernel" not in frame and "timing" not in frame:
         return frame
     kept = []
-    for rows in frame.groupby([name for name in _ALIKE if name in frame], dropna=False, sort=True).indices.values():
+    for rows in frame.groupby([name for name in ALIKE if name in frame], dropna=False, sort=True).indices.values():
         kept.append(np.sort(rows[np.random.default_rng(len(rows)).permutation(len(rows))[:EACH]]))
     return frame.iloc[np.concatenate(kept)].reset_index(drop=True) if kept else frame
 

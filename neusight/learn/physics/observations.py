@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neusight.datasets import device_of, devices_beside, load_kernels, to_batches
-from neusight.datasets.batches import single_kernels
 from neusight.datasets.clean import suspected
-from neusight.datasets.columns import flags_or, strings_or
-from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
+from neusight.datasets.columns import flags_or
+from neusight.datasets.conditions import conditions_of
 from neusight.datasets.load import root_of, sets_in, tables_in
 from neusight.datasets.measured import unable
 from neusight.datasets.schema import read_parquet
@@ -33,7 +32,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn.physics.problem import Part
-from neusight.learn.training_data import DeviceRows, load_corpus
+from neusight.learn.training_data import ALIKE, DeviceRows, load_corpus, unlearnable
 from neusight.learn.training_sets import launch_floors, row_floors
 
 if TYPE_CHECKING:
@@ -54,8 +53,6 @@ GROUP_WEIGHT = 4.0
 with GH100 and GA100 left out)."""
 LONE_LAUNCHES = ("neusight-fp32", "neusight-fp32-h100")
 """Data sets of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
-_ALIKE = ("gpu", "family", "op", "dtype", "framework", "kernel", "phase")
-"""Columns that rows of a part share."""
 OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d"}
 """Groups of constants that only the kernels of one tile model know: the others' derivatives are zero."""
 
@@ -122,7 +119,7 @@ class Reading:
         faults = _faults(frame)
         self.skipped.update({reason: int(faulty.sum()) for reason, faulty in faults.items() if faulty.any()})
         frame = frame[~np.any(list(faults.values()), axis=0)]
-        names = [name for name in _ALIKE if name in frame]
+        names = [name for name in ALIKE if name in frame]
         beside = devices_beside(path)
         for rows in frame.groupby(names, dropna=False, sort=True).indices.values():
             part = frame.iloc[rows[self._sample(len(rows))]].reset_index(drop=True)
@@ -180,11 +177,9 @@ def kernel_files(data: Path) -> list[Path]:
 
 def _faults(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     """Rows that tell nothing of a kernel, by reason, as masks."""
-    wall = strings_or(frame, "timing") == "wall"
     return {
-        "several devices": ~single_kernels(frame),
+        **unlearnable(frame),
         "launched without a graph": flags_or(frame, "eager", False),
-        "the host's time": wall & (frame["latency_ms"] < 1e3 * WALL_FLOOR_S).to_numpy(),
         "suspect": suspected(frame),
     }
 
