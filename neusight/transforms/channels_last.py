@@ -27,7 +27,7 @@ _IMAGE = 4
 
 
 def with_biases_apart(workload: Workload) -> Workload:
-    """A plain step whose convolutions add their bias in a node of its own, in place, as a compiler sees them."""
+    """An unrolled step whose convolutions add their bias in a node of its own, in place, as a compiler sees them."""
     return replace(workload, nodes=tuple(one for node in workload.nodes for one in _apart(node)))
 
 
@@ -45,8 +45,8 @@ def _apart(node: Node) -> Iterator[Node]:
 
 
 def channels_last(workload: Workload) -> Workload:
-    """A plain step with convolutions of images, and norms of their channels, in NHWC where Inductor chooses that, with
-    the copies of inputs, weights and results that need another layout than they have.
+    """A step without series with convolutions of images, and norms of their channels, in NHWC where Inductor chooses
+    that, with the copies of inputs, weights and results that need another layout than they have.
     """
     if not _preferred(workload):
         return workload

@@ -50,16 +50,14 @@ def _conv(node: GraphNode) -> Any:
     dims = weight.dim() - 2
     dilations = node.get("dilations") or [1] * dims
     x, padding = _padding(node, x, list(weight.shape[2:]), dilations)
-    function = (functional.conv1d, functional.conv2d, functional.conv3d)[dims - 1]
-    return function(x, weight, bias, node.get("strides") or [1] * dims, padding, dilations, node.get("group", 1))
+    strides, groups = node.get("strides") or [1] * dims, node.get("group", 1)
+    return getattr(functional, f"conv{dims}d")(x, weight, bias, strides, padding, dilations, groups)
 
 
 def _conv_transpose(node: GraphNode) -> Any:
     x, weight, bias = (node.tensor(place) for place in range(3))
     dims = weight.dim() - 2
-    function: Callable[..., Any] = (
-        functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
-    )[dims - 1]  # fmt: skip
+    function = getattr(functional, f"conv_transpose{dims}d")
     pads = node.get("pads") or [0] * (2 * dims)
     beyond = node.get("output_padding") or [0] * dims
     # Padding at the ends beyond that at the beginnings is output that is not made.
@@ -76,10 +74,9 @@ def _pool(node: GraphNode) -> Any:
     how: dict[str, Any] = {"stride": node.get("strides") or [1] * dims, "padding": padding}
     how["ceil_mode"] = bool(node.get("ceil_mode", 0))
     if node.operator == "MaxPool":
-        function: Callable[..., Any] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[dims - 1]
-        return function(x, window, dilation=dilations, **how)
-    function = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[dims - 1]
-    return function(x, window, count_include_pad=bool(node.get("count_include_pad", 0)), **how)
+        return getattr(functional, f"max_pool{dims}d")(x, window, dilation=dilations, **how)
+    padded = bool(node.get("count_include_pad", 0))
+    return getattr(functional, f"avg_pool{dims}d")(x, window, count_include_pad=padded, **how)
 
 
 def _global(function: Callable[..., Any]) -> Callable[[GraphNode], Any]:

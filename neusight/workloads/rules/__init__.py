@@ -1,32 +1,11 @@
 """Rules: which kernels a GPU runs for an ATen operator. One module a family; importing the package registers all."""
 
-from neusight.workloads.rules import (
-    conv,
-    distance,
-    elementwise,
-    gemm,
-    linalg,
-    memory,
-    recurrent,
-    reduction,
-    resampling,
-    sorting,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from neusight.workloads.rules.registry import covered, fallback, kernels_of, rule
 
-__all__ = [
-    "conv",
-    "covered",
-    "distance",
-    "elementwise",
-    "fallback",
-    "gemm",
-    "kernels_of",
-    "linalg",
-    "memory",
-    "recurrent",
-    "reduction",
-    "resampling",
-    "rule",
-    "sorting",
-]
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["covered", "fallback", "kernels_of", "rule"]
