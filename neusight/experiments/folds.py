@@ -190,10 +190,10 @@ class OneSet:
         return self.constants.of(gpus, report)
 
     def rows(self, fold: Fold) -> list[DeviceRows]:
-        """With the rows that were set aside as throttled: published predictors had them, too."""
+        """See ``Learning``."""
         data = self.declared.data
         corpus = load_corpus(self.source, self.declared.training(fold)).of_split(data.training_split)
-        return [r for r in rows_of(corpus, split="") if not data.families or r.batch.family in data.families]
+        return [r for r in rows_of(corpus) if not data.families or r.batch.family in data.families]
 
     def tested(self, fold: Fold) -> Iterator[Tested]:
         """See ``Learning``."""

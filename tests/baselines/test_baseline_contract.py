@@ -117,13 +117,9 @@ def test_a_model_is_the_sum_of_its_kernels_by_phase(fitted: dict[str, Baseline])
         assert totals["backward"] == pytest.approx(4 * one["elementwise"] + 2 * copy_s, rel=1e-4)
 
 
-def test_rows_of_a_split_with_those_that_were_set_aside() -> None:
-    train, test = measured(pointwise([10, 20]), "t4"), measured(pointwise([30]), "t4", split="test")
-    slow = measured(pointwise([40]), "p4")
-    made = SimpleNamespace(rows={"stream": [train, test]}, throttled={"stream": [slow]}, source=Path("here"))
-    data = cast(Corpus, made)
-    assert [len(r) for r in rows_of(data)] == [2, 1]
-    assert [len(r) for r in rows_of(data, throttled=False)] == [2]
-    assert [len(r) for r in rows_of(data, split="")] == [2, 1, 1]
-    with pytest.raises(DataError, match="here has no rows of split 'validation'"):
-        rows_of(data, split="validation")
+def test_rows_that_were_set_aside_are_learned_from() -> None:
+    train, slow = measured(pointwise([10, 20]), "t4"), measured(pointwise([40]), "p4")
+    made = SimpleNamespace(rows={"stream": [train]}, throttled={"stream": [slow]}, source=Path("here"))
+    assert [len(r) for r in rows_of(cast(Corpus, made))] == [2, 1]
+    with pytest.raises(DataError, match="here has no rows that a baseline learns from"):
+        rows_of(cast(Corpus, SimpleNamespace(rows={}, throttled={}, source=Path("here"))))

@@ -63,23 +63,17 @@ def new_baseline(name: str, seed: int = 0) -> Baseline:
     return baseline
 
 
-def rows_of(corpus: Corpus, split: str = "train", throttled: bool = True) -> list[DeviceRows]:
-    """The rows of a corpus that a baseline learns from, every family and GPU.
-
-    Args:
-        corpus: measured rows.
-        split: keep rows of this split; "" keeps all.
-        throttled: with those that were set aside because their GPU ran slow at the time; published predictors
-            learned from them.
+def rows_of(corpus: Corpus) -> list[DeviceRows]:
+    """The rows of a corpus that a baseline learns from, every family and GPU, with those that were set aside because
+    their GPU ran slow at the time: published predictors learned from them.
 
     Raises:
-        DataError: no row is left.
+        DataError: there is no row.
     """
-    by_model = [*corpus.rows.values(), *(corpus.throttled.values() if throttled else ())]
-    kept = [r.take(r.split == split) if split else r for parts in by_model for r in parts]
-    if not any(len(r) for r in kept):
-        raise DataError(f"{corpus.source} has no rows of split '{split}': give the split that its rows name")
-    return [r for r in kept if len(r)]
+    rows = [r for parts in (*corpus.rows.values(), *corpus.throttled.values()) for r in parts if len(r)]
+    if not rows:
+        raise DataError(f"{corpus.source} has no rows that a baseline learns from: give the split that its rows name")
+    return rows
 
 
 def whole_model_s(baseline: Baseline, program: TracedStep, device: DeviceSpec) -> Mapping[str, float]:
