@@ -338,6 +338,8 @@ def _trace_frame(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    if not path.is_file():
+        raise DataError(f"cannot read the trace {path}: there is no such file: check the path")
     try:
         if path.suffix in (".jsonl", ".ndjson"):
             return pd.read_json(path, lines=True, convert_dates=False)

@@ -99,7 +99,7 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
     if ":" in text:
         return _from_function(text)
     raise ModelError(
-        f"unknown model '{shown(text)}'{nearest(text, _known_names())}: give a name from 'neusight workloads', "
+        f"unknown model '{shown(text)}'{nearest(text, _known_names())}: give a name of 'neusight workloads list', "
         "the path of a config.json, timm:NAME, torchvision:NAME, diffusers:FOLDER, or package.module:function"
     )
 
