@@ -203,9 +203,9 @@ def _cell(value: Any) -> Any:
 
 
 def _finite(data: Any) -> Any:
-    """JSON knows no NaN, for which null stands, and no scalars of numpy."""
-    if hasattr(data, "item"):
-        data = data.item()
+    """JSON knows no NaN, for which null stands, and no scalars or arrays of numpy."""
+    if hasattr(data, "tolist"):
+        data = data.tolist()
     if isinstance(data, float):
         return data if isfinite(data) else None
     if isinstance(data, Mapping):

@@ -19,7 +19,7 @@ def test_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_json_has_null_for_what_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     Output("json").data({"a": [float("nan"), 1.5], "b": {"c": float("inf")}}, [], lambda: None)
     assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5], "b": {"c": None}}
-    Output("json").data({"a": np.bool_(True), "b": [np.int64(3), np.float32("nan")]}, [], lambda: None)
+    Output("json").data({"a": np.bool_(True), "b": np.array([3.0, np.nan])}, [], lambda: None)
     assert json.loads(capsys.readouterr().out) == {"a": True, "b": [3, None]}
 
 
