@@ -268,7 +268,7 @@ _TORCH_COMPILED = replace(
     _TORCH,
     name="torch-compiled",
     launch="compiled",
-    host_s_per_call=6e-5,
+    host_s_per_call=4e-5,
     activation="fused",
     residual="norm",
     rotary="fused",
@@ -280,8 +280,8 @@ _TORCH_COMPILED = replace(
 )
 """The same through ``torch.compile``: pointwise operators and norms are fused (Ansel et al. 2024, PyTorch 2, section
 4); what is cheap is computed again from what goes into it (ibid., section 5.4). A call costs what ``neusight evaluate
-programs`` fits to calls of compiled programs beyond those of eager ones: 21 to 98 us on nine hosts, 62 by the median;
-graphs, 28 to 90, are alike."""
+programs`` fits to calls of compiled programs beyond those of eager ones: 19 to 66 us on nine hosts, 29 to 90 where a
+graph is started; the middle of all is taken."""
 _TORCH_GRAPH = replace(_TORCH_COMPILED, name="torch-graph", launch="graph", copies_inputs=True)
 """The same as one CUDA graph (``mode="reduce-overhead"``), whose replays copy what is not a weight to where the graph
 reads it (``torch/_inductor/cudagraph_trees.py``, ``_copy_inputs_and_remove_from_src``)."""

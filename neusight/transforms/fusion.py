@@ -2,9 +2,10 @@
 
 Three of its decisions say what such kernels read and write. The *partitioner* chooses what the forward pass keeps for
 the backward pass, see ``partition``. *Lowering* puts a pointwise result into everything that reads it, unless that asks
-for a buffer (``torch/_inductor/ir.py``, ``StorageBox.mark_reuse``). The *scheduler* joins kernels that loop over the
-same elements, one after the other or side by side on the same operands, where no third must run between them
-(``torch/_inductor/scheduler.py``; Ansel et al. 2024, PyTorch 2, section 4.3). Products and everything that is not
+for a buffer (``torch/_inductor/ir.py``, ``StorageBox.mark_reuse``; pooling does, of what is made of several operands:
+``realize_hint``). The *scheduler* joins kernels that loop over the same elements, one after the other or side by side
+on the same operands, where no third must run between them (``torch/_inductor/scheduler.py``; Ansel et al. 2024,
+PyTorch 2, section 4.3). Products and everything that is not
 generated stay kernels of their own; views cost nothing.
 """
 
@@ -134,7 +135,9 @@ class _Lowered:
         if any(graph.generated[r] is None for r in readers):
             return True
         spread = any(self._spreads(value, reader) for reader in readers)
-        return bool(reads) and (spread or (len(readers) > 1 and sum(map(self._operands, reads)) > _MOST_READS))
+        pooled = len(reads) > 1 and any("pool" in getattr(graph.generated[r], "op", "") for r in readers)
+        many = len(readers) > 1 and sum(map(self._operands, reads)) > _MOST_READS
+        return bool(reads) and (spread or pooled or many)
 
     def _operands(self, value: Value) -> int:
         """Buffers that a result is made of where it is read: a norm's is pointwise once its statistics are there."""

@@ -73,3 +73,11 @@ def test_volumes_keep_their_layout():
     step = fuse(load_workload(module, inputs=(torch.zeros(1, 4, 8, 8, 8),), launch="compiled", dtype="float32"))
     assert layouts(step) == {"nchw"}
     assert moved(step) == []
+
+
+@pytest.mark.parametrize(("bias", "kernels"), [(True, 2), (False, 1)])
+def test_what_is_made_of_several_operands_is_written_before_it_is_pooled(bias, kernels):
+    step = fused(nn.Conv2d(8, 16, 3, bias=bias), nn.ReLU(), nn.AvgPool2d(2))
+    generated = [k for node in step.nodes for k in node.kernels if k.family == "elementwise"]
+    assert len(generated) == kernels
+    assert generated[0].read_bytes >= 4 * 2 * 16 * 30 * 30
