@@ -15,10 +15,10 @@ from neusight.distributed.exchanges import replica_groups
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision, stored_bytes
-from neusight.plans.memory import RankMemory, TrainingStep, memory_of
+from neusight.plans.memory import RankMemory, TrainingStep, memory_of, program_memory
 from neusight.plans.shard_graph import tensor_parallel
-from neusight.plans.stages import RankParameters, Stage, local_of, stage_weights, stages_of, waiting
-from neusight.plans.states import workspace_bytes
+from neusight.plans.stages import RankParameters, Stage, local_of, stage_weights, stages_of
+from neusight.plans.states import States
 from neusight.plans.traced import TracedProgram
 from neusight.requests import Plan, Request
 from neusight.workloads.decoders.build import units_of
@@ -223,7 +223,9 @@ class TracedModel:
             raise ModelError(
                 f"pp x vp = {count} is more than the {self.depth} layers of {self.name}: at most {self.depth}"
             )
-        return stages_of(self, run.plan, balanced_layers(self.order, run, layer_s))
+        # Kinds of layers differ by the share of a rank: collectives keep apart what is fused elsewhere.
+        own = replace(self, usual=run.local)
+        return stages_of(own, run.plan, balanced_layers(own.order, run, layer_s))
 
     def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
         """As ``Source`` has it: the traced update, of the stage's share of all parameters."""
@@ -239,24 +241,15 @@ class TracedModel:
         return float(max((self.traced(run.local).sent_bytes[at - 1] for at in begins), default=0.0))
 
     def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
-        """As ``Source`` has it: of the fullest rank of each kind."""
-        fullest: dict[str, RankMemory] = {}
-        for stage in stages:
-            held = self.traced(run.local).memory(self._blocks(stage), waiting(stage, run.plan), run.plan)
-            moment = "step" if held.activations == 0 else "backward"
-            rank = RankMemory(
-                rank=stage.name, stage=stage.index, moment=moment, weights=held.weights, gradients=held.gradients,
-                optimizer=held.optimizer, activations=held.activations, loss=0.0, temporary=held.temporary,
-                communication=self._gathered_bytes(run), workspaces=workspace_bytes(run.cluster.device, run.engine),
-            )  # fmt: skip
-            if stage.name not in fullest or rank.total > fullest[stage.name].total:
-                fullest[stage.name] = rank
-        return tuple(fullest.values())
+        """As ``Source`` has it."""
+        traced = self.traced(run.local)
 
-    def _gathered_bytes(self, run: TrainingRun) -> float:
-        """The stream that ``tp`` ranks gather."""
-        plan = run.plan
-        return plan.tp * max(self.traced(run.local).sent_bytes) if plan.sequence_parallel and plan.tp > 1 else 0.0
+        def states(stage: Stage) -> States:
+            blocks = [at for chunk in self._blocks(stage) for at in chunk]
+            return traced.states(blocks, stage.last and not stage.first, run.plan)
+
+        held = [(stage, states(stage)) for stage in stages]
+        return program_memory(traced.program, held, run.plan, training_of(run), run.cluster.device)
 
     def _blocks(self, stage: Stage) -> list[list[int]]:
         """Blocks of each chunk of a stage: layers by their places, with what stands before and after all layers."""

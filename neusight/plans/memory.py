@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from neusight.devices.spec import DeviceSpec
@@ -87,10 +87,42 @@ def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: Devi
     _check_experts(decoder, plan)
     local = local_of(plan, training.seq_len, training.dtype, training.products)
     program = trained_program(decoder, local, training.engine)
-    stages = stages_of(decoder, plan, training.chunk_layers)
-    ranks = [_StageRank(stage, program, plan, training, local).memory(device) for stage in stages]
+
+    def states(stage: Stage) -> States:
+        return states_of(
+            RankParameters.of(stage_weights(stage, program)),
+            plan,
+            dtype=training.dtype,
+            products=training.products,
+            optimizer=training.optimizer,
+            master_weights=training.engine.master_weights,
+            foreach=training.engine.foreach_optimizer,
+        )
+
+    held = [(stage, states(stage)) for stage in stages_of(decoder, plan, training.chunk_layers)]
+    return program_memory(program, held, plan, training, device)
+
+
+def program_memory(
+    program: Program,
+    stages: Iterable[tuple[Stage, States]],
+    plan: Plan,
+    training: TrainingStep,
+    device: DeviceSpec,
+) -> tuple[RankMemory, ...]:
+    """The peak of each kind of rank of a pipeline, of any program: that of the fullest of a kind.
+
+    Args:
+        program: of a micro-batch, whose segments say what they keep.
+        stages: with what stays on their ranks from step to step.
+        plan: how ranks share it.
+        training: the step.
+        device: whose libraries' workspaces.
+    """
+    local = local_of(plan, training.seq_len, training.dtype, training.products)
     fullest: dict[str, RankMemory] = {}
-    for rank in ranks:
+    for stage, states in stages:
+        rank = _StageRank(stage, program, plan, training, local).memory(states, device)
         if rank.rank not in fullest or rank.total > fullest[rank.rank].total:
             fullest[rank.rank] = rank
     return tuple(fullest.values())
@@ -112,37 +144,20 @@ class _StageRank:
     training: TrainingStep
     local: Local
 
-    @property
-    def layers(self) -> tuple[Segment, ...]:
-        """Each kind of layer that the stage has, once."""
-        return tuple(self.program.layers[kind] for kind in sorted(set(self.stage.kinds)))
-
-    def memory(self, device: DeviceSpec) -> RankMemory:
+    def memory(self, states: States, device: DeviceSpec) -> RankMemory:
         """The sum of all terms at the moment when that is most."""
-        training, engine = self.training, self.training.engine
-        states = states_of(
-            RankParameters.of(stage_weights(self.stage, self.program)),
-            self.plan,
-            dtype=training.dtype,
-            products=training.products,
-            optimizer=training.optimizer,
-            master_weights=engine.master_weights,
-            foreach=engine.foreach_optimizer,
-        )
+        engine = self.training.engine
         moments = self._moments(states)
-        # Gradients that no buffer keeps come to be while activations go.
-        fresh = not engine.master_weights and self.plan.micro_batches == 1
-        gradients = {name: 0.0 if fresh and name != "step" else states.gradients for name in moments}
-        moment = max(moments, key=lambda name: sum(moments[name]) + gradients[name])
-        activations, loss, temporary = moments[moment]
+        name = max(moments, key=lambda name: sum(moments[name]))
+        activations, loss, temporary, gradients = moments[name]
         experts = any(segment.expert_parameters for segment in self.program.layers)
         buffers = max(segment.workspace_bytes for segment in self.program.segments)
         return RankMemory(
             rank=self.stage.name,
             stage=self.stage.index,
-            moment=moment,
+            moment=name,
             weights=states.weights,
-            gradients=gradients[moment],
+            gradients=gradients,
             optimizer=states.optimizer,
             activations=activations,
             loss=loss,
@@ -151,21 +166,26 @@ class _StageRank:
             workspaces=workspace_bytes(device, engine, experts=experts) + buffers,
         )
 
-    def _moments(self, states: States) -> dict[str, tuple[float, float, float]]:
-        """Activations, loss and temporaries when they may be most."""
+    def _moments(self, states: States) -> dict[str, tuple[float, float, float, float]]:
+        """Activations, loss, temporaries and gradients when they may be most."""
         local, engine, after = self.local, self.training.engine, self.program.after
         mask = float(local.batch * local.length * local.seq_len) if engine.dense_mask else 0.0
         kept, queued = self._activations(), 0.0
-        moments = {"step": (0.0, 0.0, states.cast)}
+        # Gradients that no buffer keeps come to be while activations go.
+        fresh = not engine.master_weights and self.plan.micro_batches == 1
+        moments = {"step": (0.0, 0.0, states.cast, states.gradients)}
         if self.stage.last:
             head = after.kept_bytes("none")
             losses = self._waiting()[-1] if self.plan.schedule == "gpipe" else 1
             kept += losses * head
             kept += engine.deferred_heads * (head + stored_bytes(local.dtype) * after.logits)
             queued = (losses - 1) * engine.held_logit_bytes * after.logits
-            moments["loss"] = (kept, queued + engine.logit_bytes * after.logits, mask)
-        passing = max((s.widest_bytes for s in self.layers), default=0.0) + after.input_bytes
-        moments["backward"] = (kept, queued, mask + self._again() + passing)
+            losing = mask + after.widest_bytes
+            gradients = 0.0 if fresh else states.gradients
+            moments["loss"] = (kept, queued + engine.logit_bytes * after.logits, losing, gradients)
+        freed, passing, done = self._passing(states.gradients if fresh else 0.0)
+        gradients = done if fresh else states.gradients
+        moments["backward"] = (kept - freed, queued, mask + passing + after.input_bytes, gradients)
         return moments
 
     def _waiting(self) -> tuple[int, ...]:
@@ -186,10 +206,31 @@ class _StageRank:
                 total += count * self.program.before.kept_bytes("none")
         return total
 
-    def _again(self) -> float:
-        """What the layer that is computed again keeps meanwhile."""
-        recompute = self.plan.recompute
-        return max((s.kept_bytes("none") - s.kept_bytes(recompute) for s in self.layers), default=0.0)
+    def _passing(self, gradients: float) -> tuple[float, float, float]:
+        """The backward pass where it takes most: what segments behind kept and is free, what a segment takes around its
+        widest operation and computes again, and gradients that are there [B].
+
+        Args:
+            gradients: of the stage, which come to be one segment after another [B].
+        """
+        program, stage = self.program, self.stage
+        kinds = {kind: program.layers[kind] for kind in set(stage.kinds)} | (
+            {-1: program.before} if stage.first else {}
+        )
+        kept = {kind: self._kept(segment) for kind, segment in kinds.items()}
+        beside = {kind: s.widest_bytes + s.kept_bytes("none") - kept[kind] for kind, s in kinds.items()}
+        each = gradients / (RankParameters.of(stage_weights(stage, program)).total or 1.0)
+        made = {kind: each * (s.parameters + s.expert_parameters) for kind, s in kinds.items()}
+        freed, done, most = 0.0, each * program.after.parameters if stage.last else 0.0, (0.0, 0.0, 0.0)
+        for kind in (*reversed(stage.kinds), *((-1,) if stage.first else ())):
+            if beside[kind] + done - freed > most[1] + most[2] - most[0]:
+                most = (freed, beside[kind], done)
+            freed, done = freed + kept[kind], done + made[kind]
+        return most
+
+    def _kept(self, segment: Segment) -> float:
+        """Of one micro-batch; embeddings are not computed again."""
+        return segment.kept_bytes("none" if segment.layer < 0 else self.plan.recompute)
 
     def _communication(self) -> float:
         """What each chunk received and sends; the stream that ``tp`` ranks gather; layers that FSDP gathers."""
@@ -205,9 +246,11 @@ class _StageRank:
         """Of FSDP: two layers' weights, one in use and one fetched ahead; one's gradient as computed and as reduced;
         and what is outside of layers (PyTorch FSDP, ``BackwardPrefetch.BACKWARD_PRE``; Zhao et al. 2023, section 3.3).
         """
-        layer = max((RankParameters.of(segment.held).total for segment in self.layers), default=0.0)
+        held = {kind: RankParameters.of(self.program.layers[kind].held).total for kind in set(self.stage.kinds)}
+        layer, every = max(held.values(), default=0.0), sum(held[kind] for kind in self.stage.kinds)
         used, reduced = stored_bytes(self.local.dtype), stored_bytes(self.plan.gradient_dtype)
-        return (3 * used + reduced) * layer + used * RankParameters.of(end_weights(self.stage, self.program)).total
+        ends = RankParameters.of(end_weights(self.stage, self.program)).total
+        return used * min(2 * layer, every) + (used + reduced) * layer + used * ends
 
 
 def fullest(ranks: Sequence[RankMemory]) -> RankMemory:

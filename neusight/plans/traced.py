@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,17 +19,17 @@ from neusight.kernels.families import Kernel, KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.sparsity import Zeros, with_zeros
 from neusight.plans.shard_graph import scaled
+from neusight.plans.states import States
 from neusight.requests import Plan
 from neusight.transforms.compiled import compiled
 from neusight.transforms.recompute import is_product
 from neusight.transforms.unrolled import unrolled
-from neusight.workloads.program import HeldWeights, Part, Phase, Program, Segment
-from neusight.workloads.workload import KEPT, MEMORY_PARTS, MemoryProfile, Node, Workload
+from neusight.workloads.program import HeldWeights, Part, Phase, Program, SavedActivation, Segment
+from neusight.workloads.workload import KEPT, Node, Workload
 
 _LAYER = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
 """The path of a layer among equal ones: up to its first number."""
 _PHASES: dict[str, Phase] = {"forward": "forward", "backward": "backward", "optimizer": "step"}
-_WEIGHTS, _GRADIENTS, _STATES, _ACTIVATIONS, _TEMPORARY = range(len(MEMORY_PARTS))
 
 
 class _Run(NamedTuple):
@@ -82,19 +81,27 @@ class TracedProgram:
         """Segments of kernels; gradients of weights are part of the backward pass, as PyTorch's autograd runs them."""
         runs, operators, parameters = self._runs(), self._operators(), self.parameters
 
-        def segment(name: str, kind: int, at: int) -> Segment:
-            return self._segment(name, kind, runs[at], operators[at], parameters[at])
+        def segment(name: str, kind: int, *blocks: int) -> Segment:
+            at, saved = blocks[0], zip(*(self._memory[block][0] for block in blocks), strict=True)
+            return Segment(
+                name=name,
+                layer=kind,
+                parts=tuple(self._part(run, count) for run, count in runs[at].items()),
+                held=(HeldWeights(parameters[at]),),
+                operators=operators[at],
+                saved=tuple(_mean(each) for each in saved),
+                input_bytes=float(self.sent_bytes[at - 1 if kind >= 0 else -1]),
+                widest_bytes=max(self._memory[block][1] for block in blocks),
+            )
 
         keys = [(frozenset(runs[at].items()), operators[at], parameters[at]) for at in range(1, self.depth + 1)]
         kinds = list(dict.fromkeys(keys))
         order = tuple(kinds.index(key) for key in keys)
-        first = [order.index(kind) + 1 for kind in range(len(kinds))]
+        alike = [[at + 1 for at, own in enumerate(order) if own == kind] for kind in range(len(kinds))]
         return Program(
             before=segment("before layers", -1, 0),
-            layers=tuple(
-                self._segment("layer", n, runs[at], operators[at], parameters[at]) for n, at in enumerate(first)
-            ),
-            after=replace(segment("after layers", -1, -1), tied_parameters=self.tied_parameters),
+            layers=tuple(segment("layer", kind, *blocks) for kind, blocks in enumerate(alike)),
+            after=replace(segment("after layers", -1, self.depth + 1), tied_parameters=self.tied_parameters),
             order=order,
         )
 
@@ -119,49 +126,37 @@ class TracedProgram:
         """Of weights that what follows the layers has in common with what comes before, such as a table of words that
         makes the logits too.
         """
-        *before, last = self._weights
-        shared = last.intersection(set().union(*before))
-        return round(sum(self._elements(number) for number in shared))
+        return round(sum(self._elements(number) for number in self._tied))
 
-    def memory(self, chunks: Sequence[Sequence[int]], waiting: Sequence[int], plan: Plan) -> MemoryProfile:
-        """The most that a rank has of a stage's tensors.
+    @cached_property
+    def tied_bytes(self) -> float:
+        """Of these."""
+        return float(sum(self.workload.tensors[number].nbytes for number in self._tied))
+
+    @cached_property
+    def _tied(self) -> set[int]:
+        *before, last = self._weights
+        return last.intersection(set().union(*before))
+
+    def states(self, blocks: Sequence[int], tied: bool, plan: Plan) -> States:
+        """What a rank has from step to step of some blocks, as the module has it.
 
         Args:
-            chunks: blocks of each chunk of the stage.
-            waiting: micro-batches whose activations each chunk holds when they are most.
-            plan: what replicas share of each other's state, and what is computed again.
+            blocks: of the rank.
+            tied: whether it has a copy of what the last block takes from others.
+            plan: what replicas share of each other's state.
         """
-        mine = np.isin(self._tensor_blocks, [at for chunk in chunks for at in chunk])
-        share = 1.0 / plan.dp if plan.shard != "none" else 1.0
-        weights, state = self._bytes("weight", mine), self._state_bytes(mine) * share
-        gradients = self._bytes("gradient", mine)
-        again = [at for chunk in chunks for at in chunk if 0 < at <= self.depth][: plan.recompute_layers or None]
-        size = {at: self._kept_bytes(at, plan.recompute if at in again else "none") for chunk in chunks for at in chunk}
-        alive = self._alive(mine, size)
-        if plan.micro_batches > 1:
-            alive[:, _GRADIENTS] = gradients
-        if plan.shard in ("zero2", "zero3"):
-            alive[:, _GRADIENTS] *= share
-        gathered = 0.0
-        if plan.shard == "zero3":
-            largest = max(self._bytes("weight", self._tensor_blocks == at) for chunk in chunks for at in chunk)
-            # The block in use and the one fetched ahead (Zhao et al. 2023, section 3.3).
-            weights, gathered = weights * share, min(2.0 * largest, weights)
-        passes = np.arange(len(alive)) <= self._passes
-        alive[passes, _ACTIVATIONS] += sum(
-            (count - 1) * size[at] for c, count in zip(chunks, waiting, strict=True) for at in c
-        )
-        for at in again:
-            alive[1:][self._backward & (self.block == at), _TEMPORARY] += self._kept_bytes(at, "none") - size[at]
-        stepped = share * self._bytes("weight", mine) / (self._bytes("weight", np.ones_like(mine)) or 1.0)
-        alive[:, _TEMPORARY] += stepped * self._alive(self._of_update)[:, _TEMPORARY]
-        peak = alive[alive.sum(axis=1).argmax()]
-        return MemoryProfile(
-            weights=ceil(weights),
-            gradients=ceil(peak[_GRADIENTS]),
-            optimizer=ceil(state),
-            activations=ceil(peak[_ACTIVATIONS]),
-            temporary=ceil(peak[_TEMPORARY] + gathered),
+        shared = plan.shard != "none"
+        share = 1.0 / plan.dp if shared else 1.0
+        weights = self._bytes("weight")
+        held = sum(weights[at] for at in blocks) + (self.tied_bytes if tied else 0.0)
+        part = share * held / (weights.sum() or 1.0)
+        gradients = held / (weights.sum() or 1.0) * self._bytes("gradient").sum()
+        return States(
+            weights=held * share if plan.shard == "zero3" else held,
+            gradients=gradients * share if plan.shard in ("zero2", "zero3") else gradients,
+            optimizer=part * self._bytes("state").sum(),
+            cast=part * float(self._alive(self._columns["born"] >= self._passes).max(initial=0.0)),
         )
 
     @property
@@ -170,57 +165,69 @@ class TracedProgram:
         return sum(node.phase != "optimizer" for node in self.workload.nodes)
 
     @cached_property
-    def _backward(self) -> np.ndarray:
-        """Whether a node is of the backward pass."""
-        return np.array([node.phase == "backward" for node in self.workload.nodes])
+    def _columns(self) -> dict[str, np.ndarray]:
+        """Of all tensors: ``nbytes``, ``born`` and ``died`` as of ``Tensor``, and ``kind``."""
+        names = ("nbytes", "born", "died", "kind")
+        return {name: np.array([getattr(tensor, name) for tensor in self.workload.tensors]) for name in names}
 
-    @property
-    def _of_update(self) -> np.ndarray:
-        """Whether a tensor is made and dropped by the update, of all parameters."""
-        return np.array([t.kind == "intermediate" and t.born >= self._passes for t in self.workload.tensors])
-
-    def _alive(self, mine: np.ndarray, kept: Mapping[int, float] | None = None) -> np.ndarray:
-        """Bytes of some tensors by ``MEMORY_PARTS`` while their nodes run, weights and states left out.
-
-        ``kept``: what blocks keep for their backward pass where that is not all that they save [B].
+    def _bytes(self, kind: str) -> np.ndarray:
+        """Of all tensors of a kind by the block that touches them first, the update's behind the last, shape
+        (depth + 3,).
         """
-        share = np.ones(len(mine))
-        for at, size in (kept or {}).items():
-            saved = self._tensor_blocks == at
-            share[saved & (self._saved > 0)] = size / (self._saved[saved].sum() or 1.0)
-        tensors = (
-            replace(t, nbytes=round(t.nbytes * part))
-            for t, own, part in zip(self.workload.tensors, mine, share.tolist(), strict=True)
-            if own
-        )
-        alive = replace(self.workload, tensors=tuple(tensors)).alive.astype(float)
-        alive[:, [_WEIGHTS, _STATES]] = 0.0
-        return alive
+        chosen = self._columns["kind"] == kind
+        blocks = np.where(self._tensor_blocks < 0, self.depth + 2, self._tensor_blocks)[chosen]
+        return np.bincount(blocks, self._columns["nbytes"][chosen], minlength=self.depth + 3)
 
-    def _bytes(self, kind: str, mine: np.ndarray) -> float:
-        return float(
-            sum(t.nbytes for t, own in zip(self.workload.tensors, mine, strict=True) if own and t.kind == kind)
-        )
-
-    def _state_bytes(self, mine: np.ndarray) -> float:
-        """States go with the weights that they are of."""
-        weights = self._bytes("weight", np.ones(len(mine), dtype=bool))
-        states = self._bytes("state", np.ones(len(mine), dtype=bool))
-        return states * self._bytes("weight", mine) / weights if weights else 0.0
-
-    def _kept_bytes(self, at: int, recompute: str) -> float:
-        """What the forward pass of a block keeps for the backward pass, as ``Segment.kept_bytes`` has it."""
-        mine = self._tensor_blocks == at
-        if recompute == "operators":
-            return float(self.sent_bytes[at - 1] + self._sizes[self._selected & mine].sum())
-        if recompute == "selective":
-            mine &= ~self._within_core
-        saved = float(self._saved[mine].sum())
-        return min(float(self.sent_bytes[at - 1]), saved) if recompute == "full" else saved
+    def _alive(self, chosen: np.ndarray) -> np.ndarray:
+        """Bytes of some tensors that nodes make or are given while each node runs, shape (nodes,)."""
+        columns, length = self._columns, len(self.workload.nodes)
+        mine = chosen & np.isin(columns["kind"], ("intermediate", "input"))
+        change = np.zeros(length + 2)
+        np.add.at(change, np.maximum(columns["born"][mine], 0), columns["nbytes"][mine])
+        np.add.at(change, np.minimum(columns["died"][mine], length) + 1, -columns["nbytes"][mine])
+        return change.cumsum()[:length]
 
     @cached_property
-    def _sizes(self) -> np.ndarray:
-        return np.array([float(tensor.nbytes) for tensor in self.workload.tensors])
+    def _saved(self) -> np.ndarray:
+        """Whether each tensor lives from the forward into the backward pass."""
+        columns, end = self._columns, self._forward_end
+        kept = np.isin(columns["kind"], ("intermediate", "input"))
+        return kept & (columns["born"] <= end) & (columns["died"] > end)
+
+    @property
+    def _forward_end(self) -> int:
+        """The last forward node of a training step; in inference nothing comes after it."""
+        forward = [at for at, node in enumerate(self.workload.nodes) if node.phase == "forward"]
+        return forward[-1] if self.workload.request.mode == "training" and forward else KEPT
+
+    @cached_property
+    def _memory(self) -> list[tuple[tuple[SavedActivation, ...], float]]:
+        """Of each block what it keeps for the backward pass, and the most that its nodes take beside that and the
+        stream which enters the last block, whose gradient goes along [B].
+
+        A gradient that waits for a block beyond the next, such as a head's for that of the tied embedding, is kept too.
+        """
+        columns, stream = self._columns, self.sent_bytes[-1]
+        passing = ~self._saved & (columns["born"] < self._passes)
+        waits = passing & (columns["born"] > self._forward_end) & (self._tensor_blocks - self._last_blocks > 1)
+        dropped, memory = self._alive(passing & ~waits), []
+        for at in range(self.depth + 2):
+            own, nodes = self._tensor_blocks == at, self.block == at
+            kept = own & (self._saved | waits)
+            saved = tuple(self._activation(kept & (self._within_core == core), core=core) for core in (False, True))
+            total = sum(each.bytes for each in saved)
+            most = float((dropped + self._alive(kept))[nodes].max(initial=total))
+            memory.append((saved, max(0.0, most - total - stream)))
+        return memory
+
+    def _activation(self, mine: np.ndarray, *, core: bool) -> SavedActivation:
+        sizes = self._columns["nbytes"]
+        return SavedActivation(
+            name="core of attention" if core else "of the trace",
+            bytes=float(sizes[mine].sum()),
+            attention_core=core,
+            selected_bytes=float(sizes[mine & self._selected].sum()),
+        )
 
     @cached_property
     def _selected(self) -> np.ndarray:
@@ -241,16 +248,6 @@ class TracedProgram:
             if node.phase == "forward" and place not in self._core and node.kernels:
                 within[[r.tensor for r in node.reads]] = False
         return within
-
-    @cached_property
-    def _saved(self) -> np.ndarray:
-        """Bytes of each tensor that lives from the forward into the backward pass, 0 for all others."""
-        forward = [at for at, node in enumerate(self.workload.nodes) if node.phase == "forward"]
-        end = forward[-1] if self.workload.request.mode == "training" and forward else KEPT
-        return np.array([
-            t.nbytes if t.kind in ("intermediate", "input") and t.born <= end < t.died else 0
-            for t in self.workload.tensors
-        ], dtype=float)  # fmt: skip
 
     def _runs(self) -> list[Counter[_Run]]:
         """What each block runs of both passes."""
@@ -290,12 +287,6 @@ class TracedProgram:
             if at >= 0:
                 counts[at][_PHASES[node.phase]] += 1
         return [tuple(sorted(count.items())) for count in counts]
-
-    def _segment(
-        self, name: str, layer: int, runs: Counter[_Run], operators: tuple[tuple[Phase, int], ...], parameters: int
-    ) -> Segment:
-        parts = tuple(self._part(run, count) for run, count in runs.items())
-        return Segment(name=name, layer=layer, parts=parts, held=(HeldWeights(parameters),), operators=operators)
 
     def _part(self, run: _Run, count: int) -> Part:
         batch = KernelBatch.of([run.kernel])
@@ -341,12 +332,27 @@ class TracedProgram:
     @cached_property
     def _tensor_blocks(self) -> np.ndarray:
         """Block whose node makes each tensor; of weights, gradients and states the first that touches them."""
+        return self._touching(reverse=True)
+
+    @cached_property
+    def _last_blocks(self) -> np.ndarray:
+        """Block whose node touches each tensor last."""
+        return self._touching(reverse=False)
+
+    def _touching(self, *, reverse: bool) -> np.ndarray:
+        """Block of the first node in this direction that touches each tensor, -1 of those that only the update does."""
         blocks = np.full(len(self.workload.tensors), -1)
-        for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
+        nodes = [(node, at) for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True) if at >= 0]
+        for node, at in nodes[::-1] if reverse else nodes:
             for reference in (*node.reads, *node.writes):
-                if blocks[reference.tensor] < 0:
-                    blocks[reference.tensor] = at
+                blocks[reference.tensor] = at
         return blocks
+
+
+def _mean(saved: Sequence[SavedActivation]) -> SavedActivation:
+    """Of layers that are alike."""
+    sizes = {name: sum(getattr(each, name) for each in saved) / len(saved) for name in ("bytes", "selected_bytes")}
+    return replace(saved[0], **sizes)
 
 
 def attention_core(step: Workload) -> frozenset[int]:

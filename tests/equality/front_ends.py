@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
+
 from neusight import Predictor
 from neusight.devices import load_device
+from neusight.distributed import bounds, estimate, sources, step
+from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.factors import PRIOR
 from neusight.distributed.priced import PartTime, price_parts
-from neusight.distributed.sources import TracedModel, node_of
+from neusight.distributed.sources import Described, TracedModel, forward_plan, node_of, training_of
 from neusight.distributed.step import RankWork, programs_by_share
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import engine_named
 from neusight.kernels.describe import describe
-from neusight.kernels.families import KernelBatch
+from neusight.kernels.families import Collective, KernelBatch
+from neusight.plans.memory import RankMemory, program_memory
 from neusight.plans.shard_graph import tensor_parallel
+from neusight.plans.stages import RankParameters, Stage, stage_weights
+from neusight.plans.states import States
 from neusight.requests import Plan, Request
 from neusight.workloads import load_workload
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.shares import Local
+from neusight.workloads.program import Part, Program, Segment
 from neusight.workloads.workload import Workload
 
 FrontEnd = Literal["traced", "described"]
@@ -88,6 +96,57 @@ def run_of(front_end: FrontEnd, model: str, device: str, plan: Plan, mode: str =
         engine=engine_named(ENGINE),
         optimizer="adamw",
     )
+
+
+def forward_of(program: Program) -> Program:
+    """A training step's program without what its loss and its backward pass run and keep: logits are what comes out,
+    gathered where ranks share the vocabulary.
+    """
+
+    def forward(segment: Segment) -> Segment:
+        parts = tuple(part for part in segment.of("forward") if "loss" not in part.name)
+        return replace(segment, parts=parts, operators=(), saved=(), logits=0.0)
+
+    ranks = max((int(part.batch["ranks"][0]) for part in program.after.parts if part.group == "tp"), default=1)
+    after = replace(forward(program.after), widest_bytes=2.0 * program.after.logits)
+    if ranks > 1:
+        size = round(2 * ranks * program.after.logits)
+        batch = KernelBatch.of([Collective(op="all_gather", ranks=ranks, bytes=size, dtype="bfloat16")])
+        after = replace(
+            after, parts=(*after.parts, Part(name="gather logits", phase="forward", batch=batch, group="tp"))
+        )
+    return replace(program, before=forward(program.before), layers=tuple(map(forward, program.layers)), after=after)
+
+
+@dataclass(frozen=True)
+class ForwardOnly(Described):
+    """A described decoder that is not trained."""
+
+    def program(self, run: TrainingRun) -> Program:
+        return forward_of(super().program(run))
+
+    def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
+        return ()
+
+    def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
+        program = self.program(run)
+        weights = [2.0 * RankParameters.of(stage_weights(stage, program)).total for stage in stages]
+        held = [
+            (stage, States(weights=size, gradients=0.0, optimizer=0.0, cast=0.0))
+            for stage, size in zip(stages, weights, strict=True)
+        ]
+        return program_memory(program, held, run.plan, training_of(run), run.cluster.device)
+
+
+def forward_step(predictor: Predictor, front_end: FrontEnd, model: str, device: str, plan: Plan) -> TrainingEstimate:
+    """Forward passes of one replica's micro-batches, as they follow each other."""
+    run = run_of(front_end, model, device, forward_plan(plan), "inference")
+    if front_end == "traced":
+        return predictor.training(run)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (bounds, estimate, sources, step):
+            patch.setattr(module, "source_of", lambda run: ForwardOnly(run.decoder), raising=False)
+        return predictor.training(run)
 
 
 @dataclass

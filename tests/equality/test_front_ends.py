@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from front_ends import FRONT_ENDS, Comparison, compared, reasons, run_of
+from front_ends import FRONT_ENDS, Comparison, compared, forward_step, reasons, run_of
 
 from neusight import Predictor
 from neusight.distributed.factors import PRIOR
@@ -60,6 +60,18 @@ def test_each_reason_is_that_of_some_kernel(predictor: Predictor) -> None:
 def test_forward_passes_take_the_same_time(predictor: Predictor, model: str, device: str, plan: str) -> None:
     found = comparison(predictor, model, device, plan, "inference")
     assert found.seconds("described") == pytest.approx(found.seconds("traced"), rel=TIME)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("model", DECODERS)
+def test_inference_agrees(predictor: Predictor, model: str, device: str, plan: str) -> None:
+    """Stages pass micro-batches on, and may be cut a layer apart; replicas exchange nothing."""
+    traced, described = (forward_step(predictor, name, model, device, PLANS[plan]) for name in FRONT_ENDS)
+    assert described.latency_s == pytest.approx(traced.latency_s, rel=TIME)
+    needs = [sum(rank.total for rank in step.memory) for step in (traced, described)]
+    assert needs[1] == pytest.approx(needs[0], rel=MEMORY)
+    assert described.limiter == traced.limiter
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -65,6 +65,7 @@ def segment_of(name: str, layer: int, operations: Iterable[Operation], input_byt
     """
     done = tuple(operations)
     back = done[::-1]
+    widest = reduce(np.maximum, (operation.widest_bytes for operation in done), 0.0)
     return Segment(
         name=name,
         layer=layer,
@@ -76,7 +77,7 @@ def segment_of(name: str, layer: int, operations: Iterable[Operation], input_byt
         held=tuple(each for operation in done for each in operation.held),
         saved=tuple(activation for operation in done for activation in operation.saved),
         input_bytes=input_bytes,
-        widest_bytes=reduce(np.maximum, (operation.widest_bytes for operation in done), 0.0),
+        widest_bytes=widest if np.ndim(widest) else float(widest),
         workspace_bytes=max((operation.workspace_bytes for operation in done), default=0.0),
         logits=sum(operation.logits for operation in done),
         tied_parameters=sum(operation.tied_parameters for operation in done),
