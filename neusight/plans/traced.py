@@ -208,7 +208,8 @@ class TracedProgram:
         A gradient that waits for a block beyond the next, such as a head's for that of the tied embedding, is kept too.
         """
         columns, stream = self._columns, self.sent_bytes[-1]
-        passing = ~self._saved & (columns["born"] < self._passes)
+        # What no node touches is of a loss that is computed where its gradient is.
+        passing = ~self._saved & (columns["born"] < self._passes) & (self._tensor_blocks >= 0)
         waits = passing & (columns["born"] > self._forward_end) & (self._tensor_blocks - self._last_blocks > 1)
         dropped, memory = self._alive(passing & ~waits), []
         for at in range(self.depth + 2):

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 from neusight import Predictor
-from neusight.devices import cluster_of
+from neusight.devices import cluster_of, load_device
 from neusight.distributed.sources import balanced
+from neusight.engines import engine_named
 from neusight.errors import ModelError
+from neusight.plans.memory import RankMemory, TrainingStep, program_memory
+from neusight.plans.stages import Stage
+from neusight.plans.states import States
 from neusight.plans.traced import TracedProgram, blocks_of
 from neusight.requests import Plan
 from neusight.transforms.recompute import recomputed
@@ -206,8 +210,15 @@ def test_the_core_of_attention_runs_twice_where_it_is_selected(attention: str) -
 
 def test_less_is_kept_the_more_is_computed_again() -> None:
     step = TracedProgram.of(load_workload("gpt2", batch=2, attention="eager", **STEP))
+    stage = Stage(index=0, of=2, chunks=(step.program.order,))
+    nothing = States(weights=0.0, gradients=0.0, optimizer=0.0, cast=0.0)
+    training, device = TrainingStep(seq_len=STEP["seq_len"], engine=engine_named("torch-eager")), load_device(GPU)
+
+    def memory(plan: Plan) -> RankMemory:
+        return program_memory(step.program, [(stage, nothing)], plan, training, device)[0]
+
     peaks = [
-        step.memory([range(14)], [4], Plan(global_batch=4, recompute=how, recompute_layers=layers)).activations
+        memory(Plan(pp=2, global_batch=4, schedule="gpipe", recompute=how, recompute_layers=layers)).activations
         for how, layers in (("none", 0), ("selective", 0), ("operators", 0), ("full", 6), ("full", 0))
     ]
     assert peaks[0] > peaks[1] > peaks[2] > peaks[4]

@@ -62,7 +62,7 @@ def test_forward_passes_take_the_same_time(predictor: Predictor, model: str, dev
     assert found.seconds("described") == pytest.approx(found.seconds("traced"), rel=TIME)
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", [name for name, plan in PLANS.items() if plan.recompute == "none"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("model", DECODERS)
 def test_inference_agrees(predictor: Predictor, model: str, device: str, plan: str) -> None:
