@@ -18,7 +18,8 @@ from neusight.errors import ModelError
 from neusight.plans.memory import RankMemory, TrainingStep, program_memory
 from neusight.plans.stages import Stage
 from neusight.plans.states import States
-from neusight.plans.traced import TracedProgram, blocks_of
+from neusight.plans.trace_layers import blocks_of
+from neusight.plans.traced import TracedProgram
 from neusight.requests import Plan
 from neusight.transforms.recompute import recomputed
 from neusight.transforms.unrolled import unrolled
