@@ -29,7 +29,7 @@ class Verdict:
     @property
     def fits(self) -> bool:
         """Whether there is room."""
-        return self.needed_bytes <= self.usable_bytes
+        return bool(self.needed_bytes <= self.usable_bytes)
 
     def __str__(self) -> str:
         """One line."""

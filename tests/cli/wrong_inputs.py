@@ -314,6 +314,8 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "evaluate training": [("", Kind(fixed(""), m.parquet)), ("--calibration", calibration), *common],
         "evaluate steps": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--limit", count), ("--seed", seed),
                            ("--calibration", calibration), *common],
+        "evaluate programs": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--hosts", word("own")),
+                              ("--limit", count), ("--seed", seed), ("--calibration", calibration), *common],
         "evaluate gate": [],
         "devices list": [("--format!", form)],
         "devices show": [("", gpu), ("--set", change), ("--format", form)],
