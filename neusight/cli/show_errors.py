@@ -184,7 +184,7 @@ def show_programs(errors: Mapping[str, Any]) -> None:
     figures(columns | {">call": "{call_us:.1f}", ">operator": "{operator_us:.1f}"}, errors["hosts"])
     if not errors["gains"]:
         return
-    line("\nWhat modes gain over eager, by the time of the mode; clear: gains and losses of over 5 %.\n")
+    line("\nWhat modes gain over eager. clear: gains and losses of over 5 %.\n")
     columns = {"mode": "{mode}", "size": "{size}", ">rows": "{count:,}", ">median": "{median:.1f}"}
     columns |= {">bias": "{bias:+.1f}", ">clear": "{clear:,}", ">right way, %": "{direction_right:.0f}"}
     figures(columns, errors["gains"])
