@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,32 +18,6 @@ from neusight.workloads.decoders.shares import Local
 
 Split = tuple[Local, str, int, int]
 """What decides what a stage takes of one micro-batch: a rank's share of it, what is computed again, pp and vp."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageSums:
-    """Seconds of one micro-batch on each stage, arrays of shape (pp,): passes of all its chunks, and of its first."""
-
-    forward: np.ndarray
-    backward: np.ndarray
-    weights: np.ndarray
-    first_forward: np.ndarray
-    first_backward: np.ndarray
-    first_weights: np.ndarray
-
-    def bound_s(self, schedule: str, micro_batches: int) -> float:
-        """Of a step.
-
-        A rank starts after the forward passes of the first micro-batch on the ranks before it, and ends before the
-        backward passes of the last one on them. Under ``zero-bubble`` its last gradients of weights, as many as its
-        place in the line, run beside those (see ``plans.order.order_of``).
-        """
-        fill = _before(self.first_forward)
-        busy = micro_batches * (self.forward + self.backward + self.weights)
-        if schedule != "zero-bubble":
-            return float((fill + busy + _before(self.first_backward + self.first_weights)).max())
-        late = np.minimum(np.arange(len(busy)), micro_batches) * self.weights
-        return float((fill + busy + np.maximum(0.0, _before(self.first_backward) - late)).max())
 
 
 def bounds_s(request: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.ndarray:
@@ -66,7 +40,7 @@ def bounds_s(request: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.
     for split, plan in zip(splits, plans, strict=True):
         key = split, plan.schedule, plan.micro_batches
         if key not in known:
-            known[key] = sums[split].bound_s(plan.schedule, plan.micro_batches)
+            known[key] = _bound_s(*sums[split], plan.schedule, plan.micro_batches)
     return np.array([known[s, p.schedule, p.micro_batches] for s, p in zip(splits, plans, strict=True)])
 
 
@@ -89,19 +63,31 @@ def _segment_seconds(
     return seconds
 
 
-def _stage_sums(stages: Sequence[Stage], segments: Sequence[SegmentSeconds]) -> StageSums:
+def _stage_sums(stages: Sequence[Stage], segments: Sequence[SegmentSeconds]) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of one micro-batch on each stage, arrays of shape (3, pp): passes of all its chunks, and of its first."""
     whole = [_sum(segments, s.kinds, before=s.first, after=s.last) for s in stages]
     first = [_sum(segments, s.chunks[0], before=s.first, after=s.last and len(s.chunks) == 1) for s in stages]
-    forward, backward, weights = np.array(whole).T
-    first_forward, first_backward, first_weights = np.array(first).T
-    return StageSums(
-        forward=forward,
-        backward=backward,
-        weights=weights,
-        first_forward=first_forward,
-        first_backward=first_backward,
-        first_weights=first_weights,
-    )
+    return np.array(whole).T, np.array(first).T
+
+
+def _bound_s(whole: np.ndarray, first: np.ndarray, schedule: str, micro_batches: int) -> float:
+    """Of a step.
+
+    A rank starts after the forward passes of the first micro-batch on the ranks before it, and ends before the backward
+    passes of the last one on them. Under ``zero-bubble`` its last gradients of weights, as many as its place in the
+    line, run beside those (see ``plans.order.order_of``).
+
+    Args:
+        whole, first: of ``_stage_sums``.
+        schedule: of the passes.
+        micro_batches: of a step.
+    """
+    (forward, backward, weights), (first_forward, first_backward, first_weights) = whole, first
+    fill, busy = _before(first_forward), micro_batches * (forward + backward + weights)
+    if schedule != "zero-bubble":
+        return float((fill + busy + _before(first_backward + first_weights)).max())
+    late = np.minimum(np.arange(len(busy)), micro_batches) * weights
+    return float((fill + busy + np.maximum(0.0, _before(first_backward) - late)).max())
 
 
 def _sum(

@@ -12,7 +12,6 @@ import numpy as np
 from neusight.devices.cluster import Cluster
 from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
-from neusight.distributed.stage_times import recomputed_counts, segment_counts
 from neusight.distributed.step import TimedStep
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines.server import shipped_power
@@ -23,7 +22,7 @@ from neusight.kernels.work import work_of
 from neusight.plans.fits import verdict
 from neusight.plans.memory import RankMemory
 from neusight.requests import Plan
-from neusight.schedule.run import Run, simulate
+from neusight.schedule.run import Run
 from neusight.transforms.recompute import recomputed
 
 PRODUCTS = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
@@ -203,7 +202,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     """
     question = timed.run
     precision = str(Precision.named(question.products or question.dtype))
-    schedule = simulate(timed.pipeline, timed.times, timed.contention)
+    schedule = timed.schedule
     parts = list(counted(timed))
     flop, again = _flop(timed)
     by_part = _by_part(timed, parts)
@@ -267,15 +266,15 @@ def _relative(parts: Iterable[Counted]) -> tuple[float, float]:
 
 def counted(timed: TimedStep) -> Iterator[Counted]:
     """Every part of a step with its runs on a rank of each stage together."""
-    plan = timed.run.plan
-    yield from _passes(timed, segment_counts(timed.staged, plan), recomputed_counts(timed.staged, plan))
-    for segment, count in zip(timed.staged.segments, segment_counts(timed.staged, plan), strict=True):
+    plan, counts = timed.run.plan, timed.segment_counts()
+    yield from _passes(timed, counts, timed.recomputed_counts())
+    for segment, count in zip(timed.segments, counts, strict=True):
         for time in segment.exchanges:
             yield time, count * time.part.runs
-    for update in timed.staged.updates:
+    for update in timed.updates:
         for time in update:
             yield time, time.part.runs
-    for time in timed.staged.sends:
+    for time in timed.sends:
         yield time, 2.0 * plan.micro_batches * (plan.pp * plan.vp - 1)
 
 
@@ -283,15 +282,14 @@ def counted_on(timed: TimedStep, rank: int) -> Iterator[Counted]:
     """Parts that stand in the way of a rank's kernels, or are such, with their runs in a step."""
     plan = timed.run.plan
     own = [at for at in range(plan.pp * plan.vp) if at % plan.pp == rank]
-    counts = segment_counts(timed.staged, plan, own), recomputed_counts(timed.staged, plan, own)
-    yield from _passes(timed, *counts)
-    for time in timed.staged.updates[rank]:
+    yield from _passes(timed, timed.segment_counts(own), timed.recomputed_counts(own))
+    for time in timed.updates[rank]:
         yield time, time.part.runs
 
 
 def _passes(timed: TimedStep, counts: Sequence[int], again: Sequence[int]) -> Iterator[Counted]:
     plan = timed.run.plan
-    for segment, count, more in zip(timed.staged.segments, counts, again, strict=True):
+    for segment, count, more in zip(timed.segments, counts, again, strict=True):
         twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.engine)}
         for time in segment.times:
             runs = count + (more if id(time.part) in twice else 0)
@@ -319,14 +317,13 @@ def _summed(by_part: Mapping[tuple[str, str], float]) -> dict[str, float]:
 def _flop(timed: TimedStep) -> tuple[float, float]:
     """Of products and attention of a step on all devices: what the model needs, and what is computed again."""
     plan, needed, again = timed.run.plan, 0.0, 0.0
-    more = recomputed_counts(timed.staged, plan)
-    for at, (segment, count) in enumerate(zip(timed.staged.segments, segment_counts(timed.staged, plan), strict=True)):
+    for segment, count, more in zip(timed.segments, timed.segment_counts(), timed.recomputed_counts(), strict=True):
         twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.engine)}
         for part in segment.segment.parts:
             if part.batch.family in PRODUCTS:
                 each = float(work_of(part.batch).flops[0]) * part.runs
                 needed += count * each
-                again += more[at] * each if id(part) in twice else 0.0
+                again += more * each if id(part) in twice else 0.0
     ranks = plan.micro_batches * plan.dp * plan.tp * plan.cp
     return ranks * needed, ranks * again
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from neusight.devices.spec import DeviceSpec
-from neusight.distributed.placement import Placement
-from neusight.distributed.training_run import TrainingRun
+from neusight.distributed.training_run import Placement, TrainingRun
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import Stage

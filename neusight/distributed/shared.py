@@ -16,7 +16,7 @@ from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import HOST, KernelEstimate, MemoryEstimate, Provenance
 from neusight.estimates.verdicts import warnings_of
 from neusight.kernels.families import KernelBatch
-from neusight.schedule.run import Run, simulate
+from neusight.schedule.run import Run
 from neusight.schedule.timeline import Wait
 from neusight.workloads.workload import MemoryProfile, Workload
 
@@ -38,7 +38,7 @@ def shared_estimate(
         devices: that share it.
         provenance: where the costs come from.
     """
-    run = simulate(timed.pipeline, timed.times, timed.contention)
+    run = timed.schedule
     device, request = timed.run.cluster.device, workload.request
     rank = int(run.busy_s.argmax())
     rows = tuple(_rows(timed, rank))
@@ -113,7 +113,7 @@ def _relative(rows: tuple[KernelEstimate, ...]) -> dict[str, float]:
 
 def _link_spread(timed: TimedStep) -> float:
     """Of the exchanges among replicas and stages, by the seconds of each."""
-    times = [time for segment in timed.staged.segments for time in segment.exchanges] + list(timed.staged.sends)
+    times = [time for segment in timed.segments for time in segment.exchanges] + list(timed.sends)
     total_s = sum(time.total_s for time in times)
     return sum(time.total_s * time.spread for time in times) / total_s if total_s else 0.0
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+import numpy as np
+
 from neusight.distributed.exchanges import contention, exchanged, sent, tied
 from neusight.distributed.factors import Factors, factors_of
-from neusight.distributed.priced import PartTime, PricedSegment, Pricer, price_parts
+from neusight.distributed.priced import PartTime, PricedSegment, Pricer, SegmentSeconds, price_parts
 from neusight.distributed.sources import source_of
-from neusight.distributed.stage_times import StagedProgram, step_times
 from neusight.distributed.training_run import TrainingRun
 from neusight.plans.stages import Stage
 from neusight.schedule.pipeline import Pipeline
+from neusight.schedule.run import Run, simulate
 from neusight.schedule.times import StepTimes
 from neusight.workloads.decoders.shares import Local
-from neusight.workloads.program import Part, Program
+from neusight.workloads.program import Part, Phase, Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,23 +66,25 @@ class RankWork:
         """Parts that run once a step, or between micro-batches, instead of in a segment's passes."""
         return tuple(part for parts in (*self.exchanges, *self.updates, self.sends) for part in parts)
 
-    def staged(self, program: Iterable[PartTime], once: Iterable[PartTime]) -> StagedProgram:
-        """Times put on the stages.
+    def timed(self, program: Iterable[PartTime], once: Iterable[PartTime], factors: Factors) -> TimedStep:
+        """The work with its times.
 
         Args:
             program: of ``Program.parts``.
             once: of ``once``.
+            factors: that are in the times.
         """
         times, rest = iter(program), iter(once)
         exchanges = [_next(rest, parts) for parts in self.exchanges]
-        return StagedProgram(
-            stages=self.stages,
+        return TimedStep(
+            work=self,
             segments=tuple(
                 PricedSegment(segment=segment, times=_next(times, segment.parts), exchanges=collectives)
                 for segment, collectives in zip(self.program.segments, exchanges, strict=True)
             ),
             updates=[_next(rest, parts) for parts in self.updates],
             sends=_next(rest, self.sends),
+            factors=factors,
         )
 
 
@@ -90,12 +94,14 @@ def _next(times: Iterator[PartTime], parts: Sequence[Part]) -> tuple[PartTime, .
 
 @dataclass(frozen=True, kw_only=True)
 class TimedStep:
-    """A run with everything that its schedule needs."""
+    """Work with its times: ``segments`` before the layers, one a kind of layer, and after them, with what an update of
+    each stage runs and what a send is.
+    """
 
     work: RankWork
-    staged: StagedProgram
-    pipeline: Pipeline
-    times: StepTimes
+    segments: tuple[PricedSegment, ...]
+    updates: Sequence[Sequence[PartTime]]
+    sends: Sequence[PartTime]
     factors: Factors
 
     @property
@@ -107,6 +113,93 @@ class TimedStep:
     def contention(self) -> float:
         """Share of the devices' multiprocessors that collectives beside kernels take."""
         return contention(self.run.cluster.device, self.run.plan, self.run.placement)
+
+    @cached_property
+    def schedule(self) -> Run:
+        """The step, simulated.
+
+        Raises:
+            ModelError: no such order of passes.
+        """
+        return simulate(self.pipeline, self.times, self.contention)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The order of passes. A segment is a piece: what is gathered before it runs, and reduced after it."""
+        return Pipeline.of(self.run.plan, self._pieces)
+
+    @property
+    def _pieces(self) -> int:
+        """Most that a chunk has; one where replicas exchange nothing beside other work."""
+        return max(map(len, self._chunks)) if self.run.plan.dp * self.run.plan.cp > 1 else 1
+
+    @cached_property
+    def _chunks(self) -> list[list[int]]:
+        """Numbers of the segments of each chunk, in the order of the model."""
+        plan, stages = self.run.plan, self.work.stages
+        chunks = [[1 + kind for kind in stages[at % plan.pp].chunks[at // plan.pp]] for at in range(plan.pp * plan.vp)]
+        chunks[0] = [0, *chunks[0]]
+        chunks[-1] = [*chunks[-1], len(self.segments) - 1]
+        return chunks
+
+    @cached_property
+    def _again(self) -> set[tuple[int, int]]:
+        """Places (chunk, segment in it) of layers that may be computed again: all, or so many of each stage."""
+        plan, marked = self.run.plan, set()
+        left = [plan.recompute_layers or 10**9] * plan.pp
+        for chunk, segments in enumerate(self._chunks):
+            for at, segment in enumerate(segments):
+                if 0 < segment < len(self.segments) - 1 and left[chunk % plan.pp] > 0:
+                    marked.add((chunk, at))
+                    left[chunk % plan.pp] -= 1
+        return marked
+
+    @cached_property
+    def times(self) -> StepTimes:
+        """Of a step in the order of the model's chunks."""
+        plan, pieces, chunks = self.run.plan, self._pieces, self._chunks
+        seconds = [segment.seconds(plan, self.run.engine) for segment in self.segments]
+
+        def table(of: Callable[[SegmentSeconds], float], keep: Collection[tuple[int, int]] | None = None) -> np.ndarray:
+            rows = np.zeros((len(chunks), pieces))
+            for chunk, segments in enumerate(chunks):
+                for at, segment in enumerate(segments):
+                    if keep is None or (chunk, at) in keep:
+                        rows[chunk, min(at, pieces - 1)] += of(seconds[segment])
+            return rows
+
+        def passes(phase: Phase) -> np.ndarray:
+            """Of kernels, or of the host that dispatches those of a chunk one after another, whichever takes longer."""
+            rows = table(lambda unit: float(getattr(unit, phase)))
+            kernels_s, host_s = rows.sum(axis=1), table(lambda unit: unit.dispatch[phase]).sum(axis=1)
+            slower = np.divide(host_s, kernels_s, out=np.ones_like(kernels_s), where=kernels_s > 0.0)
+            return rows * np.maximum(1.0, slower)[:, None]
+
+        each = [sum(t.total_s for t in update) / plan.vp for update in self.updates]
+        send_s, gather = sum(t.total_s for t in self.sends), table(lambda unit: unit.gather)
+        return StepTimes(
+            forward=passes("forward"),
+            backward=passes("backward"),
+            weights=passes("weights"),
+            recompute=table(lambda unit: unit.recompute, self._again),
+            send_forward=send_s,
+            send_backward=send_s if any(s.backward or s.weights for s in seconds) else 0.0,
+            gather_forward=gather,
+            gather_backward=gather,
+            reduce=table(lambda unit: unit.reduce),
+            optimizer=np.array([each[chunk % plan.pp] for chunk in range(len(chunks))]),
+        )
+
+    def segment_counts(self, own: Collection[int] | None = None) -> list[int]:
+        """How often chunks have each of ``segments``: those of a model, or ``own`` ones by their places."""
+        numbers = [number for at, chunk in enumerate(self._chunks) if own is None or at in own for number in chunk]
+        return [numbers.count(number) for number in range(len(self.segments))]
+
+    def recomputed_counts(self, own: Collection[int] | None = None) -> list[int]:
+        """How many of each of ``segments`` a micro-batch's backward pass computes again."""
+        marked = self._again if self.run.plan.recompute != "none" else ()
+        again = [self._chunks[chunk][at] for chunk, at in marked if own is None or chunk in own]
+        return [again.count(number) for number in range(len(self.segments))]
 
 
 def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None = None) -> list[TimedStep]:
@@ -135,13 +228,7 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     works = [RankWork.of(run, programs[run.local], seconds.get(run.local, ())) for run in runs]
     times = price([*parts, *(part for work in works for part in work.once)])
     shared = {local: _next(times, program.parts) for local, program in programs.items()}
-    steps = []
-    for work in works:
-        staged = work.staged(shared[work.run.local], _next(times, work.once))
-        step, pieces = step_times(staged, work.run.plan, engine)
-        pipeline = Pipeline.of(work.run.plan, pieces)
-        steps.append(TimedStep(work=work, staged=staged, pipeline=pipeline, times=step, factors=factors))
-    return steps
+    return [work.timed(shared[work.run.local], _next(times, work.once), factors) for work in works]
 
 
 def priced_segments(program: Program, times: Iterator[PartTime]) -> list[PricedSegment]:

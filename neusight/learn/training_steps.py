@@ -23,7 +23,6 @@ from neusight.laws.constants import priors
 from neusight.laws.training_constants import StepPhysics
 from neusight.learn import Report
 from neusight.learn.sums import fit_sums, robust_spread
-from neusight.schedule.run import simulate
 
 NAMES = (*TERMS, *FIRST.values())
 PASSES = ("forward", "backward", "weights", "recompute")
@@ -110,7 +109,7 @@ def observe(
 def _observed(measured: MeasuredStep, timed: TimedStep, factors: Factors) -> StepObservation:
     """Seconds on the critical path by kind, divided by the factors that are in them."""
     run = measured.run
-    schedule = simulate(timed.pipeline, timed.times, timed.contention)
+    schedule = timed.schedule
     inside = dict.fromkeys(TERMS, 0.0)
     for time, runs in counted(timed):
         kind = kind_of(time.part)

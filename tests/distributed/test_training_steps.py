@@ -37,10 +37,10 @@ def unhosted(run: TrainingRun) -> TrainingRun:
 def test_one_gpu_takes_the_sum_of_its_parts(predictor: Predictor) -> None:
     run = unhosted(small_run(micro_batches=3))
     found = times_of(predictor, run)
-    before, layer, after = found.staged.segments
+    before, layer, after = found.segments
     counted = ((before, 1), (layer, 8), (after, 1))
     micro_batch_s = sum(count * sum(t.total_s for t in unit.times) for unit, count in counted)
-    update_s = sum(t.total_s for t in found.staged.updates[0])
+    update_s = sum(t.total_s for t in found.updates[0])
     step = predictor.training(run)
     assert step.latency_s == pytest.approx(3 * micro_batch_s + update_s)
     assert (step.exposed_s, step.bubble) == pytest.approx((0.0, 0.0), abs=1e-12)
@@ -49,7 +49,7 @@ def test_one_gpu_takes_the_sum_of_its_parts(predictor: Predictor) -> None:
 def test_recomputation_takes_exactly_what_runs_again(predictor: Predictor) -> None:
     runs = {how: unhosted(small_run(micro_batches=4, recompute=how)) for how in ("none", "selective", "full")}
     steps = {how: predictor.training(run) for how, run in runs.items()}
-    layer = times_of(predictor, runs["none"]).staged.segments[1]
+    layer = times_of(predictor, runs["none"]).segments[1]
     seconds = {id(t.part): t.total_s for t in layer.times}
     for how, run in runs.items():
         again_s = sum(seconds[id(part)] for part in recomputed(layer.segment, how, run.engine))
@@ -70,7 +70,7 @@ def test_stages_sum_the_gradient_of_a_tied_embedding_once_a_step(
     options = {"micro_batches": micro_batches, "seq_len": 256, "dtype": "bfloat16", "optimizer": "adamw"}
     run = predictor.training_run(model, some_gpus(), {**options, "pp": 4}, "torch-compiled")
     found = times_of(predictor, run)
-    each = [[t for t in update if t.part.name == TIED] for update in found.staged.updates]
+    each = [[t for t in update if t.part.name == TIED] for update in found.updates]
     assert [len(times) for times in each] == [1, 0, 0, 1]
     batch = each[0][0].part.batch
     assert (batch["op"][0], batch["ranks"][0]) == ("all_reduce", 2)
