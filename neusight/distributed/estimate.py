@@ -14,13 +14,13 @@ from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import TimedStep
 from neusight.distributed.training_run import TrainingRun
-from neusight.engines.server import shipped_power
-from neusight.estimates.core import core, largest
+from neusight.estimates.build import board_energy_j
+from neusight.estimates.core import core, largest, summed
 from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
 from neusight.plans.fits import verdict
-from neusight.plans.memory import RankMemory
+from neusight.plans.memory import RankMemory, fullest
 from neusight.requests import Plan
 from neusight.schedule.run import Run
 from neusight.transforms.recompute import recomputed
@@ -102,7 +102,7 @@ class TrainingEstimate:
     @property
     def memory_terms(self) -> Mapping[str, float]:
         """Of the fullest rank [B]."""
-        return max(self.memory, key=lambda rank: rank.total).parts
+        return fullest(self.memory).parts
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -149,7 +149,7 @@ class TrainingEstimate:
     @property
     def peak_bytes(self) -> float:
         """Of memory on the rank that needs most."""
-        return max(rank.total for rank in self.memory)
+        return fullest(self.memory).total
 
     @property
     def fits(self) -> bool:
@@ -205,10 +205,9 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     schedule = timed.schedule
     parts = list(counted(timed))
     flop, again = _flop(timed)
-    by_part = _by_part(timed, parts)
-    limited_s: dict[str, float] = {}
-    for (_, limiter), part_s in by_part.items():
-        limited_s[limiter] = limited_s.get(limiter, 0.0) + part_s
+    pp = question.plan.pp
+    by_part = summed(((time.part.name, time.limiter), runs * time.latency_s / pp) for time, runs in parts)
+    parts_s = summed((name, part_s) for (name, _), part_s in by_part.items())
     errors = errors_of(schedule, parts, timed.factors.spread)
     factor = exp(NORMAL_90 * total_of(errors))
     return TrainingEstimate(
@@ -217,14 +216,14 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         interval=(schedule.step_s / factor, schedule.step_s * factor),
         errors=errors,
         schedule=schedule,
-        parts_s=_summed(by_part),
+        parts_s=dict(sorted(parts_s.items(), key=lambda item: -item[1])),
         limiters={name: limiter for (name, limiter), _ in sorted(by_part.items(), key=lambda item: item[1])},
-        limited_s=limited_s,
+        limited_s=summed((limiter, part_s) for (_, limiter), part_s in by_part.items()),
         flop=flop,
         recomputed_flop=again,
         peak_flops_per_s=question.cluster.device.gemm_flops_per_s(precision),
         memory=source_of(question).memory(question, timed.work.stages),
-        board_energy_j=step_energy_j(timed, schedule, parts),
+        board_energy_j=step_energy_j(timed, parts),
         warnings=question.decoder.notes,
     )
 
@@ -297,23 +296,6 @@ def _passes(timed: TimedStep, counts: Sequence[int], again: Sequence[int]) -> It
                 yield time, float(plan.micro_batches * runs * time.part.runs)
 
 
-def _by_part(timed: TimedStep, parts: Iterable[Counted]) -> dict[tuple[str, str], float]:
-    """What each kind of part takes of a step on an average rank, by what limits it [s]."""
-    seconds: dict[tuple[str, str], float] = {}
-    for time, runs in parts:
-        key = time.part.name, time.limiter
-        seconds[key] = seconds.get(key, 0.0) + runs * time.latency_s / timed.run.plan.pp
-    return seconds
-
-
-def _summed(by_part: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """Of each kind of part, the longest first."""
-    seconds: dict[str, float] = {}
-    for (name, _), part_s in by_part.items():
-        seconds[name] = seconds.get(name, 0.0) + part_s
-    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
-
-
 def _flop(timed: TimedStep) -> tuple[float, float]:
     """Of products and attention of a step on all devices: what the model needs, and what is computed again."""
     plan, needed, again = timed.run.plan, 0.0, 0.0
@@ -328,12 +310,9 @@ def _flop(timed: TimedStep) -> tuple[float, float]:
     return ranks * needed, ranks * again
 
 
-def step_energy_j(timed: TimedStep, schedule: Run, parts: Iterable[Counted]) -> float | None:
-    """Of all boards in a step: what their kernels take at least, and what they draw all the time."""
-    power = shipped_power()
-    if power is None:
-        return None
-    device, plan = timed.run.cluster.device, timed.run.plan
-    kernels_j = sum(n * t.energy_j for t, n in parts) / plan.pp
-    each = power.energy_j(device, np.array([kernels_j]), np.array([schedule.step_s]))
-    return float(each[0]) * timed.run.cluster.devices
+def step_energy_j(timed: TimedStep, parts: Iterable[Counted]) -> float | None:
+    """Of all boards in a step, see ``board_energy_j``."""
+    cluster = timed.run.cluster
+    kernels_j = sum(n * t.energy_j for t, n in parts) / timed.run.plan.pp
+    each = board_energy_j(cluster.device, kernels_j, timed.schedule.step_s)
+    return None if each is None else each * cluster.devices

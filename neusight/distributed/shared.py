@@ -11,11 +11,12 @@ from neusight.distributed.estimate import counted, counted_on, step_energy_j
 from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import TimedStep
-from neusight.estimates.build import kernel_rows, wait_row
+from neusight.estimates.build import kernel_rows, step_estimate, wait_row, warnings_of
+from neusight.estimates.core import summed
 from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import HOST, KernelEstimate, MemoryEstimate, Provenance
-from neusight.estimates.verdicts import warnings_of
 from neusight.kernels.families import KernelBatch
+from neusight.plans.memory import fullest
 from neusight.schedule.run import Run
 from neusight.schedule.timeline import Wait
 from neusight.workloads.workload import MemoryProfile, Workload
@@ -38,31 +39,15 @@ def shared_estimate(
         devices: that share it.
         provenance: where the costs come from.
     """
-    run = timed.schedule
-    device, request = timed.run.cluster.device, workload.request
+    run, device = timed.schedule, timed.run.cluster.device
     rank = int(run.busy_s.argmax())
     rows = tuple(_rows(timed, rank))
     waits = tuple(wait_row(wait) for wait in _waits(timed, run, rank, rows) if wait.latency_s > 0.0)
-    estimate = Estimate(
-        model=request.model,
-        gpu=device.id,
-        mode=request.mode,
-        batch=samples,
-        seq_len=request.seq_len,
-        dtype=request.dtype,
-        optimizer=request.optimizer,
-        attention=request.attention,
-        samples=samples,
-        by_kernel=(*rows, *waits),
-        memory=_memory(timed),
-        provenance=provenance,
-        uncovered=workload.uncovered,
-        inputs=workload.inputs,
-        usd_per_hour=device.price_usd_per_hour,
-        devices=devices,
-        board_energy_j=step_energy_j(timed, run, counted(timed)),
+    estimate = step_estimate(
+        workload, device, samples, rows=(*rows, *waits), memory=_memory(timed), provenance=provenance
     )
-    return warnings_of(estimate, workload.warnings)
+    energy_j = step_energy_j(timed, counted(timed))
+    return warnings_of(replace(estimate, devices=devices, board_energy_j=energy_j), workload.warnings)
 
 
 def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
@@ -104,10 +89,7 @@ def _wait(what: str, limiter: str, latency_s: float, spreads: dict[str, float]) 
 def _relative(rows: tuple[KernelEstimate, ...]) -> dict[str, float]:
     """Errors by source as shares of what the rows take."""
     total_s = sum(row.total_s for row in rows)
-    sums: dict[str, float] = {}
-    for row in rows:
-        for source, size_s in row.errors_s:
-            sums[source] = sums.get(source, 0.0) + row.count * size_s
+    sums = summed((source, row.count * size_s) for row in rows for source, size_s in row.errors_s)
     return {source: size / total_s for source, size in sums.items()} if total_s else {}
 
 
@@ -121,9 +103,7 @@ def _link_spread(timed: TimedStep) -> float:
 def _memory(timed: TimedStep) -> MemoryEstimate:
     """Of the fullest rank; buffers of libraries and of collectives are kept beside the tensors."""
     ranks = source_of(timed.run).memory(timed.run, timed.work.stages)
-    fullest = max(ranks, key=lambda rank: rank.total)
-    terms = {
-        name: int(fullest.parts[name]) for name in ("weights", "gradients", "optimizer", "activations", "temporary")
-    }
+    rank = fullest(ranks)
+    terms = {name: int(rank.parts[name]) for name in ("weights", "gradients", "optimizer", "activations", "temporary")}
     memory = MemoryEstimate.of(MemoryProfile(**terms), timed.run.cluster.device.usable_bytes)
-    return replace(memory, reserve=memory.reserve + int(fullest.total) - memory.peak_bytes)
+    return replace(memory, reserve=memory.reserve + int(rank.total) - memory.peak_bytes)

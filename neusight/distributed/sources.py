@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -30,67 +29,25 @@ from neusight.workloads.program import Part, Program
 from neusight.workloads.workload import Workload
 
 
-class Source(Protocol):
-    """What a step needs of a model."""
-
-    @property
-    def depth(self) -> int:
-        """Layers that a pipeline can cut between."""
-
-    @property
-    def experts(self) -> int:
-        """Experts of a layer that has any, 0 where none has."""
-
-    def shares(self, tp: int) -> bool:
-        """Whether so many ranks can share every layer."""
-
-    def refused(self, plan: Plan) -> str:
-        """Why the model's step is not estimated under a plan, "" where it is."""
-
-    def program(self, run: TrainingRun) -> Program:
-        """A rank's program for its share of a micro-batch, its collectives not yet placed on nodes.
-
-        Raises:
-            ModelError: sizes that ranks cannot share.
-        """
-
-    def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
-        """Which layers each rank of a pipeline has; ``layer_s`` are seconds of each of ``Program.segments``, where they
-        are known.
-
-        Raises:
-            ModelError: fewer layers than stages.
-        """
-
-    def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
-        """The optimizer's kernels of a rank."""
-
-    def sent_bytes(self, run: TrainingRun, stages: Sequence[Stage]) -> float:
-        """Activations from a stage to the next for one micro-batch [B]; gradients on the way back are as many."""
-
-    def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
-        """What each kind of rank needs."""
-
-
 @dataclass(frozen=True)
 class Described:
-    """A decoder by its description."""
+    """A decoder by its description: what a step needs of a model."""
 
     decoder: Decoder
 
     @property
     def depth(self) -> int:
-        """As ``Source`` has it."""
+        """Layers that a pipeline can cut between."""
         return self.decoder.depth
 
     @property
     def experts(self) -> int:
-        """As ``Source`` has it."""
+        """Experts of a layer that has any, 0 where none has."""
         parts = (layer.feed_forward for layer, _ in self.decoder.layers)
         return next((part.experts for part in parts if isinstance(part, Experts)), 0)
 
     def shares(self, tp: int) -> bool:
-        """As ``Source`` has it."""
+        """Whether so many ranks can share every layer."""
         try:
             for layer, _ in self.decoder.layers:
                 if isinstance(layer.attention, SelfAttention):
@@ -102,19 +59,28 @@ class Described:
         return True
 
     def refused(self, plan: Plan) -> str:
-        """As ``Source`` has it."""
+        """Why the model's step is not estimated under a plan, "" where it is."""
         return ""
 
     def program(self, run: TrainingRun) -> Program:
-        """As ``Source`` has it."""
+        """A rank's program for its share of a micro-batch, its collectives not yet placed on nodes.
+
+        Raises:
+            ModelError: sizes that ranks cannot share.
+        """
         return units_of(self.decoder, run.local, run.engine)
 
     def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
-        """As ``Source`` has it."""
+        """Which layers each rank of a pipeline has; ``layer_s`` are seconds of each of ``Program.segments``, where they
+        are known.
+
+        Raises:
+            ModelError: fewer layers than stages.
+        """
         return stages_of(self.decoder, run.plan, balanced_layers(self.decoder.order, run, layer_s))
 
     def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
-        """As ``Source`` has it; fully sharded weights are stepped in float32 and narrowed where they are gathered."""
+        """The optimizer's kernels of a rank; fully sharded weights are stepped in float32, narrowed where gathered."""
         if run.optimizer == "none":
             return ()
         parameters = RankParameters.of(stage_weights(stage, self.program(run)))
@@ -139,13 +105,13 @@ class Described:
         return optimizer_parts(share, share if whole else round(parameters.total), update)
 
     def sent_bytes(self, run: TrainingRun, stages: Sequence[Stage]) -> float:
-        """As ``Source`` has it; ranks that share the residual stream by tokens send their share (Korthikanti et al.
-        2022, section 4.2.3).
+        """Activations from a stage to the next for one micro-batch [B]; gradients on the way back are as many. Ranks
+        that share the residual stream by tokens send their share (Korthikanti et al. 2022, section 4.2.3).
         """
         return float(run.local.resident_tokens * self.decoder.hidden * stored_bytes(run.dtype))
 
     def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
-        """As ``Source`` has it."""
+        """What each kind of rank needs."""
         chunks = tuple(len(stage.chunks[at]) for at in range(run.plan.vp) for stage in stages)
         return memory_of(self.decoder, run.plan, replace(training_of(run), chunk_layers=chunks), run.cluster.device)
 
@@ -188,7 +154,7 @@ class TracedModel:
         return self.traced(self.usual).program.order
 
     def shares(self, tp: int) -> bool:
-        """As ``Source`` has it."""
+        """As ``Described`` has it."""
         try:
             self.traced(replace(self.usual, tp=tp))
         except ModelError:
@@ -196,7 +162,7 @@ class TracedModel:
         return True
 
     def refused(self, plan: Plan) -> str:
-        """As ``Source`` has it: ways to share a step that traces do not tell."""
+        """As ``Described`` has it: ways to share a step that traces do not tell."""
         for name in ("cp", "ep", "offload"):
             if getattr(plan, name) != getattr(Plan(), name):
                 return f"{name} {getattr(plan, name)} of a traced model is not estimated: leave it out"
@@ -211,13 +177,13 @@ class TracedModel:
         return self._traced[local]
 
     def program(self, run: TrainingRun) -> Program:
-        """As ``Source`` has it."""
+        """As ``Described`` has it."""
         if reason := self.refused(run.plan):
             raise ModelError(reason)
         return self.traced(run.local).program
 
     def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
-        """As ``Source`` has it."""
+        """As ``Described`` has it."""
         count = run.plan.pp * run.plan.vp
         if count > self.depth:
             raise ModelError(
@@ -228,7 +194,7 @@ class TracedModel:
         return stages_of(own, run.plan, balanced_layers(own.order, run, layer_s))
 
     def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
-        """As ``Source`` has it: the traced update, of the stage's share of all parameters."""
+        """As ``Described`` has it: the traced update, of the stage's share of all parameters."""
         traced = self.traced(run.local)
         every = sum(traced.parameters) or 1
         held = sum(traced.parameters[at] for chunk in self._blocks(stage) for at in chunk)
@@ -236,12 +202,12 @@ class TracedModel:
         return traced.update_of(held / every / replica_groups(run, experts=False)[0].ranks)
 
     def sent_bytes(self, run: TrainingRun, stages: Sequence[Stage]) -> float:
-        """As ``Source`` has it, at the widest place that the pipeline is cut at."""
+        """As ``Described`` has it, at the widest place that the pipeline is cut at."""
         begins = [chunk[0] for stage in stages for chunk in self._blocks(stage) if chunk[0]]
         return float(max((self.traced(run.local).sent_bytes[at - 1] for at in begins), default=0.0))
 
     def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
-        """As ``Source`` has it."""
+        """As ``Described`` has it."""
         traced = self.traced(run.local)
 
         def states(stage: Stage) -> States:
@@ -262,6 +228,10 @@ class TracedModel:
         if stage.last:
             chunks[-1] = [*chunks[-1], self.depth + 1]
         return chunks
+
+
+Source = Described | TracedModel
+"""What a step needs of a model."""
 
 
 def balanced_layers(order: Sequence[int], run: TrainingRun, layer_s: Sequence[float]) -> tuple[int, ...]:

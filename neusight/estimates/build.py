@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from neusight.devices.spec import DeviceSpec
 from neusight.engines.server import shipped_power
 from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
-from neusight.estimates.verdicts import warnings_of
 from neusight.executors.costs import Costs
 from neusight.executors.gpu.expected.convolutions import is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
@@ -20,58 +19,73 @@ from neusight.executors.pricing import energy_j
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
 from neusight.schedule.timeline import Errors, Timeline, Wait, stream_errors_s
+from neusight.units import gib
+from neusight.workloads.workload import Workload
 
 _COLUMNS = (
     *("latency_s", "low_s", "high_s", "bound_s", "utilisation", "limiter"),
     *("tile", "tile_count", "waves", "outside", "source"),
 )
-
-
 WARN_SHARE = 0.1
 """Of a step, from which a part is worth a warning."""
+_TIGHT = 0.9
+"""Above this share of the capacity, fragmentation may decide."""
 
 
 def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) -> Estimate:
     """The estimate of a step on one device."""
     workload = timeline.program.workload
+    estimate = step_estimate(
+        workload,
+        device,
+        workload.request.batch,
+        rows=(*_kernel_rows(timeline), *map(wait_row, timeline.waits)),
+        memory=MemoryEstimate.of(timeline.program.memory, device.usable_bytes),
+        provenance=provenance,
+    )
+    batches = zip(timeline.program.batches, timeline.costs, strict=True)
+    kernels_j = sum(float(timeline.program.counts[at] @ energy_j(costs)) for (_, at), costs in batches)
+    estimate = replace(estimate, board_energy_j=board_energy_j(device, kernels_j, estimate.latency_s))
+    return warnings_of(estimate, (*workload.warnings, *_of_versions(timeline, device, estimate.latency_s)))
+
+
+def step_estimate(
+    workload: Workload,
+    device: DeviceSpec,
+    samples: int,
+    *,
+    rows: tuple[KernelEstimate, ...],
+    memory: MemoryEstimate,
+    provenance: Provenance,
+) -> Estimate:
+    """A step of so many samples by its rows, without energy and warnings."""
     request = workload.request
-    estimate = Estimate(
+    return Estimate(
         model=request.model,
         gpu=device.id,
         mode=request.mode,
-        batch=request.batch,
+        batch=samples,
         seq_len=request.seq_len,
         dtype=request.dtype,
         optimizer=request.optimizer,
         attention=request.attention,
-        samples=request.batch,
-        by_kernel=(*_kernel_rows(timeline), *map(wait_row, timeline.waits)),
-        memory=MemoryEstimate.of(timeline.program.memory, device.usable_bytes),
+        samples=samples,
+        by_kernel=rows,
+        memory=memory,
         provenance=provenance,
         uncovered=workload.uncovered,
         inputs=workload.inputs,
         usd_per_hour=device.price_usd_per_hour,
     )
-    kernels_j = [
-        (costs, timeline.program.counts[at])
-        for (_, at), costs in zip(timeline.program.batches, timeline.costs, strict=True)
-    ]
-    estimate = replace(estimate, board_energy_j=board_energy_j(device, kernels_j, estimate.latency_s))
-    return warnings_of(estimate, (*workload.warnings, *_of_versions(timeline, device, estimate.latency_s)))
 
 
-def board_energy_j(device: DeviceSpec, kernels: Iterable[tuple[Costs, np.ndarray]], latency_s: float) -> float | None:
-    """What a board draws in a step [J]: what its kernels take at least, and what it draws all the time.
-
-    Args:
-        device: the board's.
-        kernels: costs, and how often each of their kernels runs.
-        latency_s: of the step.
+def board_energy_j(device: DeviceSpec, kernels_j: float, latency_s: float) -> float | None:
+    """What a board draws in a step of ``latency_s`` [J]: what its kernels take at least, and what it draws all the
+    time; None where nothing tells.
     """
     power = shipped_power()
     if power is None or device.kind != "gpu":
         return None
-    kernels_j = sum(float(counts @ energy_j(costs)) for costs, counts in kernels)
     return float(power.energy_j(device, np.array([kernels_j]), np.array([latency_s]))[0])
 
 
@@ -164,3 +178,46 @@ def wait_row(wait: Wait) -> KernelEstimate:
         limiter=wait.limiter,
         errors_s=tuple(wait.errors_s.items()),
     )
+
+
+def warnings_of(estimate: Estimate, graph_warnings: tuple[str, ...] = ()) -> Estimate:
+    """The estimate with the warnings that follow from its figures, after those of its graph."""
+    texts = (_memory(estimate), _fallback(estimate), _transferred(estimate), _domain(estimate), _hypothetical(estimate))
+    return replace(estimate, warnings=(*graph_warnings, *(text for text in texts if text)))
+
+
+def _memory(estimate: Estimate) -> str:
+    memory = estimate.memory
+    reserve = f"{gib(memory.peak_bytes)} and about {gib(memory.reserve)} for context and allocator"
+    needs = f"needs {reserve} of the {gib(memory.capacity_bytes)} on {estimate.gpu}"
+    if not memory.fits:
+        return f"does not fit: {needs}; the latency is that of a card with enough memory"
+    return f"tight fit: {needs}" if memory.peak_bytes + memory.reserve > _TIGHT * memory.capacity_bytes else ""
+
+
+def _fallback(estimate: Estimate) -> str:
+    share = estimate.coverage["fallback"]
+    if estimate.uncovered:
+        named = ", ".join(estimate.uncovered)
+        return f"no rule for {named}: priced as data movement, a lower bound that makes {share:.1%} of the latency"
+    return f"{share:.1%} of the latency is a bare roofline, a lower bound: no tile model covers it" if share else ""
+
+
+def _transferred(estimate: Estimate) -> str:
+    share = estimate.coverage["transferred"]
+    return (
+        f"{share:.0%} of the latency is of operators or dtypes that no tile model was trained on" if share > 0.5 else ""
+    )
+
+
+def _domain(estimate: Estimate) -> str:
+    outside = 1 - estimate.in_domain
+    if outside <= 0.1:
+        return ""
+    reason = next(iter(estimate.outside))
+    return f"{outside:.0%} of the latency is of kernels unlike those of the tile models' training, mostly: {reason}"
+
+
+def _hypothetical(estimate: Estimate) -> str:
+    changed = estimate.provenance.hypothetical
+    return f"hypothetical device: {estimate.gpu} with {', '.join(changed)}" if changed else ""

@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 
-class EstimateCore(Protocol):
-    """The core that all estimates have."""
+def core(estimate: Any) -> dict[str, Any]:
+    """Plain data of the core that all estimates have, by their attributes.
 
-    @property
-    def model(self) -> str:
-        """What runs."""
-
-    @property
-    def gpu(self) -> str:
-        """Id of the device."""
-
-    @property
-    def devices(self) -> int:
-        """That share it."""
-
-    @property
-    def latency_s(self) -> float:
-        """Expected time: of a step, or of a whole answer."""
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """90 % interval (low, high) of it [s]."""
-
-    @property
-    def errors(self) -> Mapping[str, float]:
-        """Source → standard deviation as a share of the latency."""
-
-    @property
-    def limiter(self) -> str:
-        """The resource that most of the time is limited by."""
-
-    @property
-    def memory_terms(self) -> Mapping[str, float]:
-        """Term → bytes, of the device that needs most."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether every device has the memory."""
-
-    @property
-    def board_energy_j(self) -> float | None:
-        """What the boards of all devices draw in that time [J]; None where nothing tells."""
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        """Price of one device; None where nobody tells it."""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What was assumed, or is missing."""
-
-
-def core(estimate: EstimateCore) -> dict[str, Any]:
-    """Plain data of the core: times in seconds, memory in bytes, energy in joules, shares from 0 to 1."""
+    ``model`` runs on ``devices`` of the id ``gpu``; ``latency_s`` is the expected time of a step or of a whole answer
+    in a 90 % ``interval`` [s]; ``errors`` are standard deviations by source, as shares of it, and ``limiter`` is the
+    resource that most of it is limited by. ``memory_terms`` are bytes of the device that needs most, ``fits`` says
+    whether every device has them. ``board_energy_j`` is what the boards of all devices draw in that time,
+    ``usd_per_hour`` the price of one device: None where nothing tells. ``warnings``: what was assumed, or is missing.
+    """
     low_s, high_s = estimate.interval
     terms = dict(estimate.memory_terms)
     return {
@@ -78,6 +33,17 @@ def core(estimate: EstimateCore) -> dict[str, Any]:
         "usd_per_hour": estimate.usd_per_hour,
         "warnings": list(estimate.warnings),
     }
+
+
+Name = TypeVar("Name")
+
+
+def summed(pairs: Iterable[tuple[Name, float]]) -> dict[Name, float]:
+    """The sum of the values of each name."""
+    sums: dict[Name, float] = {}
+    for name, value in pairs:
+        sums[name] = sums.get(name, 0.0) + value
+    return sums
 
 
 def largest(seconds: Mapping[str, float]) -> str:

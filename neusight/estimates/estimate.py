@@ -11,6 +11,7 @@ from math import exp, sqrt
 from typing import Any, Literal
 
 from neusight.errors import DataError, DeviceError
+from neusight.estimates.core import largest, summed
 from neusight.estimates.records import (
     HOST,
     KernelEstimate,
@@ -97,11 +98,11 @@ class Estimate:
         """
         if not self.latency_s:
             return {}
-        sums: dict[str, float] = {}
-        for row in self.by_kernel:
-            for source, size_s in row.errors_s:
-                own = (row.count * size_s) ** 2 if source == "kernel" else row.count * size_s
-                sums[source] = sums.get(source, 0.0) + own
+        sums = summed(
+            (source, (row.count * size_s) ** 2 if source == "kernel" else row.count * size_s)
+            for row in self.by_kernel
+            for source, size_s in row.errors_s
+        )
         if "kernel" in sums:
             sums["kernel"] = sqrt(sums["kernel"])
         return {source: abs(size) / self.latency_s for source, size in sums.items() if size}
@@ -121,12 +122,12 @@ class Estimate:
         """
         waits = any(k.limiter == HOST and k.total_s for k in self.by_kernel)
         names = {"launch": HOST} if waits else {}
-        return _largest((names.get(k.limiter, k.limiter), k.total_s) for k in self.by_kernel)
+        return largest(summed((names.get(k.limiter, k.limiter), k.total_s) for k in self.by_kernel))
 
     @cached_property
     def by_phase(self) -> dict[str, float]:
         """Phase (forward, backward, optimizer, host) → seconds; only phases that occur."""
-        return _sums((k.phase, k.total_s) for k in self.by_kernel if k.total_s)
+        return summed((k.phase, k.total_s) for k in self.by_kernel if k.total_s)
 
     @cached_property
     def by_operator(self) -> tuple[OperatorEstimate, ...]:
@@ -145,7 +146,7 @@ class Estimate:
             count=sum(k.count for k in kernels),
             latency_s=latency_s,
             share=latency_s / self.latency_s if self.latency_s else 0.0,
-            limiter=_largest((k.limiter, k.total_s) for k in kernels),
+            limiter=largest(summed((k.limiter, k.total_s) for k in kernels)),
         )
 
     @cached_property
@@ -155,7 +156,7 @@ class Estimate:
         not count.
         """
         kernels = [k for k in self.by_kernel if k.source]
-        sums = _sums((self._origin(k), k.total_s) for k in kernels)
+        sums = summed((self._origin(k), k.total_s) for k in kernels)
         total = sum(sums.values()) or 1.0
         return {origin: sums.get(origin, 0.0) / total for origin in ("trained", "transferred", "fallback")}
 
@@ -179,7 +180,7 @@ class Estimate:
         """What the rest lies outside of, in words, with its share of the latency of trained kernels; largest first."""
         kernels = [k for k in self.by_kernel if k.source and self._origin(k) == "trained"]
         total = sum(k.total_s for k in kernels)
-        sums = _sums((k.outside, k.total_s) for k in kernels if k.outside)
+        sums = summed((k.outside, k.total_s) for k in kernels if k.outside)
         return {reason: sums[reason] / total for reason in sorted(sums, key=lambda reason: -sums[reason])}
 
     @cached_property
@@ -334,15 +335,3 @@ def _merged(kernels: Iterable[KernelEstimate]) -> tuple[KernelEstimate, ...]:
     for kernel in kernels:
         counts[replace(kernel, count=0)] += kernel.count  # type: ignore[assignment]
     return tuple(replace(kernel, count=count) for kernel, count in counts.items())
-
-
-def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for name, value in pairs:
-        sums[name] = sums.get(name, 0.0) + value
-    return sums
-
-
-def _largest(pairs: Iterable[tuple[str, float]]) -> str:
-    sums = _sums(pairs)
-    return max(sums, key=lambda name: sums[name], default="")

@@ -8,7 +8,7 @@ import pytest
 from neusight import Predictor
 from neusight.devices import load_device
 from neusight.engines.server import BoardPower
-from neusight.estimates.core import EstimateCore, core
+from neusight.estimates.core import core
 from neusight.executors.costs import NORMAL_90
 from neusight.serving import Closed, Offline, Open, Static, closed
 from neusight.serving.passes import PipelinedTimes, in_flight
@@ -117,7 +117,7 @@ def test_rounds_as_columns_are_those_of_the_simulation() -> None:
 )
 def test_the_core_of_an_answer_is_that_of_every_estimate(predictor: Predictor, load: Closed | Open) -> None:
     """Errors by source make up the interval, terms of memory fill the engine's share, and power lasts for an answer."""
-    estimate: EstimateCore = predictor.serving(MODEL, "l40s", load)
+    estimate = predictor.serving(MODEL, "l40s", load)
     data = core(estimate)
     assert data["low_s"] <= data["latency_s"] <= data["high_s"]
     assert np.exp(2 * NORMAL_90 * np.hypot.reduce(list(data["errors"].values()))) == pytest.approx(
