@@ -268,8 +268,7 @@ def _note_unused(estimates: Sequence[TrainingEstimate], place: Place) -> None:
 def _write_trace(path: Path, estimate: TrainingEstimate) -> None:
     import json
 
-    from neusight.schedule.events import events_of
-    from neusight.schedule.trace import trace_of
+    from neusight.schedule.trace import events_of, trace_of
 
     path.write_text(json.dumps(trace_of(events_of(estimate.schedule))))
     note(f"wrote {path}: open it at https://ui.perfetto.dev")

@@ -81,9 +81,7 @@ def _waits(timed: TimedStep, run: Run, rank: int, rows: tuple[KernelEstimate, ..
 def _wait(what: str, limiter: str, latency_s: float, spreads: dict[str, float]) -> Wait:
     seconds = max(0.0, latency_s)
     errors_s = {source: seconds * spread for source, spread in spreads.items()}
-    return Wait(
-        what=what, limiter=limiter, latency_s=seconds, low_s=seconds, high_s=seconds, bound_s=0.0, errors_s=errors_s
-    )
+    return Wait(what=what, limiter=limiter, latency_s=seconds, low_s=seconds, high_s=seconds, errors_s=errors_s)
 
 
 def _relative(rows: tuple[KernelEstimate, ...]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.workloads.workload import MemoryProfile
@@ -87,15 +87,8 @@ class MemoryEstimate:
     @staticmethod
     def of(profile: MemoryProfile, capacity_bytes: float) -> MemoryEstimate:
         """The profile of a step against a capacity, with the reserve."""
-        return MemoryEstimate(
-            reserve=int(CONTEXT_BYTES + ALLOCATOR_SHARE * profile.peak),
-            weights=profile.weights,
-            gradients=profile.gradients,
-            optimizer=profile.optimizer,
-            activations=profile.activations,
-            temporary=profile.temporary,
-            capacity_bytes=capacity_bytes,
-        )
+        reserve = int(CONTEXT_BYTES + ALLOCATOR_SHARE * profile.peak)
+        return MemoryEstimate(**asdict(profile), reserve=reserve, capacity_bytes=capacity_bytes)
 
     @property
     def parts(self) -> dict[str, int]:

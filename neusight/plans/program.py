@@ -13,19 +13,15 @@ from neusight.kernels.work import work_of
 from neusight.plans.allocator import reserve_bytes
 from neusight.workloads.workload import Launch, MemoryProfile, Workload
 
-LARGEST_NODE = 16
-"""Devices: where the law of links holds."""
-
 
 @dataclass(frozen=True)
 class TracedStep:
-    """One rank's share of a step, ready for any device: what repeated estimates have in common.
+    """A step, ready for any device: what repeated estimates have in common.
 
     ``batches`` holds one batch a family with the positions that its rows have in ``launches``; ``counts`` how often
     each launch runs. ``traffic_bytes`` are the sets of distinct bytes of ``Workload.traffic_bytes``.
     """
 
-    rank: int
     workload: Workload
     launches: tuple[Launch, ...]
     batches: tuple[tuple[KernelBatch, np.ndarray], ...]
@@ -56,12 +52,8 @@ class TracedStep:
 
 def single(workload: Workload) -> TracedStep:
     """The whole step on one device."""
-    return _program(workload, workload.launches, 0)
-
-
-def _program(workload: Workload, launches: tuple[Launch, ...], rank: int) -> TracedStep:
+    launches = workload.launches
     return TracedStep(
-        rank=rank,
         workload=workload,
         launches=launches,
         batches=tuple(

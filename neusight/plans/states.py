@@ -46,24 +46,14 @@ class States:
     cast: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sharing:
-    """Replicas among which the states of a rank's parameters are shared, of those of experts and of others."""
-
-    dense: int
-    expert: int
-
-    def per_rank(self, parameters: RankParameters) -> float:
-        """Parameters whose states one rank keeps."""
-        return parameters.dense / self.dense + parameters.expert / self.expert
-
-
-def sharing_of(plan: Plan) -> Sharing:
-    """How many ranks share: replicas and context-parallel ranks, or ``shard_group`` of them."""
+def shared_parameters(parameters: RankParameters, plan: Plan) -> float:
+    """Parameters whose states one rank keeps of those that replicas and context-parallel ranks share, or
+    ``shard_group`` of them.
+    """
     replicas = plan.dp * plan.cp
     group = plan.shard_group or (min(PER_NODE, replicas) if plan.shard == "hsdp" else replicas)
     copies = max(1, replicas // group)
-    return Sharing(dense=group, expert=max(1, plan.expert_dp // copies))
+    return parameters.dense / group + parameters.expert / max(1, plan.expert_dp // copies)
 
 
 def states_of(
@@ -97,7 +87,8 @@ def states_of(
     """
     if optimizer not in MOMENTS:
         raise ModelError(f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENTS)}: one of {', '.join(MOMENTS)}")
-    used, share = 2 * stored_bytes(products) if products else stored_bytes(dtype), sharing_of(plan).per_rank(parameters)
+    used = 2 * stored_bytes(products) if products else stored_bytes(dtype)
+    share = shared_parameters(parameters, plan)
     gradient = stored_bytes(plan.gradient_dtype)
     gradients = gradient * (parameters.total if plan.shard in ("none", "zero1") else share)
     stepped = parameters.total if plan.shard == "none" else share

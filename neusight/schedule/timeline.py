@@ -5,7 +5,7 @@ memory can be outrun.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,8 +33,8 @@ class Wait:
     latency_s: float
     low_s: float
     high_s: float
-    bound_s: float
-    errors_s: dict[str, float]
+    bound_s: float = 0.0
+    errors_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ def _call(host: Host) -> Wait:
         latency_s=before_s,
         low_s=before_s / doubt,
         high_s=before_s * doubt,
-        bound_s=0.0,
         errors_s={"host": before_s * host.spread},
     )
 
@@ -184,7 +183,6 @@ def _host_wait(kernels: _Totals, operators: int, engine: Engine) -> Wait | None:
         latency_s=latency_s,
         low_s=low_s,
         high_s=high_s,
-        bound_s=0.0,
         errors_s=shared | {"host": decides * host_s * engine.host_spread},
     )
 
@@ -207,5 +205,4 @@ def _memory_wait(kernels: _Totals, host: Wait | None, traffic: Sequence[int], de
         low_s=missing_s,
         high_s=missing_s,
         bound_s=bound_s - kernels.bound_s,
-        errors_s={},
     )

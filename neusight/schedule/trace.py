@@ -1,4 +1,5 @@
-"""Steps as traces that Perfetto and ``chrome://tracing`` open.
+"""What each stream of each rank does in a simulated step, bubbles among it, and as a trace that Perfetto and
+``chrome://tracing`` open.
 
 The format is Chrome's trace events ("Trace Event Format", Chromium project): complete events (``ph`` X) with
 ``ts`` and ``dur`` in microseconds, ranks as processes and streams as threads, which metadata events (``ph`` M) name.
@@ -7,43 +8,94 @@ The format is Chrome's trace events ("Trace Event Format", Chromium project): co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.schedule.events import BUBBLE, Events
 from neusight.schedule.graph import NOTHING
-from neusight.schedule.tasks import STREAMS
-from neusight.schedule.timeline import Timeline
+from neusight.schedule.run import Run
+from neusight.schedule.tasks import KINDS, STREAMS
 
-Trace = dict[str, Any]
+if TYPE_CHECKING:
+    import pandas as pd
+
+BUBBLE = "bubble"
+_SHORTEST_S = 1e-9
+"""Gaps that are shorter come from rounding."""
 _COMPUTE = STREAMS.index("compute")
 
 
-def trace_of(events: Events) -> Trace:
-    """A simulated step: a process for each rank of the pipeline, a thread for each of its streams."""
-    places = sorted(set(zip(events.rank.tolist(), events.stream.tolist(), strict=True)))
-    return _trace([*_names(places), *_slices(events)])
+def events_of(run: Run) -> pd.DataFrame:
+    """Tasks that take time, and the bubbles between them, sorted by ``rank``, ``stream`` (place in ``STREAMS``) and
+    ``start_s``, from the beginning of the step, until ``end_s``.
 
-
-def timeline_trace(timeline: Timeline) -> Trace:
-    """A step on one device: its kernels in one stream, and what the stream waits for behind them.
-
-    Kernels that are alike stand together, all their runs as one event.
+    ``what`` is one of ``KINDS``, or ``BUBBLE`` where a stream of kernels waits. ``stage`` is of the model, ``piece`` of
+    the stage, ``micro_batch`` and ``chunk`` of the rank: -1 of bubbles, of what is of all pieces, or happens once in a
+    step. ``phase``: ``warm-up`` before a rank's first backward pass, ``steady``, ``cool-down`` after its last forward
+    pass, and ``update`` from its optimizer on. ``critical``: whether the step would be shorter were the event.
     """
-    spans = list(_runs(timeline))
-    ends = np.cumsum([seconds for _, seconds, _ in spans])
-    starts = np.append(0.0, ends)[:-1]
-    rank = timeline.program.rank
-    events = [
-        _complete(what, start, end, rank, _COMPUTE) | arguments
-        for (what, _, arguments), start, end in zip(spans, starts.tolist(), ends.tolist(), strict=True)
-    ]
-    return _trace([*_names([(rank, _COMPUTE)]), *events])
+    import pandas as pd
+
+    parts = [pd.DataFrame(_tasks(run)), pd.DataFrame(_bubbles(run))]
+    events = pd.concat(parts, ignore_index=True).sort_values(["rank", "stream", "start_s"], kind="stable")
+    return events.assign(phase=_phases(run, {name: events[name].to_numpy() for name in events}))
 
 
-def _trace(events: list[dict[str, Any]]) -> Trace:
-    return {"displayTimeUnit": "ms", "traceEvents": events}
+def _tasks(run: Run) -> dict[str, np.ndarray]:
+    labels = run.graph.labels
+    shown = np.flatnonzero((labels["stream"] != NOTHING) & (run.ends_s > run.starts_s))
+    of = {name: column[shown] for name, column in labels.items()}
+    return {
+        "rank": of["rank"],
+        "stream": of["stream"],
+        "start_s": run.starts_s[shown],
+        "end_s": run.ends_s[shown],
+        "what": np.array(KINDS)[of["kind"]],
+        "stage": of["stage"],
+        "piece": np.where(of["piece"] == run.pipeline.pieces, NOTHING, of["piece"]),
+        "micro_batch": of["micro_batch"],
+        "chunk": of["stage"] // run.pipeline.pp,
+        "critical": run.critical[shown] > 0.0,
+    }
+
+
+def _bubbles(run: Run) -> dict[str, Any]:
+    """Time between the tasks of streams of kernels, and after the last of them."""
+    gaps = [_gaps(run, rank) for rank in range(run.pipeline.pp)]
+    starts, ends = (np.concatenate(column) for column in zip(*gaps, strict=True))
+    rank = np.repeat(np.arange(run.pipeline.pp), [len(starts) for starts, _ in gaps])
+    nowhere = dict.fromkeys(("stage", "piece", "micro_batch", "chunk"), NOTHING)
+    spans = {"rank": rank, "stream": _COMPUTE, "start_s": starts, "end_s": ends}
+    return {**spans, "what": BUBBLE, **nowhere, "critical": False}
+
+
+def _gaps(run: Run, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of the gaps in a rank's stream of kernels."""
+    labels = run.graph.labels
+    kernels = np.flatnonzero((labels["stream"] == _COMPUTE) & (labels["rank"] == rank))
+    starts = np.append(0.0, run.ends_s[kernels])
+    ends = np.append(run.starts_s[kernels], run.step_s)
+    is_gap = ends - starts > _SHORTEST_S
+    return starts[is_gap], ends[is_gap]
+
+
+def _phases(run: Run, columns: dict[str, np.ndarray]) -> np.ndarray:
+    """Each rank's own."""
+    is_of = {kind: columns["what"] == kind for kind in ("forward", "backward", "optimizer")}
+    first, last, update = np.full((3, run.pipeline.pp), run.step_s)
+    last[:] = 0.0
+    rank, start_s = columns["rank"], columns["start_s"]
+    np.minimum.at(first, rank[is_of["backward"]], start_s[is_of["backward"]])
+    np.maximum.at(last, rank[is_of["forward"]], columns["end_s"][is_of["forward"]])
+    np.minimum.at(update, rank[is_of["optimizer"]], start_s[is_of["optimizer"]])
+    reached = [start_s >= update[rank], start_s < first[rank], start_s >= last[rank]]
+    return np.select(reached, ["update", "warm-up", "cool-down"], "steady")
+
+
+def trace_of(events: pd.DataFrame) -> dict[str, Any]:
+    """A simulated step: a process for each rank of the pipeline, a thread for each of its streams."""
+    places = sorted(set(zip(events["rank"].tolist(), events["stream"].tolist(), strict=True)))
+    return {"displayTimeUnit": "ms", "traceEvents": [*_names(places), *_slices(events)]}
 
 
 def _names(places: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
@@ -62,10 +114,8 @@ def _metadata(what: str, rank: int, stream: int, **arguments: Any) -> dict[str, 
     return {"ph": "M", "name": what, "pid": rank, "tid": stream, "args": arguments}
 
 
-def _slices(events: Events) -> Iterator[dict[str, Any]]:
-    columns = zip(*(column.tolist() for column in vars(events).values()), strict=True)
-    for values in columns:
-        event = dict(zip(vars(events), values, strict=True))
+def _slices(events: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    for event in events.to_dict("records"):
         where = {name: event[name] for name in ("stage", "chunk", "micro_batch", "piece") if event[name] != NOTHING}
         slice_ = _complete(_title(event), event["start_s"], event["end_s"], event["rank"], event["stream"])
         yield slice_ | {"cat": event["phase"], "args": where | {"critical": event["critical"]}}
@@ -77,20 +127,6 @@ def _title(event: dict[str, Any]) -> str:
     if event["what"] == BUBBLE or event["micro_batch"] == NOTHING:
         return what
     return f"{what} {event['micro_batch']}"
-
-
-def _runs(timeline: Timeline) -> Iterator[tuple[str, float, dict[str, Any]]]:
-    """Name, seconds of all runs, and details of each kernel in the order of the program, then of waits."""
-    program, each_s = timeline.program, np.zeros(len(timeline.program.launches))
-    limiters = np.full(len(each_s), "", dtype=object)
-    for (_, positions), costs in zip(program.batches, timeline.costs, strict=True):
-        each_s[positions], limiters[positions] = costs.latency_s, costs.limiter
-    columns = (program.launches, program.descriptions, each_s.tolist(), limiters.tolist())
-    for launch, description, seconds, limiter in zip(*columns, strict=True):
-        arguments = {"operator": launch.operator, "runs": launch.count, "limiter": limiter}
-        yield description, launch.count * seconds, {"cat": launch.phase, "args": arguments}
-    for wait in timeline.waits:
-        yield wait.what, wait.latency_s, {"cat": "wait", "args": {"limiter": wait.limiter}}
 
 
 def _complete(name: str, start_s: float, end_s: float, rank: int, stream: int) -> dict[str, Any]:

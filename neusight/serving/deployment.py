@@ -13,7 +13,7 @@ from neusight.engines.server import Server
 from neusight.errors import DeviceError, LoadError, ModelError, nearest, shown
 from neusight.requests import Plan
 from neusight.serving.limits import EngineLimits
-from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, whole
+from neusight.serving.load import Closed, Load, Open, Trace, whole
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.serving.passes import PassCosts, PipelinedTimes, Pricer, ReplicaPricer, in_flight
 from neusight.serving.simulate import PassTimes
@@ -272,18 +272,13 @@ class Deployment:
         n = self.groups
         if n == 1:
             return load
-        if isinstance(load, Static):
-            return replace(load, batch=-(-load.batch // n))
-        if isinstance(load, Closed):
-            return replace(load, concurrency=-(-load.concurrency // n), number=-(-load.number // n))
-        if isinstance(load, Offline):
-            return replace(load, number=-(-load.number // n))
+        if isinstance(load, Trace):
+            return Trace(**{name: column[::n] for name, column in vars(load).items()})
+        counts = {name: getattr(load, name, None) for name in ("batch", "concurrency", "number")}
+        shares: dict[str, Any] = {name: -(-count // n) for name, count in counts.items() if count is not None}
         if isinstance(load, Open):
-            return replace(load, rate_per_s=load.rate_per_s / n, number=load.number and -(-load.number // n))
-        assert isinstance(load, Trace)
-        rows = slice(None, None, n)
-        columns = {name: getattr(load, name)[rows] for name in ("arrival_s", "prompt_tokens", "output_tokens")}
-        return Trace(**columns)
+            shares["rate_per_s"] = load.rate_per_s / n
+        return replace(load, **shares)
 
     def shares(self, load: Load) -> float:
         """How many times what ``share_of`` gives the whole load is: ``groups``, or fewer where it does not divide."""

@@ -12,10 +12,10 @@ from neusight.errors import ModelError
 from neusight.plans.order import order_of
 from neusight.plans.stages import Stage, waiting
 from neusight.requests import Plan
-from neusight.schedule.events import events_of
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.run import simulate, step_s
 from neusight.schedule.times import StepTimes
+from neusight.schedule.trace import events_of
 
 F, B, W = 1.0, 1.25, 0.75
 EQUAL = StepTimes(forward=F, backward=B, weights=W)
@@ -173,10 +173,10 @@ def test_recomputation_adds_its_forward_pass(schedule: str, p: int) -> None:
 def test_passes_in_flight_are_those_of_the_simulation(order: Pipeline) -> None:
     events = events_of(simulate(order, drawn(order, 3)))
     ends = "weights" if order.splits_weights else "backward"
-    is_pass = events.piece <= 0  # Of a pass in pieces, one stands for all: the first forward, the last backward.
+    is_pass = events["piece"] <= 0  # Of a pass in pieces, one stands for all: the first forward, the last backward.
     plan = Plan(pp=order.pp, vp=order.vp, global_batch=order.micro_batches, schedule=order.schedule)
     for rank in range(order.pp):
-        what = events.what[is_pass & (events.rank == rank)]
+        what = events["what"][is_pass & (events["rank"] == rank)]
         alive = np.cumsum(what == "forward") - np.cumsum(what == ends)
         stage = Stage(index=rank, of=order.pp, chunks=((0,),) * order.vp)
         assert alive.max() == sum(waiting(stage, plan))

@@ -19,8 +19,7 @@ from neusight.kernels import Elementwise, Gemm, Kernel, KernelBatch
 from neusight.kernels.describe import describe
 from neusight.plans import TracedStep, single
 from neusight.requests import Engine, Request
-from neusight.schedule import one_stream
-from neusight.schedule.timeline import COMPOSITION_SPREAD, in_stream
+from neusight.schedule.timeline import COMPOSITION_SPREAD, in_stream, one_stream
 from neusight.workloads import MemoryProfile, Node, Workload
 
 GEMM = Gemm(m=1000, n=1000, k=1000)

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from steps import IDS, ORDERS, drawn
-from test_timeline import ENGINE, L4, by_formula, host_operators, program
 
-from neusight.schedule import one_stream
-from neusight.schedule.events import events_of
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.run import simulate
 from neusight.schedule.tasks import STREAMS
 from neusight.schedule.times import StepTimes
-from neusight.schedule.trace import timeline_trace, trace_of
+from neusight.schedule.trace import events_of, trace_of
 
 Event = dict[str, Any]
 MICROSECOND_S = 1e-6
@@ -74,8 +71,8 @@ def test_kernels_sends_and_bubbles_fill_the_stream_of_kernels(order: Pipeline) -
 def test_events_say_what_runs_when() -> None:
     times = StepTimes(forward=1.0, backward=2.0, send_forward=0.5, send_backward=0.5, optimizer=0.25)
     events = events_of(simulate(Pipeline(pp=2, micro_batches=2, sends="overlapped"), times))
-    first = (events.rank == 0) & (events.stream == 0)
-    rows = zip(events.what[first], events.micro_batch[first], events.phase[first], strict=True)
+    first = (events["rank"] == 0) & (events["stream"] == 0)
+    rows = zip(events["what"][first], events["micro_batch"][first], events["phase"][first], strict=True)
     assert [(str(what), int(i), str(phase)) for what, i, phase in rows] == [
         ("forward", 0, "warm-up"),
         ("forward", 1, "warm-up"),
@@ -91,19 +88,7 @@ def test_events_say_what_runs_when() -> None:
 
 def test_the_critical_path_reaches_from_the_first_event_to_the_last() -> None:
     events = events_of(simulate(ORDERS[0], drawn(ORDERS[0], 1)))
-    starts, ends = events.start_s[events.critical], events.end_s[events.critical]
+    starts, ends = events["start_s"][events["critical"]], events["end_s"][events["critical"]]
     assert starts.min() == 0.0
-    assert ends.max() == events.end_s.max()
-    assert np.sum(ends - starts) == pytest.approx(events.end_s.max())
-
-
-def test_a_timeline_is_one_thread_with_its_waits_behind() -> None:
-    of = program(operators=host_operators(1.0))
-    timeline = one_stream(of, [by_formula(batch) for batch, _ in of.batches], L4, ENGINE)
-    ((place, events),) = threads(timeline_trace(timeline)).items()
-    assert place == (0, STREAMS.index("compute"))
-    assert in_order(events)
-    assert [event["name"] for event in events] == [*of.descriptions, timeline.waits[0].what]
-    assert [event["args"].get("runs") for event in events] == [3, 2, 6, None]
-    assert sum(event["dur"] for event in events) * MICROSECOND_S == pytest.approx(1.0, rel=1e-3)
-    assert events[0]["dur"] * MICROSECOND_S == pytest.approx(3 * 1e-3)
+    assert ends.max() == events["end_s"].max()
+    assert np.sum(ends - starts) == pytest.approx(events["end_s"].max())
