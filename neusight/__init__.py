@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.devices import Cluster, DeviceSpec, cluster_of, list_devices, load_cluster, load_device
-    from neusight.distributed.usual import usual_run
+    from neusight.distributed.training_run import usual_run
     from neusight.errors import NeusightError
     from neusight.estimates import Estimate, KernelEstimate
     from neusight.requests import Plan, Request
@@ -43,7 +43,7 @@ _ROOMS = {
     "NeusightError": "errors",
     "StepTimePredictor": "serving",
     "known_decoder": "workloads.decoders.known",
-    "usual_run": "distributed.usual",
+    "usual_run": "distributed.training_run",
     **dict.fromkeys(("Estimate", "KernelEstimate"), "estimates"),
     **dict.fromkeys(("Cluster", "DeviceSpec", "cluster_of", "list_devices", "load_cluster", "load_device"), "devices"),
 }

@@ -384,7 +384,7 @@ class Predictor:
                 ``torch-compiled``, ``torch-graph``) anything that ``estimate`` takes, by its trace.
             cluster: the devices.
             options: fields of ``Plan``, with ``seq_len``, ``dtype``, ``optimizer`` and ``micro_batches``, as
-                ``neusight.distributed.usual.usual_run`` takes them.
+                ``neusight.distributed.training_run.usual_run`` takes them.
             engine: name of the engine that runs it.
             inputs: of a module.
 
@@ -392,7 +392,7 @@ class Predictor:
             ModelError: an unknown model, word or field, sizes that do not divide. DeviceError: a cluster that the plan
                 does not fill.
         """
-        from neusight.distributed.usual import usual_run
+        from neusight.distributed.training_run import usual_run
         from neusight.engines import engine_named
         from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder

@@ -179,7 +179,7 @@ def traced_training(
         cluster, options, engine: as ``Predictor.training_run`` takes them.
     """
     from neusight.distributed.sources import traced_run
-    from neusight.distributed.usual import USUAL_DTYPE, run_fields, usual_plan
+    from neusight.distributed.training_run import USUAL_DTYPE, run_fields, usual_plan
     from neusight.engines import engine_named
 
     plan = usual_plan(options, cluster.devices, engine)

@@ -77,7 +77,7 @@ class MemorySharing(opt.SharedStep):
         Raises:
             ModelError: as ``Plan``.
         """
-        from neusight.distributed.usual import usual_plan
+        from neusight.distributed.training_run import usual_plan
         from neusight.kernels.precision import dtype_named
 
         given = {name: value for name, value in asdict(self).items() if name in typed}

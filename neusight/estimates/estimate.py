@@ -233,22 +233,17 @@ class Estimate:
         """One after the other on the same device: times add, memory is that of the larger."""
         if not isinstance(other, Estimate):
             return NotImplemented
+        names, tuples = ("model", "gpu", "mode", "dtype", "optimizer", "attention"), ("uncovered", "inputs", "warnings")
+        changes: dict[str, Any] = {name: joined(getattr(self, name), getattr(other, name)) for name in names}
+        changes |= {name: union(getattr(self, name), getattr(other, name)) for name in tuples}
         return replace(
             self,
-            model=joined(self.model, other.model),
-            gpu=joined(self.gpu, other.gpu),
-            mode=joined(self.mode, other.mode),
-            dtype=joined(self.dtype, other.dtype),
-            optimizer=joined(self.optimizer, other.optimizer),
-            attention=joined(self.attention, other.attention),
+            **changes,
             seq_len=self.seq_len if self.seq_len == other.seq_len else None,
             samples=self.samples + other.samples,
             by_kernel=_merged((*self.by_kernel, *other.by_kernel)),
             memory=max(self.memory, other.memory, key=lambda m: m.peak_bytes / m.capacity_bytes),
             provenance=self.provenance.merged(other.provenance),
-            uncovered=union(self.uncovered, other.uncovered),
-            inputs=union(self.inputs, other.inputs),
-            warnings=union(self.warnings, other.warnings),
             usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,
             board_energy_j=_both(self.board_energy_j, other.board_energy_j),
         )

@@ -109,7 +109,7 @@ class _Choice:
         """Tensors that have been computed so far."""
         self.readers: dict[int, list[Node]] = {}
         for node in self.forward:
-            for tensor in {t for r in node.reads for t in _tensors(r)}:
+            for tensor in {t for r in node.reads for t in tensors_of(r)}:
                 self.readers.setdefault(tensor, []).append(node)
         self.tables = {t: workload.tensors[t].shape[0] for n in self.forward if is_embedding(n) for t in (_table(n),)}
 
@@ -195,7 +195,7 @@ class _Choice:
             return (heads and "softmax" in kernel.op) or (width // self.tp) % kernel.cols == 0
         if kernel.family == "elementwise" and not heads:
             size = self.workload.tensors[tensor].nbytes
-            others = [t for r in node.reads for t in _tensors(r) if t != tensor and t in self.known]
+            others = [t for r in node.reads for t in tensors_of(r) if t != tensor and t in self.known]
             alike = [t for t in others if t not in self.shared.parts and self.workload.tensors[t].nbytes == size]
             return not alike
         return kernel.family in ("elementwise", "memory", "attention", "gemm")
@@ -226,14 +226,14 @@ class _Choice:
             )
 
     def _is_part(self, reference: Reference) -> bool:
-        return any(t in self.shared.parts for t in _tensors(reference))
+        return any(t in self.shared.parts for t in tensors_of(reference))
 
 
 def _table(node: Node) -> int:
     return node.reads[0].tensor
 
 
-def _tensors(reference: Reference) -> list[int]:
+def tensors_of(reference: Reference) -> list[int]:
     """Tensors that the copies of a node read in one place."""
     return [reference.tensor, *(tensor for _, tensor, _ in reference.edges)]
 

@@ -19,7 +19,16 @@ from typing import Any
 
 from neusight.kernels.families import Collective, Kernel
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.products import VOCABULARY, WHOLE, Shared, is_embedding, operands, shared_products, weight_of
+from neusight.plans.products import (
+    VOCABULARY,
+    WHOLE,
+    Shared,
+    is_embedding,
+    operands,
+    shared_products,
+    tensors_of,
+    weight_of,
+)
 from neusight.transforms.partition import SUMS
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
@@ -104,7 +113,7 @@ class _Sharding:
             share = self.held / self.workload.parameters
             return replace(node, kernels=tuple(scaled(kernel, share) for kernel in node.kernels))
         sums = self._sums(node)
-        stream = {t for r in node.reads for t in _tensors(r) if t in self.stream}
+        stream = {t for r in node.reads for t in tensors_of(r) if t in self.stream}
         if stream and self._takes_tokens(node, stream):
             return replace(node, kernels=(*sums, *self._of_tokens(node)))
         gathers = self._gathers(stream)
@@ -113,10 +122,10 @@ class _Sharding:
 
     def _sums(self, node: Node) -> tuple[Kernel, ...]:
         """All-reduces of partial sums that a node reads; a sum of partial sums is one itself."""
-        waiting = {t for r in node.reads for t in _tensors(r) if t in self.partial}
+        waiting = {t for r in node.reads for t in tensors_of(r) if t in self.partial}
         if not waiting:
             return ()
-        activations = {t for r in node.reads for t in _tensors(r) if self.workload.tensors[t].kind == "intermediate"}
+        activations = {t for r in node.reads for t in tensors_of(r) if self.workload.tensors[t].kind == "intermediate"}
         if waiting == activations and getattr(node.kernels[0], "op", "") == "add":
             self.partial |= {w.tensor for w in node.writes}
             self.partial -= waiting
@@ -279,7 +288,7 @@ class _Sharding:
         self.parts |= {w.tensor for w in node.writes}
 
     def _is_part(self, reference: Reference) -> bool:
-        return any(t in self.parts for t in _tensors(reference))
+        return any(t in self.parts for t in tensors_of(reference))
 
     def _tensor(self, number: int, tensor: Tensor) -> Tensor:
         share = self._share(_elements(tensor)) if number in self.parts else 1.0
@@ -288,10 +297,6 @@ class _Sharding:
         if tensor.kind == "state" or number in self.stepped:
             share = self.held / self.workload.parameters
         return replace(tensor, nbytes=ceil(tensor.nbytes * share), touched_bytes=ceil(tensor.touched_bytes * share))
-
-
-def _tensors(reference: Reference) -> list[int]:
-    return [reference.tensor, *(tensor for _, tensor, _ in reference.edges)]
 
 
 def _shared_words(workload: Workload, shared: Shared) -> int:

@@ -1,11 +1,15 @@
-"""``Pipeline``: what of a plan decides in which order a training step runs, whatever its parts take."""
+"""In which order a training step runs: what of a plan decides it, and what each rank of a pipeline works on first to
+last, fixed before any time is known.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from neusight.errors import ModelError, nearest
-from neusight.requests import Plan
+from neusight.requests import SCHEDULES, Plan
 
 GATHERS = ("none", "each", "step", "after")
 REDUCES = ("none", "each", "last", "after")
@@ -19,7 +23,7 @@ class Pipeline:
     Chunk ``c`` of rank ``r`` is stage ``c pp + r`` of the model. Replicas of a rank do what it does.
 
     Attributes:
-        schedule: as for ``plans.order.order_of``.
+        schedule: as for ``order_of``.
         pieces: in which each stage's weights are gathered and their gradients reduced: units, or buckets.
         sends: ``exposed`` sends stand in the way of the sender's kernels, ``overlapped`` ones run beside them.
         gathers: of weights. ``each`` pass gathers its pieces, one ahead (ZeRO-3, FSDP: Zhao et al. 2023, section
@@ -93,3 +97,89 @@ def _reduces(plan: Plan) -> str:
     if plan.shard in ("zero2", "zero3", "hsdp"):
         return "each"
     return "last" if plan.overlap_gradients else "after"
+
+
+class Op(NamedTuple):
+    """One pass of one micro-batch through one chunk of a rank's layers.
+
+    ``of`` is ``forward``, ``backward`` (with gradients of weights, unless the schedule runs those on their own) or
+    ``weights``.
+    """
+
+    of: str
+    micro_batch: int
+    chunk: int
+
+
+def order_of(schedule: str, p: int, v: int, m: int, rank: int) -> tuple[Op, ...]:
+    """What a rank runs in a step, first to last.
+
+    ``gpipe`` runs all forward passes and then all backward passes (Huang et al. 2019), chunk by chunk where there are
+    several (breadth-first, Lamy-Poirier 2022). ``1f1b`` runs one forward and one backward pass in turn after a warm-up
+    of ``p - rank - 1`` forward passes (PipeDream-Flush, Narayanan et al. 2021a); interleaved, of
+    ``2 (p - rank - 1) + (v - 1) p`` in groups of ``p`` micro-batches (Narayanan et al. 2021b, section 2.2, as in
+    Megatron-LM). ``zero-bubble`` is ZB-H1 (Qi et al. 2024, section 2.1): gradients of weights come ``rank`` backward
+    passes late, so that they fill what would be a bubble, and a hop from the last rank adds one forward pass alone to
+    the warm-up. Without a pipeline, passes follow each other as in ``1f1b``.
+
+    Args:
+        schedule: one of ``SCHEDULES``.
+        p: ranks in a line.
+        v: chunks of layers of each rank; chunk ``c`` of rank ``r`` is stage ``c p + r`` of the model.
+        m: micro-batches.
+        rank: from 0, which has the embedding.
+
+    Raises:
+        ModelError: an unknown schedule, a number below 1, a rank that is none, or chunks that take turns over
+            micro-batches that are no multiple of ``p``.
+    """
+    _check(schedule, p, v, m, rank)
+    if schedule == "gpipe" and p > 1:
+        return tuple(_breadth_first(v, m))
+    forward = [Op("forward", *_turn(k, p, v)) for k in range(m * v)]
+    backward = [Op("backward", i, v - 1 - chunk) for _, i, chunk in forward]
+    hop = 2 if v > 1 and schedule == "1f1b" else 1
+    warm_up = min(m * v, hop * (p - rank - 1) + (v - 1) * p)
+    late = rank if schedule == "zero-bubble" else None
+    return tuple(_one_forward_one_backward(forward, backward, warm_up, late))
+
+
+def _turn(k: int, p: int, v: int) -> tuple[int, int]:
+    """Micro-batch and chunk of the ``k``-th forward pass: ``p`` micro-batches through one chunk, then the next."""
+    group, at = divmod(k, p * v)
+    return group * p + at % p, at // p
+
+
+def _breadth_first(v: int, m: int) -> Iterator[Op]:
+    for chunk in range(v):
+        yield from (Op("forward", i, chunk) for i in range(m))
+    for chunk in reversed(range(v)):
+        yield from (Op("backward", i, chunk) for i in range(m))
+
+
+def _one_forward_one_backward(forward: list[Op], backward: list[Op], warm_up: int, late: int | None) -> Iterator[Op]:
+    """``late``: backward passes by which those for weights follow, none where they are part of them."""
+    yield from forward[:warm_up]
+    for k, op in enumerate(backward):
+        yield from forward[warm_up + k : warm_up + k + 1]
+        yield op
+        if late is not None and k >= late:
+            yield backward[k - late]._replace(of="weights")
+    if late:
+        yield from (op._replace(of="weights") for op in backward[max(0, len(backward) - late) :])
+
+
+def _check(schedule: str, p: int, v: int, m: int, rank: int) -> None:
+    if schedule not in SCHEDULES:
+        raise ModelError(f"unknown schedule '{schedule}'{nearest(schedule, SCHEDULES)}: one of {', '.join(SCHEDULES)}")
+    for name, value in (("pp", p), ("vp", v), ("micro-batches", m)):
+        if value < 1:
+            raise ModelError(f"{name} {value} of a pipeline: give a whole number of at least 1")
+    if not 0 <= rank < p:
+        raise ModelError(f"rank {rank} of a pipeline of {p}: give one from 0 to {p - 1}")
+    if v > 1 and m % p and schedule != "gpipe":
+        fits = max(p, m // p * p)
+        raise ModelError(
+            f"{m} micro-batches over {p} pipeline ranks of {v} chunks each: interleaved, a multiple of {p} is needed, "
+            f"such as {fits}, or vp 1"
+        )

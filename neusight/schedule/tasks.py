@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from neusight.plans.order import Op, order_of
 from neusight.schedule.graph import NOTHING, Graph, Tasks
-from neusight.schedule.pipeline import Pipeline
+from neusight.schedule.pipeline import Op, Pipeline, order_of
 
 KINDS = (
     "forward",

@@ -8,7 +8,7 @@ from cli_runs import as_csv, as_json, invoke, run, unsaid
 
 from neusight import Predictor
 from neusight.devices import load_cluster
-from neusight.distributed.usual import usual_run
+from neusight.distributed.training_run import usual_run
 from neusight.workloads.decoders.known import known_decoder
 
 ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "--nodes", "2", "--seq-len", "4096")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from neusight.devices import Cluster, cluster_of
-from neusight.distributed.training_run import TrainingRun
-from neusight.distributed.usual import usual_run
+from neusight.distributed.training_run import TrainingRun, usual_run
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.table_rows import decoder_of_columns
 

@@ -8,12 +8,10 @@ from small_runs import small_decoder, small_run, some_gpus
 
 from neusight import Predictor
 from neusight.devices import load_cluster
-from neusight.distributed.bounds import bounds_s
-from neusight.distributed.search import Found
+from neusight.distributed.search import Found, bounds_s
 from neusight.distributed.sources import Described
 from neusight.distributed.space import Space, plans_in
-from neusight.distributed.training_run import TrainingRun
-from neusight.distributed.usual import usual_plan
+from neusight.distributed.training_run import TrainingRun, usual_plan
 from neusight.errors import ModelError
 from neusight.requests import Plan
 from neusight.workloads.decoders.known import known_decoder

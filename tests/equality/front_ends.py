@@ -14,7 +14,7 @@ import pytest
 
 from neusight import Predictor
 from neusight.devices import load_device
-from neusight.distributed import bounds, estimate, sources, step
+from neusight.distributed import estimate, search, sources, step
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.factors import PRIOR
 from neusight.distributed.priced import PartTime, price_parts
@@ -144,7 +144,7 @@ def forward_step(predictor: Predictor, front_end: FrontEnd, model: str, device: 
     if front_end == "traced":
         return predictor.training(run)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (bounds, estimate, sources, step):
+        for module in (search, estimate, sources, step):
             patch.setattr(module, "source_of", lambda run: ForwardOnly(run.decoder), raising=False)
         return predictor.training(run)
 

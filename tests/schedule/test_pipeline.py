@@ -9,10 +9,9 @@ import pytest
 from steps import IDS, NAMES, ORDERS, drawn
 
 from neusight.errors import ModelError
-from neusight.plans.order import order_of
 from neusight.plans.stages import Stage, waiting
 from neusight.requests import Plan
-from neusight.schedule.pipeline import Pipeline
+from neusight.schedule.pipeline import Pipeline, order_of
 from neusight.schedule.run import simulate, step_s
 from neusight.schedule.times import StepTimes
 from neusight.schedule.trace import events_of

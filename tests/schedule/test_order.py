@@ -3,9 +3,9 @@
 import pytest
 
 from neusight.errors import ModelError
-from neusight.plans.order import Op, order_of
 from neusight.plans.stages import Stage, waiting
 from neusight.requests import Plan
+from neusight.schedule.pipeline import Op, order_of
 
 GRID = [(s, p, v, m) for s in ("1f1b", "gpipe", "zero-bubble") for p in (1, 2, 4) for v in (1, 3) for m in (4, 8)]
 
