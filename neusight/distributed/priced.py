@@ -71,12 +71,7 @@ class PricedSegment:
     exchanges: tuple[PartTime, ...] = ()
 
     def seconds(self, plan: Plan, engine: Engine) -> SegmentSeconds:
-        """What the segment takes under a plan; an eager engine's host needs its time for every launch."""
-        host_s = engine.host_s_per_operator if engine.launch == "eager" else 0.0
-
-        def passed(phase: Phase) -> float:
-            return max(self.pass_s(phase), host_s * self.dispatched(phase))
-
+        """What the segment takes under a plan."""
         once = {id(t.part): t.total_s for t in self.times}
         return SegmentSeconds(
             forward=self.pass_s("forward"),

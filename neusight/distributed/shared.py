@@ -15,10 +15,11 @@ from neusight.estimates.build import kernel_rows, step_estimate, wait_row, warni
 from neusight.estimates.core import summed
 from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import HOST, KernelEstimate, MemoryEstimate, Provenance
+from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
 from neusight.plans.memory import fullest
 from neusight.schedule.run import Run
-from neusight.schedule.timeline import Wait
+from neusight.schedule.timeline import Wait, stream_errors_s
 from neusight.workloads.workload import MemoryProfile, Workload
 
 PHASES = {"forward": "forward", "backward": "backward", "weights": "backward", "step": "optimizer"}
@@ -56,14 +57,14 @@ def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
     for time, runs in counted_on(timed, rank):
         families.setdefault(id(time.costs), []).append((time, runs))
     for group in families.values():
-        parts = [time.part for time, _ in group]
+        batch = KernelBatch.joined([time.part.batch for time, _ in group])
+        costs = group[0][0].costs.take(np.array([time.row for time, _ in group]))
         yield from kernel_rows(
-            KernelBatch.joined([part.batch for part in parts]),
-            group[0][0].costs.take(np.array([time.row for time, _ in group])),
-            operators=[part.name for part in parts],
-            phases=[PHASES[part.phase] for part in parts],
-            counts=[runs for _, runs in group],
-            launch_s=timed.run.cluster.device.launch_overhead_s,
+            batch.family,
+            costs,
+            stream_errors_s(costs, timed.run.cluster.device.launch_overhead_s),
+            kernels=[describe(batch.kernel(at)) for at in range(len(batch))],
+            labels=[(time.part.name, PHASES[time.part.phase], runs) for time, runs in group],
         )
 
 

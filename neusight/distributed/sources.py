@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -77,7 +76,7 @@ class Described:
         Raises:
             ModelError: fewer layers than stages.
         """
-        return stages_of(self.decoder, run.plan, balanced_layers(self.decoder.order, run, layer_s))
+        return _balanced(self.decoder.order, run, layer_s)
 
     def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
         """The optimizer's kernels of a rank; fully sharded weights are stepped in float32, narrowed where gathered."""
@@ -148,11 +147,6 @@ class TracedModel:
         """Layers that a pipeline can cut between."""
         return self.traced(self.usual).depth
 
-    @cached_property
-    def order(self) -> tuple[int, ...]:
-        """Kind of each layer from the input on."""
-        return self.traced(self.usual).program.order
-
     def shares(self, tp: int) -> bool:
         """As ``Described`` has it."""
         try:
@@ -184,14 +178,8 @@ class TracedModel:
 
     def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
         """As ``Described`` has it."""
-        count = run.plan.pp * run.plan.vp
-        if count > self.depth:
-            raise ModelError(
-                f"pp x vp = {count} is more than the {self.depth} layers of {self.name}: at most {self.depth}"
-            )
         # Kinds of layers differ by the share of a rank: collectives keep apart what is fused elsewhere.
-        own = replace(self, usual=run.local)
-        return stages_of(own, run.plan, balanced_layers(own.order, run, layer_s))
+        return _balanced(self.traced(run.local).program.order, run, layer_s)
 
     def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
         """As ``Described`` has it: the traced update, of the stage's share of all parameters."""
@@ -234,8 +222,8 @@ Source = Described | TracedModel
 """What a step needs of a model."""
 
 
-def balanced_layers(order: Sequence[int], run: TrainingRun, layer_s: Sequence[float]) -> tuple[int, ...]:
-    """Layers of each chunk of a pipeline, so that the slowest is as fast as can be; () for as many each.
+def _balanced(order: Sequence[int], run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
+    """Stages whose slowest chunk is as fast as can be, or with as many layers each.
 
     Args:
         order: kind of each layer.
@@ -244,10 +232,10 @@ def balanced_layers(order: Sequence[int], run: TrainingRun, layer_s: Sequence[fl
     """
     count = run.plan.pp * run.plan.vp
     if count == 1 or not len(layer_s) or not run.engine.balanced_stages:
-        return ()
+        return stages_of(order, run.plan)
     seconds = np.array(layer_s)[[1 + kind for kind in order]]
     seconds[0], seconds[-1] = seconds[0] + layer_s[0], seconds[-1] + layer_s[-1]
-    return tuple(np.diff(balanced(seconds, count)).tolist())
+    return stages_of(order, run.plan, np.diff(balanced(seconds, count)).tolist())
 
 
 def balanced(costs: np.ndarray, parts: int) -> np.ndarray:

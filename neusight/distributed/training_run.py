@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,11 +16,14 @@ from neusight.engines import Engine, engine_named
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import dtype_named
-from neusight.plans.stages import Layered, local_of
+from neusight.plans.stages import local_of
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Part, Program, Segment
+
+if TYPE_CHECKING:
+    from neusight.distributed.sources import TracedModel
 
 USUAL_DTYPE = "bfloat16"
 NARROW = "float8"
@@ -40,21 +43,23 @@ class Placement:
     plan: Plan
     per_node: int
 
-    def within(self, group: str) -> int:
-        """Ranks of a group that share a node: of ``tp``, ``cp``, ``ep``, ``dp``, ``dp-cp``, ``edp`` or ``pp``."""
+    @property
+    def _groups(self) -> dict[str, tuple[int, int]]:
+        """Ranks of each group, and how far apart they are."""
         plan = self.plan
         dense = {"tp": (plan.tp, 1), "cp": (plan.cp, plan.tp), "dp": (plan.dp, plan.tp * plan.cp)}
-        dense["dp-cp"] = (plan.dp * plan.cp, plan.tp)
-        dense["pp"] = (plan.pp, plan.dp * plan.tp * plan.cp)
+        replicas = {"dp-cp": (plan.dp * plan.cp, plan.tp), "pp": (plan.pp, plan.dp * plan.tp * plan.cp)}
         experts = {"ep": (plan.ep, plan.expert_tp), "edp": (plan.expert_dp, plan.ep * plan.expert_tp)}
-        size, stride = (dense | experts)[group]
+        return dense | replicas | experts
+
+    def within(self, group: str) -> int:
+        """Ranks of a group that share a node: of ``tp``, ``cp``, ``ep``, ``dp``, ``dp-cp``, ``edp`` or ``pp``."""
+        size, stride = self._groups[group]
         return max(1, min(size, self.per_node // stride))
 
     def size(self, group: str) -> int:
         """Ranks of a group."""
-        plan = self.plan
-        sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "dp-cp": plan.dp * plan.cp, "pp": plan.pp}
-        return {**sizes, "ep": plan.ep, "edp": plan.expert_dp}[group]
+        return self._groups[group][0]
 
     def placed(self, units: Program) -> Program:
         """The units with the nodes that their collectives stay in."""
@@ -83,7 +88,7 @@ class TrainingRun:
     narrower (``fp8``). ``optimizer``: adam, adamw, sgd or none.
     """
 
-    decoder: Layered
+    decoder: Decoder | TracedModel
     cluster: Cluster
     plan: Plan
     seq_len: int

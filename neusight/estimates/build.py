@@ -18,7 +18,7 @@ from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.pricing import energy_j
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
-from neusight.schedule.timeline import Errors, Timeline, Wait, stream_errors_s
+from neusight.schedule.timeline import Errors, Timeline, Wait
 from neusight.units import gib
 from neusight.workloads.workload import Workload
 
@@ -108,47 +108,34 @@ def _of_versions(timeline: Timeline, device: DeviceSpec, latency_s: float) -> It
 def lone_kernels(batch: KernelBatch, costs: Costs) -> list[KernelEstimate]:
     """Single launches, launch overhead included, as one row a kernel of the batch."""
     low_s, high_s = costs.interval_s()
-    rows = _rows(replace(costs, low_s=low_s, high_s=high_s), costs.errors_s())
-    return [KernelEstimate(kernel=describe(batch.kernel(i)), family=batch.family, **row) for i, row in enumerate(rows)]
+    costs, errors = replace(costs, low_s=low_s, high_s=high_s), costs.errors_s()
+    kernels = [describe(batch.kernel(at)) for at in range(len(batch))]
+    return list(kernel_rows(batch.family, costs, errors, kernels=kernels, labels=[("", "", 1)] * len(kernels)))
 
 
 def kernel_rows(
-    batch: KernelBatch,
-    costs: Costs,
-    *,
-    operators: Sequence[str],
-    phases: Sequence[str],
-    counts: Sequence[float],
-    launch_s: float,
+    family: str, costs: Costs, errors: Errors, *, kernels: Sequence[str], labels: Sequence[tuple[str, str, float]]
 ) -> Iterator[KernelEstimate]:
-    """Kernels of one family in a stream as rows.
+    """Kernels of one family as rows.
 
     Args:
-        batch: the kernels.
-        costs: of each in the stream.
-        operators, phases, counts: on whose behalf each runs, when, and how often.
-        launch_s: interval between launches, which decides where a kernel is shorter.
+        family: of the kernels.
+        costs: of each.
+        errors: of each by source [s].
+        kernels: what each is, in words.
+        labels: on whose behalf each runs, in which phase, and how often.
     """
-    errors = stream_errors_s(costs, launch_s)
-    labels = zip(operators, phases, counts, strict=True)
-    for at, (row, (operator, phase, count)) in enumerate(zip(_rows(costs, errors), labels, strict=True)):
-        kernel = describe(batch.kernel(at))
-        yield KernelEstimate(kernel=kernel, family=batch.family, operator=operator, phase=phase, count=count, **row)
+    for kernel, (operator, phase, count), row in zip(kernels, labels, _rows(costs, errors), strict=True):
+        yield KernelEstimate(kernel=kernel, family=family, operator=operator, phase=phase, count=count, **row)
 
 
 def _kernel_rows(timeline: Timeline) -> Iterator[KernelEstimate]:
     program = timeline.program
-    for (batch, positions), costs, errors in zip(program.batches, timeline.costs, timeline.errors_s, strict=True):
-        for position, row in zip(positions.tolist(), _rows(costs, errors), strict=True):
-            launch = program.launches[position]
-            yield KernelEstimate(
-                kernel=program.descriptions[position],
-                family=batch.family,
-                operator=launch.operator,
-                phase=launch.phase,
-                count=launch.count,
-                **row,
-            )
+    for (batch, places), costs, errors in zip(program.batches, timeline.costs, timeline.errors_s, strict=True):
+        launches = [program.launches[at] for at in places]
+        labels = [(launch.operator, launch.phase, launch.count) for launch in launches]
+        kernels = [program.descriptions[at] for at in places]
+        yield from kernel_rows(batch.family, costs, errors, kernels=kernels, labels=labels)
 
 
 def _rows(costs: Costs, errors: Errors) -> list[dict[str, Any]]:

@@ -99,7 +99,7 @@ def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: Devi
             foreach=training.engine.foreach_optimizer,
         )
 
-    held = [(stage, states(stage)) for stage in stages_of(decoder, plan, training.chunk_layers)]
+    held = [(stage, states(stage)) for stage in stages_of(decoder.order, plan, training.chunk_layers)]
     return program_memory(program, held, plan, training, device)
 
 

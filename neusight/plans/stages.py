@@ -4,36 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from neusight.errors import ModelError
 from neusight.requests import Plan
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import HeldWeights, Program
-
-
-class Layered(Protocol):
-    """A model whose layers a pipeline shares out."""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-
-    @property
-    def depth(self) -> int:
-        """Layers."""
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """Kind of each layer from the input on."""
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether any layer has experts."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was assumed of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +58,11 @@ def local_of(plan: Plan, seq_len: int, dtype: str, products: str) -> Local:
     )
 
 
-def stages_of(decoder: Layered, plan: Plan, layers: Sequence[int] = ()) -> tuple[Stage, ...]:
+def stages_of(order: Sequence[int], plan: Plan, layers: Sequence[int] = ()) -> tuple[Stage, ...]:
     """The ranks of a pipeline.
 
     Args:
-        decoder: the model.
+        order: kind of each layer of the model, from the input on.
         plan: its ``pp`` stages in ``vp`` chunks each; chunk ``c`` of stage ``i`` is the ``c * pp + i``-th of the model
             (Narayanan et al. 2021, section 2.2).
         layers: how many layers each chunk has, from the input on; default: as evenly as can be, those at both ends,
@@ -96,17 +71,17 @@ def stages_of(decoder: Layered, plan: Plan, layers: Sequence[int] = ()) -> tuple
     Raises:
         ModelError: more chunks than layers, or ``layers`` that are not those of the model.
     """
-    count = plan.pp * plan.vp
-    if not layers and count > decoder.depth:
-        raise ModelError(f"{decoder.name} has {decoder.depth} layers: lower pp x vp = {count} to at most that")
-    sizes = tuple(layers) or _evenly(decoder.depth, count)
-    if len(sizes) != count or sum(sizes) != decoder.depth:
+    count, depth = plan.pp * plan.vp, len(order)
+    if not layers and count > depth:
+        raise ModelError(f"a model of {depth} layers: lower pp x vp = {count} to at most that")
+    sizes = tuple(layers) or _evenly(depth, count)
+    if len(sizes) != count or sum(sizes) != depth:
         raise ModelError(
-            f"{sum(sizes)} layers in {len(sizes)} chunks: {decoder.name} has {decoder.depth}, and pp x vp = {count} "
-            "chunks: give as many numbers, with that sum"
+            f"{sum(sizes)} layers in {len(sizes)} chunks: the model has {depth}, and pp x vp = {count} chunks: "
+            "give as many numbers, with that sum"
         )
     ends = [sum(sizes[: at + 1]) for at in range(count)]
-    chunks = [decoder.order[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    chunks = [tuple(order[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
     begins = [end - size for end, size in zip(ends, sizes, strict=True)]
     return tuple(
         Stage(index=at, of=plan.pp, chunks=tuple(chunks[at :: plan.pp]), begins=tuple(begins[at :: plan.pp]))

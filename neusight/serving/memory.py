@@ -107,7 +107,7 @@ def serving_memory(
             kv_tokens=int(left / per_token) if per_token else 2**40,
         )
 
-    stages = (of(stage) for stage in stages_of(decoder, plan))
+    stages = (of(stage) for stage in stages_of(decoder.order, plan))
     return min(stages, key=lambda memory: (memory.kv_tokens, -memory.weights))
 
 

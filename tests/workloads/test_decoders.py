@@ -41,7 +41,7 @@ def served_bytes(decoder: Decoder, precision: ServingPrecision, tp: int = 1) -> 
     """Weights on a rank of an engine that does not pad vocabularies."""
     engine, plan = replace(server_named("vllm"), vocabulary_multiple=1), Plan(tp=tp)
     program = step_program(decoder, Steps.of(decodes=1), precision, plan, engine)
-    return weight_bytes(stage_weights(stages_of(decoder, plan)[0], program), precision)
+    return weight_bytes(stage_weights(stages_of(decoder.order, plan)[0], program), precision)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
