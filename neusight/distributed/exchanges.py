@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from neusight.devices.spec import DeviceSpec
-from neusight.distributed.training_run import Placement, TrainingRun
+from neusight.distributed.training_run import TrainingRun
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import Stage
-from neusight.requests import Plan
 from neusight.workloads.program import Part, Phase, Program, Segment
 
 GATHER, REDUCE, SEND = "gather weights", "reduce gradients", "send to the next stage"
@@ -98,12 +96,12 @@ def tied(program: Program, stage: Stage, run: TrainingRun) -> Iterator[Part]:
     yield _part(TIED, "all_reduce", group, count * stored_bytes(dtype), dtype, among="pp")
 
 
-def contention(device: DeviceSpec, plan: Plan, placement: Placement) -> float:
+def contention(run: TrainingRun) -> float:
     """Share of a device's multiprocessors that collectives among replicas take from kernels beside them."""
-    if placement.size("dp-cp") == 1 or (plan.shard == "none" and not plan.overlap_gradients):
+    plan, device = run.plan, run.cluster.device
+    if run.placement.size("dp-cp") == 1 or (plan.shard == "none" and not plan.overlap_gradients):
         return 0.0
-    channels = COLLECTIVE_CHANNELS[device.facts.channels]
-    return min(0.5, channels / device.sm_count)
+    return min(0.5, COLLECTIVE_CHANNELS[device.facts.channels] / device.sm_count)
 
 
 def _part(name: str, op: str, group: Group, size: float, dtype: str, *, runs: float = 1.0, among: str = "dp") -> Part:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neusight.distributed.estimate import TrainingEstimate, estimated
+from neusight.distributed.exchanges import contention
 from neusight.distributed.factors import factors_of
 from neusight.distributed.priced import Pricer, SegmentSeconds, price_parts
 from neusight.distributed.sources import memory, source_of
@@ -148,7 +149,7 @@ def _simulated(fitting: Sequence[tuple[float, TrainingRun]], pricer: Pricer) -> 
     if not fitting:
         return
     for (need, run), made in zip(fitting, timed([run for _, run in fitting], pricer), strict=True):
-        yield Tried(float(step_s(made.pipeline, made.times, made.contention)[0]), need, run)
+        yield Tried(float(step_s(made.pipeline, made.times, contention(run))[0]), need, run)
 
 
 def _frontier(tried: Sequence[Tried], longest_s: float) -> list[Tried]:

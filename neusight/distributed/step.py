@@ -109,11 +109,6 @@ class TimedStep:
         """The question."""
         return self.work.run
 
-    @property
-    def contention(self) -> float:
-        """Share of the devices' multiprocessors that collectives beside kernels take."""
-        return contention(self.run.cluster.device, self.run.plan, self.run.placement)
-
     @cached_property
     def schedule(self) -> Run:
         """The step, simulated.
@@ -121,7 +116,7 @@ class TimedStep:
         Raises:
             ModelError: no such order of passes.
         """
-        return simulate(self.pipeline, self.times, self.contention)
+        return simulate(self.pipeline, self.times, contention(self.run))
 
     @property
     def pipeline(self) -> Pipeline:

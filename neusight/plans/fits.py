@@ -51,12 +51,11 @@ def largest_micro_batch(decoder: Decoder, plan: Plan, training: TrainingStep, de
         ModelError: as ``memory_of``.
     """
 
-    def fits(micro_batch: int) -> bool:
+    def changed(micro_batch: int) -> tuple[Plan, TrainingStep]:
         batch = micro_batch * plan.dp * plan.micro_batches
-        changed = replace(plan, micro_batch=micro_batch, global_batch=batch)
-        return verdict(memory_of(decoder, changed, training, device), device).fits
+        return replace(plan, micro_batch=micro_batch, global_batch=batch), training
 
-    return _largest(fits)
+    return _largest(decoder, device, changed)
 
 
 def longest_sequence(decoder: Decoder, plan: Plan, training: TrainingStep, device: DeviceSpec) -> int:
@@ -66,16 +65,15 @@ def longest_sequence(decoder: Decoder, plan: Plan, training: TrainingStep, devic
         ModelError: as ``memory_of``.
     """
     step = LENGTH_STEP * plan.cp
-
-    def fits(steps: int) -> bool:
-        changed = replace(training, seq_len=steps * step)
-        return verdict(memory_of(decoder, plan, changed, device), device).fits
-
-    return step * _largest(fits)
+    return step * _largest(decoder, device, lambda steps: (plan, replace(training, seq_len=steps * step)))
 
 
-def _largest(fits: Callable[[int], bool]) -> int:
+def _largest(decoder: Decoder, device: DeviceSpec, changed: Callable[[int], tuple[Plan, TrainingStep]]) -> int:
     """The largest number that fits, given that all smaller ones do: doubled until one does not, then halved between."""
+
+    def fits(number: int) -> bool:
+        return verdict(memory_of(decoder, *changed(number), device), device).fits
+
     low, high = 0, 1
     while high <= MOST and fits(high):
         low, high = high, 2 * high

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -338,16 +339,15 @@ def _trace_frame(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    lines = partial(pd.read_json, lines=True, convert_dates=False)
     if not path.is_file():
         raise DataError(f"cannot read the trace {path}: there is no such file: check the path")
+    if (reader := (readers | {".jsonl": lines, ".ndjson": lines}).get(path.suffix)) is None:
+        raise DataError(f"{path} is no trace: give a .csv, .jsonl or .parquet file")
     try:
-        if path.suffix in (".jsonl", ".ndjson"):
-            return pd.read_json(path, lines=True, convert_dates=False)
-        if path.suffix in readers:
-            return readers[path.suffix](path)
+        return reader(path)
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read the trace {path}: {reason(error)}") from error
-    raise DataError(f"{path} is no trace: give a .csv, .jsonl or .parquet file")
 
 
 def _trace_column(path: Path, frame: pd.DataFrame, what: str) -> str:

@@ -79,12 +79,10 @@ def tabulate(
         max_num_seqs: of a pass.
         max_len: tokens in the cache behind one sequence.
     """
-    tokens_s, sequences_s = _token_tables(tokens, max_tokens, max_num_seqs)
     return TabulatedPasses(
-        tokens_s=tokens_s,
-        sequences_s=sequences_s,
-        decodes=_decode_table(decodes, max_num_seqs, max_len),
-        chunks=_chunk_tables(chunks, max_tokens, max_num_seqs, max_len),
+        *_token_tables(tokens, max_tokens, max_num_seqs),
+        _DecodeTable(decodes, max_num_seqs, max_len),
+        _ChunkTables(chunks, max_tokens, max_num_seqs, max_len),
     )
 
 
@@ -116,28 +114,14 @@ def _powers(begin: int, end: int, base: int) -> np.ndarray:
     return np.append(begin * base**exponents, end)
 
 
-def _decode_table(price: Price, max_num_seqs: int, max_len: int) -> _DecodeTable:
-    n, cached = _edges(max_num_seqs, _SEQUENCES), np.append(0, _powers(16, max(16, max_len), 2))
-    grid = np.broadcast_arrays(n[:, None], cached)
-    times_s = price(Steps.of(decodes=grid[0].ravel(), decode_cached=grid[1].ravel()))
-    return _DecodeTable(n, cached, times_s.reshape(len(n), len(cached)))
-
-
-def _chunk_tables(price: Price, max_tokens: int, max_num_seqs: int, max_len: int) -> _ChunkTables:
-    prompts = np.unique(np.append([1, 2], _powers(1, max_num_seqs, 4)))
-    new, cached = _edges(max(2, max_tokens), _CHUNK), np.append(0, _powers(256, max(256, max_len), 4))
-    grid = np.broadcast_arrays(prompts[:, None, None], new[:, None], cached)
-    count, tokens, behind = (axis.ravel() for axis in grid)
-    times_s = price(Steps.of(prompts=count, prompt_tokens=tokens, prompt_cached=behind))
-    return _ChunkTables(prompts, new, cached, times_s.reshape(grid[0].shape))
-
-
 class _DecodeTable:
     """Times by sequences and mean context. What they are for each number of sequences is kept: there are few."""
 
-    def __init__(self, sequences: np.ndarray, cached: np.ndarray, times_s: np.ndarray) -> None:
-        self.sequences, self.cached, self.times_s = sequences, cached, times_s
-        self.points: list[float] = cached.tolist()
+    def __init__(self, price: Price, max_num_seqs: int, max_len: int) -> None:
+        self.sequences, self.cached = _edges(max_num_seqs, _SEQUENCES), np.append(0, _powers(16, max(16, max_len), 2))
+        n, cached = np.broadcast_arrays(self.sequences[:, None], self.cached)
+        self.times_s = price(Steps.of(decodes=n.ravel(), decode_cached=cached.ravel())).reshape(n.shape)
+        self.points: list[float] = self.cached.tolist()
         self.lines: dict[int, tuple[list[float], list[float]]] = {}
 
     def at(self, sequences: int, cached: float) -> float:
@@ -159,8 +143,13 @@ class _DecodeTable:
 class _ChunkTables:
     """Times by number of prompts, their tokens and their context. What they are for each number is kept."""
 
-    def __init__(self, prompts: np.ndarray, new: np.ndarray, cached: np.ndarray, times_s: np.ndarray) -> None:
-        self.prompts, self.times_s = prompts, times_s
+    def __init__(self, price: Price, max_tokens: int, max_num_seqs: int, max_len: int) -> None:
+        self.prompts = np.unique(np.append([1, 2], _powers(1, max_num_seqs, 4)))
+        new, cached = _edges(max(2, max_tokens), _CHUNK), np.append(0, _powers(256, max(256, max_len), 4))
+        grid = np.broadcast_arrays(self.prompts[:, None, None], new[:, None], cached)
+        count, tokens, behind = (axis.ravel() for axis in grid)
+        times_s = price(Steps.of(prompts=count, prompt_tokens=tokens, prompt_cached=behind))
+        self.times_s = times_s.reshape(grid[0].shape)
         self.new: list[float] = new.tolist()
         self.cached: list[float] = cached.tolist()
         self.planes: dict[int, list[list[float]]] = {}
