@@ -12,8 +12,8 @@ from neusight.devices.spec import DeviceSpec
 from neusight.distributed.exchanges import replica_groups
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import ModelError
-from neusight.kernels.precision import Precision, stored_bytes
-from neusight.plans.memory import RankMemory, TrainingStep, memory_of, program_memory
+from neusight.kernels.precision import stored_bytes
+from neusight.plans.memory import RankMemory, memory_of, program_memory
 from neusight.plans.shard_graph import tensor_parallel
 from neusight.plans.stages import RankParameters, Stage, local_of, stage_weights, stages_of
 from neusight.plans.states import States
@@ -112,18 +112,7 @@ class Described:
     def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
         """What each kind of rank needs."""
         chunks = tuple(len(stage.chunks[at]) for at in range(run.plan.vp) for stage in stages)
-        return memory_of(self.decoder, run.plan, replace(training_of(run), chunk_layers=chunks), run.cluster.device)
-
-
-def training_of(run: TrainingRun) -> TrainingStep:
-    """The step as memory asks for it."""
-    return TrainingStep(
-        seq_len=run.seq_len,
-        dtype=run.dtype,
-        products=str(Precision.named(run.products)) if run.products else "",
-        optimizer=run.optimizer,
-        engine=run.engine,
-    )
+        return memory_of(self.decoder, run.plan, replace(run, chunk_layers=chunks), run.cluster.device)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -203,7 +192,7 @@ class TracedModel:
             return traced.states(blocks, stage.last and not stage.first, run.plan)
 
         held = [(stage, states(stage)) for stage in stages]
-        return program_memory(traced.program, held, run.plan, training_of(run), run.cluster.device)
+        return program_memory(traced.program, held, run.plan, run, run.cluster.device)
 
     def _blocks(self, stage: Stage) -> list[list[int]]:
         """Blocks of each chunk of a stage: layers by their places, with what stands before and after all layers."""

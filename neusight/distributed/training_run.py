@@ -16,6 +16,7 @@ from neusight.engines import Engine, engine_named
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import dtype_named
+from neusight.plans.memory import TrainingStep
 from neusight.plans.stages import local_of
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
@@ -81,21 +82,15 @@ class Placement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRun:
+class TrainingRun(TrainingStep):
     """A step of ``plan.global_batch`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1.
 
-    ``dtype`` is that of activations and of weights in products; ``products`` that of large products where it is
-    narrower (``fp8``). ``optimizer``: adam, adamw, sgd or none.
+    ``products`` are ``fp8`` or those of ``dtype``; ``optimizer``: adam, adamw, sgd or none.
     """
 
     decoder: Decoder | TracedModel
     cluster: Cluster
     plan: Plan
-    seq_len: int
-    engine: Engine
-    dtype: str = "bfloat16"
-    products: str = ""
-    optimizer: str = "adam"
 
     def checked(self) -> TrainingRun:
         """The run, if plan, model and cluster fit each other.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.errors import ModelError, nearest
-from neusight.kernels.precision import stored_bytes
+from neusight.kernels.precision import dtype_named, stored_bytes
 from neusight.plans.stages import RankParameters
 from neusight.requests import Plan
 
@@ -87,7 +87,7 @@ def states_of(
     """
     if optimizer not in MOMENTS:
         raise ModelError(f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENTS)}: one of {', '.join(MOMENTS)}")
-    used = 2 * stored_bytes(products) if products else stored_bytes(dtype)
+    used = 2 * stored_bytes(dtype_named(products)) if products else stored_bytes(dtype)
     share = shared_parameters(parameters, plan)
     gradient = stored_bytes(plan.gradient_dtype)
     gradients = gradient * (parameters.total if plan.shard in ("none", "zero1") else share)

@@ -194,6 +194,11 @@ class Choice:
     price_usd_per_hour: float | None = None
 
     @property
+    def holds(self) -> bool:
+        """Whether there is a load that it holds."""
+        return self.estimate is not None
+
+    @property
     def usd_per_hour(self) -> float | None:
         """Of all devices."""
         if self.estimate is None or self.price_usd_per_hour is None:
@@ -202,9 +207,8 @@ class Choice:
 
     def row(self) -> dict[str, Any]:
         """One flat row for tables and CSV, with the figures of what it holds."""
-        names = ("gpu", "tp", "holds_when_slow", "usd_per_hour", "reason")
-        row = {"holds": self.estimate is not None} | {name: getattr(self, name) for name in names}
-        return {name: row[name] for name in CHOICE} if self.estimate is None else self.estimate.row() | row
+        row = {name: getattr(self, name) for name in CHOICE}
+        return row if self.estimate is None else self.estimate.row() | row
 
 
 Deploy = Callable[[str, int], Deployment]

@@ -18,7 +18,7 @@ from neusight.distributed import estimate, search, sources, step
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.factors import PRIOR
 from neusight.distributed.priced import PartTime, price_parts
-from neusight.distributed.sources import Described, TracedModel, forward_plan, node_of, training_of
+from neusight.distributed.sources import Described, TracedModel, forward_plan, node_of
 from neusight.distributed.step import RankWork, programs_by_share
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import engine_named
@@ -135,7 +135,7 @@ class ForwardOnly(Described):
             (stage, States(weights=size, gradients=0.0, optimizer=0.0, cast=0.0))
             for stage, size in zip(stages, weights, strict=True)
         ]
-        return program_memory(program, held, run.plan, training_of(run), run.cluster.device)
+        return program_memory(program, held, run.plan, run, run.cluster.device)
 
 
 def forward_step(predictor: Predictor, front_end: FrontEnd, model: str, device: str, plan: Plan) -> TrainingEstimate:
