@@ -149,7 +149,7 @@ def _simulated(fitting: Sequence[tuple[float, TrainingRun]], pricer: Pricer) -> 
     if not fitting:
         return
     for (need, run), made in zip(fitting, timed([run for _, run in fitting], pricer), strict=True):
-        yield Tried(float(step_s(made.pipeline, made.times, contention(run))[0]), need, run)
+        yield Tried(step_s(made.pipeline, made.times, contention(run)), need, run)
 
 
 def _frontier(tried: Sequence[Tried], longest_s: float) -> list[Tried]:

@@ -1,4 +1,4 @@
-"""Tasks that wait for each other, and when each ends: one pass over levels, for one set of times or many at once."""
+"""Tasks that wait for each other, and when each ends: one pass over levels."""
 
 from __future__ import annotations
 
@@ -32,25 +32,24 @@ class Graph:
     def __len__(self) -> int:
         return len(self.concurrent)
 
-    def ends_s(self, seconds: np.ndarray, contention: np.ndarray | float = 0.0) -> np.ndarray:
+    def ends_s(self, seconds: np.ndarray, contention: float = 0.0) -> np.ndarray:
         """When each task ends.
 
             start = max(ends of what it waits for)
             end   = start + took + min(took s / (1 - s), s max(0, end of concurrent communication - start))
 
         Args:
-            seconds: that each task takes alone, shape (tasks,) or (tasks, plans).
-            contention: share ``s`` of the computing that concurrent communication takes away, or one a plan.
+            seconds: that each task takes alone, shape (tasks,).
+            contention: share ``s`` of the computing that concurrent communication takes away.
 
         Returns:
-            The shape of ``seconds`` with one more task: nothing, which ends at 0.
+            Shape (tasks + 1,), the last of nothing, which ends at 0.
         """
-        ends = np.zeros((len(self) + 1, *seconds.shape[1:]))
-        slows = np.any(np.asarray(contention) > 0)
+        ends = np.zeros(len(self) + 1)
         for first, last in self.levels:
             start = ends[self.after[:, first:last]].max(axis=0)
             took = seconds[first:last]
-            if slows:
+            if contention > 0.0:
                 took = took + lost_s(took, start, ends[self.concurrent[first:last]], contention)
             np.add(start, took, out=ends[first:last])
         return ends
@@ -78,7 +77,7 @@ class Graph:
         return slopes
 
 
-def lost_s(took: np.ndarray, start: np.ndarray, concurrent: np.ndarray, contention: np.ndarray | float) -> np.ndarray:
+def lost_s(took: np.ndarray, start: np.ndarray, concurrent: np.ndarray, contention: float) -> np.ndarray:
     """Seconds by which communication that ends at ``concurrent`` lengthens a task that starts at ``start``."""
     return np.minimum(took * contention / (1.0 - contention), contention * np.maximum(0.0, concurrent - start))
 

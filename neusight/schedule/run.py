@@ -49,14 +49,11 @@ class Run:
         return float(self.bubble_s.mean() / self.step_s) if self.step_s else 0.0
 
 
-def step_s(pipeline: Pipeline, times: StepTimes, contention: np.ndarray | float = 0.0) -> np.ndarray:
-    """How long steps of the same order take, shape (plans,).
-
-    Arguments and errors as for ``simulate``; ``contention`` may be one a plan.
-    """
+def step_s(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> float:
+    """How long a step takes; arguments and errors as for ``simulate``."""
     _check(contention)
     graph = graph_of(pipeline)
-    return graph.ends_s(_seconds(graph, pipeline, times), contention).max(axis=0)
+    return float(graph.ends_s(_seconds(graph, pipeline, times), contention).max())
 
 
 def simulate(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> Run:
@@ -67,19 +64,16 @@ def simulate(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> R
 
     Args:
         pipeline: the order.
-        times: of one plan.
+        times: of its parts.
         contention: share of a device's computing that collectives among replicas take while they run: the thread blocks
             of their kernels by the device's multiprocessors.
 
     Raises:
-        ModelError: times of more than one plan or of other shapes, a contention outside of [0, 1), or no such order.
+        ModelError: times of other shapes, a contention outside of [0, 1), or no such order.
     """
     _check(contention)
     graph = graph_of(pipeline)
-    by_plan = _seconds(graph, pipeline, times)
-    if by_plan.shape[1] != 1:
-        raise ModelError(f"times of {by_plan.shape[1]} plans for one run: give those of one, or ask for step_s")
-    seconds = by_plan[:, 0]
+    seconds = _seconds(graph, pipeline, times)
     ends = graph.ends_s(seconds, contention)
     critical = graph.slopes(seconds, ends, contention)
     slopes = _by_part(graph, pipeline, critical)
@@ -96,9 +90,8 @@ def simulate(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> R
     )
 
 
-def _check(contention: np.ndarray | float) -> None:
-    share = np.asarray(contention)
-    if not np.all((share >= 0.0) & (share < 1.0)):
+def _check(contention: float) -> None:
+    if not 0.0 <= contention < 1.0:
         raise ModelError(
             f"contention {contention}: give the share of computing that collectives take, from 0 to below 1"
         )
@@ -110,7 +103,7 @@ def _places(graph: Graph) -> tuple[np.ndarray, ...]:
 
 
 def _seconds(graph: Graph, pipeline: Pipeline, times: StepTimes) -> np.ndarray:
-    """Of each task, shape (tasks, plans)."""
+    """Of each task, shape (tasks,)."""
     return times.by_task(pipeline)[_places(graph)]
 
 

@@ -1,4 +1,4 @@
-"""``StepTimes``: what each part of a training step takes, stage by stage, for one plan or many of the same order."""
+"""``StepTimes``: what each part of a training step takes, stage by stage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StepTimes:
 
     Arrays have an entry for each stage, in the order of the model; those of ``PIECEWISE`` have shape
     ``(stages, pieces)``, in the order of the forward pass, with zeros where a stage has fewer pieces, or ``(stages,)``
-    where there is one piece. One more axis holds plans. A number stands for all.
+    where there is one piece. A number stands for all.
 
     Attributes:
         forward: of one micro-batch.
@@ -61,17 +61,16 @@ class StepTimes:
     to_device: Seconds = 0.0
 
     def by_task(self, pipeline: Pipeline) -> np.ndarray:
-        """Seconds of a task of each kind, stage and piece, the last for all pieces: (kinds, stages, pieces + 1, plans).
+        """Seconds of a task of each kind, stage and piece, the last for all pieces: (kinds, stages, pieces + 1).
 
         Raises:
             ModelError: an array of another shape, or times below zero.
         """
         given = {f.name: _shaped(f.name, getattr(self, f.name), pipeline) for f in fields(self)}
-        plans = max(array.shape[-1] for array in given.values())
         given["backward"] = given["backward"] + given.pop("recompute")
         if not pipeline.splits_weights:
             given["backward"] = given["backward"] + given["weights"]
-        table = np.zeros((len(KINDS), pipeline.stages, pipeline.pieces + 1, plans))
+        table = np.zeros((len(KINDS), pipeline.stages, pipeline.pieces + 1))
         for name, array in given.items():
             if name in PIECEWISE:
                 table[KINDS.index(name), :, :-1] = array
@@ -102,16 +101,14 @@ def _dot(slopes: Seconds, seconds: Seconds) -> float:
 
 
 def _shaped(name: str, value: Seconds, pipeline: Pipeline) -> np.ndarray:
-    """As (stages, pieces, plans), where what has no pieces has one."""
+    """As (stages, pieces), where what has no pieces has one."""
     array = np.asarray(value, dtype=float)
     pieces = pipeline.pieces if name in PIECEWISE else 1
     shape = (pipeline.stages,) if pieces == 1 else (pipeline.stages, pieces)
     if not np.all(array >= 0.0) or np.any(np.isinf(array)):
         raise ModelError(f"{name} of a step: give finite seconds of at least 0")
     if array.ndim == 0:
-        return np.full((pipeline.stages, pieces, 1), float(array))
-    if pieces == 1 and array.ndim > 1 and name in PIECEWISE and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.shape[: len(shape)] != shape or array.ndim > len(shape) + 1:
-        raise ModelError(f"{name} of a step has shape {array.shape}: give {shape}, and plans behind if any")
-    return array.reshape(pipeline.stages, pieces, -1)
+        return np.full((pipeline.stages, pieces), float(array))
+    if array.shape not in (shape, (pipeline.stages, pieces)):
+        raise ModelError(f"{name} of a step has shape {array.shape}: give {shape}")
+    return array.reshape(pipeline.stages, pieces)
