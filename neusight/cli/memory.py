@@ -14,7 +14,8 @@ from neusight.errors import ModelError
 from neusight.units import gib
 
 if TYPE_CHECKING:
-    from neusight.plans.memory import RankMemory, TrainingStep
+    from neusight.plans.memory import RankMemory
+    from neusight.plans.states import TrainingStep
     from neusight.requests import Plan
 
 _PER_STAGE = 4
@@ -41,7 +42,7 @@ class MemoryStep(opt.TrainedStep):
         """
         from neusight.engines import engine_named
         from neusight.kernels.precision import dtype_named
-        from neusight.plans.memory import TrainingStep
+        from neusight.plans.states import TrainingStep
 
         length = longest if self.seq_len is None else self.seq_len
         if length < 1:

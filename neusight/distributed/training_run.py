@@ -16,8 +16,7 @@ from neusight.engines import Engine, engine_named
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import dtype_named
-from neusight.plans.memory import TrainingStep
-from neusight.plans.stages import local_of
+from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.shares import Local
@@ -131,7 +130,7 @@ class TrainingRun(TrainingStep):
     @property
     def local(self) -> Local:
         """What one rank has of a micro-batch."""
-        return local_of(self.plan, self.seq_len, self.dtype, self.products)
+        return self.share_of(self.plan)
 
     @property
     def placement(self) -> Placement:

@@ -28,7 +28,8 @@ from neusight.errors import DataError
 from neusight.evaluation.scored import Row, Scored, answered, compared, renamed, some
 from neusight.evaluation.training import run_of
 from neusight.plans.fits import verdict
-from neusight.plans.memory import RankMemory, TrainingStep, memory_of
+from neusight.plans.memory import RankMemory, memory_of
+from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.table_rows import decoder_of_columns

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from neusight.devices.spec import DeviceSpec
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
-from neusight.plans.memory import RankMemory, TrainingStep, fullest, memory_of
+from neusight.plans.memory import RankMemory, fullest, memory_of
+from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder

@@ -6,35 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from neusight.devices.spec import DeviceSpec
-from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.stages import RankParameters, Stage, end_weights, local_of, stage_weights, stages_of, waiting
-from neusight.plans.states import States, states_of, workspace_bytes
+from neusight.plans.stages import RankParameters, Stage, end_weights, stage_weights, stages_of, waiting
+from neusight.plans.states import States, TrainingStep, states_of, workspace_bytes
 from neusight.requests import Plan
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Program, Segment
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingStep:
-    """What a step of training is of, beside the plan: sequences of ``seq_len`` tokens, precision, optimizer, its
-    engine.
-
-    ``dtype`` is that of activations and weights, ``products`` that of large products where it is narrower (float8).
-    ``chunk_layers``: layers of each chunk of the pipeline where they differ, ``chunk_group``: micro-batches of a chunk
-    before the next where that is not ``pp``.
-    """
-
-    seq_len: int
-    dtype: str = "bfloat16"
-    products: str = ""
-    optimizer: str = "adam"
-    engine: Engine = ENGINES["megatron-te"]
-    chunk_layers: tuple[int, ...] = ()
-    chunk_group: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,21 +65,10 @@ def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: Devi
         ModelError: what ranks cannot share evenly, an unknown optimizer.
     """
     _check_experts(decoder, plan)
-    local = local_of(plan, training.seq_len, training.dtype, training.products)
-    program = trained_program(decoder, local, training.engine)
-
-    def states(stage: Stage) -> States:
-        return states_of(
-            RankParameters.of(stage_weights(stage, program)),
-            plan,
-            dtype=training.dtype,
-            products=training.products,
-            optimizer=training.optimizer,
-            master_weights=training.engine.master_weights,
-            foreach=training.engine.foreach_optimizer,
-        )
-
-    held = [(stage, states(stage)) for stage in stages_of(decoder.order, plan, training.chunk_layers)]
+    program = trained_program(decoder, training.share_of(plan), training.engine)
+    stages = stages_of(decoder.order, plan, training.chunk_layers)
+    parameters = [RankParameters.of(stage_weights(stage, program)) for stage in stages]
+    held = [(stage, states_of(own, plan, training)) for stage, own in zip(stages, parameters, strict=True)]
     return program_memory(program, held, plan, training, device)
 
 
@@ -119,7 +88,7 @@ def program_memory(
         training: the step.
         device: whose libraries' workspaces.
     """
-    local = local_of(plan, training.seq_len, training.dtype, training.products)
+    local = training.share_of(plan)
     fullest: dict[str, RankMemory] = {}
     for stage, states in stages:
         rank = _StageRank(stage, program, plan, training, local).memory(states, device)

@@ -7,11 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neusight.devices.spec import DeviceSpec
-from neusight.engines import Engine
+from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import dtype_named, stored_bytes
-from neusight.plans.stages import RankParameters
+from neusight.plans.stages import RankParameters, local_of
 from neusight.requests import Plan
+from neusight.workloads.decoders.shares import Local
 
 MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1, "none": 0}
 """Of a parameter; SGD has one, its momentum."""
@@ -32,6 +33,29 @@ LARGE_ENGINE_BYTES = 32 * MIB
 EXPERT_STREAMS = 4
 """On which it runs experts side by side, each with a workspace of its own (ibid.,
 ``get_multi_stream_cublas_workspace``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStep:
+    """What a step of training is of, beside the plan: sequences of ``seq_len`` tokens, precision, optimizer, its
+    engine.
+
+    ``dtype`` is that of activations and weights, ``products`` that of large products where it is narrower (float8).
+    ``chunk_layers``: layers of each chunk of the pipeline where they differ, ``chunk_group``: micro-batches of a chunk
+    before the next where that is not ``pp``.
+    """
+
+    seq_len: int
+    dtype: str = "bfloat16"
+    products: str = ""
+    optimizer: str = "adam"
+    engine: Engine = ENGINES["megatron-te"]
+    chunk_layers: tuple[int, ...] = ()
+    chunk_group: int = 0
+
+    def share_of(self, plan: Plan) -> Local:
+        """What one rank has of a micro-batch."""
+        return local_of(plan, self.seq_len, self.dtype, self.products)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,37 +80,27 @@ def shared_parameters(parameters: RankParameters, plan: Plan) -> float:
     return parameters.dense / group + parameters.expert / max(1, plan.expert_dp // copies)
 
 
-def states_of(
-    parameters: RankParameters,
-    plan: Plan,
-    *,
-    dtype: str = "bfloat16",
-    products: str = "",
-    optimizer: str = "adam",
-    master_weights: bool = True,
-    foreach: bool = False,
-) -> States:
+def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) -> States:
     """Bytes of a rank that holds some parameters.
 
     ``none`` to ``zero2`` keep weights as they are used and, in 16 bits, a float32 copy with the optimizer's states;
     ``zero3`` and ``hsdp`` (FSDP) keep a share of float32 weights alone. Weights of ``float8`` products are kept as they
-    are used and transposed (Transformer Engine), beside the optimizer's copy. Without ``master_weights`` there is no
-    copy, and states have the dtype of weights.
+    are used and transposed (Transformer Engine), beside the optimizer's copy. Without the engine's ``master_weights``
+    there is no copy, and states have the dtype of weights.
 
     Args:
         parameters: on the rank.
         plan: which replicas share what, the dtype of gradients, and whether states lie on the host.
-        dtype: of weights and activations.
-        products: of large products where it is narrower.
-        optimizer: adam, adamw, sgd or none.
-        master_weights: the optimizer works on float32 copies.
-        foreach: it goes over all parameters operation by operation, with a list of results between two of them.
+        training: precision and optimizer, and whether its engine works on float32 copies, and over all parameters
+            operation by operation, with a list of results between two of them.
 
     Raises:
         ModelError: an unknown optimizer.
     """
+    optimizer, dtype, master_weights = training.optimizer, training.dtype, training.engine.master_weights
     if optimizer not in MOMENTS:
         raise ModelError(f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENTS)}: one of {', '.join(MOMENTS)}")
+    products = training.products
     used = 2 * stored_bytes(dtype_named(products)) if products else stored_bytes(dtype)
     share = shared_parameters(parameters, plan)
     gradient = stored_bytes(plan.gradient_dtype)
@@ -95,7 +109,7 @@ def states_of(
     copied = master_weights and dtype != "float32"
     state = MASTER_BYTES if master_weights else stored_bytes(dtype)
     cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and copied else 0.0
-    if foreach and optimizer != "none":
+    if training.engine.foreach_optimizer and optimizer != "none":
         cast = state * stepped
     moments = 0.0 if plan.offload == "optimizer" else MOMENTS[optimizer] * state * stepped
     if plan.shard in ("zero3", "hsdp"):

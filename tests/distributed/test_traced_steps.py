@@ -15,9 +15,9 @@ from neusight.devices import cluster_of, load_device
 from neusight.distributed.sources import balanced
 from neusight.engines import engine_named
 from neusight.errors import ModelError
-from neusight.plans.memory import RankMemory, TrainingStep, program_memory
+from neusight.plans.memory import RankMemory, program_memory
 from neusight.plans.stages import Stage
-from neusight.plans.states import States
+from neusight.plans.states import States, TrainingStep
 from neusight.plans.trace_layers import blocks_of
 from neusight.plans.traced import TracedProgram
 from neusight.requests import Plan

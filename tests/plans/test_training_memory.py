@@ -12,9 +12,9 @@ from neusight.engines import ENGINES, EXPERT_LOAD
 from neusight.errors import ModelError
 from neusight.evaluation.memory import evaluate_memory, fitted_expert_load
 from neusight.plans.fits import LENGTH_STEP, largest_micro_batch, longest_sequence, verdict
-from neusight.plans.memory import PARTS, RankMemory, TrainingStep, memory_of
+from neusight.plans.memory import PARTS, RankMemory, memory_of
 from neusight.plans.stages import RankParameters, local_of, stage_weights, stages_of, waiting
-from neusight.plans.states import states_of, workspace_bytes
+from neusight.plans.states import TrainingStep, states_of, workspace_bytes
 from neusight.requests import Plan
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder
@@ -90,32 +90,32 @@ def test_plain_pytorch_keeps_eight_bytes_a_parameter(shard: str) -> None:
 )
 def test_stages_of_zero_share_among_replicas(shard: str, expected: tuple[float, ...]) -> None:
     """Of 4 replicas; FSDP's weights are float32 and their own master."""
-    states = states_of(RankParameters(dense=100.0), plan(dp=4, shard=shard))
+    states = states_of(RankParameters(dense=100.0), plan(dp=4, shard=shard), TRAINING)
     assert (states.weights, states.gradients, states.optimizer) == tuple(100.0 * each for each in expected)
 
 
 def test_states_of_experts_are_shared_among_fewer() -> None:
     """8 ranks hold each dense parameter; experts spread over 4 have 2 replicas."""
     of = plan(dp=8, ep=4, shard="zero1")
-    assert states_of(RankParameters(expert=100.0), of).optimizer == pytest.approx(12 * 100 / 2)
-    assert states_of(RankParameters(dense=100.0), of).optimizer == pytest.approx(12 * 100 / 8)
+    assert states_of(RankParameters(expert=100.0), of, TRAINING).optimizer == pytest.approx(12 * 100 / 2)
+    assert states_of(RankParameters(dense=100.0), of, TRAINING).optimizer == pytest.approx(12 * 100 / 8)
 
 
 def test_hsdp_shares_within_a_group() -> None:
-    narrow, wide = (states_of(RankParameters(dense=100.0), plan(dp=64, shard=s)) for s in ("zero3", "hsdp"))
+    narrow, wide = (states_of(RankParameters(dense=100.0), plan(dp=64, shard=s), TRAINING) for s in ("zero3", "hsdp"))
     assert wide.weights == 8 * narrow.weights
-    told = states_of(RankParameters(dense=100.0), plan(dp=64, shard="hsdp", shard_group=16))
+    told = states_of(RankParameters(dense=100.0), plan(dp=64, shard="hsdp", shard_group=16), TRAINING)
     assert told.weights == 4 * narrow.weights
 
 
 def test_gradients_in_sixteen_bits_are_cast_at_the_step() -> None:
-    states = states_of(RankParameters(dense=100.0), plan(gradient_dtype="bfloat16"))
+    states = states_of(RankParameters(dense=100.0), plan(gradient_dtype="bfloat16"), TRAINING)
     assert (states.gradients, states.cast) == (200.0, 400.0)
-    assert states_of(RankParameters(dense=100.0), plan()).cast == 0.0
+    assert states_of(RankParameters(dense=100.0), plan(), TRAINING).cast == 0.0
 
 
 def test_an_optimizer_on_the_host_leaves_weights_and_gradients() -> None:
-    states = states_of(RankParameters(dense=100.0), plan(offload="optimizer"))
+    states = states_of(RankParameters(dense=100.0), plan(offload="optimizer"), TRAINING)
     assert (states.weights, states.gradients, states.optimizer) == (200.0, 400.0, 0.0)
 
 
