@@ -299,21 +299,21 @@ class _Sharding:
         return replace(tensor, nbytes=ceil(tensor.nbytes * share), touched_bytes=ceil(tensor.touched_bytes * share))
 
 
+def _heads(workload: Workload, shared: Shared) -> list[Node]:
+    """Forward products that make the logits of a shared vocabulary."""
+    weights = {number for number, style in shared.weights.items() if style == VOCABULARY}
+    return [n for n in workload.nodes if n.phase == "forward" and weight_of(workload, n) in weights]
+
+
 def _shared_words(workload: Workload, shared: Shared) -> int:
     """Size of a vocabulary that a head shares, 0 where none does."""
-    heads: Iterator[Any] = (
-        node.kernels[0]
-        for node in workload.nodes
-        if node.phase == "forward" and shared.weights.get(weight_of(workload, node) or -1) == VOCABULARY
-    )
-    return next((kernel.n for kernel in heads), 0)
+    kernels: Iterator[Any] = (node.kernels[0] for node in _heads(workload, shared))
+    return next((kernel.n for kernel in kernels), 0)
 
 
 def _logits(workload: Workload, shared: Shared) -> set[int]:
     """What the loss, which is not part of a step's forward kernels, makes of the logits of a shared vocabulary."""
-    shared_words = {number for number, style in shared.weights.items() if style == VOCABULARY}
-    heads = [n for n in workload.nodes if n.phase == "forward" and weight_of(workload, n) in shared_words]
-    sizes = {_elements(workload.tensors[w.tensor]) for node in heads for w in node.writes}
+    sizes = {_elements(workload.tensors[w.tensor]) for node in _heads(workload, shared) for w in node.writes}
     made = {w.tensor for node in workload.nodes for w in node.writes}
     read = {r.tensor for node in workload.nodes if node.phase == "backward" for r in node.reads}
     return {t for t in read - made if workload.tensors[t].kind != "weight" and _elements(workload.tensors[t]) in sizes}

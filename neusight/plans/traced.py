@@ -173,7 +173,7 @@ class TracedProgram:
         (depth + 3,).
         """
         chosen = self._columns["kind"] == kind
-        blocks = np.where(self._tensor_blocks < 0, self.depth + 2, self._tensor_blocks)[chosen]
+        blocks = np.where(self._touched[0] < 0, self.depth + 2, self._touched[0])[chosen]
         return np.bincount(blocks, self._columns["nbytes"][chosen], minlength=self.depth + 3)
 
     def _alive(self, chosen: np.ndarray) -> np.ndarray:
@@ -205,13 +205,13 @@ class TracedProgram:
 
         A gradient that waits for a block beyond the next, such as a head's for that of the tied embedding, is kept too.
         """
-        columns, stream = self._columns, self.sent_bytes[-1]
+        columns, stream, (first, last) = self._columns, self.sent_bytes[-1], self._touched
         # What no node touches is of a loss that is computed where its gradient is.
-        passing = ~self._saved & (columns["born"] < self._passes) & (self._tensor_blocks >= 0)
-        waits = passing & (columns["born"] > self._forward_end) & (self._tensor_blocks - self._last_blocks > 1)
+        passing = ~self._saved & (columns["born"] < self._passes) & (first >= 0)
+        waits = passing & (columns["born"] > self._forward_end) & (first - last > 1)
         dropped, memory = self._alive(passing & ~waits), []
         for at in range(self.depth + 2):
-            own, nodes = self._tensor_blocks == at, self.block == at
+            own, nodes = first == at, self.block == at
             kept = own & (self._saved | waits)
             saved = tuple(self._activation(kept & (self._within_core == core), core=core) for core in (False, True))
             total = sum(each.bytes for each in saved)
@@ -329,23 +329,17 @@ class TracedProgram:
         return 0.0 if tensor.dtype.startswith(("int", "uint", "bool")) else tensor.nbytes / stored_bytes(tensor.dtype)
 
     @cached_property
-    def _tensor_blocks(self) -> np.ndarray:
-        """Block whose node makes each tensor; of weights, gradients and states the first that touches them."""
-        return self._touching(reverse=True)
-
-    @cached_property
-    def _last_blocks(self) -> np.ndarray:
-        """Block whose node touches each tensor last."""
-        return self._touching(reverse=False)
-
-    def _touching(self, *, reverse: bool) -> np.ndarray:
-        """Block of the first node in this direction that touches each tensor, -1 of those that only the update does."""
-        blocks = np.full(len(self.workload.tensors), -1)
-        nodes = [(node, at) for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True) if at >= 0]
-        for node, at in nodes[::-1] if reverse else nodes:
-            for reference in (*node.reads, *node.writes):
-                blocks[reference.tensor] = at
-        return blocks
+    def _touched(self) -> tuple[np.ndarray, np.ndarray]:
+        """Blocks of the first and of the last node that touch each tensor, -1 of those that only the update does. The
+        first makes it, unless it is a weight, a gradient or a state.
+        """
+        first, last = np.full((2, len(self.workload.tensors)), -1)
+        for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
+            for reference in (*node.reads, *node.writes) if at >= 0 else ():
+                last[reference.tensor] = at
+                if first[reference.tensor] < 0:
+                    first[reference.tensor] = at
+        return first, last
 
 
 def _mean(saved: Sequence[SavedActivation]) -> SavedActivation:
