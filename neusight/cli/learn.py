@@ -26,7 +26,7 @@ _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 def train(
     data: Annotated[
         Path | None,
-        typer.Option(help="A table, a data set, or a folder of them (but those for tests); default: $NEUSIGHT_DATA."),
+        typer.Option(help="A table, a data set, or a folder of them; default: $NEUSIGHT_DATA."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write, one sub-folder a model.")] = Path("trained"),
     models: Annotated[

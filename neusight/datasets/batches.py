@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 SCALINGS = {
     **{"fp8": "tensor", "fp8_static": "tensor", "fp8_block": "block"},
-    **{"sq": "row", "fp8_row": "row", "int8_row": "row", "w4a8_mxfp4_mxfp8": "block"},
+    **{"sq": "row", "fp8_row": "row", "int8_row": "row", "w4a8_mxfp4_mxfp8": "block", "nvfp4": "micro"},
 }
 """How the operands of data sets' dtypes carry their scales; see ``Gemm``."""
 WEIGHTS = {"int8_wo": "int8", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4"}
 """Dtypes of weights that are narrower than the arithmetic."""
-_QUANTISED = ("fp8", "fp8_block")
+_QUANTISED = ("fp8", "fp8_block", "nvfp4")
 """Whose activations arrive in 16 bits, where an engine timed its whole linear layer. SmoothQuant's rows are TensorRT's
 time of the product alone."""
 _BARE = ("deepgemm", "aiter")

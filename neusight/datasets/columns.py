@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError
-from neusight.kernels import DTYPE_BYTES
+from neusight.kernels.precision import PRODUCT_DTYPES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +17,7 @@ DTYPE_NAMES = {
     **_STORED_NAMES,
     **dict.fromkeys(("int8_wo", "int4_wo"), "float16"),
     **{"sq": "int8", "int8_row": "int8", "w4a16_mxfp4": "bfloat16", "w4a8_mxfp4_mxfp8": "float8"},
+    "nvfp4": "float4",
 }
 """Names that data sets use for the dtypes of ``neusight.kernels``: of quantised weights that of the arithmetic, as
 TensorRT-LLM's plugin has it (``_wo``: weights only; ``w4a8``: weights of 4 bits, activations of 8); ``sq`` is
@@ -94,6 +95,6 @@ def dtypes(rows: pd.DataFrame, column: str = "dtype") -> np.ndarray:
     codes, names = coded(rows[column])
     usual = DTYPE_NAMES if column == "dtype" else _STORED_NAMES
     known = np.array([usual.get(n, n) for n in names])
-    if unknown := sorted(set(known) - DTYPE_BYTES.keys()):
-        raise DataError(f"{column} '{unknown[0]}' is no kernel dtype: keep rows of {', '.join(DTYPE_BYTES)}")
+    if unknown := sorted(set(known) - set(PRODUCT_DTYPES)):
+        raise DataError(f"{column} '{unknown[0]}' is no kernel dtype: keep rows of {', '.join(PRODUCT_DTYPES)}")
     return known[codes]

@@ -39,6 +39,7 @@ _VARIANTS: tuple[tuple[str, str], ...] = (
     *((name, name) for name in ("fa4", "fa3", "fa2")),
     # FlashAttention-3 names itself; without a number it is the second, which Ampere runs.
     ("fa2", r"flash_attn|flash_attention"),
+    ("trtllm_gen", r"trtllm_mha|trtllmdecode|trtllmprefill"),
     ("weight_only", "weightonlyquant"),
     ("smooth_quant", "smoothquant"),
     ("triton", r"torch_flow_triton"),

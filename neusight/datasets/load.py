@@ -37,16 +37,6 @@ FAMILIES = tuple(dict.fromkeys((*KERNEL_TABLES, *COLLECTED_TABLES)))
 """Names of all tables of kernels, whatever their origin."""
 SKIPPED = "skipped*.parquet"
 """Files of what a collection could not measure, beside its tables: sample, family, op, dtype, reason."""
-APART = (
-    "llm-serving-blackwell",
-    "llmservingsim-4090",
-    "neusight-fp32-h100",
-    "rocm-kernels",
-    "xla-tables",
-)
-"""Data sets that nothing that ships was fitted to or trained on: a fit reads them where their own folder is given,
-never as part of a folder of several. They are data for tests. A name that is taken out here is fitted and trained on.
-"""
 PARTS = ("kernels", "models")
 """Folders of a data set that hold its tables."""
 NODE_GPUS = {
@@ -144,8 +134,8 @@ def parquet_files(path: Path) -> list[Path]:
 
 
 def sets_in(folder: Path) -> list[Path]:
-    """The data sets of kernels in a folder of several, by name, but for those that are kept ``APART``."""
-    return sorted(p for p in folder.iterdir() if p.is_dir() and p.name not in APART and _holds_kernels(p))
+    """The data sets of kernels in a folder of several, by name."""
+    return sorted(p for p in folder.iterdir() if p.is_dir() and _holds_kernels(p))
 
 
 def _holds_kernels(folder: Path) -> bool:

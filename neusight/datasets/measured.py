@@ -20,7 +20,8 @@ from neusight.datasets.load import device_of
 from neusight.datasets.schema import SERVING_OPS
 from neusight.devices import DeviceSpec
 from neusight.errors import DeviceError
-from neusight.kernels import DTYPE_BYTES, KernelBatch, work_of
+from neusight.kernels import KernelBatch, work_of
+from neusight.kernels.precision import PRODUCT_DTYPES
 from neusight.laws.bounds import GEMM_FAMILIES, peak_flops_per_s
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def unestimated(family: str, dtype: str) -> str:
     """Why no device answers rows of a family in a dtype of a data set; '' where some may."""
     if family == MIXED:
         return "prompts and decoding in one launch are not estimated as one kernel"
-    return "" if DTYPE_NAMES.get(dtype, dtype) in DTYPE_BYTES else f"dtype '{dtype}' is not estimated"
+    return "" if DTYPE_NAMES.get(dtype, dtype) in PRODUCT_DTYPES else f"dtype '{dtype}' is not estimated"
 
 
 def _same(frame: pd.DataFrame, batches: Batches) -> np.ndarray:

@@ -22,9 +22,11 @@ class ArchitectureFacts:
     ``blas_generation`` is the first architecture that its library's kernels ran on; ``issue`` how float32 FMAs share
     the issue slots of an SM: ``free``, ``shared`` with integers, ``whole`` for 128 lanes without, ``paired`` where
     peaks count two operations a lane; ``issue_slots_per_sm`` the least instructions of threads that an SM issues a
-    clock, beside one a lane; ``l2_partitions`` the parts of L2 that each keep a copy; ``panel_sharing_levels`` how many
-    times neighbouring blocks share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands
-    from there by themselves. ``channels`` are the thread blocks of NCCL's
+    clock, beside one a lane; ``l2_partitions`` the parts of L2 that each keep a copy; ``l2_port_share`` what reads
+    sustain of ports of 64 bytes a clock between SMs and L2; ``panel_sharing_levels`` how many times neighbouring blocks
+    share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands
+    from there by themselves. ``matrix_unit`` is the instruction by which warps drive them,
+    ``matrix_rows`` of A, for which operands are then read once. ``channels`` are the thread blocks of NCCL's
     collectives. ``inline_ecc`` is false for boards that keep no check bits whatever their driver leaves of the memory.
     """
 
@@ -32,12 +34,15 @@ class ArchitectureFacts:
     issue: Literal["free", "shared", "whole", "paired"]
     issue_slots_per_sm: int = 0
     l2_partitions: int = 1
+    l2_port_share: float = 0.34
     early_memory_controller: bool = False
     unified_l1: bool = False
     tf32: bool = False
     bfloat16: bool = False
     reads_shared_memory: bool = False
     panel_sharing_levels: int = 0
+    matrix_unit: Literal["mma", "wgmma", "tcgen05", "mfma"] = "mma"
+    matrix_rows: int = 64
     switch_reduces: bool = False
     large_blas_workspace: bool = False
     small_serving_limits: bool = False
@@ -71,6 +76,21 @@ def architecture_facts(vendor: str, capability: str | None, name: str = "") -> A
         if any(word in name for word in board["words"]):
             facts |= {key: value for key, value in board.items() if key != "words"}
     return ArchitectureFacts(**facts)
+
+
+def architecture_name(vendor: str, capability: str | None, name: str = "") -> str:
+    """Name of the table of facts that a GPU has, with the kind of its board: GPUs of one name differ by figures alone.
+
+    ``nvidia 10.0`` for compute capability 10.3, ``nvidia 8.6 GeForce`` for an RTX 4090; other vendors' GPUs by what
+    their files call the capability. Arguments and errors as of ``architecture_facts``.
+    """
+    board = " GeForce" if architecture_facts(vendor, capability, name).clock_above_boost else ""
+    if vendor != _NUMBERED:
+        return f"{vendor} {capability or ''}{board}"
+    own = _table()[_NUMBERED]
+    known = _number(capability or own["untold"], name)
+    since = [float(key) for key, value in own.items() if isinstance(value, dict) and float(key) <= known]
+    return f"{vendor} {max(since, default=0.0)}{board}"
 
 
 def _number(capability: str, name: str) -> float:

@@ -117,6 +117,11 @@ class DeviceSpec(BaseModel):
         return L2_BYTES_PER_CLOCK_PER_SM * self._l2_gain
 
     @property
+    def sustained_l2_bytes_per_s(self) -> float:
+        """What reads of all SMs sustain through their ports to L2 [B/s], by microbenchmarks of the architecture."""
+        return self.sm_count * self.boost_clock_hz * self.l2_bytes_per_clock_per_sm * self.facts.l2_port_share
+
+    @property
     def l2_bytes_per_s(self) -> float:
         """Bandwidth of L2 [B/s]: the published one, or that of all SMs' ports where none, or less, is published.
 

@@ -125,8 +125,10 @@ def _stated(family: str, values: Mapping[str, Any], rows: int) -> dict[str, int]
     derived |= {"passes": rule.passes} if rule.passes > 1 else {}
     if rule.read is None:
         return derived
-    extents = (elements, rows, elements // rows)
-    read, written = operator_bytes(rule, extents, DTYPE_BYTES[values.get("dtype", "float32")])
+    extents, dtype = (elements, rows, elements // rows), values.get("dtype", "float32")
+    if dtype not in DTYPE_BYTES:
+        raise CoverageError(f"{family} kernels do not run in {dtype}, which products alone do: give another dtype")
+    read, written = operator_bytes(rule, extents, DTYPE_BYTES[dtype])
     derived |= {"read_bytes": read, "write_bytes": written}
     return derived | ({"tensors": 1} if family == "optimizer" else {})
 
@@ -211,7 +213,7 @@ _CHOICES = {
     "layout": ("tn", "nn", "nt", "tt"),
     "image_layout": ("nchw", "nhwc"),
     "weight_dtype": ("", "float8", "int8", "int4", "mxfp4", "nvfp4"),
-    "scaling": ("", "tensor", "row", "block"),
+    "scaling": ("", "tensor", "row", "block", "micro"),
 }
 _CHECKED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     "gemm": _gemm,

@@ -23,14 +23,19 @@ DTYPE_BYTES: dict[str, int] = {
 
 STORED_BYTES: dict[str, float] = {
     **DTYPE_BYTES,
+    "float4": 0.5,
     "int4": 0.5,
     "mxfp4": 0.5 + 1 / 32,
     "nvfp4": 0.5 + 1 / 16,
     **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
     **{"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16},
 }
-"""The same, with those that tensors have beside: a kernel moves them, none computes products in them. Two int4 values
+"""The same, with those that tensors have beside: a kernel moves them, and of them computes products in float4 alone,
+whose scales ``Gemm.scaling`` tells. Two int4 values
 lie in a byte; of 4-bit floats 32 values (mxfp4, OCP Microscaling Formats 1.0) or 16 (nvfp4) share one more byte."""
+
+PRODUCT_DTYPES = (*DTYPE_BYTES, "float4")
+"""Dtypes that a kernel may compute in."""
 
 ALIASES: dict[str, str] = {
     "fp64": "float64",
@@ -43,6 +48,7 @@ ALIASES: dict[str, str] = {
     "f16": "float16",
     "bf16": "bfloat16",
     "fp8": "float8",
+    "fp4": "float4",
     "float8_e4m3fn": "float8",
     "float8_e5m2": "float8",
     "e4m3": "float8",
@@ -72,9 +78,9 @@ def dtype_named(name: str) -> str:
     """
     plain = name.strip().lower().removeprefix("torch.")
     plain = ALIASES.get(plain, plain)
-    if plain not in DTYPE_BYTES:
-        hint = nearest(plain, (*DTYPE_BYTES, *ALIASES))
-        raise CoverageError(f"unknown dtype '{name[:40]}'{hint}: one of {', '.join(DTYPE_BYTES)}")
+    if plain not in PRODUCT_DTYPES:
+        hint = nearest(plain, (*PRODUCT_DTYPES, *ALIASES))
+        raise CoverageError(f"unknown dtype '{name[:40]}'{hint}: one of {', '.join(PRODUCT_DTYPES)}")
     return plain
 
 

@@ -98,14 +98,17 @@ ACCUMULATOR_BYTES = 4.0
 """Of an element that products are added to."""
 SCALE_BYTES, SCALE_BLOCK = 4.0, 128.0
 """Scales of 8-bit operands are float32; a block of them is 128 wide (DeepSeek-V3 technical report, section 3.3.2)."""
+MICRO_BLOCK = 16.0
+"""Values of a row that share a scale of one byte in NVFP4, which matrix units apply (PTX ISA 8.7, tcgen05.mma
+block_scale)."""
 
 
 def scale_bytes(batch: KernelBatch, rows: np.ndarray, matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bytes of the scales of A with so many rows, and of so many B, of products n x k; see ``Gemm``."""
     n, k = batch["n"].astype(float), batch["k"].astype(float)
     row, block = ((batch["scaling"] == name) * SCALE_BYTES for name in ("row", "block"))
-    deep = np.ceil(k / SCALE_BLOCK)
-    return rows * (row + block * deep), matrices * (row * n + block * deep * np.ceil(n / SCALE_BLOCK))
+    deep, micro = np.ceil(k / SCALE_BLOCK), (batch["scaling"] == "micro") * np.ceil(k / MICRO_BLOCK)
+    return rows * (row + block * deep + micro), matrices * (n * (row + micro) + block * deep * np.ceil(n / SCALE_BLOCK))
 
 
 def conv_output(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:

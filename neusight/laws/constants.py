@@ -8,13 +8,14 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-Scale = Literal["log", "linear"]
+Scale = Literal["log", "linear", "share"]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of a constant before any kernel is looked at: a normal distribution of it, or of its logarithm.
+    """What is known of a constant before any kernel is looked at: a normal distribution of it, of its logarithm, or of
+    the logit of a share.
 
     ``spread`` is the standard deviation on ``scale``; ``why`` names the paper, the datasheet or the measurement that
     the value comes from, or says that it is a guess of the magnitude, which then is a wide one.
@@ -33,7 +34,7 @@ def constant(value: float, spread: float, why: str, scale: Scale = "log") -> Any
         value: centre of the prior, and the value until it is fitted.
         spread: standard deviation of the prior: of the logarithm, or with ``scale`` "linear" of the value itself.
         why: where the prior comes from.
-        scale: "log" for what is positive.
+        scale: "log" for what is positive, "share" for a share of something, which never is above 1.
     """
     return field(default=value, metadata={"prior": Prior(value, spread, why, scale)})
 
@@ -67,11 +68,15 @@ def with_values(physics: T, new: Mapping[str, float]) -> T:
 
 def encode(prior: Prior, value: float) -> float:
     """A constant on the scale on which it is estimated."""
+    if prior.scale == "share":
+        return float(np.log(value) - np.log1p(-value))
     return float(np.log(value)) if prior.scale == "log" else value
 
 
 def decode(prior: Prior, place: float) -> float:
     """The inverse of ``encode``."""
+    if prior.scale == "share":
+        return float(1.0 / (1.0 + np.exp(-place)))
     return float(np.exp(place)) if prior.scale == "log" else place
 
 

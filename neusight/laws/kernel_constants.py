@@ -11,7 +11,9 @@ from neusight.laws.constants import constant
 class AttentionConstants:
     """Costs of a score, of a block of queries and its keys, and of the passes before and after them."""
 
-    share: float = constant(0.95, 0.05, "as for products: what matrix units sustain when operands are there")
+    share: float = constant(
+        0.93, 0.7, "as for products: what matrix units sustain when operands are there", scale="share"
+    )
     """Of the matrix units' peak that both products of a score sustain."""
     synchronous: float = constant(0.65, 0.1, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100")
     """Share of that for kernels that issue warps' own instructions where matrix units read shared memory."""
@@ -45,8 +47,12 @@ class AttentionConstants:
     """Share of it where keys and values lie in one piece."""
     stream_bytes_per_s: float = constant(30e9, 0.5, "Little's law: 16 to 32 KiB in flight, 0.7 us of latency")
     """At which one block streams keys and values from DRAM [B/s]."""
-    l2_share: float = constant(0.6, 0.2, "gpu-benches, L2 bandwidth: 0.4 to 0.6 of the ports")
-    """Sustained share of the ports between SMs and L2."""
+    stream_asynchronous: float = constant(
+        2.0, 0.5, "Shah et al. 2024: copies that need no registers keep two stages and more of a tile under way"
+    )
+    """By which a block streams faster where copies go past its registers."""
+    l2_share: float = constant(1.0, 0.2, "microbenchmarks read as kernels do")
+    """Of what microbenchmarks sustain between SMs and L2, what attention does."""
     widening: float = constant(2.0, 1.0, "guess: some instructions for a few elements that share a register")
     """Operations by which an element of an 8-bit cache is widened for 16-bit arithmetic."""
     passes: float = constant(2.0, 0.3, "a tensor is read and written")
@@ -152,8 +158,12 @@ class StreamConstants:
     partitions of L2 keep no copies."""
     follow: float = constant(1.5, 0.3, "guess: between writing and reading a tensor its kernels touch little else")
     """Bytes touched between a kernel's operands being written and read, over those that the kernel itself touches."""
-    plain_instructions: float = constant(12.0, 0.7, "guess: load, convert, store and a share of the addresses")
+    plain_instructions: float = constant(6.0, 0.3, "PyTorch, vectorized_elementwise_kernel: four elements a load")
     """Instructions an element of vectorised kernels, beside the arithmetic."""
+    strided_instructions: float = constant(
+        40.0, 0.4, "PyTorch, OffsetCalculator: a division by multiplication for each dimension of each tensor"
+    )
+    """The same where tensors do not lie in one piece."""
     flop_instructions: float = constant(1.0, 0.5, "counts of the table of operators")
     """Instructions an operation of the arithmetic."""
     tap_instructions: float = constant(
@@ -169,7 +179,7 @@ class StreamConstants:
     )
     """The same of its gradient of the filters."""
     norm_instructions: float = constant(40.0, 0.7, "guess: Welford's update has a division an element")
-    """Instructions an element of PyTorch's layer_norm beside the arithmetic."""
+    """Instructions an element of normalisations beside the arithmetic."""
     step_cycles: float = constant(1000.0, 0.5, "a trip to memory of some 600 cycles, and as much in the pipelines")
     """Core cycles of a thread's step along its row, or of one element where a thread has one at a time."""
     crowding: float = constant(

@@ -17,9 +17,9 @@ from neusight.laws.kernel_constants import AttentionConstants, Convolution, MoeC
 class MemoryPhysics:
     """What memories sustain of their peaks."""
 
-    hbm_share: float = constant(0.9, 0.2, "magnitude seen in float32 kernels")
+    hbm_share: float = constant(0.9, 1.0, "STREAM-like kernels reach 0.8 to 0.95", scale="share")
     """Sustained share of DRAM bandwidth of HBM."""
-    gddr_share: float = constant(0.76, 0.2, "magnitude seen in float32 kernels")
+    gddr_share: float = constant(0.8, 1.0, "the same, less the check bits", scale="share")
     """That of GDDR, whose boards with ECC keep their check bits in the same memory."""
     plain_gddr_gain: float = constant(
         1.1, 0.07, "check bits are one byte in sixteen; narrow writes under ECC read first"
@@ -28,8 +28,8 @@ class MemoryPhysics:
     controller_gain: float = constant(1.2, 0.2, "magnitude seen in float32 kernels")
     """By which Volta's HBM controller sustains more of the peak than Pascal's: NVIDIA's V100 whitepaper states 1.5
     times the delivered bandwidth, of which the peak is 1.25."""
-    l2_share: float = constant(0.35, 0.2, "magnitude seen in float32 kernels")
-    """Sustained share of the ports between SMs and L2 (Jia et al. 2019 measure about a third on P100, V100 and T4)."""
+    l2_share: float = constant(1.0, 0.2, "microbenchmarks read as kernels do")
+    """Of what microbenchmarks sustain between SMs and L2, what kernels do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +82,14 @@ class Power:
     """The same of any board [W]."""
     l2_pj_per_byte: float = constant(3.0, 0.2, "magnitude seen in float32 kernels")
     """Energy of a byte between L2 and an SM [pJ/B]."""
-    hbm_pj_per_byte: float = constant(45.0, 0.2, "magnitude seen in float32 kernels")
-    """Energy of a byte from HBM [pJ/B], memory, interface and controller; O'Connor et al. 2017 give 4 pJ/bit for HBM2's
-    memory alone."""
-    gddr_pj_per_byte: float = constant(150.0, 0.2, "magnitude seen in float32 kernels")
+    hbm_pj_per_byte: float = constant(
+        120.0, 0.15, "gpu-benches, power: A100 227 W at 1.37 TB/s, H200 572 W at 3.76 TB/s, less what idles"
+    )
+    """Energy of a byte from HBM [pJ/B]: memory (4 pJ/bit, O'Connor et al. 2017), interface, controller, and the way to
+    the SMs."""
+    gddr_pj_per_byte: float = constant(
+        200.0, 0.15, "gpu-benches, power: A40 206 W at 0.68 TB/s, L40 205 W at 0.84 TB/s, less what idles"
+    )
     """The same from GDDR [pJ/B]."""
     burst_s: float = constant(3e-3, 0.7, "limiters average over milliseconds")
     """Length of a burst [s] after a rest at which half of the limit's slow-down is felt."""
@@ -106,7 +110,7 @@ class CudaCores:
     """The same of Hopper and datacentre Blackwell."""
     issue_dual: float = constant(0.6, 0.3, "RDNA 3 ISA guide: few pairs of instructions issue together")
     """The same where the peak counts two instructions a lane that seldom pair (RDNA 3)."""
-    peak_share: float = constant(0.96, 0.05, "sgemm on Volta and Pascal: 0.9 to 1.0 of peak")
+    peak_share: float = constant(0.96, 1.0, "sgemm on Volta and Pascal: 0.9 to 1.0 of peak", scale="share")
     """Share of peak FLOP/s that an SM sustains when nothing else limits it."""
     shared_memory_half: float = constant(14.0, 0.2, "magnitude seen in float32 kernels")
     """Tile intensity below which operands from shared memory take as long as the arithmetic."""
@@ -156,27 +160,44 @@ class Residency:
 class Matrix:
     """Products on matrix units."""
 
-    share: float = constant(0.95, 0.1, "cuBLAS on A100 and H100: 0.8 to 0.95 of peak before a power limit acts")
+    share: float = constant(
+        0.93, 0.7, "cuBLAS on A100 and H100: 0.8 to 0.95 of peak before a power limit acts", scale="share"
+    )
     """Of their peak rate that tiles without end sustain."""
     half: float = constant(16.0, 0.5, "guess: operands of a 128x128 tile cost about a tenth of its arithmetic")
     """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 2048 FLOP a
     clock."""
-    half_rate: float = constant(0.4, 0.2, "guess: faster matrix units need more operands a clock", scale="linear")
+    half_rate: float = constant(
+        0.8,
+        0.15,
+        "shared memory brings 128 bytes a clock on every SM, so that faster units need larger tiles",
+        scale="linear",
+    )
     """Exponent by which that grows with an SM's FLOP a clock."""
     asynchronous: float = constant(
         0.5, 0.3, "guess: warpgroup instructions read operands from shared memory themselves"
     )
     """Factor on it for Hopper and datacentre Blackwell, whose matrix units read shared memory."""
+    pair_half: float = constant(
+        0.5, 0.15, "PTX ISA 8.6: tcgen05 multiplies 128 rows and more at once, and pairs of SMs hold half of an operand"
+    )
+    """Factor beside that for datacentre Blackwell."""
+    mfma_half: float = constant(
+        1.0, 0.5, "CDNA 3 ISA guide: operands go through registers, without copies past them before CDNA 4"
+    )
+    """Factor on ``half`` for AMD's matrix units."""
+    mfma_share: float = constant(
+        0.75, 0.7, "hipBLASLt on MI300X: 0.45 to 0.6 of peak, power included; GEMM tuning guides of ROCm", scale="share"
+    )
+    """Share of ``share`` that kernels for AMD's matrix units sustain."""
+    mfma_prologue: float = constant(1.5, 0.5, "guess: fewer waves hide the fill of the pipeline")
+    """Factor on ``prologue_depth`` for them."""
     prologue_depth: float = constant(64.0, 0.7, "guess: one to two steps of a main loop")
     """Inner extent whose time a tile spends filling its pipeline and writing its result."""
-    tail_share: float = constant(0.5, 0.5, "guess: between even shares and whole rounds")
-    """Share of the quantisation to whole rounds of blocks that remains."""
     overlap: float = constant(3.0, 0.4, "guess: resources overlap well, not perfectly")
     """Exponent of the norm that joins the times of resources."""
-    l2_share: float = constant(
-        0.7, 0.4, "gpu-benches, L2 bandwidth: 0.4 to 0.6 of the ports; blocks of a cluster share"
-    )
-    """Sustained share of the ports between SMs and L2, for panels that neighbouring blocks share."""
+    l2_share: float = constant(1.2, 0.3, "panels that neighbouring blocks read at once cross fewer ports")
+    """The same of products, for panels that neighbouring blocks share."""
     cluster: float = constant(0.6, 0.3, "CUTLASS: clusters of two blocks fetch the panel that they share once")
     """Panels that cross the ports of an SM where blocks of a cluster share them, over those without."""
     miss_slope: float = constant(0.7, 0.4, "guess, as for float32 products")
@@ -196,20 +217,27 @@ class Matrix:
         0.3, 0.5, "nanoGPT on A100: a step gains 25 % by a vocabulary of 50,304 for 50,257, a third of its products"
     )
     """Share that products take longer for each halving of the bytes that a thread can copy at once."""
-    block_cost: float = constant(
-        0.2, 0.7, "DeepSeek-V3 report: partial sums are promoted and scaled every 128 elements"
+    compiler_start: float = constant(1.3, 0.3, "guess: a compiler's products hold what prepares their operands")
+    """Start of a product that a compiler runs, over that of a library's kernel by itself."""
+    promotion_cycles: float = constant(
+        2.0, 0.5, "DeepSeek-V3 report, 3.3.2: each 128 elements partial sums are scaled and added on ordinary pipelines"
     )
-    """Share that products whose 8-bit operands carry a scale for each block take longer."""
+    """Lane cycles of a partial sum of products whose 8-bit operands carry a scale for each block; none where matrix
+    units apply scales themselves."""
+    promotion_exposed: float = constant(
+        0.5, 0.4, "DeepSeek-V3 report, 3.3.2: on Hopper one warpgroup adds up while another one multiplies"
+    )
+    """Share of it that nothing hides where matrix units read operands from shared memory by themselves."""
     unpack_cost: float = constant(0.3, 0.7, "guess: weights of 8 or 4 bits are widened before they are multiplied")
     """Share that products with narrow weights take longer."""
     quantise_start: float = constant(0.5, 0.5, "guess: a small kernel between others")
     """Start of the kernel that makes activations 8-bit, over that of a kernel by itself."""
     quantise_cost: float = constant(0.7, 0.5, "guess: what it reads was just written, and partly lies in L2")
     """Its time over that of its bytes from DRAM."""
-    quantise_vllm: float = constant(1.0, 0.4, "guess: engines differ in how many passes they make")
-    """Time of quantisation in vLLM over SGLang's."""
-    quantise_trtllm: float = constant(1.0, 0.4, "the same")
-    """Time of quantisation in TensorRT-LLM over SGLang's."""
+    quantise_row_cycles: float = constant(2000.0, 0.4, "as for rows of streams: two reductions over a block")
+    """Core cycles that a block takes for a row where each row has a block of its own."""
+    quantise_fixed_s: float = constant(5e-6, 1.0, "guess: further small kernels, whatever the GPU")
+    """What engines with further steps around quantisation take for them [s]."""
     pj_per_flop: float = constant(1.2, 0.3, "H100 SXM: 700 W at about 730 TFLOP/s of dense bf16, most of it arithmetic")
     """Energy of a 16-bit FLOP [pJ] at 7 nm on an SM of 2048 FLOP a clock, all of the SM included."""
     node_exponent: float = constant(0.6, 0.2, "guess: energy falls slower than the node's name", scale="linear")

@@ -78,9 +78,18 @@ def _worth(manifest: Manifest) -> str:
     return (
         f"Mean of these: {means['as_shipped']:.1f} % as it ships; {means['physics']:.1f} % by physics alone, "
         f"{means['learned']:.1f} % with all that was learned. On kinds of SM that were not in training "
-        f"{manifest.shrinkage:.0%} of what was learned counts, on others of the kinds "
-        f"{', '.join(manifest.kinds)} {manifest.kin_shrinkage:.0%}, on the GPUs in training all of it."
+        f"{manifest.shrinkage:.0%} of what was learned counts, "
+        f"{manifest.sibling_shrinkage:.0%} on siblings of GPUs in training, on these all of it.{_beside(manifest)}"
     )
+
+
+def _beside(manifest: Manifest) -> str:
+    """What siblings of a GPU tell of it."""
+    table = manifest.metrics.get("sibling")
+    if not table:
+        return ""
+    alone = _mean(manifest.metrics["sibling_physics"])
+    return f" With a sibling left in: {_mean(table):.1f} %, by physics alone {alone:.1f} % ({', '.join(table)})."
 
 
 def _mean(table: Mapping[str, Mapping[str, float]]) -> float:

@@ -15,15 +15,23 @@ from typing import Any
 
 import numpy as np
 
+from neusight.devices.kinship import Silicon
 from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.features import FeatureContract
-from neusight.executors.gpu.tile_models.artifact import kernel_kinds, sm_kind
-from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, new_model, utilisation
+from neusight.executors.gpu.tile_models.artifact import implementations, kernel_kinds, sm_kind
+from neusight.executors.gpu.tile_models.protocol import (
+    TileModel,
+    TrainingSet,
+    device_biases,
+    new_model,
+    utilisation,
+)
+from neusight.kernels.work import by_distinct
 from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training_data import Corpus, DeviceRows, thinned
-from neusight.learn.training_sets import Knowledge, launch_floors, training_set
+from neusight.learn.training_sets import Knowledge, group_names, launch_floors, training_set
 from neusight.paths import read_json
 
 COVERAGE = 0.90
@@ -197,21 +205,31 @@ class FoldRun:
         return [fold for kind, rows in held.items() for fold in self._stored(kind, rows, parameters)]
 
     def kin(self, parameters: dict[str, Any]) -> list[FoldErrors]:
-        """One fold a GPU of which another one of its kind is learned from: that one alone is left out.
-
-        Constants are those of all: what its kin tell of a device, they tell the constants too.
-        """
+        """One fold a GPU of which siblings are learned from: that one alone is left out, of the constants too."""
         rows = [r for r in self.whole.rows[self.model] if r.device.id in set(self.corpus.gpus(self.model))]
-        kinds = Counter(kind for kind, _ in {(sm_kind(r.device), r.device.id) for r in rows})
-        several = sorted({r.device.id for r in rows if kinds[sm_kind(r.device)] > 1})
-        return [self._beside_kin(gpu, [r for r in rows if r.device.id == gpu], parameters) for gpu in several]
+        silicon = {r.device.id: Silicon.of(r.device) for r in rows}
+        related = {
+            gpu: {other for other in silicon if other != gpu and own.is_sibling_of(silicon[other])}
+            for gpu, own in sorted(silicon.items())
+        }
+        held = {gpu: self._told([r for r in rows if r.device.id == gpu], kin) for gpu, kin in related.items()}
+        told = {gpu: [r for r in parts if len(r)] for gpu, parts in held.items()}
+        return [self._beside_siblings(gpu, parts, related[gpu], parameters) for gpu, parts in told.items() if parts]
 
-    def _beside_kin(self, gpu: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> FoldErrors:
-        done = self.state.load(f"{self.model}-kin", gpu)
+    def _beside_siblings(
+        self, gpu: str, held: Sequence[DeviceRows], siblings: set[str], parameters: dict[str, Any]
+    ) -> FoldErrors:
+        done = self.state.load(f"{self.model}-sibling", gpu)
         if done is None:
-            done = self._fitted("", held, parameters)[0]
-            self.state.save(f"{self.model}-kin", done)
+            done = self._fitted(gpu, held, parameters, siblings)[0]
+            self.state.save(f"{self.model}-sibling", done)
         return done
+
+    def _told(self, held: Sequence[DeviceRows], siblings: Collection[str]) -> list[DeviceRows]:
+        """Rows of a device whose implementations its siblings ran too."""
+        ran = ran_by([r for r in self.corpus.rows[self.model] if r.device.id in siblings])
+        names = sorted({name for own in ran.values() for name in own})
+        return [r.take(np.isin(implementations(r.batch, r.conditions), names)) for r in held]
 
     def _stored(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[FoldErrors]:
         gpus = sorted({r.device.id for r in held})
@@ -223,24 +241,24 @@ class FoldRun:
             self.state.save(self.model, fold)
         return folds
 
-    def _fitted(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[FoldErrors]:
-        """Train without one kind and measure on it; constants, tile choice and launches are learned without it too.
-        Without a kind, train without the devices that are held.
+    def _fitted(
+        self, name: str, held: Sequence[DeviceRows], parameters: dict[str, Any], siblings: Collection[str] = ()
+    ) -> list[FoldErrors]:
+        """Train without the devices that are held and measure on them; constants, tile choice and launches are learned
+        without them too. What is learned of ``siblings`` counts with their biases.
         """
         gpus = {r.device.id for r in held}
-        if kind:
-            others = [r for r in self.corpus.rows[self.model] if sm_kind(r.device) != kind]
-            known = self.without.kind(kind, gpus, others)
-        else:
-            others = [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
-            known = self.without.none(others)
-        model = new_model(self.backend, **parameters)
-        data = training_set(thinned(others, FOLD_ROWS), self.contract, known)
-        model.fit(data, None, progress(self.report, f"{self.model}: without {kind or ', '.join(gpus)}"))
+        others = [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
+        known = self.without.devices(name, gpus, others)
+        model, learning = new_model(self.backend, **parameters), thinned(others, FOLD_ROWS)
+        data = training_set(learning, self.contract, known)
+        model.fit(data, None, progress(self.report, f"{self.model}: without {name}"))
+        biases = device_biases(model, data, group_names(learning)) if siblings else {}
+        bias = _sibling_biases(biases, siblings)
         by_gpu: dict[str, list[DeviceRows]] = {}
         for rows in held:
             by_gpu.setdefault(rows.device.id, []).extend(thinned([rows], FOLD_ROWS))
-        return [_measured(gpu, model, rows, self.contract, known) for gpu, rows in by_gpu.items()]
+        return [_measured(gpu, model, rows, self.contract, known, bias=bias) for gpu, rows in by_gpu.items()]
 
 
 class Without:
@@ -256,15 +274,15 @@ class Without:
         self.physics = physics
         self.constants: dict[str, Physics] = {}
 
-    def kind(self, kind: str, gpus: Collection[str], others: Sequence[DeviceRows]) -> Knowledge:
-        """Without the GPUs of a kind; ``others`` tell what launches take."""
-        if kind not in self.constants:
-            self.constants[kind] = self.physics(gpus)
-        return Knowledge(self.constants[kind], self.choices.without(kind), launch_floors(others))
+    def devices(self, name: str, gpus: Collection[str], others: Sequence[DeviceRows]) -> Knowledge:
+        """Without some GPUs, which a name stands for; ``others`` tell what launches take."""
+        if name not in self.constants:
+            self.constants[name] = self.physics(gpus)
+        return Knowledge(self.constants[name], self.choices.without(name, gpus), launch_floors(others))
 
     def none(self, rows: Sequence[DeviceRows]) -> Knowledge:
         """With all GPUs."""
-        return self.kind("", (), rows)
+        return self.devices("", (), rows)
 
 
 def real_shapes(held: DeviceRows) -> np.ndarray:
@@ -277,13 +295,20 @@ def real_shapes(held: DeviceRows) -> np.ndarray:
 
 
 def _measured(
-    gpu: str, model: TileModel, rows: Sequence[DeviceRows], contract: FeatureContract, known: Knowledge
+    gpu: str,
+    model: TileModel,
+    rows: Sequence[DeviceRows],
+    contract: FeatureContract,
+    known: Knowledge,
+    *,
+    bias: Mapping[str, float],
 ) -> FoldErrors:
-    """Errors on one GPU for every share of what was learned."""
+    """Errors on one GPU for every share of what was learned, ``bias`` of kinds of kernels included."""
     data = training_set(rows, contract, known)
     kinds = np.concatenate([kernel_kinds(r.batch) for r in rows])
     real = np.concatenate([real_shapes(r) for r in rows])
     learned = model.logits(data.features, data.prior).mean(axis=0) - data.prior
+    learned = learned + by_distinct(kinds, lambda kind: bias.get(kind, 0.0))
     error, ratios, mape = {}, {}, {}
     for shrinkage in SHRINKAGES:
         execution_s = data.bound_s / utilisation((data.prior + shrinkage * learned)[None])
@@ -298,6 +323,24 @@ def _measured(
             str(kind): round(100 * float(np.abs(np.expm1(off[kinds == kind])).mean()), 2) for kind in np.unique(kinds)
         }
     return FoldErrors(gpu=gpu, error=error, ratios=ratios, mape=mape)
+
+
+def ran_by(rows: Sequence[DeviceRows]) -> dict[str, list[str]]:
+    """The ``implementations`` that each GPU ran."""
+    names: dict[str, set[str]] = {}
+    for r in rows:
+        names.setdefault(r.device.id, set()).update(np.unique(implementations(r.batch, r.conditions)).tolist())
+    return {gpu: sorted(own) for gpu, own in sorted(names.items())}
+
+
+def _sibling_biases(biases: Mapping[str, float], siblings: Collection[str]) -> dict[str, float]:
+    """The mean bias of siblings, by kind of kernel."""
+    by_kind: dict[str, list[float]] = {}
+    for name, value in biases.items():
+        gpu, _, kind = name.partition("/")
+        if gpu in siblings:
+            by_kind.setdefault(kind, []).append(value)
+    return {kind: sum(values) / len(values) for kind, values in by_kind.items()}
 
 
 def _quantiles_of(ratios: np.ndarray, weight: np.ndarray, mask: np.ndarray) -> list[float]:

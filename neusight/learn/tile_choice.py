@@ -5,7 +5,7 @@ A training run learns its own from kernel names, or takes the one that ships whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
-from neusight.executors.gpu.tile_models.artifact import sm_kind
 from neusight.executors.gpu.tile_models.protocol import one_thread
 from neusight.executors.gpu.tiling.decompose import LEARNED_DTYPES
 from neusight.executors.gpu.tiling.library import (
@@ -168,7 +167,7 @@ def _array(values: torch.Tensor) -> np.ndarray:
 
 
 class Choices:
-    """Tile choices learned without one kind of SM, each fitted once.
+    """Tile choices learned without some GPUs, each fitted once.
 
     Args:
         rows: products, one entry a GPU; may be empty.
@@ -180,12 +179,12 @@ class Choices:
         self.seed = seed
         self.fitted: dict[str, TileChoice] = {}
 
-    def without(self, kind: str) -> TileChoice:
-        """The choice learned from GPUs of every other kind; "" leaves none out."""
-        if kind not in self.fitted:
-            others = [r for r in self.rows if sm_kind(r.device) != kind]
-            self.fitted[kind] = _learned(others or self.rows, self.seed)
-        return self.fitted[kind]
+    def without(self, name: str, gpus: Collection[str] = ()) -> TileChoice:
+        """The choice learned from all GPUs but some, which a name stands for."""
+        if name not in self.fitted:
+            others = [r for r in self.rows if r.device.id not in gpus]
+            self.fitted[name] = _learned(others or self.rows, self.seed)
+        return self.fitted[name]
 
 
 def _learned(rows: Sequence[DeviceRows], seed: int) -> TileChoice:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from neusight.datasets.load import root_of, tables_in
+from neusight.devices.kinship import Silicon
 from neusight.errors import DataError
 from neusight.executors.gpu.features import FeatureContract, load_contract
 from neusight.executors.gpu.tile_models.artifact import (
@@ -48,6 +49,7 @@ from neusight.learn.folds import (
     op_intervals,
     op_spreads,
     progress,
+    ran_by,
     real_shapes,
     seen_interval,
     seen_ratios,
@@ -65,7 +67,7 @@ from neusight.learn.training_sets import Knowledge, group_names, training_set
 STATE = ".training"
 MOST_ROWS = 12000
 """Of each GPU and family that a model learns from."""
-FOLD_ROWS, FOLD_STEPS = 60, 8
+FOLD_ROWS, FOLD_STEPS = 60, 4
 """Rows of a group, and steps, with which constants are fitted again without a kind of GPU: fewer than for those that
 ship, since there are many folds."""
 
@@ -142,7 +144,7 @@ def _refits(
             return fitted.physics
         if not parts:
             parts.extend(all_parts(whole, report))
-        return fit_parts(parts, physics_without(whole, gpus), report=report).physics
+        return fit_parts(parts, physics_without(whole, gpus), report=report, start=fitted.physics).physics
 
     return refit
 
@@ -167,7 +169,8 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
     rows, parameters = thinned(run.corpus.rows[run.model], MOST_ROWS), options.model_parameters()
     folds = run.all(parameters)
     shrinkage, known = best_shrinkage(with_kin(folds, rows)), run.without.none(rows)
-    kin_shrinkage = best_shrinkage(run.kin(parameters))
+    beside = run.kin(parameters)
+    sibling_shrinkage = best_shrinkage(beside)
     data = training_set(rows, run.contract, known)
     model = new_model(options.backend, **parameters).fit(data, None, progress(run.report, f"{run.model}: all GPUs"))
     device_bias = _device_bias(model, run, known)
@@ -183,13 +186,17 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         device_bias=device_bias,
         domain=_domain(data, rows),
         launch_floors_s={op: round(s, 9) for op, s in known.floors.items()},
-        metrics=_metrics(folds, shrinkage),
+        metrics=_metrics(folds, shrinkage) | _sibling_metrics(beside, sibling_shrinkage),
         versions=_versions(options.backend),
         cleaning=_cleaning(run.corpus, run.model),
         vendors=_vendors(rows),
         kinds=sorted({sm_kind(r.device) for r in rows}),
         shrinkage=shrinkage,
-        kin_shrinkage=kin_shrinkage,
+        silicon={r.device.id: list(vars(Silicon.of(r.device)).values()) for r in rows},
+        measured=ran_by(rows),
+        sibling_shrinkage=sibling_shrinkage,
+        intervals_sibling=op_intervals([f.ratios[str(sibling_shrinkage)] for f in beside]),
+        spread_sibling=op_spreads([f.ratios[str(sibling_shrinkage)] for f in beside]),
         protocol=PROTOCOL,
     )
     folder = save_artifact(Artifact(manifest, model), options.out / run.model, render_card(manifest))
@@ -200,6 +207,14 @@ def _metrics(folds: Sequence[FoldErrors], shrinkage: float) -> dict[str, Any]:
     """Errors in percent on GPUs whose kind was left out: as it ships, physics alone, and all that was learned."""
     shares = {"as_shipped": str(shrinkage), "physics": str(0.0), "learned": str(1.0)}
     return {name: {f.gpu: f.mape[share] for f in folds} for name, share in shares.items()}
+
+
+def _sibling_metrics(folds: Sequence[FoldErrors], shrinkage: float) -> dict[str, Any]:
+    """Errors in percent on GPUs of which siblings were left in: as it ships, and physics alone."""
+    return {
+        "sibling": {f.gpu: f.mape[str(shrinkage)] for f in folds},
+        "sibling_physics": {f.gpu: f.mape[str(0.0)] for f in folds},
+    }
 
 
 def _vendors(rows: Sequence[DeviceRows]) -> dict[str, int]:

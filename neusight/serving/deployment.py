@@ -125,6 +125,7 @@ class Setup:
         engine = server_named(self.engine, self.engine_version)
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
+        precision = replace(precision, quantisation=precision.quantisation.on(device))
         _check_arithmetic(device, precision)
         return ReplicaPricer(
             decoder=decoder,

@@ -15,4 +15,4 @@ def predictor() -> KernelPredictor:
 
 @pytest.fixture(scope="session")
 def device() -> DeviceSpec:
-    return load_device("l40s")
+    return load_device("rtx-a6000")

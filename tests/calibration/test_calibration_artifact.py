@@ -34,36 +34,40 @@ def calibration(predictor: KernelPredictor, device: DeviceSpec) -> Calibration:
 def test_what_is_read_predicts_the_same(
     calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec, tmp_path: Path
 ) -> None:
-    read = Calibration.load(calibration.save(tmp_path / "deep" / "l40s.json"))
+    read = Calibration.load(calibration.save(tmp_path / "deep" / "rtx-a6000.json"))
     for batch, _ in to_batches(measured(products(30, seed=1), predictor, device)):
-        one, other = (replace(predictor, corrections={"l40s": c}).predict(batch, device) for c in (calibration, read))
+        one, other = (
+            replace(predictor, corrections={"rtx-a6000": c}).predict(batch, device) for c in (calibration, read)
+        )
         for name in ("latency_s", "low_s", "high_s", "overhead_s", "spread"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert read.described() == calibration.described() == "30 kernels measured on l40s (abababababab)"
-    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["l40s.json"]
-    assert (tmp_path / "deep" / "l40s.json").stat().st_size < 40e3
+    assert read.described() == calibration.described() == "30 kernels measured on rtx-a6000 (abababababab)"
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["rtx-a6000.json"]
+    assert (tmp_path / "deep" / "rtx-a6000.json").stat().st_size < 40e3
 
 
 def test_the_file_says_what_it_was_fitted_on(
     calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec, tmp_path: Path
 ) -> None:
-    content = json.loads(calibration.save(tmp_path / "l40s.json").read_text())
+    content = json.loads(calibration.save(tmp_path / "rtx-a6000.json").read_text())
     assert content["tile_models"] == {n: a.manifest.weights_sha256 for n, a in predictor.artifacts.items()}
     assert content["device"]["sm_count"] == device.sm_count
     assert content["data"] == {"rows": 30, "left_out": 0, "sha256": {"gemm.parquet": "ab" * 32}}
 
 
 def test_another_tile_model_is_refused(calibration: Calibration, predictor: KernelPredictor, tmp_path: Path) -> None:
-    path = calibration.save(tmp_path / "l40s.json")
+    path = calibration.save(tmp_path / "rtx-a6000.json")
     gemm = predictor.artifacts["gemm"]
     retrained = replace(gemm, manifest=replace(gemm.manifest, weights_sha256="0" * 64))
     other = replace(predictor, artifacts={**predictor.artifacts, "gemm": retrained})
-    with pytest.raises(ArtifactError, match=r"l40s\.json was fitted on another 'gemm' tile model.*neusight calibrate"):
+    with pytest.raises(
+        ArtifactError, match=r"rtx-a6000\.json was fitted on another 'gemm' tile model.*neusight calibrate"
+    ):
         load_calibrations(path, other)
     without = replace(predictor, artifacts={"gemm": gemm})
     with pytest.raises(ArtifactError, match="another 'attention' tile model"):
         load_calibrations(path, without)
-    assert list(load_calibrations(path, predictor)) == ["l40s"]
+    assert list(load_calibrations(path, predictor)) == ["rtx-a6000"]
 
 
 def test_other_figures_of_the_device_are_refused(
@@ -71,10 +75,10 @@ def test_other_figures_of_the_device_are_refused(
 ) -> None:
     ((batch, _),) = to_batches(measured(products(3), predictor, device))
     changed = device.model_copy(update={"sm_count": device.sm_count - 2})
-    with pytest.raises(ArtifactError, match="calibration of l40s was fitted with another sm_count of the device"):
-        replace(predictor, corrections={"l40s": calibration}).predict(batch, changed)
+    with pytest.raises(ArtifactError, match="calibration of rtx-a6000 was fitted with another sm_count of the device"):
+        replace(predictor, corrections={"rtx-a6000": calibration}).predict(batch, changed)
     renamed = device.model_copy(update={"notes": "bought in spring", "price_usd_per_hour": 1.5})
-    replace(predictor, corrections={"l40s": calibration}).predict(batch, renamed)
+    replace(predictor, corrections={"rtx-a6000": calibration}).predict(batch, renamed)
 
 
 def test_a_variant_of_a_device_keeps_its_correction(
@@ -82,8 +86,8 @@ def test_a_variant_of_a_device_keeps_its_correction(
 ) -> None:
     ((batch, _),) = to_batches(measured(products(3), predictor, device))
     figure = f"dram_bandwidth={scaled(2 * device.dram_bandwidth_bytes_per_s, 'B/s')}"
-    changed = load_device("l40s", (figure,))
-    calibrated = replace(predictor, corrections={"l40s": calibration})
+    changed = load_device("rtx-a6000", (figure,))
+    calibrated = replace(predictor, corrections={"rtx-a6000": calibration})
     factor = [p.predict(batch, device).execution_s for p in (calibrated, predictor)]
     changed_s = [p.predict(batch, changed).execution_s for p in (calibrated, predictor)]
     assert (np.abs(np.log(factor[0] / factor[1])) > 0.05).all()
@@ -109,7 +113,7 @@ DAMAGES: tuple[tuple[Callable[[dict[str, Any]], Any], str], ...] = (
 
 
 def test_a_damaged_file_is_refused(calibration: Calibration, tmp_path: Path) -> None:
-    path = calibration.save(tmp_path / "l40s.json")
+    path = calibration.save(tmp_path / "rtx-a6000.json")
     whole = path.read_text()
     for damage, said in DAMAGES:
         content = json.loads(whole)
@@ -117,11 +121,11 @@ def test_a_damaged_file_is_refused(calibration: Calibration, tmp_path: Path) -> 
         path.write_text(json.dumps(content))
         with pytest.raises(ArtifactError, match=said) as caught:
             Calibration.load(path)
-        assert "l40s.json" in str(caught.value)
+        assert "rtx-a6000.json" in str(caught.value)
         assert "\n" not in str(caught.value)
     for text in ("{", "[]", '"calibration"'):
         path.write_text(text)
-        with pytest.raises(ArtifactError, match=r"l40s\.json"):
+        with pytest.raises(ArtifactError, match=r"rtx-a6000\.json"):
             Calibration.load(path)
     with pytest.raises(ArtifactError, match="nowhere"):
         load_calibrations(tmp_path / "nowhere.json", KernelPredictor.load())
@@ -130,24 +134,24 @@ def test_a_damaged_file_is_refused(calibration: Calibration, tmp_path: Path) -> 
 def test_a_folder_gives_each_gpu_its_own(
     calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec, tmp_path: Path
 ) -> None:
-    calibration.save(tmp_path / "l40s.json")
+    calibration.save(tmp_path / "rtx-a6000.json")
     calibration.save(tmp_path / "t4.json")
     (tmp_path / "l4.json").write_text("{")
     found = load_calibrations(tmp_path, predictor)
-    assert found["l40s"].gpu == "l40s"
+    assert found["rtx-a6000"].gpu == "rtx-a6000"
     assert found.get("a100-pcie-40gb") is None
-    assert sorted(found) == ["l4", "l40s", "t4"]
+    assert sorted(found) == ["l4", "rtx-a6000", "t4"]
     # What is wrong with one concerns those alone who ask for its GPU.
-    with pytest.raises(ArtifactError, match="calibration of l40s: name the file after its GPU"):
+    with pytest.raises(ArtifactError, match="calibration of rtx-a6000: name the file after its GPU"):
         found.get("t4")
     with pytest.raises(ArtifactError, match=r"l4\.json"):
         found.get("l4")
 
 
 def test_an_estimate_says_what_corrected_it(calibration: Calibration, tmp_path: Path) -> None:
-    calibration.save(tmp_path / "l40s.json")
+    calibration.save(tmp_path / "rtx-a6000.json")
     plain, corrected = Predictor.load(), Predictor.load(calibrations=tmp_path)
-    before, after = plain.estimate("gpt2", "l40s"), corrected.estimate("gpt2", "l40s")
+    before, after = plain.estimate("gpt2", "rtx-a6000"), corrected.estimate("gpt2", "rtx-a6000")
     assert before.provenance.calibration == ""
     assert after.provenance.calibration == calibration.described()
     assert after.latency_s > 1.1 * before.latency_s

@@ -24,7 +24,7 @@ from neusight.learn.calibration.fit import MOST_ROWS
 
 
 def kernels(frame: pd.DataFrame) -> KernelBatch:
-    ((batch, _),) = to_batches(frame.assign(gpu="l40s", dtype="float32"))
+    ((batch, _),) = to_batches(frame.assign(gpu="rtx-a6000", dtype="float32"))
     return batch
 
 

@@ -171,7 +171,7 @@ def test_work_and_rates_are_those_of_the_laws():
         np.testing.assert_allclose(work["flops"], law.flops, rtol=1e-12, err_msg=family)
         np.testing.assert_allclose(work["bytes"], law.bytes, rtol=1e-12, err_msg=family)
         np.testing.assert_allclose(work["flops_per_s"], flops_per_s(batch, STAND_IN), err_msg=family)
-        assert unable(STAND_IN, family, "bfloat16") == "" and unable(STAND_IN, family, "nvfp4"), family
+        assert unable(STAND_IN, family, "bfloat16") == "" and unable(STAND_IN, family, "fp6"), family
     # Only products need a rate of their dtype.
     assert "does not compute in int64" in unable(STAND_IN, "gemm", "int64")
     assert unable(STAND_IN, "memory", "int64") == ""

@@ -90,8 +90,8 @@ def test_a_shape_that_is_none_is_located(rows):
 
 
 def test_an_unknown_dtype_and_a_family_without_kernel_are_refused(rows):
-    with pytest.raises(DataError, match="dtype 'nvfp4'"):
-        to_batches(rows({"dtype": "nvfp4"}))
+    with pytest.raises(DataError, match="dtype 'fp6'"):
+        to_batches(rows({"dtype": "fp6"}))
     with pytest.raises(DataError, match="rows of 'fft' are no kernels"):
         to_batches(rows({}).assign(family="fft"))
 

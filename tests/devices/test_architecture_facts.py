@@ -21,7 +21,7 @@ def test_facts_of_an_architecture_hold_from_its_first_capability_on() -> None:
     assert [f.blas_generation for f in of.values()] == ["maxwell"] * 2 + ["volta"] * 2 + ["ampere"] * 8
     assert [f.l2_partitions for f in of.values()] == [1, 1, 1, 1, 2, 1, 1, 2, 1, 1, 1, 1]
     assert [c for c, f in of.items() if f.reads_shared_memory] == ["9.0", "10.3", "11.0"]
-    assert [c for c, f in of.items() if f.panel_sharing_levels == 2] == ["10.3", "11.0"]
+    assert [c for c, f in of.items() if f.panel_sharing_levels == 3] == ["10.3", "11.0"]
     assert [c for c, f in of.items() if f.early_memory_controller] == ["5.2", "6.1"]
     assert [c for c, f in of.items() if f.small_serving_limits] == ["8.0"]
     assert of["13.0"] == of["12.0"]

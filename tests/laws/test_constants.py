@@ -34,6 +34,12 @@ def test_names_values_and_priors_go_together() -> None:
     assert priors(changed) == priors(Constants())
 
 
+def test_a_share_is_estimated_where_it_never_reaches_one() -> None:
+    prior = Prior(0.9, 1.0, "a datasheet", "share")
+    assert decode(prior, encode(prior, 0.9)) == pytest.approx(0.9)
+    assert 0.0 < decode(prior, -20.0) < decode(prior, 20.0) < 1.0
+
+
 @pytest.mark.parametrize("name", ["one.speed", "third.rate", "one", "rate", ""])
 def test_a_name_that_no_constant_has_is_refused(name: str) -> None:
     with pytest.raises(KeyError, match=name or "''"):

@@ -84,8 +84,8 @@ def test_one_group_is_one_product() -> None:
     batch = grouped(tokens=4096, groups=1, n=4096, k=1024)
     single = KernelBatch.from_columns("gemm", m=4096, n=4096, k=1024, dtype="bfloat16")
     ours, theirs = (situate(b, H100, shipped_choice(), physics=PHYSICS) for b in (batch, single))
-    # Kernels for groups reach a share of the rate of their own.
-    assert ours.expected_s == pytest.approx(theirs.expected_s, rel=0.1)
+    # Kernels for groups reach a share of the rate of their own, so that one group takes up to as much longer.
+    assert theirs.expected_s <= ours.expected_s <= theirs.expected_s / PHYSICS.moe.cutlass_rate
     assert ours.bound_s == theirs.bound_s
 
 

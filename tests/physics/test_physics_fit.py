@@ -24,7 +24,7 @@ from neusight.laws.physics import PRIOR
 from neusight.learn.physics.fit import FitOptions, fit_physics
 
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s")
-TRUTH = {"matrix.share": 0.85}
+TRUTH = {"matrix.half": 30.0}
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +81,15 @@ def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
 
 def test_rows_that_tell_nothing_are_counted_by_reason(data: Path, tmp_path: Path) -> None:
     rows = pd.read_parquet(data / "toy" / "kernels" / "gemm.parquet").head(9)
-    faulty = rows.head(7).assign(dtype=["bfloat16"] * 3 + ["nvfp4"] * 4, suspect=["above the peak"] * 3 + [None] * 4)
+    faulty = rows.head(7).assign(dtype=["bfloat16"] * 3 + ["fp6"] * 4, suspect=["above the peak"] * 3 + [None] * 4)
     path = tmp_path / "sets" / "toy" / "kernels" / "gemm.parquet"
     path.parent.mkdir(parents=True)
     pd.concat([rows, faulty], ignore_index=True).to_parquet(path)
     options = FitOptions(data=tmp_path / "sets", each=5, steps=1)
     found = fit_physics(options)
     assert found.rows == 5
-    assert found.skipped == {"suspect": 3, "dtype 'nvfp4' is not estimated": 4}
+    assert found.skipped == {"suspect": 3, "dtype 'fp6' is not estimated": 4}
     found.save(tmp_path / "physics.json")
     assert FittedPhysics.load(tmp_path / "physics.json").skipped == found.skipped
     told = CliRunner().invoke(app, ["fit", "--data", str(options.data), "--out", str(tmp_path / "p.json")])
-    assert "7 rows were left out: dtype 'nvfp4' is not estimated (4); suspect (3)" in " ".join(told.output.split())
+    assert "7 rows were left out: dtype 'fp6' is not estimated (4); suspect (3)" in " ".join(told.output.split())

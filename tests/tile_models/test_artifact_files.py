@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tile_models_toys import FEATURES, manifest, planted
 
+from neusight.devices import load_device
 from neusight.errors import ArtifactError
 from neusight.executors.gpu.features import FeatureContract
 from neusight.executors.gpu.tile_models import BACKENDS, Artifact, load_artifact, load_artifacts, save_artifact
@@ -92,7 +93,7 @@ def test_malformed_manifests(saved: Saved, tmp_path: Path) -> None:
 
 NO_CONTRACT = ("manifest.json", "a feature contract has the keys family, features, target, version")
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
-    (lambda m: m.update(protocol=99), ("protocol 99 is not 4", "neusight train")),
+    (lambda m: m.update(protocol=99), ("protocol 99 is not 5", "neusight train")),
     (lambda m: m.update(colour="blue"), ("colour",)),
     (lambda m: m.update(parameters={"depth": 7}), ("depth", "neusight train")),
     (lambda m: m["contract"].update(target="latency"), ("target 'latency'",)),
@@ -159,11 +160,12 @@ def test_a_directory_of_models(saved: Saved, tmp_path: Path) -> None:
 
 def test_levels_of_training_devices_only(saved: Saved) -> None:
     artifact = load_artifact(saved())
-    assert artifact.device_bias("t4", "linear") == 0.25
-    assert artifact.device_bias("t4", "conv") == 0.5  # the mean of what it ran
-    assert artifact.device_bias("p4", "bmm") == -0.5
-    assert artifact.device_bias("l4", "linear") is None
-    assert artifact.device_bias("t", "linear") is None
+    t4, p4, l4 = (load_device(gpu) for gpu in ("t4", "p4", "l4"))
+    assert artifact.device_bias(t4, "linear") == 0.25
+    assert artifact.device_bias(t4, "conv") == 0.5  # the mean of what it ran
+    assert artifact.device_bias(p4, "bmm") == -0.5
+    assert artifact.device_bias(l4, "linear") is None
+    assert artifact.device_bias(t4.model_copy(update={"id": "t"}), "linear") is None
 
 
 def work(flops: np.ndarray, read_bytes: np.ndarray) -> Work:

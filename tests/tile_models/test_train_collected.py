@@ -15,6 +15,7 @@ from kernel_grids import MAKERS, grid
 from neusight.api import Predictor
 from neusight.datasets import load_kernels
 from neusight.devices import DeviceSpec, load_device
+from neusight.devices.kinship import Silicon
 from neusight.devices.write import to_toml
 from neusight.errors import DataError, DeviceError
 from neusight.executors.gpu.expected.laws import answering_model
@@ -192,13 +193,37 @@ def test_manifests_know_rows_devices_and_dtypes(trained: Callable[[str], Path]) 
 
 def test_a_level_goes_by_kind_and_then_by_what_is_nearest() -> None:
     biases = {"b/linear": 0.25, "b/linear float16": 0.75, "b/bmm float16": -0.5}
-    artifact = Artifact(type("Said", (), {"device_bias": biases})(), None)  # type: ignore[arg-type]
-    assert artifact.device_bias("b", "linear") == 0.25
-    assert artifact.device_bias("b", "linear float16") == 0.75
-    assert artifact.device_bias("b", "linear tf32") == 0.5  # the mean of the op's kinds
-    assert artifact.device_bias("b", "bmm") == -0.5
-    assert artifact.device_bias("b", "addmm") == pytest.approx(0.5 / 3)
-    assert artifact.device_bias("c", "linear") is None
+    board, other = (load_device("t4").model_copy(update={"id": gpu}) for gpu in "bc")
+    manifest = type("Fake", (), {"device_bias": biases, "silicon": {}})()
+    artifact = Artifact(manifest, None)  # type: ignore[arg-type]
+    assert artifact.device_bias(board, "linear") == 0.25
+    assert artifact.device_bias(board, "linear float16") == 0.75
+    assert artifact.device_bias(board, "linear tf32") == 0.5  # the mean of the op's kinds
+    assert artifact.device_bias(board, "bmm") == -0.5
+    assert artifact.device_bias(board, "addmm") == pytest.approx(0.5 / 3)
+    assert artifact.device_bias(other, "linear") is None
+
+
+def test_siblings_lend_their_bias_where_they_ran_the_same() -> None:
+    board, sibling = (load_device(gpu) for gpu in ("h100-sxm-80gb", "h200-sxm-141gb"))
+    content = {
+        "device_bias": {"h100-sxm-80gb/linear float16": 0.5},
+        "silicon": {board.id: list(vars(Silicon.of(board)).values())},
+        "measured": {board.id: ["linear float16, torch  stream", "linear float16, torch cutlass stream"]},
+        "training_gpus": [board.id],
+        "sibling_shrinkage": 0.5,
+        "shrinkage": 0.0,
+    }
+    artifact = Artifact(type("Fake", (), content)(), None)  # type: ignore[arg-type]
+    assert artifact.device_bias(sibling, "linear float16") == 0.25
+    assert artifact.device_bias(sibling, "linear") is None
+    assert artifact.device_bias(load_device("l4"), "linear float16") is None
+    batch = KernelBatch.from_columns("gemm", m=np.full(3, 64), n=64, k=64, dtype="float16")
+    ran_by = Conditions.of(3, variant=np.array(["", "cutlass", "triton"]))
+    kinship = artifact.kinship(sibling, batch, ran_by)
+    assert kinship.tolist() == ["sibling", "sibling", "stranger"]
+    assert artifact.shrinkage(kinship).tolist() == [0.5, 0.5, 0.0]
+    assert set(artifact.kinship(board, batch, ran_by)) == {"own"}
 
 
 def test_levels_of_dtypes_in_one_batch_do_not_mix(trained: Callable[[str], Path]) -> None:

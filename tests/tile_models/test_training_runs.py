@@ -214,7 +214,8 @@ def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., TrainOp
     assert reports.tasks == ["gemm: all GPUs"]
     assert manifest.interval[0] <= 0.5
     assert manifest.interval[1] >= 2.0
-    assert manifest.metrics == {"as_shipped": {}, "physics": {}, "learned": {}}
+    names = ("as_shipped", "physics", "learned", "sibling", "sibling_physics")
+    assert manifest.metrics == {name: {} for name in names}
 
 
 def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., TrainOptions]) -> None:
@@ -256,5 +257,5 @@ def test_what_cannot_be_trained_is_named_and_nothing_is_written(options: Callabl
 
 def test_manifests_are_plain_json(finished: Path) -> None:
     content = json.loads((finished / "gemm" / "manifest.json").read_text())
-    assert content["protocol"] == 4
+    assert content["protocol"] == 5
     assert content["contract"]["target"] == "logit_utilisation"

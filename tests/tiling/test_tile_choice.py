@@ -171,7 +171,7 @@ def test_preferences_for_bmm_carry_over_to_other_capabilities_where_they_cost_li
     odd = TILES.index((64, 128))
     always = planted("a100-pcie-40gb", 2)
     choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
-    one, other = np.ones(1), load_device("l4")
+    one, other = np.ones(1), load_device("t4")
     picked = choice.pick("bmm", Products(1024 * one, 1024 * one, 512 * one, 64 * one), other, PHYSICS)
     assert (float(picked[0][0]), float(picked[1][0])) == (64, 128)
     # Two rows of C would leave most of a tile 64 high idle.

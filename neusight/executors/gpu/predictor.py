@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,6 +21,7 @@ from neusight.executors.gpu.expected.times import launch_s, lone_s, start_s
 from neusight.executors.gpu.features import Situation, feature_matrix, situate
 from neusight.executors.gpu.tile_models.artifact import (
     Artifact,
+    Kinship,
     Manifest,
     kernel_kinds,
     launch_floor_s,
@@ -47,7 +49,7 @@ TRANSFER_WIDENING = 1.2
 """Intervals of kernels outside the answering model's training are wider by this power: with it nine in ten measured
 steps of torchvision's models, and more of BERT and ResNet-50, lie inside (twenty GPUs; ``evaluate steps``)."""
 UNKNOWN_SPREAD = 0.3
-"""Where no device was left out in training (assumption)."""
+"""Of an operator that no device that was left out had measured (assumption)."""
 SEEN_SHARE = 0.5
 """Of the spread that a device keeps whose bias was measured: the same board is met in other states (assumption)."""
 
@@ -184,8 +186,10 @@ class KernelPredictor:
         artifact = self.artifacts[name]
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
         native = trained_on(artifact, situation.batch)
-        share = _shares(artifact, situation, inputs, native)
-        costs = _estimates(situation, share, artifact, native, _outside(artifact, situation, native, inputs))
+        kinship = artifact.kinship(situation.device, situation.batch, situation.conditions)
+        share = _shares(artifact, situation, inputs, native, kinship)
+        outside = _outside(artifact, situation, native, inputs)
+        costs = _estimates(situation, share, artifact, native, outside, kinship=kinship)
         correction = self.correction(situation.device)
         return costs, costs if correction is None else correction.apply(situation, costs)
 
@@ -253,9 +257,9 @@ def _variant_doubt(
     """
     kinds, far = kernel_kinds(s.batch), min(s.device.distance, 1.0)
     low, high = ((end - known.overhead_s) / known.execution_s for end in (known.low_s, known.high_s))
-    stranger_low = by_distinct(kinds, lambda kind: _factors(manifest, kind, False)[0]) ** power
-    stranger_high = by_distinct(kinds, lambda kind: _factors(manifest, kind, False)[1]) ** power
-    stranger = by_distinct(kinds, lambda kind: _spread(manifest, kind, False)) * power
+    stranger_low = by_distinct(kinds, lambda kind: _factors(manifest, kind, "stranger")[0]) ** power
+    stranger_high = by_distinct(kinds, lambda kind: _factors(manifest, kind, "stranger")[1]) ** power
+    stranger = by_distinct(kinds, lambda kind: _spread(manifest, kind, "stranger")) * power
     return (
         low ** (1.0 - far) * np.minimum(low, stranger_low) ** far,
         high ** (1.0 - far) * np.maximum(high, stranger_high) ** far,
@@ -263,29 +267,44 @@ def _variant_doubt(
     )
 
 
-def _shares(artifact: Artifact, s: Situation, inputs: np.ndarray, native: np.ndarray) -> np.ndarray:
+def _shares(
+    artifact: Artifact, s: Situation, inputs: np.ndarray, native: np.ndarray, kinship: np.ndarray
+) -> np.ndarray:
     """Utilisation of each kernel. What was learned of some operators, in some dtypes, says nothing of others: those
     are as physics has them.
     """
-    device_bias = by_distinct(
-        kernel_kinds(s.batch), lambda kind: artifact.device_bias(s.device.measured_id, kind) or 0.0
-    )
-    learned = artifact.logits(inputs, s.prior, s.device)
-    return utilisation(np.where(native, learned, s.prior), np.where(native, device_bias, 0.0))
+    device_bias = by_distinct(kernel_kinds(s.batch), lambda kind: artifact.device_bias(s.device, kind) or 0.0)
+    learned = artifact.logits(inputs, s.prior, artifact.shrinkage(kinship))
+    return utilisation(np.where(native, learned, s.prior), np.where(native & (kinship != "stranger"), device_bias, 0.0))
 
 
-def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray) -> Costs:
+def _by_kinship(kinds: np.ndarray, kinship: np.ndarray, value: Callable[[str, Kinship], float]) -> np.ndarray:
+    """A value for each kind of kernel and what the device is to those that were learned from, shape (n,)."""
+    if kinship.strides == (0,):
+        return by_distinct(kinds, partial(_at, value, str(kinship[0])))  # type: ignore[arg-type]
+    out = np.empty(len(kinds))
+    for level in np.unique(kinship):
+        rows = np.flatnonzero(kinship == level)
+        out[rows] = by_distinct(kinds[rows], partial(_at, value, level))
+    return out
+
+
+def _at(value: Callable[[str, Kinship], float], kinship: Kinship, kind: str) -> float:
+    return value(kind, kinship)
+
+
+def _estimates(
+    s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray, *, kinship: np.ndarray
+) -> Costs:
     manifest = artifact.manifest
     execution_s = s.bound_s / share
     overhead_s = _overhead_s(s, execution_s, manifest, s.physics)
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     kinds = kernel_kinds(s.batch)
     # A device that was measured is no better known in operators that nobody measured.
-    seen = (
-        set(kinds[native].tolist()) if artifact.device_bias(s.device.measured_id, str(kinds[0])) is not None else set()
-    )
-    low = by_distinct(kinds, lambda kind: _factors(manifest, kind, kind in seen)[0])
-    high = by_distinct(kinds, lambda kind: _factors(manifest, kind, kind in seen)[1])
+    kinship = kinship if native.all() else np.where(native, kinship, "stranger")
+    low = _by_kinship(kinds, kinship, lambda kind, level: _factors(manifest, kind, level)[0])
+    high = _by_kinship(kinds, kinship, lambda kind, level: _factors(manifest, kind, level)[1])
     limiter = _limiter(s)
     return Costs(
         latency_s=overhead_s + execution_s,
@@ -300,7 +319,7 @@ def _estimates(s: Situation, share: np.ndarray, artifact: Artifact, native: np.n
         waves=s.tiling.waves,
         outside=outside,
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
-        spread=by_distinct(kinds, lambda kind: _spread(manifest, kind, kind in seen)) * power,
+        spread=_by_kinship(kinds, kinship, lambda kind, level: _spread(manifest, kind, level)) * power,
         demand=s.power_demand(),
     )
 
@@ -325,19 +344,27 @@ def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physi
     return np.where(recorded & (floor_s > s.fixed_overhead_s), np.maximum(lone, least), overhead_s)
 
 
-def _factors(manifest: Manifest, kind: str, known: bool) -> tuple[float, float]:
-    """Of the interval: a training device's own; of others those of the kind or of all."""
-    unseen = manifest.intervals.get(kind, manifest.interval)
-    low, high = manifest.intervals_seen.get(kind, manifest.interval_seen) if known else unseen
+def _factors(manifest: Manifest, kind: str, kinship: Kinship) -> tuple[float, float]:
+    """Of the interval: a training device's own, a sibling's, or a stranger's, those of the kind or of all."""
+    stranger = manifest.intervals.get(kind, manifest.interval)
+    by_kinship = {
+        "own": manifest.intervals_seen.get(kind, manifest.interval_seen),
+        "sibling": manifest.intervals_sibling.get(kind, stranger),
+        "stranger": stranger,
+    }
+    low, high = by_kinship[kinship]
     return min(1.0, low), max(1.0, high)
 
 
-def _spread(manifest: Manifest, kind: str, seen: bool) -> float:
-    """Of a kind that held-out devices did not have, that of the kind in the middle: the widest ones have reasons of
-    their own, such as engines' kernels for weights of four bits. Half of it where the bias is known.
+def _spread(manifest: Manifest, kind: str, kinship: Kinship) -> float:
+    """Of a kind that held-out devices did not have, that of those in the same dtype, and of what nobody knows of an
+    operator. Half of it where the bias is known.
     """
-    usual = float(np.median(list(manifest.spread.values()) or [UNKNOWN_SPREAD]))
-    return manifest.spread.get(kind, usual) * (SEEN_SHARE if seen else 1.0)
+    alike = [v for name, v in manifest.spread.items() if name.partition(" ")[2] == kind.partition(" ")[2]]
+    usual = float(np.median(alike or list(manifest.spread.values()) or [0.0]))
+    stranger = manifest.spread.get(kind, float(np.hypot(usual, UNKNOWN_SPREAD)))
+    sibling = min(manifest.spread_sibling.get(kind, stranger), stranger)
+    return {"own": SEEN_SHARE * stranger, "sibling": sibling, "stranger": stranger}[kinship]
 
 
 def _limiter(s: Situation) -> np.ndarray:

@@ -12,7 +12,7 @@ from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
 from neusight.laws.fitted import FittedPhysics
-from neusight.laws.physics import PRIOR
+from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
 from neusight.learn.physics.observations import LONE_LAUNCHES, ProblemPart, Reading, kernel_files
 from neusight.learn.physics.problem import Problem
@@ -40,7 +40,7 @@ def fit_physics(options: FitOptions, choice: TileChoice | None = None, report: R
         DataError: no data set there, or a data set that cannot be read.
     """
     skipped: Counter[str] = Counter()
-    return fit_parts(all_parts(options, report, skipped), options, choice, report, skipped)
+    return fit_parts(all_parts(options, report, skipped), options, choice, report, skipped=skipped)
 
 
 def all_parts(
@@ -68,9 +68,13 @@ def fit_parts(
     options: FitOptions,
     choice: TileChoice | None = None,
     report: Report | None = None,
+    *,
     skipped: Mapping[str, int] | None = None,
+    start: Physics | None = None,
 ) -> FittedPhysics:
-    """Estimate all constants from parts that were read before, those of ``options.hold_out`` left out."""
+    """Estimate all constants from parts that were read before, those of ``options.hold_out`` left out, setting out from
+    ``start``, by default from the centres of the priors.
+    """
     kept, chosen = [part for part in parts if part.device.id not in options.hold_out], choice or shipped_choice()
     problem = Problem(kept, PRIOR, lambda part, physics, tiling: part.expected_s(physics, chosen, tiling))
 
@@ -79,7 +83,7 @@ def fit_parts(
             report("constants of physics", done, options.steps, error)
 
     return FittedPhysics(
-        **problem.found(problem.fit(options.steps, step)),
+        **problem.found(problem.fit(options.steps, step, start)),
         data=_hashes(options.data),
         skipped=dict(skipped or {}),
         held_out=sorted(options.hold_out),

@@ -48,6 +48,10 @@ RATE_WEIGHT = 2.0
 SHARED_POWER = ("jetson", "laptop")
 """Parts of names of boards whose power limit is not the GPU's alone, or not told."""
 EMULATED = "emulated"
+MOST_SUSPECT = 0.05
+"""Share of a table's rows that may be faster than the datasheet allows before none of them is believed (assumption)."""
+MANY = 20
+"""Suspect rows from which they say something of the others (assumption)."""
 GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: more of them say little that the first did not (10 and 50 are worse
 with GH100 and GA100 left out)."""
@@ -55,6 +59,10 @@ LONE_LAUNCHES = ("neusight-fp32", "neusight-fp32-h100")
 """Data sets of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
 OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d"}
 """Groups of constants that only the kernels of one tile model know: the others' derivatives are zero."""
+BORROWED = {"moe": "matrix", "attention": "matrix"}
+"""Groups of constants that kernels of a tile model use and do not change: single products tell what they are, and what
+layers of experts or attention miss by is for their own constants to explain (a cut in the graph of a model, Plummer
+2015)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +75,9 @@ class ProblemPart(Part):
 
     def __post_init__(self) -> None:
         model = str(answering_model(self.batch, self.device)[0])
-        self.idle.update(name for name in priors(PRIOR) if OWN.get(name.partition(".")[0], model) != model)
+        groups = {name: name.partition(".")[0] for name in priors(PRIOR)}
+        self.idle.update(name for name, group in groups.items() if OWN.get(group, model) != model)
+        self.idle.update(name for name, group in groups.items() if group == BORROWED.get(model))
 
     def expected_s(self, physics: Physics, choice: TileChoice, tiling: Tiling | None) -> tuple[np.ndarray, Tiling]:
         """Time with launch [s], and the tiles it was computed with."""
@@ -181,7 +191,18 @@ def _faults(frame: pd.DataFrame) -> dict[str, np.ndarray]:
         **unlearnable(frame),
         "launched without a graph": flags_or(frame, "eager", False),
         "suspect": suspected(frame),
+        "of a table whose rows beat the datasheet": _doubted(frame),
     }
+
+
+def _doubted(frame: pd.DataFrame) -> np.ndarray:
+    """Rows of a GPU and dtype of which many, and more than ``MOST_SUSPECT``, are suspect: others were timed or counted
+    alike.
+    """
+    if "dtype" not in frame:
+        return np.zeros(len(frame), dtype=bool)
+    marked = frame.assign(suspected=suspected(frame)).groupby(["gpu", "dtype"], dropna=False)["suspected"]
+    return np.asarray((marked.transform("mean") > MOST_SUSPECT) & (marked.transform("sum") >= MANY))
 
 
 def _with_laws(device: DeviceSpec, rows: pd.DataFrame) -> Iterator[ProblemPart]:

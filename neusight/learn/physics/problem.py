@@ -109,13 +109,21 @@ class Problem(Generic[P]):
     def _log_times(self, number: int, constants: Any) -> np.ndarray:
         return np.log(self.times(self.parts[number], constants, self._held[number])[0])
 
-    def fit(self, steps: int = 12, report: Callable[[int, float], None] | None = None) -> Solution:
-        """Solve from the centres of the priors."""
+    def fit(
+        self, steps: int = 12, report: Callable[[int, float], None] | None = None, start: Any | None = None
+    ) -> Solution:
+        """Solve from the centres of the priors, or from constants that were fitted to much the same measurements."""
         known = [priors(self.prior)[name] for name in self.names]
         centre = np.array([encode(prior, prior.value) for prior in known])
         prior = {"centre": centre, "spread": np.array([prior.spread for prior in known])}
         # The first evaluation makes the choices that the derivatives hold.
-        return solve(self.rows(), self.evaluate, self.jacobian, prior, steps=steps, report=report)
+        first = None if start is None else self.place_of(start)
+        return solve(self.rows(), self.evaluate, self.jacobian, prior, steps=steps, report=report, start=first)
+
+    def place_of(self, constants: Any) -> np.ndarray:
+        """Constants on the scales on which they are estimated, in the order of ``names``."""
+        known, content = priors(self.prior), values(constants)
+        return np.array([encode(known[name], content[name]) for name in self.names])
 
     def found(self, solution: Solution) -> dict[str, Any]:
         """Constants, how well they are known and effects, rounded: fields of ``FittedToDevices``."""

@@ -76,6 +76,7 @@ def solve(
     *,
     steps: int = 12,
     report: Callable[[int, float], None] | None = None,
+    start: np.ndarray | None = None,
 ) -> Solution:
     """Estimate constants, effects and spreads.
 
@@ -86,9 +87,11 @@ def solve(
         prior: ``centre`` and ``spread`` of the constants on their scales.
         steps: of Levenberg-Marquardt, at most.
         report: called with (step, error).
+        start: constants on their scales to set out from; default: the centres of the priors.
     """
     known = _Known(prior["centre"], prior["spread"], _mean_precision(rows.kind_of_effect))
-    at = _Place(known.centre.copy(), np.zeros(len(rows.kind_of_effect)), evaluate(known.centre))
+    first = known.centre if start is None else start
+    at = _Place(first.copy(), np.zeros(len(rows.kind_of_effect)), evaluate(first))
     spread = np.full(int(rows.kind_of_effect.max()) + 1, USUAL_SPREAD)
     damping, inverse = 1e-2, np.eye(len(at.constants) + len(at.effects))
     for step in range(steps):

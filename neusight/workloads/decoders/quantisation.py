@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError, nearest, shown
 from neusight.kernels.precision import Precision, dtype_named, stored_bytes
 
@@ -42,6 +43,12 @@ class Quantisation:
             return Quantisation(method=self.method, weights=self.expert_weights)
         return self if kind in self.kinds else Quantisation()
 
+    def on(self, device: DeviceSpec) -> Quantisation:
+        """What engines run on a device: weights alone are narrow where it has no 4-bit matrix units (Marlin)."""
+        if self.activations != "float4" or device.multiplies("float4"):
+            return self
+        return replace(self, activations="", scaling="")
+
     def weight_bytes(self, dtype: str) -> float:
         """Bytes of a weight with its share of scales, of a model in ``dtype``.
 
@@ -61,10 +68,10 @@ SCHEMES: dict[str, Quantisation] = {
     "w8a16": Quantisation(method="w8a16", weights="int8"),
     "w4a16": Quantisation(method="w4a16", weights="int4", group=128),
     "mxfp4": Quantisation(method="mxfp4", weights="mxfp4"),
-    "nvfp4": Quantisation(method="nvfp4", weights="nvfp4"),
+    "nvfp4": Quantisation(method="nvfp4", weights="nvfp4", activations="float4", scaling="micro"),
 }
-"""By the names that people use. 4-bit floats are kept narrow and computed in 16 bits, as engines do on GPUs without
-4-bit matrix units (Marlin, Triton)."""
+"""By the names that people use. MXFP4 weights are computed in 16 bits, as engines do (Marlin, Triton); NVFP4 in 4 bits
+where a device has such units, see ``Quantisation.on``."""
 _ALIASES = {
     **{"bf16": "none", "bfloat16": "none", "fp16": "none", "float16": "none", "half": "none", "float8": "fp8"},
     **{"awq": "w4a16", "gptq": "w4a16", "int4": "w4a16", "int8": "w8a8", "fp4": "nvfp4", "block": "fp8_block"},
@@ -101,8 +108,8 @@ class ServingPrecision:
         scheme = NONE
         if precision.weights != dtype:
             activations = precision.activations if narrow else ""
-            schemes = (s for s in SCHEMES.values() if (s.weights, s.activations) == (precision.weights, activations))
-            scheme = next(schemes, NONE)
+            known_as = {(s.weights, "" if s.scaling == "micro" else s.activations): s for s in SCHEMES.values()}
+            scheme = known_as.get((precision.weights, activations), NONE)
             if not scheme:
                 known = "float8, int8, int4, mxfp4, nvfp4"
                 raise ModelError(f"weights in {precision.weights} under {dtype} are not served: one of {known}")
@@ -194,7 +201,8 @@ def _compressed(stated: Mapping[str, Any]) -> Quantisation:
     weights, inputs = first.get("weights") or {}, first.get("input_activations")
     bits, kind = weights.get("num_bits", 8), weights.get("type", "int")
     if bits == 4 and kind == "float":
-        return SCHEMES["nvfp4" if weights.get("group_size") == 16 else "mxfp4"]
+        scheme = SCHEMES["nvfp4" if weights.get("group_size") == 16 else "mxfp4"]
+        return scheme if inputs else replace(scheme, activations="", scaling="")
     if not inputs:
         name = {(4, "int"): "w4a16", (8, "int"): "w8a16"}.get((bits, kind))
         scheme = SCHEMES[name] if name else Quantisation(method="fp8 weights", weights="float8")

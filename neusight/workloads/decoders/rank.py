@@ -127,7 +127,7 @@ class Rank:
         """Fields of products of a kind: 8-bit ones carry scales, weight-only ones keep 16-bit arithmetic."""
         scheme = self.quantisation.of(kind)
         if scheme.activations:
-            narrower = scheme.weights if scheme.weights != scheme.activations else ""
+            narrower = scheme.weights if scheme.weights != scheme.activations and scheme.scaling != "micro" else ""
             return {"dtype": scheme.activations, "weight_dtype": narrower, "scaling": scheme.scaling}
         return {"dtype": self.dtype, "weight_dtype": scheme.weights, "scaling": ""}
 

@@ -40,10 +40,12 @@ VECTOR_OPERATIONS = 4.0
 """On ordinary lanes for a score: scale, maximum, sum, conversion (FlashAttention-2, algorithm 1)."""
 SHARED_BYTES_PER_CLOCK = 128.0
 """Of an SM's shared memory."""
+HOPPER_ROWS = 64.0
+"""Rows of a matrix instruction on the GPUs for which traits tell the rows of a block."""
 NARROW_HEAD = 64
 """Width of a head up to which blocks have room for more queries."""
-ROWS_OF_WARP, ROWS_OF_WARPGROUP = 32.0, 64.0
-"""Queries for which a warp, or a warpgroup, fetches keys and values from shared memory once."""
+ROWS_OF_WARP = 32.0
+"""Queries for which a warp fetches keys and values from shared memory once."""
 TILE_ELEMENTS = 16384.0
 """Of a tile of keys, roughly, in kernels for long rows: 256 keys of 64, 128 of 128, 64 of 256."""
 PARTIAL_BYTES = 8.0
@@ -189,7 +191,7 @@ class _AttentionBlocks:
             tiles=tiles,
             longest=longest,
             small=s.decode & ((small == "always") | ((small == "light") & light)),
-            divisible=s.decode | (cuts == "always") | ((at_hand <= 2 * ROWS_OF_WARPGROUP) & (cuts == "short")),
+            divisible=s.decode | (cuts == "always") | ((at_hand <= 2 * s.device.facts.matrix_rows) & (cuts == "short")),
         )
 
 
@@ -199,6 +201,8 @@ def _tile_rows(s: _Scores, at_hand: np.ndarray) -> np.ndarray:
     narrow_head = (head <= NARROW_HEAD) & (traits["narrow_head_rows"] > 0.0)
     most = np.where(narrow_head, traits["narrow_head_rows"], traits["most_rows"])
     least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64], [16.0, 32.0, 64.0], most)
+    # Two tiles of rows take turns between products and softmax.
+    most = np.where(s.asynchronous, most * s.device.facts.matrix_rows / HOPPER_ROWS, most)
     rows = np.where(traits["fits_rows"], np.minimum(least, most), most)
     return np.where(head > 256, np.minimum(rows, 64.0), rows)
 
@@ -283,7 +287,7 @@ def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     padded = np.where(traits["pads_width"], 2.0 ** np.ceil(np.log2(s.batch["head_dim"])) / s.batch["head_dim"], 1.0)
     flops_per_cycle = s.flops_per_s / (device.sm_count * s.clock)
     products = s.flops * padded / (flops_per_cycle * share)
-    readers = np.where(s.asynchronous, ROWS_OF_WARPGROUP, np.minimum(blocks.rows, ROWS_OF_WARP))
+    readers = np.where(s.asynchronous, device.facts.matrix_rows, np.minimum(blocks.rows, ROWS_OF_WARP))
     fetched = law.shared_memory * s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
     return traits.constants("time_constant", law) * (products + fetched + _softmax_cycles(s))
 
@@ -309,10 +313,11 @@ def _shared_times(
     busiest = _rounds(count / device.sm_count, law.tail_share)
     compute_s = (busiest * (tiles + prologue) + longest - tiles) * tile_cycles + law.latency_cycles * longest
     partial = np.where(parts > 1.0, PARTIAL_BYTES * s.result_elements * parts, 0.0)
-    port = law.l2_share * s.device.l2_bytes_per_clock_per_sm * s.clock
+    port = law.l2_share * s.device.sustained_l2_bytes_per_s / s.device.sm_count
     moved = count * tiles * tile_bytes + s.query_bytes + 2.0 * s.result_elements + partial
     turns = _rounds(count / device.sm_count / np.where(blocks.small, law.resident_small, law.resident), law.tail_share)
-    stream_s = tile_bytes / law.stream_bytes_per_s * (1.0 - (1.0 - s.physics.matrix.step_hot) * s.hot)
+    under_way = law.stream_bytes_per_s * np.where(s.asynchronous, law.stream_asynchronous, 1.0)
+    stream_s = tile_bytes / under_way * (1.0 - (1.0 - s.physics.matrix.step_hot) * s.hot)
     waiting_s = (turns - np.minimum(turns, 1.0)) * _chain_s(s) + turns * tiles * stream_s
     return compute_s / s.clock, moved / (port * np.minimum(count, device.sm_count)), waiting_s
 
@@ -371,7 +376,7 @@ def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     kernels += np.where(queries, law.query_kernels, 0.0) + SWAP_KERNELS * _swapped(s)
     moved = law.passes * (np.where(traits["writes_cache"] | context, new, 0.0) + np.where(context, s.query_bytes, 0.0))
     moved += np.where(queries, NARROWING_BYTES * s.query_bytes, 0.0)
-    ports = law.l2_share * s.device.l2_bytes_per_clock_per_sm * s.clock * s.device.sm_count
+    ports = law.l2_share * s.device.sustained_l2_bytes_per_s
     each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
     return kernels * _kernel_s(s) + moved * each
 

@@ -18,7 +18,7 @@ from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
-from neusight.kernels.work import work_of
+from neusight.kernels.work import SCALE_BLOCK, element_bytes, work_of
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -48,6 +48,8 @@ REFERENCE_NM = 7.0
 BLOCKS_OF_SM = 2.0
 """Blocks of small tiles that share an SM (assumption: two of 128x128 fit its registers)."""
 _M, _N = (np.array(v, dtype=float) for v in zip(*TILES, strict=True))
+ROW_THREADS = 1024
+"""Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
 IDLE_ROUNDS = 1.5
 """Blocks an SM from which no cut along the depth pays."""
 
@@ -64,12 +66,24 @@ class MatrixUnit:
         """Bytes a second between L2 and one SM."""
         matrix = self.physics.matrix
         shared = matrix.cluster**self.device.facts.panel_sharing_levels
-        return matrix.l2_share / shared * self.device.l2_bytes_per_clock_per_sm * self.device.boost_clock_hz
+        return matrix.l2_share / shared * self.device.sustained_l2_bytes_per_s / self.device.sm_count
 
     @property
     def step_s(self) -> float:
         """Latency for an element of the inner extent: Little's law, with what shared memory holds in flight."""
         return self.physics.matrix.step_s * REFERENCE_SHARED_BYTES / self.device.shared_memory_per_sm_bytes
+
+    @property
+    def share(self) -> float:
+        """Of the peak rate that tiles without end sustain."""
+        matrix = self.physics.matrix
+        return matrix.share * (matrix.mfma_share if self.device.facts.matrix_unit == "mfma" else 1.0)
+
+    @property
+    def prologue_depth(self) -> float:
+        """Inner extent whose time a tile spends filling its pipeline and writing its result."""
+        matrix = self.physics.matrix
+        return matrix.prologue_depth * (matrix.mfma_prologue if self.device.facts.matrix_unit == "mfma" else 1.0)
 
     def rate_ratio(self, p: Product) -> np.ndarray:
         """FLOP a clock of an SM, over ``REFERENCE_RATE``."""
@@ -77,10 +91,14 @@ class MatrixUnit:
 
     def half(self, p: Product) -> np.ndarray:
         """Tile intensity below which operands take as long as the arithmetic."""
-        matrix = self.physics.matrix
-        reads_shared = matrix.asynchronous if self.device.facts.reads_shared_memory else 1.0
+        matrix, unit = self.physics.matrix, self.device.facts.matrix_unit
+        own = {
+            "wgmma": matrix.asynchronous,
+            "tcgen05": matrix.asynchronous * matrix.pair_half,
+            "mfma": matrix.mfma_half,
+        }.get(unit, 1.0)
         # Narrow operands bring as many FLOP a byte as the faster unit needs more of.
-        return matrix.half * reads_shared * (self.rate_ratio(p) * p.a_bytes / 2.0) ** matrix.half_rate
+        return matrix.half * own * (self.rate_ratio(p) * p.a_bytes / 2.0) ** matrix.half_rate
 
 
 def clock_gain(device: DeviceSpec, physics: Physics) -> float:
@@ -128,27 +146,27 @@ class _TileCost:
     through: np.ndarray
     step_s: float
     sm_count: int
-    physics: Physics
+    prologue_depth: float
 
     @classmethod
     def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
         unit = MatrixUnit(device, physics)
-        rate = p.flops_per_s * physics.matrix.share * clock_gain(device, physics)
+        rate = p.flops_per_s * unit.share * clock_gain(device, physics)
         each, through = 2.0 * device.sm_count / rate, p.b_bytes / unit.port
-        return cls(unit.half(p), each, through, unit.step_s, device.sm_count, physics)
+        return cls(unit.half(p), each, through, unit.step_s, device.sm_count, unit.prologue_depth)
 
     def seconds(
         self, shape: tuple[int, int], tiles: np.ndarray, depth: np.ndarray, rows: np.ndarray | slice
     ) -> np.ndarray:
         """Time [s] of a tile and a depth, for some rows."""
-        (tile_m, tile_n), matrix = shape, self.physics.matrix
+        tile_m, tile_n = shape
         share = tiles / self.sm_count
-        whole = np.ceil(share)
-        busiest = np.maximum(share + matrix.tail_share * (whole - share), 1.0)
-        work = (tile_m * tile_n + self.half[rows] * (tile_m + tile_n)) * (depth + matrix.prologue_depth)
-        panels = (tile_m + tile_n) * depth * self.through[rows]
-        waiting = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s
-        return np.asarray(busiest * (work * self.each[rows] + panels) + waiting)
+        busiest = np.ceil(share)
+        work = (tile_m * tile_n + self.half[rows] * (tile_m + tile_n)) * (depth + self.prologue_depth)
+        compute_s = busiest * work * self.each[rows]
+        panels_s = np.maximum(share, 1.0) * (tile_m + tile_n) * depth * self.through[rows]
+        waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s
+        return np.asarray(np.sqrt(compute_s**2 + panels_s**2 + waiting_s**2))
 
 
 def product_tiling(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Tiling:
@@ -213,9 +231,10 @@ def matrix_times(
     p, t, matrix, law = _product(batch, device, tiling), tiling, physics.matrix, MatrixUnit(device, physics)
     tiles, depth = t.tile_count, t.depth
     share = tiles / device.sm_count
-    busiest = np.maximum(share + matrix.tail_share * (np.ceil(share) - share), np.minimum(np.ceil(share), 1.0))
-    work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + matrix.prologue_depth)
-    compute_s = busiest * 2.0 * work * device.sm_count / (p.flops_per_s * matrix.share * clock_gain(device, physics))
+    busiest = np.ceil(share)
+    work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + law.prologue_depth)
+    compute_s = busiest * 2.0 * work * device.sm_count / (p.flops_per_s * law.share * clock_gain(device, physics))
+    promoted_s = busiest * _promotion_s(batch, t.tile_m * t.tile_n * depth, device, physics)
     hot = hot_share(device, conditions, physics)
     dram, l2 = _traffic(p, t, device, physics)
     once = compulsory(p) if batch.family == "gemm" else work_of(batch).bytes
@@ -223,11 +242,12 @@ def matrix_times(
     cold = once * (1.0 - hot) + dram * once / compulsory(p)
     active = np.minimum(tiles, device.sm_count)
     return Times(
-        compute_s=compute_s * _misaligned(batch, p, t, physics) * _conversion(batch, physics),
+        compute_s=compute_s * _misaligned(batch, p, t, physics) * _conversion(batch, physics) + promoted_s,
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2 / (law.port * active),
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
         fixed_overhead_s=start_s(device, conditions, physics)
+        * traits_of("matrix", conditions).constants("start_constant", matrix)
         + np.where(t.parts > 1.0, matrix.split_s, 0.0)
         + _quantisation_s(batch, device, conditions, physics)
         + np.where(t.implicit_nchw, 0.0, layout_transform_s(batch, device, conditions, physics)),
@@ -264,26 +284,37 @@ def _row_lengths(batch: KernelBatch, p: Product) -> tuple[np.ndarray, ...]:
 
 
 def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:
-    """Factor [-] of scales for each block, and of weights that are widened first; 1 for families without either."""
+    """Factor [-] of weights that are widened first; 1 for families without them."""
     if batch.family != "gemm":
         return np.ones(len(batch))
-    blocks = np.where(batch["scaling"] == "block", physics.matrix.block_cost, 0.0)
-    return np.asarray(1.0 + blocks + np.where(batch["weight_dtype"] != "", physics.matrix.unpack_cost, 0.0))
+    return np.asarray(1.0 + np.where(batch["weight_dtype"] != "", physics.matrix.unpack_cost, 0.0))
+
+
+def _promotion_s(batch: KernelBatch, products: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    """Time [s] for which the lanes of an SM scale and add partial sums of so many multiplications."""
+    if batch.family != "gemm" or device.facts.matrix_unit == "tcgen05":
+        return np.zeros(len(batch))
+    exposed = physics.matrix.promotion_exposed if device.facts.reads_shared_memory else 1.0
+    cycles = exposed * physics.matrix.promotion_cycles * products / SCALE_BLOCK / device.cuda_cores_per_sm
+    return np.where(batch["scaling"] == "block", cycles / device.boost_clock_hz, 0.0)
 
 
 def _quantisation_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
-    """Time [s] of what makes 16-bit activations 8-bit: three bytes an element, and a pass before that which looks for
-    the largest of all where one scale holds for a whole tensor.
+    """Time [s] of what makes 16-bit activations narrow: they are read and written, and before that read by a pass which
+    looks for the largest of all, where an engine has one scale for a whole tensor; rows may each take a block.
     """
     if batch.family != "gemm":
         return np.zeros(len(batch))
-    matrix = physics.matrix
-    searched = batch["scaling"] == "tensor"
-    bytes_ = np.where(searched, 5.0, 3.0) * batch["batch"] * batch["m"].astype(float) * batch["k"]
-    moved_s = matrix.quantise_cost * bytes_ / sustained_dram_bytes_per_s(device, physics)
+    matrix, traits = physics.matrix, traits_of("matrix", conditions)
+    searched = (batch["scaling"] == "tensor") & traits["quantise_searches"]
+    rows = batch["batch"] * batch["m"].astype(float)
+    bytes_ = np.where(searched, 4.0, 2.0) + element_bytes(batch)
+    moved_s = matrix.quantise_cost * bytes_ * rows * batch["k"] / sustained_dram_bytes_per_s(device, physics)
+    at_once = device.sm_count * max(device.max_threads_per_sm // ROW_THREADS, 1)
+    rows_s = rows / at_once * matrix.quantise_row_cycles / device.boost_clock_hz
     start = matrix.quantise_start * physics.start.cycles / device.boost_clock_hz
-    own_s = np.where(searched, 2.0, 1.0) * start + moved_s
-    own_s = own_s * traits_of("matrix", conditions).constants("quantise_constant", matrix)
+    own_s = np.where(searched, 2.0, 1.0) * start + traits.constants("quantise_constant", matrix, 0.0)
+    own_s = own_s + np.maximum(moved_s, np.where(traits["quantise_rows"], rows_s, 0.0))
     return np.where(batch["quantised"], own_s, 0.0)
 
 

@@ -326,7 +326,7 @@ def _auxiliary_kernel_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarr
     sort_s = up.offered * moe.pair_cycles / device.boost_clock_hz
     moved = _pass_bytes(up, down) * np.where(up.gathers_rows, moe.triton_passes, moe.cutlass_passes)
     held = _held(moved / 2.0, setting)
-    ports = physics.memory.l2_share * device.l2_bytes_per_clock_per_sm * device.sm_count * device.boost_clock_hz
+    ports = physics.memory.l2_share * device.sustained_l2_bytes_per_s
     pass_s = moved * ((1.0 - held) / sustained_dram_bytes_per_s(device, physics) + held / ports)
     return np.asarray(kernels * start_s(device, setting.conditions, physics) + sort_s + pass_s)
 

@@ -41,6 +41,10 @@ CHANNEL_THREADS, CHANNEL_LOADS, CHANNEL_WALKS = 512.0, 2.0, 2.0
 """Of cuDNN's batch normalisation in training, which in NCHW has a block for a channel: its threads, the loads that a
 thread has under way, of one tensor or more, and how often it walks along the channel, for the statistics and to apply
 them (the names of its kernels, ``bn_fw_tr_1C11_kernel_NCHW`` with 512; loads: assumption)."""
+NORMS = ("layer_norm", "rms_norm")
+"""Normalisations whose kernels were written with a value a thread at a time."""
+STRIDED = ("rope_eager",)
+"""Operators whose kernels walk over tensors that do not lie in one piece."""
 FLOAT_BYTES = 4.0
 REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "max", "argmax", "var", "norm", "nansum", "count_nonzero")
 """Operators of PyTorch's general reduction, whose blocks take several rows."""
@@ -125,14 +129,13 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     moved = s.bytes + s.again_bytes
     hot = _hot(s, device, conditions, physics)
     cold = s.bytes * (1.0 - hot) + s.again_bytes * _missed(s, batch, device, physics)
-    clocked = device.sm_count * device.boost_clock_hz
     steps_s = np.maximum(_rows_s(batch, s, device, physics), _steps_s(batch, conditions, s, device, physics))
     under_way = device.sm_count * stream.flight_bytes / stream.latency_s
     start_s = s.passes * stream.start_cycles / device.boost_clock_hz
     return Times(
         compute_s=_issue_s(batch, s, device, physics),
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
-        l2_s=moved / (clocked * device.l2_bytes_per_clock_per_sm * physics.memory.l2_share),
+        l2_s=moved / (device.sustained_l2_bytes_per_s * physics.memory.l2_share),
         serial_s=np.maximum(steps_s, moved / under_way),
         fixed_overhead_s=start_s * np.where(conditions.timing == "profiler", physics.start.profiled, 1.0),
         switching_j=s.flops * flop_energy_j(device, physics),
@@ -266,10 +269,9 @@ def _issue_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics
     """Time for which instructions are issued [s]: arithmetic on float32 lanes, what else there is in any slot."""
     stream = physics.stream
     arithmetic = s.flops * stream.flop_instructions + 0.5 * s.flops * _tap_instructions(batch["op"], physics)
-    arithmetic += np.where(batch["op"] == "layer_norm", s.elements * stream.norm_instructions, 0.0)
-    cycles = (
-        s.elements * s.passes * stream.plain_instructions / issue_slots(device) + arithmetic / device.cuda_cores_per_sm
-    )
+    arithmetic += np.where(np.isin(batch["op"], NORMS), s.elements * stream.norm_instructions, 0.0)
+    plain = np.where(np.isin(batch["op"], STRIDED), stream.strided_instructions, stream.plain_instructions)
+    cycles = s.elements * s.passes * plain / issue_slots(device) + arithmetic / device.cuda_cores_per_sm
     return np.asarray(cycles / (device.sm_count * device.boost_clock_hz))
 
 

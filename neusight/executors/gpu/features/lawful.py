@@ -9,6 +9,7 @@ from neusight.executors.gpu.expected.times import Times
 from neusight.executors.gpu.features.formulas import formula
 from neusight.executors.gpu.features.situation import LawfulSituation, Situation
 from neusight.kernels.implementations import trait_names, traits_of
+from neusight.kernels.work import element_bytes
 
 LEAST_SHARE = 2.0**-8
 """Of the expected time, below which a resource no longer counts."""
@@ -125,9 +126,9 @@ def equal_values(s: Situation) -> np.ndarray:
 
 
 @formula
-def eight_bits(s: Situation) -> np.ndarray:
-    """Arithmetic on 8-bit operands."""
-    return np.isin(s.batch["dtype"], ("float8", "int8"))
+def halvings(s: Situation) -> np.ndarray:
+    """How often the bits of operands are half of 16: 1 for 8-bit arithmetic, 2 for 4-bit."""
+    return np.maximum(np.log2(2.0 / element_bytes(s.batch)), 0.0)
 
 
 @formula

@@ -104,7 +104,7 @@ class Situation:
     @cached_property
     def l2_s(self) -> np.ndarray:
         """Expected time of the L2 traffic [s]: ``bytes / (l2_share · ports)``."""
-        return self.l2_bytes / (self.device.l2_bytes_per_s * self.physics.memory.l2_share)
+        return self.l2_bytes / (self.device.sustained_l2_bytes_per_s * self.physics.memory.l2_share)
 
     @cached_property
     def flops(self) -> np.ndarray:

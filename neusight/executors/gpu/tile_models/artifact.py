@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from neusight.devices.kinship import Silicon
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
 from neusight.executors.gpu.features import FORMULAS, FeatureContract
@@ -23,7 +24,9 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work
 from neusight.paths import read_json, tile_models_dir
 
-PROTOCOL = 4
+PROTOCOL = 5
+Kinship = Literal["own", "sibling", "stranger"]
+"""Whether a device taught a tile model itself, a sibling of it did, or neither."""
 MANIFEST = "manifest.json"
 
 
@@ -32,12 +35,15 @@ class Manifest:
     """What a tile model is, what it learned from, and how wrong it was on devices it had not seen.
 
     ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, ``intervals`` those of
-    each kind of kernel, ``interval_seen`` and ``intervals_seen`` those for the training devices; ``spread`` is the
-    standard deviation of the log error that all rows of a kind share on a device that was not seen; ``device_bias`` the
+    each kind of kernel, ``interval_seen`` and ``intervals_seen`` those for the training devices, ``intervals_sibling``
+    those for devices of which a sibling was left in; ``spread`` is the standard deviation of the log error that all
+    rows of a kind share on a device that was not seen, ``spread_sibling`` that on a sibling; ``device_bias`` the
     logit by which each training device and kind departs from the model, by ``bias_name``; ``domain`` the range of each
     feature and of the kernels' sizes, the ops and the dtypes in training; ``kinds`` the kinds of SM of the training
-    devices, ``shrinkage`` the share of what was learned that holds on devices of other kinds (chosen by leaving kinds
-    out) and ``kin_shrinkage`` that on other devices of these kinds (chosen by leaving one device out);
+    devices, ``silicon`` what tells their siblings (``neusight.devices.kinship``), ``measured`` the ``implementations``
+    that each of them ran, ``shrinkage`` the share of what was
+    learned that holds on strangers (chosen by leaving kinds out) and ``sibling_shrinkage`` that on siblings, the bias
+    of theirs included (chosen by leaving one device out);
     ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of the training devices each vendor
     made; ``simulator`` what stands for the devices where they are no GPUs: such a model answers the simulator's own
     package alone, which has the formulas of its features.
@@ -59,13 +65,17 @@ class Manifest:
     versions: dict[str, str]
     intervals: dict[str, list[float]] = field(default_factory=dict)
     intervals_seen: dict[str, list[float]] = field(default_factory=dict)
+    intervals_sibling: dict[str, list[float]] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
+    spread_sibling: dict[str, float] = field(default_factory=dict)
     cleaning: dict[str, int] = field(default_factory=dict)
     vendors: dict[str, int] = field(default_factory=dict)
     simulator: str = ""
     kinds: list[str] = field(default_factory=list)
+    silicon: dict[str, list[Any]] = field(default_factory=dict)
+    measured: dict[str, list[str]] = field(default_factory=dict)
     shrinkage: float = 1.0
-    kin_shrinkage: float = 1.0
+    sibling_shrinkage: float = 1.0
     weights_sha256: str = ""
     protocol: int = PROTOCOL
 
@@ -78,25 +88,48 @@ class Artifact:
     model: TileModel
     folder: Path | None = None
 
-    def shrinkage(self, device: DeviceSpec) -> float:
-        """Share of what was learned that counts on a device: all on those that were learned from."""
+    def kinship(self, device: DeviceSpec, batch: KernelBatch, conditions: Conditions) -> np.ndarray:
+        """What a device is to those that were learned from, for each kernel: a sibling tells of what it ran itself."""
+        if device.id in self.manifest.training_gpus:
+            return np.broadcast_to(np.asarray("own"), (len(batch),))
+        siblings = self.siblings(device)
+        if not siblings:
+            return np.broadcast_to(np.asarray("stranger"), (len(batch),))
+        ran = {name for gpu in siblings for name in self.manifest.measured.get(gpu, ())}
+        return np.where(np.isin(implementations(batch, conditions), sorted(ran)), "sibling", "stranger")
+
+    def shrinkage(self, kinship: np.ndarray) -> np.ndarray:
+        """Share of what was learned that counts for each kernel: all on devices that were learned from."""
         known = self.manifest
-        if device.id in known.training_gpus:
-            return 1.0
-        return known.kin_shrinkage if sm_kind(device) in known.kinds else known.shrinkage
+        return np.select([kinship == "own", kinship == "sibling"], [1.0, known.sibling_shrinkage], known.shrinkage)
 
-    def logits(self, features: np.ndarray, prior: np.ndarray, device: DeviceSpec) -> np.ndarray:
-        """logit(u) of each ensemble member on a device, shape (members, n)."""
-        shrinkage = self.shrinkage(device)
-        return prior[None] + shrinkage * (self.model.logits(features, prior) - prior) if shrinkage else prior[None]
+    def siblings(self, device: DeviceSpec) -> tuple[str, ...]:
+        """The training devices that are siblings of another one."""
+        own = Silicon.of(device)
+        known = ((gpu, Silicon(*content)) for gpu, content in self.manifest.silicon.items())
+        return tuple(gpu for gpu, silicon in known if gpu != device.id and own.is_sibling_of(silicon))
 
-    def device_bias(self, gpu: str, kind: str) -> float | None:
-        """A training device's own logit for a kind of kernel, see ``kernel_kinds``; the mean of its other kinds of the
-        operator where it did not run that, of all its kinds where it did not run the operator; None for other devices.
+    def logits(self, features: np.ndarray, prior: np.ndarray, shrinkage: np.ndarray) -> np.ndarray:
+        """logit(u) of each ensemble member, shape (members, n), where so much of what was learned counts."""
+        if not shrinkage.any():
+            return prior[None]
+        return np.asarray(prior[None] + shrinkage * (self.model.logits(features, prior) - prior))
+
+    def device_bias(self, device: DeviceSpec, kind: str) -> float | None:
+        """A device's own logit for a kind of kernel, see ``kernel_kinds``: for one that was learned from its own, for a
+        sibling of such as much of theirs as counts there; None for strangers.
         """
-        own = self._bias_by_gpu.get(gpu)
-        if own is None:
-            return None
+        if device.measured_id in self._bias_by_gpu:
+            return self._bias(device.measured_id, kind)
+        kin = [gpu for gpu in self.siblings(device) if bias_name(gpu, kind) in self.manifest.device_bias]
+        biases = [self._bias(gpu, kind) for gpu in kin]
+        return self.manifest.sibling_shrinkage * sum(biases) / len(biases) if biases else None
+
+    def _bias(self, gpu: str, kind: str) -> float:
+        """Of a training device: the mean of its other kinds of the operator where it did not run that kind, of all its
+        kinds where it did not run the operator.
+        """
+        own = self._bias_by_gpu[gpu]
         op = kind.split(" ")[0]
         alike = [v for name, v in own.items() if name.split("/")[1].split(" ")[0] == op] or list(own.values())
         return own.get(bias_name(gpu, kind), sum(alike) / len(alike))
@@ -173,6 +206,19 @@ def kernel_kinds(batch: KernelBatch) -> np.ndarray:
         codes = codes * len(distinct) + where
     _, first, where = np.unique(codes, return_index=True, return_inverse=True)
     return np.array([_kind(*(str(column[row]) for column in columns)) for row in first])[where]
+
+
+def implementations(batch: KernelBatch, conditions: Conditions) -> np.ndarray:
+    """Kind of each kernel with what ran it and how it was timed, shape (n,): ``linear float16, vllm torch graph``.
+
+    Boards of one die differ by little where they ran the same kernels in the same way; sources that did not agree less
+    about one board than about two.
+    """
+    words = (kernel_kinds(batch), ", ", conditions.engine, " ", conditions.variant, " ", conditions.timing)
+    joined = np.array([""])
+    for word in words:
+        joined = np.char.add(joined, np.asarray(word).astype(str))
+    return joined
 
 
 def launch_kinds(batch: KernelBatch, conditions: Conditions) -> np.ndarray:

@@ -130,7 +130,7 @@ def tile_costs(
     operands = (1.0 + narrow) ** (1.0 / lanes.shared_memory_sharpness)
     depth = k + lanes.prologue_depth
     arithmetic_s = rounds(tiles, device.sm_count, lanes.tail_share) * 2.0 * _TILE_M * _TILE_N * depth / rate * operands
-    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (device.l2_bytes_per_s * physics.memory.l2_share)
+    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (device.sustained_l2_bytes_per_s * physics.memory.l2_share)
     return (arithmetic_s**lanes.overlap + l2_s**lanes.overlap) ** (1.0 / lanes.overlap)
 
 
@@ -266,7 +266,9 @@ def split_depth(
     parts = np.array(SPLITS, dtype=float)[:, None]
     rate = flops_per_s / device.sm_count
     work = 2.0 * tile_elements * (depth / parts + physics.cuda_cores.prologue_depth)
-    summed_s = 2.0 * PARTIAL_BYTES * parts * result_elements / (device.l2_bytes_per_s * physics.memory.l2_share)
+    summed_s = (
+        2.0 * PARTIAL_BYTES * parts * result_elements / (device.sustained_l2_bytes_per_s * physics.memory.l2_share)
+    )
     time_s = rounds(tiles * parts, device.sm_count, physics.cuda_cores.tail_share) * work / rate
     time_s = np.where(parts > 1, WORTH_IT * (time_s + summed_s), time_s)
     possible = (parts == 1) | (depth / parts >= LEAST_DEPTH)

@@ -1,0 +1,72 @@
+"""Products of 8 and 4 bits: how scales lie in memory, who applies them, and what narrowing activations costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from neusight.devices import load_device
+from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import work_of
+from neusight.laws.fitted import shipped_physics
+
+PHYSICS = shipped_physics().physics
+
+
+def products(m: int, k: int = 4096, n: int = 4096, **fields: object) -> KernelBatch:
+    return KernelBatch.from_columns("gemm", m=np.array([m]), n=np.array([n]), k=np.array([k]), **fields)
+
+
+def times(batch: KernelBatch, gpu: str, engine: str = "torch", variant: str = ""):
+    device, conditions = load_device(gpu), Conditions.of(len(batch), timing="graph", engine=engine, variant=variant)
+    return matrix_times(batch, device, conditions, PHYSICS, product_tiling(batch, device, PHYSICS))
+
+
+def test_four_bit_operands_are_half_a_byte_with_a_byte_of_scale_for_sixteen() -> None:
+    m, n, k = 256, 512, 1024
+    work = work_of(products(m, k, n, dtype="float4", scaling="micro"))
+    assert work.read_bytes[0] == pytest.approx((m + n) * k * (0.5 + 1 / 16))
+    assert work.write_bytes[0] == pytest.approx(2.0 * m * n)
+
+
+def test_matrix_units_that_apply_scales_do_not_wait_for_lanes() -> None:
+    plain, scaled = (products(4096, dtype="float8", scaling=scaling) for scaling in ("tensor", "block"))
+    assert times(scaled, "b200-sxm-180gb").compute_s == pytest.approx(times(plain, "b200-sxm-180gb").compute_s)
+    assert times(scaled, "h100-sxm-80gb").compute_s[0] > 1.05 * times(plain, "h100-sxm-80gb").compute_s[0]
+
+
+def test_adding_partial_sums_is_a_smaller_share_where_matrix_units_are_slow() -> None:
+    plain, scaled = (products(4096, dtype="float8", scaling=scaling) for scaling in ("tensor", "block"))
+    fast, slow = (
+        float(times(scaled, gpu).compute_s[0] / times(plain, gpu).compute_s[0]) for gpu in ("h100-sxm-80gb", "h20")
+    )
+    assert 1.0 < slow < 1.0 + 0.5 * (fast - 1.0)
+
+
+def test_rows_with_a_block_each_take_long_where_many_are_short() -> None:
+    short, long = (
+        products(m, k, dtype="float8", scaling="tensor", quantised=True) for m, k in ((8192, 256), (256, 8192))
+    )
+    by_row, by_rows = (
+        times(short, "h100-sxm-80gb", engine, "cutlass").fixed_overhead_s for engine in ("vllm", "sglang")
+    )
+    assert by_row[0] > 2.0 * by_rows[0]
+    assert times(long, "h100-sxm-80gb", "vllm", "cutlass").fixed_overhead_s[0] < by_row[0]
+
+
+def test_steps_around_quantisation_cost_the_same_on_any_gpu() -> None:
+    batch = products(1, dtype="float8", scaling="tensor", quantised=True)
+    bare = products(1, dtype="float8", scaling="tensor")
+    for gpu in ("h100-sxm-80gb", "l40s", "b200-sxm-180gb"):
+        added = times(batch, gpu, "trtllm", "trtllm").fixed_overhead_s - times(bare, gpu, "trtllm").fixed_overhead_s
+        assert added[0] > PHYSICS.matrix.quantise_fixed_s
+
+
+@pytest.mark.parametrize("gpu", ["b200-sxm-180gb", "rtx-pro-6000-server"])
+def test_narrower_operands_are_never_slower_in_large_products(gpu: str) -> None:
+    wide = times(products(8192, 8192, 8192, dtype="bfloat16"), gpu).unlimited_s
+    eight = times(products(8192, 8192, 8192, dtype="float8", scaling="tensor"), gpu).unlimited_s
+    four = times(products(8192, 8192, 8192, dtype="float4", scaling="micro"), gpu).unlimited_s
+    assert four[0] < eight[0] < wide[0]
