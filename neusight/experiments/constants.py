@@ -18,6 +18,7 @@ from neusight.learn import Report
 from neusight.learn.physics.fit import FitOptions, all_parts, fit_parts
 from neusight.learn.physics.observations import FILE as RATES
 from neusight.learn.physics.observations import ProblemPart
+from neusight.learn.physics.programs import FILE as TIMINGS
 from neusight.learn.training import FOLD_ROWS, FOLD_STEPS
 from neusight.paths import cache_dir
 
@@ -86,7 +87,7 @@ class Constants:
     def _data(self) -> list[tuple[str, str]]:
         """Hash of every table that may be read."""
         tables = (file for folder in sets_in(self.data) for file in tables_in(folder))
-        files = sorted({*self.data.glob("*.parquet"), *tables, self.data / RATES})
+        files = sorted({*self.data.glob("*.parquet"), *tables, self.data / RATES, self.data / TIMINGS})
         return [(file.relative_to(self.data).as_posix(), file_sha256(file)) for file in files if file.is_file()]
 
 

@@ -125,9 +125,9 @@ def conv_output(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
 def conv_gemm(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(groups, m, n, k) of the matrix product that a convolution is (implicit GEMM, Chetlur et al. 2014).
 
-    forward: pixels x filters, depth C·kh·kw; input gradient: input pixels x channels, depth K·kh·kw / stride²
-    (the zeros that a stride dilates the gradient with are not computed); weight gradient: filters x C·kh·kw, depth
-    pixels.
+    forward: pixels x filters, depth C·kh·kw; input gradient: input pixels x channels, depth K·kh·kw times output
+    over input pixels (the zeros that a stride dilates the gradient with do not count, in two dimensions or three);
+    weight gradient: filters x C·kh·kw, depth pixels. Each has the operations of the forward convolution.
     """
     height, width = conv_output(batch)
     groups = batch["groups"].astype(float)

@@ -103,6 +103,29 @@ class Convolution:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImplicitGemm:
+    """How convolutions in TF32 run on matrix units: as products whose operands are gathered tap by tap."""
+
+    share: float = constant(
+        0.75, 0.7, "guess: addresses and masks of every tap take issue slots that plain products have", scale="share"
+    )
+    """Of a plain product's rate that implicit ones sustain."""
+    synchronous: float = constant(
+        0.62, 0.3, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100", scale="share"
+    )
+    """Share of that where matrix units read shared memory, which kernels compiled for Ampere do not use."""
+    fill: float = constant(
+        0.7, 1.0, "CUTLASS, IteratorAlgorithm: kernels for few channels fill a step from several taps", scale="share"
+    )
+    """Exponent of what steps of the main loop hold more than the channels of a tap: 0 where all of it is filled from
+    other taps, 1 where it is computed in vain."""
+    zeros: float = constant(
+        0.5, 1.0, "CUTLASS, StrideSupport: strided gradients skip all zeros, others none", scale="share"
+    )
+    """Exponent of what a gradient holds more for the zeros of its stride: 0 where all are skipped."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MoeConstants:
     """What grouped products reach of the rates of single ones, and what sorting and passing tokens on costs."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from neusight.laws.constants import constant
-from neusight.laws.kernel_constants import AttentionConstants, Convolution, MoeConstants, StreamConstants
+from neusight.laws.kernel_constants import AttentionConstants, Convolution, ImplicitGemm, MoeConstants, StreamConstants
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +261,7 @@ class Physics:
     power: Power = field(default_factory=Power)
     cuda_cores: CudaCores = field(default_factory=CudaCores)
     convolution: Convolution = field(default_factory=Convolution)
+    implicit: ImplicitGemm = field(default_factory=ImplicitGemm)
     start: Start = field(default_factory=Start)
     residency: Residency = field(default_factory=Residency)
     matrix: Matrix = field(default_factory=Matrix)

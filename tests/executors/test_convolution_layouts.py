@@ -38,8 +38,8 @@ def test_turning_reads_and_writes_input_and_output_once(gpu: str) -> None:
     assert found == pytest.approx(moved + 2 * start_s(device, conditions, PHYSICS))
 
 
-@pytest.mark.parametrize(("op", "images"), [("forward", 1), ("input_grad", 1), ("weight_grad", 2)])
-def test_in_tf32_only_what_is_read_is_turned(op: str, images: int) -> None:
+@pytest.mark.parametrize(("op", "images"), [("forward", 1), ("input_grad", 2), ("weight_grad", 2)])
+def test_in_tf32_forward_kernels_write_images_as_they_lie(op: str, images: int) -> None:
     device, conditions = load_device("l4"), Conditions.of(1)
     found = layout_transform_s(convolutions(op=[op], dtype=["tf32"]), device, conditions, PHYSICS)
     moved = 2 * 4 * (images * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, PHYSICS)

@@ -77,6 +77,19 @@ def test_convolution_flops_are_those_of_its_loops_in_all_three_directions(subtes
                 assert work_of(conv(op=op, **columns)).flops == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "extents", "outputs"),
+    [((1, 3), (1, 129), (1, 64)), ((4, 4), (34, 18), (16, 8)), ((9, 3), (15 * 17, 19), (7 * 8, 9))],
+    ids=["1-d", "2-d", "3-d, whose depth is counted into the height"],
+)
+def test_gradients_of_strided_convolutions_have_the_operations_of_the_forward_one(kernel, extents, outputs) -> None:
+    stated = {"kernel_height": kernel[0], "kernel_width": kernel[1], "height": extents[0], "width": extents[1]}
+    stated |= {"stride": 2, "output_height": outputs[0], "output_width": outputs[1]}
+    expected = 2 * 2 * np.prod(outputs) * 8 * 12 * np.prod(kernel)
+    for op in ("forward", "input_grad", "weight_grad"):
+        assert work_of(conv(op=op, **stated)).flops == pytest.approx(expected, rel=1e-12)
+
+
 def test_convolution_sizes_are_torch_s() -> None:
     import torch
 

@@ -16,6 +16,8 @@ from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
 from neusight.learn.physics.observations import LONE_LAUNCHES, ProblemPart, Reading, kernel_files
 from neusight.learn.physics.problem import Problem
+from neusight.learn.physics.programs import FILE as TIMINGS
+from neusight.learn.physics.programs import program_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,8 @@ def fit_physics(options: FitOptions, choice: TileChoice | None = None, report: R
 def all_parts(
     options: FitOptions, report: Report | None = None, skipped: Counter[str] | None = None
 ) -> list[ProblemPart]:
-    """Every observation in a folder of data sets: kernels with a law of their own, float32 kernels, matmul rates.
+    """Every observation in a folder of data sets: kernels with a law of their own, float32 kernels, matmul rates,
+    programs with convolutions.
 
     Args:
         options: what to read.
@@ -60,7 +63,7 @@ def all_parts(
     parts = reading.observe(read)
     for source in (folder for folder in sets_in(options.data) if folder.name in LONE_LAUNCHES):
         parts += replace(reading, data=source).lanes()
-    return parts + reading.rates()
+    return [*parts, *reading.rates(), *program_parts(options.data, options.hold_out, reading.skipped)]
 
 
 def fit_parts(
@@ -91,7 +94,7 @@ def fit_parts(
 
 
 def _hashes(data: Path) -> dict[str, str]:
-    files = [*kernel_files(data), *sorted((data / "matmul-rates").glob("*.parquet"))]
+    files = [*kernel_files(data), *sorted((data / "matmul-rates").glob("*.parquet")), *data.glob(str(TIMINGS))]
     return {f"{file.relative_to(data)}": file_sha256(file) for file in files}
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from neusight.errors import DataError, DeviceError
 from neusight.executors.gpu.expected.laws import answering_model, law_names
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features.situation import situate
-from neusight.executors.gpu.tiling import TileChoice, Tiling
+from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import priors
@@ -57,8 +57,9 @@ GROUP_WEIGHT = 4.0
 with GH100 and GA100 left out)."""
 LONE_LAUNCHES = ("neusight-fp32", "neusight-fp32-h100")
 """Data sets of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
-OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d"}
-"""Groups of constants that only the kernels of one tile model know: the others' derivatives are zero."""
+OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d", "implicit": "programs"}
+"""Groups of constants that only the kernels of one tile model know, or only ``programs``: the others' derivatives are
+zero."""
 BORROWED = {"moe": "matrix", "attention": "matrix"}
 """Groups of constants that kernels of a tile model use and do not change: single products tell what they are, and what
 layers of experts or attention miss by is for their own constants to explain (a cut in the graph of a model, Plummer
@@ -79,7 +80,7 @@ class ProblemPart(Part):
         self.idle.update(name for name, group in groups.items() if OWN.get(group, model) != model)
         self.idle.update(name for name, group in groups.items() if group == BORROWED.get(model))
 
-    def expected_s(self, physics: Physics, choice: TileChoice, tiling: Tiling | None) -> tuple[np.ndarray, Tiling]:
+    def expected_s(self, physics: Physics, choice: TileChoice, tiling: Any) -> tuple[np.ndarray, Any]:
         """Time with launch [s], and the tiles it was computed with."""
         s = situate(self.batch, self.device, choice, tiling, physics=physics, conditions=self.conditions)
         if np.isnan(self.floor_s[0]):

@@ -25,8 +25,8 @@ def layout_transform_s(batch: KernelBatch, device: DeviceSpec, conditions: Condi
     .. math:: t = \sum_i \left(2 \frac{e X_i}{W} + t_0\right)
 
     Matrix units take a product's inner extent, the channels, in one piece, so that a library turns the images that a
-    convolution reads: one, or for a gradient of filters two. In 16 bit it turns back the image that is written, in
-    TF32 its kernels write NCHW. One channel, or one pixel, is the same in both.
+    convolution reads: one, or for a gradient of filters two. It turns back the image that is written, but that of a
+    forward convolution in TF32, whose kernels write NCHW. One channel, or one pixel, is the same in both.
 
     Args:
         batch: images of X_i elements of e bytes that are turned; families other than ``conv2d`` turn nothing.
@@ -35,9 +35,9 @@ def layout_transform_s(batch: KernelBatch, device: DeviceSpec, conditions: Condi
         physics: of the start and of memory.
 
     Source: NVIDIA, cuDNN Developer Guide, "Tensor Transformations" (conversion between NCHW and NHWC); names of its
-    kernels on Ampere, ``tf32f32_f32_nhwckrsc_nchw`` and ``f16f16_nhwckrsc_nhwc`` (input, filter, output). Validity:
-    convolutions that run on matrix units, but for those that a library finds faster as they lie, see
-    ``is_implicit_nchw``.
+    kernels on Ampere: ``fprop_implicit_gemm_tf32f32_f32_nhwckrsc_nchw`` (input, filter, output),
+    ``dgrad_implicit_gemm_tf32f32_f32_nhwckrsc_nhwc`` and ``f16f16_nhwckrsc_nhwc``. Validity: convolutions that run on
+    matrix units, but for those that a library finds faster as they lie, see ``is_implicit_nchw``.
     """
     if batch.family != "conv2d":
         return np.zeros(len(batch))
@@ -53,7 +53,7 @@ def layout_transform_bytes(batch: KernelBatch) -> np.ndarray:
     source = images * batch["in_channels"] * _if_any(batch["in_channels"], batch["height"] * batch["width"])
     target = images * batch["out_channels"] * _if_any(batch["out_channels"], height * width)
     both, op = element_bytes(batch) < FLOAT_BYTES, batch["op"]
-    turned = np.stack([source * (both | (op != "input_grad")), target * (both | (op != "forward"))])
+    turned = np.stack([source, target * (both | (op != "forward"))])
     return np.asarray(PASSES * element_bytes(batch) * turned * (batch["image_layout"] == "nchw"))
 
 

@@ -120,8 +120,9 @@ def pick_tiles(
     best, parts = np.zeros(len(p.m), dtype=int), np.ones(len(p.m))
     least = np.full(len(p.m), np.inf)
     for number, shape in enumerate(TILES):
+        unable_s = np.where(np.broadcast_to(p.least_columns, p.m.shape) > shape[1], np.inf, 0.0)
         tiles = np.ceil(p.m / shape[0]) * np.ceil(p.n / shape[1]) * p.batch
-        time_s = cost.seconds(shape, tiles, p.k, slice(None))
+        time_s = cost.seconds(shape, tiles, p.k, slice(None)) + unable_s
         better = time_s < least
         least = np.where(better, time_s, least)
         best[better], parts[better] = number, 1.0
@@ -130,7 +131,9 @@ def pick_tiles(
             rows = idle[(p.k[idle] >= cut * LEAST_DEPTH) & (most[idle] >= cut)]
             if not len(rows):
                 break
-            time_s = cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + physics.matrix.split_s
+            time_s = (
+                cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + physics.matrix.split_s + unable_s[rows]
+            )
             better = time_s < least[rows]
             won = rows[better]
             least[won], best[won], parts[won] = time_s[better], number, cut
@@ -151,7 +154,7 @@ class _TileCost:
     @classmethod
     def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
         unit = MatrixUnit(device, physics)
-        rate = p.flops_per_s * unit.share * clock_gain(device, physics)
+        rate = p.flops_per_s * unit.share * p.share * clock_gain(device, physics)
         each, through = 2.0 * device.sm_count / rate, p.b_bytes / unit.port
         return cls(unit.half(p), each, through, unit.step_s, device.sm_count, unit.prologue_depth)
 
@@ -173,11 +176,11 @@ def product_tiling(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> 
     """The blocks that a library runs: of convolutions in NCHW that are one product an image as they lie, those of it,
     where images that are turned first would take longer.
     """
-    p, implicit_nchw = product_of(batch, device), np.zeros(len(batch), dtype=bool)
+    p, implicit_nchw = product_of(batch, device, physics), np.zeros(len(batch), dtype=bool)
     tile_m, tile_n, parts, seconds = pick_tiles(p, device, physics)
     rows = np.flatnonzero(is_implicit_nchw(batch)) if batch.family == "conv2d" else np.zeros(0, dtype=int)
     if len(rows):
-        lying, some = by_image(batch.take(rows), device), batch.take(rows)
+        lying, some = by_image(batch.take(rows), device, physics), batch.take(rows)
         moved_s = layout_transform_bytes(some).sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
         *picked, lying_s = pick_tiles(lying, device, physics)
         better = lying_s < seconds[rows] + moved_s
@@ -199,10 +202,10 @@ def product_tiling(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> 
     )
 
 
-def _product(batch: KernelBatch, device: DeviceSpec, tiling: Tiling) -> Product:
+def _product(batch: KernelBatch, device: DeviceSpec, physics: Physics, tiling: Tiling) -> Product:
     """That of a tiling."""
-    p, rows = product_of(batch, device), np.flatnonzero(np.broadcast_to(tiling.implicit_nchw, len(batch)))
-    return p.replaced(rows, by_image(batch.take(rows), device)) if len(rows) else p
+    p, rows = product_of(batch, device, physics), np.flatnonzero(np.broadcast_to(tiling.implicit_nchw, len(batch)))
+    return p.replaced(rows, by_image(batch.take(rows), device, physics)) if len(rows) else p
 
 
 def matrix_times(
@@ -228,12 +231,13 @@ def matrix_times(
     Source: CUTLASS, Efficient GEMM in CUDA (tiles, split-K); Little's law; constants fitted. Validity: 16-bit and
     8-bit products on NVIDIA GPUs from Volta on; others by the same law.
     """
-    p, t, matrix, law = _product(batch, device, tiling), tiling, physics.matrix, MatrixUnit(device, physics)
-    tiles, depth = t.tile_count, t.depth
+    p, t, matrix, law = _product(batch, device, physics, tiling), tiling, physics.matrix, MatrixUnit(device, physics)
+    tiles, depth = t.tile_count, p.k / t.parts
     share = tiles / device.sm_count
     busiest = np.ceil(share)
     work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + law.prologue_depth)
-    compute_s = busiest * 2.0 * work * device.sm_count / (p.flops_per_s * law.share * clock_gain(device, physics))
+    sustained = p.flops_per_s * law.share * p.share * clock_gain(device, physics)
+    compute_s = busiest * 2.0 * work * device.sm_count / sustained
     promoted_s = busiest * _promotion_s(batch, t.tile_m * t.tile_n * depth, device, physics)
     hot = hot_share(device, conditions, physics)
     dram, l2 = _traffic(p, t, device, physics)
@@ -363,7 +367,7 @@ def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tup
     cols = np.minimum(t.across, np.ceil(patch / rows))
     rows = np.minimum(t.down, np.ceil(patch / cols))
     products = np.maximum(1.0, running / (t.down * t.across))
-    panel = products * (rows * t.tile_m * p.a_bytes + cols * t.tile_n * p.b_bytes) * t.depth
+    panel = products * (rows * t.tile_m * p.a_bytes + cols * t.tile_n * p.b_bytes) * (p.k / t.parts)
     ratio = np.log2(panel / reusable_l2_bytes(device)) - matrix.miss_centre
     missed = matrix.always_missed + (1.0 - matrix.always_missed) / (1.0 + np.exp(-matrix.miss_slope * ratio))
     once = p.batch * (p.m * p.k * p.a_bytes + p.k * p.n * p.b_bytes)
@@ -371,4 +375,4 @@ def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tup
     height, width = np.minimum(t.tile_m, p.m), np.minimum(t.tile_n, p.n)
     partial = np.where(t.parts > 1.0, 2.0 * PARTIAL_BYTES * t.parts, 0.0)
     written = p.batch * p.m * p.n * (p.c_bytes + partial)
-    return again, tiles * (height * p.a_bytes + width * p.b_bytes) * t.depth + written
+    return again, tiles * (height * p.a_bytes + width * p.b_bytes) * (p.k / t.parts) + written

@@ -17,7 +17,13 @@ from neusight.kernels.work import (
     result_bytes,
     weight_bytes,
 )
+from neusight.laws.physics import Physics
 
+TAP_CHANNELS = 32.0
+"""Channels [elements] that a step of the main loop takes of a filter tap (CUTLASS, implicit_gemm_convolution.md: an
+iterator's step along the inner extent stays within one tap; tiles 32 deep)."""
+GRADIENT_COLUMNS = 64.0
+"""Of a tile of a gradient of the input, at least: CUTLASS and cuDNN compile ``dgrad`` for 64 channels and more."""
 MOST_SPLITS, MOST_PIXEL_SPLITS = 16.0, 128.0
 """Parts into which the inner extent of a plain product is cut, and of a gradient of filters, whose inner extent is all
 pixels, at most."""
@@ -26,7 +32,8 @@ pixels, at most."""
 @dataclass(frozen=True)
 class Product:
     """Products as an SM sees them; columns of shape (n,): extents [elements], bytes of an element of A, B and C, peak
-    rate [FLOP/s], and into how many parts a library cuts the inner extent at most.
+    rate [FLOP/s], the share of a plain product's rate that they sustain, columns of a tile, at least, and into how many
+    parts a library cuts the inner extent at most.
     """
 
     m: np.ndarray
@@ -37,6 +44,8 @@ class Product:
     b_bytes: np.ndarray
     c_bytes: np.ndarray
     flops_per_s: np.ndarray
+    share: np.ndarray | float = 1.0
+    least_columns: np.ndarray | float = 1.0
     most_parts: np.ndarray | float = MOST_SPLITS
 
     def take(self, rows: np.ndarray) -> Product:
@@ -54,26 +63,65 @@ class Product:
         return {field.name: np.broadcast_to(getattr(self, field.name), self.m.shape) for field in fields(self)}
 
 
-def product_of(batch: KernelBatch, device: DeviceSpec) -> Product:
+def product_of(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
     """Those of a batch of the family ``gemm``, or the implicit ones of ``conv2d``, over the pixels of all images."""
-    rates, size = by_distinct(batch["dtype"], device.gemm_flops_per_s), element_bytes(batch)
     if batch.family == "conv2d":
-        groups, m, n, k = conv_gemm(batch)
-        parts = np.where(batch["op"] == "weight_grad", MOST_PIXEL_SPLITS, MOST_SPLITS)
-        return Product(m, n, k, groups, size, size, result_bytes(batch), rates, parts)
+        return implicit_product(batch, device, physics)
+    rates, size = by_distinct(batch["dtype"], device.gemm_flops_per_s), element_bytes(batch)
     m, n, k, products = (batch[name].astype(float) for name in ("m", "n", "k", "batch"))
     # What is accumulated to is read and written.
     result = np.where(batch["accumulates"], 2.0 * ACCUMULATOR_BYTES, result_bytes(batch))
     return Product(m, n, k, products, size, weight_bytes(batch), result, rates)
 
 
-def by_image(batch: KernelBatch, device: DeviceSpec) -> Product:
+def implicit_product(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
+    r"""What matrix units compute of a convolution.
+
+    .. math::
+        k = \frac{k_0}{z} \left(\frac{32}{c} \left\lceil\frac{c}{32}\right\rceil\right)^f z^w
+
+    Taps of few channels fill a step of the main loop in part only, and of the zeros that a stride dilates a gradient
+    with kernels skip some.
+
+    Args:
+        batch: convolutions whose product has an inner extent of k_0 with the zeros, z times as much as without them,
+            and c channels in a tap.
+        device: its rate; where matrix units read shared memory, kernels that do not use that have a share of it.
+        physics: f ``fill``, w ``zeros`` and shares of the rate, group ``implicit``.
+
+    Source: CUTLASS, implicit_gemm_convolution.md (taps, ``IteratorAlgorithm``, ``StrideSupport``); constants fitted.
+    Validity: images in TF32, 2-d and 3-d, of programs on Ampere, Ada and Hopper, within 25 % (median). In 16 bit they
+    are priced like plain products, as steps of image models have them.
+    """
+    law, size, back = physics.implicit, element_bytes(batch), batch["op"] == "input_grad"
+    groups, m, n, k = conv_gemm(batch)
+    channels = np.where(back, batch["out_channels"], batch["in_channels"]) / groups
+    whole = np.where(batch["op"] == "weight_grad", 1.0, np.ceil(channels / TAP_CHANNELS) * TAP_CHANNELS / channels)
+    height, width = conv_output(batch)
+    dilated = np.where(back, np.maximum(batch["height"] * batch["width"] / (height * width), 1.0), 1.0)
+    tf32 = batch["dtype"] == "tf32"
+    return Product(
+        m=m,
+        n=n,
+        k=k * np.where(tf32, whole**law.fill * dilated**law.zeros, 1.0),
+        batch=groups,
+        a_bytes=size,
+        b_bytes=size,
+        c_bytes=result_bytes(batch),
+        flops_per_s=by_distinct(batch["dtype"], device.gemm_flops_per_s),
+        share=np.where(tf32, law.share * (law.synchronous if device.facts.reads_shared_memory else 1.0), 1.0),
+        least_columns=np.where(tf32 & back, GRADIENT_COLUMNS, 1.0),
+        most_parts=np.where(batch["op"] == "weight_grad", MOST_PIXEL_SPLITS, MOST_SPLITS),
+    )
+
+
+def by_image(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
     """Convolutions forward with filters of one pixel as a product for each image in NCHW: filters by channels, times
     channels by pixels.
     """
     height, width = conv_output(batch)
     inputs, outputs, images = (batch[name].astype(float) for name in ("in_channels", "out_channels", "batch"))
-    return replace(product_of(batch, device), m=outputs, n=height * width, k=inputs, batch=images)
+    return replace(product_of(batch, device, physics), m=outputs, n=height * width, k=inputs, batch=images)
 
 
 def compulsory(p: Product) -> np.ndarray:

@@ -1,0 +1,180 @@
+"""What whole programs tell of convolutions in TF32, of which there are no tables: timings of programs that take most of
+their time for one convolution, against the sum of all of their kernels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+import numpy as np
+
+from neusight.datasets import device_of
+from neusight.datasets.columns import flags_or
+from neusight.datasets.schema import read_parquet
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import NeusightError
+from neusight.executors.gpu.expected.laws import law_names
+from neusight.executors.gpu.features.situation import situate
+from neusight.executors.gpu.tiling import TileChoice
+from neusight.executors.gpu.tiling.library import shipped_choice
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.families import Kernel, group_by_family
+from neusight.laws.constants import priors
+from neusight.laws.physics import PRIOR, Physics
+from neusight.learn.physics.observations import GROUP_WEIGHT, ProblemPart
+from neusight.transforms.precision import as_computed
+from neusight.workloads import load_workload
+from neusight.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = Path("kernelbench") / "timings.parquet"
+PROGRAMS = "problems"
+GROUP = "implicit"
+"""Of constants that programs tell, and the only one: their other kernels are priced and change nothing."""
+LEAST_MS = 1.0
+"""From which the host of an eager program hardly counts."""
+MOST_SPREAD = 0.1
+"""Standard deviation of a timing over its mean, at most."""
+LEAST_SHARE = 0.5
+"""Of a program's expected time that its largest convolution takes, at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """Kernels of one law, the number of the program that each is of, and how often it runs in it."""
+
+    batch: KernelBatch
+    program: np.ndarray
+    count: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramPart(ProblemPart):
+    """Programs on one device; ``batch`` are their largest convolutions, ``kernels`` all of theirs."""
+
+    kernels: tuple[Kernels, ...]
+
+    def __post_init__(self) -> None:
+        self.idle.update(name for name in priors(PRIOR) if name.partition(".")[0] != GROUP)
+
+    def expected_s(self, physics: Physics, choice: TileChoice, tiling: Any) -> tuple[np.ndarray, Any]:
+        """Sums of the times of kernels [s], and the tiles of each law's."""
+        total_s, tilings = np.zeros(len(self)), []
+        for number, part in enumerate(self.kernels):
+            held = None if tiling is None else tiling[number]
+            s = situate(part.batch, self.device, choice, held, physics=physics)
+            np.add.at(total_s, part.program, part.count * s.expected_s)
+            tilings.append(s.tiling)
+        return total_s, tuple(tilings)
+
+
+def program_parts(data: Path, hold_out: Collection[str], skipped: Counter[str]) -> list[ProgramPart]:
+    """A part a device that multiplies in TF32, of eager programs whose time one convolution makes up; none where the
+    data has no timings of programs.
+
+    Args:
+        data: folder of data sets.
+        hold_out: devices that are left out.
+        skipped: gets the number of timings that tell nothing, by reason.
+    """
+    if not (data / FILE).is_file():
+        return []
+    timed = _timings(data / FILE, skipped)
+    traces = _traces((data / FILE).parent / PROGRAMS, sorted(set(timed["graph"])), skipped)
+    parts = []
+    for gpu, rows in timed[~timed["gpu"].isin(list(hold_out))].groupby("gpu", sort=True):
+        device, known = device_of(str(gpu), {}), rows[rows["graph"].isin(list(traces))]
+        if device.multiplies("tf32") and len(known):
+            parts += _part(device, known.groupby("graph", sort=True)["mean_ms"].median(), traces)
+    return parts
+
+
+def _timings(path: Path, skipped: Counter[str]) -> pd.DataFrame:
+    """Eager ones with convolutions in TF32, long and steady enough."""
+    rows = read_parquet(path).to_pandas()
+    rows = rows[(rows["mode"] == "eager") & flags_or(rows, "conv_tf32", True)]
+    faults = {
+        "programs below 1 ms": rows["mean_ms"] < LEAST_MS,
+        "programs that vary by more than 10 %": rows["std_ms"] > MOST_SPREAD * rows["mean_ms"],
+        "suspect programs": flags_or(rows, "suspect", False),
+    }
+    skipped.update({reason: int(np.sum(faulty)) for reason, faulty in faults.items() if np.any(faulty)})
+    return rows[~np.any(list(faults.values()), axis=0)]
+
+
+def _traces(folder: Path, graphs: Collection[str], skipped: Counter[str]) -> dict[str, Workload]:
+    """Steps of the programs that have convolutions, by name."""
+    traces = {}
+    for graph in graphs:
+        path = folder / f"{graph}.pt2"
+        if not path.is_file() or not _has_convolution(path):
+            continue
+        try:
+            workload = load_workload(str(path), dtype="float32", launch="eager")
+        except NeusightError as error:
+            skipped[f"programs that cannot be read ({type(error).__name__})"] += 1
+            continue
+        traces[graph] = as_computed(workload, tf32=True)
+    return traces
+
+
+def _has_convolution(path: Path) -> bool:
+    """Whether an exported program names one, before all of it is read."""
+    with ZipFile(path) as archive:
+        return any(b"aten.conv" in archive.read(name) for name in archive.namelist() if name.endswith("model.json"))
+
+
+def _part(device: DeviceSpec, measured_ms: pd.Series, traces: dict[str, Workload]) -> Iterator[ProgramPart]:
+    """Programs of one device, but for those of which no convolution is ``LEAST_SHARE``."""
+    chosen: list[str] = []
+    largest: list[Kernel] = []
+    for graph in map(str, measured_ms.index):
+        kernels = _by_law(device, [traces[graph]])
+        times = [_times_s(part, device) for part in kernels]
+        products = [np.where(part.batch["dtype"] == "tf32", t, 0.0) for part, t in zip(kernels, times, strict=True)]
+        number = int(np.argmax([t.max() for t in products]))
+        if products[number].max() >= LEAST_SHARE * sum(t.sum() for t in times):
+            chosen.append(graph)
+            largest.append(kernels[number].batch.kernel(int(np.argmax(products[number]))))
+    if chosen:
+        yield ProgramPart(
+            device=device,
+            kind=f"{GROUP}/tf32",
+            batch=KernelBatch.of(largest),
+            conditions=Conditions.requested(len(chosen)),
+            latency_s=1e-3 * measured_ms[chosen].to_numpy(dtype=float),
+            weight=np.full(len(chosen), GROUP_WEIGHT / len(chosen)),
+            floor_s=np.zeros(len(chosen)),
+            kernels=_by_law(device, [traces[graph] for graph in chosen]),
+        )
+
+
+def _times_s(part: Kernels, device: DeviceSpec) -> np.ndarray:
+    """As expected before any constant is fitted [s]."""
+    return part.count * situate(part.batch, device, shipped_choice(), physics=PRIOR).expected_s
+
+
+def _by_law(device: DeviceSpec, programs: list[Workload]) -> tuple[Kernels, ...]:
+    """All kernels of some programs, together where they are of one family and law."""
+    listed = [
+        (kernel, number, node.copies)
+        for number, workload in enumerate(programs)
+        for node in workload.nodes
+        for kernel in node.kernels
+    ]
+    numbers, counts = (np.array(column) for column in list(zip(*listed, strict=True))[1:])
+    parts = []
+    for batch, places in group_by_family(kernel for kernel, *_ in listed):
+        laws = law_names(batch, device)
+        for law in np.unique(laws):
+            own = np.flatnonzero(laws == law)
+            parts.append(Kernels(batch=batch.take(own), program=numbers[places[own]], count=counts[places[own]]))
+    return tuple(parts)
