@@ -39,11 +39,18 @@ def test_turning_reads_and_writes_input_and_output_once(gpu: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "images"), [("forward", 1), ("input_grad", 2), ("weight_grad", 2)])
-def test_in_tf32_forward_kernels_write_images_as_they_lie(op: str, images: int) -> None:
+def test_in_tf32_only_gathered_gradients_are_turned_back(op: str, images: int) -> None:
     device, conditions = load_device("l4"), Conditions.of(1)
     found = layout_transform_s(convolutions(op=[op], dtype=["tf32"]), device, conditions, PHYSICS)
     moved = 2 * 4 * (images * 32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, PHYSICS)
     assert found == pytest.approx(moved + images * start_s(device, conditions, PHYSICS))
+
+
+def test_gradients_of_filters_of_one_pixel_are_written_as_images_lie() -> None:
+    device, conditions = load_device("l4"), Conditions.of(1)
+    found = layout_transform_s(pointwise(op=["input_grad"], dtype=["tf32"]), device, conditions, PHYSICS)
+    moved = 2 * 4 * (32 * 64 * 28 * 28) / sustained_dram_bytes_per_s(device, PHYSICS)
+    assert found == pytest.approx(moved + start_s(device, conditions, PHYSICS))
 
 
 @pytest.mark.parametrize("alike", [{"image_layout": ["nhwc"]}, {"in_channels": [1], "out_channels": [1]}])

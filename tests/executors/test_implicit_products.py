@@ -9,6 +9,8 @@ import pytest
 from neusight.devices import load_device
 from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
 from neusight.executors.gpu.expected.products import GRADIENT_COLUMNS, TAP_CHANNELS, implicit_product
+from neusight.executors.gpu.tiling import tile
+from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import conv_gemm
@@ -69,6 +71,13 @@ def test_depth_is_dilated_too() -> None:
     assert implicit_product(batch, DEVICE, under(zeros=1.0)).k == pytest.approx(8 * conv_gemm(batch)[3])
 
 
+def test_ordinary_pipelines_compute_zeros_too() -> None:
+    t4, batch = load_device("t4"), convolutions(op=["forward", "input_grad"], stride=[2], dtype=["float32"])
+    forward, gradient = tile(batch, t4, shipped_choice(), under(zeros=1.0)).depth
+    assert (forward, gradient) == pytest.approx((64 * 9, 64 * 9))
+    assert tile(batch, t4, shipped_choice(), under(zeros=0.0)).depth[1] == pytest.approx(64 * 9 / 4)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 16, 64, 128])
 def test_tiles_of_gradients_have_columns_for_many_channels(channels: int) -> None:
     narrow = convolutions(op=["forward", "input_grad"], out_channels=[channels, 64], in_channels=[64, channels])
@@ -85,8 +94,9 @@ def test_kernels_for_ampere_reach_a_share_of_units_that_read_shared_memory() -> 
 
 
 @pytest.mark.parametrize("op", ["forward", "input_grad", "weight_grad"])
-def test_16_bit_convolutions_are_plain_products(op: str) -> None:
-    batch = convolutions(op=[op], dtype=["float16"], stride=[2], in_channels=[3])
+@pytest.mark.parametrize("columns", [{"dtype": ["float16"]}, {"kernel_height": [1], "kernel_width": [1]}])
+def test_16_bit_and_filters_of_one_pixel_are_plain_products(op: str, columns: dict[str, Any]) -> None:
+    batch = convolutions(op=[op], stride=[2], in_channels=[3], **columns)
     product = implicit_product(batch, DEVICE, PRIOR)
     _, m, n, k = conv_gemm(batch)
     assert (product.m, product.n, product.k) == (m, n, k)

@@ -89,7 +89,7 @@ def program_parts(data: Path, hold_out: Collection[str], skipped: Counter[str]) 
         return []
     timed = _timings(data / FILE, skipped)
     traces = _traces((data / FILE).parent / PROGRAMS, sorted(set(timed["graph"])), skipped)
-    parts = []
+    parts: list[ProgramPart] = []
     for gpu, rows in timed[~timed["gpu"].isin(list(hold_out))].groupby("gpu", sort=True):
         device, known = device_of(str(gpu), {}), rows[rows["graph"].isin(list(traces))]
         if device.multiplies("tf32") and len(known):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.products import FLOAT_BYTES, is_gathered
 from neusight.executors.gpu.expected.times import start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -12,7 +13,6 @@ from neusight.kernels.work import conv_output, element_bytes, work_of
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 
-FLOAT_BYTES = 4.0
 LEAST_COPY = 4.0
 """Bytes that a copy from memory to shared memory has at least (PTX ISA, ``cp.async``: 4, 8 or 16)."""
 PASSES = 2.0
@@ -25,8 +25,9 @@ def layout_transform_s(batch: KernelBatch, device: DeviceSpec, conditions: Condi
     .. math:: t = \sum_i \left(2 \frac{e X_i}{W} + t_0\right)
 
     Matrix units take a product's inner extent, the channels, in one piece, so that a library turns the images that a
-    convolution reads: one, or for a gradient of filters two. It turns back the image that is written, but that of a
-    forward convolution in TF32, whose kernels write NCHW. One channel, or one pixel, is the same in both.
+    convolution reads: one, or for a gradient of filters two. In 16 bit it turns back the image that is written, in
+    TF32 only gradients that are gathered tap by tap: its other kernels write NCHW. One channel, or one pixel, is the
+    same in both.
 
     Args:
         batch: images of X_i elements of e bytes that are turned; families other than ``conv2d`` turn nothing.
@@ -53,7 +54,8 @@ def layout_transform_bytes(batch: KernelBatch) -> np.ndarray:
     source = images * batch["in_channels"] * _if_any(batch["in_channels"], batch["height"] * batch["width"])
     target = images * batch["out_channels"] * _if_any(batch["out_channels"], height * width)
     both, op = element_bytes(batch) < FLOAT_BYTES, batch["op"]
-    turned = np.stack([source, target * (both | (op != "forward"))])
+    written = (op != "input_grad") | is_gathered(batch)
+    turned = np.stack([source * (both | written), target * (both | (op != "forward"))])
     return np.asarray(PASSES * element_bytes(batch) * turned * (batch["image_layout"] == "nchw"))
 
 

@@ -24,6 +24,8 @@ TAP_CHANNELS = 32.0
 iterator's step along the inner extent stays within one tap; tiles 32 deep)."""
 GRADIENT_COLUMNS = 64.0
 """Of a tile of a gradient of the input, at least: CUTLASS and cuDNN compile ``dgrad`` for 64 channels and more."""
+FLOAT_BYTES = 4.0
+"""Of an element in float32, or in TF32 as it lies in memory."""
 MOST_SPLITS, MOST_PIXEL_SPLITS = 16.0, 128.0
 """Parts into which the inner extent of a plain product is cut, and of a gradient of filters, whose inner extent is all
 pixels, at most."""
@@ -77,42 +79,58 @@ def product_of(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Prod
 def implicit_product(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
     r"""What matrix units compute of a convolution.
 
-    .. math::
-        k = \frac{k_0}{z} \left(\frac{32}{c} \left\lceil\frac{c}{32}\right\rceil\right)^f z^w
+    .. math:: k = k_0 \left(\frac{32}{c} \left\lceil\frac{c}{32}\right\rceil\right)^f z^w
 
-    Taps of few channels fill a step of the main loop in part only, and of the zeros that a stride dilates a gradient
-    with kernels skip some.
+    Where the operand is gathered, taps of few channels fill a step of the main loop in part only, kernels sustain less
+    of the peak, and of the zeros that a stride dilates a gradient with they skip some.
 
     Args:
-        batch: convolutions whose product has an inner extent of k_0 with the zeros, z times as much as without them,
-            and c channels in a tap.
+        batch: convolutions whose product has an inner extent of k_0 without the zeros of a stride, z times as much with
+            them, and c channels in a tap.
         device: its rate; where matrix units read shared memory, kernels that do not use that have a share of it.
         physics: f ``fill``, w ``zeros`` and shares of the rate, group ``implicit``.
 
     Source: CUTLASS, implicit_gemm_convolution.md (taps, ``IteratorAlgorithm``, ``StrideSupport``); constants fitted.
-    Validity: images in TF32, 2-d and 3-d, of programs on Ampere, Ada and Hopper, within 25 % (median). In 16 bit they
-    are priced like plain products, as steps of image models have them.
+    Validity: images in TF32, 2-d and 3-d, of programs on Ampere, Ada and Hopper whose kernels cuDNN's heuristics chose,
+    within 22 % (median); where it tries kernels first it is some percent faster. In 16 bit, with filters of one pixel
+    and for gradients of filters convolutions are priced like plain products, as steps of image models have them.
     """
-    law, size, back = physics.implicit, element_bytes(batch), batch["op"] == "input_grad"
+    law, size, op = physics.implicit, element_bytes(batch), batch["op"]
     groups, m, n, k = conv_gemm(batch)
-    channels = np.where(back, batch["out_channels"], batch["in_channels"]) / groups
-    whole = np.where(batch["op"] == "weight_grad", 1.0, np.ceil(channels / TAP_CHANNELS) * TAP_CHANNELS / channels)
-    height, width = conv_output(batch)
-    dilated = np.where(back, np.maximum(batch["height"] * batch["width"] / (height * width), 1.0), 1.0)
-    tf32 = batch["dtype"] == "tf32"
+    channels = np.where(op == "input_grad", batch["out_channels"], batch["in_channels"]) / groups
+    gathered = (batch["dtype"] == "tf32") & is_gathered(batch)
+    whole = np.where(gathered, np.ceil(channels / TAP_CHANNELS) * TAP_CHANNELS / channels, 1.0)
+    share = law.share * (law.synchronous if device.facts.reads_shared_memory else 1.0)
     return Product(
         m=m,
         n=n,
-        k=k * np.where(tf32, whole**law.fill * dilated**law.zeros, 1.0),
+        k=k * whole**law.fill * dilation(batch, physics),
         batch=groups,
         a_bytes=size,
         b_bytes=size,
         c_bytes=result_bytes(batch),
         flops_per_s=by_distinct(batch["dtype"], device.gemm_flops_per_s),
-        share=np.where(tf32, law.share * (law.synchronous if device.facts.reads_shared_memory else 1.0), 1.0),
-        least_columns=np.where(tf32 & back, GRADIENT_COLUMNS, 1.0),
-        most_parts=np.where(batch["op"] == "weight_grad", MOST_PIXEL_SPLITS, MOST_SPLITS),
+        share=np.where(gathered, share, 1.0),
+        least_columns=np.where(gathered & (op == "input_grad"), GRADIENT_COLUMNS, 1.0),
+        most_parts=np.where(op == "weight_grad", MOST_PIXEL_SPLITS, MOST_SPLITS),
     )
+
+
+def is_gathered(batch: KernelBatch) -> np.ndarray:
+    """Whether an operand of a convolution is gathered tap by tap, shape (n,): those of filters of one pixel lie in
+    memory as they are multiplied.
+    """
+    return np.asarray((batch["kernel_height"] * batch["kernel_width"] > 1) & (batch["op"] != "weight_grad"))
+
+
+def dilation(batch: KernelBatch, physics: Physics) -> np.ndarray:
+    """By how much the inner extent of a gradient of the input is longer for the zeros of its stride that are computed,
+    shape (n,): in float32 and TF32, as programs have it.
+    """
+    height, width = conv_output(batch)
+    zeros = np.maximum(batch["height"] * batch["width"] / (height * width), 1.0) ** physics.implicit.zeros
+    counts = is_gathered(batch) & (batch["op"] == "input_grad") & (element_bytes(batch) == FLOAT_BYTES)
+    return np.where(counts, zeros, 1.0)
 
 
 def by_image(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:

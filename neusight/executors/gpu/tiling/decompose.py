@@ -9,6 +9,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
+from neusight.executors.gpu.expected.products import dilation
 from neusight.executors.gpu.tiling.library import Products, TileChoice, filling_parts, least_cost_tile, split_depth
 from neusight.kernels import KernelBatch
 from neusight.kernels.precision import stored_bytes
@@ -178,6 +179,7 @@ def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics:
     ``_3``: blocks of pixels that add to the same result).
     """
     groups, m, n, k = conv_gemm(batch)
+    k = k * dilation(batch, physics)
     products = Products(m, n, k, groups)
     whole = product_tiling(
         products, *_library_tiles(products, batch["dtype"], "linear", device, choice, physics=physics), device
