@@ -201,6 +201,10 @@ class StreamConstants:
         40.0, 0.3, "ibid.: the place of each value follows from a division by the width, 20 instructions"
     )
     """The same of its gradient of the filters."""
+    window_instructions: float = constant(
+        100.0, 0.7, "ibid.: four divisions of integers by the extents, each of 20 to 30 instructions"
+    )
+    """Instructions for the place of a value that PyTorch's depthwise convolution writes; cuDNN has none in float32."""
     norm_instructions: float = constant(40.0, 0.7, "guess: Welford's update has a division an element")
     """Instructions an element of normalisations beside the arithmetic."""
     step_cycles: float = constant(1000.0, 0.5, "a trip to memory of some 600 cycles, and as much in the pipelines")

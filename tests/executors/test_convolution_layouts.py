@@ -229,3 +229,14 @@ def test_channels_that_are_turned_are_padded_on_the_way() -> None:
     tiling = product_tiling(batch, device, PHYSICS)
     dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (PHYSICS, free))
     assert dear == cheap
+
+
+@pytest.mark.parametrize(("op", "indexed"), [("forward", True), ("input_grad", True), ("weight_grad", False)])
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
+def test_depthwise_values_have_their_place_computed_in_float32(op: str, indexed: bool, dtype: str) -> None:
+    device, batch = load_device("l4"), as_streams(convolutions(groups=[64], op=[op], dtype=[dtype]))
+    free = replace(PHYSICS, stream=replace(PHYSICS.stream, window_instructions=0.0))
+    dear, cheap = (stream_times(batch, device, Conditions.of(1), p).compute_s for p in (PHYSICS, free))
+    lanes_per_s = device.cuda_cores_per_sm * device.sm_count * device.boost_clock_hz
+    expected = PHYSICS.stream.window_instructions * (32 * 64 * 28 * 28) / lanes_per_s
+    assert dear - cheap == pytest.approx(expected if indexed and dtype != "float16" else 0.0)

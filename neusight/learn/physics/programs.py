@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 FILE = Path("kernelbench") / "timings.parquet"
 PROGRAMS = "problems"
-GROUP = "implicit"
-"""Of constants that programs tell, and the only one: their other kernels are priced and change nothing."""
+KIND = "convolutions"
+TAUGHT = ("implicit.", "stream.window_instructions")
+"""Beginnings of the names of the constants that programs tell: their other kernels are priced and change nothing."""
 LEAST_MS = 1.0
 """From which the host of an eager program hardly counts."""
 MOST_SPREAD = 0.1
@@ -63,7 +64,7 @@ class ProgramPart(ProblemPart):
     kernels: tuple[Kernels, ...]
 
     def __post_init__(self) -> None:
-        self.idle.update(name for name in priors(PRIOR) if name.partition(".")[0] != GROUP)
+        self.idle.update(name for name in priors(PRIOR) if not name.startswith(TAUGHT))
 
     def expected_s(self, physics: Physics, choice: TileChoice, tiling: Any) -> tuple[np.ndarray, Any]:
         """Sums of the times of kernels [s], and the tiles of each law's."""
@@ -147,7 +148,7 @@ def _part(device: DeviceSpec, measured_ms: pd.Series, traces: dict[str, Workload
     if chosen:
         yield ProgramPart(
             device=device,
-            kind=f"{GROUP}/tf32",
+            kind=KIND,
             batch=KernelBatch.of(largest),
             conditions=Conditions.requested(len(chosen)),
             latency_s=1e-3 * measured_ms[chosen].to_numpy(dtype=float),

@@ -269,10 +269,20 @@ def _issue_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics
     """Time for which instructions are issued [s]: arithmetic on float32 lanes, what else there is in any slot."""
     stream = physics.stream
     arithmetic = s.flops * stream.flop_instructions + 0.5 * s.flops * _tap_instructions(batch["op"], physics)
+    arithmetic += np.where(_is_indexed(batch), s.elements * stream.window_instructions, 0.0)
     arithmetic += np.where(np.isin(batch["op"], NORMS), s.elements * stream.norm_instructions, 0.0)
     plain = np.where(np.isin(batch["op"], STRIDED), stream.strided_instructions, stream.plain_instructions)
     cycles = s.elements * s.passes * plain / issue_slots(device) + arithmetic / device.cuda_cores_per_sm
     return np.asarray(cycles / (device.sm_count * device.boost_clock_hz))
+
+
+def _is_indexed(batch: KernelBatch) -> np.ndarray:
+    """Whether each value of a window's image has its place computed, shape (n,): depthwise convolutions in float32 and
+    their gradients of the input.
+
+    Source: PyTorch, ``Convolution.cpp``: ``use_cudnn_depthwise`` takes cuDNN's in 16 bit alone.
+    """
+    return np.isin(batch["op"], (WINDOWS["forward"], WINDOWS["input_grad"])) & (element_bytes(batch) == FLOAT_BYTES)
 
 
 def _tap_instructions(op: np.ndarray, physics: Physics) -> np.ndarray:
