@@ -11,6 +11,7 @@ import pytest
 from front_ends import FRONT_ENDS, Comparison, compared, forward_step, reasons, run_of
 
 from neusight import Predictor
+from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.factors import PRIOR
 from neusight.requests import Plan
 
@@ -54,6 +55,17 @@ def test_each_reason_is_that_of_some_kernel(predictor: Predictor) -> None:
     assert set(reasons()) == set().union(*(case.reasons for case in cases))
 
 
+def needs(step: TrainingEstimate) -> float:
+    """Memory of all ranks [B]: where stages take the same time, they may be cut a layer apart."""
+    return float(sum(rank.total for rank in step.memory))
+
+
+def limiters(step: TrainingEstimate) -> set[str]:
+    """What limits most of a step's time, and what limits as much of it as two front ends may lie apart."""
+    most = max(step.limited_s.values())
+    return {name for name, seconds in step.limited_s.items() if seconds >= most - TIME * step.latency_s}
+
+
 @pytest.mark.parametrize("plan", ["1 GPU", "tp 2", "tp 2, by tokens"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("model", DECODERS)
@@ -69,9 +81,9 @@ def test_inference_agrees(predictor: Predictor, model: str, device: str, plan: s
     """Stages pass micro-batches on, and may be cut a layer apart; replicas exchange nothing."""
     traced, described = (forward_step(predictor, name, model, device, PLANS[plan]) for name in FRONT_ENDS)
     assert described.latency_s == pytest.approx(traced.latency_s, rel=TIME)
-    needs = [sum(rank.total for rank in step.memory) for step in (traced, described)]
-    assert needs[1] == pytest.approx(needs[0], rel=MEMORY)
-    assert described.limiter == traced.limiter
+    assert needs(described) == pytest.approx(needs(traced), rel=MEMORY)
+    assert described.limiter in limiters(traced)
+    assert traced.limiter in limiters(described)
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -80,5 +92,8 @@ def test_inference_agrees(predictor: Predictor, model: str, device: str, plan: s
 def test_training_steps_agree(predictor: Predictor, model: str, device: str, plan: str) -> None:
     traced, described = (predictor.training(run_of(name, model, device, PLANS[plan]), PRIOR) for name in FRONT_ENDS)
     assert described.latency_s == pytest.approx(traced.latency_s, rel=TIME)
-    assert described.peak_bytes == pytest.approx(traced.peak_bytes, rel=MEMORY)
-    assert described.limiter == traced.limiter
+    assert needs(described) == pytest.approx(needs(traced), rel=MEMORY)
+    if PLANS[plan].pp == 1:
+        assert described.peak_bytes == pytest.approx(traced.peak_bytes, rel=MEMORY)
+    assert described.limiter in limiters(traced)
+    assert traced.limiter in limiters(described)

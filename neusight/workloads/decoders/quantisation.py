@@ -84,6 +84,11 @@ _UNQUANTISED_BY_NAME = {
 """Words in the names of modules that are left out of a scheme, by kind of projection."""
 
 
+def _named_activations(scheme: Quantisation) -> str:
+    """Dtype of activations that a ``Precision`` names with a scheme, none where the weights tell the arithmetic."""
+    return "" if scheme.scaling == "micro" else scheme.activations
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServingPrecision:
     """In what a model is served: ``dtype`` of activations and of what is not quantised, ``kv_cache`` that of cached
@@ -107,9 +112,9 @@ class ServingPrecision:
         dtype = "bfloat16" if narrow else precision.activations
         scheme = NONE
         if precision.weights != dtype:
-            activations = precision.activations if narrow else ""
-            known_as = {(s.weights, "" if s.scaling == "micro" else s.activations): s for s in SCHEMES.values()}
-            scheme = known_as.get((precision.weights, activations), NONE)
+            wanted = (precision.weights, precision.activations if narrow else "")
+            schemes = (s for s in SCHEMES.values() if (s.weights, _named_activations(s)) == wanted)
+            scheme = next(schemes, NONE)
             if not scheme:
                 known = "float8, int8, int4, mxfp4, nvfp4"
                 raise ModelError(f"weights in {precision.weights} under {dtype} are not served: one of {known}")
