@@ -158,6 +158,12 @@ def list_models(tile_models: opt.TileModels = None, form: opt.Format = "human") 
     def human() -> None:
         columns = ("name", "backend", ">size", "~training GPUs")
         table(columns, ((r["name"], r["backend"], _kb(r["bytes"]), ", ".join(r["training_gpus"])) for r in rows))
+        line()
+        line("Mean errors of kernels of GPUs left out, in percent: strangers, and those with a")
+        line("sibling left in.")
+        headings = ("name", *(f">{name}" for name in _LEFT_OUT.values()))
+        judged = [row for row in rows if row["left_out"]]
+        table(headings, ((r["name"], *(_percent(r["left_out"].get(key)) for key in _LEFT_OUT)) for r in judged))
 
     Output(form).data(rows, rows, human)
 
@@ -186,8 +192,23 @@ def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "backend": manifest.backend,
         "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
         "training_gpus": manifest.training_gpus,
+        "left_out": {} if manifest.simulator else manifest.left_out(),
         "protocol": manifest.protocol,
     }
+
+
+_LEFT_OUT = {
+    "physics": "physics",
+    "learned": "learned",
+    "as_shipped": "as it ships",
+    "sibling_physics": "sibling: physics",
+    "sibling": "sibling as it ships",
+}
+"""Titles of the errors of ``Manifest.left_out``."""
+
+
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{error:.1f}"
 
 
 def _kb(size: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from neusight.executors.gpu.tile_models.artifact import SIZES, Manifest
 
 
@@ -72,7 +70,7 @@ def _errors(manifest: Manifest) -> str:
 
 def _worth(manifest: Manifest) -> str:
     """What of the learning ships for whom, and what it is worth there."""
-    means = {name: _mean(table) for name, table in manifest.metrics.items() if table}
+    means = manifest.left_out()
     if not means:
         return ""
     return (
@@ -88,13 +86,9 @@ def _beside(manifest: Manifest) -> str:
     table = manifest.metrics.get("sibling")
     if not table:
         return ""
-    alone = _mean(manifest.metrics["sibling_physics"])
-    return f" With a sibling left in: {_mean(table):.1f} %, by physics alone {alone:.1f} % ({', '.join(table)})."
-
-
-def _mean(table: Mapping[str, Mapping[str, float]]) -> float:
-    errors = [error for by_op in table.values() for error in by_op.values()]
-    return sum(errors) / len(errors)
+    means = manifest.left_out()
+    told = f"{means['sibling']:.1f} %, by physics alone {means['sibling_physics']:.1f} %"
+    return f" With a sibling left in: {told} ({', '.join(table)})."
 
 
 def _intervals(manifest: Manifest) -> str:

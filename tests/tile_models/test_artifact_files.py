@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,12 @@ def test_levels_of_training_devices_only(saved: Saved) -> None:
     assert artifact.device_bias(p4, "bmm") == -0.5
     assert artifact.device_bias(l4, "linear") is None
     assert artifact.device_bias(t4.model_copy(update={"id": "t"}), "linear") is None
+
+
+def test_errors_of_gpus_left_out_count_each_gpu_and_kind_once(saved: Saved) -> None:
+    manifest = load_artifact(saved()).manifest
+    metrics = {"physics": {"t4": {"linear": 10.0, "bmm": 20.0}, "l4": {"linear": 60.0}}, "sibling": {}}
+    assert replace(manifest, metrics=metrics).left_out() == {"physics": 30.0}
 
 
 def work(flops: np.ndarray, read_bytes: np.ndarray) -> Work:

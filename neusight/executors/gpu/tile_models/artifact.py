@@ -79,6 +79,11 @@ class Manifest:
     weights_sha256: str = ""
     protocol: int = PROTOCOL
 
+    def left_out(self) -> dict[str, float]:
+        """Mean error in percent of kernels of GPUs that were left out, over GPUs and kinds, by name of ``metrics``."""
+        errors = {name: [e for kinds in gpus.values() for e in kinds.values()] for name, gpus in self.metrics.items()}
+        return {name: sum(own) / len(own) for name, own in errors.items() if own}
+
 
 @dataclass(frozen=True)
 class Artifact:
