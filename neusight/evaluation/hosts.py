@@ -22,7 +22,7 @@ _OTHERS = 0.5
 """Assumption: standard deviation of the logarithm of what hosts take, from one to another."""
 
 
-class Call(NamedTuple):
+class TimedCall(NamedTuple):
     """A call as it was measured [s], what its kernels take one after another [s], and the operators that are
     dispatched in it.
     """
@@ -38,7 +38,7 @@ class HostFit:
     common.
     """
 
-    calls: dict[tuple[tuple[str, ...], int], list[Call]]
+    calls: dict[tuple[tuple[str, ...], int], list[TimedCall]]
 
     def own(self, group: tuple[str, ...], half: int) -> Host:
         """The host of a half of a group, from its other half; where that is small, from other hosts' groups."""
@@ -52,7 +52,7 @@ class HostFit:
         return fitted([call for calls in alike for call in calls], _PRIOR, _OTHERS)
 
 
-def fitted(calls: Sequence[Call], prior: Host, least: float = 0.0) -> Host:
+def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
     r"""The host that explains calls best, robust to kernels that take something else than they should.
 
     .. math:: t = c + \\max(n o, K)

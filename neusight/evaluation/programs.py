@@ -12,7 +12,7 @@ from zlib import crc32
 from neusight.datasets.rows import flag, positive, read_rows, unread_columns
 from neusight.engines import Host
 from neusight.errors import DataError
-from neusight.evaluation.hosts import Call, HostFit, fitted
+from neusight.evaluation.hosts import HostFit, TimedCall, fitted
 from neusight.evaluation.scored import Progress, Row, Scored, Selection, answered, compared, some
 from neusight.plans import single
 from neusight.transforms.compiled import compiled
@@ -99,7 +99,7 @@ def evaluate_programs(
         raise DataError(f"hosts '{hosts}': one of {', '.join(HOSTS)}")
     chosen, estimates = filters or Filters(), _Estimates(predictor, folder)
 
-    def call_of(record: Row) -> tuple[Row, Call]:
+    def call_of(record: Row) -> tuple[Row, TimedCall]:
         if reason := chosen.reason(record):
             raise DataError(reason)
         return record, estimates.call(record)
@@ -138,8 +138,8 @@ def _half(record: Row) -> int:
     return crc32(str(record["graph"]).encode()) % 2
 
 
-def _by_half(calls: Iterable[tuple[Row, Call]]) -> dict[tuple[tuple[str, ...], int], list[Call]]:
-    found: dict[tuple[tuple[str, ...], int], list[Call]] = {}
+def _by_half(calls: Iterable[tuple[Row, TimedCall]]) -> dict[tuple[tuple[str, ...], int], list[TimedCall]]:
+    found: dict[tuple[tuple[str, ...], int], list[TimedCall]] = {}
     for record, call in calls:
         found.setdefault((_group(record), _half(record)), []).append(call)
     return found
@@ -170,13 +170,13 @@ class _Estimates:
         self._operators = lru_cache(maxsize=None)(_operators)
         self._kernels_s: dict[tuple[Any, ...], float] = {}
 
-    def call(self, row: Row) -> Call:
+    def call(self, row: Row) -> TimedCall:
         """What is known of a call before its host."""
         key = tuple(row.get(name) for name in ("graph", "gpu", "mode", "tf32", "conv_tf32", "l2_flushed"))
         if key not in self._kernels_s:
             self._kernels_s[key] = self(row, _IDLE).latency_s
         operators = self._operators(str(self._file(row)), LAUNCHES[str(row["mode"])])
-        return Call(1e-3 * float(row["mean_ms"]), self._kernels_s[key], operators)
+        return TimedCall(1e-3 * float(row["mean_ms"]), self._kernels_s[key], operators)
 
     def _file(self, row: Row) -> Path:
         file = self.folder / f"{row['graph']}.pt2"

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from neusight.devices import load_device
 from neusight.errors import DataError, DeviceError, nearest
-from neusight.experiments.targets import Closed, Target
+from neusight.experiments.targets import AccuracyTarget, StrictModel
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
@@ -41,7 +41,7 @@ _OWN = ("source", "out", "models", "gpus", "hold_out", "split", "seed", "resume"
 """Options of a training that follow from the rest of the declaration."""
 
 
-class Data(Closed):
+class Data(StrictModel):
     """Data below ``NEUSIGHT_DATA``: one set with the parts of it that are read, relative to its folder, or several sets
     of kernels; and which rows.
 
@@ -84,7 +84,7 @@ class Data(Closed):
         return self.folder / str(getattr(self, part))
 
 
-class Fold(Closed):
+class Fold(StrictModel):
     """One round: devices that are left out together, and tested.
 
     Attributes:
@@ -106,7 +106,7 @@ class Fold(Closed):
             yield Fold(name=gpu, held_out=(gpu,), group="sibling", die=self.held_out)
 
 
-class Contestant(Closed):
+class Contestant(StrictModel):
     """A predictor that takes part: tile models trained in each fold or those that ship, or a baseline trained alike.
 
     The first one of an experiment is judged by the targets; its intervals and single predictions are kept.
@@ -136,14 +136,14 @@ class Contestant(Closed):
         return self.name if len(self.seeds) == 1 else f"{self.name}/{seed}"
 
 
-class FewShot(Closed):
+class FewShot(StrictModel):
     """How many measured kernels of a held-out GPU are made known, in turn, and how often they are drawn."""
 
     points: tuple[int, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = (0,)
 
 
-class Declared(Closed):
+class Declared(StrictModel):
     """What every experiment declares: its title and question, what is left out and tested, targets, and whether
     README's accuracy section shows the results.
     """
@@ -152,7 +152,7 @@ class Declared(Closed):
     question: str
     readme: bool = False
     folds: tuple[Fold, ...] = ()
-    targets: tuple[Target, ...] = ()
+    targets: tuple[AccuracyTarget, ...] = ()
 
 
 class Declaration(Declared):
@@ -200,7 +200,7 @@ class Declaration(Declared):
         return tuple(gpu for gpu in self.gpus if gpu not in fold.held_out)
 
 
-class RandomZeros(Closed):
+class RandomZeros(StrictModel):
     """Streams of ``length`` steps with independent or clustered zeros, for each number of PE rows."""
 
     length: int = Field(default=4096, ge=1)
@@ -211,7 +211,7 @@ class RandomZeros(Closed):
     clustered_sparsity: float = Field(default=0.5, ge=0, le=1)
 
 
-class SimulatedNetwork(Closed):
+class SimulatedNetwork(StrictModel):
     """A network in training: ``model`` as ``neusight predict`` takes it, ``profile`` its zeros, a file in the
     experiment's folder that the command ``measured`` wrote.
     """
@@ -236,7 +236,7 @@ class SparseDeclaration(Declared):
     subject: str = "simulator"
 
 
-class Reason(Closed):
+class Reason(StrictModel):
     """What is thought of ``cells``, a pattern of their names as of files in a shell, when they are far off."""
 
     cells: str
@@ -270,7 +270,7 @@ class ServingDeclaration(Declared):
         return self.data
 
 
-class PeerError(Closed):
+class PeerError(StrictModel):
     """The error in percent that a predictor's authors publish for a step: of a model, with a way of recomputing."""
 
     peer: str

@@ -28,7 +28,7 @@ from neusight.kernels.work import work_of
 from neusight.laws.fitted import FILE as PHYSICS_FILE
 from neusight.laws.physics import Physics
 from neusight.learn.folds import FoldRun, FoldStore, Without
-from neusight.learn.physics.observations import ProblemPart, Reading
+from neusight.learn.physics.observations import ObservationReader, ProblemPart
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training import STATE, TrainOptions, train_model
 from neusight.learn.training_data import Corpus, DeviceRows, load_corpus, thinned
@@ -138,7 +138,7 @@ class SeveralSets:
             architecture, kind (rates/float32, …), devices, gpus (how many), count, mean and bias.
         """
         by_name: dict[str, list[ProblemPart]] = {}
-        for part in Reading(data_dir(), 0).rates():
+        for part in ObservationReader(data_dir(), 0).rates():
             if part.device.id not in self.gpus and part.kind in ("rates/float32", "rates/float16"):
                 by_name.setdefault(part.device.architecture, []).append(part)
         rates = []

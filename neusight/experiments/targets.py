@@ -14,13 +14,13 @@ NEAR = 0.1
 """A figure of the literature, which is no limit, is met within this share of it."""
 
 
-class Closed(BaseModel):
+class StrictModel(BaseModel):
     """Unknown keys are mistakes, and nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Target(Closed):
+class AccuracyTarget(StrictModel):
     """What a figure of results should be: one verdict a row of a table, or one of all rows together.
 
     Attributes:
@@ -54,7 +54,7 @@ class Target(Closed):
     among: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _has_one_aim(self) -> Target:
+    def _has_one_aim(self) -> AccuracyTarget:
         if sum(aim is not None for aim in (self.at_most, self.between, self.reported)) != 1:
             raise ValueError("give one of at_most, between and reported")
         return self
@@ -118,6 +118,6 @@ def value_of(table: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def verdicts(results: Results, targets: Iterable[Target]) -> list[dict[str, Any]]:
+def verdicts(results: Results, targets: Iterable[AccuracyTarget]) -> list[dict[str, Any]]:
     """Those of all targets, in their order."""
     return [verdict for target in targets for verdict in target.verdicts(results)]

@@ -22,7 +22,7 @@ from neusight.laws.fitted import FittedLinks
 from neusight.laws.link_constants import PRIOR, LinkPhysics
 from neusight.laws.links import collective_s
 from neusight.learn import Report
-from neusight.learn.physics.problem import Part, Problem
+from neusight.learn.physics.problem import Measurements, Problem
 
 TABLES = ("nccl", "allreduce", "collectives")
 """Names of the tables of collectives of a data set."""
@@ -38,7 +38,7 @@ CLASSES = (("< 64 KiB", 2**16), ("64 KiB - 4 MiB", 2**22 + 1), ("> 4 MiB", 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkRows(Part):
+class LinkRows(Measurements):
     """Collectives of one device and table; ``kind`` is that of each, see ``kinds_of``."""
 
     @classmethod

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from neusight.engines import Host
-from neusight.evaluation.hosts import Call, HostFit, fitted
+from neusight.evaluation.hosts import HostFit, TimedCall, fitted
 
 UNKNOWN = Host(call_s=4e-5, operator_s=1e-5, spread=0.7)
 
 
-def calls(call_s: float, operator_s: float, slow_kernels: float = 1.0) -> list[Call]:
+def calls(call_s: float, operator_s: float, slow_kernels: float = 1.0) -> list[TimedCall]:
     """Of 1 to 60 operators, whose kernels take from a microsecond to a millisecond."""
     random = np.random.default_rng(1)
     operators, kernels_s = random.integers(1, 60, 80), 10 ** random.uniform(-6, -3, 80)
     real_s = call_s + np.maximum(operators * operator_s, kernels_s * slow_kernels)
-    return [Call(*row) for row in zip(real_s.tolist(), kernels_s.tolist(), operators.tolist(), strict=True)]
+    return [TimedCall(*row) for row in zip(real_s.tolist(), kernels_s.tolist(), operators.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize(("call_s", "operator_s"), [(1.2e-5, 4e-6), (1.2e-4, 2e-5)])

@@ -12,7 +12,7 @@ from experiment_sets import GPT2, GPUS, SPARSE, STEP, STEP_MS, declare, kernels
 
 from neusight.experiments import find_experiment, run, write_results
 from neusight.experiments.declare import Contestant, Data, Declaration, Experiment, Fold
-from neusight.experiments.targets import Target
+from neusight.experiments.targets import AccuracyTarget
 from neusight.kernels.sparsity import OperandSparsity
 from neusight.transforms.sparsity import LayerSparsity, SparsityProfile
 
@@ -66,7 +66,7 @@ DECLARED = Declaration(
         Contestant(name="bound", kind="roofline"),
     ),
     targets=(
-        Target(
+        AccuracyTarget(
             target="{kind}, mean over {gpus} held-out GPUs",
             table="kernels.by_kind",
             figure="mean",
@@ -76,7 +76,7 @@ DECLARED = Declaration(
             missing="kernels.cells",
             alike=("kind",),
         ),
-        Target(
+        AccuracyTarget(
             target="mean of {count} whole models, held-out GPUs",
             table="models.groups",
             figure="mean",

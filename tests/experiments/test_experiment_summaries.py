@@ -24,7 +24,7 @@ from neusight.experiments.models import kept_steps, layer_count, sum_of_step, su
 from neusight.experiments.page import table
 from neusight.experiments.results import gpus_in
 from neusight.experiments.sparse import summarised, tile_model_errors
-from neusight.experiments.targets import Target, verdicts
+from neusight.experiments.targets import AccuracyTarget, verdicts
 from neusight.kernels import Gemm, KernelBatch
 
 
@@ -199,7 +199,7 @@ def judged(**declared: Any) -> list[dict[str, Any]]:
     cells = kernel_cells(scored(pd.concat([kernel_rows(), kernel_rows("paper")], ignore_index=True)))
     models = {"rows": kept_steps(steps(), "ours"), **summarise_models(steps(), "ours")}
     parts = {"models": models, "kernels": {"cells": cells, "by_kind": averaged(cells, "group", "predictor", "kind")}}
-    return verdicts(parts, [Target(**declared)])
+    return verdicts(parts, [AccuracyTarget(**declared)])
 
 
 def test_a_target_is_held_against_every_row_that_it_means() -> None:
@@ -240,7 +240,7 @@ def test_single_steps_are_named_that_miss() -> None:
 
 def test_a_limit_may_be_a_multiple_of_another_figure_and_small_samples_are_left_out() -> None:
     rows = [{"die": "D", "count": n, "median": m, "known_median": 10.0} for n, m in ((50, 14.0), (50, 16.0), (3, 99.0))]
-    target = Target(target="{die}", table="dies", figure="median", at_most=1.5, times="known_median", least=10)
+    target = AccuracyTarget(target="{die}", table="dies", figure="median", at_most=1.5, times="known_median", least=10)
     found = verdicts({"dies": rows}, [target])
     assert [(v["aim"], v["value"], v["met"]) for v in found] == [("at most 15", 14, True), ("at most 15", 16, False)]
 

@@ -14,7 +14,7 @@ from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
-from neusight.learn.physics.observations import LONE_LAUNCHES, ProblemPart, Reading, kernel_files
+from neusight.learn.physics.observations import LONE_LAUNCHES, ObservationReader, ProblemPart, kernel_files
 from neusight.learn.physics.problem import Problem
 from neusight.learn.physics.programs import FILE as TIMINGS
 from neusight.learn.physics.programs import program_parts
@@ -30,9 +30,10 @@ class FitOptions:
     steps: int = 15
     seed: int = 0
 
-    def reading(self, skipped: Counter[str] | None = None) -> Reading:
+    def reading(self, skipped: Counter[str] | None = None) -> ObservationReader:
         """What it reads; ``skipped`` gets what it leaves out."""
-        return Reading(self.data, self.each, self.seed, self.hold_out, Counter() if skipped is None else skipped)
+        counter = Counter() if skipped is None else skipped
+        return ObservationReader(self.data, self.each, self.seed, self.hold_out, counter)
 
 
 def fit_physics(options: FitOptions, choice: TileChoice | None = None, report: Report | None = None) -> FittedPhysics:

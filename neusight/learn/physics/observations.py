@@ -31,7 +31,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
-from neusight.learn.physics.problem import Part
+from neusight.learn.physics.problem import Measurements
 from neusight.learn.training_data import ALIKE, DeviceRows, load_corpus, unlearnable
 from neusight.learn.training_sets import launch_floors, row_floors
 
@@ -67,7 +67,7 @@ layers of experts or attention miss by is for their own constants to explain (a 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProblemPart(Part):
+class ProblemPart(Measurements):
     """Kernels of one kind; ``floor_s`` is what the launch of each took, where it is known from the data [s]; NaN where
     the conditions tell it.
     """
@@ -89,7 +89,7 @@ class ProblemPart(Part):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ObservationReader:
     """What to read, and what of it is left out: ``each`` rows, at most, of what is alike, none of devices ``hold_out``.
 
     ``skipped`` counts rows that tell nothing, by reason.

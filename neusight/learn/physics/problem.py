@@ -18,7 +18,7 @@ from neusight.learn.physics.solve import STEP, Rows, Solution, solve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Measurements:
     """Measurements of one device that were taken in one way; columns of shape (n,).
 
     ``kind`` is that of all or of each. ``idle`` are constants that were found to change none of these times: later
@@ -37,7 +37,7 @@ class Part:
         return len(self.batch)
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=Measurements)
 Times = Callable[[P, Any, Any], tuple[np.ndarray, Any]]
 """Times [s] that constants expect of a part with the choices that are held (None: made anew), and the choices made."""
 
@@ -143,6 +143,6 @@ class Problem(Generic[P]):
         }
 
 
-def _numbers(part: Part, number: dict[tuple[str, str], int]) -> np.ndarray:
+def _numbers(part: Measurements, number: dict[tuple[str, str], int]) -> np.ndarray:
     kinds = np.broadcast_to(part.kind, part.latency_s.shape)
     return by_distinct(kinds, lambda kind: number[part.device.id, kind])
