@@ -254,3 +254,12 @@ def test_what_contributing_names_is_there() -> None:
     known |= {name for name in names if any(file.endswith(f"/{name}") for file in files)}
     assert len(known) > 60
     assert names - known == set()
+
+
+def test_a_class_name_stands_once() -> None:
+    places: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
