@@ -24,10 +24,11 @@ class ArchitectureFacts:
     peaks count two operations a lane; ``issue_slots_per_sm`` the least instructions of threads that an SM issues a
     clock, beside one a lane; ``l2_partitions`` the parts of L2 that each keep a copy; ``l2_port_share`` what reads
     sustain of ports of 64 bytes a clock between SMs and L2; ``panel_sharing_levels`` how many times neighbouring blocks
-    share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands
-    from there by themselves. ``matrix_unit`` is the instruction by which warps drive them,
-    ``matrix_rows`` of A, for which operands are then read once. ``channels`` are the thread blocks of NCCL's
-    collectives. ``inline_ecc`` is false for boards that keep no check bits whatever their driver leaves of the memory.
+    share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands from there by themselves,
+    once for ``matrix_rows`` of A. ``half_constants``, ``share_constants`` and ``prologue_constants`` name constants of
+    products that multiply the common one there; ``applies_block_scales``: matrix units apply scales of blocks
+    themselves. ``channels`` are the thread blocks of NCCL's collectives. ``inline_ecc`` is false
+    for boards that keep no check bits whatever their driver leaves of the memory.
     """
 
     blas_generation: Literal["maxwell", "volta", "ampere", "tensile", "other"]
@@ -41,8 +42,11 @@ class ArchitectureFacts:
     bfloat16: bool = False
     reads_shared_memory: bool = False
     panel_sharing_levels: int = 0
-    matrix_unit: Literal["mma", "wgmma", "tcgen05", "mfma"] = "mma"
     matrix_rows: int = 64
+    half_constants: tuple[str, ...] = ()
+    share_constants: tuple[str, ...] = ()
+    prologue_constants: tuple[str, ...] = ()
+    applies_block_scales: bool = False
     switch_reduces: bool = False
     large_blas_workspace: bool = False
     small_serving_limits: bool = False
@@ -66,7 +70,9 @@ def architecture_facts(vendor: str, capability: str | None, name: str = "") -> A
     """
     table = _table()
     own = table[vendor if vendor in table else "other"]
-    facts = {key: value for key, value in own.items() if key != "untold" and not isinstance(value, dict)}
+    facts: dict[str, Any] = {
+        key: value for key, value in own.items() if key != "untold" and not isinstance(value, dict)
+    }
     if vendor == _NUMBERED:
         known = _number(capability or own["untold"], name)
         since = {float(key): value for key, value in own.items() if isinstance(value, dict)}
@@ -75,7 +81,8 @@ def architecture_facts(vendor: str, capability: str | None, name: str = "") -> A
     for board in table["boards"]:
         if any(word in name for word in board["words"]):
             facts |= {key: value for key, value in board.items() if key != "words"}
-    return ArchitectureFacts(**facts)
+    lists: dict[str, Any] = {key: tuple(value) for key, value in facts.items() if isinstance(value, list)}
+    return ArchitectureFacts(**facts | lists)
 
 
 def architecture_name(vendor: str, capability: str | None, name: str = "") -> str:

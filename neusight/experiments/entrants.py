@@ -167,7 +167,7 @@ def with_shrinkage(predictor: KernelPredictor, shrinkage: float) -> KernelPredic
     """The same with a share of what was learned, on every device."""
 
     def shrunk(artifact: Artifact) -> Artifact:
-        return replace(artifact, manifest=replace(artifact.manifest, kinds=[], shrinkage=shrinkage))
+        return replace(artifact, manifest=replace(artifact.manifest, silicon={}, shrinkage=shrinkage))
 
     return replace(predictor, artifacts={name: shrunk(a) for name, a in predictor.artifacts.items()})
 

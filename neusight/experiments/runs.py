@@ -1,8 +1,8 @@
 """Whole runs, served or trained: errors of what ships, and with dies left out of which nothing was known.
 
 Nothing is trained here. Constants of physics, of links, of engines and of steps are fitted again without all boards of
-a die; what tile models learned of those boards is forgotten; of what they learned at all, as much counts as on any GPU
-of an unknown kind. Constants of engines and of steps were fitted to some of these runs, which the report says.
+a die; tile models saw those boards in training, so nothing that they learned counts there: physics alone does.
+Constants of engines and of steps were fitted to some of these runs, which the report says.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neusight.evaluation import Scored, Selection, evaluate_memory, evaluate_ser
 from neusight.evaluation.serving import deployed_cells
 from neusight.evaluation.training import measured_steps
 from neusight.executors.gpu.predictor import KernelPredictor
-from neusight.executors.gpu.tile_models.artifact import Artifact, file_sha256, sm_kind
+from neusight.executors.gpu.tile_models.artifact import Artifact, file_sha256
 from neusight.executors.link import LinkPredictor
 from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
@@ -58,19 +58,18 @@ Rows = Sequence[Mapping[str, Any]]
 def unseen(predictor: Predictor, boards: Collection[str], physics: Physics, data: Path) -> Predictor:
     """The same, as if some boards had never been measured."""
     kernels = predictor.kernel_predictor
-    artifacts = {name: _forgotten(artifact, boards) for name, artifact in kernels.artifacts.items()}
+    artifacts = {name: forgotten(artifact, boards) for name, artifact in kernels.artifacts.items()}
     links = LinkPredictor(links_without(data, boards, shipped_links()))
     return Predictor(KernelPredictor(artifacts, kernels.choice, physics=physics), links=links)
 
 
-def _forgotten(artifact: Artifact, boards: Collection[str]) -> Artifact:
-    from neusight.devices import load_device
-
+def forgotten(artifact: Artifact, boards: Collection[str]) -> Artifact:
+    """The same, counting on what other boards taught it for them alone: its network learned from all of them."""
     known = artifact.manifest
     left = [gpu for gpu in known.training_gpus if gpu not in boards]
     device_bias = {name: bias for name, bias in known.device_bias.items() if name.split("/")[0] not in boards}
-    kinds = sorted({sm_kind(load_device(gpu)) for gpu in left})
-    return replace(artifact, manifest=replace(known, training_gpus=left, device_bias=device_bias, kinds=kinds))
+    forgotten = replace(known, training_gpus=left, device_bias=device_bias, silicon={}, shrinkage=0.0)
+    return replace(artifact, manifest=forgotten)
 
 
 def _advance(name: str, report: Report | None) -> Callable[[int, int], None]:

@@ -29,7 +29,6 @@ from neusight.executors.gpu.tile_models.artifact import (
     load_artifact,
     save_artifact,
     sizes,
-    sm_kind,
 )
 from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, device_biases, new_model
 from neusight.kernels.work import work_of
@@ -190,7 +189,6 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         versions=_versions(options.backend),
         cleaning=_cleaning(run.corpus, run.model),
         vendors=_vendors(rows),
-        kinds=sorted({sm_kind(r.device) for r in rows}),
         shrinkage=shrinkage,
         silicon={r.device.id: list(vars(Silicon.of(r.device)).values()) for r in rows},
         measured=ran_by(rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
@@ -24,3 +25,24 @@ def test_an_example_prints_what_readme_shows(command: str, shown: str) -> None:
     printed = run(*shlex.split(command.replace("\\\n", " "))).stdout
     assert printed.startswith(shown.removesuffix("…\n"))
     assert shown.endswith("…\n") or printed == shown
+
+
+MODELS = {
+    "products on matrix units": "matrix",
+    "attention": "attention",
+    "layers of experts": "moe",
+    "streams": "stream",
+    "products in float32": "gemm",
+    "convolutions in float32": "conv2d",
+}
+
+
+def test_errors_of_gpus_left_out_are_those_of_the_models_that_ship() -> None:
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in README.splitlines() if line[:1] == "|"]
+    shown = {row[0]: row[1:] for row in rows if row[0] in MODELS and len(row) > 2}
+    assert shown.keys() == MODELS.keys()
+    listed = {row["name"]: row["left_out"] for row in json.loads(run("models", "list", "--format", "json").stdout)}
+    figures = ("physics", "learned", "as_shipped", "sibling_physics", "sibling")
+    for name, cells in shown.items():
+        errors = [listed[MODELS[name]].get(figure) for figure in figures]
+        assert cells == ["" if error is None else f"{error:.1f}" for error in errors], name

@@ -7,13 +7,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from neusight.devices import load_device
 from neusight.evaluation import Scored
+from neusight.executors.gpu.tile_models.artifact import load_artifacts
 from neusight.experiments import compare, find_experiment, run, summary_of, write_results
 from neusight.experiments.declare import Experiment, Reason, ServingDeclaration
 from neusight.experiments.report import render
-from neusight.experiments.runs import WORST, figures, groups, peers, worst
+from neusight.experiments.runs import WORST, figures, forgotten, groups, peers, worst
 from neusight.experiments.runs_report import SERVING
 from neusight.experiments.targets import verdicts
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
@@ -140,3 +144,19 @@ def test_the_declaration_of_the_checkout_names_files_that_are_there() -> None:
     assert isinstance(declared, ServingDeclaration)
     assert declared.report == ("cells", "peers", "folds")
     assert declared.subject == declared.data == "serving"
+
+
+def test_what_ships_learned_nothing_that_counts_on_boards_of_a_forgotten_die() -> None:
+    declared = find_experiment("serving").declared
+    assert isinstance(declared, ServingDeclaration)
+    batch = KernelBatch.from_columns("gemm", op=["linear"], batch=[1], m=[512], n=[512], k=[512], dtype=["float16"])
+    for die in declared.folds:
+        for name, shipped in load_artifacts().items():
+            artifact = forgotten(shipped, die.held_out)
+            for device in map(load_device, die.held_out):
+                kinship = artifact.kinship(device, batch, Conditions.of(1))
+                assert (kinship == "stranger").all(), (name, device.id)
+                assert artifact.shrinkage(kinship) == 0
+                assert artifact.device_bias(device, "linear float16") is None
+            for gpu in artifact.manifest.training_gpus:
+                assert (artifact.kinship(load_device(gpu), batch, Conditions.of(1)) == "own").all()

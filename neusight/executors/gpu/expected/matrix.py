@@ -6,7 +6,9 @@ expects them to take. So does this: of all candidates the one of least time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -76,14 +78,16 @@ class MatrixUnit:
     @property
     def share(self) -> float:
         """Of the peak rate that tiles without end sustain."""
-        matrix = self.physics.matrix
-        return matrix.share * (matrix.mfma_share if self.device.facts.matrix_unit == "mfma" else 1.0)
+        return self.physics.matrix.share * self._own(self.device.facts.share_constants)
 
     @property
     def prologue_depth(self) -> float:
         """Inner extent whose time a tile spends filling its pipeline and writing its result."""
-        matrix = self.physics.matrix
-        return matrix.prologue_depth * (matrix.mfma_prologue if self.device.facts.matrix_unit == "mfma" else 1.0)
+        return self.physics.matrix.prologue_depth * self._own(self.device.facts.prologue_constants)
+
+    def _own(self, names: Iterable[str]) -> float:
+        """Factor of the device's kind of unit: the product of the constants of these names."""
+        return prod(getattr(self.physics.matrix, name) for name in names)
 
     def rate_ratio(self, p: Product) -> np.ndarray:
         """FLOP a clock of an SM, over ``REFERENCE_RATE``."""
@@ -91,12 +95,7 @@ class MatrixUnit:
 
     def half(self, p: Product) -> np.ndarray:
         """Tile intensity below which operands take as long as the arithmetic."""
-        matrix, unit = self.physics.matrix, self.device.facts.matrix_unit
-        own = {
-            "wgmma": matrix.asynchronous,
-            "tcgen05": matrix.asynchronous * matrix.pair_half,
-            "mfma": matrix.mfma_half,
-        }.get(unit, 1.0)
+        matrix, own = self.physics.matrix, self._own(self.device.facts.half_constants)
         # Narrow operands bring as many FLOP a byte as the faster unit needs more of.
         return matrix.half * own * (self.rate_ratio(p) * p.a_bytes / 2.0) ** matrix.half_rate
 
@@ -296,7 +295,7 @@ def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:
 
 def _promotion_s(batch: KernelBatch, products: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
     """Time [s] for which the lanes of an SM scale and add partial sums of so many multiplications."""
-    if batch.family != "gemm" or device.facts.matrix_unit == "tcgen05":
+    if batch.family != "gemm" or device.facts.applies_block_scales:
         return np.zeros(len(batch))
     exposed = physics.matrix.promotion_exposed if device.facts.reads_shared_memory else 1.0
     cycles = exposed * physics.matrix.promotion_cycles * products / SCALE_BLOCK / device.cuda_cores_per_sm

@@ -39,11 +39,10 @@ class Manifest:
     those for devices of which a sibling was left in; ``spread`` is the standard deviation of the log error that all
     rows of a kind share on a device that was not seen, ``spread_sibling`` that on a sibling; ``device_bias`` the
     logit by which each training device and kind departs from the model, by ``bias_name``; ``domain`` the range of each
-    feature and of the kernels' sizes, the ops and the dtypes in training; ``kinds`` the kinds of SM of the training
-    devices, ``silicon`` what tells their siblings (``neusight.devices.kinship``), ``measured`` the ``implementations``
-    that each of them ran, ``shrinkage`` the share of what was
-    learned that holds on strangers (chosen by leaving kinds out) and ``sibling_shrinkage`` that on siblings, the bias
-    of theirs included (chosen by leaving one device out);
+    feature and of the kernels' sizes, the ops and the dtypes in training; ``silicon`` what tells their siblings
+    (``neusight.devices.kinship``), ``measured`` the ``implementations`` that each of them ran, ``shrinkage`` the share
+    of what was learned that holds on strangers (chosen by leaving kinds out) and ``sibling_shrinkage`` that on
+    siblings, the bias of theirs included (chosen by leaving one device out);
     ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of the training devices each vendor
     made; ``simulator`` what stands for the devices where they are no GPUs: such a model answers the simulator's own
     package alone, which has the formulas of its features.
@@ -71,7 +70,6 @@ class Manifest:
     cleaning: dict[str, int] = field(default_factory=dict)
     vendors: dict[str, int] = field(default_factory=dict)
     simulator: str = ""
-    kinds: list[str] = field(default_factory=list)
     silicon: dict[str, list[Any]] = field(default_factory=dict)
     measured: dict[str, list[str]] = field(default_factory=dict)
     shrinkage: float = 1.0
