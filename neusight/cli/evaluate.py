@@ -186,6 +186,28 @@ def programs(
 
 
 @app.command()
+def rates(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The folder of the data sets, as for `neusight fit`.")],
+    tile_models: TileModels = None,
+    calibration: Calibrations = "",
+    form: Format = "human",
+) -> None:
+    """Show what every GPU of the catalogue sustains, a copy of 1 GiB and products of 8192³ in every dtype, beside what
+    is published; JSON and CSV are one table.
+
+    Example: `neusight evaluate rates $NEUSIGHT_DATA --format csv`
+    """
+    from neusight.cli.output import progress
+    from neusight.cli.show_errors import show, show_rates
+    from neusight.evaluation import evaluate_rates
+
+    predictor = loaded(tile_models, calibration)
+    with progress("predicting") as advance:
+        errors = evaluate_rates(data, predictor, advance)
+    show(errors, form, show_rates, predictor)
+
+
+@app.command()
 def memory(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Training runs, .parquet or .csv.")],
     form: Format = "human",

@@ -33,6 +33,11 @@ _SUMMARY = {
     ">inside": "{inside:.0f}",
 }
 """Figures of ``Scored``, and how they are written."""
+_DTYPES = {
+    **{name: name.replace("float", "fp") for name in ("float64", "float32", "tf32", "float16")},
+    **{"bfloat16": "bf16", "float8": "fp8", "int8": "int8", "float4": "fp4"},
+}
+"""Dtypes of products, and what they are called where there is little room."""
 _WORST = 8
 _DEGREES = ("tp", "pp", "cp", "ep")
 
@@ -188,6 +193,23 @@ def show_programs(errors: Mapping[str, Any]) -> None:
     columns = {"mode": "{mode}", "size": "{size}", ">rows": "{count:,}", ">median": "{median:.1f}"}
     columns |= {">bias": "{bias:+.1f}", ">clear": "{clear:,}", ">right way, %": "{direction_right:.0f}"}
     figures(columns, errors["gains"])
+
+
+def show_rates(errors: Mapping[str, Any]) -> None:
+    """Shares of the datasheets' peaks by GPU; then what is published, with the reasons of outliers; then the means."""
+    line("Percent of the datasheet's peak: copies of 1 GiB, products of 8192³ by dtype.\n")
+    shares: dict[str, dict[str, Any]] = {}
+    for row in errors["rows"]:
+        shares.setdefault(row["gpu"], {"gpu": row["gpu"]})[row["what"]] = row["share"]
+    named = {"copy": "copy", **_DTYPES}
+    columns = {"gpu": "{gpu}"} | {f">{head}": f"{{{what}:.0f}}" for what, head in named.items()}
+    figures(columns, shares.values())
+    line("\nPublished rates in percent of the peak, and errors of the same kernels.\n")
+    published = [{**row, "what": named[row["what"]]} for row in errors["rows"] if row["measured"] is not None]
+    columns = {"gpu": "{gpu}", "of": "{what}", ">published": "{published_share:.0f}", ">error": "{bias:+.1f}"}
+    figures(columns | {"~outlier": "{outlier}"}, [{**row, "outlier": row["outlier"] or ""} for row in published])
+    line("\nErrors in percent. inside: rows within the 90 % interval.\n")
+    figures({"of": "{what}"} | _SUMMARY, [*errors["means"], {"what": "all", **errors["total"]}])
 
 
 def _summaries(errors: Mapping[str, Any]) -> None:

@@ -4,7 +4,8 @@
 kernel by kernel. ``evaluate_models(path, configs, predictor)``: whole models row by row. ``evaluate_serving(path,
 predictor)``: served language models cell by cell; ``evaluate_steps(path, predictor)``: image models and training steps
 of public benchmarks; ``evaluate_programs(path, predictor)``: exported programs, eager and compiled;
-``evaluate_training(path, predictor)``: training on many GPUs; ``evaluate_memory(path)``: memory
+``evaluate_training(path, predictor)``: training on many GPUs; ``evaluate_rates(data, predictor)``: what every GPU of
+the catalogue sustains beside what is published; ``evaluate_memory(path)``: memory
 of training runs. All of them make a ``Scored`` of their rows. ``gate`` holds the predictor that ships against what it
 said before.
 """
@@ -13,6 +14,7 @@ from neusight.evaluation.kernels import compare_kernels, evaluate_kernels
 from neusight.evaluation.memory import evaluate_memory
 from neusight.evaluation.models import evaluate_models
 from neusight.evaluation.programs import evaluate_programs
+from neusight.evaluation.rates import evaluate_rates
 from neusight.evaluation.scored import Scored, Selection
 from neusight.evaluation.serving import evaluate_serving
 from neusight.evaluation.steps import evaluate_steps
@@ -26,6 +28,7 @@ __all__ = [
     "evaluate_memory",
     "evaluate_models",
     "evaluate_programs",
+    "evaluate_rates",
     "evaluate_serving",
     "evaluate_steps",
     "evaluate_training",

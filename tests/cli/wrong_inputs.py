@@ -312,6 +312,7 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
                              ("--limit", count), ("--seed", seed), ("--calibration", calibration), *common],
         "evaluate memory": [("", Kind(fixed(""), m.parquet)), ("--format", form)],
         "evaluate training": [("", Kind(fixed(""), m.parquet)), ("--calibration", calibration), *common],
+        "evaluate rates": [("", absent), ("--calibration", calibration), *common],
         "evaluate steps": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--limit", count), ("--seed", seed),
                            ("--calibration", calibration), *common],
         "evaluate programs": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--hosts", word("own")),

@@ -163,12 +163,19 @@ class ObservationReader:
         return parts
 
     def rates(self) -> list[ProblemPart]:
-        """Rates of matrix products: a part a device and dtype, where the catalogue has the device and the device the
-        dtype; none without the file.
-        """
+        """Rates of matrix products: a part a device and dtype; none without the file."""
         if not (self.data / FILE).is_file():
             return []
-        frame, parts = read_parquet(self.data / FILE).to_pandas(), []
+        return [_of_rates(*each) for each in self.published_rates() if each[0].id not in self.hold_out]
+
+    def published_rates(self) -> Iterator[tuple[DeviceSpec, str, pd.DataFrame]]:
+        """Rows of rates of single matrix products, by device and dtype, where the catalogue has the device and the
+        device the dtype.
+
+        Raises:
+            DataError: no such file, or a foreign one.
+        """
+        frame = read_parquet(self.data / FILE).to_pandas()
         frame = frame[(frame["batch"] == 1) & ~frame["note"].fillna("").str.contains(EMULATED)]
         for (gpu, dtype), rows in frame.groupby(["gpu", "dtype"], sort=True):
             device = _known(str(gpu))
@@ -176,9 +183,8 @@ class ObservationReader:
                 self.skipped["rates of boards that the catalogue lacks, or that share their power limit"] += len(rows)
             elif dtype != "float32" and dtype not in device.matrix_flops_per_s:
                 self.skipped["rates in a dtype that the device's matrix units lack"] += len(rows)
-            elif gpu not in self.hold_out:
-                parts.append(_of_rates(device, str(dtype), rows))
-        return parts
+            else:
+                yield device, str(dtype), rows
 
 
 def kernel_files(data: Path) -> list[Path]:
