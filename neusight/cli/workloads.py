@@ -170,20 +170,43 @@ def list_models(tile_models: opt.TileModels = None, form: opt.Format = "human") 
 
 @models.command("show")
 def show_model(
-    name: Annotated[str, typer.Argument(help="A name of `neusight models list`.")],
+    name: Annotated[str, typer.Argument(help="A name of `neusight models list`, or physics: constants of all laws.")],
     tile_models: opt.TileModels = None,
     form: opt.Format = "human",
 ) -> None:
-    """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest."""
+    """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest. Of `physics` the
+    fitted constants, and which of them no data move.
+    """
     from neusight.errors import ArtifactError, nearest
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
+    if name == "physics":
+        _show_constants(tile_models, form)
+        return
     folders = {folder.name: folder for folder in artifact_folders(tile_models)}
     if name not in folders:
-        raise ArtifactError(f"no tile model '{name}'{nearest(name, folders)}: one of {', '.join(folders)}")
+        known = (*folders, "physics")
+        raise ArtifactError(f"no tile model '{name}'{nearest(name, known)}: one of {', '.join(known)}")
     manifest = load_manifest(folders[name])
     card = (folders[name] / "card.md").read_text(encoding="utf-8").rstrip()
     Output(form).data(asdict(manifest), [_summary(manifest, folders[name])], lambda: line(card))
+
+
+def _show_constants(tile_models: Path | None, form: str) -> None:
+    """Constants of all laws, those that no data move first."""
+    from neusight.laws.fitted import UNMOVED, shipped_physics
+
+    fitted = shipped_physics(tile_models)
+    rows = sorted(fitted.constants(), key=lambda row: -row["kept"])
+    unmoved = [row for row in rows if row["kept"] >= UNMOVED]
+
+    def human() -> None:
+        line(f"{len(rows)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices.")
+        line(f"No data move {len(unmoved)}: they keep {UNMOVED:.0%} of their prior's width and more. JSON has all.")
+        columns = ("constant", ">value", ">prior", ">kept")
+        table(columns, ((r["name"], f"{r['value']:.3g}", f"{r['prior']:.3g}", f"{r['kept']:.0%}") for r in unmoved))
+
+    Output(form).data(rows, rows, human)
 
 
 def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:

@@ -52,12 +52,14 @@ class Data(StrictModel):
             tile models learn from, too; ``all`` are all data sets but for rows of held-out GPUs.
         training_split: rows to train on, by their split; "" is all.
         tested_split: rows to test on, alike; families that have none of it are tested on all their rows.
+        beside: names of further data sets with the parts of this one, of GPUs that it lacks: they are tested alike.
         sets: names of several data sets, whose kernels are told apart as families of today's language models.
         learned_rows, tested_rows: of several sets: rows of each GPU and family, and of each set, at most.
         each, steps: of several sets: rows of a group, and steps, with which constants are fitted.
     """
 
     name: str = ""
+    beside: tuple[str, ...] = ()
     kernels: str | None = None
     latency: str | None = None
     configs: str | None = None
@@ -82,6 +84,11 @@ class Data(StrictModel):
     def path(self, part: str) -> Path:
         """Where a declared part lies."""
         return self.folder / str(getattr(self, part))
+
+    def together(self) -> Iterator[Data]:
+        """This one, then those beside it."""
+        for name in (self.name, *self.beside):
+            yield self.model_copy(update={"name": name, "beside": ()})
 
 
 class Fold(StrictModel):

@@ -156,7 +156,12 @@ class OneSet:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """All rows that may be tested."""
-        return load_kernels(self.source, self.declared.data.families or None)
+        import pandas as pd
+
+        data = self.declared.data
+        sources = [self.source, *(one.path("kernels") for one in data.together() if one.name != data.name)]
+        frames = [load_kernels(source, data.families or None) for source in sources]
+        return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
 
     @cached_property
     def constants(self) -> Constants:

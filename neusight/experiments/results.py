@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,12 @@ Results = Mapping[str, Any]
 
 
 def data_sha256(declared: Declaration) -> dict[str, str]:
-    """SHA-256 of every data file that may be read, by path below the data set's folder."""
+    """SHA-256 of every data file that may be read, by its path from the data set's folder."""
     data = declared.data
     parts = ("kernels", "latency", "configs", "published", "operators")
-    paths = [data.path(part) for part in parts if getattr(data, part)]
+    paths = [one.path(part) for one in data.together() for part in parts if getattr(data, part)]
     files = [file for path in paths for file in (sorted(path.glob("*")) if path.is_dir() else [path])]
-    return {file.relative_to(data.folder).as_posix(): file_sha256(file) for file in files if file.is_file()}
+    return {Path(relpath(file, data.folder)).as_posix(): file_sha256(file) for file in files if file.is_file()}
 
 
 def versions() -> dict[str, str]:

@@ -170,13 +170,15 @@ def _models(declared: Declaration, rounds: Rounds) -> dict[str, Any]:
     parts = []
     for r in rounds:
         training = dict.fromkeys(r.training if declared.models_on == "all" else (), "training")
-        parts.append(predicted_steps(data, training | dict(r.groups), r.entrants, r.fold.name))
+        groups = training | dict(r.groups)
+        parts += [predicted_steps(one, groups, r.entrants, r.fold.name) for one in data.together()]
     steps = joined(parts)
     models = {"rows": kept_steps(steps, first.name), **summarise_models(steps, first.name)}
     models["reproduced"] = _reproduced(models["groups"], {c.name: c.kind for c in declared.predictors})
     if "operators" in declared.report:
         own = steps.where(predictor=first.name, seed=first.seeds[0])
-        models["oracle"] = summarise_oracle(own, operator_sums(data))
+        sums = {step: ms for one in data.together() for step, ms in operator_sums(one).items()}
+        models["oracle"] = summarise_oracle(own, sums)
     return models
 
 

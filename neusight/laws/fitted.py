@@ -11,13 +11,15 @@ from typing import Any, ClassVar, Self
 
 from neusight.errors import ArtifactError
 from neusight.laws import link_constants, physics
-from neusight.laws.constants import with_values
+from neusight.laws.constants import priors, with_values
 from neusight.laws.link_constants import LinkPhysics
 from neusight.laws.physics import Physics
 from neusight.paths import read_json, tile_models_dir
 
 PROTOCOL = 1
 FILE = "physics.json"
+UNMOVED = 0.6
+"""Of the width of its prior, what a constant keeps at least that no data move."""
 _LISTED = ("errors", "covariance")
 """Tables that are written a row a line."""
 
@@ -57,6 +59,17 @@ class FittedConstants:
             raise ArtifactError(
                 f"{self.file} has a constant {error} that this version lacks: run {self.command}"
             ) from None
+
+    def constants(self) -> list[dict[str, Any]]:
+        """A row a constant: ``name``, ``value``, ``prior`` (its centre), ``kept`` (the share of the prior's width that
+        the fit left; from ``UNMOVED`` on no data move it) and ``why`` (where the prior comes from).
+        """
+        known = priors(self.prior)
+        kept = {name: deviation / known[name].spread for name, deviation in self.deviations.items()}
+        return [
+            {"name": name, "value": value, "prior": known[name].value, "kept": kept[name], "why": known[name].why}
+            for name, value in self.values.items()
+        ]
 
     def save(self, path: Path) -> None:
         """Write as JSON, rows of tables a line each."""

@@ -209,6 +209,11 @@ def test_tile_models_and_data_sets_have_cards() -> None:
     assert "gemm" in names
     assert as_json("models", "show", "gemm")["training_gpus"]
     assert "gemm" in run("models", "show", "gemm").stdout
+    constants = as_json("models", "show", "physics")
+    shown = run("models", "show", "physics").stdout.splitlines()
+    assert shown[0].startswith(f"{len(constants)} constants")
+    unmoved = {row["name"] for row in constants if row["kept"] >= 0.6}
+    assert unmoved == {line.split(" ")[0] for line in shown} & {row["name"] for row in constants}
     names = [row["name"] for row in as_json("datasets", "list")]
     assert "neusight-fp32" in names
     assert "MIT" in run("datasets", "show", "neusight-fp32").stdout

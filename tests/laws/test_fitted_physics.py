@@ -33,6 +33,14 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert shipped_physics(tmp_path / "deep") == FITTED
 
 
+def test_a_constant_keeps_as_much_of_its_prior_as_the_fit_left_of_its_width() -> None:
+    known, rows = priors(PRIOR), {row["name"]: row for row in FITTED.constants()}
+    assert rows.keys() == FITTED.values.keys()
+    assert rows["memory.hbm_share"]["kept"] == 0.01 / known["memory.hbm_share"].spread
+    assert rows["matrix.miss_centre"]["prior"] == known["matrix.miss_centre"].value
+    assert max(row["kept"] for row in shipped_physics().constants()) < 1.02, "data never widen a prior"
+
+
 def test_constants_that_were_not_fitted_keep_their_priors() -> None:
     assert values(FITTED.physics) == values(PRIOR) | FITTED.values
 
