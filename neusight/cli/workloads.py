@@ -159,11 +159,16 @@ def list_models(tile_models: opt.TileModels = None, form: opt.Format = "human") 
         columns = ("name", "backend", ">size", "~training GPUs")
         table(columns, ((r["name"], r["backend"], _kb(r["bytes"]), ", ".join(r["training_gpus"])) for r in rows))
         line()
-        line("Mean errors of kernels of GPUs left out, in percent: strangers, and those with a")
-        line("sibling left in.")
+        line("Mean errors of kernels that were left out, in percent: of strangers, of GPUs with a")
+        line("sibling left in, and of known GPUs.")
         headings = ("name", *(f">{name}" for name in _LEFT_OUT.values()))
         judged = [row for row in rows if row["left_out"]]
         table(headings, ((r["name"], *(_percent(r["left_out"].get(key)) for key in _LEFT_OUT)) for r in judged))
+        line()
+        line("90 % intervals, put to devices that they were learned without: rows inside, in")
+        line("percent; width, over what 90 % of the errors span; CRPS of log time.")
+        columns = ("name", "kernels", "known as", ">GPUs", ">rows", ">inside", ">width", ">CRPS")
+        table(columns, (_covered(row["name"], each) for row in rows for each in row["coverage"]))
 
     Output(form).data(rows, rows, human)
 
@@ -216,18 +221,26 @@ def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
         "training_gpus": manifest.training_gpus,
         "left_out": {} if manifest.simulator else manifest.left_out(),
+        "coverage": manifest.coverage,
         "protocol": manifest.protocol,
     }
 
 
 _LEFT_OUT = {
-    "physics": "physics",
-    "learned": "learned",
-    "as_shipped": "as it ships",
-    "sibling_physics": "sibling: physics",
-    "sibling": "sibling as it ships",
+    "physics": "stranger\nphysics",
+    "learned": "stranger\nlearned",
+    "as_shipped": "stranger\nships",
+    "sibling_physics": "sibling\nphysics",
+    "sibling": "sibling\nships",
+    "own_physics": "known\nphysics",
+    "own": "known\nships",
 }
 """Titles of the errors of ``Manifest.left_out``."""
+
+
+def _covered(name: str, row: dict[str, Any]) -> tuple[str, ...]:
+    figures = (f"{row['rows']:,}", f"{row['inside']:.1f}", f"{row['width']:.2f}", f"{row['crps']:.3f}")
+    return name, row["family"], row["kinship"], str(row["gpus"]), *figures
 
 
 def _percent(error: float | None) -> str:

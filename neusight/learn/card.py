@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neusight.executors.gpu.tile_models.artifact import SIZES, Manifest
+from neusight.executors.gpu.tile_models.doubts import ANY
 
 
 def render_card(manifest: Manifest) -> str:
@@ -71,7 +72,7 @@ def _errors(manifest: Manifest) -> str:
 def _worth(manifest: Manifest) -> str:
     """What of the learning ships for whom, and what it is worth there."""
     means = manifest.left_out()
-    if not means:
+    if "as_shipped" not in means:
         return ""
     return (
         f"Mean of these: {means['as_shipped']:.1f} % as it ships; {means['physics']:.1f} % by physics alone, "
@@ -92,14 +93,26 @@ def _beside(manifest: Manifest) -> str:
 
 
 def _intervals(manifest: Manifest) -> str:
-    (low, high), (low_seen, high_seen) = manifest.interval, manifest.interval_seen
+    (low, high), (low_seen, high_seen) = manifest.interval, manifest.doubt(ANY, "own")[:2]
     if not manifest.metrics.get("as_shipped"):
         return (
             f"Interval: execution time x {low_seen:g} to x {high_seen:g} encloses 90 % of the training GPU's own rows, "
             f"predicted with its own bias; for any other GPU x {low:g} to x {high:g} is assumed, those rows widened "
             "and a factor of two at least."
         )
-    return (
-        f"Interval: execution time x {low:g} to x {high:g} encloses 90 % of the rows of held-out GPUs, each GPU "
-        f"counting once; x {low_seen:g} to x {high_seen:g} those of the training GPUs, predicted with their own bias."
-    )
+    lines = [
+        f"Interval: execution time x {low:g} to x {high:g} for kernels of all kinds on GPUs that are strangers, "
+        f"x {low_seen:g} to x {high_seen:g} on those of training, predicted with their own bias.",
+        "Put to devices that they were learned without (a die for strangers, a GPU for others; rows that were not "
+        "learned from for GPUs of training): rows inside in percent, width over what 90 % of the errors span, CRPS "
+        "of log time.",
+        "",
+        "| kernels | known as | GPUs | rows | inside | width | CRPS |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {r['family']} | {r['kinship']} | {r['gpus']} | {r['rows']:,} | {r['inside']:.1f} | {r['width']:.2f} "
+        f"| {r['crps']:.3f} |"
+        for r in manifest.coverage
+    ]
+    return "\n".join(lines)

@@ -1,5 +1,5 @@
-"""Folds that leave out a kind of SM: each trained without it and measured on its GPUs; they choose the shrinkage and
-the intervals, factors on predicted execution time that enclose most rows, of held-out GPUs and of training GPUs.
+"""Folds that leave out a kind of SM, a board beside its siblings, or rows of all boards: each trained without them and
+measured on them. They choose the shrinkage and, by ``doubts``, the intervals.
 
 Folds are kept on disk as they finish so that an interrupted training can resume.
 """
@@ -16,37 +16,18 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.kinship import Silicon
-from neusight.executors.costs import NORMAL_90
-from neusight.executors.gpu.features import FeatureContract
+from neusight.executors.gpu.features import FeatureContract, situate
 from neusight.executors.gpu.tile_models.artifact import implementations, kernel_kinds, sm_kind
-from neusight.executors.gpu.tile_models.protocol import (
-    TileModel,
-    TrainingSet,
-    device_biases,
-    new_model,
-    utilisation,
-)
+from neusight.executors.gpu.tile_models.doubts import doubt_names
+from neusight.executors.gpu.tile_models.protocol import TileModel, device_biases, new_model, utilisation
 from neusight.kernels.work import by_distinct
 from neusight.laws.physics import Physics
 from neusight.learn import Report
+from neusight.learn.doubts import Residuals
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training_data import Corpus, DeviceRows, thinned
 from neusight.learn.training_sets import Knowledge, group_names, launch_floors, training_set
 from neusight.paths import read_json
-
-COVERAGE = 0.90
-UNKNOWN_FACTOR = 2.0
-"""How far off, either way, a kernel may be of which nothing is known (assumption)."""
-LEAST_ROWS = 20
-"""Rows of which a tail of 5 % is one."""
-UNSEEN_POWER = 2.0
-"""What one GPU's own rows miss by, to this power, is taken for what another one's would (assumption)."""
-
-
-def log_ratios(model: TileModel, data: TrainingSet, device_bias: np.ndarray | float = 0.0) -> np.ndarray:
-    """log(measured / predicted) execution time of each row."""
-    execution_s = data.bound_s / utilisation(model.logits(data.features, data.prior), device_bias)
-    return np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / execution_s)
 
 
 def quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
@@ -57,67 +38,11 @@ def quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
     return [float(v) for v in np.interp(grid, cumulated, values[order])]
 
 
-def seen_ratios(
-    model: TileModel, data: TrainingSet, names: Sequence[str], device_bias: Mapping[str, float]
-) -> list[list[float]]:
-    """Quantiles of ``log_ratios`` of each group of the training devices, with their biases; a name without has none."""
-    own = np.array([device_bias.get(name, 0.0) for name in names])[data.group]
-    ratios = log_ratios(model, data, own)
-    groups = (np.flatnonzero(data.group == number) for number in range(len(names)))
-    return [quantiles(ratios[rows], data.weight[rows]) for rows in groups]
-
-
-def interval(ratios: Sequence[list[float]]) -> list[float]:
-    """Factors on execution time that enclose the middle 90 % of rows, each entry of ``ratios`` counting once."""
-    pooled = np.concatenate(ratios)
-    tail = (1 - COVERAGE) / 2
-    low, high = np.exp(np.quantile(pooled, [tail, 1 - tail]))
-    return [round(float(min(low, 1.0)), 4), round(float(max(high, 1.0)), 4)]
-
-
-def op_intervals(folds: Sequence[Mapping[str, list[float]]]) -> dict[str, list[float]]:
-    """Factors for each op, from the quantiles of every device that was left out."""
-    return {op: interval([f[op] for f in folds if op in f]) for op in sorted({op for f in folds for op in f})}
-
-
-def op_spreads(folds: Sequence[Mapping[str, list[float]]]) -> dict[str, float]:
-    """Standard deviation, in log time, of what all rows of an op have in common on a device that was left out.
-
-    The devices' mean errors around none; few of them tell little, so that it is widened until 1.645 of it reach where
-    Student's t has 90 % (prediction of one more value, DeGroot and Schervish 2012, section 8.6).
-    """
-    from scipy.stats import t as student
-
-    spreads = {}
-    for op in sorted({op for f in folds for op in f}):
-        means = np.array([np.mean(f[op]) for f in folds if op in f])
-        n = len(means)
-        widened = np.sqrt(1 + 1 / n) * student.ppf(1 - (1 - COVERAGE) / 2, n) / NORMAL_90
-        spreads[op] = round(float(np.sqrt((means**2).mean()) * widened), 4)
-    return spreads
-
-
-def seen_interval(ratios: Sequence[list[float]], rows: int) -> list[float]:
-    """Factors for the training GPUs; of too few rows to have tails, a factor of two either way at least."""
-    low, high = interval(ratios)
-    return [low, high] if rows >= LEAST_ROWS else _at_least_unknown(low, high)
-
-
-def unseen_interval(ratios: Sequence[list[float]]) -> list[float]:
-    """Factors for GPUs that were not seen, where only one was: those of its own rows widened, and no narrower than a
-    factor of two either way, since nothing tells how GPUs differ.
-    """
-    low, high = interval(ratios)
-    return _at_least_unknown(low**UNSEEN_POWER, high**UNSEEN_POWER)
-
-
-def _at_least_unknown(low: float, high: float) -> list[float]:
-    return [round(min(low, 1 / UNKNOWN_FACTOR), 4), round(max(high, UNKNOWN_FACTOR), 4)]
-
-
 LEAST_REAL = 40
 """Rows of an op that say more of a device than all of its rows, if they have the shapes of real models (assumption)."""
 
+OWN_FOLD = 5
+"""One in so many rows is left out to see how well the GPUs are known that were learned from."""
 FOLD_ROWS = 4000
 """Of each GPU and family that a fold learns from and is measured on: there are many folds."""
 SHRINKAGES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -126,14 +51,25 @@ SHRINKAGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True)
 class FoldErrors:
-    """One GPU that was left out with all others of its kind: by share of what was learned (as text) the mean error of
-    log times, and by kind of kernel quantiles of the log ratio measured / predicted and mean errors in percent.
+    """One GPU that was left out: by share of what was learned (as text) the mean error of log times, by name of
+    ``doubt_names`` quantiles of the log ratio measured / predicted, of ``rows`` of a family, and by kind of kernel mean
+    errors in percent. ``die`` is its kind of SM.
     """
 
     gpu: str
+    die: str
     error: dict[str, float]
     ratios: dict[str, dict[str, list[float]]]
+    rows: dict[str, tuple[str, int]]
     mape: dict[str, dict[str, float]]
+
+    def residuals(self, shrinkage: float) -> list[Residuals]:
+        """What predictions missed by with a share of what was learned."""
+        ratios = self.ratios[str(shrinkage)]
+        return [
+            Residuals(gpu=self.gpu, die=self.die, family=family, name=name, rows=rows, quantiles=ratios[name])
+            for name, (family, rows) in self.rows.items()
+        ]
 
 
 class FoldStore:
@@ -216,6 +152,23 @@ class FoldRun:
         told = {gpu: [r for r in parts if len(r)] for gpu, parts in held.items()}
         return [self._beside_siblings(gpu, parts, related[gpu], parameters) for gpu, parts in told.items() if parts]
 
+    def own(self, parameters: dict[str, Any]) -> list[FoldErrors]:
+        """One fold a GPU: rows that were left out of what was learned of all of them, its own bias among that."""
+        rows = thinned(self.corpus.rows[self.model], FOLD_ROWS)
+        parts = [np.random.default_rng(1).permutation(len(r)) < len(r) // OWN_FOLD for r in rows]
+        learning = [r.take(~part) for r, part in zip(rows, parts, strict=True)]
+        known = self.without.none(self.corpus.rows[self.model])
+        model, data = new_model(self.backend, **parameters), training_set(learning, self.contract, known)
+        biases = device_biases(model.fit(data), data, group_names(learning))
+        held: dict[str, list[DeviceRows]] = {}
+        for r, part in zip(rows, parts, strict=True):
+            if part.any():
+                held.setdefault(r.device.id, []).append(r.take(part))
+        return [
+            _measured(gpu, model, own, self.contract, known, bias=_mean_biases(biases, {gpu}))
+            for gpu, own in held.items()
+        ]
+
     def _beside_siblings(
         self, gpu: str, held: Sequence[DeviceRows], siblings: set[str], parameters: dict[str, Any]
     ) -> FoldErrors:
@@ -254,7 +207,7 @@ class FoldRun:
         data = training_set(learning, self.contract, known)
         model.fit(data, None, progress(self.report, f"{self.model}: without {name}"))
         biases = device_biases(model, data, group_names(learning)) if siblings else {}
-        bias = _sibling_biases(biases, siblings)
+        bias = _mean_biases(biases, siblings)
         by_gpu: dict[str, list[DeviceRows]] = {}
         for rows in held:
             by_gpu.setdefault(rows.device.id, []).extend(thinned([rows], FOLD_ROWS))
@@ -306,6 +259,8 @@ def _measured(
     """Errors on one GPU for every share of what was learned, ``bias`` of kinds of kernels included."""
     data = training_set(rows, contract, known)
     kinds = np.concatenate([kernel_kinds(r.batch) for r in rows])
+    names = np.concatenate([_doubt_names(r, known) for r in rows])
+    families = np.concatenate([np.full(len(r), r.batch.family) for r in rows])
     real = np.concatenate([real_shapes(r) for r in rows])
     learned = model.logits(data.features, data.prior).mean(axis=0) - data.prior
     learned = learned + by_distinct(kinds, lambda kind: bias.get(kind, 0.0))
@@ -317,12 +272,19 @@ def _measured(
         name, weight = str(shrinkage), data.weight * real
         error[name] = float((np.abs(off) * weight).sum() / weight.sum())
         ratios[name] = {
-            str(kind): _quantiles_of(ratio, data.weight, real & (kinds == kind)) for kind in np.unique(kinds[real])
+            str(kind): _quantiles_of(ratio, data.weight, real & (names == kind)) for kind in np.unique(names[real])
         }
         mape[name] = {
             str(kind): round(100 * float(np.abs(np.expm1(off[kinds == kind])).mean()), 2) for kind in np.unique(kinds)
         }
-    return FoldErrors(gpu=gpu, error=error, ratios=ratios, mape=mape)
+    distinct, first, counts = np.unique(names[real], return_index=True, return_counts=True)
+    rows_of = {str(n): (str(families[real][at]), int(c)) for n, at, c in zip(distinct, first, counts, strict=True)}
+    return FoldErrors(gpu, sm_kind(rows[0].device), error, ratios, rows_of, mape)
+
+
+def _doubt_names(r: DeviceRows, known: Knowledge) -> np.ndarray:
+    situation = situate(r.batch, r.device, known.choice, physics=known.physics, conditions=r.conditions)
+    return doubt_names(kernel_kinds(r.batch), situation)
 
 
 def ran_by(rows: Sequence[DeviceRows]) -> dict[str, list[str]]:
@@ -333,12 +295,12 @@ def ran_by(rows: Sequence[DeviceRows]) -> dict[str, list[str]]:
     return {gpu: sorted(own) for gpu, own in sorted(names.items())}
 
 
-def _sibling_biases(biases: Mapping[str, float], siblings: Collection[str]) -> dict[str, float]:
-    """The mean bias of siblings, by kind of kernel."""
+def _mean_biases(biases: Mapping[str, float], gpus: Collection[str]) -> dict[str, float]:
+    """The mean bias of some GPUs, by kind of kernel."""
     by_kind: dict[str, list[float]] = {}
     for name, value in biases.items():
         gpu, _, kind = name.partition("/")
-        if gpu in siblings:
+        if gpu in gpus:
             by_kind.setdefault(kind, []).append(value)
     return {kind: sum(values) / len(values) for kind, values in by_kind.items()}
 

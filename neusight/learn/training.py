@@ -30,6 +30,7 @@ from neusight.executors.gpu.tile_models.artifact import (
     save_artifact,
     sizes,
 )
+from neusight.executors.gpu.tile_models.doubts import Kinship
 from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, device_biases, new_model
 from neusight.kernels.work import work_of
 from neusight.laws.fitted import FILE as PHYSICS_FILE
@@ -37,22 +38,16 @@ from neusight.laws.fitted import FittedPhysics, shipped_physics
 from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.card import render_card
+from neusight.learn.doubts import Residuals, coverage, doubts_by_kinship
 from neusight.learn.folds import (
     FoldErrors,
     FoldRun,
     FoldStore,
     Without,
     best_shrinkage,
-    interval,
-    kin_of,
-    op_intervals,
-    op_spreads,
     progress,
     ran_by,
     real_shapes,
-    seen_interval,
-    seen_ratios,
-    unseen_interval,
     with_kin,
 )
 from neusight.learn.physics.fit import FitOptions as PhysicsOptions
@@ -166,10 +161,14 @@ def _models(options: TrainOptions, corpus: Corpus) -> tuple[str, ...]:
 def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
     """Train one tile model on what a run describes and write it to ``options.out``."""
     rows, parameters = thinned(run.corpus.rows[run.model], MOST_ROWS), options.model_parameters()
-    folds = run.all(parameters)
-    shrinkage, known = best_shrinkage(with_kin(folds, rows)), run.without.none(rows)
-    beside = run.kin(parameters)
-    sibling_shrinkage = best_shrinkage(beside)
+    folds, beside, own = run.all(parameters), run.kin(parameters), run.own(parameters)
+    shrinkage, sibling_shrinkage = best_shrinkage(with_kin(folds, rows)), best_shrinkage(beside)
+    known = run.without.none(rows)
+    residuals: dict[Kinship, list[Residuals]] = {
+        "own": _residuals(own, 1.0),
+        "sibling": _residuals(beside, sibling_shrinkage),
+        "stranger": _residuals(with_kin(folds, rows), shrinkage),
+    }
     data = training_set(rows, run.contract, known)
     model = new_model(options.backend, **parameters).fit(data, None, progress(run.report, f"{run.model}: all GPUs"))
     device_bias = _device_bias(model, run, known)
@@ -181,11 +180,12 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         data=_data_record(run.corpus, run.model, len(data)),
         training_gpus=run.corpus.gpus(run.model),
         seed=options.seed,
-        **_intervals(model, data, rows, [(f.gpu, f.ratios[str(shrinkage)]) for f in folds], device_bias),
+        doubts=doubts_by_kinship(*residuals.values()),
+        coverage=_coverage(residuals),
         device_bias=device_bias,
         domain=_domain(data, rows),
         launch_floors_s={op: round(s, 9) for op, s in known.floors.items()},
-        metrics=_metrics(folds, shrinkage) | _sibling_metrics(beside, sibling_shrinkage),
+        metrics=_metrics(folds, shrinkage) | _beside_metrics(beside, sibling_shrinkage, own),
         versions=_versions(options.backend),
         cleaning=_cleaning(run.corpus, run.model),
         vendors=_vendors(rows),
@@ -193,8 +193,6 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         silicon={r.device.id: list(vars(Silicon.of(r.device)).values()) for r in rows},
         measured=ran_by(rows),
         sibling_shrinkage=sibling_shrinkage,
-        intervals_sibling=op_intervals([f.ratios[str(sibling_shrinkage)] for f in beside]),
-        spread_sibling=op_spreads([f.ratios[str(sibling_shrinkage)] for f in beside]),
         protocol=PROTOCOL,
     )
     folder = save_artifact(Artifact(manifest, model), options.out / run.model, render_card(manifest))
@@ -207,49 +205,34 @@ def _metrics(folds: Sequence[FoldErrors], shrinkage: float) -> dict[str, Any]:
     return {name: {f.gpu: f.mape[share] for f in folds} for name, share in shares.items()}
 
 
-def _sibling_metrics(folds: Sequence[FoldErrors], shrinkage: float) -> dict[str, Any]:
-    """Errors in percent on GPUs of which siblings were left in: as it ships, and physics alone."""
+def _beside_metrics(folds: Sequence[FoldErrors], shrinkage: float, own: Sequence[FoldErrors]) -> dict[str, Any]:
+    """Errors in percent on GPUs of which siblings were left in, and on those of training in rows that were left out: as
+    it ships, and physics alone.
+    """
     return {
         "sibling": {f.gpu: f.mape[str(shrinkage)] for f in folds},
         "sibling_physics": {f.gpu: f.mape[str(0.0)] for f in folds},
+        "own": {f.gpu: f.mape[str(1.0)] for f in own},
+        "own_physics": {f.gpu: f.mape[str(0.0)] for f in own},
     }
+
+
+def _residuals(folds: Sequence[FoldErrors], shrinkage: float) -> list[Residuals]:
+    return [residuals for fold in folds for residuals in fold.residuals(shrinkage)]
+
+
+def _coverage(residuals: Mapping[Kinship, Sequence[Residuals]]) -> list[dict[str, Any]]:
+    """How well intervals hold on devices that they were learned without, a row a kinship and family."""
+    left_out: dict[Kinship, Callable[[Residuals], str]] = {"stranger": lambda r: r.die}
+    return [
+        {"kinship": kinship, **row}
+        for kinship, known in residuals.items()
+        for row in coverage(known, left_out.get(kinship, lambda r: r.gpu))
+    ]
 
 
 def _vendors(rows: Sequence[DeviceRows]) -> dict[str, int]:
     return dict(sorted(Counter(vendor for _, vendor in {(r.device.id, r.device.vendor) for r in rows}).items()))
-
-
-def _intervals(
-    model: TileModel,
-    data: TrainingSet,
-    rows: Sequence[DeviceRows],
-    folds: Sequence[tuple[str, Mapping[str, list[float]]]],
-    device_bias: dict[str, float],
-) -> dict[str, Any]:
-    """Factors for GPUs that were left out, of all ops and by op, and for those that were learned from."""
-    names = group_names(rows)
-    kin = kin_of(rows)
-    left_out = [ratios for gpu, ratios in folds if gpu in kin] or [ratios for _, ratios in folds]
-    within = seen_ratios(model, data, names, device_bias)
-    everything = [ratios for by_op in left_out for ratios in by_op.values()]
-    return {
-        "interval": interval(everything) if folds else unseen_interval(seen_ratios(model, data, names, {})),
-        "intervals": op_intervals(left_out),
-        "spread": op_spreads(left_out),
-        "interval_seen": seen_interval(within, len(data)),
-        "intervals_seen": _by_kind(names, within, data),
-    }
-
-
-def _by_kind(names: Sequence[str], ratios: Sequence[list[float]], data: TrainingSet) -> dict[str, list[float]]:
-    """Factors for the training GPUs, of each kind of kernel."""
-    kinds: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        kinds.setdefault(name.split("/", 1)[1], []).append(number)
-    rows = np.bincount(data.group, minlength=len(names))
-    return {
-        kind: seen_interval([ratios[n] for n in numbers], int(rows[numbers].sum())) for kind, numbers in kinds.items()
-    }
 
 
 def _device_bias(model: TileModel, run: FoldRun, known: Knowledge) -> dict[str, float]:

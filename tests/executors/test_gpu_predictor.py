@@ -22,7 +22,6 @@ from neusight.executors.gpu.features import feature_matrix
 from neusight.executors.gpu.predictor import (
     CHUNK,
     TRANSFER_WIDENING,
-    UNKNOWN_SPREAD,
     KernelPredictor,
     answering_model,
 )
@@ -182,11 +181,10 @@ def test_transferred_kernels_have_wider_intervals(predictor: KernelPredictor) ->
     assert (known.in_domain, other.in_domain) == (True, False)
     assert other.latency_s - other.overhead_s == pytest.approx(known.latency_s - known.overhead_s)
     manifest = predictor.artifacts["gemm"].manifest
-    assert sides(known) == pytest.approx(tuple(manifest.intervals["linear"]))
-    low, high = manifest.interval
+    assert sides(known) == pytest.approx(tuple(manifest.doubt("linear, throttled", "stranger")[:2]))
+    low, high, spread = manifest.doubt("einsum, throttled", "stranger")
     assert sides(other) == pytest.approx((low**TRANSFER_WIDENING, high**TRANSFER_WIDENING))
-    alike = np.median([v for name, v in manifest.spread.items() if " " not in name])
-    assert other.spread == pytest.approx(TRANSFER_WIDENING * np.hypot(alike, UNKNOWN_SPREAD))
+    assert other.spread == pytest.approx(TRANSFER_WIDENING * spread)
 
 
 def test_training_devices_use_their_level_and_narrower_intervals(predictor: KernelPredictor) -> None:
@@ -203,11 +201,10 @@ def test_training_devices_use_their_level_and_narrower_intervals(predictor: Kern
     logit = [float(np.log(u / (1 - u))[0]) for u in (seen.utilisation, unseen.utilisation)]
     assert logit[0] - logit[1] == pytest.approx(bias, abs=1e-6)
     manifest = predictor.artifacts["gemm"].manifest
-    within = manifest.intervals_seen["linear"]
-    assert within != manifest.intervals["linear"]
-    assert sides(seen)[1] == pytest.approx(within[1])
-    assert sides(unseen)[1] == pytest.approx(manifest.intervals["linear"][1])
-    assert (unseen.spread, seen.spread) == (manifest.spread["linear"], manifest.spread["linear"] / 2)
+    within, beyond = (manifest.doubt("linear", kinship) for kinship in ("own", "stranger"))
+    assert within != beyond
+    assert (sides(seen)[1], seen.spread) == pytest.approx((within[1], within[2]))
+    assert (sides(unseen)[1], unseen.spread) == pytest.approx((beyond[1], beyond[2]))
     assert width(seen) < width(unseen)
     assert seen.bound_s == unseen.bound_s
 

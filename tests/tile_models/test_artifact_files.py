@@ -94,7 +94,7 @@ def test_malformed_manifests(saved: Saved, tmp_path: Path) -> None:
 
 NO_CONTRACT = ("manifest.json", "a feature contract has the keys family, features, target, version")
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
-    (lambda m: m.update(protocol=99), ("protocol 99 is not 5", "neusight train")),
+    (lambda m: m.update(protocol=99), ("protocol 99 is not 6", "neusight train")),
     (lambda m: m.update(colour="blue"), ("colour",)),
     (lambda m: m.update(parameters={"depth": 7}), ("depth", "neusight train")),
     (lambda m: m["contract"].update(target="latency"), ("target 'latency'",)),
@@ -106,7 +106,7 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
     ],
     *[
         (lambda m, key=key: m.pop(key), (key, "neusight train"))
-        for key in ("backend", "device_bias", "interval", "domain", "contract", "launch_floors_s")
+        for key in ("backend", "device_bias", "doubts", "domain", "contract", "launch_floors_s")
     ],
 ]
 

@@ -29,7 +29,6 @@ from neusight.kernels.work import winograd_gain, work_of
 from neusight.laws.constants import with_values
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import PRIOR
-from neusight.learn.folds import interval, seen_interval, unseen_interval
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import COLUMNS, MODELS, DeviceRows, load_corpus
 from neusight.learn.training_sets import Knowledge, launch_floors, row_floors, training_set
@@ -338,7 +337,7 @@ def test_one_gpu_has_an_interval_that_says_how_little_is_known(tmp_path: Path) -
     for artifact in made.values():
         manifest = artifact.manifest
         assert manifest.metrics["as_shipped"] == {}
-        (low, high), (low_seen, high_seen) = manifest.interval, manifest.interval_seen
+        (low, high), (low_seen, high_seen) = manifest.interval, manifest.doubt("*", "own")[:2]
         assert low <= min(0.5, low_seen)
         assert high >= max(2.0, high_seen)
         assert low_seen < 1 < high_seen
@@ -346,18 +345,6 @@ def test_one_gpu_has_an_interval_that_says_how_little_is_known(tmp_path: Path) -
         assert "trained on one GPU, so that none was left out" in card
         assert "is assumed" in card
         assert "held-out GPUs" not in card
-
-
-def test_what_one_gpu_misses_by_is_squared_for_others() -> None:
-    for low, high in ((1.0, 1.0), (0.8, 1.25), (0.4, 4.0)):
-        ratios = [np.linspace(np.log(low), 0, 51).tolist() + np.linspace(0, np.log(high), 51)[1:].tolist()]
-        # The fifth and the ninety-fifth of a hundred steps, of which the first fifty lead from low to one.
-        assert interval(ratios) == pytest.approx([low**0.9, high**0.9], abs=1e-4)
-        # Two either way at least: of how GPUs differ nothing is known.
-        assert unseen_interval(ratios) == pytest.approx([min(0.5, low**1.8), max(2.0, high**1.8)], rel=1e-3)
-        assert seen_interval(ratios, 20) == interval(ratios)
-        # Fewer rows than twenty have no tail of five per cent.
-        assert seen_interval(ratios, 19) == pytest.approx([min(0.5, low**0.9), max(2.0, high**0.9)], abs=1e-4)
 
 
 def test_what_was_measured_once_more_is_not_trained_on(tmp_path: Path) -> None:

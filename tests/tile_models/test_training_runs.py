@@ -125,8 +125,11 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     for errors in (manifest.metrics[name] for name in ("as_shipped", "physics", "learned")):
         assert errors.keys() == set(GPUS)
         assert all(error < 60 for by_op in errors.values() for error in by_op.values())
-    for low, high in (manifest.interval, manifest.interval_seen):
-        assert 0 < low <= 1 <= high
+    assert manifest.doubts.keys() == {"own", "stranger"}, "no two of them are siblings"
+    for name, (low, high, spread) in (pair for table in manifest.doubts.values() for pair in table.items()):
+        assert 0 < low <= 1 <= high, name
+        assert spread >= 0, name
+    assert {(row["kinship"], row["family"]) for row in manifest.coverage} == {("own", "gemm"), ("stranger", "gemm")}
     card = (out / "gemm" / "card.md").read_text()
     assert all(gpu in card for gpu in GPUS)
 
@@ -215,7 +218,10 @@ def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., TrainOp
     assert manifest.interval[0] <= 0.5
     assert manifest.interval[1] >= 2.0
     names = ("as_shipped", "physics", "learned", "sibling", "sibling_physics")
-    assert manifest.metrics == {name: {} for name in names}
+    assert {name: errors for name, errors in manifest.metrics.items() if not name.startswith("own")} == {
+        name: {} for name in names
+    }
+    assert manifest.metrics["own"].keys() == {"p100-pcie-16gb"}
 
 
 def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., TrainOptions]) -> None:
@@ -228,7 +234,8 @@ def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., TrainOptions
 
 
 def fold(gpu: str, *errors: float) -> FoldErrors:
-    return FoldErrors(gpu, {str(shrinkage): error for shrinkage, error in zip(SHRINKAGES, errors, strict=True)}, {}, {})
+    by_share = {str(shrinkage): error for shrinkage, error in zip(SHRINKAGES, errors, strict=True)}
+    return FoldErrors(gpu, "", by_share, {}, {}, {})
 
 
 def test_the_least_share_that_is_not_clearly_worse_is_trusted() -> None:
@@ -257,5 +264,5 @@ def test_what_cannot_be_trained_is_named_and_nothing_is_written(options: Callabl
 
 def test_manifests_are_plain_json(finished: Path) -> None:
     content = json.loads((finished / "gemm" / "manifest.json").read_text())
-    assert content["protocol"] == 5
+    assert content["protocol"] == 6
     assert content["contract"]["target"] == "logit_utilisation"

@@ -53,10 +53,7 @@ def manifest(backend: str, **changes: Any) -> Manifest:
         "data": {"rows": 800, "sha256": {"toy.parquet": "ab" * 32}},
         "training_gpus": ["p4", "t4"],
         "seed": 0,
-        "interval": [0.5, 2.25],
-        "interval_seen": [0.75, 1.5],
-        "intervals": {},
-        "spread": {},
+        "doubts": {"own": {"*": [0.75, 1.5, 0.1]}, "stranger": {"*": [0.5, 2.25, 0.2]}},
         "device_bias": {"t4/linear": 0.25, "t4/bmm": 0.75, "p4/linear": -0.5},
         "domain": {
             **{"low": [-1.0] * 3, "high": [1.0] * 3, "size_low": [0.0] * 2, "size_high": [30.0] * 2},

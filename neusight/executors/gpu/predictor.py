@@ -21,13 +21,13 @@ from neusight.executors.gpu.expected.times import launch_s, lone_s, start_s
 from neusight.executors.gpu.features import Situation, feature_matrix, situate
 from neusight.executors.gpu.tile_models.artifact import (
     Artifact,
-    Kinship,
     Manifest,
     kernel_kinds,
     launch_floor_s,
     launch_kinds,
     load_artifacts,
 )
+from neusight.executors.gpu.tile_models.doubts import THROTTLED, Kinship, doubt_names
 from neusight.executors.gpu.tile_models.protocol import utilisation
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import shipped_choice
@@ -38,8 +38,6 @@ from neusight.laws.bounds import GEMM_FAMILIES
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import Physics
 
-THROTTLED = 1.15
-"""A kernel that the power limit stretches by more than this is limited by power."""
 CHUNK = 16384
 """Rows that are worked on together: their columns stay in the cache of a CPU core."""
 THREADS = os.cpu_count() or 1
@@ -48,10 +46,6 @@ LIMITERS = np.array(["compute", "dram", "l2"])
 TRANSFER_WIDENING = 1.2
 """Intervals of kernels outside the answering model's training are wider by this power: with it nine in ten measured
 steps of torchvision's models, and more of BERT and ResNet-50, lie inside (twenty GPUs; ``evaluate steps``)."""
-UNKNOWN_SPREAD = 0.3
-"""Of an operator that no device that was left out had measured (assumption)."""
-SEEN_SHARE = 0.5
-"""Of the spread that a device keeps whose bias was measured: the same board is met in other states (assumption)."""
 
 
 def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:
@@ -255,11 +249,9 @@ def _variant_doubt(
     and of a device that nobody measured once a figure has moved by a factor of e, which is how far the devices lie
     apart from which that was learned.
     """
-    kinds, far = kernel_kinds(s.batch), min(s.device.distance, 1.0)
+    far, strangers = min(s.device.distance, 1.0), np.broadcast_to(np.asarray("stranger"), (len(s.batch),))
     low, high = ((end - known.overhead_s) / known.execution_s for end in (known.low_s, known.high_s))
-    stranger_low = by_distinct(kinds, lambda kind: _factors(manifest, kind, "stranger")[0]) ** power
-    stranger_high = by_distinct(kinds, lambda kind: _factors(manifest, kind, "stranger")[1]) ** power
-    stranger = by_distinct(kinds, lambda kind: _spread(manifest, kind, "stranger")) * power
+    stranger_low, stranger_high, stranger = _doubts(manifest, s, strangers, power)
     return (
         low ** (1.0 - far) * np.minimum(low, stranger_low) ** far,
         high ** (1.0 - far) * np.maximum(high, stranger_high) ** far,
@@ -278,19 +270,28 @@ def _shares(
     return utilisation(np.where(native, learned, s.prior), np.where(native & (kinship != "stranger"), device_bias, 0.0))
 
 
-def _by_kinship(kinds: np.ndarray, kinship: np.ndarray, value: Callable[[str, Kinship], float]) -> np.ndarray:
-    """A value for each kind of kernel and what the device is to those that were learned from, shape (n,)."""
+def _doubts(
+    manifest: Manifest, s: Situation, kinship: np.ndarray, power: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(low and high factor on the execution, spread) by name and kinship, wider by ``power``."""
+    names = doubt_names(kernel_kinds(s.batch), s)
+    low, high, spread = (_by_kinship(names, kinship, partial(_doubt, manifest, place)) for place in range(3))
+    return low**power, high**power, spread * power
+
+
+def _doubt(manifest: Manifest, place: int, kinship: Kinship, name: str) -> float:
+    return manifest.doubt(name, kinship)[place]
+
+
+def _by_kinship(names: np.ndarray, kinship: np.ndarray, value: Callable[[Kinship, str], float]) -> np.ndarray:
+    """A value for each name and what the device is to those that were learned from, shape (n,)."""
     if kinship.strides == (0,):
-        return by_distinct(kinds, partial(_at, value, str(kinship[0])))  # type: ignore[arg-type]
-    out = np.empty(len(kinds))
+        return by_distinct(names, partial(value, str(kinship[0])))  # type: ignore[arg-type]
+    out = np.empty(len(names))
     for level in np.unique(kinship):
         rows = np.flatnonzero(kinship == level)
-        out[rows] = by_distinct(kinds[rows], partial(_at, value, level))
+        out[rows] = by_distinct(names[rows], partial(value, str(level)))  # type: ignore[arg-type]
     return out
-
-
-def _at(value: Callable[[str, Kinship], float], kinship: Kinship, kind: str) -> float:
-    return value(kind, kinship)
 
 
 def _estimates(
@@ -300,16 +301,14 @@ def _estimates(
     execution_s = s.bound_s / share
     overhead_s = _overhead_s(s, execution_s, manifest, s.physics)
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
-    kinds = kernel_kinds(s.batch)
     # A device that was measured is no better known in operators that nobody measured.
     kinship = kinship if native.all() else np.where(native, kinship, "stranger")
-    low = _by_kinship(kinds, kinship, lambda kind, level: _factors(manifest, kind, level)[0])
-    high = _by_kinship(kinds, kinship, lambda kind, level: _factors(manifest, kind, level)[1])
+    low, high, spread = _doubts(manifest, s, kinship, power)
     limiter = _limiter(s)
     return Costs(
         latency_s=overhead_s + execution_s,
-        low_s=overhead_s + np.maximum(execution_s * low**power, s.bound_s),
-        high_s=overhead_s + execution_s * high**power,
+        low_s=overhead_s + np.maximum(execution_s * low, s.bound_s),
+        high_s=overhead_s + execution_s * high,
         bound_s=s.bound_s,
         overhead_s=overhead_s,
         utilisation=share,
@@ -319,7 +318,7 @@ def _estimates(
         waves=s.tiling.waves,
         outside=outside,
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
-        spread=_by_kinship(kinds, kinship, lambda kind, level: _spread(manifest, kind, level)) * power,
+        spread=spread,
         demand=s.power_demand(),
     )
 
@@ -342,29 +341,6 @@ def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physi
     # A floor no longer than the kernel's own start was no lone launch.
     least = (1.0 - physics.start.hidden) * (floor_s - s.fixed_overhead_s)
     return np.where(recorded & (floor_s > s.fixed_overhead_s), np.maximum(lone, least), overhead_s)
-
-
-def _factors(manifest: Manifest, kind: str, kinship: Kinship) -> tuple[float, float]:
-    """Of the interval: a training device's own, a sibling's, or a stranger's, those of the kind or of all."""
-    stranger = manifest.intervals.get(kind, manifest.interval)
-    by_kinship = {
-        "own": manifest.intervals_seen.get(kind, manifest.interval_seen),
-        "sibling": manifest.intervals_sibling.get(kind, stranger),
-        "stranger": stranger,
-    }
-    low, high = by_kinship[kinship]
-    return min(1.0, low), max(1.0, high)
-
-
-def _spread(manifest: Manifest, kind: str, kinship: Kinship) -> float:
-    """Of a kind that held-out devices did not have, that of those in the same dtype, and of what nobody knows of an
-    operator. Half of it where the bias is known.
-    """
-    alike = [v for name, v in manifest.spread.items() if name.partition(" ")[2] == kind.partition(" ")[2]]
-    usual = float(np.median(alike or list(manifest.spread.values()) or [0.0]))
-    stranger = manifest.spread.get(kind, float(np.hypot(usual, UNKNOWN_SPREAD)))
-    sibling = min(manifest.spread_sibling.get(kind, stranger), stranger)
-    return {"own": SEEN_SHARE * stranger, "sibling": sibling, "stranger": stranger}[kinship]
 
 
 def _limiter(s: Situation) -> np.ndarray:

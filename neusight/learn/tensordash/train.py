@@ -29,6 +29,7 @@ from neusight import __version__
 from neusight.errors import NeusightError
 from neusight.executors.gpu.tile_models import Artifact, load_artifact, new_model, save_artifact
 from neusight.executors.gpu.tile_models.artifact import Manifest, file_sha256
+from neusight.executors.gpu.tile_models.doubts import ANY
 from neusight.executors.tensordash.tile_model import (
     MOST_ROWS,
     NAME,
@@ -91,8 +92,7 @@ def train(
         data={"rows": int((~held).sum()), "sha256": {f"passes/{f.name}": file_sha256(f) for f in files}},
         training_gpus=["tensordash"],
         seed=seed,
-        interval=[1.0, 1.0],
-        interval_seen=[1.0, 1.0],
+        doubts={},
         device_bias={},
         domain={"low": low, "high": high},
         launch_floors_s={},
@@ -140,7 +140,7 @@ def _measured(artifact: Artifact, frame: pd.DataFrame) -> Manifest:
         "held_out_noise_percent": _figures(noise),
         "one_draw_scatter_percent": _figures(100 * columns["scatter"][whole]) if whole.any() else {},
     }
-    return replace(artifact.manifest, metrics=metrics, interval=[low, high], interval_seen=[low, high])
+    return replace(artifact.manifest, metrics=metrics, doubts={"stranger": {ANY: [low, high, 0.0]}})
 
 
 def _groups(columns: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:

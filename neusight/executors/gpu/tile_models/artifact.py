@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,14 @@ from neusight.devices.kinship import Silicon
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
 from neusight.executors.gpu.features import FORMULAS, FeatureContract
+from neusight.executors.gpu.tile_models.doubts import ANY, Doubt, Kinship, doubt_of
 from neusight.executors.gpu.tile_models.protocol import TileModel, backend_class
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work
 from neusight.paths import read_json, tile_models_dir
 
-PROTOCOL = 5
-Kinship = Literal["own", "sibling", "stranger"]
-"""Whether a device taught a tile model itself, a sibling of it did, or neither."""
+PROTOCOL = 6
 MANIFEST = "manifest.json"
 
 
@@ -34,11 +33,10 @@ MANIFEST = "manifest.json"
 class Manifest:
     """What a tile model is, what it learned from, and how wrong it was on devices it had not seen.
 
-    ``interval`` has two factors on execution time that enclose 90 % of held-out devices' rows, ``intervals`` those of
-    each kind of kernel, ``interval_seen`` and ``intervals_seen`` those for the training devices, ``intervals_sibling``
-    those for devices of which a sibling was left in; ``spread`` is the standard deviation of the log error that all
-    rows of a kind share on a device that was not seen, ``spread_sibling`` that on a sibling; ``device_bias`` the
-    logit by which each training device and kind departs from the model, by ``bias_name``; ``domain`` the range of each
+    ``doubts`` has by kinship, and by name of ``doubt_names`` and its ``levels``, two factors that enclose 90 % of
+    execution times and the standard deviation of the log error that a device's kernels share; ``coverage`` how well
+    these held on devices that they were learned without, see ``neusight.learn.doubts``; ``device_bias`` the logit by
+    which each training device and kind departs from the model, by ``bias_name``; ``domain`` the range of each
     feature and of the kernels' sizes, the ops and the dtypes in training; ``silicon`` what tells their siblings
     (``neusight.devices.kinship``), ``measured`` the ``implementations`` that each of them ran, ``shrinkage`` the share
     of what was learned that holds on strangers (chosen by leaving kinds out) and ``sibling_shrinkage`` that on
@@ -55,18 +53,13 @@ class Manifest:
     data: dict[str, Any]
     training_gpus: list[str]
     seed: int
-    interval: list[float]
-    interval_seen: list[float]
+    doubts: dict[Kinship, dict[str, Doubt]]
     device_bias: dict[str, float]
     domain: dict[str, Any]
     launch_floors_s: dict[str, float]
     metrics: dict[str, Any]
     versions: dict[str, str]
-    intervals: dict[str, list[float]] = field(default_factory=dict)
-    intervals_seen: dict[str, list[float]] = field(default_factory=dict)
-    intervals_sibling: dict[str, list[float]] = field(default_factory=dict)
-    spread: dict[str, float] = field(default_factory=dict)
-    spread_sibling: dict[str, float] = field(default_factory=dict)
+    coverage: list[dict[str, Any]] = field(default_factory=list)
     cleaning: dict[str, int] = field(default_factory=dict)
     vendors: dict[str, int] = field(default_factory=dict)
     simulator: str = ""
@@ -76,6 +69,15 @@ class Manifest:
     sibling_shrinkage: float = 1.0
     weights_sha256: str = ""
     protocol: int = PROTOCOL
+
+    @property
+    def interval(self) -> Doubt:
+        """Factors that enclose 90 % of execution times on strangers, of all kernels."""
+        return self.doubts["stranger"][ANY][:2]
+
+    def doubt(self, name: str, kinship: Kinship) -> Doubt:
+        """Of kernels of a name of ``doubt_names``: as on strangers where no sibling was left out."""
+        return doubt_of(self.doubts.get(kinship, self.doubts["stranger"]), name)
 
     def left_out(self) -> dict[str, float]:
         """Mean error in percent of kernels of GPUs that were left out, over GPUs and kinds, by name of ``metrics``."""
