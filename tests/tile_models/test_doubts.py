@@ -35,7 +35,10 @@ def test_a_name_is_one_of_what_is_alike() -> None:
     )
     assert levels("linear") == ("linear", "*")
     assert doubt_of({"* float16": [0.9, 1.1, 0.1], "*": [0.5, 2.0, 0.3]}, "bmm float16") == [0.9, 1.1, 0.1]
-    assert doubt_of({"linear": [0.9, 1.1, 0.1], "*": [0.5, 2.0, 0.3]}, "bmm float16, throttled") == [0.5, 2.0, 0.3]
+    one_kind = {"linear": [0.9, 1.1, 0.1], "*": [0.5, 2.0, 0.3]}
+    assert doubt_of(one_kind, "bmm float16, throttled") == one_kind["*"]
+    assert doubt_of(one_kind, "linear, throttled") == one_kind["linear"], "nothing limited was measured"
+    assert doubt_of(one_kind | {"*, throttled": [0.4, 3.0, 0.5]}, "linear, throttled") == [0.4, 3.0, 0.5]
 
 
 def test_intervals_of_many_devices_are_those_of_what_they_share_and_scatter() -> None:
@@ -92,8 +95,9 @@ def test_the_score_is_the_integral_that_defines_it() -> None:
     for value in (-0.4, 0.1, 0.9):
         low, high = -0.3, 0.6
         centre, deviation = (low + high) / 2, (high - low) / (2 * NORMAL_90)
-        below, _ = quad(lambda x: norm.cdf(x, centre, deviation) ** 2, -5, value)
-        above, _ = quad(lambda x: norm.sf(x, centre, deviation) ** 2, value, 5)
+        normal = norm(centre, deviation)
+        below, _ = quad(lambda x, of=normal: of.cdf(x) ** 2, -5, value)
+        above, _ = quad(lambda x, of=normal: of.sf(x) ** 2, value, 5)
         assert _crps(np.array([value]), np.array([low]), np.array([high])) == pytest.approx(below + above, abs=1e-4)
 
 

@@ -40,5 +40,8 @@ def levels(name: str) -> tuple[str, ...]:
 
 
 def doubt_of(doubts: Mapping[str, Doubt], name: str) -> Doubt:
-    """That of a name, or of the nearest level that is known: ``doubts`` has all of ``ANY``."""
-    return doubts[next(level for level in levels(name) if level in doubts)]
+    """That of a name, or of the nearest level that is known, which for kernels that power limits is the kind without a
+    limit where nothing limited was measured: ``doubts`` has all of ``ANY``.
+    """
+    wanted = (*levels(name)[:-1], *levels(name.partition(",")[0]))
+    return doubts[next(level for level in wanted if level in doubts)]
