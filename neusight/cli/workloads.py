@@ -167,8 +167,8 @@ def list_models(tile_models: opt.TileModels = None, form: opt.Format = "human") 
         line()
         line("90 % intervals, put to devices that they were learned without: rows inside, in")
         line("percent; width, over what 90 % of the errors span; CRPS of log time.")
-        columns = ("name", "kernels", "known as", ">GPUs", ">rows", ">inside", ">width", ">CRPS")
-        table(columns, (_covered(row["name"], each) for row in rows for each in row["coverage"]))
+        headings = ("name", "kernels", "known as", ">GPUs", ">rows", ">inside", ">width", ">CRPS")
+        table(headings, (_covered(row["name"], each) for row in rows for each in row["coverage"]))
 
     Output(form).data(rows, rows, human)
 
