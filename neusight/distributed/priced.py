@@ -16,6 +16,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.requests import Plan
 from neusight.schedule.timeline import in_stream
 from neusight.transforms.recompute import recomputed
+from neusight.workloads.dispatch import part_dispatches
 from neusight.workloads.program import PHASES, Part, Phase, Segment
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
@@ -99,10 +100,11 @@ class PricedSegment:
         overlapped_s = sum(t.total_s for t in times if t.part.group and t.part.overlapped)
         return kernels_s + exposed_s + max(0.0, overlapped_s - kernels_s)
 
-    def dispatched(self, phase: Phase) -> int:
-        """Operators of a pass that the host dispatches: those that are told, else kernels and collectives."""
-        operators = dict(self.segment.operators)
-        return operators.get(phase, 0) if operators else round(sum(t.part.runs for t in self._of(phase)))
+    def dispatched(self, phase: Phase) -> float:
+        """What the host does in a pass, see ``workloads.dispatch``."""
+        if self.segment.dispatches:
+            return dict(self.segment.dispatches).get(phase, 0.0)
+        return sum(float(t.part.runs) * part_dispatches(t.part) for t in self._of(phase))
 
     def _of(self, phase: Phase) -> Iterator[PartTime]:
         return (t for t in self.times if t.part.phase == phase)

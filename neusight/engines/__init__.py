@@ -29,9 +29,9 @@ class Host:
     """The host of a step that is called while the device rests, as benchmarks do that synchronise around each call.
 
     ``call_s`` is what it takes before the first operator of a call: its Python, the guards of compiled code, the start
-    of a graph [s]; ``operator_s`` what it takes to dispatch one operator, or one kernel of compiled code [s];
-    ``spread`` the standard deviation of the logarithm of both. ``copied_bytes`` [B] the step copies from pageable
-    memory of the host, at ``copy_bytes_per_s`` [B/s].
+    of a graph [s]; ``operator_s`` what it takes to dispatch an operator of one pointwise kernel [s], see
+    ``workloads.dispatch``; ``spread`` the standard deviation of the logarithm of both. ``copied_bytes`` [B] the step
+    copies from pageable memory of the host, at ``copy_bytes_per_s`` [B/s].
     """
 
     call_s: float
@@ -54,10 +54,11 @@ class Engine:
 
     Launching and host:
         launch: ``eager``, operator by operator; ``compiled``, the fused kernels of ``torch.compile`` from its generated
-            wrapper, each of which is taken to cost the host an operator's time; ``graph``, all kernels as one CUDA
+            wrapper, each of which costs the host what an operator of its kind does; ``graph``, all kernels as one CUDA
             graph, which costs the host as much as one operator.
         copies_inputs: each replay of a graph first copies what it was called with to where the graph reads it.
-        host_s_per_operator: what the host's thread takes to dispatch one operator, views included [s].
+        host_s_per_operator: what the host's thread takes to dispatch an operator of one pointwise kernel [s]; others
+            take shares or multiples of that (``workloads.dispatch``).
         host_s_per_call: what it takes for each call before that, beside what any module takes: guards of compiled code,
             the start of a graph [s].
         host_spread: standard deviation of the logarithm of these times from one host to another.
@@ -223,9 +224,9 @@ class Engine:
         """PyTorch, by its forms of attention and of launching, and the layout of images."""
         return replace(ENGINES[f"torch-{launch}"], attention=attention, layout=layout)
 
-    def dispatch_s(self, operators: int) -> float:
-        """What the host takes to dispatch operators of a pass [s]; those of a graph it launches at once."""
-        return 0.0 if self.launch == "graph" else operators * self.host_s_per_operator
+    def dispatch_s(self, dispatches: float) -> float:
+        """What the host takes to dispatch a pass [s], see ``workloads.dispatch``; a graph it launches at once."""
+        return 0.0 if self.launch == "graph" else dispatches * self.host_s_per_operator
 
     @property
     def serving(self) -> Server:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from neusight.engines import Host
+from neusight.workloads.dispatch import DISPATCHES, dispatches
 
 _KERNELS = 0.4
 """Assumption: standard deviation of the log error of what the device's kernels take; only how much rows count that are
@@ -18,18 +19,20 @@ _OWN = 0.1
 """The same of a call that the host decides alone."""
 _PRIOR = Host(call_s=4e-5, operator_s=1e-5, spread=0.7)
 """Before any call is seen; a factor of two either way."""
+_UNIT = 1.0
+"""Before any call is seen, an operator of any kind takes what a pointwise one does, a factor of e either way."""
 _OTHERS = 0.5
 """Assumption: standard deviation of the logarithm of what hosts take, from one to another."""
 
 
 class TimedCall(NamedTuple):
-    """A call as it was measured [s], what its kernels take one after another [s], and the operators that are
-    dispatched in it.
+    """A call as it was measured [s], what its kernels take one after another [s], and how many operators of which kind
+    are dispatched in it (``workloads.dispatch``).
     """
 
     measured_s: float
     kernels_s: float
-    operators: int
+    kinds: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
     .. math:: t = c + \\max(n o, K)
 
     Args:
-        calls: t, K and n.
+        calls: t, K and n, in units of a pointwise operator.
         prior: what is known of c, ``call_s``, and o, ``operator_s`` [s], within its ``spread``.
         least: of the spread that the answer has.
 
@@ -67,7 +70,8 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
     """
     if not calls:
         return prior
-    measured_s, kernels_s, operators = (np.array(column, dtype=float) for column in zip(*calls, strict=True))
+    measured_s, kernels_s = (np.array([call[at] for call in calls]) for at in (0, 1))
+    operators = np.array([dispatches(call.kinds) for call in calls])
     centre = np.log([prior.call_s, prior.operator_s])
 
     def errors(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -76,10 +80,7 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
         return np.log(expected_s / measured_s), kernels_s / expected_s
 
     def residuals(at: np.ndarray) -> np.ndarray:
-        error, share = errors(at)
-        # Large errors count by their size, no more by its square (Charbonnier); what is known before counts in full.
-        robust = np.sign(error) * np.sqrt(2.0 * (np.sqrt(1.0 + (error / np.hypot(_OWN, _KERNELS * share)) ** 2) - 1.0))
-        return np.concatenate([robust, (at - centre) / prior.spread])
+        return np.concatenate([_robust(*errors(at)), (at - centre) / prior.spread])
 
     # The shortest call is hardly more than the host's.
     starts = centre, np.array([np.log(measured_s.min()), centre[1]])
@@ -89,3 +90,38 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
     spread = max(least, _OWN, 1.4826 * float(np.median(np.abs(decided)))) if len(decided) else prior.spread
     call_s, operator_s = np.exp(found).tolist()
     return Host(call_s=call_s, operator_s=operator_s, spread=spread)
+
+
+def _robust(error: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Logarithmic errors of calls, of which kernels take a share, in standard deviations: large ones count by their
+    size, no more by its square (Charbonnier).
+    """
+    scaled = error / np.hypot(_OWN, _KERNELS * share)
+    return np.asarray(np.sign(error) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0)))
+
+
+def fitted_dispatches(groups: Sequence[Sequence[TimedCall]]) -> dict[str, float]:
+    """What all hosts do for an operator of each kind, in units of a pointwise one, see ``workloads.dispatch``.
+
+    Args:
+        groups: calls, those of each host by themselves, which has times of its own for a call and an operator.
+    """
+    calls = [call for group in groups for call in group]
+    at = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    measured_s, kernels_s = (np.array([call[column] for call in calls]) for column in (0, 1))
+    counts = np.array([[call.kinds.get(kind, 0) for kind in DISPATCHES] for call in calls], dtype=float)
+    one = list(DISPATCHES).index("pointwise")
+    hosts = np.repeat(np.log([[_PRIOR.call_s], [_PRIOR.operator_s]]), len(groups), axis=1)
+    centre = np.concatenate([hosts.ravel(), np.zeros(len(DISPATCHES) - 1)])
+    spread = np.repeat([_PRIOR.spread, _UNIT], [hosts.size, len(DISPATCHES) - 1])
+
+    def residuals(found: np.ndarray) -> np.ndarray:
+        call_s, operator_s = np.exp(found[: hosts.size]).reshape(hosts.shape)
+        units = counts @ np.insert(np.exp(found[hosts.size :]), one, 1.0)
+        expected_s = call_s[at] + np.maximum(units * operator_s[at], kernels_s)
+        return np.concatenate(
+            [_robust(np.log(expected_s / measured_s), kernels_s / expected_s), (found - centre) / spread]
+        )
+
+    found = np.exp(least_squares(residuals, centre).x[hosts.size :])
+    return dict(zip(DISPATCHES, np.insert(found, one, 1.0).tolist(), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,9 +15,9 @@ from neusight.engines import Host
 from neusight.errors import DataError
 from neusight.evaluation.hosts import HostFit, TimedCall, fitted
 from neusight.evaluation.scored import Progress, Row, Scored, Selection, answered, compared, some
-from neusight.plans import single
 from neusight.transforms.compiled import compiled
 from neusight.workloads import load_workload
+from neusight.workloads.dispatch import step_kinds
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -167,7 +168,7 @@ class _Estimates:
 
     def __init__(self, predictor: Predictor, folder: Path) -> None:
         self.predictor, self.folder = predictor, folder
-        self._operators = lru_cache(maxsize=None)(_operators)
+        self._kinds = lru_cache(maxsize=None)(_kinds)
         self._kernels_s: dict[tuple[Any, ...], float] = {}
 
     def call(self, row: Row) -> TimedCall:
@@ -175,8 +176,8 @@ class _Estimates:
         key = tuple(row.get(name) for name in ("graph", "gpu", "mode", "tf32", "conv_tf32", "l2_flushed"))
         if key not in self._kernels_s:
             self._kernels_s[key] = self(row, _IDLE).latency_s
-        operators = self._operators(str(self._file(row)), LAUNCHES[str(row["mode"])])
-        return TimedCall(1e-3 * float(row["mean_ms"]), self._kernels_s[key], operators)
+        kinds = self._kinds(str(self._file(row)), LAUNCHES[str(row["mode"])])
+        return TimedCall(1e-3 * float(row["mean_ms"]), self._kernels_s[key], kinds)
 
     def _file(self, row: Row) -> Path:
         file = self.folder / f"{row['graph']}.pt2"
@@ -195,9 +196,9 @@ class _Estimates:
         return self.predictor.estimate(str(self._file(row)), str(row["gpu"]), host=host, **step)
 
 
-def _operators(file: str, launch: str) -> int:
+def _kinds(file: str, launch: str) -> Counter[str]:
     """What the host dispatches in a call."""
-    return single(compiled(load_workload(file, dtype="float32", launch=launch))).host_operators
+    return step_kinds(compiled(load_workload(file, dtype="float32", launch=launch)))
 
 
 def _row(record: Row, estimate: Estimate) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from neusight.kernels.families import KernelBatch, group_by_family
 from neusight.kernels.sparsity import with_zeros
 from neusight.kernels.work import work_of
 from neusight.plans.allocator import reserve_bytes
+from neusight.workloads.dispatch import dispatches, step_kinds
 from neusight.workloads.workload import Launch, MemoryProfile, Workload
 
 
@@ -19,7 +20,8 @@ class TracedStep:
     """A step, ready for any device: what repeated estimates have in common.
 
     ``batches`` holds one batch a family with the positions that its rows have in ``launches``; ``counts`` how often
-    each launch runs. ``traffic_bytes`` are the sets of distinct bytes of ``Workload.traffic_bytes``.
+    each launch runs. ``traffic_bytes`` are the sets of distinct bytes of ``Workload.traffic_bytes``,
+    ``dispatches`` what the host does, see ``workloads.dispatch``.
     """
 
     workload: Workload
@@ -28,7 +30,7 @@ class TracedStep:
     descriptions: tuple[str, ...]
     memory: MemoryProfile
     traffic_bytes: tuple[int, ...]
-    host_operators: int
+    dispatches: float
     _reserves: dict[float, int] = field(default_factory=dict, repr=False, compare=False)
 
     def reserve_bytes(self, capacity_bytes: float) -> int:
@@ -63,7 +65,7 @@ def single(workload: Workload) -> TracedStep:
         descriptions=tuple(describe(launch.kernel) for launch in launches),
         memory=workload.memory,
         traffic_bytes=workload.traffic_bytes,
-        host_operators=1 if workload.request.engine.launch == "graph" else workload.length,
+        dispatches=dispatches(step_kinds(workload)),
     )
 
 

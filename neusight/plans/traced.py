@@ -24,6 +24,7 @@ from neusight.requests import Plan
 from neusight.transforms.compiled import compiled
 from neusight.transforms.recompute import is_product
 from neusight.transforms.unrolled import unrolled
+from neusight.workloads.dispatch import dispatches, operator_kinds
 from neusight.workloads.program import HeldWeights, Part, Phase, Program, SavedActivation, Segment
 from neusight.workloads.workload import KEPT, Workload
 
@@ -77,7 +78,7 @@ class TracedProgram:
     @cached_property
     def program(self) -> Program:
         """Segments of kernels; gradients of weights are part of the backward pass, as PyTorch's autograd runs them."""
-        runs, operators, parameters = self._runs(), self._operators(), self.parameters
+        runs, of_host, parameters = self._runs(), self._dispatches(), self.parameters
 
         def segment(name: str, kind: int, *blocks: int) -> Segment:
             at, saved = blocks[0], zip(*(self._memory[block][0] for block in blocks), strict=True)
@@ -86,13 +87,13 @@ class TracedProgram:
                 layer=kind,
                 parts=tuple(self._part(run, count) for run, count in runs[at].items()),
                 held=(HeldWeights(parameters[at]),),
-                operators=operators[at],
+                dispatches=of_host[at],
                 saved=tuple(_mean(each) for each in saved),
                 input_bytes=float(self.sent_bytes[at - 1 if kind >= 0 else -1]),
                 widest_bytes=max(self._memory[block][1] for block in blocks),
             )
 
-        keys = [(frozenset(runs[at].items()), operators[at], parameters[at]) for at in range(1, self.depth + 1)]
+        keys = [(frozenset(runs[at].items()), of_host[at], parameters[at]) for at in range(1, self.depth + 1)]
         kinds = list(dict.fromkeys(keys))
         order = tuple(kinds.index(key) for key in keys)
         alike = [[at + 1 for at, own in enumerate(order) if own == kind] for kind in range(len(kinds))]
@@ -279,13 +280,14 @@ class TracedProgram:
         """Places of the forward nodes from queries, keys and values to outputs."""
         return attention_core(self.workload)
 
-    def _operators(self) -> list[tuple[tuple[Phase, int], ...]]:
+    def _dispatches(self) -> list[tuple[tuple[Phase, float], ...]]:
         """What the host dispatches of each block in each pass; nothing but a launch of a graph."""
-        counts: list[Counter[Phase]] = [Counter() for _ in range(self.depth + 2)]
+        found: list[dict[Phase, float]] = [{} for _ in range(self.depth + 2)]
         for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
             if at >= 0:
-                counts[at][_PHASES[node.phase]] += 1
-        return [tuple(sorted(count.items())) for count in counts]
+                phase = _PHASES[node.phase]
+                found[at][phase] = found[at].get(phase, 0.0) + dispatches(operator_kinds(node.kernels))
+        return [tuple(sorted(each.items())) for each in found]
 
     def _part(self, run: _Run, count: int) -> Part:
         batch = KernelBatch.of([run.kernel])

@@ -68,7 +68,7 @@ def one_stream(
     totals = _totals(stream, errors, counts)
     if host is not None:
         engine = replace(engine, host_s_per_call=0.0, host_s_per_operator=host.operator_s, host_spread=host.spread)
-    dispatch = _host_wait(totals, program.host_operators, engine)
+    dispatch = _host_wait(totals, program.dispatches, engine)
     memory = _memory_wait(totals, dispatch, program.traffic_bytes, device)
     waits = (None if host is None else _call(host), dispatch, memory)
     return Timeline(program, stream, errors, tuple(w for w in waits if w is not None))
@@ -162,13 +162,12 @@ _NEVER = 1e-3
 """A host that decides with less than this probability is not worth a row."""
 
 
-def _host_wait(kernels: _Totals, operators: int, engine: Engine) -> Wait | None:
-    """The wait for the host, which dispatches ``operators`` operators, views included: a step cannot end before the
-    last one is dispatched.
+def _host_wait(kernels: _Totals, dispatches: float, engine: Engine) -> Wait | None:
+    """The wait for the host: a step cannot end before its last operator is dispatched.
 
     The faster the device and the slower the host, the longer it waits.
     """
-    host_s = engine.host_s_per_call + operators * engine.host_s_per_operator
+    host_s = engine.host_s_per_call + dispatches * engine.host_s_per_operator
     spread = float(np.hypot(kernels.spread, engine.host_spread))
     decides = float(binding_share(np.array(host_s), np.array(kernels.latency_s), np.array(spread)))
     if decides < _NEVER:
@@ -178,7 +177,7 @@ def _host_wait(kernels: _Totals, operators: int, engine: Engine) -> Wait | None:
     latency_s, low_s, high_s = (max(0.0, host_s * factor - total) for total, factor in ends)
     shared = {source: -decides * size for source, size in kernels.errors_s.items() if source != "kernel"}
     return Wait(
-        what=f"dispatch of {operators} operators",
+        what="dispatch of operators",
         limiter="host",
         latency_s=latency_s,
         low_s=low_s,

@@ -67,8 +67,8 @@ class Segment:
     """The embedding, a kind of layer, or norm, head and loss.
 
     ``held`` are the parameters that a rank has of it. ``layer`` is the place of its kind in the model's order of
-    layers, -1 outside of layers. ``operators`` are those that the host dispatches in each pass, views included;
-    empty where each dispatches one kernel. ``saved`` is what it keeps of a micro-batch for the backward pass,
+    layers, -1 outside of layers. ``dispatches`` is what the host does in each pass (``workloads.dispatch``); empty
+    where each part is an operator of its own. ``saved`` is what it keeps of a micro-batch for the backward pass,
     ``input_bytes`` what enters it, ``widest_bytes`` those of what enters and leaves its widest operation, of which
     gradients are as many, ``workspace_bytes`` a buffer of its own that stays, ``logits`` how many the loss is of.
     ``tied_parameters`` are the head's that count as the embedding's. ``unbuilt`` says why it cannot run, where only
@@ -79,7 +79,7 @@ class Segment:
     layer: int
     parts: tuple[Part, ...]
     held: tuple[HeldWeights, ...] = ()
-    operators: tuple[tuple[Phase, int], ...] = ()
+    dispatches: tuple[tuple[Phase, float], ...] = ()
     saved: tuple[SavedActivation, ...] = ()
     input_bytes: Any = 0.0
     widest_bytes: Any = 0.0

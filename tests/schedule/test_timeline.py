@@ -62,7 +62,7 @@ def program(*run: tuple[Kernel, str, Any, int], operators: int = 0, **fields: An
     request = Request.of("m", mode="training", seq_len=8)
     workload = Workload(request=request, nodes=nodes, tensors=(), parameters=10, **said)
     given = {"memory": MemoryProfile(weights=2**30), "traffic_bytes": ()} | fields
-    return replace(single(workload), host_operators=operators, **given)
+    return replace(single(workload), dispatches=operators, **given)
 
 
 def estimated(of: TracedStep, device: DeviceSpec = L4, cost: Cost = by_formula) -> Estimate:

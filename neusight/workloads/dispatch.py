@@ -1,0 +1,55 @@
+"""What a host does to dispatch operators, in units of one that runs a single pointwise kernel.
+
+A view makes no more than a tensor; a reduction plans its blocks; a product, a convolution or a batch norm asks cuBLAS
+or cuDNN, which look up a kernel and its workspace (PyTorch, ``CUDABlas.cpp``, ``Conv_v8.cpp``, ``Reduce.cuh``). The
+figures are what ``neusight.evaluation.hosts.fitted_dispatches`` finds in timed programs; eager calls by themselves and
+compiled ones by themselves have the same within a fifth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from neusight.kernels.families import Kernel
+from neusight.workloads.program import Part
+from neusight.workloads.workload import Workload
+
+DISPATCHES: Mapping[str, float] = {"view": 0.36, "pointwise": 1.0, "reduction": 2.05, "library": 4.1, "further": 0.38}
+"""Of an operator, by what it is; ``further``: of each of its kernels after the first."""
+_STREAMS = ("elementwise", "memory", "optimizer", "collective")
+_CUDNN = ("batch_norm", "batch_norm_backward")
+"""Reductions of a library."""
+
+
+def dispatches(counts: Mapping[str, int]) -> float:
+    """Of operators of so many kinds."""
+    return sum(DISPATCHES[kind] * count for kind, count in counts.items())
+
+
+def step_kinds(workload: Workload) -> Counter[str]:
+    """How many operators of a step there are of each kind, views included; the start of a graph is one."""
+    found: Counter[str] = Counter()
+    if workload.request.engine.launch == "graph":
+        return Counter(pointwise=1)
+    for node in workload.nodes:
+        for kind, count in operator_kinds(node.kernels).items():
+            found[kind] += node.copies * count
+    return found
+
+
+def operator_kinds(kernels: Sequence[Kernel]) -> dict[str, int]:
+    """As what an operator with these kernels counts."""
+    kinds = {_kind(kernel.family, getattr(kernel, "op", "")) for kernel in kernels}
+    return {max(kinds, key=DISPATCHES.__getitem__, default="view"): 1, "further": max(0, len(kernels) - 1)}
+
+
+def part_dispatches(part: Part) -> float:
+    """Of a kernel of a program that is an operator of its own."""
+    return DISPATCHES[_kind(part.batch.family, str(part.batch["op"][0]) if "op" in part.batch.columns else "")]
+
+
+def _kind(family: str, op: str) -> str:
+    if family in _STREAMS:
+        return "pointwise"
+    return "reduction" if family == "row_reduction" and op not in _CUDNN else "library"
