@@ -19,6 +19,7 @@ from typing import Any
 from neusight.kernels.families import Elementwise, Kernel, RowReduction
 from neusight.transforms.channels_last import channels_last, with_biases_apart
 from neusight.transforms.partition import COMPILED, Value, ValueGraph, count, is_masked, saved_values, statistics
+from neusight.transforms.reductions import with_loops_apart
 from neusight.transforms.unrolled import rebuilt, unrolled
 from neusight.workloads.workload import KEPT, Node, Reference, Workload
 
@@ -53,7 +54,7 @@ def fuse(workload: Workload) -> Workload:
 
     Forward and backward are fused each by itself. Operators without a rule stay apart.
     """
-    before = channels_last(with_biases_apart(with_collectives_apart(unrolled(workload))))
+    before = with_loops_apart(channels_last(with_biases_apart(with_collectives_apart(unrolled(workload)))))
     graph = ValueGraph(before)
     lowered = _Lowered(graph, saved_values(graph))
     groups = _scheduled(graph, lowered)
@@ -238,6 +239,9 @@ def _fits(graph: ValueGraph, producer: _Group, consumer: _Group) -> bool:
     phases = {graph.nodes[group.members[0]].phase for group in (producer, consumer)}
     if not producer.elements or not consumer.elements or len(phases) > 1:
         return False
+    if producer.elements == consumer.elements and producer.rows < 0:
+        # What follows walks over values in another order.
+        return producer.rows == consumer.rows
     if producer.elements == consumer.elements:
         return not (producer.rows and consumer.rows) or producer.rows == consumer.rows
     return bool(producer.rows) and consumer.elements == abs(producer.rows) and not consumer.rows

@@ -31,9 +31,11 @@ ALIASES = {
     "log_normal": "random",
     "geometric": "random",
 }
+LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")
+"""Of each element, then summed up where that is asked for."""
 _BINARY = frozenset({"add", "sub", "mul", "div", "pow"})
 _CELLS = {f"{cell}{direction}" for cell in ("rnn_cell", "gru_cell", "lstm_cell") for direction in ("", "_backward")}
-_OTHERWISE = {"relu_backward", "dropout", "dropout_backward", "random", "log_sigmoid", "batch_norm", *_CELLS}
+_OTHERWISE = {"relu_backward", "dropout", "dropout_backward", "random", "log_sigmoid", "batch_norm", *LOSSES, *_CELLS}
 """Names that are no ATen operator's, or are one's with a rule of its own."""
 _PLAIN = [op for op in ELEMENTWISE if op not in _OTHERWISE and not op.endswith("_scalar")]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from neusight.kernels import Kernel, RowReduction
 from neusight.kernels.operators import operator
 from neusight.workloads.rules.conv import channel_sum
-from neusight.workloads.rules.elementwise import pointwise
+from neusight.workloads.rules.elementwise import LOSSES, pointwise
 from neusight.workloads.rules.memory import move
 from neusight.workloads.rules.registry import rule
 from neusight.workloads.tensors import Call, TensorSpec
@@ -173,6 +174,19 @@ def nll_loss(call: Call) -> tuple[Kernel, ...]:
     read = target.nbytes + target.elements * element
     shape, dtype = (1, target.elements), call.args[0].dtype
     return reduce("nll_loss", *shape, read_bytes=read, write_bytes=call.write_bytes, dtype=dtype)
+
+
+@rule(*LOSSES)
+def loss(call: Call) -> tuple[Kernel, ...]:
+    """Of each element, written out, and a mean or sum of them all in a kernel of its own (``aten/src/ATen/native``,
+    ``Loss.cpp``: ``at::mean_out`` after the stub).
+    """
+    values = max(call.args[:2], key=lambda tensor: tensor.elements)
+    if call.output.elements == values.elements:
+        return pointwise(call, call.name)
+    each = pointwise(replace(call, outputs=(values,)), call.name)
+    written = call.output.nbytes
+    return (*each, *reduce("mean", 1, values.elements, read_bytes=values.nbytes, write_bytes=written, dtype=call.dtype))
 
 
 @rule("nll_loss_backward", "nll_loss2d_backward")
