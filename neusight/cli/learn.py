@@ -35,7 +35,13 @@ def train(
     physics: Annotated[
         Path | None, typer.Option(help="Constants that neusight fit wrote; default: those that ship.")
     ] = None,
-    backend: Annotated[Literal["mlp", "gbm", "linear", "roofline"], typer.Option(help="What learns.")] = "mlp",
+    backend: Annotated[Literal["mlp", "gbm", "gp", "linear", "roofline"], typer.Option(help="What learns.")] = "mlp",
+    against: Annotated[
+        str, typer.Option(metavar="NAME[,NAME…]", help="Compare it in the same folds: gbm, gp, mlp+gbm+gp.")
+    ] = "",
+    fold_rows: Annotated[
+        int, typer.Option(min=50, max=1_000_000, help="Rows of each GPU and family that folds learn from, at most.")
+    ] = 4000,
     gpus: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Train on these; default: all in --data.")] = "",
     hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
     seed: Seed = 0,
@@ -57,6 +63,9 @@ def train(
     - `neusight train --data ./collected --out ./mine`: what `neusight collect` measured, every family and dtype
 
     - `neusight train --data ./measured --backend gbm --hold-out t4 --out ./without-t4`
+
+    - `neusight train --against gbm,gp,mlp+gbm+gp --fold-rows 1000 --out ./compared`, then `neusight models list
+    --tile-models ./compared`: what each way of learning adds to physics
     """
     from neusight.cli.output import Output, line, note, tasks
     from neusight.datasets import devices_beside
@@ -82,6 +91,8 @@ def train(
         parameters=((_EPOCHS[backend], epochs),) if epochs is not None else (),
         resume=resume,
         physics=FittedPhysics.load(physics) if physics else None,
+        against=_backends(against),
+        fold_rows=fold_rows,
     )
     try:
         with tasks() as report:
@@ -96,6 +107,15 @@ def train(
             line(f"{row['folder']}: {row['rows']:,} rows, {_left_out(row['left_out_mape'])}")
 
     Output(form).data(rows, rows, human)
+
+
+def _backends(text: str) -> tuple[str, ...]:
+    """Names of backends, or of several joined by a plus."""
+    names = tuple(listed(text, "--against")) if text else ()
+    learned = ("mlp", "gbm", "gp", "linear")
+    if wrong := [name for several in names for name in several.split("+") if name not in learned]:
+        raise typer.BadParameter(f"no backend '{wrong[0]}': one of {', '.join(learned)}", param_hint="--against")
+    return names
 
 
 def fit(

@@ -165,6 +165,7 @@ def list_models(tile_models: opt.TileModels = None, form: opt.Format = "human") 
         judged = [row for row in rows if row["left_out"]]
         table(headings, ((r["name"], *(_percent(r["left_out"].get(key)) for key in _LEFT_OUT)) for r in judged))
         line()
+        _show_rivals(judged)
         line("90 % intervals, put to devices that they were learned without: rows inside, in")
         line("percent; width, over what 90 % of the errors span; CRPS of log time.")
         headings = ("name", "kernels", "known as", ">GPUs", ">rows", ">inside", ">width", ">CRPS")
@@ -236,6 +237,17 @@ _LEFT_OUT = {
     "own": "known\nships",
 }
 """Titles of the errors of ``Manifest.left_out``."""
+
+
+def _show_rivals(rows: list[dict[str, Any]]) -> None:
+    """What other backends make of the same folds, where they were tried."""
+    tried = sorted({key for row in rows for key in row["left_out"] if ": " in key})
+    if not tried:
+        return
+    line("The same with other backends:")
+    headings = ("name", *(f">{key.replace(': ', chr(10))}" for key in tried))
+    table(headings, ((row["name"], *(_percent(row["left_out"].get(key)) for key in tried)) for row in rows))
+    line()
 
 
 def _covered(name: str, row: dict[str, Any]) -> tuple[str, ...]:

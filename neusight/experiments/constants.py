@@ -19,7 +19,7 @@ from neusight.learn.physics.fit import FitOptions, all_parts, fit_parts
 from neusight.learn.physics.observations import FILE as RATES
 from neusight.learn.physics.observations import ProblemPart
 from neusight.learn.physics.programs import FILE as TIMINGS
-from neusight.learn.training import FOLD_ROWS, FOLD_STEPS
+from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
 from neusight.paths import cache_dir
 
 QUICK_EACH, QUICK_STEPS = 10, 1
@@ -43,8 +43,8 @@ class Constants:
     code: str
     quick: bool = False
     split: str = ""
-    each: int = FOLD_ROWS
-    steps: int = FOLD_STEPS
+    each: int = CONSTANT_ROWS
+    steps: int = CONSTANT_STEPS
     _read: dict[tuple[str, ...], list[ProblemPart]] = field(default_factory=dict)
 
     def without(self, held_out: Collection[str], report: Report | None = None) -> FittedPhysics:

@@ -213,7 +213,10 @@ class WithoutBoards:
         state = FoldStore(self.out / STATE, self.key, resume=True)
         for model in (model for model in MODELS if rows[model]):
             contract = load_contract(model)
-            train_model(FoldRun(model, contract, corpus, corpus, without, options.backend, state, report), options)
+            train_model(
+                FoldRun(model, contract, corpus, corpus, without, options.backend, state, report, options.fold_rows),
+                options,
+            )
         shipped_choice().save(self.out / "tile_choice.json")
         fitted.save(self.out / PHYSICS_FILE)
         state.clear()

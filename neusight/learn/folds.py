@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,7 +19,14 @@ from neusight.devices.kinship import Silicon
 from neusight.executors.gpu.features import FeatureContract, situate
 from neusight.executors.gpu.tile_models.artifact import implementations, kernel_kinds, sm_kind
 from neusight.executors.gpu.tile_models.doubts import doubt_names
-from neusight.executors.gpu.tile_models.protocol import TileModel, device_biases, new_model, utilisation
+from neusight.executors.gpu.tile_models.protocol import (
+    Progress,
+    TileModel,
+    TrainingSet,
+    device_biases,
+    new_model,
+    utilisation,
+)
 from neusight.kernels.work import by_distinct
 from neusight.laws.physics import Physics
 from neusight.learn import Report
@@ -117,7 +124,7 @@ class FoldStore:
 @dataclass(frozen=True)
 class FoldRun:
     """Folds of one tile model, each without one kind of SM, learning from ``corpus``, measured on all rows of the GPUs
-    that are left out.
+    that are left out: of each GPU and family ``most`` rows. ``backend`` see ``learner``.
     """
 
     model: str
@@ -128,6 +135,12 @@ class FoldRun:
     backend: str
     state: FoldStore
     report: Report | None
+    most: int
+
+    @property
+    def _label(self) -> str:
+        """Of stored folds."""
+        return f"{self.model}-{self.backend}-{self.most}"
 
     def all(self, parameters: dict[str, Any]) -> list[FoldErrors]:
         """One fold a GPU, or none when there is only one kind."""
@@ -154,11 +167,11 @@ class FoldRun:
 
     def own(self, parameters: dict[str, Any]) -> list[FoldErrors]:
         """One fold a GPU: rows that were left out of what was learned of all of them, its own bias among that."""
-        rows = thinned(self.corpus.rows[self.model], FOLD_ROWS)
+        rows = thinned(self.corpus.rows[self.model], self.most)
         parts = [np.random.default_rng(1).permutation(len(r)) < len(r) // OWN_FOLD for r in rows]
         learning = [r.take(~part) for r, part in zip(rows, parts, strict=True)]
         known = self.without.none(self.corpus.rows[self.model])
-        model, data = new_model(self.backend, **parameters), training_set(learning, self.contract, known)
+        model, data = learner(self.backend, parameters), training_set(learning, self.contract, known)
         biases = device_biases(model.fit(data), data, group_names(learning))
         held: dict[str, list[DeviceRows]] = {}
         for r, part in zip(rows, parts, strict=True):
@@ -172,10 +185,10 @@ class FoldRun:
     def _beside_siblings(
         self, gpu: str, held: Sequence[DeviceRows], siblings: set[str], parameters: dict[str, Any]
     ) -> FoldErrors:
-        done = self.state.load(f"{self.model}-sibling", gpu)
+        done = self.state.load(f"{self._label}-sibling", gpu)
         if done is None:
             done = self._fitted(gpu, held, parameters, siblings)[0]
-            self.state.save(f"{self.model}-sibling", done)
+            self.state.save(f"{self._label}-sibling", done)
         return done
 
     def _told(self, held: Sequence[DeviceRows], siblings: Collection[str]) -> list[DeviceRows]:
@@ -186,12 +199,12 @@ class FoldRun:
 
     def _stored(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[FoldErrors]:
         gpus = sorted({r.device.id for r in held})
-        done = [self.state.load(self.model, gpu) for gpu in gpus]
+        done = [self.state.load(self._label, gpu) for gpu in gpus]
         if all(done):
             return [fold for fold in done if fold is not None]
         folds = self._fitted(kind, held, parameters)
         for fold in folds:
-            self.state.save(self.model, fold)
+            self.state.save(self._label, fold)
         return folds
 
     def _fitted(
@@ -203,15 +216,39 @@ class FoldRun:
         gpus = {r.device.id for r in held}
         others = [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
         known = self.without.devices(name, gpus, others)
-        model, learning = new_model(self.backend, **parameters), thinned(others, FOLD_ROWS)
+        model, learning = learner(self.backend, parameters), thinned(others, self.most)
         data = training_set(learning, self.contract, known)
         model.fit(data, None, progress(self.report, f"{self.model}: without {name}"))
         biases = device_biases(model, data, group_names(learning)) if siblings else {}
         bias = _mean_biases(biases, siblings)
         by_gpu: dict[str, list[DeviceRows]] = {}
         for rows in held:
-            by_gpu.setdefault(rows.device.id, []).extend(thinned([rows], FOLD_ROWS))
+            by_gpu.setdefault(rows.device.id, []).extend(thinned([rows], self.most))
         return [_measured(gpu, model, rows, self.contract, known, bias=bias) for gpu, rows in by_gpu.items()]
+
+
+class Together:
+    """The mean of models that are each fitted on their own."""
+
+    def __init__(self, models: Sequence[TileModel]) -> None:
+        self.models = models
+
+    def fit(self, data: TrainingSet, held_out: TrainingSet | None = None, progress: Progress | None = None) -> Self:
+        """Fit each."""
+        for model in self.models:
+            model.fit(data, held_out, progress)
+        return self
+
+    def logits(self, features: np.ndarray, prior: np.ndarray) -> np.ndarray:
+        """logit(u) of each, shape (models, n)."""
+        return np.stack([model.logits(features, prior).mean(axis=0) for model in self.models])
+
+
+def learner(backend: str, parameters: Mapping[str, Any]) -> Any:
+    """An unfitted model of a backend, or of several (``mlp+gbm+gp``) that answer together."""
+    if "+" not in backend:
+        return new_model(backend, **parameters)
+    return Together([new_model(name, **parameters) for name in backend.split("+")])
 
 
 class Without:

@@ -10,7 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from neusight.learn import Report
 from neusight.learn.card import render_card
 from neusight.learn.doubts import Residuals, coverage, doubts_by_kinship
 from neusight.learn.folds import (
+    FOLD_ROWS,
     FoldErrors,
     FoldRun,
     FoldStore,
@@ -61,7 +62,7 @@ from neusight.learn.training_sets import Knowledge, group_names, training_set
 STATE = ".training"
 MOST_ROWS = 12000
 """Of each GPU and family that a model learns from."""
-FOLD_ROWS, FOLD_STEPS = 60, 4
+CONSTANT_ROWS, CONSTANT_STEPS = 60, 4
 """Rows of a group, and steps, with which constants are fitted again without a kind of GPU: fewer than for those that
 ship, since there are many folds."""
 
@@ -72,6 +73,8 @@ class TrainOptions:
 
     No ``models`` means all that have rows, no ``gpus`` all that have; ``hold_out`` are left out in either case. With
     ``physics`` they stand on those constants, else on those that ship.
+    Folds learn from ``fold_rows`` of each GPU and family; with ``against`` they are also trained by other backends, or
+    several together (``gbm``, ``mlp+gbm+gp``), whose errors stand beside those of what ships.
     With ``split`` nothing is learned from other rows; folds are measured on the shapes of real models all the same.
     """
 
@@ -86,11 +89,16 @@ class TrainOptions:
     parameters: tuple[tuple[str, Any], ...] = ()
     resume: bool = False
     physics: FittedPhysics | None = None
+    against: tuple[str, ...] = ()
+    fold_rows: int = FOLD_ROWS
 
     def model_parameters(self) -> dict[str, Any]:
         """Arguments of the backend's constructor."""
-        seeded = {"seed": self.seed} if self.backend in ("mlp", "gbm") else {}
-        return dict(self.parameters) | seeded
+        return dict(self.parameters) | self.seeded(self.backend)
+
+    def seeded(self, backend: str) -> dict[str, int]:
+        """The seed, where a backend, or all of several, have one."""
+        return {"seed": self.seed} if {*backend.split("+")} <= {"mlp", "gbm", "gp"} else {}
 
 
 def train(options: TrainOptions, report: Report | None = None) -> dict[str, Artifact]:
@@ -116,7 +124,7 @@ def train(options: TrainOptions, report: Report | None = None) -> dict[str, Arti
     without = Without(Choices(corpus.rows["gemm"], options.seed), _refits(options, fitted, report))
     trained = {}
     for model, contract in contracts.items():
-        run = FoldRun(model, contract, corpus, whole, without, options.backend, state, report)
+        run = FoldRun(model, contract, corpus, whole, without, options.backend, state, report, options.fold_rows)
         trained[model] = train_model(run, options)
     without.choices.without("").save(options.out / "tile_choice.json")
     fitted.save(options.out / PHYSICS_FILE)
@@ -130,7 +138,7 @@ def _refits(
     """Constants without some GPUs: fitted again where the source is a folder of data sets, else as they are."""
     if len(sets_of(options.source)) == 1:
         return lambda gpus: fitted.physics
-    whole = PhysicsOptions(data=options.source, hold_out=options.hold_out, each=FOLD_ROWS, steps=FOLD_STEPS)
+    whole = PhysicsOptions(data=options.source, hold_out=options.hold_out, each=CONSTANT_ROWS, steps=CONSTANT_STEPS)
     parts: list[ProblemPart] = []
 
     def refit(gpus: Collection[str]) -> Physics:
@@ -185,7 +193,7 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         device_bias=device_bias,
         domain=_domain(data, rows),
         launch_floors_s={op: round(s, 9) for op, s in known.floors.items()},
-        metrics=_metrics(folds, shrinkage) | _beside_metrics(beside, sibling_shrinkage, own),
+        metrics=_metrics(folds, shrinkage) | _beside_metrics(beside, sibling_shrinkage, own) | _rivals(run, options),
         versions=_versions(options.backend),
         cleaning=_cleaning(run.corpus, run.model),
         vendors=_vendors(rows),
@@ -215,6 +223,22 @@ def _beside_metrics(folds: Sequence[FoldErrors], shrinkage: float, own: Sequence
         "own": {f.gpu: f.mape[str(1.0)] for f in own},
         "own_physics": {f.gpu: f.mape[str(0.0)] for f in own},
     }
+
+
+def _rivals(run: FoldRun, options: TrainOptions) -> dict[str, Any]:
+    """Errors in percent of other backends in the same folds: of strangers and siblings with the share that holds there,
+    and of known GPUs.
+    """
+    metrics: dict[str, Any] = {}
+    for rival in options.against:
+        other = replace(run, backend=rival)
+        seeded = options.seeded(rival)
+        folds, beside, own = other.all(seeded), other.kin(seeded), other.own(seeded)
+        share = best_shrinkage(with_kin(folds, run.corpus.rows[run.model]))
+        metrics[f"{rival}: stranger"] = {f.gpu: f.mape[str(share)] for f in folds}
+        metrics[f"{rival}: sibling"] = {f.gpu: f.mape[str(best_shrinkage(beside))] for f in beside}
+        metrics[f"{rival}: own"] = {f.gpu: f.mape[str(1.0)] for f in own}
+    return metrics
 
 
 def _residuals(folds: Sequence[FoldErrors], shrinkage: float) -> list[Residuals]:

@@ -43,6 +43,7 @@ def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest
         monkeypatch,
         *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--models", "gemm", "--backend", "gbm"),
         *("--gpus", "NVIDIA L4,t4", "--hold-out", "t4", "--seed", "3", "--epochs", "7", "--resume"),
+        *("--against", "gp,mlp+gp", "--fold-rows", "500"),
     )
     assert options == TrainOptions(
         source=tmp_path,
@@ -54,6 +55,8 @@ def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest
         seed=3,
         parameters=(("rounds", 7),),
         resume=True,
+        against=("gp", "mlp+gp"),
+        fold_rows=500,
     )
 
 
@@ -76,6 +79,7 @@ def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         (["--data", "nowhere.parquet"], 1, "nowhere.parquet"),
         (["--backend", "linear", "--epochs", "3"], 2, "linear has no passes"),
         (["--backend", "forest"], 2, "forest"),
+        (["--against", "gbm,mlp+forest"], 2, "forest"),
         (["--seed", "-1"], 2, "--seed"),
     ):
         data = () if "--data" in arguments else ("--data", tmp_path / "in")

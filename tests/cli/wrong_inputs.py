@@ -297,7 +297,7 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
                  ("--dtype", word("bf16")), ("--engine", word("fsdp")), ("--schedules!", words("1f1b")),
                  ("--count", count), *common],
         "train": [("--data!", data), ("--out!", folder), ("--models", words("gemm")), ("--backend!", word("linear")),
-                  ("--gpus", gpu), ("--hold-out", gpu), ("--seed", seed), ("--epochs", count), ("--format", form)],
+                  ("--against", word("linear")), ("--fold-rows", count), ("--gpus", gpu), ("--hold-out", gpu), ("--seed", seed), ("--epochs", count), ("--format", form)],
         "fit": [("--data!", data), ("--out!", folder), ("--hold-out", gpu), ("--rows", count), ("--seed", seed),
                 ("--format", form)],
         "bench": [("--repeats", count), ("--tile-models!", tile_models), ("--format", form)],

@@ -224,6 +224,15 @@ def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., TrainOp
     assert manifest.metrics["own"].keys() == {"p100-pcie-16gb"}
 
 
+def test_a_backend_against_itself_errs_alike_and_a_mean_of_one_is_that_one(
+    options: Callable[..., TrainOptions],
+) -> None:
+    metrics = train(options(against=("linear", "linear+linear")))["gemm"].manifest.metrics
+    for rival in ("linear", "linear+linear"):
+        assert metrics[f"{rival}: stranger"] == metrics["as_shipped"]
+        assert metrics[f"{rival}: own"] == metrics["own"]
+
+
 def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., TrainOptions]) -> None:
     """The tiles' share of the limit is the same on all boards, so that what is learned of it holds on others."""
     manifest = train(options(backend="gbm", parameters=(("rounds", 60),)))["gemm"].manifest
