@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +24,28 @@ _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 """What a backend calls its passes."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Folds:
+    """What is left out in turn, and who learns from the rest."""
+
+    against: Annotated[
+        str, typer.Option(metavar="NAME[,NAME…]", help="Compare it in the same folds: gbm, gp, mlp+gbm+gp.")
+    ] = ""
+    fold_rows: Annotated[
+        int, typer.Option(min=50, max=1_000_000, help="Rows of each GPU and family that folds learn from, at most.")
+    ] = 4000
+
+    def backends(self) -> tuple[str, ...]:
+        """Names of backends, or of several joined by a plus."""
+        names = tuple(listed(self.against, "--against")) if self.against else ()
+        learned = ("mlp", "gbm", "gp", "linear")
+        if wrong := [name for several in names for name in several.split("+") if name not in learned]:
+            raise typer.BadParameter(f"no backend '{wrong[0]}': one of {', '.join(learned)}", param_hint="--against")
+        return names
+
+
 def train(
+    folds: Folds,
     data: Annotated[
         Path | None,
         typer.Option(help="A table, a data set, or a folder of them; default: $NEUSIGHT_DATA."),
@@ -36,12 +58,6 @@ def train(
         Path | None, typer.Option(help="Constants that neusight fit wrote; default: those that ship.")
     ] = None,
     backend: Annotated[Literal["mlp", "gbm", "gp", "linear", "roofline"], typer.Option(help="What learns.")] = "mlp",
-    against: Annotated[
-        str, typer.Option(metavar="NAME[,NAME…]", help="Compare it in the same folds: gbm, gp, mlp+gbm+gp.")
-    ] = "",
-    fold_rows: Annotated[
-        int, typer.Option(min=50, max=1_000_000, help="Rows of each GPU and family that folds learn from, at most.")
-    ] = 4000,
     gpus: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Train on these; default: all in --data.")] = "",
     hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
     seed: Seed = 0,
@@ -91,8 +107,8 @@ def train(
         parameters=((_EPOCHS[backend], epochs),) if epochs is not None else (),
         resume=resume,
         physics=FittedPhysics.load(physics) if physics else None,
-        against=_backends(against),
-        fold_rows=fold_rows,
+        against=folds.backends(),
+        fold_rows=folds.fold_rows,
     )
     try:
         with tasks() as report:
@@ -107,15 +123,6 @@ def train(
             line(f"{row['folder']}: {row['rows']:,} rows, {_left_out(row['left_out_mape'])}")
 
     Output(form).data(rows, rows, human)
-
-
-def _backends(text: str) -> tuple[str, ...]:
-    """Names of backends, or of several joined by a plus."""
-    names = tuple(listed(text, "--against")) if text else ()
-    learned = ("mlp", "gbm", "gp", "linear")
-    if wrong := [name for several in names for name in several.split("+") if name not in learned]:
-        raise typer.BadParameter(f"no backend '{wrong[0]}': one of {', '.join(learned)}", param_hint="--against")
-    return names
 
 
 def fit(

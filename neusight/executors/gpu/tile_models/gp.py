@@ -37,6 +37,7 @@ class GpModel:
 
     def __init__(
         self,
+        *,
         points: int = 1500,
         length: float = 1.0,
         amplitude: float = 0.5,
