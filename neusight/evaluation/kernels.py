@@ -151,7 +151,7 @@ def compare_kernels(frame: pd.DataFrame, gpu: str | DeviceSpec, predictor: Predi
         alone = np.where(conditions.timing == "stream", measured[positions], np.nan)
         left = without_drift(batch["op"], positions, alone, 1e3 * costs.bound_s)
         executed = np.where(np.isnan(timed_ms[positions]), left, timed_ms[positions])
-        parts = (costs.latency_s, costs.bound_s, costs.low_s, costs.high_s, costs.execution_s, 1e-3 * executed)
+        parts = (costs.latency_s, costs.bound_s, *costs.interval_s(), costs.execution_s, 1e-3 * executed)
         for name, part in zip(names, parts, strict=True):
             columns[name][positions] = part * 1e3
     keys = frame[["gpu", "family", "dtype"]].assign(op=ops, **{n: columns.pop(n) for n in names if n not in _SCORED})

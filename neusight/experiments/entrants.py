@@ -107,7 +107,7 @@ class TileModelEntrant:
     def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
         """With the 90 % interval."""
         costs = self.predictor.kernels(batch, device, conditions=conditions)
-        return Forecast(costs.latency_s, costs.low_s, costs.high_s, costs.execution_s, costs.bound_s)
+        return Forecast(costs.latency_s, *costs.interval_s(), costs.execution_s, costs.bound_s)
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
         """With the 90 % interval; operators without a rule count as data movement."""
