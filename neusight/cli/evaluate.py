@@ -13,6 +13,10 @@ from neusight.errors import DataError
 
 GpuFilter = Annotated[str, typer.Option("--gpu", "-g", metavar="ID[,ID…]", help="Keep rows of these. Default: all.")]
 Limit = Annotated[int | None, typer.Option(min=1, max=10**9, help="Compare so many rows, drawn at random.")]
+HostsOf = Annotated[
+    Literal["own", "others"],
+    typer.Option("--hosts", help="Fit what hosts take to half of their own programs or models, or to other hosts."),
+]
 Draw = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Draw others.")]
 
 app = Commands(help="Compare predictions with measurements; all errors in percent.")
@@ -110,6 +114,7 @@ def serving(
 @app.command()
 def steps(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Steps of image models or BERT, .parquet or .csv.")],
+    hosts: HostsOf = "own",
     gpu: GpuFilter = "",
     limit: Limit = None,
     seed: Draw = 0,
@@ -135,7 +140,7 @@ def steps(
     predictor = loaded(tile_models, calibration)
     selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
     with progress("predicting") as advance:
-        errors = evaluate_steps(path, predictor, selection, advance)
+        errors = evaluate_steps(path, predictor, selection, advance, hosts)
     for text in errors["assumed"]:
         note(f"warning: {text}")
     show(errors, form, show_steps, predictor, columns=columns_of)
@@ -152,10 +157,7 @@ def programs(
         float, typer.Option(min=0, help="Leave out rows whose standard deviation is more percent of their mean.")
     ] = 10.0,
     suspect: Annotated[bool, typer.Option("--suspect", help="Keep rows that the table doubts.")] = False,
-    hosts: Annotated[
-        Literal["own", "others"],
-        typer.Option(help="Fit a call's time on the host to half of its own programs, or to other hosts alone."),
-    ] = "own",
+    hosts: HostsOf = "own",
     gpu: GpuFilter = "",
     limit: Limit = None,
     seed: Draw = 0,

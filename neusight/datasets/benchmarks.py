@@ -22,18 +22,18 @@ weights beside it ("O2"), whose update is left out."""
 BERT_MODELS = ("bert_base", "bert_large")
 RESNET = "resnet50_v1.5"
 """With the stride in the 3x3 convolution, as torchvision's ``resnet50`` has it."""
+_CHANNELS = 3
 WAVEGLOW = "waveglow"
 """Of the benchmark's sizes, as the model of this name has them: 8,000 samples an item."""
-HOST_COPY = "the copy of the images from the host, inside what was measured, is left out"
 MASTERS = "the update of float32 masters of the weights is left out"
 STEP_NEEDED = ("gpu", "model", "step_ms")
 STEP_READ = frozenset((
     *STEP_NEEDED, "workload", "precision", "layout", "compile", "reparam", "batch", "batch_failed", "image_size",
-    "torch", "timm", "global_batch", "host_copy", "mixed", "sequence_or_image",
+    "torch", "timm", "global_batch", "host_copy", "mixed", "sequence_or_image", "run",
 ))  # fmt: skip
 STEP_NOTES = frozenset((
     "samples_per_s", "mega_params", "gmacs", "mega_activations", "cuda", "cudnn", "source", "commit", "num_gpus",
-    "nvlink_bridge", "step_ms_p10", "step_ms_p90", "steps_timed", "run", "unit", "step_from", "units_per_s",
+    "nvlink_bridge", "step_ms_p10", "step_ms_p90", "steps_timed", "unit", "step_from", "units_per_s",
     "device_memory_used_mib", "spread", "runs", "systems",
 ))  # fmt: skip
 
@@ -45,7 +45,8 @@ class StepRow:
     ``model`` is a name that ``Predictor.estimate`` takes, or one of ``BERT_MODELS``, which ``seq_len`` belongs to;
     ``options`` of the step: mode, batch, dtype and, where they differ from the usual, layout, attention, launch,
     optimizer; ``columns`` name the row; ``assumed`` is what it does not tell; ``batch_failed`` the next larger batch,
-    where that was tried and did not run.
+    where that was tried and did not run. ``run`` names the host of steps that are each waited for, "" where it is
+    not told, None where steps follow each other; ``copied_bytes`` [B] they copy from it.
     """
 
     gpu: str
@@ -56,6 +57,8 @@ class StepRow:
     seq_len: int | None = None
     assumed: tuple[str, ...] = ()
     batch_failed: int | None = None
+    run: str | None = None
+    copied_bytes: int = 0
 
 
 def benchmark_step(row: Row) -> StepRow:
@@ -88,7 +91,8 @@ def _of_timm(row: Row) -> StepRow:
 def _of_torchvision(row: Row) -> StepRow:
     options, size = _options(row, int(positive(row, "global_batch")), _precision(row)), int(positive(row, "image_size"))
     step = _step(row, f"torchvision:{row['model']}@{size}", options, image_size=size)
-    return replace(step, assumed=(HOST_COPY,) if row["host_copy"] else ())
+    images = options["batch"] * _CHANNELS * size**2 * (2 if options["dtype"] == "float16" else 4)
+    return replace(step, run=str(row.get("run", "")), copied_bytes=images if row["host_copy"] else 0)
 
 
 def _of_training_benchmark(row: Row) -> StepRow:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from neusight.engines import Host
+from neusight.errors import DataError
 from neusight.workloads.dispatch import DISPATCHES, dispatches
 
 _KERNELS = 0.4
@@ -17,12 +19,18 @@ _KERNELS = 0.4
 not the host's depends on it."""
 _OWN = 0.1
 """The same of a call that the host decides alone."""
+IDLE = Host(call_s=0.0, operator_s=0.0, spread=0.0)
+"""A host that never makes a device wait."""
 _PRIOR = Host(call_s=4e-5, operator_s=1e-5, spread=0.7)
 """Before any call is seen; a factor of two either way."""
 _UNIT = 1.0
 """Before any call is seen, an operator of any kind takes what a pointwise one does, a factor of e either way."""
 _OTHERS = 0.5
 """Assumption: standard deviation of the logarithm of what hosts take, from one to another."""
+
+
+HOSTS = ("own", "others")
+"""Whose calls a host is fitted to: half of its own for the other half, or those of all other hosts."""
 
 
 class TimedCall(NamedTuple):
@@ -35,6 +43,11 @@ class TimedCall(NamedTuple):
     kinds: Mapping[str, int]
 
 
+def half_of(name: str) -> int:
+    """The half to which the calls of a program or model belong."""
+    return crc32(name.encode()) % 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostFit:
     """Hosts of groups of calls, such as those of one day; ``calls`` by group and half, halves have no program in
@@ -42,6 +55,16 @@ class HostFit:
     """
 
     calls: dict[tuple[tuple[str, ...], int], list[TimedCall]]
+
+    def host(self, group: tuple[str, ...], half: int, hosts: str) -> Host:
+        """The host of a half of a group by one of ``HOSTS``.
+
+        Raises:
+            DataError: none of them.
+        """
+        if hosts not in HOSTS:
+            raise DataError(f"hosts '{hosts}': one of {', '.join(HOSTS)}")
+        return self.own(group, half) if hosts == "own" else self.others(group)
 
     def own(self, group: tuple[str, ...], half: int) -> Host:
         """The host of a half of a group, from its other half; where that is small, from other hosts' groups."""

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from neusight.datasets.rows import flag, positive, read_rows, unread_columns
 from neusight.engines import Host
 from neusight.errors import DataError
-from neusight.evaluation.hosts import HostFit, TimedCall, fitted
+from neusight.evaluation.hosts import IDLE, HostFit, TimedCall, fitted, half_of
 from neusight.evaluation.scored import Progress, Row, Scored, Selection, answered, compared, some
 from neusight.transforms.compiled import compiled
 from neusight.workloads import load_workload
@@ -96,8 +95,6 @@ def evaluate_programs(
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder: give the one that holds <graph>.pt2 for the programs of {path}")
     records = (selection or Selection()).of(read_rows(path, NEEDED, "timed programs"))
-    if hosts not in HOSTS:
-        raise DataError(f"hosts '{hosts}': one of {', '.join(HOSTS)}")
     chosen, estimates = filters or Filters(), _Estimates(predictor, folder)
 
     def call_of(record: Row) -> tuple[Row, TimedCall]:
@@ -125,30 +122,20 @@ def evaluate_programs(
     }
 
 
-HOSTS = ("own", "others")
-_IDLE = Host(call_s=0.0, operator_s=0.0, spread=0.0)
-"""A host that never makes a device wait."""
-
-
 def _group(record: Row) -> tuple[str, ...]:
     """Whose host takes what: the same host, GPU and day, and how it launches."""
     return (*(str(record.get(name)) for name in ("host", "gpu", "measured_on")), LAUNCHES[str(record["mode"])])
 
 
-def _half(record: Row) -> int:
-    return crc32(str(record["graph"]).encode()) % 2
-
-
 def _by_half(calls: Iterable[tuple[Row, TimedCall]]) -> dict[tuple[tuple[str, ...], int], list[TimedCall]]:
     found: dict[tuple[tuple[str, ...], int], list[TimedCall]] = {}
     for record, call in calls:
-        found.setdefault((_group(record), _half(record)), []).append(call)
+        found.setdefault((_group(record), half_of(str(record["graph"]))), []).append(call)
     return found
 
 
 def _host(fit: HostFit, record: Row, hosts: str) -> Host:
-    group = _group(record)
-    host = fit.own(group, _half(record)) if hosts == "own" else fit.others(group)
+    host = fit.host(_group(record), half_of(str(record["graph"])), hosts)
     return replace(host, copied_bytes=int(record.get("host_bytes", 0)))
 
 
@@ -175,7 +162,7 @@ class _Estimates:
         """What is known of a call before its host."""
         key = tuple(row.get(name) for name in ("graph", "gpu", "mode", "tf32", "conv_tf32", "l2_flushed"))
         if key not in self._kernels_s:
-            self._kernels_s[key] = self(row, _IDLE).latency_s
+            self._kernels_s[key] = self(row, IDLE).latency_s
         kinds = self._kinds(str(self._file(row)), LAUNCHES[str(row["mode"])])
         return TimedCall(1e-3 * float(row["mean_ms"]), self._kernels_s[key], kinds)
 

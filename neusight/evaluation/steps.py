@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,11 @@ from neusight.datasets.benchmarks import (
 )
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.devices import load_device
+from neusight.engines import Host
+from neusight.evaluation.hosts import IDLE, HostFit, TimedCall, half_of
 from neusight.evaluation.scored import Row, Scored, Selection, answered, compared, some
+from neusight.workloads import load_workload
+from neusight.workloads.dispatch import step_kinds
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 
 BY = ("gpu", "workload", "precision", "layout", "family")
 _NAMES = ("gpu", "model", "workload", "precision")
+_LEAST_S = 1e-6
 _BERT_SIZES = dict(zip(BERT_MODELS, ((12, 768, 12), (24, 1024, 16)), strict=True))
 """Layers, width and heads: Devlin et al. 2019, section 3."""
 
@@ -37,6 +43,7 @@ def evaluate_steps(
     predictor: Predictor,
     selection: Selection | None = None,
     progress: Callable[[int, int], None] | None = None,
+    hosts: str = "own",
 ) -> dict[str, Any]:
     """Predict every step of a table and compare.
 
@@ -46,6 +53,8 @@ def evaluate_steps(
         predictor: whose predictions.
         selection: which rows: of some GPUs, and so many of them, drawn at random; default all.
         progress: called with (done, of) a row.
+        hosts: what the host of a ``run`` takes for a step, where rows tell it, is fitted to ``own``, half of its
+            models, for the other half, or to ``others``, steps of all other runs.
 
     Returns:
         ``rows``: gpu, model, workload, precision, layout, compile, batch, image_size, predicted_ms, low_ms, high_ms,
@@ -62,9 +71,12 @@ def evaluate_steps(
     """
     records = (selection or Selection()).of(read_rows(path, STEP_NEEDED, "measured steps"))
 
+    fit = _hosts(records, predictor)
+
     def ask(record: Row) -> dict[str, Any]:
         row = benchmark_step(record)
-        return _row(row, _estimate(row, predictor)) | {"failed_fits": _failed_fits(row, predictor)}
+        estimate = _estimate(row, predictor, host=_host(fit, row, hosts))
+        return _row(row, estimate) | {"failed_fits": _failed_fits(row, predictor)}
 
     rows, skipped = answered(records, ask, lambda row, _: {key: row.get(key) for key in _NAMES}, progress)
     some(rows, path, skipped)
@@ -88,6 +100,34 @@ def _estimate(row: StepRow, predictor: Predictor, **options: Any) -> Estimate:
     if row.model in BERT_MODELS:
         model, inputs = question_answering(row)
     return predictor.estimate(model, row.gpu, inputs=inputs, allow_fallback=True, **{**row.options, **options})
+
+
+def _group(row: StepRow) -> tuple[str, ...]:
+    """Steps whose host takes alike: of one run, GPU and mode."""
+    return str(row.run), row.gpu, str(row.options["mode"])
+
+
+def _hosts(records: Sequence[Row], predictor: Predictor) -> HostFit:
+    """Hosts of all runs; rows without an answer are named where they are compared."""
+    calls: dict[tuple[tuple[str, ...], int], list[TimedCall]] = {}
+
+    def call_of(record: Row) -> None:
+        row = benchmark_step(record)
+        if row.run is not None:
+            kernels_s = _estimate(row, predictor, host=IDLE).latency_s
+            kinds = step_kinds(load_workload(row.model, allow_fallback=True, **row.options))
+            measured_s = 1e-3 * row.measured_ms - replace(IDLE, copied_bytes=row.copied_bytes).before_s
+            call = TimedCall(max(measured_s, _LEAST_S), kernels_s, kinds)
+            calls.setdefault((_group(row), half_of(row.model)), []).append(call)
+
+    answered(records, call_of, lambda row, _: {})
+    return HostFit(calls=calls)
+
+
+def _host(fit: HostFit, row: StepRow, hosts: str) -> Host | None:
+    """None where steps follow each other."""
+    host = fit.host(_group(row), half_of(row.model), hosts)
+    return None if row.run is None else replace(host, copied_bytes=row.copied_bytes)
 
 
 def question_answering(row: StepRow) -> tuple[Callable[[], torch.nn.Module], dict[str, Any]]:

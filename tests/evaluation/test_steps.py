@@ -4,13 +4,18 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from neusight.datasets.benchmarks import HOST_COPY, benchmark_step
+from neusight import Predictor
+from neusight.datasets.benchmarks import benchmark_step
 from neusight.datasets.rows import read_rows
 from neusight.errors import DataError
-from neusight.evaluation.steps import errors_by_kind, memory_verdicts, question_answering
+from neusight.evaluation.hosts import half_of
+from neusight.evaluation.steps import errors_by_kind, evaluate_steps, memory_verdicts, question_answering
+from neusight.workloads import load_workload
+from neusight.workloads.dispatch import dispatches, step_kinds
 
 TIMM = {
     "gpu": "rtx-3090", "workload": "training", "model": "resnet18", "precision": "amp_float16", "layout": "nhwc",
@@ -43,9 +48,15 @@ def test_attention_is_fused_from_the_version_on_that_fuses_it(torch, attention):
     assert benchmark_step(TIMM | {"torch": torch}).options["attention"] == attention
 
 
+def test_images_are_copied_from_the_host_of_the_run():
+    step = benchmark_step(TORCHVISION | {"run": "TitanV"})
+    assert (step.run, step.copied_bytes) == ("TitanV", 12 * 3 * 224**2 * 2)
+    assert benchmark_step(TORCHVISION | {"host_copy": False}).copied_bytes == 0
+    # Benchmarks that do not wait for each step have no host to wait for.
+    assert benchmark_step(TIMM).run is None and benchmark_step(BENCHMARK).run is None
+
+
 def test_what_is_left_out_is_said():
-    assert benchmark_step(TORCHVISION).assumed == (HOST_COPY,)
-    assert benchmark_step(TORCHVISION | {"host_copy": False}).assumed == ()
     assert "masters" in benchmark_step(BENCHMARK).assumed[0]
 
 
@@ -133,3 +144,21 @@ def test_a_table_is_compared_row_by_row(tmp_path):
     assert row["low_ms"] <= row["predicted_ms"] <= row["high_ms"]
     assert sum(row["shares"].values()) == pytest.approx(1.0)
     assert "no-such-gpu" in found["skipped"][0]["reason"]
+
+
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
+def test_steps_wait_for_the_host_that_other_models_tell(tmp_path: Path, predictor: Predictor):
+    rows = []
+    for model in ("resnet18", "squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"):
+        row = TORCHVISION | {"model": model, "gpu": "a100-sxm-40gb", "host_copy": False, "run": "slow"}
+        step = benchmark_step(row)
+        units = dispatches(step_kinds(load_workload(step.model, allow_fallback=True, **step.options)))
+        rows.append(row | {"step_ms": 1.0 + 0.1 * units})
+    assert {half_of(benchmark_step(row).model) for row in rows} == {0, 1}
+    pd.DataFrame(rows).to_csv(tmp_path / "steps.csv", index=False)
+    own = evaluate_steps(tmp_path / "steps.csv", predictor)
+    assert own["total"]["worst"] < 25
+    # Without steps of any other host it is as fast as hosts are before one is seen.
+    assert evaluate_steps(tmp_path / "steps.csv", predictor, hosts="others")["total"]["bias"] < -50
+    with pytest.raises(DataError, match="hosts 'none'"):
+        evaluate_steps(tmp_path / "steps.csv", predictor, hosts="none")
