@@ -18,11 +18,14 @@ from typing import Any
 
 from neusight.kernels.families import Elementwise, Kernel, RowReduction
 from neusight.transforms.channels_last import channels_last, with_biases_apart
-from neusight.transforms.partition import COMPILED, Value, ValueGraph, count, is_masked, saved_values, statistics
+from neusight.transforms.partition import COMPILED, SUMS, Value, ValueGraph, count, is_masked, saved_values, statistics
 from neusight.transforms.reductions import with_loops_apart
 from neusight.transforms.unrolled import rebuilt, unrolled
 from neusight.workloads.workload import KEPT, Node, Reference, Workload
 
+_KEPT = 1024
+"""Values of a row up to which a block holds them, and reads them once for their sum and for what comes of it
+(``torch/_inductor/choices.py``, ``should_use_persistent_reduction``)."""
 _FAR = 64
 """Nodes between two of which none needs the other beyond which they are not joined (``are_long_distant_nodes``)."""
 _MOST_READS = 4
@@ -357,7 +360,10 @@ def _kernel(group: _Group, members: Sequence[Node], moved: tuple[int, int]) -> K
     for kind in (RowReduction, Elementwise):
         if alike := [kernel for kernel in kernels if isinstance(kernel, kind)]:
             leading: Any = max(alike, key=lambda kernel: kernel.flops)
-            sized = {} if kind is RowReduction else {"elements": group.elements}
+            sized: dict[str, Any] = {} if kind is RowReduction else {"elements": group.elements}
+            if kind is RowReduction and leading.op in SUMS and leading.cols > _KEPT and written > read / 2:
+                # Long rows are read for their sum and again for what is made of it, as a norm does.
+                sized = {"op": "group_norm"}
             return replace(leading, read_bytes=read, write_bytes=written, flops=flops, **sized)
     moved_only: Kernel = replace(kernels[-1], elements=group.elements, read_bytes=read, write_bytes=written)
     return moved_only

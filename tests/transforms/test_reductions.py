@@ -60,3 +60,17 @@ def test_a_loss_writes_each_element_out_unless_it_is_compiled():
     assert each == [("add_scalar", SIZE), ("smooth_l1_loss", SIZE), ("mean", 4)]
     (loss,) = kernels(Huber(), IMAGES)
     assert (loss.rows, loss.cols, loss.write_bytes, loss.read_bytes) == (1, SIZE // 4, 4, SIZE)
+
+
+class RowNorm(nn.Module):
+    """Divides by a mean over rows, which lie in one piece."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / (x * x).mean(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize(("cols", "op"), [(512, "mean"), (4096, "group_norm")])
+def test_rows_too_long_to_be_kept_are_read_again_for_what_comes_of_their_sum(cols, op):
+    (fused,) = kernels(RowNorm(), (1024, cols))
+    assert (fused.op, fused.rows, fused.cols) == (op, 1024, cols)
+    assert fused.read_bytes == fused.write_bytes == 4 * 1024 * cols
