@@ -44,7 +44,7 @@ class MlpModel:
         *,
         epochs: int = 25,
         stop: int | None = None,
-        hidden: int = 48,
+        hidden: int = 96,
         members: int = 2,
         cap: float = 1.0,
         learning_rate: float = 3e-3,
