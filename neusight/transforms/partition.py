@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from neusight.kernels.families import Elementwise, Kernel, Memory, RowReduction
 from neusight.kernels.precision import DTYPE_BYTES
-from neusight.transforms.reductions import STATISTICS
+from neusight.transforms.reductions import STATISTICS, is_shared
 from neusight.workloads.workload import KEPT, Node, Workload
 
 COMPILED = ("forward", "backward")
@@ -74,7 +74,8 @@ class ValueGraph:
 
     def reduced_rows(self, place: int) -> int:
         """Rows of a generated reduction, 0 for others; negative for one that has no loop in common with what reads it
-        row by row: statistics that stand apart, and sums across rows, whose result has the last extent of its operand.
+        row by row: statistics that stand apart, rows that blocks share, and sums across rows, whose result has the
+        last extent of its operand.
         """
         kernel: Any = self.generated[place]
         if not isinstance(kernel, RowReduction):
@@ -83,7 +84,7 @@ class ValueGraph:
         read = {self.tensors[one].shape[-1:] for one in self.sources[place]}
         across = kernel.op in SUMS and bool(last & read) and last != {(1,)}
         apart = self.nodes[place].operator.endswith(STATISTICS)
-        return -kernel.rows if across or apart else kernel.rows
+        return -kernel.rows if across or apart or is_shared(kernel) else kernel.rows
 
     def phase(self, value: Value) -> str:
         """In which a value is made; '' before the step."""

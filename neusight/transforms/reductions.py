@@ -45,7 +45,12 @@ def _is_split(norm: RowReduction, node: Node, tensors: Sequence[Tensor]) -> bool
     if norm.op not in _NORMS or len(node.writes) < 2:
         return False
     across = norm.op == "batch_norm" and tensors[node.writes[0].tensor].shape[0] > 1
-    return across or (norm.rows < _ENOUGH_ROWS and norm.cols > _LONG)
+    return across or is_shared(norm)
+
+
+def is_shared(reduction: RowReduction) -> bool:
+    """Whether blocks share its rows, so that no loop of theirs has what comes of a whole row."""
+    return reduction.rows < _ENOUGH_ROWS and reduction.cols > _LONG
 
 
 def _two_loops(norm: RowReduction, node: Node, tensors: Sequence[Tensor]) -> Iterator[Node]:

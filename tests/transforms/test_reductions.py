@@ -74,3 +74,8 @@ def test_rows_too_long_to_be_kept_are_read_again_for_what_comes_of_their_sum(col
     (fused,) = kernels(RowNorm(), (1024, cols))
     assert (fused.op, fused.rows, fused.cols) == (op, 1024, cols)
     assert fused.read_bytes == fused.write_bytes == 4 * 1024 * cols
+
+
+def test_a_sum_whose_rows_blocks_share_is_over_before_what_comes_of_it():
+    total, scaled = kernels(RowNorm(), (8, 65536))
+    assert (total.op, total.write_bytes, scaled.write_bytes) == ("mean", 4 * 8, 4 * 8 * 65536)
