@@ -15,6 +15,8 @@ WHOLE = "whole models"
 """What whole models are called beside kinds of kernels."""
 STEP = ("source", "model", "gpu", "num_gpus", "dtype", "seq_len", "plan")
 """What tells steps of distributed training apart."""
+CALL = ("left_out", "gpu", "host", "day", "graph", "mode", "l2_flushed")
+"""What tells timed programs apart."""
 NOISE = 1.0
 """Percentage points by which an error may grow before it counts: other versions of a library move it so much."""
 Results = Mapping[str, Any]
@@ -117,6 +119,11 @@ def _predictions(results: Results) -> Iterator[tuple[tuple[str, str], float]]:
     for row in (row for row in results.get("rows", ()) if row["error"] is not None):
         if "cell" in row:
             yield (f"{row['source']} {row['quantity']}", f"{row['cell']} {row['quantity']}"), row["error"]
+        elif "graph" in row:
+            yield (
+                (f"{row['mode']}, {row['left_out']} left out", " ".join(str(row[name]) for name in CALL)),
+                row["error"],
+            )
         else:
             yield (row["source"], " ".join(str(row[name]) for name in STEP)), row["error"]
 
@@ -134,6 +141,9 @@ def _means(results: Results) -> Iterator[tuple[tuple[str, str], float]]:
         yield (row["network"], f"{row['network']}, mean"), row["mean"]
     for row in results.get("totals", ()):
         yield (f"by {row['by']}", f"{row['by']} {row['name']}, mean"), row["mean"]
+    for row in results.get("by_gpu", ()):
+        group = f"{row['mode']}, {row['left_out']} left out"
+        yield (group, f"{group}, {row['gpu']} {row['size']}, mean"), row["mean"]
     for row in results.get("groups", ()):
         group = f"{row['source']} {row['quantity']}"
         yield (group, " ".join((group, row["engine"], row["gpu"], row["fault"])).strip() + ", mean"), row["mean"]

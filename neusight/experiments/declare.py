@@ -1,8 +1,8 @@
 """What an experiment is: ``experiments/<id>/experiment.toml`` declares rows, what is left out, predictors and targets.
 
-Four kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others, ``sparse``
-compares a simulated machine with its dense twin, ``serving`` and ``training`` hold served language models and steps of
-distributed training against what was measured.
+Five kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others, ``sparse``
+compares a simulated machine with its dense twin, ``serving``, ``training`` and ``programs`` hold served language
+models, steps of distributed training and exported programs, eager and compiled, against what was measured.
 """
 
 from __future__ import annotations
@@ -311,11 +311,34 @@ class TrainingDeclaration(Declared):
         return ", ".join(table.split("/")[0] for table in self.tables)
 
 
-AnyDeclaration = Declaration | SparseDeclaration | ServingDeclaration | TrainingDeclaration
+class ProgramsDeclaration(Declared):
+    """The content of ``experiment.toml`` of kind ``programs``: hosts are fitted to half of their programs, then left
+    out; then the folds' boards are.
+
+    Attributes:
+        timings: of programs, a file below ``NEUSIGHT_DATA``, with the programs in ``problems`` beside it.
+    """
+
+    kind: Literal["programs"]
+    timings: str
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """Parts, for the list of experiments."""
+        return ("programs", "gains", *(("folds",) if self.folds else ()))
+
+    @property
+    def subject(self) -> str:
+        """Where the figures come from, for the list of experiments."""
+        return self.timings.split("/")[0]
+
+
+AnyDeclaration = Declaration | SparseDeclaration | ServingDeclaration | TrainingDeclaration | ProgramsDeclaration
 KINDS: dict[str, type[AnyDeclaration]] = {
     "sparse": SparseDeclaration,
     "serving": ServingDeclaration,
     "training": TrainingDeclaration,
+    "programs": ProgramsDeclaration,
 }
 """Declarations of other kinds than ``measured``."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from neusight.errors import DataError
 from neusight.experiments.measured_report import MEASURED, accuracy
 from neusight.experiments.page import Drawing, ReportForm, save, table, wrapped
+from neusight.experiments.programs_report import PROGRAMS
 from neusight.experiments.results import RESULTS, SUMMARY, as_text, has_rows, summary_of
 from neusight.experiments.runs_report import SERVING, TRAINING
 from neusight.experiments.sparse_report import SPARSE
@@ -23,6 +24,7 @@ REPORTS: dict[str, ReportForm] = {
     "sparse": SPARSE,
     "serving": SERVING,
     "training": TRAINING,
+    "programs": PROGRAMS,
 }
 """By kind of experiment."""
 BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.evaluation.scored import joined
-from neusight.experiments.declare import (
-    Declaration,
-    Experiment,
-    ServingDeclaration,
-    SparseDeclaration,
-    TrainingDeclaration,
-)
+from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration
 from neusight.experiments.folds import QUICK_ROWS, Learning, OneSet, Round, code_sha256, kernels_of, rounds_of
 from neusight.experiments.kernels import (
     averaged,
@@ -50,6 +44,7 @@ QUICK_REMARKS = {
     "sparse": "A quick run: short streams, one seed, one network. It shows that everything works.",
     "serving": "A quick run: forty cells. Its figures are no results.",
     "training": "A quick run: nothing is left out. Its figures are no results.",
+    "programs": "A quick run: forty timings of each GPU that is left out. Its figures are no results.",
 }
 """The remark beside figures of a quick run, wherever they stand, by kind of experiment."""
 
@@ -108,12 +103,12 @@ def _predicted(experiment: Experiment, quick: bool, report: Report | None) -> di
         from neusight.experiments import sparse
 
         return sparse.run(declared, experiment.folder, quick, report)
-    from neusight.experiments import runs
+    from neusight.experiments.programs import run_programs
+    from neusight.experiments.runs import run_serving, run_training
 
-    if isinstance(declared, ServingDeclaration):
-        return runs.run_serving(declared, quick, report)
-    assert isinstance(declared, TrainingDeclaration)
-    return runs.run_training(declared, quick, report)
+    runners: dict[str, Callable[..., dict[str, Any]]]
+    runners = {"serving": run_serving, "training": run_training, "programs": run_programs}
+    return runners[declared.kind](declared, quick, report)
 
 
 def _measured(declared: Declaration, quick: bool, jobs: int, report: Report | None, clock: Clock) -> dict[str, Any]:

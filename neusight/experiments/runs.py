@@ -8,7 +8,7 @@ Constants of engines and of steps were fitted to some of these runs, which the r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -36,7 +36,7 @@ from neusight.learn.training_steps import factors_without, observe
 from neusight.paths import data_dir
 
 if TYPE_CHECKING:
-    from neusight.experiments.declare import Reason, ServingDeclaration, TrainingDeclaration
+    from neusight.experiments.declare import Fold, Reason, ServingDeclaration, TrainingDeclaration
     from neusight.learn import Report
     from neusight.serving import Deployment
 
@@ -72,7 +72,19 @@ def forgotten(artifact: Artifact, boards: Collection[str]) -> Artifact:
     return replace(artifact, manifest=forgotten)
 
 
-def _advance(name: str, report: Report | None) -> Callable[[int, int], None]:
+def fold_predictors(
+    folds: Iterable[Fold], shipped: Predictor, quick: bool, report: Report | None
+) -> Iterator[tuple[Fold, Predictor]]:
+    """Each fold with a predictor as if its boards had never been measured: constants are fitted without them."""
+    constants = Constants(data_dir(), code_sha256(), quick)
+    for fold in folds:
+        physics = constants.without(fold.held_out, report).physics
+        yield fold, unseen(shipped, fold.held_out, physics, data_dir())
+
+
+def advance_of(name: str, report: Report | None) -> Callable[[int, int], None]:
+    """Reports progress of what is named."""
+
     def advance(done: int, of: int) -> None:
         if report:
             report(name, done, of, float("nan"))
@@ -80,7 +92,8 @@ def _advance(name: str, report: Report | None) -> Callable[[int, int], None]:
     return advance
 
 
-def _sha256(names: Sequence[str], folder: Path) -> dict[str, str]:
+def files_sha256(names: Sequence[str], folder: Path) -> dict[str, str]:
+    """SHA-256 of files in a folder."""
     return {name: file_sha256(folder / name) for name in names if name}
 
 
@@ -99,7 +112,7 @@ def run_serving(declared: ServingDeclaration, quick: bool, report: Report | None
     folder = data_dir() / declared.data
     cells, models = folder / declared.cells, folder / declared.models
     selection = Selection(limit=QUICK_CELLS if quick else declared.limit)
-    shipped = evaluate_serving(cells, Predictor.load(), models, selection, progress=_advance("cells", report))
+    shipped = evaluate_serving(cells, Predictor.load(), models, selection, progress=advance_of("cells", report))
     rows = shipped["rows"]
     names = ("cell", *SPLIT, "mode", "predicted", "inside", "fault")
     results: Results = {
@@ -110,10 +123,10 @@ def run_serving(declared: ServingDeclaration, quick: bool, report: Report | None
         "peers": peers(rows, read_parquet(folder / declared.peers).to_pylist()) if declared.peers else [],
         "worst": worst(rows, declared.reasons),
         "assumed": shipped["assumed"],
-        "skipped": _counted(shipped["skipped"]),
+        "skipped": counted(shipped["skipped"]),
         "unread": shipped["unread"],
         **_served_without(declared, rows, quick, report),
-        "sha256": _sha256((declared.cells, declared.models, declared.peers), folder),
+        "sha256": files_sha256((declared.cells, declared.models, declared.peers), folder),
     }
     return results
 
@@ -126,18 +139,16 @@ def _served_without(declared: ServingDeclaration, rows: Rows, quick: bool, repor
     cells, models = folder / declared.cells, folder / declared.models
     shipped, some = Predictor.load(), Selection(limit=None if limit is None else 4 * limit)
     fitted = fit_engines(lambda: deployed_cells(cells, shipped, models, some), rounds=1, report=report)
-    constants = Constants(data_dir(), code_sha256(), quick)
     dies: list[dict[str, Any]] = []
-    for die in declared.folds:
-        predictor = unseen(shipped, die.held_out, constants.without(die.held_out, report).physics, data_dir())
+    for die, predictor in fold_predictors(declared.folds, shipped, quick, report):
         engines = fitted.without(die.held_out)
 
         def prepared(deployment: Deployment, known: Mapping[str, Any] = engines) -> Deployment:
             return with_fitted(deployment, known)
 
-        selection, advance = Selection(gpus=die.held_out, limit=limit), _advance(f"without {die.name}", report)
-        blind = evaluate_serving(cells, predictor, models, selection, progress=advance, prepare=prepared)
-        dies += _beside(die.name, blind["rows"], rows)
+        selection, advance = Selection(gpus=die.held_out, limit=limit), advance_of(f"without {die.name}", report)
+        left_out = evaluate_serving(cells, predictor, models, selection, progress=advance, prepare=prepared)
+        dies += _beside(die.name, left_out["rows"], rows)
     return {"dies": dies, "unfitted": _most_common(fitted.left_out)}
 
 
@@ -201,7 +212,8 @@ def worst(rows: Rows, reasons: Sequence[Reason] = ()) -> list[dict[str, Any]]:
     return list(seen.values())
 
 
-def _counted(skipped: Rows) -> list[dict[str, Any]]:
+def counted(skipped: Rows) -> list[dict[str, Any]]:
+    """Reasons why rows are skipped, the most common first."""
     return _most_common(Counter(row["reason"] for row in skipped))
 
 
@@ -222,7 +234,7 @@ def run_training(declared: TrainingDeclaration, quick: bool, report: Report | No
     """
     folder, shipped = data_dir(), Predictor.load()
     tables = [
-        evaluate_training(folder / name, shipped, _advance(f"steps of {Path(name).stem}", report))
+        evaluate_training(folder / name, shipped, advance_of(f"steps of {Path(name).stem}", report))
         for name in declared.tables
     ]
     rows = [row for table in tables for row in table["rows"]]
@@ -237,7 +249,7 @@ def run_training(declared: TrainingDeclaration, quick: bool, report: Report | No
         "memory": evaluate_memory(folder / declared.memory)["means"] if declared.memory else [],
         "worst": _worst_steps(measured),
         **{name: [row for table in tables for row in table[name]] for name in ("assumed", "skipped", "unread")},
-        "sha256": _sha256((*declared.tables, declared.memory), folder),
+        "sha256": files_sha256((*declared.tables, declared.memory), folder),
     }
     return results
 
@@ -281,16 +293,14 @@ def _trained_without(declared: TrainingDeclaration, shipped: Predictor, rows: Ro
         return {"left_out": [], "unfitted": []}
     steps, skipped = measured_steps(data_dir() / name for name in declared.tables)
     observations, unobserved = observe(steps, shipped.timed, shipped_factors(), report)
-    constants = Constants(data_dir(), code_sha256(), False)
     left_out: list[dict[str, Any]] = []
-    for die in declared.folds:
+    for die, stranger in fold_predictors(declared.folds, shipped, False, report):
         # How far a step may be off is known of dies left out; factors alone are fitted again.
         factors = replace(factors_without(observations, die.held_out), spread=shipped_factors().spread)
-        blind = unseen(shipped, die.held_out, constants.without(die.held_out, report).physics, data_dir())
         known = [row for row in rows if row["gpu"] in die.held_out]
-        advance = _advance(f"without {die.name}", report)
+        advance = advance_of(f"without {die.name}", report)
         parts: dict[str, Rows] = {"known": known}
-        for name, predictor in (("steps", shipped), ("all", blind)):
+        for name, predictor in (("steps", shipped), ("all", stranger)):
             parts[name] = [
                 row
                 for table in declared.tables

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neusight.experiments.page import (
+    COLOURS,
     GREY,
     SMALL,
     Drawing,
@@ -34,7 +35,8 @@ _STEPS = (
 _DEFAULTS = (("", "{what}"), ("value", "{value}"))
 
 
-def _again(results: Results) -> str:
+def rerun(results: Results) -> str:
+    """How long a run took, and how to do it again."""
     minutes = sum(results["seconds"].values()) / 60
     return f"Took {minutes:.0f} min on one core. Again with `neusight experiments run {results['experiment']}`."
 
@@ -51,7 +53,7 @@ def serving_setup(results: Results) -> list[str]:
         "that errors of engines that were fitted say how well they are explained, not how an unknown engine would be.",
         "A cell is asked as it was run: model, precision, sharding, engine and its version, limits and load; what it "
         "leaves empty takes a stated default (below). The engine is simulated pass by pass.",
-        _again(results),
+        rerun(results),
     ]
 
 
@@ -155,14 +157,14 @@ def _unknown_of_cells(results: Results) -> list[str]:
     if results["skipped"]:
         skipped = listing(results["skipped"], (("reason", "{reason}"), ("cells", "{count:,}")))
         parts += [wrapped("Cells that are not compared:"), skipped]
-    return parts + _unread(results)
+    return parts + unread_section(results)
 
 
-def _unread(results: Results) -> list[str]:
+def unread_section(results: Results) -> list[str]:
     """Columns of tables that nothing reads, and rows that fits leave out."""
     parts = []
-    if unread := results.get("unread"):
-        columns = listing(unread, (("column", "{column}"), ("rows", "{rows:,}")))
+    if names := results.get("unread"):
+        columns = listing(names, (("column", "{column}"), ("rows", "{rows:,}")))
         parts += [wrapped("Columns of the tables that nothing reads, and the rows that fill them:"), columns]
     if unfitted := results.get("unfitted"):
         reasons = listing(unfitted, (("reason", "{reason}"), ("rows", "{count:,}")))
@@ -172,26 +174,40 @@ def _unread(results: Results) -> list[str]:
 
 def serving_ratios(results: Results) -> Figure:
     """Predicted over measured by source, a panel a quantity: of each engine and GPU the middle and most cells."""
-    groups = results["groups"]
     known = ("prefill_ms", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
-    quantities = [q for q in known if any(row["quantity"] == q for row in groups)]
-    sources = sorted({row["source"] for row in groups})
-    figure, panels = canvas(len(quantities), 3, 10, 0.35 * len(sources) + 1.4, sharey=True)
-    for axes, quantity in zip(panels, quantities, strict=True):
-        for row in (row for row in groups if row["quantity"] == quantity):
+    return ratio_panels(results["groups"], ("quantity", known), "source", lambda row: bool(row["fault"]))
+
+
+def ratio_panels(
+    groups: Rows, across: tuple[str, Sequence[str]], line: str, minor: Callable[[Results], bool]
+) -> Figure:
+    """Predicted over measured of groups: the median and the 10th to 90th percentile.
+
+    Args:
+        groups: with ``ratio``, those percentiles.
+        across: a key and its values, with a panel each.
+        line: the key with a line for each value.
+        minor: which of them are grey.
+    """
+    key, known = across
+    names = [name for name in known if any(row[key] == name for row in groups)]
+    lines = sorted({row[line] for row in groups})
+    figure, panels = canvas(len(names), 3, 10, 0.35 * len(lines) + 1.4, sharey=True)
+    for axes, name in zip(panels, names, strict=True):
+        for row in (row for row in groups if row[key] == name):
             low, middle, high = (min(max(ratio, NARROWEST), WIDEST) for ratio in row["ratio"])
-            alike = [g for g in groups if (g["source"], g["quantity"]) == (row["source"], row["quantity"])]
-            # Engines and GPUs of a source lie side by side in its line.
-            at = sources.index(row["source"]) + 0.7 * ((alike.index(row) + 0.5) / len(alike) - 0.5)
-            colour = "#0b5fa5" if not row["fault"] else "#9a9a9a"
+            alike = [g for g in groups if (g[line], g[key]) == (row[line], name)]
+            # Groups of a line lie side by side in it.
+            at = lines.index(row[line]) + 0.7 * ((alike.index(row) + 0.5) / len(alike) - 0.5)
+            colour = GREY if minor(row) else COLOURS[0]
             axes.plot([low, high], [at, at], color=colour, linewidth=1.2)
             axes.plot([middle], [at], "o", color=colour, markersize=3)
         axes.axvline(1.0, color="#b5423c", linewidth=0.8)
-        axes.set(title=quantity, xscale="log", xlim=(NARROWEST, WIDEST))
+        axes.set(title=name, xscale="log", xlim=(NARROWEST, WIDEST))
         ticks = (0.2, 0.5, 1.0, 2.0, 5.0)
         axes.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks], fontsize=SMALL)
         axes.set_xticks([], minor=True)
-        axes.set_yticks(range(len(sources)), labels=sources, fontsize=SMALL)
+        axes.set_yticks(range(len(lines)), labels=lines, fontsize=SMALL)
     figure.supxlabel("predicted / measured", fontsize=10)
     return figure
 
@@ -205,7 +221,7 @@ def training_setup(results: Results) -> list[str]:
         "stated default (below). One rank of each stage is simulated, kernel by kernel and collective by collective.",
         "What kernels take in a step over what they take by themselves is nine factors, fitted to these steps. Where "
         "steps of a die are left out, they are fitted to the steps of the other die alone.",
-        _again(results),
+        rerun(results),
     ]
 
 
@@ -223,7 +239,7 @@ def training_sections(results: Results) -> dict[str, list[str]]:
     parts["worst"] = ["## Most wrong", _training_worst(results["worst"])]
     columns = (*_DEFAULTS, ("rows", "{rows:,}"), ("why", "{why}"))
     defaults = [wrapped("Defaults that rows take, each with its reason:"), listing(results["assumed"], columns)]
-    parts["untold"] = ["## What rows do not tell", *defaults, *_unread(results)]
+    parts["untold"] = ["## What rows do not tell", *defaults, *unread_section(results)]
     return parts
 
 

@@ -24,9 +24,15 @@ from neusight.experiments import (
     update_readme,
     write_results,
 )
+from neusight.experiments.declare import DECLARATION
 from neusight.experiments.report import drawings, render
 from neusight.experiments.results import SUMMARY, as_text, has_rows, rounded
 from neusight.paths import checkout_dir
+
+
+def ran() -> list[Experiment]:
+    """Experiments of the checkout that ran to their end."""
+    return [e for e in list_experiments() if (e.folder / SUMMARY).is_file()]
 
 
 def kernel(id_: str, error: float) -> dict[str, Any]:
@@ -173,7 +179,7 @@ def keys(value: Any) -> set[str]:
 
 
 def test_neither_measurements_nor_published_predictions_are_stored(results: dict[str, Any]) -> None:
-    for stored in [results, *(load_results(e) for e in list_experiments())]:
+    for stored in [results, *map(load_results, ran())]:
         told = {key for key in keys({**stored, "declared": None}) if key.endswith("_ms") or "measured" in key}
         assert told <= {"predicted_ms", "low_ms", "high_ms", "measured"}  # by which command zeros were measured
     text = as_text({"rows": results["models"]["rows"]})
@@ -242,8 +248,14 @@ def test_readme_section_goes_between_its_marks_and_has_a_part_an_experiment_in_o
     assert block.index("experiments/a/report.md") < block.index("experiments/b/report.md")
 
 
+def test_what_never_ran_to_its_end_is_a_declaration_alone() -> None:
+    for experiment in (e for e in list_experiments() if not (e.folder / SUMMARY).is_file()):
+        assert [path.name for path in experiment.folder.iterdir()] == [DECLARATION]
+        assert not experiment.declared.readme
+
+
 def test_what_the_checkout_holds_is_of_what_is_declared_and_rendered_from_its_summary() -> None:
-    for experiment in list_experiments():
+    for experiment in ran():
         summary = read_results(experiment.folder / SUMMARY)
         assert summary["declared"] == rounded(experiment.declared.model_dump(mode="json")), experiment.id
         assert summary["quick"] is None
