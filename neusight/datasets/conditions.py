@@ -88,6 +88,7 @@ def conditions_of(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec) ->
         "timing": np.select(list(stated.values()), list(_TIMINGS.values()), "stream"),
         "launches": np.ones(len(rows)),
         "cycled_bytes": np.where(np.isin(operands, ("model", "flushed")), COLD, once),
+        "one_input": np.zeros(len(rows), dtype=bool),
     }
     served = np.isin(strings_or(rows, "framework"), SERVING) & (timing == "")
     if served.any():
@@ -141,7 +142,7 @@ def _of_serving(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec, once
     """Graphs of several operators, by table and engine; attention has one operator on one set of operands."""
     framework = strings_or(rows, "framework")
     timing = np.full(len(rows), "graph")
-    launches, cycled = np.ones(len(rows)), once
+    launches, cycled, one_input = np.ones(len(rows)), once, np.zeros(len(rows), dtype=bool)
     if batch.family == "gemm":
         # Without a graph where the engine plans on the host, and where a layer is timed within a network.
         eager, layer = flags_or(rows, "eager", False), _within_network(rows)
@@ -149,11 +150,12 @@ def _of_serving(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec, once
         timing = np.where(eager | layer, "stream", timing)
         launches = np.where(eager | layer, 1.0, launches)
         cycled = np.select([layer, eager], [COLD, once], cycled)
+        one_input = framework != "sglang"
     elif batch.family == "moe":
         # The weights are the same each time; balanced tokens need but one routing, except in sglang.
         one = (batch["distribution"] == "balanced") & (framework != "sglang")
         launches = np.where(one, 1.0, _REPLAYED)
-    return {"timing": timing, "launches": launches, "cycled_bytes": cycled}
+    return {"timing": timing, "launches": launches, "cycled_bytes": cycled, "one_input": one_input}
 
 
 def _within_network(rows: pd.DataFrame) -> np.ndarray:
@@ -167,8 +169,8 @@ def _products(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(operators in a graph, bytes between two uses of an operand) of products.
 
-    sglang: each operator has its own A, B and C, six unless they would fill the memory. vllm: one A, six B.
-    trtllm: one A, and up to five B, until they exceed L2.
+    sglang: each operator has its own A and B, six unless they would fill the memory. vllm: one A, six B.
+    trtllm: one A, and up to five B, until they exceed L2. Results lie where the last one lay.
     """
     b_bytes = batch["batch"] * batch["k"].astype(float) * batch["n"] * weight_bytes(batch)
     own = np.clip(np.floor(_FILLED * device.dram_capacity_bytes / once), 1.0, _OPERATORS)

@@ -29,7 +29,8 @@ class Conditions:
     ``timing`` is one of ``TIMINGS``. ``launches`` are the operators that share the launch of one graph replay, 1 for
     other timings. ``cycled_bytes`` [B] are touched between two uses of the same operand: the kernel's own compulsory
     bytes where one set of operands is used again and again, k times that where k sets take turns, ``COLD`` where
-    caches hold none of it. ``engine`` is the library or serving engine that ran the kernel (torch, vllm, sglang,
+    caches hold none of it. ``one_input`` is true where weights alone take turns and the input is the same each time.
+    ``engine`` is the library or serving engine that ran the kernel (torch, vllm, sglang,
     trtllm, flashinfer, deepgemm, …), ``variant`` what it ran it with (fa2, fa3, triton, cutlass, …), "" where unknown.
     ``recorded`` is true where the launch was that of the host that recorded a data set, whose lone launches took what
     they took there; others are of a host as the device's file has it, and cost the same whatever the kernel.
@@ -40,6 +41,7 @@ class Conditions:
     timing: np.ndarray
     launches: np.ndarray
     cycled_bytes: np.ndarray
+    one_input: np.ndarray
     engine: np.ndarray
     variant: np.ndarray
     recorded: np.ndarray
@@ -57,7 +59,7 @@ class Conditions:
             CoverageError: a timing that is none of ``TIMINGS``.
         """
         usual = {"timing": "stream", "launches": 1.0, "cycled_bytes": COLD, "engine": USUAL_ENGINE, "variant": ""}
-        values = {**usual, "recorded": False, "random": True, "burst": np.inf, **columns}
+        values = {**usual, "recorded": False, "random": True, "one_input": False, "burst": np.inf, **columns}
         made = cls(**{name: np.broadcast_to(np.asarray(value), (n,)) for name, value in values.items()})
         if unknown := sorted({*np.ravel(np.asarray(values["timing"])).tolist()} - {*TIMINGS}):
             raise CoverageError(f"unknown timing '{unknown[0]}': one of {', '.join(TIMINGS)}")

@@ -164,6 +164,10 @@ class Matrix:
         0.93, 0.7, "cuBLAS on A100 and H100: 0.8 to 0.95 of peak before a power limit acts", scale="share"
     )
     """Of their peak rate that tiles without end sustain."""
+    narrow_share: float = constant(
+        0.9, 0.5, "cuBLAS on H100: 0.8 of peak in 16 bit, 0.7 in 8 bit; what surrounds arithmetic does not halve", scale="share"
+    )
+    """The same for each halving of the bits, over that before it."""
     half: float = constant(16.0, 0.5, "guess: operands of a 128x128 tile cost about a tenth of its arithmetic")
     """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 2048 FLOP a
     clock."""
@@ -206,13 +210,16 @@ class Matrix:
     """log2 of (panel bytes / L2) at which half of the re-reads between waves miss."""
     always_missed: float = constant(0.05, 0.7, "guess, as for float32 products")
     """Share of them that misses however small the panels are."""
-    step_s: float = constant(1.5e-9, 0.7, "a main loop of 256 elements in flight and a DRAM latency of 0.5 us")
-    """Latency that a block waits for an element of its inner extent [s], where 164 KiB of shared memory hold what is in
-    flight."""
+    step_s: float = constant(4e-9, 0.5, "CUTLASS for Ampere: three to five stages of 32 elements, a latency of 0.6 us")
+    """Latency that a block waits for an element of its inner extent [s]."""
+    step_asynchronous: float = constant(
+        0.3, 0.4, "CUTLASS for Hopper: a producer warp fills shared memory, four to eight stages of 64 elements"
+    )
+    """Factor on it where matrix units read shared memory."""
     step_hot: float = constant(0.5, 0.3, "gpu-benches, latency: L2 about half of DRAM")
     """The same where operands lie in L2, over that from DRAM."""
-    split_s: float = constant(2e-6, 0.7, "guess: one more small kernel")
-    """What summing the parts of a product that was cut along its depth adds [s]."""
+    split_start: float = constant(0.7, 0.4, "one more small kernel, whose launch the one before hides")
+    """Start of the kernel that sums the parts of a product cut along its depth, over that of a kernel by itself."""
     misaligned_cost: float = constant(
         0.3, 0.5, "nanoGPT on A100: a step gains 25 % by a vocabulary of 50,304 for 50,257, a third of its products"
     )

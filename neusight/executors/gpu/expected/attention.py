@@ -138,7 +138,7 @@ class _Scores:
 
     @cached_property
     def hot(self) -> np.ndarray:
-        return hot_share(self.device, self.conditions, self.physics)
+        return hot_share(self.device, self.conditions.cycled_bytes, self.physics)
 
     @cached_property
     def bytes(self) -> np.ndarray:

@@ -31,7 +31,7 @@ class Law:
     how they lie on it, for what is learned beside the law.
     """
 
-    tile: Callable[[KernelBatch, DeviceSpec, TileChoice, Physics], Tiling]
+    tile: Callable[[KernelBatch, DeviceSpec, Conditions, TileChoice, Physics], Tiling]
     times: Callable[[KernelBatch, DeviceSpec, Conditions, Physics, Tiling], Times]
     shape: Callable[[KernelBatch, DeviceSpec, Conditions, Physics], Shape]
 
@@ -47,11 +47,21 @@ def _untiled(
     return untiled
 
 
-def _product_tiles(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
-    return product_tiling(batch, device, physics)
+def _product_tiles(
+    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, choice: TileChoice, physics: Physics
+) -> Tiling:
+    return product_tiling(batch, device, conditions, physics)
 
 
-def _expert_tiles(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+def _usual_tiles(
+    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, choice: TileChoice, physics: Physics
+) -> Tiling:
+    return tile(batch, device, choice, physics)
+
+
+def _expert_tiles(
+    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, choice: TileChoice, physics: Physics
+) -> Tiling:
     """Blocks of a layer's first product."""
     return tile(products_of(batch)[0] if batch.family == "moe" else batch, device, choice, physics)
 
@@ -74,9 +84,9 @@ def _no_shape(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, ph
 
 LAWS: dict[str, Law] = {
     "matrix": Law(tile=_product_tiles, times=matrix_times, shape=_no_shape),
-    "attention": Law(tile=tile, times=_untiled(attention_times), shape=attention_shape),
+    "attention": Law(tile=_usual_tiles, times=_untiled(attention_times), shape=attention_shape),
     "moe": Law(tile=_expert_tiles, times=_untiled(_expert_times), shape=moe_shape),
-    "stream": Law(tile=tile, times=_untiled(_stream_times), shape=_stream_shape),
+    "stream": Law(tile=_usual_tiles, times=_untiled(_stream_times), shape=_stream_shape),
 }
 """Laws by name, which is also the name of the tile model that corrects them."""
 BY_FAMILY = {

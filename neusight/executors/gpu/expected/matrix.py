@@ -31,25 +31,39 @@ TILES: tuple[tuple[int, int], ...] = (
     *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (128, 16), (16, 64), (32, 32)),
 )
 """(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for."""
+_LARGEST_TILE, _WIDTHS = 32768, (16, 32, *range(64, 257, 32))
+ASYNCHRONOUS_TILES: tuple[tuple[int, int], ...] = tuple(
+    {
+        shape: None
+        for rows in (256, 192, 128, 64)
+        for columns in reversed(_WIDTHS)
+        if rows * columns <= _LARGEST_TILE
+        for shape in ((rows, columns), (columns, rows))
+    }
+)
+"""The same where matrix units read shared memory: instructions take any multiple of eight columns (PTX ISA, wgmma), of
+which kernels come for many more; 128x256 accumulators fill the registers of two warpgroups."""
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Parts into which the inner extent may be cut."""
 LOAD_BYTES = 16
 """Of the widest load and copy of a thread."""
-CUT_BYTES = 2.0
-"""Bytes of an operand's element from which products are cut along their depth."""
-LEAST_DEPTH = 64.0
-"""Inner extent [elements] that is left to a part, at least: one step of a main loop."""
+WIDE_BYTES = 2.0
+"""Bytes of an operand's element from which every library has kernels that are cut along their depth."""
+LEAST_DEPTH = 128.0
+"""Inner extent [elements] that is left to a part, at least: what the stages of a main loop hold (assumption)."""
+LEAST_CUT_EXTENT = 2048.0
+"""Inner extent [elements] from which products are cut: the chain of smaller ones grows with it on every GPU
+(assumption, seen in products of 8 to 256 rows)."""
 PARTIAL_BYTES = 4.0
 """Of an element of a partial result [B], kept in float32."""
+LEAST_STAGE_BYTES = 1.0
+"""Of an element in a stage, at least: elements of 4 bits come with scales, as many a stage as of 8 bits (assumption)."""
 REFERENCE_RATE = 2048.0
 """FLOP a clock of the SM on which constants are stated: an A100's, in 16 bit (whitepaper, 2020)."""
-REFERENCE_SHARED_BYTES = 164.0 * 1024
-"""Shared memory of that SM."""
 REFERENCE_NM = 7.0
 """Process node on which the energy is stated."""
 BLOCKS_OF_SM = 2.0
 """Blocks of small tiles that share an SM (assumption: two of 128x128 fit its registers)."""
-_M, _N = (np.array(v, dtype=float) for v in zip(*TILES, strict=True))
 ROW_THREADS = 1024
 """Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
 IDLE_ROUNDS = 1.5
@@ -72,13 +86,19 @@ class MatrixUnit:
 
     @property
     def step_s(self) -> float:
-        """Latency for an element of the inner extent: Little's law, with what shared memory holds in flight."""
-        return self.physics.matrix.step_s * REFERENCE_SHARED_BYTES / self.device.shared_memory_per_sm_bytes
+        """Latency for a 16-bit element of the inner extent: Little's law, with what the stages of a pipeline hold."""
+        return self.physics.matrix.step_s * self._own(self.device.facts.step_constants)
 
     @property
-    def share(self) -> float:
-        """Of the peak rate that tiles without end sustain."""
-        return self.physics.matrix.share * self._own(self.device.facts.share_constants)
+    def split_s(self) -> float:
+        """What summing the parts of a cut product adds: another small kernel."""
+        return self.physics.matrix.split_start * self.physics.start.cycles / self.device.boost_clock_hz
+
+    def sustained(self, p: Product) -> np.ndarray:
+        """Rate [FLOP/s] of tiles without end at full clock."""
+        matrix, own = self.physics.matrix, self._own(self.device.facts.share_constants)
+        share = matrix.share * own * matrix.narrow_share ** np.log2(2.0 / np.minimum(p.a_bytes, 2.0)) * p.share
+        return np.asarray(p.flops_per_s * share * clock_gain(self.device, self.physics))
 
     @property
     def prologue_depth(self) -> float:
@@ -106,19 +126,20 @@ def clock_gain(device: DeviceSpec, physics: Physics) -> float:
 
 
 def pick_tiles(
-    p: Product, device: DeviceSpec, physics: Physics
+    p: Product, device: DeviceSpec, physics: Physics, cuttable: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(tile_m, tile_n, parts, seconds) of least time, each of shape (n,): arithmetic, L2, latency of every candidate.
 
-    Libraries cut 16-bit products alone, one at a time (kernels for 8-bit operands come without split-K), and a cut
-    pays only where the tiles leave SMs idle.
+    Libraries cut single products alone, of those for which they have such kernels (``cuttable``), and a cut pays only
+    where the tiles leave SMs idle.
     """
     cost = _TileCost.of(p, device, physics)
-    able = np.flatnonzero((p.batch == 1) & (p.a_bytes >= CUT_BYTES))
+    able = np.flatnonzero((p.batch == 1) & cuttable)
     most = np.broadcast_to(p.most_parts, p.m.shape)
     best, parts = np.zeros(len(p.m), dtype=int), np.ones(len(p.m))
     least = np.full(len(p.m), np.inf)
-    for number, shape in enumerate(TILES):
+    shapes = ASYNCHRONOUS_TILES if device.facts.reads_shared_memory else TILES
+    for number, shape in enumerate(shapes):
         unable_s = np.where(np.broadcast_to(p.least_columns, p.m.shape) > shape[1], np.inf, 0.0)
         tiles = np.ceil(p.m / shape[0]) * np.ceil(p.n / shape[1]) * p.batch
         time_s = cost.seconds(shape, tiles, p.k, slice(None)) + unable_s
@@ -127,16 +148,17 @@ def pick_tiles(
         best[better], parts[better] = number, 1.0
         idle = able[tiles[able] < IDLE_ROUNDS * device.sm_count]
         for cut in SPLITS[1:]:
-            rows = idle[(p.k[idle] >= cut * LEAST_DEPTH) & (most[idle] >= cut)]
+            rows = idle[(p.k[idle] >= max(cut * LEAST_DEPTH, LEAST_CUT_EXTENT)) & (most[idle] >= cut)]
             if not len(rows):
                 break
             time_s = (
-                cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + physics.matrix.split_s + unable_s[rows]
+                cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + cost.split_s + unable_s[rows]
             )
             better = time_s < least[rows]
             won = rows[better]
             least[won], best[won], parts[won] = time_s[better], number, cut
-    return _M[best], _N[best], parts, least
+    tile_m, tile_n = np.array(shapes, dtype=float).T
+    return tile_m[best], tile_n[best], parts, least
 
 
 @dataclass(frozen=True)
@@ -146,16 +168,16 @@ class _TileCost:
     half: np.ndarray
     each: np.ndarray
     through: np.ndarray
-    step_s: float
+    step_s: np.ndarray
+    split_s: float
     sm_count: int
     prologue_depth: float
 
     @classmethod
     def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
         unit = MatrixUnit(device, physics)
-        rate = p.flops_per_s * unit.share * p.share * clock_gain(device, physics)
-        each, through = 2.0 * device.sm_count / rate, p.b_bytes / unit.port
-        return cls(unit.half(p), each, through, unit.step_s, device.sm_count, unit.prologue_depth)
+        each, through = 2.0 * device.sm_count / unit.sustained(p), p.b_bytes / unit.port
+        return cls(unit.half(p), each, through, unit.step_s * _stage_share(p), unit.split_s, device.sm_count, unit.prologue_depth)
 
     def seconds(
         self, shape: tuple[int, int], tiles: np.ndarray, depth: np.ndarray, rows: np.ndarray | slice
@@ -167,21 +189,35 @@ class _TileCost:
         work = (tile_m * tile_n + self.half[rows] * (tile_m + tile_n)) * (depth + self.prologue_depth)
         compute_s = busiest * work * self.each[rows]
         panels_s = np.maximum(share, 1.0) * (tile_m + tile_n) * depth * self.through[rows]
-        waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s
+        waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s[rows]
         return np.asarray(np.sqrt(compute_s**2 + panels_s**2 + waiting_s**2))
 
 
-def product_tiling(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Tiling:
+def _cuttable(batch: KernelBatch, p: Product, conditions: Conditions) -> np.ndarray:
+    """Whether the library has kernels that cut the inner extent."""
+    if batch.family != "gemm":
+        return np.ones(len(batch), dtype=bool)
+    narrow = traits_of("matrix", conditions)["cuts_narrow"] & (batch["scaling"] != "block")
+    return np.asarray((p.a_bytes >= WIDE_BYTES) | narrow)
+
+
+def _stage_share(p: Product) -> np.ndarray:
+    """Share of the stages of a pipeline that an element of the inner extent takes, over one of 16 bit."""
+    return np.maximum(p.a_bytes, LEAST_STAGE_BYTES) / WIDE_BYTES
+
+
+def product_tiling(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Tiling:
     """The blocks that a library runs: of convolutions in NCHW that are one product an image as they lie, those of it,
     where images that are turned first would take longer.
     """
     p, implicit_nchw = product_of(batch, device, physics), np.zeros(len(batch), dtype=bool)
-    tile_m, tile_n, parts, seconds = pick_tiles(p, device, physics)
+    cuttable = _cuttable(batch, p, conditions)
+    tile_m, tile_n, parts, seconds = pick_tiles(p, device, physics, cuttable)
     rows = np.flatnonzero(is_implicit_nchw(batch)) if batch.family == "conv2d" else np.zeros(0, dtype=int)
     if len(rows):
         lying, some = by_image(batch.take(rows), device, physics), batch.take(rows)
         moved_s = layout_transform_bytes(some).sum(axis=0) / sustained_dram_bytes_per_s(device, physics)
-        *picked, lying_s = pick_tiles(lying, device, physics)
+        *picked, lying_s = pick_tiles(lying, device, physics, cuttable[rows])
         better = lying_s < seconds[rows] + moved_s
         for column, choice in zip((tile_m, tile_n, parts), picked, strict=True):
             column[rows[better]] = choice[better]
@@ -235,23 +271,22 @@ def matrix_times(
     share = tiles / device.sm_count
     busiest = np.ceil(share)
     work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + law.prologue_depth)
-    sustained = p.flops_per_s * law.share * p.share * clock_gain(device, physics)
-    compute_s = busiest * 2.0 * work * device.sm_count / sustained
+    compute_s = busiest * 2.0 * work * device.sm_count / law.sustained(p)
     promoted_s = busiest * _promotion_s(batch, t.tile_m * t.tile_n * depth, device, physics)
-    hot = hot_share(device, conditions, physics)
     dram, l2 = _traffic(p, t, device, physics)
     once = compulsory(p) if batch.family == "gemm" else work_of(batch).bytes
+    missed, hot = _missed(p, once, device, conditions, physics)
     # Of an implicit product, windows that overlap are one image in DRAM, however often they are read.
-    cold = once * (1.0 - hot) + dram * once / compulsory(p)
+    cold = (missed + dram) * once / compulsory(p)
     active = np.minimum(tiles, device.sm_count)
     return Times(
         compute_s=compute_s * _misaligned(batch, p, t, physics) * _conversion(batch, physics) + promoted_s,
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2 / (law.port * active),
-        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * (1.0 - (1.0 - matrix.step_hot) * hot),
+        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * _stage_share(p) * (1.0 - (1.0 - matrix.step_hot) * hot),
         fixed_overhead_s=start_s(device, conditions, physics)
         * traits_of("matrix", conditions).constants("start_constant", matrix)
-        + np.where(t.parts > 1.0, matrix.split_s, 0.0)
+        + np.where(t.parts > 1.0, law.split_s, 0.0)
         + _quantisation_s(batch, device, conditions, physics)
         + np.where(t.implicit_nchw, 0.0, layout_transform_s(batch, device, conditions, physics)),
         switching_j=2.0
@@ -264,6 +299,22 @@ def matrix_times(
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=matrix.overlap,
     )
+
+
+def _missed(
+    p: Product, once: np.ndarray, device: DeviceSpec, conditions: Conditions, physics: Physics
+) -> tuple[np.ndarray, np.ndarray]:
+    """(Bytes of operands and result, each once, that DRAM reads and writes [B], share of operands that L2 holds).
+
+    Where operands take turns an allocator hands out the same memory for each result.
+    """
+    result_since = np.where(np.isfinite(conditions.cycled_bytes), once, conditions.cycled_bytes)
+    input_since = np.where(conditions.one_input, result_since, conditions.cycled_bytes)
+    a, b, c = p.batch * p.m * p.k * p.a_bytes, p.batch * p.k * p.n * p.b_bytes, p.batch * p.m * p.n * p.c_bytes
+    since = (input_since, conditions.cycled_bytes, result_since)
+    hot_a, hot_b, hot_c = (hot_share(device, bytes_, physics) for bytes_ in since)
+    missed = a * (1.0 - hot_a) + b * (1.0 - hot_b)
+    return missed + c * (1.0 - hot_c), 1.0 - missed / (a + b)
 
 
 def _misaligned(batch: KernelBatch, p: Product, t: Tiling, physics: Physics) -> np.ndarray:

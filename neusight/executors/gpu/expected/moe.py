@@ -145,7 +145,7 @@ def moe_shape(
         "elsewhere": np.log2(groups.offered / groups.pairs),
         "width": np.log2(p.n / tile_n),
         "depth": np.log2(p.k / physics.matrix.prologue_depth),
-        "hot": hot_share(device, conditions, physics),
+        "hot": hot_share(device, conditions.cycled_bytes, physics),
         "block": groups.block.astype(float),
         "narrow": np.log2(2.0 / p.a_bytes),
         "triton": groups.gathers_rows.astype(float),
@@ -281,7 +281,7 @@ def _product_times(groups: Groups, setting: _Setting) -> Times:
     tile_m, tile_n = _tiles(groups, setting)
     row_tiles, rates = _row_tiles(groups, tile_m, physics), _Rates.of(groups, setting)
     compute_s, l2_s = _clocked_s(groups, (tile_m, tile_n), row_tiles, rates, setting)
-    hot = hot_share(device, setting.conditions, physics)
+    hot = hot_share(device, setting.conditions.cycled_bytes, physics)
     activations = groups.pairs * (p.k * p.a_bytes + p.n * p.c_bytes)
     cold = p.batch * p.n * p.k * p.b_bytes * (1.0 - hot)
     cold += activations * (1.0 - _held(activations, setting))
@@ -312,7 +312,7 @@ def _empty_s(
 
 def _held(touched: np.ndarray, setting: _Setting) -> np.ndarray:
     """Share of bytes that L2 holds from the kernel that wrote them to the one that reads them."""
-    return hot_share(setting.device, replace(setting.conditions, cycled_bytes=touched), setting.physics)
+    return hot_share(setting.device, touched, setting.physics)
 
 
 def _auxiliary_kernel_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarray:

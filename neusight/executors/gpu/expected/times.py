@@ -40,19 +40,19 @@ class Times:
         return np.maximum(joined, TINY_S)
 
 
-def hot_share(device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
-    r"""Share [-] of operands that an earlier use left in L2.
+def hot_share(device: DeviceSpec, since_bytes: np.ndarray, physics: Physics) -> np.ndarray:
+    r"""Share [-] of an operand that an earlier use left in L2.
 
     .. math:: h = \frac{1}{1 + e^{a (\log_2(B / C) - c)}}
 
     Args:
         device: C, the L2 that all its SMs share [B].
-        conditions: B, bytes touched between two uses of an operand [B].
+        since_bytes: B, touched between the two uses [B].
         physics: a and c, ``residency.slope`` and ``residency.centre`` [-].
 
     Source: form fitted. Validity: operands that are used in turn, all of them each time.
     """
-    ratio = np.log2(np.maximum(conditions.cycled_bytes, 1.0) / reusable_l2_bytes(device))
+    ratio = np.log2(np.maximum(since_bytes, 1.0) / reusable_l2_bytes(device))
     place = physics.residency.slope * (ratio - physics.residency.centre)
     return np.asarray(1.0 / (1.0 + np.exp(np.clip(place, -50.0, 50.0))))
 

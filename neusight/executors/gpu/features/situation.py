@@ -219,7 +219,7 @@ class LawfulSituation(Situation):
     @cached_property
     def hot(self) -> np.ndarray:
         """Share of operands that an earlier use left in L2 [-]."""
-        return hot_share(self.device, self.conditions, self.physics)
+        return hot_share(self.device, self.conditions.cycled_bytes, self.physics)
 
 
 def situate(
@@ -243,7 +243,7 @@ def situate(
     known = Conditions.requested(len(batch)) if conditions is None else conditions
     if not law:
         return Situation(batch, device, work, bound, tiling or tile(batch, device, choice, physics), known, physics)
-    tiles = tiling or LAWS[law].tile(batch, device, choice, physics)
+    tiles = tiling or LAWS[law].tile(batch, device, known, choice, physics)
     return LawfulSituation(batch, device, work, bound, tiles, known, physics, law)
 
 
