@@ -235,6 +235,10 @@ class Matrix:
         0.5, 0.4, "DeepSeek-V3 report, 3.3.2: on Hopper one warpgroup adds up while another one multiplies"
     )
     """Share of it that nothing hides where matrix units read operands from shared memory by themselves."""
+    pack_kernels: float = constant(
+        4.0, 0.4, "DeepGEMM for tcgen05: scales become powers of two, four to a word, transposed: small kernels"
+    )
+    """Starts of kernels that turn scales into the layout of matrix units which apply them."""
     unpack_cost: float = constant(0.3, 0.7, "guess: weights of 8 or 4 bits are widened before they are multiplied")
     """Share that products with narrow weights take longer."""
     quantise_start: float = constant(0.5, 0.5, "guess: a small kernel between others")
@@ -243,8 +247,8 @@ class Matrix:
     """Its time over that of its bytes from DRAM."""
     quantise_row_cycles: float = constant(2000.0, 0.4, "as for rows of streams: two reductions over a block")
     """Core cycles that a block takes for a row where each row has a block of its own."""
-    quantise_fixed_s: float = constant(5e-6, 1.0, "guess: further small kernels, whatever the GPU")
-    """What engines with further steps around quantisation take for them [s]."""
+    search_s: float = constant(5e-6, 1.0, "guess: the largest value becomes a scale and its inverse in further small kernels")
+    """What engines that look for the largest value of a tensor take beside reading it [s]."""
     pj_per_flop: float = constant(1.2, 0.3, "H100 SXM: 700 W at about 730 TFLOP/s of dense bf16, most of it arithmetic")
     """Energy of a 16-bit FLOP [pJ] at 7 nm on an SM of 2048 FLOP a clock, all of the SM included."""
     node_exponent: float = constant(0.6, 0.2, "guess: energy falls slower than the node's name", scale="linear")

@@ -77,11 +77,10 @@ class MatrixUnit:
     device: DeviceSpec
     physics: Physics
 
-    @property
-    def port(self) -> float:
-        """Bytes a second between L2 and one SM."""
+    def port(self, most_levels: np.ndarray | float = np.inf) -> np.ndarray:
+        """Bytes a second between L2 and one SM, where kernels share panels at most so many times."""
         matrix = self.physics.matrix
-        shared = matrix.cluster**self.device.facts.panel_sharing_levels
+        shared = matrix.cluster ** np.minimum(self.device.facts.panel_sharing_levels, most_levels)
         return matrix.l2_share / shared * self.device.sustained_l2_bytes_per_s / self.device.sm_count
 
     @property
@@ -176,7 +175,7 @@ class _TileCost:
     @classmethod
     def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
         unit = MatrixUnit(device, physics)
-        each, through = 2.0 * device.sm_count / unit.sustained(p), p.b_bytes / unit.port
+        each, through = 2.0 * device.sm_count / unit.sustained(p), p.b_bytes / unit.port()
         return cls(unit.half(p), each, through, unit.step_s * _stage_share(p), unit.split_s, device.sm_count, unit.prologue_depth)
 
     def seconds(
@@ -282,7 +281,7 @@ def matrix_times(
     return Times(
         compute_s=compute_s * _misaligned(batch, p, t, physics) * _conversion(batch, physics) + promoted_s,
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
-        l2_s=l2 / (law.port * active),
+        l2_s=l2 / (law.port(traits_of("matrix", conditions)["panel_sharing_levels"]) * active),
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * _stage_share(p) * (1.0 - (1.0 - matrix.step_hot) * hot),
         fixed_overhead_s=start_s(device, conditions, physics)
         * traits_of("matrix", conditions).constants("start_constant", matrix)
@@ -366,10 +365,12 @@ def _quantisation_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     moved_s = matrix.quantise_cost * bytes_ * rows * batch["k"] / sustained_dram_bytes_per_s(device, physics)
     at_once = device.sm_count * max(device.max_threads_per_sm // ROW_THREADS, 1)
     rows_s = rows / at_once * matrix.quantise_row_cycles / device.boost_clock_hz
-    start = matrix.quantise_start * physics.start.cycles / device.boost_clock_hz
-    own_s = np.where(searched, 2.0, 1.0) * start + traits.constants("quantise_constant", matrix, 0.0)
+    launch_s = physics.start.cycles / device.boost_clock_hz
+    start = matrix.quantise_start * launch_s
+    own_s = start + np.where(searched, start + matrix.search_s, 0.0)
     own_s = own_s + np.maximum(moved_s, np.where(traits["quantise_rows"], rows_s, 0.0))
-    return np.where(batch["quantised"], own_s, 0.0)
+    packed = traits["packs_scales"] & (batch["scaling"] == "block") & device.facts.applies_block_scales
+    return np.where(batch["quantised"], own_s + np.where(packed, matrix.pack_kernels * launch_s, 0.0), 0.0)
 
 
 def product_energy_j(p: Product, dtype: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
