@@ -218,8 +218,8 @@ class Matrix:
     """Factor on it where matrix units read shared memory."""
     step_hot: float = constant(0.5, 0.3, "gpu-benches, latency: L2 about half of DRAM")
     """The same where operands lie in L2, over that from DRAM."""
-    split_start: float = constant(0.7, 0.4, "one more small kernel, whose launch the one before hides")
-    """Start of the kernel that sums the parts of a product cut along its depth, over that of a kernel by itself."""
+    split_s: float = constant(2e-6, 0.7, "guess: one more small kernel")
+    """What summing the parts of a product that was cut along its depth adds [s]."""
     misaligned_cost: float = constant(
         0.3, 0.5, "nanoGPT on A100: a step gains 25 % by a vocabulary of 50,304 for 50,257, a third of its products"
     )

@@ -88,11 +88,6 @@ class MatrixUnit:
         """Latency for a 16-bit element of the inner extent: Little's law, with what the stages of a pipeline hold."""
         return self.physics.matrix.step_s * self._own(self.device.facts.step_constants)
 
-    @property
-    def split_s(self) -> float:
-        """What summing the parts of a cut product adds: another small kernel."""
-        return self.physics.matrix.split_start * self.physics.start.cycles / self.device.boost_clock_hz
-
     def sustained(self, p: Product) -> np.ndarray:
         """Rate [FLOP/s] of tiles without end at full clock."""
         matrix, own = self.physics.matrix, self._own(self.device.facts.share_constants)
@@ -176,7 +171,7 @@ class _TileCost:
     def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
         unit = MatrixUnit(device, physics)
         each, through = 2.0 * device.sm_count / unit.sustained(p), p.b_bytes / unit.port()
-        return cls(unit.half(p), each, through, unit.step_s * _stage_share(p), unit.split_s, device.sm_count, unit.prologue_depth)
+        return cls(unit.half(p), each, through, unit.step_s * _stage_share(p), physics.matrix.split_s, device.sm_count, unit.prologue_depth)
 
     def seconds(
         self, shape: tuple[int, int], tiles: np.ndarray, depth: np.ndarray, rows: np.ndarray | slice
@@ -285,7 +280,7 @@ def matrix_times(
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * _stage_share(p) * (1.0 - (1.0 - matrix.step_hot) * hot),
         fixed_overhead_s=start_s(device, conditions, physics)
         * traits_of("matrix", conditions).constants("start_constant", matrix)
-        + np.where(t.parts > 1.0, law.split_s, 0.0)
+        + np.where(t.parts > 1.0, matrix.split_s, 0.0)
         + _quantisation_s(batch, device, conditions, physics)
         + np.where(t.implicit_nchw, 0.0, layout_transform_s(batch, device, conditions, physics)),
         switching_j=2.0
