@@ -176,7 +176,8 @@ def _products(
     own = np.clip(np.floor(_FILLED * device.dram_capacity_bytes / once), 1.0, _OPERATORS)
     turns = np.where(framework == "vllm", _OPERATORS, np.clip(np.ceil(device.l2_capacity_bytes / b_bytes), 1.0, 5.0))
     sglang = framework == "sglang"
-    return np.where(sglang, own, turns), np.where(sglang, own * once, once + (turns - 1.0) * b_bytes)
+    rotating = np.where(sglang, (own - 1.0) * (once - work_of(batch).write_bytes), (turns - 1.0) * b_bytes)
+    return np.where(sglang, own, turns), once + rotating
 
 
 def _who(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

@@ -25,9 +25,9 @@ class ArchitectureFacts:
     clock, beside one a lane; ``l2_partitions`` the parts of L2 that each keep a copy; ``l2_port_share`` what reads
     sustain of ports of 64 bytes a clock between SMs and L2; ``panel_sharing_levels`` how many times neighbouring blocks
     share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands from there by themselves,
-    once for ``matrix_rows`` of A. ``half_constants``, ``share_constants``, ``prologue_constants`` and
-    ``step_constants`` name constants of
-    products that multiply the common one there; ``applies_block_scales``: matrix units apply scales of blocks
+    once for ``matrix_rows`` of A; ``shared_memory_gain`` is what shared memory brings a clock, over its vendor's usual.
+    ``half_constants``, ``share_constants``, ``prologue_constants`` and ``step_constants`` name constants of products
+    that multiply the common one there; ``applies_block_scales``: matrix units apply scales of blocks
     themselves. ``channels`` are the thread blocks of NCCL's collectives. ``inline_ecc`` is false
     for boards that keep no check bits whatever their driver leaves of the memory.
     """
@@ -44,6 +44,7 @@ class ArchitectureFacts:
     reads_shared_memory: bool = False
     panel_sharing_levels: int = 0
     matrix_rows: int = 64
+    shared_memory_gain: float = 1.0
     half_constants: tuple[str, ...] = ()
     share_constants: tuple[str, ...] = ()
     prologue_constants: tuple[str, ...] = ()

@@ -165,7 +165,10 @@ class Matrix:
     )
     """Of their peak rate that tiles without end sustain."""
     narrow_share: float = constant(
-        0.9, 0.5, "cuBLAS on H100: 0.8 of peak in 16 bit, 0.7 in 8 bit; what surrounds arithmetic does not halve", scale="share"
+        0.9,
+        0.5,
+        "cuBLAS on H100: 0.8 of peak in 16 bit, 0.7 in 8 bit; what surrounds arithmetic does not halve",
+        scale="share",
     )
     """The same for each halving of the bits, over that before it."""
     half: float = constant(16.0, 0.5, "guess: operands of a 128x128 tile cost about a tenth of its arithmetic")
@@ -191,7 +194,10 @@ class Matrix:
     )
     """Factor on ``half`` for AMD's matrix units."""
     mfma_share: float = constant(
-        0.75, 0.7, "hipBLASLt on MI300X: 0.45 to 0.6 of peak, power included; GEMM tuning guides of ROCm", scale="share"
+        0.6,
+        0.4,
+        "SemiAnalysis 2024: 620 of 1307 TFLOP/s in bfloat16 on MI300X; ROCm's tuning guides: up to 0.6",
+        scale="share",
     )
     """Share of ``share`` that kernels for AMD's matrix units sustain."""
     mfma_prologue: float = constant(1.5, 0.5, "guess: fewer waves hide the fill of the pipeline")
@@ -247,7 +253,7 @@ class Matrix:
     """Its time over that of its bytes from DRAM."""
     quantise_row_cycles: float = constant(2000.0, 0.4, "as for rows of streams: two reductions over a block")
     """Core cycles that a block takes for a row where each row has a block of its own."""
-    search_s: float = constant(5e-6, 1.0, "guess: the largest value becomes a scale and its inverse in further small kernels")
+    search_s: float = constant(5e-6, 1.0, "guess: further small kernels make a scale of the largest value")
     """What engines that look for the largest value of a tensor take beside reading it [s]."""
     pj_per_flop: float = constant(1.2, 0.3, "H100 SXM: 700 W at about 730 TFLOP/s of dense bf16, most of it arithmetic")
     """Energy of a 16-bit FLOP [pJ] at 7 nm on an SM of 2048 FLOP a clock, all of the SM included."""

@@ -145,19 +145,20 @@ A, B, C = 2 * 1024 * 4096, 2 * 4096 * 4096, 2 * 1024 * 4096
 
 def test_products_in_graphs_rotate_as_each_engine_does(subtests):
     for row, launches, cycled in [
-        ({"framework": "sglang"}, 6, 6 * (A + B + C)),
+        ({"framework": "sglang"}, 6, 6 * (A + B) + C),
         ({"framework": "vllm"}, 6, A + 6 * B + C),
         # 50 MB of L2 hold one B of 34 MB and a part of another.
         ({"framework": "trtllm"}, 2, A + 2 * B + C),
         ({"framework": "trtllm", "n": 65536}, 1, A + 16 * B + 16 * C),
         ({"framework": "trtllm", "n": 64}, 5, A + 5 * B / 64 + C / 64),
         # Six of 8.6 GB would fill more than 45 % of 80 GB.
-        ({"framework": "sglang", "n": 65536, "k": 65536, "m": 1}, 4, 4 * 2 * (65536**2 + 2 * 65536)),
+        ({"framework": "sglang", "n": 65536, "k": 65536, "m": 1}, 4, 2 * (4 * (65536**2 + 65536) + 65536)),
     ]:
         with subtests.test(row=row):
             found = conditions(PRODUCT, **row)
             assert (found["timing"], found["launches"]) == ("graph", launches)
             assert found["cycled_bytes"] == cycled
+            assert found["one_input"] == (row["framework"] != "sglang")
             assert found["engine"] == row["framework"]
 
 

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neusight.devices import load_device
+from neusight.devices import DeviceSpec, load_device
 from neusight.executors.gpu.expected.convolutions import as_streams, is_depthwise, layout_transform_s
 from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
 from neusight.executors.gpu.expected.streams import stream_times
 from neusight.executors.gpu.expected.times import start_s
+from neusight.executors.gpu.tiling import Tiling
 from neusight.kernels import KernelBatch, work_of
 from neusight.kernels.conditions import Conditions
 from neusight.laws.dram import sustained_dram_bytes_per_s
@@ -20,6 +21,10 @@ from neusight.laws.fitted import shipped_physics
 PHYSICS = shipped_physics().physics
 
 GPUS = ("v100-pcie-32gb", "l4", "h100-sxm-80gb")
+
+
+def tiling_of(batch: KernelBatch, device: DeviceSpec) -> Tiling:
+    return product_tiling(batch, device, Conditions.of(len(batch)), PHYSICS)
 
 
 def convolutions(**changes: Any) -> KernelBatch:
@@ -65,7 +70,7 @@ def pointwise(**changes: Any) -> KernelBatch:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_filters_of_one_pixel_multiply_images_in_nchw_as_they_lie(gpu: str) -> None:
     device, conditions, batch = load_device(gpu), Conditions.of(1), pointwise()
-    tiling = product_tiling(batch, device, PHYSICS)
+    tiling = tiling_of(batch, device)
     # 64 filters by 784 pixels, for each of 32 images.
     assert tiling.implicit_nchw and tiling.batch == 32 and tiling.depth == 64
     assert tiling.down * tiling.tile_m >= 64 and tiling.across * tiling.tile_n >= 28 * 28
@@ -79,20 +84,20 @@ def test_filters_of_one_pixel_multiply_images_in_nchw_as_they_lie(gpu: str) -> N
     ids=["odd pixels", "stride", "gradient of images", "gradient of filters", "groups"],
 )
 def test_what_no_product_in_nchw_computes_is_turned(other: dict[str, Any]) -> None:
-    assert not product_tiling(pointwise(**other), load_device("l4"), PHYSICS).implicit_nchw
+    assert not tiling_of(pointwise(**other), load_device("l4")).implicit_nchw
     assert layout_transform_s(pointwise(**other), load_device("l4"), Conditions.of(1), PHYSICS) > 0
 
 
 def test_images_are_turned_where_that_is_faster() -> None:
     """Few pixels an image fill no tile: a product over those of all images is worth turning them."""
     batch = pointwise(batch=[4096], height=[2], width=[2], in_channels=[2048], out_channels=[2048])
-    assert not product_tiling(batch, load_device("l4"), PHYSICS).implicit_nchw
+    assert not tiling_of(batch, load_device("l4")).implicit_nchw
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_windows_that_overlap_are_one_image_in_dram(gpu: str) -> None:
     device, batch = load_device(gpu), convolutions(batch=[256])
-    tiling = product_tiling(batch, device, PHYSICS)
+    tiling = tiling_of(batch, device)
     times = matrix_times(batch, device, Conditions.of(1), PHYSICS, tiling)
     image_s = work_of(batch).bytes / sustained_dram_bytes_per_s(device, PHYSICS)
     # Nine windows hold a pixel; re-reads of blocks come on top of the image itself, far below that.
@@ -195,7 +200,7 @@ def test_only_gradients_of_filters_are_cut_into_more_than_sixteen_parts() -> Non
     # One tile of 64 x 64 filters, over half a million pixels: no SM but one would work.
     for op, least, most in (("weight_grad", 32, 128), ("forward", 1, 16)):
         batch = convolutions(op=[op], batch=[640], kernel_height=[1], kernel_width=[1], padding=[0])
-        assert least <= product_tiling(batch, device, PHYSICS).parts <= most
+        assert least <= tiling_of(batch, device).parts <= most
 
 
 @pytest.mark.parametrize(("dtype", "extents"), [("float16", (64, 68, 66, 67)), ("tf32", (64, 66, 67, 67))])
@@ -207,7 +212,7 @@ def test_each_halving_of_what_a_thread_copies_at_once_costs_the_same(
     columns |= {of: [448 + n for n in extents]}
     batch, device = KernelBatch.from_columns("gemm", **columns), load_device("a100-sxm-80gb")
     free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, misaligned_cost=0.0))
-    tiling = product_tiling(batch, device, PHYSICS)
+    tiling = tiling_of(batch, device)
     dear, cheap = (matrix_times(batch, device, Conditions.of(4), p, tiling).compute_s for p in (PHYSICS, free))
     halvings = np.array([0, 1, 2, 3] if dtype == "float16" else [0, 1, 2, 2])
     assert dear / cheap == pytest.approx(1.0 + PHYSICS.matrix.misaligned_cost * halvings)
@@ -218,7 +223,7 @@ def test_an_extent_along_which_nothing_lies_may_be_odd(of: str, layout: str) -> 
     columns = {"m": [512], "n": [512], "k": [512], "dtype": ["float16"], "layout": [layout]} | {of: [511]}
     batch, device = KernelBatch.from_columns("gemm", **columns), load_device("a100-sxm-80gb")
     free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, misaligned_cost=0.0))
-    tiling = product_tiling(batch, device, PHYSICS)
+    tiling = tiling_of(batch, device)
     dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (PHYSICS, free))
     assert dear == cheap
 
@@ -226,7 +231,7 @@ def test_an_extent_along_which_nothing_lies_may_be_odd(of: str, layout: str) -> 
 def test_channels_that_are_turned_are_padded_on_the_way() -> None:
     device, batch = load_device("l4"), convolutions(in_channels=[3], out_channels=[67])
     free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, misaligned_cost=0.0))
-    tiling = product_tiling(batch, device, PHYSICS)
+    tiling = tiling_of(batch, device)
     dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (PHYSICS, free))
     assert dear == cheap
 

@@ -32,7 +32,9 @@ def convolutions(**columns: Any) -> KernelBatch:
 
 def times_s(batch: KernelBatch, gpu: str, physics: Physics) -> np.ndarray:
     device, conditions = load_device(gpu), Conditions.of(len(batch))
-    return matrix_times(batch, device, conditions, physics, product_tiling(batch, device, physics)).unlimited_s
+    return matrix_times(
+        batch, device, conditions, physics, product_tiling(batch, device, conditions, physics)
+    ).unlimited_s
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -81,7 +83,7 @@ def test_ordinary_pipelines_compute_zeros_too() -> None:
 @pytest.mark.parametrize("channels", [1, 3, 16, 64, 128])
 def test_tiles_of_gradients_have_columns_for_many_channels(channels: int) -> None:
     narrow = convolutions(op=["forward", "input_grad"], out_channels=[channels, 64], in_channels=[64, channels])
-    forward, gradient = product_tiling(narrow, DEVICE, PRIOR).tile_n
+    forward, gradient = product_tiling(narrow, DEVICE, Conditions.of(len(narrow)), PRIOR).tile_n
     assert gradient >= GRADIENT_COLUMNS
     assert forward < GRADIENT_COLUMNS or channels > 16
 

@@ -19,9 +19,13 @@ def products(m: int, k: int = 4096, n: int = 4096, **fields: object) -> KernelBa
     return KernelBatch.from_columns("gemm", m=np.array([m]), n=np.array([n]), k=np.array([k]), **fields)
 
 
+def conditions(engine: str, variant: str) -> Conditions:
+    return Conditions.of(1, timing="graph", engine=engine, variant=variant)
+
+
 def times(batch: KernelBatch, gpu: str, engine: str = "torch", variant: str = ""):
-    device, conditions = load_device(gpu), Conditions.of(len(batch), timing="graph", engine=engine, variant=variant)
-    return matrix_times(batch, device, conditions, PHYSICS, product_tiling(batch, device, PHYSICS))
+    device, known = load_device(gpu), conditions(engine, variant)
+    return matrix_times(batch, device, known, PHYSICS, product_tiling(batch, device, known, PHYSICS))
 
 
 def test_four_bit_operands_are_half_a_byte_with_a_byte_of_scale_for_sixteen() -> None:
@@ -61,7 +65,7 @@ def test_steps_around_quantisation_cost_the_same_on_any_gpu() -> None:
     bare = products(1, dtype="float8", scaling="tensor")
     for gpu in ("h100-sxm-80gb", "l40s", "b200-sxm-180gb"):
         added = times(batch, gpu, "trtllm", "trtllm").fixed_overhead_s - times(bare, gpu, "trtllm").fixed_overhead_s
-        assert added[0] > PHYSICS.matrix.quantise_fixed_s
+        assert added[0] > PHYSICS.matrix.search_s
 
 
 @pytest.mark.parametrize("gpu", ["b200-sxm-180gb", "rtx-pro-6000-server"])
@@ -70,3 +74,43 @@ def test_narrower_operands_are_never_slower_in_large_products(gpu: str) -> None:
     eight = times(products(8192, 8192, 8192, dtype="float8", scaling="tensor"), gpu).unlimited_s
     four = times(products(8192, 8192, 8192, dtype="float4", scaling="micro"), gpu).unlimited_s
     assert four[0] < eight[0] < wide[0]
+
+
+def test_only_libraries_with_such_kernels_cut_narrow_products() -> None:
+    deep, device = {"m": 8, "n": 256, "k": 32768, "dtype": "float8"}, load_device("l40s")
+
+    def parts(scaling: str, *who: str) -> float:
+        return product_tiling(products(**deep, scaling=scaling), device, conditions(*who), PHYSICS).parts[0]
+
+    assert parts("tensor", "torch", "") > 1.0
+    assert parts("tensor", "vllm", "cutlass") == 1.0
+    assert parts("block", "torch", "") > 1.0
+    assert parts("block", "trtllm", "trtllm") == 1.0
+
+
+def test_scales_are_packed_for_units_that_apply_them_alone() -> None:
+    batch = products(64, dtype="float8", scaling="block", quantised=True)
+    start_s = {
+        gpu: PHYSICS.start.cycles / load_device(gpu).boost_clock_hz for gpu in ("b200-sxm-180gb", "h100-sxm-80gb")
+    }
+    for gpu, kernels in (("b200-sxm-180gb", PHYSICS.matrix.pack_kernels), ("h100-sxm-80gb", 0.0)):
+        own, other = (times(batch, gpu, engine, "deepgemm").fixed_overhead_s[0] for engine in ("sglang", "trtllm"))
+        assert own - other == pytest.approx(kernels * start_s[gpu], abs=1e-12)
+
+
+@pytest.mark.parametrize(("gpu", "shares"), [("b200-sxm-180gb", True), ("h100-sxm-80gb", False), ("l40s", False)])
+def test_small_clusters_fetch_panels_more_often_where_large_ones_could_share_them(gpu: str, shares: bool) -> None:
+    batch = products(8192, dtype="float8", scaling="tensor")
+    few, many = (times(batch, gpu, "vllm", variant).l2_s[0] for variant in ("cutlass", "torch"))
+    assert (few > many) == shares
+    assert few >= many
+
+
+def test_stages_hold_more_elements_of_narrow_operands_and_of_kernels_that_fill_shared_memory() -> None:
+    def chain(gpu: str, **fields: object) -> float:
+        return float(times(products(16, n=128, k=1024, **fields), gpu, "vllm", "cutlass").serial_s[0])
+
+    wide, narrow = {"dtype": "bfloat16"}, {"dtype": "float8", "scaling": "tensor"}
+    assert chain("l40s", **narrow) == pytest.approx(chain("l40s", **wide) / 2.0)
+    factor = PHYSICS.matrix.step_asynchronous
+    assert chain("h100-sxm-80gb", **wide) == pytest.approx(factor * chain("a100-sxm-80gb", **wide))

@@ -43,11 +43,11 @@ def test_one_implementation_or_many_give_each_kernel_the_same_traits(family: str
 
 def test_constants_are_those_that_traits_name() -> None:
     class Law:
-        quantise_fixed_s = 3.0
+        compiler_start = 3.0
 
-    traits = traits_of("matrix", conditions(("vllm", ""), ("torch", ""), ("trtllm", "")))
-    assert traits.constants("quantise_constant", Law).tolist() == [1.0, 1.0, 3.0]
-    assert traits.constants("quantise_constant", Law, 0.0).tolist() == [0.0, 0.0, 3.0]
+    traits = traits_of("matrix", conditions(("vllm", ""), ("torch", ""), ("xla", "")))
+    assert traits.constants("start_constant", Law).tolist() == [1.0, 1.0, 3.0]
+    assert traits.constants("start_constant", Law, 0.0).tolist() == [0.0, 0.0, 3.0]
 
 
 def test_laws_and_executors_name_no_engine() -> None:

@@ -57,7 +57,7 @@ LEAST_CUT_EXTENT = 2048.0
 PARTIAL_BYTES = 4.0
 """Of an element of a partial result [B], kept in float32."""
 LEAST_STAGE_BYTES = 1.0
-"""Of an element in a stage, at least: elements of 4 bits come with scales, as many a stage as of 8 bits (assumption)."""
+"""Of an element in a stage, at least: 4-bit elements come with scales (assumption)."""
 REFERENCE_RATE = 2048.0
 """FLOP a clock of the SM on which constants are stated: an A100's, in 16 bit (whitepaper, 2020)."""
 REFERENCE_NM = 7.0
@@ -77,11 +77,18 @@ class MatrixUnit:
     device: DeviceSpec
     physics: Physics
 
-    def port(self, most_levels: np.ndarray | float = np.inf) -> np.ndarray:
-        """Bytes a second between L2 and one SM, where kernels share panels at most so many times."""
-        matrix = self.physics.matrix
-        shared = matrix.cluster ** np.minimum(self.device.facts.panel_sharing_levels, most_levels)
-        return matrix.l2_share / shared * self.device.sustained_l2_bytes_per_s / self.device.sm_count
+    @property
+    def port(self) -> float:
+        """Bytes a second between L2 and one SM, of kernels that share panels as often as the device can."""
+        matrix, levels = self.physics.matrix, self.device.facts.panel_sharing_levels
+        ports = matrix.l2_share * self.device.sustained_l2_bytes_per_s / self.device.sm_count
+        return ports / matrix.cluster**levels
+
+    def sharing(self, conditions: Conditions) -> np.ndarray:
+        """Panels that cross the ports, at least 1, over those of kernels that share them as often as the device can."""
+        least = self.device.facts.panel_sharing_levels
+        fewer = np.maximum(least - traits_of("matrix", conditions)["panel_sharing_levels"], 0)
+        return np.asarray(self.physics.matrix.cluster ** -fewer.astype(float))
 
     @property
     def step_s(self) -> float:
@@ -111,7 +118,8 @@ class MatrixUnit:
         """Tile intensity below which operands take as long as the arithmetic."""
         matrix, own = self.physics.matrix, self._own(self.device.facts.half_constants)
         # Narrow operands bring as many FLOP a byte as the faster unit needs more of.
-        return matrix.half * own * (self.rate_ratio(p) * p.a_bytes / 2.0) ** matrix.half_rate
+        operands = self.rate_ratio(p) * p.a_bytes / 2.0 / self.device.facts.shared_memory_gain
+        return np.asarray(matrix.half * own * operands**matrix.half_rate)
 
 
 def clock_gain(device: DeviceSpec, physics: Physics) -> float:
@@ -145,9 +153,7 @@ def pick_tiles(
             rows = idle[(p.k[idle] >= max(cut * LEAST_DEPTH, LEAST_CUT_EXTENT)) & (most[idle] >= cut)]
             if not len(rows):
                 break
-            time_s = (
-                cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + cost.split_s + unable_s[rows]
-            )
+            time_s = cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + cost.split_s + unable_s[rows]
             better = time_s < least[rows]
             won = rows[better]
             least[won], best[won], parts[won] = time_s[better], number, cut
@@ -170,8 +176,16 @@ class _TileCost:
     @classmethod
     def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
         unit = MatrixUnit(device, physics)
-        each, through = 2.0 * device.sm_count / unit.sustained(p), p.b_bytes / unit.port()
-        return cls(unit.half(p), each, through, unit.step_s * _stage_share(p), physics.matrix.split_s, device.sm_count, unit.prologue_depth)
+        each, through = 2.0 * device.sm_count / unit.sustained(p), p.b_bytes / unit.port
+        return cls(
+            unit.half(p),
+            each,
+            through,
+            unit.step_s * _stage_share(p),
+            physics.matrix.split_s,
+            device.sm_count,
+            unit.prologue_depth,
+        )
 
     def seconds(
         self, shape: tuple[int, int], tiles: np.ndarray, depth: np.ndarray, rows: np.ndarray | slice
@@ -191,7 +205,8 @@ def _cuttable(batch: KernelBatch, p: Product, conditions: Conditions) -> np.ndar
     """Whether the library has kernels that cut the inner extent."""
     if batch.family != "gemm":
         return np.ones(len(batch), dtype=bool)
-    narrow = traits_of("matrix", conditions)["cuts_narrow"] & (batch["scaling"] != "block")
+    traits, scaled = traits_of("matrix", conditions), np.isin(batch["scaling"], ("block", "micro"))
+    narrow = traits["cuts_narrow"] & (traits["cuts_scaled"] | ~scaled)
     return np.asarray((p.a_bytes >= WIDE_BYTES) | narrow)
 
 
@@ -276,8 +291,12 @@ def matrix_times(
     return Times(
         compute_s=compute_s * _misaligned(batch, p, t, physics) * _conversion(batch, physics) + promoted_s,
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
-        l2_s=l2 / (law.port(traits_of("matrix", conditions)["panel_sharing_levels"]) * active),
-        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.step_s * _stage_share(p) * (1.0 - (1.0 - matrix.step_hot) * hot),
+        l2_s=l2 * law.sharing(conditions) / (law.port * active),
+        serial_s=np.ceil(share / BLOCKS_OF_SM)
+        * depth
+        * law.step_s
+        * _stage_share(p)
+        * (1.0 - (1.0 - matrix.step_hot) * hot),
         fixed_overhead_s=start_s(device, conditions, physics)
         * traits_of("matrix", conditions).constants("start_constant", matrix)
         + np.where(t.parts > 1.0, matrix.split_s, 0.0)

@@ -272,7 +272,7 @@ def _clocked_s(
     work = (tile_m * tile_n + rates.half * (tile_m + tile_n)) * (p.k + physics.matrix.prologue_depth)
     panels = tiles * p.k * (np.minimum(tile_m, p.m) * p.a_bytes + tile_n * p.b_bytes)
     panels += groups.pairs * p.n * p.c_bytes
-    return busiest * 2.0 * work / rates.flops_per_s, panels / (rates.port() * np.minimum(tiles, device.sm_count))
+    return busiest * 2.0 * work / rates.flops_per_s, panels / (rates.port * np.minimum(tiles, device.sm_count))
 
 
 def _product_times(groups: Groups, setting: _Setting) -> Times:
