@@ -35,7 +35,7 @@ _PRODUCTS = (
 MIXED = "attention_mixed"
 """Table of attention over prompts and decoding sequences in one launch."""
 _ORIGIN = ("gpu", "dtype", "framework", "version", "kernel", "kv_cache_dtype", "eager", "timing", "operands")
-_GEMM_TILE = r"(?:_MT|gemm_)(\d+)x(\d+)"
+_GEMM_TILE, _ROWS_FIRST_TILE = r"(?:_MT|gemm_)(\d+)x(\d+)", r"_tilesize(\d+)x(\d+)"
 _CONV_TILE = r"(?:scudnn|scudnn_winograd|gemm)_(\d+)x(\d+)"
 # First match wins, so that the special comes before the general.
 _KINDS: tuple[tuple[str, str], ...] = (
@@ -238,6 +238,9 @@ def _tile_gemms(frame: pd.DataFrame, names: pd.Series, out: pd.DataFrame) -> Non
         return
     rows = frame[is_gemm]
     tile_n, tile_m = _tiles(names[is_gemm], _GEMM_TILE)
+    # Others name tiles of matrices that lie in columns, of which ours are the transposed; xmma's kernels of rows.
+    first, second = _tiles(names[is_gemm], _ROWS_FIRST_TILE)
+    tile_m, tile_n = np.where(np.isnan(first), tile_m, first), np.where(np.isnan(second), tile_n, second)
     batch = np.where(rows["op"] == "linear", 1.0, _column(rows, "batch", 1.0))
     tiles = np.ceil(rows["n"] / tile_n) * np.ceil(rows["m"] / tile_m) * batch
     out.loc[is_gemm, "tile_m"], out.loc[is_gemm, "tile_n"] = tile_m, tile_n

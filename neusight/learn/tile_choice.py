@@ -78,7 +78,8 @@ def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, s
         groups = [group for d in observed if (group := _sample(d, op, rows_per_device, rng))]
         if not groups:
             raise DataError(f"no {op} row has a tile in its kernel name: cannot learn the library's choice")
-        weights[op], by_owner = _maximise(groups)
+        weights[op], own_weights, by_owner = _maximise(groups)
+        weights |= {f"{table}/{op}": values for table, values in own_weights.items()}
         intercepts |= {f"{owner}/{op}": values for owner, values in by_owner.items()}
     choice = TileChoice(intercepts, weights, accuracy)
     for d in observed:
@@ -118,9 +119,11 @@ def _sample(observed: ObservedTiles, op: str, limit: int, rng: np.random.Generat
     return _Sample(observed.device, features.transpose(1, 0, 2), observed.tile[rows])
 
 
-def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.ndarray]]:
-    """Weights shared by all devices of an op, and intercepts by library, by table and of ``ANY``, that maximise the
-    penalised likelihood.
+def _maximise(
+    samples: Sequence[_Sample],
+) -> tuple[np.ndarray, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+    """Weights that all devices of an op share, those of each table, and intercepts by library, by table and of ``ANY``,
+    that maximise the penalised likelihood.
     """
     import torch
 
@@ -130,15 +133,19 @@ def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.n
     tables, table = _numbered([table_of(s.device) for s in samples], samples)
     weights, shared = (torch.zeros(size, requires_grad=True) for size in (len(FEATURES), len(TILES)))
     of_library, of_table = (torch.zeros(len(n), len(TILES), requires_grad=True) for n in (libraries, tables))
+    # A library that takes one tile for all products and one that minimises cost weigh cost differently.
+    own_weights = torch.zeros(len(tables), len(FEATURES), requires_grad=True)
     # The likelihood is concave, so that a quasi-Newton method needs few steps and no schedule.
     optimizer = torch.optim.LBFGS(
-        [weights, shared, of_library, of_table], max_iter=STEPS, line_search_fn="strong_wolfe"
+        [weights, shared, of_library, of_table, own_weights], max_iter=STEPS, line_search_fn="strong_wolfe"
     )
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        scores = shared + of_library[library] + of_table[table] + features @ weights
-        free, own = (weights**2).sum() + (shared**2).sum(), (of_library**2).sum() + (of_table**2).sum()
+        weighted = torch.einsum("ntf,nf->nt", features, weights + own_weights[table])
+        scores = shared + of_library[library] + of_table[table] + weighted
+        free = (weights**2).sum() + (shared**2).sum()
+        own = (of_library**2).sum() + (of_table**2).sum() + (own_weights**2).sum()
         total = torch.nn.functional.cross_entropy(scores, tiles) + PENALTY * free + OWN_PENALTY * own
         total.backward()
         return total
@@ -150,7 +157,8 @@ def _maximise(samples: Sequence[_Sample]) -> tuple[np.ndarray, Mapping[str, np.n
     for s in samples:
         i, j = libraries.index(s.device.facts.blas_generation), tables.index(table_of(s.device))
         values[table_of(s.device)] = shared + of_library[i] + of_table[j]
-    return _array(weights), {name: _array(value) for name, value in values.items()}
+    by_table = {name: _array(weights + own_weights[j]) for j, name in enumerate(tables)}
+    return _array(weights), by_table, {name: _array(value) for name, value in values.items()}
 
 
 def _numbered(owners: Sequence[str], samples: Sequence[_Sample]) -> tuple[list[str], torch.Tensor]:

@@ -4,7 +4,8 @@ import numpy as np
 
 from neusight.datasets import observed_tiles
 
-# name, tile_m, tile_n, kind: the first number of a column-major library's name tiles the columns of C[m,n].
+# name, tile_m, tile_n, kind: the first number of a column-major library's name tiles the columns of C[m,n];
+# that of a tile size its rows.
 NAMES = [
     ("ampere_sgemm_128x64_tn", 64, 128, "gemm"),
     ("maxwell_sgemm_32x128_nn", 128, 32, "gemm"),
@@ -12,6 +13,7 @@ NAMES = [
     ("sgemm_128x128x8_NT_vec", 128, 128, "gemm"),
     ("sgemm_32x32x32_NN", 32, 32, "gemm"),
     ("void cutlass::Kernel<cutlass_80_simt_sgemm_256x128_8x4_tn_align1>(Params)", 128, 256, "cutlass"),
+    ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x128x8_stage3_warpsize1x4x1_ffma_aligna4", 64, 128, "gemm"),
     ("Cijk_Alik_Bljk_SB_MT128x96x32_MI32x32x2x1_SE_1LDSB1_WG128_2_1", 96, 128, "tensile"),
     ("void gemv2T_kernel_val<int, int, float>(cublasGemvParams)", np.nan, np.nan, "gemv"),
     ("void gemmSN_TN_kernel<float, 128, 16, 2, 4>(cublasGemmSmallNParams)", np.nan, np.nan, "gemv"),

@@ -213,3 +213,16 @@ def test_no_row_with_a_tile_is_an_error() -> None:
     nothing = planted("t4", 1)
     with pytest.raises(DataError, match="no linear row has a tile"):
         fit_choice([ObservedTiles(nothing.device, nothing.batch, np.full(300, -1))])
+
+
+def test_libraries_that_take_one_tile_leave_others_their_costs() -> None:
+    """A table of 8.0 with one tile for all, and one of 9.0 with the cheapest, are both learned from all together."""
+    batch = gemms(np.random.default_rng(2), 600)
+    extents = Products(*(batch[column].astype(float) for column in ("m", "n", "k", "batch")))
+    devices = [load_device(gpu) for gpu in ("a100-pcie-40gb", "h100-sxm-80gb")]
+    cost = choice_features(extents, devices[1])[FEATURES.index("log_whole_cost")]
+    tiles = (np.full(600, LARGE), np.argmin(cost, axis=0))
+    observed = [ObservedTiles(device, batch, tile) for device, tile in zip(devices, tiles, strict=True)]
+    choice = fit_choice(observed)
+    for device in observed:
+        assert min(hit_rates(choice, device).values()) > 0.8

@@ -144,8 +144,8 @@ def least_cost_tile(
 
 @dataclass(frozen=True)
 class TileChoice:
-    """Fitted choice: ``intercepts`` by ``table/op``, ``library/op`` and ``any/op``, one a tile, and ``weights`` by op,
-    one a feature.
+    """Fitted choice: ``intercepts`` by ``table/op``, ``library/op`` and ``any/op``, one a tile, and ``weights`` by
+    ``table/op``, and by op for all tables that were not seen, one a feature.
     """
 
     intercepts: Mapping[str, np.ndarray]
@@ -163,7 +163,8 @@ class TileChoice:
         known = (f"{owner}/{op}" for owner in (table_of(device), device.facts.blas_generation, ANY))
         intercept = next(self.intercepts[key] for key in known if key in self.intercepts)
         score = np.broadcast_to(intercept[:, None], features[0].shape).copy()
-        for weight, feature in zip(self.weights[op], features, strict=True):
+        weights = self.weights.get(f"{table_of(device)}/{op}", self.weights[op])
+        for weight, feature in zip(weights, features, strict=True):
             score += weight * feature
         return score
 
