@@ -86,8 +86,8 @@ class MatrixUnit:
 
     def sharing(self, conditions: Conditions) -> np.ndarray:
         """Panels that cross the ports, at least 1, over those of kernels that share them as often as the device can."""
-        least = self.device.facts.panel_sharing_levels
-        fewer = np.maximum(least - traits_of("matrix", conditions)["panel_sharing_levels"], 0)
+        levels = self.device.facts.panel_sharing_levels
+        fewer = np.maximum(levels - traits_of("matrix", conditions)["panel_sharing_levels"], 0)
         return np.asarray(self.physics.matrix.cluster ** -fewer.astype(float))
 
     @property
