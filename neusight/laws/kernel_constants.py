@@ -42,15 +42,19 @@ class AttentionConstants:
     resident_small: float = constant(6.0, 0.5, "guess: blocks of few rows and little shared memory")
     """The same of kernels for single queries of few heads."""
     chain_s: float = constant(1e-6, 1.0, "guess: one or two accesses of 0.6 us that depend on each other")
-    """What a block waits for beside its keys [s]."""
-    plain_chain: float = constant(0.5, 0.7, "guess: without pages and lengths, half of the accesses")
-    """Share of it where keys and values lie in one piece."""
+    """What a block that follows another waits for beside its keys [s]."""
+    entry_s: float = constant(1e-6, 1.0, "guess: lengths and pages, one after the other")
+    """What the first blocks wait for before their keys [s]."""
+    entry_asynchronous: float = constant(3.0, 0.7, "guess: barriers, descriptors of copies and roles of warps come first")
+    """By which that is longer for kernels whose warps have roles of their own."""
     stream_bytes_per_s: float = constant(30e9, 0.5, "Little's law: 16 to 32 KiB in flight, 0.7 us of latency")
     """At which one block streams keys and values from DRAM [B/s]."""
     stream_asynchronous: float = constant(
         2.0, 0.5, "Shah et al. 2024: copies that need no registers keep two stages and more of a tile under way"
     )
     """By which a block streams faster where copies go past its registers."""
+    stream_hot: float = constant(0.4, 0.3, "gpu-benches, latency: some 270 cycles of L2, 650 of DRAM")
+    """Share of the time of that stream that is left where keys and values are in L2."""
     l2_share: float = constant(1.0, 0.2, "microbenchmarks read as kernels do")
     """Of what microbenchmarks sustain between SMs and L2, what attention does."""
     widening: float = constant(2.0, 1.0, "guess: some instructions for a few elements that share a register")
@@ -59,8 +63,6 @@ class AttentionConstants:
     """Times that new keys and values, and in TensorRT-LLM queries, move before the kernel."""
     context_kernels: float = constant(2.0, 0.5, "TensorRT-LLM: one for positions and cache, one for lengths")
     """Further starts in TensorRT-LLM's context phase."""
-    query_kernels: float = constant(1.0, 0.5, "one kernel makes queries 8-bit")
-    """Further starts where queries are narrowed for an 8-bit cache."""
     trtllm: float = constant(1.0, 0.15, "15 to 20 % between libraries")
     """Time of a score in TensorRT-LLM, over that in FlashAttention."""
     flashinfer: float = constant(1.0, 0.15, "15 to 20 % between libraries")

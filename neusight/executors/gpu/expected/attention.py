@@ -44,6 +44,8 @@ HOPPER_ROWS = 64.0
 """Rows of a matrix instruction on the GPUs for which traits tell the rows of a block."""
 NARROW_HEAD = 64
 """Width of a head up to which blocks have room for more queries."""
+LARGE_SHARED_BYTES = 128.0 * 1024
+"""Shared memory of an SM that holds two blocks of 128 queries with keys and values."""
 ROWS_OF_WARP = 32.0
 """Queries for which a warp fetches keys and values from shared memory once."""
 TILE_ELEMENTS = 16384.0
@@ -83,7 +85,8 @@ class _Scores:
 
     @cached_property
     def decode(self) -> np.ndarray:
-        return self.batch["q_len"] == 1
+        """Whether one query follows on what is cached; a prompt of one token is none to the kernels."""
+        return (self.batch["q_len"] == 1) & (self.batch["kv_len"] > 1)
 
     @cached_property
     def asynchronous(self) -> np.ndarray:
@@ -145,6 +148,12 @@ class _Scores:
         return work_of(self.batch).bytes
 
     @cached_property
+    def key_value_bytes(self) -> np.ndarray:
+        """Of all keys and values that are there."""
+        b = self.batch
+        return b["batch"] * b["kv_heads"].astype(float) * attention_keys(b) * self.width * self.cache_size
+
+    @cached_property
     def query_bytes(self) -> np.ndarray:
         return self.batch["batch"] * self.batch["heads"] * self.q * self.batch["head_dim"] * self.stored_size
 
@@ -200,11 +209,13 @@ def _tile_rows(s: _Scores, at_hand: np.ndarray) -> np.ndarray:
     traits, head = s.traits, s.batch["head_dim"]
     narrow_head = (head <= NARROW_HEAD) & (traits["narrow_head_rows"] > 0.0)
     most = np.where(narrow_head, traits["narrow_head_rows"], traits["most_rows"])
-    least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64], [16.0, 32.0, 64.0], most)
+    if s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES:
+        most = np.minimum(most, traits["small_sm_rows"])
     # Two tiles of rows take turns between products and softmax.
     most = np.where(s.asynchronous, most * s.device.facts.matrix_rows / HOPPER_ROWS, most)
-    rows = np.where(traits["fits_rows"], np.minimum(least, most), most)
-    return np.where(head > 256, np.minimum(rows, 64.0), rows)
+    least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64, at_hand <= 128], [16.0, 32.0, 64.0, 128.0], most)
+    rows = np.where(traits["fits_rows"] | s.decode, np.minimum(least, most), most)
+    return np.where(head > 256, np.minimum(rows, traits["wide_head_rows"]), rows)
 
 
 def _tile_keys(s: _Scores) -> np.ndarray:
@@ -214,7 +225,7 @@ def _tile_keys(s: _Scores) -> np.ndarray:
     gain = np.where(s.size < 2.0, traits["narrow_tile_gain"], 1.0)
     able = (traits["wide_tiles"] == "always") | (~s.decode & s.asynchronous)
     widest = traits["widest_key_tile"]
-    return np.where(able & (widest > 0.0), np.minimum(wide, widest) * gain, 64.0)
+    return np.where(able & (widest > 0.0), np.minimum(wide, widest) * gain, traits["key_tile"])
 
 
 def _key_tiles(s: _Scores, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -269,7 +280,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2_s,
         serial_s=serial_s,
-        fixed_overhead_s=start_s(device, conditions, physics) + _chain_s(s) + _auxiliary_kernel_s(s, parts),
+        fixed_overhead_s=start_s(device, conditions, physics) + _entry_s(s) + _auxiliary_kernel_s(s, parts),
         switching_j=law.energy * s.flops * scores * product_energy_j(unit, batch["dtype"], device, physics),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=law.overlap,
@@ -310,15 +321,21 @@ def _shared_times(
     tile_bytes = blocks.keys * s.width * s.cache_size
     tile_cycles = blocks.rows * blocks.keys * score_cycles + _widening_cycles(s) * blocks.keys * s.width
     prologue = np.where(s.asynchronous, law.prologue_asynchronous, law.prologue_tiles)
-    busiest = _rounds(count / device.sm_count, law.tail_share)
-    compute_s = (busiest * (tiles + prologue) + longest - tiles) * tile_cycles + law.latency_cycles * longest
+    share = count / device.sm_count
+    in_order = _rounds(share, law.tail_share) * (tiles + prologue) + longest - tiles
+    # Kernels whose blocks fetch their work take the longest rows of queries first.
+    longest_first = np.maximum(share * (tiles + prologue), longest + prologue)
+    worked = np.where(s.asynchronous & (longest > tiles), longest_first, in_order)
+    compute_s = worked * tile_cycles + law.latency_cycles * longest
     partial = np.where(parts > 1.0, PARTIAL_BYTES * s.result_elements * parts, 0.0)
     port = law.l2_share * s.device.sustained_l2_bytes_per_s / s.device.sm_count
     moved = count * tiles * tile_bytes + s.query_bytes + 2.0 * s.result_elements + partial
-    turns = _rounds(count / device.sm_count / np.where(blocks.small, law.resident_small, law.resident), law.tail_share)
+    turns = _rounds(share / np.where(blocks.small, law.resident_small, law.resident), law.tail_share)
     under_way = law.stream_bytes_per_s * np.where(s.asynchronous, law.stream_asynchronous, 1.0)
-    stream_s = tile_bytes / under_way * (1.0 - (1.0 - s.physics.matrix.step_hot) * s.hot)
-    waiting_s = (turns - np.minimum(turns, 1.0)) * _chain_s(s) + turns * tiles * stream_s
+    # What another block of the same heads has brought is in L2.
+    first = np.minimum(s.key_value_bytes / (count * tiles * tile_bytes), 1.0)
+    stream_s = tile_bytes / under_way * (1.0 - (1.0 - law.stream_hot) * (1.0 - first * (1.0 - s.hot)))
+    waiting_s = (turns - np.minimum(turns, 1.0)) * law.chain_s + turns * tiles * stream_s
     return compute_s / s.clock, moved / (port * np.minimum(count, device.sm_count)), waiting_s
 
 
@@ -333,10 +350,10 @@ def _widening_cycles(s: _Scores) -> np.ndarray:
     return np.where(s.cache_size < s.size, s.physics.attention.widening / s.device.cuda_cores_per_sm, 0.0)
 
 
-def _chain_s(s: _Scores) -> np.ndarray:
-    """What a block waits for beside its keys [s]."""
+def _entry_s(s: _Scores) -> np.ndarray:
+    """What the first blocks wait for before they begin [s]."""
     law = s.physics.attention
-    return law.chain_s * np.where(s.traits["bare_call"], law.plain_chain, 1.0)
+    return law.entry_s * np.where(s.asynchronous, law.entry_asynchronous, 1.0)
 
 
 def _pick_parts(s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray) -> np.ndarray:
@@ -371,11 +388,12 @@ def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     """
     law, traits, b = s.physics.attention, s.traits, s.batch
     new = b["batch"] * b["kv_heads"] * np.minimum(s.q, b["kv_len"]) * s.width * s.cache_size
-    context, queries = traits["context_kernels"] & ~s.decode, traits["narrows_queries"] & s.narrowed
+    context = traits["context_kernels"] & ~s.decode
+    cast = (s.cache_size < 2.0) & ((s.stored_size == 2.0) | traits["casts_narrow"])
     kernels = np.where(parts > 1.0, 1.0, 0.0) + traits["cache_kernels"] + np.where(context, law.context_kernels, 0.0)
-    kernels += np.where(queries, law.query_kernels, 0.0) + SWAP_KERNELS * _swapped(s)
+    kernels += np.where(cast, traits["cast_kernels"], 0.0) + SWAP_KERNELS * _swapped(s)
     moved = law.passes * (np.where(traits["writes_cache"] | context, new, 0.0) + np.where(context, s.query_bytes, 0.0))
-    moved += np.where(queries, NARROWING_BYTES * s.query_bytes, 0.0)
+    moved += np.where(cast & (traits["cast_kernels"] > 0.0), NARROWING_BYTES * s.query_bytes, 0.0)
     ports = law.l2_share * s.device.sustained_l2_bytes_per_s
     each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
     return kernels * _kernel_s(s) + moved * each
