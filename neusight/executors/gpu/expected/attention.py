@@ -85,8 +85,8 @@ class _Scores:
 
     @cached_property
     def decode(self) -> np.ndarray:
-        """Whether one query follows on what is cached; a prompt of one token is none to the kernels."""
-        return (self.batch["q_len"] == 1) & (self.batch["kv_len"] > 1)
+        """Whether one query follows on what is cached, or a prompt of one token runs as if it did."""
+        return (self.batch["q_len"] == 1) & ((self.batch["kv_len"] > 1) | self.traits["decodes_prompts"])
 
     @cached_property
     def asynchronous(self) -> np.ndarray:
@@ -212,10 +212,11 @@ def _tile_rows(s: _Scores, at_hand: np.ndarray) -> np.ndarray:
     if s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES:
         most = np.minimum(most, traits["small_sm_rows"])
     # Two tiles of rows take turns between products and softmax.
-    most = np.where(s.asynchronous, most * s.device.facts.matrix_rows / HOPPER_ROWS, most)
+    taller = np.where(s.asynchronous, s.device.facts.matrix_rows / HOPPER_ROWS, 1.0)
+    most = most * taller
     least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64, at_hand <= 128], [16.0, 32.0, 64.0, 128.0], most)
     rows = np.where(traits["fits_rows"] | s.decode, np.minimum(least, most), most)
-    return np.where(head > 256, np.minimum(rows, traits["wide_head_rows"]), rows)
+    return np.where(head > 256, np.minimum(rows, traits["wide_head_rows"] * taller), rows)
 
 
 def _tile_keys(s: _Scores) -> np.ndarray:
@@ -298,8 +299,9 @@ def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     padded = np.where(traits["pads_width"], 2.0 ** np.ceil(np.log2(s.batch["head_dim"])) / s.batch["head_dim"], 1.0)
     flops_per_cycle = s.flops_per_s / (device.sm_count * s.clock)
     products = s.flops * padded / (flops_per_cycle * share)
-    readers = np.where(s.asynchronous, device.facts.matrix_rows, np.minimum(blocks.rows, ROWS_OF_WARP))
-    fetched = law.shared_memory * s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
+    # Matrix units that read shared memory do so beside their products.
+    fetched = law.shared_memory * s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * np.minimum(blocks.rows, ROWS_OF_WARP))
+    fetched = np.where(s.asynchronous, 0.0, fetched)
     return traits.constants("time_constant", law) * (products + fetched + _softmax_cycles(s))
 
 
