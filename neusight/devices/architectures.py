@@ -27,8 +27,9 @@ class ArchitectureFacts:
     share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands from there by themselves,
     once for ``matrix_rows`` of A; ``shared_memory_gain`` is what shared memory brings a clock, over its vendor's usual.
     ``half_constants``, ``share_constants``, ``prologue_constants`` and ``step_constants`` name constants of products
-    that multiply the common one there; ``applies_block_scales``: matrix units apply scales of blocks
-    themselves. ``channels`` are the thread blocks of NCCL's collectives. ``inline_ecc`` is false
+    that multiply the common one there; ``applies_block_scales``: matrix units apply scales of blocks themselves; with
+    ``stalls_untuned_groups`` CUTLASS's grouped kernels are slow where nobody chose among them. ``channels`` are the
+    thread blocks of NCCL's collectives. ``inline_ecc`` is false
     for boards that keep no check bits whatever their driver leaves of the memory.
     """
 
@@ -50,6 +51,7 @@ class ArchitectureFacts:
     prologue_constants: tuple[str, ...] = ()
     step_constants: tuple[str, ...] = ()
     applies_block_scales: bool = False
+    stalls_untuned_groups: bool = False
     switch_reduces: bool = False
     large_blas_workspace: bool = False
     small_serving_limits: bool = False

@@ -15,8 +15,9 @@ class AttentionConstants:
         0.93, 0.7, "as for products: what matrix units sustain when operands are there", scale="share"
     )
     """Of the matrix units' peak that both products of a score sustain."""
-    synchronous: float = constant(0.65, 0.1, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100")
-    """Share of that for kernels that issue warps' own instructions where matrix units read shared memory."""
+    synchronous: float = constant(1.2, 0.2, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100")
+    """16-bit FLOP a clock of an SM's matrix units, over an A100's, that warps' own instructions reach where these read
+    shared memory by themselves."""
     narrow: float = constant(
         0.8, 0.1, "FlashAttention-3 (Shah et al. 2024): 1.2 of 1.98 PFLOP/s in fp8, 0.74 of 0.99 in fp16"
     )
@@ -138,7 +139,7 @@ class MoeConstants:
     usual_rate: float = constant(0.4, 0.5, "guess: three stages of 32 elements hide less than half of the latency")
     """The same of Triton's with the tiles that SGLang takes for shapes that nobody tuned."""
     fallback_rate: float = constant(0.3, 0.7, "guess: FlashInfer that was not tuned runs the first kernel of its list")
-    """The same of CUTLASS's kernels where FlashInfer chooses without tuning."""
+    """The same of CUTLASS's kernels where FlashInfer chooses without tuning, on GPUs where that matters."""
     block_rate: float = constant(0.7, 0.4, "DeepSeek-V3 report, 3.3.2: sums go to ordinary pipelines each 128 elements")
     """Share of the rate that is left where blocks of 128 values carry scales of their own."""
     tail_share: float = constant(0.7, 0.3, "guess: blocks of many groups are uneven, so that whole rounds count more")

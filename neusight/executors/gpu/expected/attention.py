@@ -13,6 +13,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.matrix import (
+    MatrixUnit,
     Product,
     clock_gain,
     dram_pj_per_byte,
@@ -50,6 +51,8 @@ ROWS_OF_WARP = 32.0
 """Queries for which a warp fetches keys and values from shared memory once."""
 TILE_ELEMENTS = 16384.0
 """Of a tile of keys, roughly, in kernels for long rows: 256 keys of 64, 128 of 128, 64 of 256."""
+WIDE_BYTES = 2.0
+"""Of an element in 16 bit."""
 PARTIAL_BYTES = 8.0
 """Of an element of a part's result [B]: float32, written and read."""
 SWAP_KERNELS = 2.0
@@ -122,6 +125,11 @@ class _Scores:
         stated = by_distinct(self.batch["dtype"], self.device.gemm_flops_per_s)
         eight = self.device.matrix_flops_per_s.get("float8", np.inf)
         return np.where(self.narrowed, eight, stated) * clock_gain(self.device, self.physics)
+
+    @cached_property
+    def product(self) -> Product:
+        """A product in the same arithmetic."""
+        return Product(self.q, self.q, self.q, self.q, self.size, self.size, self.size, self.flops_per_s)
 
     @cached_property
     def clock(self) -> float:
@@ -275,14 +283,13 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     cold = s.bytes * (1.0 - s.hot)
     compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
     scores = blocks.count * blocks.rows * blocks.tiles * blocks.keys
-    unit = Product(s.q, s.q, s.q, s.q, s.size, s.size, s.size, s.flops_per_s)
     return Times(
         compute_s=compute_s,
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2_s,
         serial_s=serial_s,
         fixed_overhead_s=start_s(device, conditions, physics) + _entry_s(s) + _auxiliary_kernel_s(s, parts),
-        switching_j=law.energy * s.flops * scores * product_energy_j(unit, batch["dtype"], device, physics),
+        switching_j=law.energy * s.flops * scores * product_energy_j(s.product, batch["dtype"], device, physics),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=law.overlap,
     )
@@ -293,8 +300,7 @@ def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     law, traits, device = s.physics.attention, s.traits, s.device
     narrow = s.size < 2.0
     share = law.share * np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
-    if device.facts.reads_shared_memory:
-        share = share * np.where(s.asynchronous, 1.0, law.synchronous)
+    share = share * np.where(s.asynchronous, 1.0, synchronous_share(s.product, device, s.physics))
     share = np.where(narrow & traits["promotes_sums"], share / law.promoted, share)
     padded = np.where(traits["pads_width"], 2.0 ** np.ceil(np.log2(s.batch["head_dim"])) / s.batch["head_dim"], 1.0)
     flops_per_cycle = s.flops_per_s / (device.sm_count * s.clock)
@@ -303,6 +309,16 @@ def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     fetched = law.shared_memory * s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * np.minimum(blocks.rows, ROWS_OF_WARP))
     fetched = np.where(s.asynchronous, 0.0, fetched)
     return traits.constants("time_constant", law) * (products + fetched + _softmax_cycles(s))
+
+
+def synchronous_share(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    """Share [-] of the peak rate that warps' own instructions reach: all of it, but where matrix units read shared
+    memory by themselves, no more of them fit in a clock than on earlier units.
+    """
+    if not device.facts.reads_shared_memory:
+        return np.ones(len(p.m))
+    wide_rate = MatrixUnit(device, physics).rate_ratio(p) * p.a_bytes / WIDE_BYTES
+    return np.minimum(physics.attention.synchronous / wide_rate, 1.0)
 
 
 def _softmax_cycles(s: _Scores) -> np.ndarray:

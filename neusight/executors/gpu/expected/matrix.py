@@ -116,10 +116,17 @@ class MatrixUnit:
 
     def half(self, p: Product) -> np.ndarray:
         """Tile intensity below which operands take as long as the arithmetic."""
-        matrix, own = self.physics.matrix, self._own(self.device.facts.half_constants)
+        return self._half(p) * self._own(self.device.facts.half_constants)
+
+    def half_by_registers(self, p: Product) -> np.ndarray:
+        """The same where operands pass through registers although matrix units could read shared memory."""
+        return self._half(p) if self.device.facts.reads_shared_memory else self.half(p)
+
+    def _half(self, p: Product) -> np.ndarray:
         # Narrow operands bring as many FLOP a byte as the faster unit needs more of.
+        matrix = self.physics.matrix
         operands = self.rate_ratio(p) * p.a_bytes / 2.0 / self.device.facts.shared_memory_gain
-        return np.asarray(matrix.half * own * operands**matrix.half_rate)
+        return np.asarray(matrix.half * operands**matrix.half_rate)
 
 
 def clock_gain(device: DeviceSpec, physics: Physics) -> float:

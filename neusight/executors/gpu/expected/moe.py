@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.attention import synchronous_share
 from neusight.executors.gpu.expected.matrix import (
     BLOCKS_OF_SM,
     MatrixUnit,
@@ -68,6 +69,7 @@ class Groups:
     dtype: np.ndarray
     block: np.ndarray
     gathers_rows: np.ndarray
+    asynchronous: np.ndarray
     usual: np.ndarray
     fallback: np.ndarray
 
@@ -144,7 +146,7 @@ def moe_shape(
         "wave_fill": tiles / device.sm_count / np.ceil(tiles / device.sm_count),
         "elsewhere": np.log2(groups.offered / groups.pairs),
         "width": np.log2(p.n / tile_n),
-        "depth": np.log2(p.k / physics.matrix.prologue_depth),
+        "depth": np.log2(p.k / MatrixUnit(device, physics).prologue_depth),
         "hot": hot_share(device, conditions.cycled_bytes, physics),
         "block": groups.block.astype(float),
         "narrow": np.log2(2.0 / p.a_bytes),
@@ -165,7 +167,7 @@ def _grouped(batch: KernelBatch, conditions: Conditions, device: DeviceSpec) -> 
         tokens=rows,
         offered=rows,
         even=even,
-        **_kinds(batch, conditions),
+        **_kinds(batch, conditions, device),
     )
 
 
@@ -179,7 +181,7 @@ def _experts(product: KernelBatch, layer: KernelBatch, conditions: Conditions, d
         tokens=tokens,
         offered=tokens * layer["top_k"],
         even=layer["distribution"] == "balanced",
-        **_kinds(product, conditions),
+        **_kinds(product, conditions, device),
     )
 
 
@@ -190,15 +192,17 @@ def _mean_product(batch: KernelBatch, filled: np.ndarray, device: DeviceSpec) ->
     return Product(batch["tokens"] / filled, n, k, filled, size, weight_bytes(batch), result_bytes(batch), rates)
 
 
-def _kinds(batch: KernelBatch, conditions: Conditions) -> dict[str, np.ndarray]:
+def _kinds(batch: KernelBatch, conditions: Conditions, device: DeviceSpec) -> dict[str, np.ndarray]:
     """Which kernels run."""
     narrow, block, traits = element_bytes(batch) < WIDE, batch["scaling"] == "block", traits_of("moe", conditions)
     return {
         "dtype": batch["dtype"],
         "block": block,
         "gathers_rows": traits["gathers_rows"],
+        "asynchronous": traits["asynchronous"],
         "usual": ~traits["tuned"] & ~block,
-        "fallback": np.where(narrow, ~traits["tuned_narrow"] & ~block, ~traits["tuned_wide"]),
+        "fallback": np.where(narrow, ~traits["tuned_narrow"] & ~block, ~traits["tuned_wide"])
+        & device.facts.stalls_untuned_groups,
     }
 
 
@@ -229,10 +233,11 @@ class _Rates:
         moe, unit = physics.moe, MatrixUnit(device, physics)
         share = np.where(groups.gathers_rows, moe.triton_rate, moe.cutlass_rate)
         share = np.where(groups.usual, moe.usual_rate, np.where(groups.fallback, moe.fallback_rate, share))
-        share *= np.where(groups.block, moe.block_rate, 1.0) * physics.matrix.share * clock_gain(device, physics)
+        share *= np.where(groups.block, moe.block_rate, 1.0) * unit.share * clock_gain(device, physics)
+        share *= np.where(groups.asynchronous, 1.0, synchronous_share(groups.product, device, physics))
         # Triton gathers rows of A, so that operands pass through registers on any architecture.
-        direct = physics.matrix.asynchronous if device.facts.reads_shared_memory else 1.0
-        half = unit.half(groups.product) / np.where(groups.gathers_rows, direct, 1.0)
+        registers = groups.gathers_rows | ~groups.asynchronous
+        half = np.where(registers, unit.half_by_registers(groups.product), unit.half(groups.product))
         return cls(groups.product.flops_per_s / device.sm_count * share, half, unit.port)
 
 
@@ -269,7 +274,7 @@ def _clocked_s(
     share = tiles / device.sm_count
     whole = np.ceil(share)
     busiest = np.maximum(share + physics.moe.tail_share * (whole - share), np.minimum(whole, 1.0))
-    work = (tile_m * tile_n + rates.half * (tile_m + tile_n)) * (p.k + physics.matrix.prologue_depth)
+    work = (tile_m * tile_n + rates.half * (tile_m + tile_n)) * (p.k + MatrixUnit(device, physics).prologue_depth)
     panels = tiles * p.k * (np.minimum(tile_m, p.m) * p.a_bytes + tile_n * p.b_bytes)
     panels += groups.pairs * p.n * p.c_bytes
     return busiest * 2.0 * work / rates.flops_per_s, panels / (rates.port * np.minimum(tiles, device.sm_count))
