@@ -29,8 +29,8 @@ class ArchitectureFacts:
     ``half_constants``, ``share_constants``, ``prologue_constants`` and ``step_constants`` name constants of products
     that multiply the common one there; ``applies_block_scales``: matrix units apply scales of blocks themselves; with
     ``stalls_untuned_groups`` CUTLASS's grouped kernels are slow where nobody chose among them. ``channels`` are the
-    thread blocks of NCCL's collectives. ``inline_ecc`` is false
-    for boards that keep no check bits whatever their driver leaves of the memory.
+    thread blocks of NCCL's collectives. ``inline_ecc`` is false for boards that keep no check bits whatever their
+    driver leaves of the memory.
     """
 
     blas_generation: Literal["maxwell", "volta", "ampere", "tensile", "other"]

@@ -46,7 +46,7 @@ class AttentionConstants:
     """What a block that follows another waits for beside its keys [s]."""
     entry_s: float = constant(1e-6, 1.0, "guess: lengths and pages, one after the other")
     """What the first blocks wait for before their keys [s]."""
-    entry_asynchronous: float = constant(3.0, 0.7, "guess: barriers, descriptors of copies and roles of warps come first")
+    entry_asynchronous: float = constant(3.0, 0.7, "guess: barriers, descriptors of copies, roles of warps come first")
     """By which that is longer for kernels whose warps have roles of their own."""
     stream_bytes_per_s: float = constant(30e9, 0.5, "Little's law: 16 to 32 KiB in flight, 0.7 us of latency")
     """At which one block streams keys and values from DRAM [B/s]."""

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from neusight.devices import load_device
-from neusight.executors.gpu.expected.attention import _AttentionBlocks, _Scores, attention_shape, attention_times
+from neusight.executors.gpu.expected.attention import (
+    _AttentionBlocks,
+    _Scores,
+    attention_shape,
+    attention_times,
+    synchronous_share,
+)
 from neusight.kernels import Conditions, KernelBatch, work_of
 from neusight.laws.fitted import shipped_physics
 
@@ -91,6 +97,11 @@ def test_an_8_bit_cache_halves_what_a_long_decode_waits_for() -> None:
     assert 0.45 < times[0] / times[1] < 0.7
 
 
+def prompt(tokens: int = 8192, **fixed: object) -> KernelBatch:
+    columns = {"batch": 2, "heads": 32, "kv_heads": 4, "q_len": tokens, "kv_len": tokens, "head_dim": 128}
+    return KernelBatch.from_columns("attention", **{**columns, "causal": True, "dtype": "bfloat16", **fixed})
+
+
 def blocks(gpu: str = "a100-sxm-80gb", **fixed: object) -> _AttentionBlocks:
     shape = {"batch": 1, "heads": 32, "kv_heads": 8, "q_len": 1024, "kv_len": 1024, "head_dim": 128, "window": 0}
     batch = some(1, **{**shape, **fixed})
@@ -122,3 +133,70 @@ def test_inputs_of_a_correction() -> None:
     assert 8 <= len(shape) <= 15
     assert all(np.isfinite(column).all() and column.shape == (len(batch),) for column in shape.values())
     assert (shape["tile_fill"] <= 1.0 + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kind", "head_dim", "rows", "keys"),
+    [
+        ("h100-sxm-80gb", ("sglang", "fa3"), 128, 128, 128),
+        ("b200-sxm-180gb", ("sglang", "trtllm_gen"), 128, 256, 128),  # two tiles of tcgen05's 128 rows
+        ("a100-sxm-80gb", ("torch", "fa2"), 128, 128, 64),  # flash_fwd_launch_template.h, run_mha_fwd_hdim128
+        ("rtx-3090", ("torch", "fa2"), 128, 64, 64),
+        ("h100-sxm-80gb", ("sglang", "triton"), 256, 128, 64),  # extend_attention.py
+        ("h100-sxm-80gb", ("sglang", "triton"), 512, 32, 64),
+        ("l40s", ("sglang", "triton"), 192, 64, 64),
+        ("b200-sxm-180gb", ("vllm", "triton"), 192, 16, 32),  # triton_unified_attention.py
+    ],
+)
+def test_tiles_are_those_of_the_sources(
+    gpu: str, kind: tuple[str, str], head_dim: int, rows: float, keys: float
+) -> None:
+    conditions = Conditions.of(1, engine=kind[0], variant=kind[1])
+    cut = _AttentionBlocks.of(_Scores.of(prompt(head_dim=head_dim), load_device(gpu), conditions, PHYSICS))
+    assert (cut.rows[0], cut.keys[0]) == (rows, keys)
+
+
+def test_warps_own_instructions_are_no_faster_on_units_that_read_shared_memory() -> None:
+    """As many FLOP a clock on Blackwell as on Hopper; all of the peak where there are no other instructions."""
+    product = _Scores.of(prompt(), load_device("a100-sxm-80gb"), Conditions.of(1), PHYSICS).product
+    assert synchronous_share(product, load_device("a100-sxm-80gb"), PHYSICS) == 1.0
+    flops = []
+    for gpu in ("h100-sxm-80gb", "b200-sxm-180gb"):
+        device = load_device(gpu)
+        scores = _Scores.of(prompt(), device, Conditions.of(1), PHYSICS)
+        share = synchronous_share(scores.product, device, PHYSICS)
+        assert share[0] < 1.0
+        flops.append(share[0] * device.gemm_flops_per_s("bfloat16") / device.sm_count / device.boost_clock_hz)
+    np.testing.assert_allclose(flops[0], flops[1], rtol=1e-6)
+
+
+def test_long_prompts_run_at_the_rates_that_are_published() -> None:
+    """FlashAttention-2 (Dao 2023, figure 4) up to 230 TFLOP/s on A100, FlashAttention-3 (Shah et al. 2024) up to 740 on
+    H100, FlashAttention-4 1,605 on B200: predictions are below and within reach of them, each above the one before.
+    """
+    kinds = (
+        ("a100-sxm-80gb", "torch", "fa2"),
+        ("h100-sxm-80gb", "sglang", "fa3"),
+        ("b200-sxm-180gb", "x", "trtllm_gen"),
+    )
+    batch = prompt(16384, causal=False)
+    rates = [work_of(batch).flops / total_s(batch, gpu, engine=e, variant=v) for gpu, e, v in kinds]
+    shares = np.array([rate[0] for rate in rates]) / np.array([230e12, 740e12, 1605e12])
+    assert ((shares > 0.65) & (shares < 1.0)).all()
+    assert rates[0] < rates[1] < rates[2]
+
+
+def test_engines_start_kernels_of_their_own_for_an_8_bit_cache() -> None:
+    """SGLang casts queries, keys and values for TensorRT-LLM's kernels; vLLM's do it on the way."""
+    narrow, wide = prompt(64, kv_dtype="float8", batch=1), prompt(64, batch=1)
+    more_s = {e: total_s(narrow, "b200-sxm-180gb", engine=e, variant="trtllm_gen") for e in ("sglang", "vllm")}
+    less_s = {e: total_s(wide, "b200-sxm-180gb", engine=e, variant="trtllm_gen") for e in ("sglang", "vllm")}
+    start_s = PHYSICS.start.cycles / load_device("b200-sxm-180gb").boost_clock_hz
+    assert more_s["sglang"] - less_s["sglang"] > 2.5 * start_s
+    assert abs(more_s["vllm"] - less_s["vllm"]) < 0.5 * start_s
+
+
+def test_a_prompt_of_one_token_is_decoded_by_some() -> None:
+    batch, device = prompt(1), load_device("h100-sxm-80gb")
+    decode = {e: _Scores.of(batch, device, Conditions.of(1, engine=e), PHYSICS).decode[0] for e in ("vllm", "sglang")}
+    assert decode == {"vllm": True, "sglang": False}

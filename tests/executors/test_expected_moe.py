@@ -114,3 +114,24 @@ def test_narrow_weights_are_read_faster_and_computed_alike(kind: tuple[str, str]
     assert (narrow.dram_s < wide.dram_s).all()
     assert narrow.dram_s[0] == pytest.approx(wide.dram_s[0] / 4.0, rel=0.02)
     assert (narrow.compute_s > 0.9 * wide.compute_s).all()
+
+
+def test_kernels_that_nobody_tuned_are_slow_on_some_architectures_alone() -> None:
+    """FlashInfer's first kernel stalls on Hopper; elsewhere it takes what a tuned one takes."""
+    for gpu, slower in (("h100-sxm-80gb", True), ("b200-sxm-180gb", False), ("rtx-pro-6000-server", False)):
+        sglang, vllm = (
+            moe_times(layers(), load_device(gpu), taken((engine, "cutlass")), PHYSICS).compute_s
+            for engine in ("sglang", "vllm")
+        )
+        assert (sglang > vllm).all() if slower else np.array_equal(sglang, vllm)
+
+
+@pytest.mark.parametrize("gpu", ["b200-sxm-180gb", "rtx-pro-6000-server"])
+def test_marlin_has_warps_own_instructions(gpu: str) -> None:
+    """mma.sync, which is the slower one where matrix units read shared memory."""
+    device = load_device(gpu)
+    marlin, other = (
+        moe_times(layers(weight_dtype="int4"), device, taken(("vllm", variant)), PHYSICS).compute_s[-1]
+        for variant in ("marlin", "cutlass")
+    )
+    assert marlin > 2.0 * other if device.facts.reads_shared_memory else marlin == other

@@ -263,8 +263,10 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
         c = \lambda \left(\frac{F}{\eta F_{SM}} + \frac{\mu F e}{2 \cdot 128\, R} + \xi (1 / 16 + 4 / L)\right)
 
     Rounds r of the busiest SM, K tiles of B_k keys for B_q queries, c cycles a score: products, keys and values from
-    shared memory once for R rows, and what is exposed of the softmax, exponentials and operations on L lanes. Few
-    queries are cut along their keys into 1 part or as many as fill the SMs once or twice, whichever takes the least.
+    shared memory once for R rows, which matrix units that read it do beside their products (μ = 0), and what is exposed
+    of the softmax, exponentials and operations on L lanes. Kernels whose blocks fetch their work begin with the
+    longest: the even share, or the longest alone. Few queries are cut along their keys into 1 part or as many as fill
+    the SMs once or twice, whichever takes the least.
 
     Args:
         batch: attention over keys and values of one or several heads, with windows, latent caches or selected keys.
@@ -305,8 +307,9 @@ def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     padded = np.where(traits["pads_width"], 2.0 ** np.ceil(np.log2(s.batch["head_dim"])) / s.batch["head_dim"], 1.0)
     flops_per_cycle = s.flops_per_s / (device.sm_count * s.clock)
     products = s.flops * padded / (flops_per_cycle * share)
+    readers = np.minimum(blocks.rows, ROWS_OF_WARP)
+    fetched = law.shared_memory * s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
     # Matrix units that read shared memory do so beside their products.
-    fetched = law.shared_memory * s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * np.minimum(blocks.rows, ROWS_OF_WARP))
     fetched = np.where(s.asynchronous, 0.0, fetched)
     return traits.constants("time_constant", law) * (products + fetched + _softmax_cycles(s))
 
@@ -338,15 +341,10 @@ def _shared_times(
     tiles = np.where(parts > 1.0, tiles, blocks.tiles)
     tile_bytes = blocks.keys * s.width * s.cache_size
     tile_cycles = blocks.rows * blocks.keys * score_cycles + _widening_cycles(s) * blocks.keys * s.width
-    prologue = np.where(s.asynchronous, law.prologue_asynchronous, law.prologue_tiles)
     share = count / device.sm_count
-    in_order = _rounds(share, law.tail_share) * (tiles + prologue) + longest - tiles
-    # Kernels whose blocks fetch their work take the longest rows of queries first.
-    longest_first = np.maximum(share * (tiles + prologue), longest + prologue)
-    worked = np.where(s.asynchronous & (longest > tiles), longest_first, in_order)
-    compute_s = worked * tile_cycles + law.latency_cycles * longest
+    compute_s = _busiest_tiles(s, share, tiles, longest) * tile_cycles + law.latency_cycles * longest
     partial = np.where(parts > 1.0, PARTIAL_BYTES * s.result_elements * parts, 0.0)
-    port = law.l2_share * s.device.sustained_l2_bytes_per_s / s.device.sm_count
+    port = law.l2_share * device.sustained_l2_bytes_per_s / device.sm_count
     moved = count * tiles * tile_bytes + s.query_bytes + 2.0 * s.result_elements + partial
     turns = _rounds(share / np.where(blocks.small, law.resident_small, law.resident), law.tail_share)
     under_way = law.stream_bytes_per_s * np.where(s.asynchronous, law.stream_asynchronous, 1.0)
@@ -355,6 +353,17 @@ def _shared_times(
     stream_s = tile_bytes / under_way * (1.0 - (1.0 - law.stream_hot) * (1.0 - first * (1.0 - s.hot)))
     waiting_s = (turns - np.minimum(turns, 1.0)) * law.chain_s + turns * tiles * stream_s
     return compute_s / s.clock, moved / (port * np.minimum(count, device.sm_count)), waiting_s
+
+
+def _busiest_tiles(s: _Scores, share: np.ndarray, tiles: np.ndarray, longest: np.ndarray) -> np.ndarray:
+    """Tiles that the busiest SM works through, of ``share`` blocks an SM, and what it spends before them; blocks that
+    fetch their work take the longest rows of queries first.
+    """
+    law = s.physics.attention
+    prologue = np.where(s.asynchronous, law.prologue_asynchronous, law.prologue_tiles)
+    in_order = _rounds(share, law.tail_share) * (tiles + prologue) + longest - tiles
+    longest_first = np.maximum(share * (tiles + prologue), longest + prologue)
+    return np.where(s.asynchronous & (longest > tiles), longest_first, in_order)
 
 
 def _rounds(share: np.ndarray, tail_share: float) -> np.ndarray:

@@ -16,7 +16,6 @@ from neusight.executors.gpu.expected.matrix import (
     BLOCKS_OF_SM,
     MatrixUnit,
     Product,
-    clock_gain,
     dram_pj_per_byte,
     product_energy_j,
 )
@@ -233,12 +232,12 @@ class _Rates:
         moe, unit = physics.moe, MatrixUnit(device, physics)
         share = np.where(groups.gathers_rows, moe.triton_rate, moe.cutlass_rate)
         share = np.where(groups.usual, moe.usual_rate, np.where(groups.fallback, moe.fallback_rate, share))
-        share *= np.where(groups.block, moe.block_rate, 1.0) * unit.share * clock_gain(device, physics)
+        share *= np.where(groups.block, moe.block_rate, 1.0)
         share *= np.where(groups.asynchronous, 1.0, synchronous_share(groups.product, device, physics))
         # Triton gathers rows of A, so that operands pass through registers on any architecture.
         registers = groups.gathers_rows | ~groups.asynchronous
         half = np.where(registers, unit.half_by_registers(groups.product), unit.half(groups.product))
-        return cls(groups.product.flops_per_s / device.sm_count * share, half, unit.port)
+        return cls(unit.sustained(groups.product) / device.sm_count * share, half, unit.port)
 
 
 def _tiles(groups: Groups, setting: _Setting) -> tuple[np.ndarray, np.ndarray]:
