@@ -19,6 +19,7 @@ _NUMBERED = "nvidia"
 class ArchitectureFacts:
     """What kernels, libraries and laws need to know of a GPU beside its figures.
 
+    ``elements_per_thread`` are those of each tensor that a thread of PyTorch's pointwise kernels takes;
     ``blas_generation`` is the first architecture that its library's kernels ran on; ``issue`` how float32 FMAs share
     the issue slots of an SM: ``free``, ``shared`` with integers, ``whole`` for 128 lanes without, ``paired`` where
     peaks count two operations a lane; ``issue_slots_per_sm`` the least instructions of threads that an SM issues a
@@ -36,6 +37,7 @@ class ArchitectureFacts:
     blas_generation: Literal["maxwell", "volta", "ampere", "tensile", "other"]
     issue: Literal["free", "shared", "whole", "paired"]
     issue_slots_per_sm: int = 0
+    elements_per_thread: int = 4
     l2_partitions: int = 1
     l2_port_share: float = 0.34
     early_memory_controller: bool = False

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from neusight.devices.spec import DeviceSpec
 
 COPY = "copy"
-COPIED = {"elements": 2**30, "dtype": "uint8"}
+COPIED = {"elements": 2**28, "dtype": "float32"}
 EXTENT = 8192
 SIZES = range(1024, 10241, 1024)
 """Extents of square products of which submitters state the best."""

@@ -224,7 +224,9 @@ class StreamConstants:
     """The same of rotary embeddings."""
     row_cycles: float = constant(3000.0, 0.5, "guess: two reductions over a block, and a second trip to memory")
     """Core cycles that a block takes for a row beside its steps along it."""
-    flight_bytes: float = constant(24576.0, 0.5, "2,048 threads with 8 to 16 bytes each under way")
-    """Bytes that an SM has under way."""
-    latency_s: float = constant(6e-7, 0.2, "gpu-benches, latency: 440 to 660 cycles, and a queue")
+    dram_gain: float = constant(1.05, 0.1, "gpu-benches, DRAM bandwidth: 0.86 to 0.95 of the peak on nine GPUs")
+    """By which streams sustain more of DRAM than the panels and pages that products and attention gather."""
+    latency_s: float = constant(
+        6e-7, 0.2, "gpu-benches, DRAM bandwidth by occupancy: 0.46 to 0.77 us by Little's law on nine GPUs"
+    )
     """Latency of DRAM [s] while others use it."""

@@ -159,8 +159,8 @@ def test_a_full_sum_keeps_every_gpu_busy(choice: TileChoice) -> None:
             found = situate(batch, device, choice, physics=PHYSICS)
             assert isinstance(found, LawfulSituation)
             # Memory, instructions or the bytes under way take the time, not a chain of accesses of a few blocks.
-            under_way = device.sm_count * PHYSICS.stream.flight_bytes / PHYSICS.stream.latency_s
-            flight_s = 4e8 / under_way
+            threads = device.sm_count * device.max_threads_per_sm
+            flight_s = 1e8 * PHYSICS.stream.latency_s / (threads * device.facts.elements_per_thread)
             assert max(found.dram_s, found.compute_s, flight_s * (1 + 1e-6)) > found.times.serial_s, device.id
             assert found.expected_s < 2.5 * cold_s(batch, device), device.id
 

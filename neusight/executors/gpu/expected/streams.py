@@ -109,18 +109,20 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
 
     .. math::
         t_D = \frac{B (1 - h) + B' m}{W},\quad t_2 = \frac{B + B'}{s W_2},\quad
-        t_c = \frac{E i / l + F j / l_{32}}{N f},\quad t_l = \max\left(\frac{R}{N b} t_R, \frac{B \tau}{N Q}\right)
+        t_c = \frac{E i / l + F j / l_{32}}{N f},\quad
+        t_l = \max\left(\frac{R}{N b} t_R, \frac{(B (1 - h) + B' m) \tau}{N Q}\right)
 
-    B bytes of which the share h lies in L2, since the kernel before has just written them or an earlier use left them;
+    Of t_D and t_2 the longer one counts, since the same bytes pass both at once. B bytes of which the share h lies in
+    L2, since the kernel before has just written them or an earlier use left them;
     B' bytes that a row is read again, of which m miss; instructions of E elements in l issue slots of an SM and of F
-    operations on its l_32 float32 lanes; R rows, b blocks an SM at a time, each t_R; and Little's law, with Q bytes
-    under way in an SM for a latency τ.
+    operations on its l_32 float32 lanes; R rows, b blocks an SM at a time, each t_R; and Little's law, with the Q bytes
+    that the threads of an SM have under way to DRAM for a latency τ.
 
     Args:
         batch: of the families ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer``.
         device: W bandwidth and W_2 ports between SMs and L2 [B/s], N SMs, f clock [Hz].
         conditions: bytes touched between two uses of operands; never more than since they were written.
-        physics: i, j, t_R, Q, τ, group ``stream``; s ``memory.l2_share``.
+        physics: i, j, t_R, τ and the gain in W, group ``stream``; s ``memory.l2_share``.
 
     Source: Little's law; PyTorch's and vLLM's kernels for what a thread does; constants fitted.
     Validity: contiguous tensors; instructions an element are those of the engines' versions that were measured.
@@ -130,17 +132,18 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     hot = _hot(s, device, conditions, physics)
     cold = s.bytes * (1.0 - hot) + s.again_bytes * _missed(s, batch, device, physics)
     steps_s = np.maximum(_rows_s(batch, s, device, physics), _steps_s(batch, conditions, s, device, physics))
-    under_way = device.sm_count * stream.flight_bytes / stream.latency_s
+    flight_s = cold * stream.latency_s / (device.sm_count * _under_way_bytes(batch, s, device))
     start_s = s.passes * stream.start_cycles / device.boost_clock_hz
     return Times(
         compute_s=_issue_s(batch, s, device, physics),
-        dram_s=cold / sustained_dram_bytes_per_s(device, physics),
+        dram_s=cold / (stream.dram_gain * sustained_dram_bytes_per_s(device, physics)),
         l2_s=moved / (device.sustained_l2_bytes_per_s * physics.memory.l2_share),
-        serial_s=np.maximum(steps_s, moved / under_way),
+        serial_s=np.maximum(steps_s, flight_s),
         fixed_overhead_s=start_s * np.where(conditions.timing == "profiler", physics.start.profiled, 1.0),
         switching_j=s.flops * flop_energy_j(device, physics),
         traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
         overlap=stream.overlap,
+        same_bytes=True,
     )
 
 
@@ -244,6 +247,13 @@ def _steps_s(batch: KernelBatch, conditions: Conditions, s: Stream, device: Devi
     gather = stream.gather_steps * _step_cycles(GATHER_THREADS, physics) / GATHER_THREADS
     each = np.where(gathered, gather, own)
     return np.asarray(s.elements * each / (device.sm_count * device.boost_clock_hz))
+
+
+def _under_way_bytes(batch: KernelBatch, s: Stream, device: DeviceSpec) -> np.ndarray:
+    """What the threads of an SM read and write at once [B], shape (n,): some elements each; copies move words."""
+    least = 2.0 * FLOAT_BYTES if batch.family == "memory" else 0.0
+    element = np.maximum(s.bytes / (s.elements * s.passes), least)
+    return device.max_threads_per_sm * device.facts.elements_per_thread * element
 
 
 def _step_cycles(threads: np.ndarray | float, physics: Physics) -> np.ndarray:

@@ -19,7 +19,8 @@ class Times:
 
     ``serial_s`` is what a chain of dependent accesses takes however many resources there are; ``fixed_overhead_s`` what
     comes before or after all of that: the start of the kernel, further small kernels. ``switching_j`` is the energy of
-    the arithmetic, ``traffic_j`` that of moving bytes [J].
+    the arithmetic, ``traffic_j`` that of moving bytes [J]. ``same_bytes``: what DRAM brings passes L2 at once, so that
+    the longer of both counts; else they join as other resources do.
     """
 
     compute_s: np.ndarray
@@ -30,11 +31,13 @@ class Times:
     switching_j: np.ndarray
     traffic_j: np.ndarray
     overlap: float
+    same_bytes: bool = False
 
     @property
     def unlimited_s(self) -> np.ndarray:
         r"""Time at full clock without ``fixed_overhead_s`` [s]: :math:`(\sum_i t_i^p)^{1/p}`, p ``overlap``."""
-        parts = np.stack([self.compute_s, self.dram_s, self.l2_s, self.serial_s])
+        memory_s = (np.maximum(self.dram_s, self.l2_s),) if self.same_bytes else (self.dram_s, self.l2_s)
+        parts = np.stack([self.compute_s, *memory_s, self.serial_s])
         largest = np.maximum(parts.max(axis=0), TINY_S)
         joined = largest * ((parts / largest) ** self.overlap).sum(axis=0) ** (1 / self.overlap)
         return np.maximum(joined, TINY_S)
