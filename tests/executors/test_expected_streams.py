@@ -160,3 +160,10 @@ def test_constants_say_where_their_prior_comes_from() -> None:
     stated = [prior for name, prior in priors(PHYSICS).items() if name.startswith("stream.")]
     assert len(stated) == 20
     assert all(prior.why and prior.spread > 0 for prior in stated)
+
+
+def test_the_norm_of_a_vector_reads_it_once_as_a_sum_does() -> None:
+    size = {"rows": [4096] * 3, "cols": [65536] * 3, "read_bytes": [2**30] * 3, "write_bytes": [2**14] * 3}
+    batch = KernelBatch.from_columns("row_reduction", op=["sum", "norm", "group_norm"], flops=[2**28] * 3, **size)
+    plain, vector, normalised = stream_times(batch, load_device("h100-sxm-80gb"), Conditions.of(3), PHYSICS).dram_s
+    assert vector == plain < normalised

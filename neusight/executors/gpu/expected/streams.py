@@ -182,7 +182,7 @@ def _times_again(op: np.ndarray, cols: np.ndarray) -> np.ndarray:
     """How often rows are read again: a block's softmax passes three times over its row, a normalisation twice."""
 
     def again(name: str) -> float:
-        return 2.0 if name == "softmax" else 1.0 if "softmax" in name or "norm" in name else 0.0
+        return 2.0 if name == "softmax" else 1.0 if "softmax" in name or "_norm" in name else 0.0
 
     times = by_distinct(op, again)
     in_registers = by_distinct(op, lambda name: float("softmax" in name)) * (cols <= WARP_COLUMNS)
