@@ -168,17 +168,19 @@ class FoldRun:
     def own(self, parameters: dict[str, Any]) -> list[FoldErrors]:
         """One fold a GPU: rows that were left out of what was learned of all of them, its own bias among that."""
         rows = thinned(self.corpus.rows[self.model], self.most)
-        parts = [np.random.default_rng(1).permutation(len(r)) < len(r) // OWN_FOLD for r in rows]
-        learning = [r.take(~part) for r, part in zip(rows, parts, strict=True)]
         known = self.without.none(self.corpus.rows[self.model])
-        model, data = learner(self.backend, parameters), training_set(learning, self.contract, known)
-        biases = device_biases(model.fit(data), data, group_names(learning))
+        # Launches are those of all of a GPU's rows: a fifth of them tells less of how they drift.
+        data = training_set(rows, self.contract, known)
+        parts = [np.random.default_rng(1).permutation(len(r)) < len(r) // OWN_FOLD for r in rows]
+        gpus, apart = np.concatenate([np.full(len(r), r.device.id) for r in rows]), np.concatenate(parts)
+        learning, model = data.take(~apart), learner(self.backend, parameters)
+        biases = device_biases(model.fit(learning), learning, group_names(rows))
         held: dict[str, list[DeviceRows]] = {}
         for r, part in zip(rows, parts, strict=True):
             if part.any():
                 held.setdefault(r.device.id, []).append(r.take(part))
         return [
-            _measured(gpu, model, own, self.contract, known, bias=_mean_biases(biases, {gpu}))
+            _measured(gpu, model, own, data.take(apart & (gpus == gpu)), known, bias=_mean_biases(biases, {gpu}))
             for gpu, own in held.items()
         ]
 
@@ -224,7 +226,10 @@ class FoldRun:
         by_gpu: dict[str, list[DeviceRows]] = {}
         for rows in held:
             by_gpu.setdefault(rows.device.id, []).extend(thinned([rows], self.most))
-        return [_measured(gpu, model, rows, self.contract, known, bias=bias) for gpu, rows in by_gpu.items()]
+        return [
+            _measured(gpu, model, rows, training_set(rows, self.contract, known), known, bias=bias)
+            for gpu, rows in by_gpu.items()
+        ]
 
 
 class Together:
@@ -288,13 +293,14 @@ def _measured(
     gpu: str,
     model: TileModel,
     rows: Sequence[DeviceRows],
-    contract: FeatureContract,
+    data: TrainingSet,
     known: Knowledge,
     *,
     bias: Mapping[str, float],
 ) -> FoldErrors:
-    """Errors on one GPU for every share of what was learned, ``bias`` of kinds of kernels included."""
-    data = training_set(rows, contract, known)
+    """Errors on one GPU for every share of what was learned, ``bias`` of kinds of kernels included; ``data`` are the
+    same rows.
+    """
     kinds = np.concatenate([kernel_kinds(r.batch) for r in rows])
     names = np.concatenate([_doubt_names(r, known) for r in rows])
     families = np.concatenate([np.full(len(r), r.batch.family) for r in rows])

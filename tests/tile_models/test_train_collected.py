@@ -259,7 +259,8 @@ def test_data_without_products_train_with_the_shipped_tile_choice(tmp_path: Path
     folder = write(tmp_path / "set", BOARDS, ("memory", "row_reduction"))
     found = train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
     assert list(found) == ["stream"]
-    assert KernelPredictor.load(tmp_path / "out").choice.weights.keys() == {"linear", "bmm"}
+    kept, shipped = (KernelPredictor.load(folder).choice for folder in (tmp_path / "out", None))
+    assert kept.weights.keys() == shipped.weights.keys() > {"linear", "bmm"}
 
 
 def corpus_rows(folder: Path, family: str) -> list[DeviceRows]:

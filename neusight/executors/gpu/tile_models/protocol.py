@@ -119,7 +119,7 @@ LAUNCH_SHARE = 0.3
 
 
 def device_biases(model: TileModel, data: TrainingSet, names: Sequence[str]) -> dict[str, float]:
-    """How much closer to its bound each group of ``data`` comes than the model says: its own logit, by name.
+    """How much closer to its bound each group in ``data`` comes than the model says: its own logit, by name.
 
     The weighted median over the group's rows, of which only those are heard that are mostly execution where there are
     any: what is left of a short row after its launch is noise. A device in training is predicted with its level; one
@@ -129,14 +129,14 @@ def device_biases(model: TileModel, data: TrainingSet, names: Sequence[str]) -> 
     share = np.clip(data.bound_s / kernel_s, 1e-5, 0.999)
     gap = np.log(share / (1 - share)) - model.logits(data.features, data.prior).mean(axis=0)
     biases = {}
-    for number, name in enumerate(names):
+    for number in np.unique(data.group):
         rows = np.flatnonzero(data.group == number)
         long = rows[data.floor_s[rows] < LAUNCH_SHARE * data.latency_s[rows]]
         rows = long if len(long) else rows
         order = rows[np.argsort(gap[rows])]
         cumulated = np.cumsum(data.weight[order])
         middle = order[np.searchsorted(cumulated, cumulated[-1] / 2)]
-        biases[name] = round(float(np.clip(gap[middle], -1.5, 1.5)), 4)
+        biases[names[number]] = round(float(np.clip(gap[middle], -1.5, 1.5)), 4)
     return biases
 
 
