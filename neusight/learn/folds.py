@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from neusight.devices import list_devices
 from neusight.devices.kinship import Silicon
 from neusight.executors.gpu.features import FeatureContract, situate
 from neusight.executors.gpu.tile_models.artifact import implementations, kernel_kinds, sm_kind
@@ -213,11 +214,13 @@ class FoldRun:
         self, name: str, held: Sequence[DeviceRows], parameters: dict[str, Any], siblings: Collection[str] = ()
     ) -> list[FoldErrors]:
         """Train without the devices that are held and measure on them; constants, tile choice and launches are learned
-        without them too. What is learned of ``siblings`` counts with their biases.
+        without them too. What is learned of ``siblings`` counts with their biases; without any, constants are learned
+        without all boards of that kind, whichever table has them.
         """
         gpus = {r.device.id for r in held}
+        kind = () if siblings else (device.id for device in list_devices() if sm_kind(device) == name)
         others = [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
-        known = self.without.devices(name, gpus, others)
+        known = self.without.devices(name, gpus.union(kind), others)
         model, learning = learner(self.backend, parameters), thinned(others, self.most)
         data = training_set(learning, self.contract, known)
         model.fit(data, None, progress(self.report, f"{self.model}: without {name}"))

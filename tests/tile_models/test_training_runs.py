@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.devices import load_device
+from neusight.devices import list_devices, load_device
 from neusight.errors import ArtifactError, DataError
 from neusight.executors.gpu.tile_models import load_artifact
+from neusight.executors.gpu.tile_models.artifact import sm_kind
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import Products
 from neusight.laws.fitted import shipped_physics
+from neusight.laws.physics import Physics
 from neusight.learn.folds import SHRINKAGES, FoldErrors, best_shrinkage
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import load_corpus
@@ -231,6 +233,22 @@ def test_a_backend_against_itself_errs_alike_and_a_mean_of_one_is_that_one(
     for rival in ("linear", "linear+linear"):
         assert metrics[f"{rival}: stranger"] == metrics["as_shipped"]
         assert metrics[f"{rival}: own"] == metrics["own"]
+
+
+def test_constants_of_strangers_are_fitted_without_any_board_of_their_kind(
+    options: Callable[..., TrainOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_out: list[set[str]] = []
+
+    def refit(gpus: Collection[str]) -> Physics:
+        left_out.append(set(gpus))
+        return PHYSICS
+
+    monkeypatch.setattr("neusight.learn.training._refits", lambda *_: refit)
+    train(options())
+    boards = {kind: {d.id for d in list_devices() if sm_kind(d) == kind} for kind in KINDS.values()}
+    assert "a30" in boards["nvidia 8.0"]
+    assert [gpus for gpus in left_out if gpus] == list(boards.values())
 
 
 def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., TrainOptions]) -> None:
