@@ -19,7 +19,9 @@ def check(
     library: Annotated[
         Literal["transformers", "timm", "torchvision"], typer.Argument(help="Whose architectures.")
     ] = "transformers",
-    limit: Annotated[int | None, typer.Option(min=1, help="So many of them at random; default: all.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="So many of them at random; default: all.")
+    ] = None,
     seed: opt.Seed = 0,
     mode: opt.Mode = "inference",
     gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="What they are estimated on.")] = "l4",

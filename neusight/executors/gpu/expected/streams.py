@@ -250,8 +250,10 @@ def _steps_s(batch: KernelBatch, conditions: Conditions, s: Stream, device: Devi
 
 
 def _under_way_bytes(batch: KernelBatch, s: Stream, device: DeviceSpec) -> np.ndarray:
-    """What the threads of an SM read and write at once [B], shape (n,): some elements each; copies move words."""
-    least = 2.0 * FLOAT_BYTES if batch.family == "memory" else 0.0
+    """What the threads of an SM read and write at once [B], shape (n,): some elements each, of a byte at least; copies
+    move words.
+    """
+    least = 2.0 * FLOAT_BYTES if batch.family == "memory" else 1.0
     element = np.maximum(s.bytes / (s.elements * s.passes), least)
     return device.max_threads_per_sm * device.facts.elements_per_thread * element
 
