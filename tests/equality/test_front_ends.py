@@ -87,8 +87,8 @@ def test_inference_agrees(predictor: Predictor, model: str, device: str, plan: s
 
 
 FAR = ("gpt2-large", "b200", "selective, tp 2, by tokens")
-"""4.4 % apart: the GELU of a description is priced as the kernel that serving engines wrote, an element a thread, which on
-this GPU takes half as long again as what Inductor generates."""
+"""4.4 % apart: the GELU of a description is priced as the kernel that serving engines wrote, an element a thread, which
+on this GPU takes half as long again as what Inductor generates."""
 
 
 @pytest.mark.parametrize("plan", PLANS)
