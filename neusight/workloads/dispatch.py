@@ -20,6 +20,8 @@ DISPATCHES: Mapping[str, float] = {"view": 0.36, "pointwise": 1.0, "reduction": 
 _STREAMS = ("elementwise", "memory", "optimizer", "collective")
 _CUDNN = ("batch_norm", "batch_norm_backward")
 """Reductions of a library."""
+_WITH_ANOTHER = ("layer_norm_weight_backward", "rms_norm_weight_backward")
+"""Reductions that an operator runs after its main kernel: gradients of a norm's weights."""
 
 
 def dispatches(counts: Mapping[str, int]) -> float:
@@ -52,4 +54,6 @@ def part_dispatches(part: Part) -> float:
 def _kind(family: str, op: str) -> str:
     if family in _STREAMS:
         return "pointwise"
+    if op in _WITH_ANOTHER:
+        return "further"
     return "reduction" if family == "row_reduction" and op not in _CUDNN else "library"

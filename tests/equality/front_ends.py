@@ -105,7 +105,7 @@ def forward_of(program: Program) -> Program:
 
     def forward(segment: Segment) -> Segment:
         parts = tuple(part for part in segment.of("forward") if "loss" not in part.name)
-        return replace(segment, parts=parts, dispatches=0.0, saved=(), logits=0.0)
+        return replace(segment, parts=parts, dispatches=(), saved=(), logits=0.0)
 
     ranks = max((int(part.batch["ranks"][0]) for part in program.after.parts if part.group == "tp"), default=1)
     after = replace(forward(program.after), widest_bytes=2.0 * program.after.logits)
