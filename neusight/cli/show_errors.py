@@ -187,6 +187,9 @@ def show_programs(errors: Mapping[str, Any]) -> None:
     line("\nWhat hosts take for a call, and for each operator [us].\n")
     columns = {name: f"{{{name}}}" for name in ("host", "gpu", "measured_on", "launch")}
     figures(columns | {">call": "{call_us:.1f}", ">operator": "{operator_us:.1f}"}, errors["hosts"])
+    line("\nWhat operators take of hosts, in units of a pointwise one.\n")
+    columns = {"operator": "{kind}", ">fitted": "{fitted:.2f}", ">predicted with": "{predicted_with:.2f}"}
+    figures(columns, errors["dispatches"])
     if not errors["gains"]:
         return
     line("\nWhat modes gain over eager. clear: gains and losses of over 5 %.\n")

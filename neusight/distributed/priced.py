@@ -14,7 +14,7 @@ from neusight.executors.pricing import price
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.requests import Plan
-from neusight.schedule.timeline import in_stream
+from neusight.schedule.timeline import in_stream, launch_interval_s
 from neusight.transforms.recompute import recomputed
 from neusight.workloads.dispatch import part_dispatches
 from neusight.workloads.program import PHASES, Part, Phase, Segment
@@ -130,7 +130,7 @@ def price_parts(
 
     def cost(batch: KernelBatch) -> Costs:
         if engine.kernel_timing == "stream":
-            return in_stream(pricer(batch, device, Conditions.of(len(batch))), device.launch_overhead_s)
+            return in_stream(pricer(batch, device, Conditions.of(len(batch))), launch_interval_s(engine, device))
         variant = engine.attention_on(device.facts.reads_shared_memory) if batch.family == "attention" else ""
         conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, variant=variant)
         return pricer(batch, device, conditions)

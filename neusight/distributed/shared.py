@@ -19,7 +19,7 @@ from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
 from neusight.plans.memory import fullest
 from neusight.schedule.run import Run
-from neusight.schedule.timeline import Wait, stream_errors_s
+from neusight.schedule.timeline import Wait, launch_interval_s, stream_errors_s
 from neusight.workloads.workload import MemoryProfile, Workload
 
 PHASES = {"forward": "forward", "backward": "backward", "weights": "backward", "step": "optimizer"}
@@ -62,7 +62,7 @@ def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
         yield from kernel_rows(
             batch.family,
             costs,
-            stream_errors_s(costs, timed.run.cluster.device.launch_overhead_s),
+            stream_errors_s(costs, launch_interval_s(timed.run.engine, timed.run.cluster.device)),
             kernels=[describe(batch.kernel(at)) for at in range(len(batch))],
             labels=[(time.part.name, PHASES[time.part.phase], runs) for time, runs in group],
         )

@@ -59,6 +59,13 @@ class HostFit:
 
     calls: dict[tuple[tuple[str, ...], int], list[TimedCall]]
 
+    def by_group(self) -> dict[tuple[str, ...], list[TimedCall]]:
+        """Calls of both halves of each group."""
+        groups: dict[tuple[str, ...], list[TimedCall]] = {}
+        for (group, _), calls in self.calls.items():
+            groups.setdefault(group, []).extend(calls)
+        return groups
+
     def host(self, group: tuple[str, ...], half: int, hosts: str) -> Host:
         """The host of a half of a group by one of ``HOSTS``.
 
@@ -84,7 +91,7 @@ class HostFit:
 def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
     r"""The host that explains calls best, robust to kernels that take something else than they should.
 
-    .. math:: t = c + \\max(n o, K)
+    .. math:: t = c + \max(n o, K)
 
     Args:
         calls: t, K and n, in units of a pointwise operator.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from neusight.datasets.rows import flag, positive, read_rows, unread_columns
 from neusight.engines import Host
 from neusight.errors import DataError
-from neusight.evaluation.hosts import IDLE, HostFit, TimedCall, fitted, half_of
+from neusight.evaluation.hosts import IDLE, HostFit, TimedCall, fitted, fitted_dispatches, half_of
 from neusight.evaluation.scored import Progress, Row, Scored, Selection, answered, compared, some
 from neusight.transforms.compiled import compiled
 from neusight.workloads import load_workload
-from neusight.workloads.dispatch import step_kinds
+from neusight.workloads.dispatch import DISPATCHES, step_kinds
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -35,8 +35,8 @@ LAUNCHES = {
     "cuda_graph": "cudagraphs",
 }
 """Launch of each mode of the table."""
-_DTYPES = {(False, False): "float32_ieee", (False, True): "float32", (True, True): "tf32"}
-"""Dtype by whether products and convolutions may run in TF32."""
+_DTYPES = {(False, False): "float32_ieee", (False, True): None, (True, True): "tf32"}
+"""Dtype by whether products and convolutions of float32 may run in TF32; PyTorch's default is that of the program."""
 BY = ("gpu", "mode", "level", "size")
 LARGE_MS = 1.0
 """From which the time of a program is hardly that of its host."""
@@ -85,6 +85,8 @@ def evaluate_programs(
         ``rows``: gpu, host, level, problem, graph, mode, measured_on, l2_flushed, size (below or above 1 ms),
         predicted_ms, low_ms, high_ms, measured_ms, ape, bias, inside. ``means`` by ``BY``, ``by_mode_and_size`` and
         ``total``: figures of ``Scored``. ``hosts``: what hosts take [us], fitted to all of their programs.
+        ``dispatches``: what an operator of each kind is to all hosts, in units of a pointwise one, as fitted to these
+        programs and as predictions have it.
         ``speedups``: see ``speedups``, and ``gains``: of those by mode, see ``gains``. ``skipped``: rows that are not
         compared, each with its reason. ``unread``: columns that nothing reads, with the number of rows.
 
@@ -115,6 +117,7 @@ def evaluate_programs(
         "by_mode_and_size": scored.summary("mode", "size"),
         "total": scored.figures(),
         "hosts": _hosts(fit),
+        "dispatches": _dispatches(fit),
         "speedups": ratios,
         "gains": gains(ratios),
         "skipped": skipped,
@@ -142,12 +145,19 @@ def _host(fit: HostFit, record: Row, hosts: str) -> Host:
 def _hosts(fit: HostFit) -> list[dict[str, Any]]:
     """What each host takes by all of its calls [us]."""
     rows = []
-    for group in sorted({group for group, _ in fit.calls}):
-        host = fitted([call for half in (0, 1) for call in fit.calls.get((group, half), ())], fit.others(group))
+    for group, calls in sorted(fit.by_group().items()):
+        host = fitted(calls, fit.others(group))
         named = dict(zip(("host", "gpu", "measured_on", "launch"), group, strict=True))
         times = {"call_us": 1e6 * host.call_s, "operator_us": 1e6 * host.operator_s, "spread": host.spread}
         rows.append(named | times)
     return rows
+
+
+def _dispatches(fit: HostFit) -> list[dict[str, Any]]:
+    """What operators of each kind take of hosts that dispatch them one by one."""
+    groups = [calls for group, calls in fit.by_group().items() if group[-1] in ("eager", "compiled")]
+    found = fitted_dispatches(groups) if groups else {}
+    return [{"kind": kind, "fitted": units, "predicted_with": DISPATCHES[kind]} for kind, units in found.items()]
 
 
 class _Estimates:

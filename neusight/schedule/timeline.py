@@ -63,8 +63,10 @@ def one_stream(
         host: of a step that is called while the device rests.
     """
     counts = [program.counts[at] for _, at in program.batches]
-    errors = tuple(stream_errors_s(c, device.launch_overhead_s) for c in costs)
-    stream = tuple(in_stream(c, device.launch_overhead_s) for c in costs)
+    # A host that is known has its own time for each kernel.
+    interval_s = launch_interval_s(engine, device) if host is None else 0.0
+    errors = tuple(stream_errors_s(c, interval_s) for c in costs)
+    stream = tuple(in_stream(c, interval_s) for c in costs)
     totals = _totals(stream, errors, counts)
     if host is not None:
         engine = replace(engine, host_s_per_call=0.0, host_s_per_operator=host.operator_s, host_spread=host.spread)
@@ -86,6 +88,11 @@ def _call(host: Host) -> Wait:
         high_s=before_s * doubt,
         errors_s={"host": before_s * host.spread},
     )
+
+
+def launch_interval_s(engine: Engine, device: DeviceSpec) -> float:
+    """Between two launches from one thread [s]; kernels of a graph follow each other without the host."""
+    return 0.0 if engine.launch == "graph" else device.launch_overhead_s
 
 
 def in_stream(single: Costs, interval_s: float) -> Costs:

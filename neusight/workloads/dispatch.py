@@ -2,8 +2,7 @@
 
 A view makes no more than a tensor; a reduction plans its blocks; a product, a convolution or a batch norm asks cuBLAS
 or cuDNN, which look up a kernel and its workspace (PyTorch, ``CUDABlas.cpp``, ``Conv_v8.cpp``, ``Reduce.cuh``). The
-figures are what ``neusight.evaluation.hosts.fitted_dispatches`` finds in timed programs; eager calls by themselves and
-compiled ones by themselves have the same within a fifth.
+figures are those that ``neusight evaluate programs`` fits to timed programs (``dispatches``).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from neusight.workloads.catalogue import (
     list_workloads,
 )
 from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
-from neusight.workloads.sources import ModelSource, described, described_file, traced_model
+from neusight.workloads.sources import ExportedModel, ModelSource, described, described_file, traced_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def stated_dtype(source: WorkloadSource, dtype_asked: str | None = None) -> tupl
     """The dtype of a model's step, and a line that says where it comes from; '' where nobody needs to be told.
 
     What was asked for counts first, by any of its names, then what the user's own file states, else float32; '' for
-    modules, which have a dtype when they are built.
+    modules and exported programs, which have a dtype when they are built.
 
     Raises:
         CoverageError: no dtype has the name that was asked for.
@@ -163,7 +163,7 @@ def stated_dtype(source: WorkloadSource, dtype_asked: str | None = None) -> tupl
         return dtype, f"{kept} is set aside: estimated in {dtype}" if source.quantization else ""
     if source.quantization:
         raise ModelError(f"{kept} is not estimated: give --dtype bfloat16, say, to set it aside")
-    if source.config is None and source.described is None:
+    if source.config is None and (source.described is None or isinstance(source.described, ExportedModel)):
         return "", ""
     if source.dtype in (None, "float32"):
         return "float32", ""

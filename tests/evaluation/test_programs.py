@@ -10,6 +10,8 @@ from neusight.api import Predictor
 from neusight.errors import DataError
 from neusight.evaluation import evaluate_programs
 from neusight.evaluation.programs import Filters, speedups
+from neusight.workloads import load_workload
+from neusight.workloads.dispatch import DISPATCHES
 
 ROW = {
     "gpu": "a100-sxm-80gb", "host": "here", "level": 1, "problem": "1_Conv", "graph": "small", "mode": "eager",
@@ -43,6 +45,19 @@ def test_modes_precisions_and_operands_are_steps_of_their_own(found):
     assert fused < eager < exact
     assert eager <= cold
     assert copied > fused
+
+
+def test_a_program_runs_in_the_dtype_that_it_was_exported_in(tmp_path):
+    for dtype in (torch.float16, torch.float32):
+        program = torch.export.export(nn.Linear(64, 64).to(dtype), (torch.zeros(8, 64, dtype=dtype),))
+        torch.export.save(program, tmp_path / "linear.pt2")
+        (node,) = (node for node in load_workload(str(tmp_path / "linear.pt2")).nodes if node.kernels)
+        assert f"torch.{node.kernels[0].dtype}" == str(dtype)
+
+
+def test_what_operators_take_of_hosts_is_fitted_where_they_are_dispatched_one_by_one(found):
+    assert found({"mode": "cuda_graph"})["dispatches"] == []
+    assert {row["kind"] for row in found({})["dispatches"]} == set(DISPATCHES)
 
 
 def test_what_does_not_count_is_said_with_its_reason(found):

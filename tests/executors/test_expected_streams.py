@@ -72,6 +72,18 @@ def test_more_is_never_faster_nor_hot_slower(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
+def test_an_engines_own_gelu_takes_an_element_at_a_time_and_pytorchs_several(gpu: str) -> None:
+    batch, device = pointwise("gelu"), load_device(gpu)
+    engines = (("torch", ""), ("torch", "sarathi"), ("vllm", ""))
+    torch, sarathi, vllm = (
+        total_s(stream_times(batch, device, Conditions.of(len(ROWS), engine=engine, variant=variant), PHYSICS))
+        for engine, variant in engines
+    )
+    assert (sarathi == vllm).all()
+    assert (torch <= vllm).all() and torch[-1] < vllm[-1]
+
+
+@pytest.mark.parametrize("gpu", GPUS)
 def test_a_long_stream_takes_its_bytes_over_the_bandwidth(gpu: str) -> None:
     device, batch = load_device(gpu), pointwise(dtype="float32", size=4)
     found = stream_times(batch, device, cold(), PHYSICS)

@@ -88,6 +88,21 @@ def test_a_launch_hides_behind_execution_and_shows_in_short_kernels() -> None:
     assert (alone.kernel, alone.tile, alone.count) == ("linear 1000x1000x1000 tn", "128x64", 1)
 
 
+def test_neither_a_graph_nor_a_host_that_is_known_spaces_short_kernels() -> None:
+    of = program((RELU, "relu", "forward", 100))
+    costs = [by_formula(batch) for batch, _ in of.batches]
+    spaced, graph, hosted = (
+        sum(float(c.latency_s[0]) for c in one_stream(of, costs, L4, engine, host).costs)
+        for engine, host in (
+            (ENGINE, None),
+            (Engine.torch(launch="graph"), None),
+            (ENGINE, Host(call_s=0.0, operator_s=1e-6, spread=0.2)),
+        )
+    )
+    assert spaced == pytest.approx(L4.launch_overhead_s)
+    assert graph == hosted == pytest.approx(1e-6)
+
+
 def test_in_stream_never_below_the_bound_or_out_of_order() -> None:
     for kernel, interval_s in ((k, i) for k in (GEMM, RELU) for i in (0.0, 1e-6, 1e-3)):
         stream = in_stream(by_formula(KernelBatch.of([kernel] * 3)), interval_s)

@@ -66,9 +66,7 @@ def _ungated(part: FeedForward, rank: Rank, shape: tuple[int, int], *, added: bo
     if part.bias and rank.engine.generated:
         size = shape[0] * shape[1] * rank.size
         summed = rank.reduced("activation gradient", "sum", shape[::-1], 2 * size, size + shape[1] * rank.size)
-        # "gelu" is the kernel that serving engines wrote by hand; generated ones take more elements a thread.
-        function = "bias_gelu" if part.activation == "gelu" else part.activation
-        yield Operation(forward=(rank.pointwise("activation", function, *shape),), backward=(summed,))
+        yield Operation(forward=(rank.pointwise("activation", part.activation, *shape),), backward=(summed,))
         return
     joined = added and part.activation == "gelu" and rank.engine.activation == "fused"
     if added:

@@ -15,7 +15,7 @@ from neusight.workloads.sources.files import EXPORTED_SUFFIX, ONNX_SUFFIX, Expor
 from neusight.workloads.sources.image_models import image_model
 from neusight.workloads.sources.plain_models import MODULE, plain_model
 
-__all__ = ["ModelSource", "described", "described_file", "traced_model"]
+__all__ = ["ExportedModel", "ModelSource", "described", "described_file", "traced_model"]
 
 
 def described(text: str) -> ModelSource | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, reason
+from neusight.kernels.precision import OWN_PRECISION
 from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.inputs.sizes import IMAGE_SIZE
@@ -120,7 +121,8 @@ class ExportedModel(GraphFile):
         with warnings.catch_warnings():
             # Copies of a program's signature ask for classes by names that PyTorch has changed.
             warnings.simplefilter("ignore", FutureWarning)
-            return copy_as_fake(as_module(self._program), torch.get_default_dtype())
+            own = request.precision == OWN_PRECISION
+            return copy_as_fake(as_module(self._program), None if own else torch.get_default_dtype())
 
     def inputs(self, request: Request) -> Inputs:
         """By name, where the program has names; extents that it leaves open as they were asked for."""

@@ -34,7 +34,7 @@ FULL_THREADS = 2048.0
 """Threads of an SM on which the length of a step is stated."""
 VECTOR = 4.0
 """Elements of a thread's step along a row in PyTorch's kernels."""
-BY_HAND = ("silu_and_mul", "gelu", "rms_norm", "rope")
+BY_HAND = ("silu_and_mul", "rms_norm", "rope")
 """Operators that serving engines wrote by hand, with one element a thread at a time (vLLM, ``activation_kernels.cu``,
 ``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``)."""
 CHANNEL_THREADS, CHANNEL_LOADS, CHANNEL_WALKS = 512.0, 2.0, 2.0
@@ -79,12 +79,13 @@ class Stream:
     by_hand: np.ndarray
 
     @classmethod
-    def of(cls, batch: KernelBatch) -> Stream:
+    def of(cls, batch: KernelBatch, conditions: Conditions) -> Stream:
         """Those of a batch of ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer`` kernels."""
         work, none = work_of(batch), np.zeros(len(batch))
         by_row = batch.family == "row_reduction"
         channels = np.isin(batch["op"], CHANNELS) & by_row
-        by_hand = np.isin(batch["op"], BY_HAND) & (element_bytes(batch) < FLOAT_BYTES)
+        own = (batch["op"] == "gelu") & traits_of("stream", conditions)["own_gelu"]
+        by_hand = (np.isin(batch["op"], BY_HAND) | own) & (element_bytes(batch) < FLOAT_BYTES)
         rows, cols = (batch[name].astype(float) if by_row else none for name in ("rows", "cols"))
         return cls(
             # A kernel over nothing still is one thread.
@@ -127,7 +128,7 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     Source: Little's law; PyTorch's and vLLM's kernels for what a thread does; constants fitted.
     Validity: contiguous tensors; instructions an element are those of the engines' versions that were measured.
     """
-    s, stream = Stream.of(batch), physics.stream
+    s, stream = Stream.of(batch, conditions), physics.stream
     moved = s.bytes + s.again_bytes
     hot = _hot(s, device, conditions, physics)
     cold = s.bytes * (1.0 - hot) + s.again_bytes * _missed(s, batch, device, physics)
@@ -151,7 +152,7 @@ def stream_shape(
     batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics
 ) -> dict[str, np.ndarray]:
     """Dimensionless inputs of a learned correction; columns of shape (n,)."""
-    s, t = Stream.of(batch), stream_times(batch, device, conditions, physics)
+    s, t = Stream.of(batch, conditions), stream_times(batch, device, conditions, physics)
     total = t.unlimited_s + t.fixed_overhead_s
     blocks = np.where(s.rows > 0, s.rows * s.threads, s.elements / VECTOR) / BLOCK_THREADS
     return {
