@@ -19,8 +19,6 @@ DISPATCHES: Mapping[str, float] = {"view": 0.36, "pointwise": 1.0, "reduction": 
 _STREAMS = ("elementwise", "memory", "optimizer", "collective")
 _CUDNN = ("batch_norm", "batch_norm_backward")
 """Reductions of a library."""
-_WITH_ANOTHER = ("layer_norm_weight_backward", "rms_norm_weight_backward")
-"""Reductions that an operator runs after its main kernel: gradients of a norm's weights."""
 
 
 def dispatches(counts: Mapping[str, int]) -> float:
@@ -46,13 +44,12 @@ def operator_kinds(kernels: Sequence[Kernel]) -> dict[str, int]:
 
 
 def part_dispatches(part: Part) -> float:
-    """Of a kernel of a program that is an operator of its own."""
-    return DISPATCHES[_kind(part.batch.family, str(part.batch["op"][0]) if "op" in part.batch.columns else "")]
+    """Of a kernel of a program that is an operator of its own, or a further one of another's."""
+    op = str(part.batch["op"][0]) if "op" in part.batch.columns else ""
+    return DISPATCHES["further" if part.further else _kind(part.batch.family, op)]
 
 
 def _kind(family: str, op: str) -> str:
     if family in _STREAMS:
         return "pointwise"
-    if op in _WITH_ANOTHER:
-        return "further"
     return "reduction" if family == "row_reduction" and op not in _CUDNN else "library"

@@ -25,7 +25,8 @@ class Part:
 
     ``group`` says which ranks a collective joins, "" for kernels. ``overlapped`` collectives run beside the kernels of
     their segment where the framework overlaps them; others stand in the way. ``attention_core``: from queries,
-    keys and values to outputs, which selective recomputation runs again.
+    keys and values to outputs, which selective recomputation runs again. ``further`` is launched by the operator of
+    another part.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Part:
     group: str = ""
     overlapped: bool = False
     attention_core: bool = False
+    further: bool = False
 
 
 class HeldWeights(NamedTuple):

@@ -2,9 +2,13 @@
 
 import pytest
 
-from neusight.kernels import Conv2d, Elementwise, Gemm, RowReduction
+from neusight.engines import engine_named
+from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, RowReduction
 from neusight.requests import Request
-from neusight.workloads.dispatch import DISPATCHES, dispatches, operator_kinds, step_kinds
+from neusight.workloads.decoders.build import units_of
+from neusight.workloads.decoders.known import known_decoder
+from neusight.workloads.decoders.shares import Local
+from neusight.workloads.dispatch import DISPATCHES, dispatches, operator_kinds, part_dispatches, step_kinds
 from neusight.workloads.workload import Node, Workload
 
 RELU = Elementwise(op="relu", elements=10, read_bytes=40, write_bytes=40, flops=10)
@@ -32,6 +36,16 @@ def test_an_operator_counts_as_its_costliest_kernel_and_its_further_ones_beside_
     counts = operator_kinds(kernels)
     assert counts == {kind: 1, "further": max(0, len(kernels) - 1)}
     assert dispatches(counts) == pytest.approx(DISPATCHES[kind] + DISPATCHES["further"] * counts["further"])
+
+
+def test_a_described_operator_of_two_kernels_counts_as_its_traced_one():
+    program = units_of(known_decoder("gpt2"), Local(batch=1, seq_len=64), engine_named("torch-eager"))
+    parts = program.layers[0].parts
+    attention = [part for part in parts if part.phase == "backward" and part.name in ("delta", "attention")]
+    traced = operator_kinds((reduction("sum"), Attention(batch=1, heads=1, kv_heads=1, q_len=8, kv_len=8, head_dim=64)))
+    assert sum(map(part_dispatches, attention)) == pytest.approx(dispatches(traced))
+    (weights,) = {part_dispatches(part) for part in parts if part.name.endswith("norm weight gradient")}
+    assert weights == DISPATCHES["further"]
 
 
 @pytest.mark.parametrize(

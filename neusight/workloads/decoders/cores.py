@@ -109,7 +109,8 @@ def _flash(rank: Rank, heads: Heads, lengths: tuple[int, int], *, causal: bool =
         rank.part("attention", KernelBatch.from_columns("attention", op=op, **shape), runs)
         for op in ("forward", "backward")
     )
-    return Operation(forward=(forward,), backward=(rank.part("delta", delta, runs), backward))
+    sums = replace(rank.part("delta", delta, runs), further=True)
+    return Operation(forward=(forward,), backward=(sums, backward))
 
 
 def _ring(rank: Rank, heads: Heads) -> Iterator[Operation]:
