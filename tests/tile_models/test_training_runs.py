@@ -254,8 +254,7 @@ def test_constants_of_strangers_are_fitted_without_any_board_of_their_kind(
 def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., TrainOptions]) -> None:
     """The tiles' share of the limit is the same on all boards, so that what is learned of it holds on others."""
     manifest = train(options(backend="gbm", parameters=(("rounds", 60),)))["gemm"].manifest
-    found = manifest.metrics.items()
-    mean = {name: np.mean([[*by_kind.values()] for by_kind in by_gpu.values()]) for name, by_gpu in found}
+    mean = manifest.left_out()
     assert manifest.shrinkage in SHRINKAGES
     assert mean["as_shipped"] <= max(mean["physics"], mean["learned"])
 

@@ -1,4 +1,4 @@
-"""A Gaussian process on the features, correcting the prior; prediction needs numpy only."""
+"""A Gaussian process on the features, correcting the prior: its mean is kernel ridge regression (scikit-learn)."""
 
 from __future__ import annotations
 
@@ -9,27 +9,19 @@ import numpy as np
 
 from neusight.executors.gpu.tile_models.protocol import Progress, TrainingSet, log_error, residual_target
 
-REWEIGHTINGS = 4
-BLOCK = 2048
-"""Rows evaluated together."""
-
 
 class GpModel:
     r"""``logit(u) = prior + f(x)``, f normal around none with covariance ``amplitude² exp(-|x - x'|² / 2 d length²)``
     of d standardised features, conditioned on ``points`` rows that are drawn by their weight.
 
-    Each (GPU, op) group has an intercept of its own, normal with deviation ``group``, which is dropped: the process
-    learns shapes, not devices. Rows that miss by more than ``noise`` count as if they were that much noisier (Huber's
-    weights).
-
     Args:
         points: rows that are kept: time grows with their cube.
         length: over which features correlate, in standard deviations of all of them together.
-        amplitude, group, noise: standard deviations, in logits.
+        amplitude, noise: standard deviations of f and of a row, in logits.
         cap: largest correction of the prior.
         seed: of the rows that are drawn.
 
-    Source: Rasmussen and Williams 2006, chapter 2.
+    Source: Rasmussen and Williams 2006, equation 2.25.
     """
 
     backend: ClassVar[str] = "gp"
@@ -41,7 +33,6 @@ class GpModel:
         points: int = 1500,
         length: float = 1.0,
         amplitude: float = 0.5,
-        group: float = 0.3,
         noise: float = 0.3,
         cap: float = 1.5,
         seed: int = 0,
@@ -49,7 +40,6 @@ class GpModel:
         self.points = points
         self.length = length
         self.amplitude = amplitude
-        self.group = group
         self.noise = noise
         self.cap = cap
         self.seed = seed
@@ -61,29 +51,28 @@ class GpModel:
         target, weight = residual_target(data)
         count = min(self.points, int((weight > 0).sum()))
         chosen = np.random.default_rng(self.seed).choice(len(data), count, replace=False, p=weight / weight.sum())
-        scale = {"mean": data.features.mean(axis=0), "scale": data.features.std(axis=0) + 1e-6}
-        inputs, group = _standardised(data.features[chosen], scale), data.group[chosen]
-        covariance = self._covariance(inputs, inputs) + self.group**2 * (group[:, None] == group[None, :])
-        variance = np.full(count, self.noise**2)
-        for _ in range(REWEIGHTINGS):
-            factors = np.linalg.solve(covariance + np.diag(variance), target[chosen])
-            variance = self.noise * np.maximum(self.noise, np.abs(variance * factors))
-        self.state_ = scale | {"inputs": inputs, "factors": factors}
+        self.state_ = {"mean": data.features.mean(axis=0), "scale": data.features.std(axis=0) + 1e-6}
+        fitted = self._process(data.features.shape[1]).fit(self._inputs(data.features[chosen]), target[chosen])
+        self.state_ |= {"rows": fitted.X_fit_, "factors": fitted.dual_coef_}
         self.history_ = [log_error(self, held_out) if held_out is not None else float("nan")]
         if progress:
             progress(1, 1, self.history_[-1])
         return self
 
-    def _covariance(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
-        return np.asarray(self.amplitude**2 * np.exp(-np.maximum(square, 0.0) / (2 * a.shape[1] * self.length**2)))
+    def _process(self, features: int) -> Any:
+        from sklearn.kernel_ridge import KernelRidge
+
+        gamma = 1 / (2 * features * self.length**2)
+        return KernelRidge(alpha=(self.noise / self.amplitude) ** 2, kernel="rbf", gamma=gamma)
+
+    def _inputs(self, features: np.ndarray) -> np.ndarray:
+        return np.clip((features - self.state_["mean"]) / self.state_["scale"], -3, 3)
 
     def logits(self, features: np.ndarray, prior: np.ndarray) -> np.ndarray:
         """One member."""
-        inputs = _standardised(features, self.state_)
-        blocks = [inputs[i : i + BLOCK] for i in range(0, max(len(inputs), 1), BLOCK)]
-        f = np.concatenate([self._covariance(rows, self.state_["inputs"]) @ self.state_["factors"] for rows in blocks])
-        return (prior + self.cap * np.tanh(f / self.cap))[None]
+        process = self._process(features.shape[1])
+        process.X_fit_, process.dual_coef_ = self.state_["rows"], self.state_["factors"]
+        return (prior + self.cap * np.tanh(process.predict(self._inputs(features)) / self.cap))[None]
 
     def save(self, folder: Path) -> None:
         """Write the rows and their factors."""
@@ -99,7 +88,3 @@ class GpModel:
         model = cls(**parameters)
         model.state_ = load_file(folder / cls.weights_file)
         return model
-
-
-def _standardised(features: np.ndarray, scale: dict[str, np.ndarray]) -> np.ndarray:
-    return np.clip((features - scale["mean"]) / scale["scale"], -3, 3)
