@@ -292,7 +292,8 @@ FIGURES = {
     ),
     "roofline.png": Drawing(
         roofline,
-        "The same sample under each held-out GPU's datasheet roofline (float32), measured and predicted.",
+        "The same sample under each held-out GPU's datasheet roofline (float32), measured and predicted. FLOP: the "
+        "least that do the work, Winograd's of convolutions that it can compute.",
         "kernels",
         "kernels.sample",
     ),

@@ -50,7 +50,8 @@ class Tested:
     """Measured rows of one GPU as kernels: ``facts`` has a row a measurement, ``batches`` with their positions in it
     and the conditions under which they were measured.
 
-    Columns of ``facts``: gpu, family, op, kind, id (of the kernel), flops, bytes, roofline and measured (both ms).
+    Columns of ``facts``: gpu, family, op, kind, id (of the kernel), flops (the least that do its work), bytes, roofline
+    and measured (both ms).
     ``in_order`` are rows that stand as they were measured, so that launches that grew along the table show.
     """
 
@@ -101,7 +102,7 @@ def rows_of_split(frame: pd.DataFrame, split: str) -> pd.DataFrame:
 def _facts(batch: KernelBatch, device: DeviceSpec) -> dict[str, Any]:
     work = work_of(batch)
     roofline_ms = 1e3 * roofline_s(batch, device)
-    return {"id": kernel_ids(batch), "flops": work.flops, "bytes": work.bytes, "roofline": roofline_ms}
+    return {"id": kernel_ids(batch), "flops": work.least_flops, "bytes": work.bytes, "roofline": roofline_ms}
 
 
 def kernel_ids(batch: KernelBatch) -> list[str]:

@@ -167,7 +167,7 @@ def _tested(r: DeviceRows) -> Tested:
     work = work_of(rows.batch)
     facts = pd.DataFrame({"family": rows.batch.family, "kind": kinds[kept], "id": kernel_ids(rows.batch)})
     facts = facts.assign(gpu=r.device.id, op=rows.batch["op"] if "op" in rows.batch.columns else rows.batch.family)
-    facts = facts.assign(flops=work.flops, bytes=work.bytes, measured=1e3 * rows.latency_s)
+    facts = facts.assign(flops=work.least_flops, bytes=work.bytes, measured=1e3 * rows.latency_s)
     facts["roofline"] = 1e3 * roofline_s(rows.batch, r.device)
     return Tested(r.device, facts, [(rows.batch, np.arange(len(rows)), rows.conditions)], in_order=False)
 
