@@ -1,14 +1,15 @@
 """How wide intervals are: quantiles of what devices that were left out missed by, few devices shrunken to many.
 
 Each device counts once in each kind of kernel, beside what the kind is one of (``levels``), as if that were ``ALIKE``
-more devices. What is predicted is a device that none of them is, so that what its kernels share is wider than what was
-seen, by where Student's t has 90 % (DeGroot and Schervish 2012, section 8.6).
+more devices; of strangers each die, whose boards are off together; and siblings, which few are measured of, beside
+known devices and strangers, between which they lie. What is predicted is a device that none of them is, so that what
+its kernels share is wider than what was seen, by where Student's t has 90 % (DeGroot and Schervish 2012, section 8.6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,8 @@ class _Pool:
         ends = np.interp(TAILS, np.cumsum(self.weights[order]), self.values[order])
         total = float(self.weights @ self.values**2)
         shared, n = min(self.shared, total), max(self.devices, 1.0)
-        widened = shared * (1 + 1 / n) * (student.ppf(TAILS[1], n) / NORMAL_90) ** 2
+        # Squares about none, which nothing estimates, have as many degrees of freedom as there are devices.
+        widened = shared * (student.ppf(TAILS[1], n) / NORMAL_90) ** 2
         low, high = np.exp(ends * np.sqrt((total - shared + widened) / max(total, 1e-12)))
         return [round(min(float(low), 1.0), 4), round(max(float(high), 1.0), 4), round(float(np.sqrt(widened)), 4)]
 
@@ -84,14 +86,14 @@ def doubts_by_kinship(
     """Of devices that were learned from, of their siblings where there are any, and of strangers: where no other was
     seen, own rows widened, and no narrower than a factor of two either way, since nothing tells how GPUs differ.
     """
-    seen = doubts(own) or {ANY: [1.0, 1.0, 0.0]}
-    unseen = doubts(strangers) or {name: _unseen(doubt) for name, doubt in seen.items()}
+    seen, dies = doubts(own) or {ANY: [1.0, 1.0, 0.0]}, [replace(r, gpu=r.die) for r in strangers]
+    unseen = doubts(dies) or {name: _unseen(doubt) for name, doubt in seen.items()}
     least = UNKNOWN_FACTOR if sum(r.rows for r in own) < LEAST_ROWS else 1.0
     known = {
         name: [min(low, 1 / least), max(high, least), round(SEEN_SHARE * doubt_of(unseen, name)[2], 4)]
         for name, (low, high, _) in seen.items()
     }
-    beside: dict[Kinship, dict[str, Doubt]] = {"sibling": doubts(siblings)} if siblings else {}
+    beside: dict[Kinship, dict[str, Doubt]] = {"sibling": doubts(siblings, (own, dies))} if siblings else {}
     return {"own": known, **beside, "stranger": unseen}
 
 
@@ -101,15 +103,35 @@ def _unseen(doubt: Doubt) -> Doubt:
     return [round(low, 4), round(high, 4), round(float(np.log(high / low)) / (2 * NORMAL_90), 4)]
 
 
-def doubts(residuals: Sequence[Residuals]) -> dict[str, Doubt]:
-    """Of each name that occurs, and of its ``levels``; of none where nothing was left out."""
+def doubts(residuals: Sequence[Residuals], beside: Sequence[Sequence[Residuals]] = ()) -> dict[str, Doubt]:
+    """Of each name that occurs, and of its ``levels``; of none where nothing was left out. All kernels stand beside
+    those of other kinships, each of which counts as much.
+    """
+    others = [_pools(each)[ANY] for each in beside if each]
+    return {name: pool.doubt() for name, pool in sorted(_pools(residuals, _mixed(others)).items())}
+
+
+def _pools(residuals: Sequence[Residuals], beside: _Pool | None = None) -> dict[str, _Pool]:
     usable = [r for r in residuals if abs(np.median(r.quantiles)) < GROSS] or list(residuals)
     pools: dict[str, _Pool] = {}
     for path in sorted({levels(r.name)[::-1] for r in usable}):
         for beyond, name in zip((None, *path), path, strict=False):
             if name not in pools:
-                pools[name] = _pooled([r for r in usable if name in levels(r.name)], pools[beyond] if beyond else None)
-    return {name: pool.doubt() for name, pool in sorted(pools.items())}
+                own = [r for r in usable if name in levels(r.name)]
+                pools[name] = _pooled(own, pools[beyond] if beyond else beside)
+    return pools
+
+
+def _mixed(pools: Sequence[_Pool]) -> _Pool | None:
+    """Of pools, each of which counts as much; none of none."""
+    if not pools:
+        return None
+    return _Pool(
+        np.concatenate([p.values for p in pools]),
+        np.concatenate([p.weights for p in pools]) / len(pools),
+        min(p.devices for p in pools),
+        sum(p.shared for p in pools) / len(pools),
+    )
 
 
 def _pooled(residuals: Sequence[Residuals], beyond: _Pool | None) -> _Pool:
@@ -138,24 +160,30 @@ def _spread_out(residuals: Sequence[Residuals], weights: np.ndarray) -> tuple[np
     return np.concatenate([r.quantiles for r in residuals]), np.repeat(weights / counts, counts)
 
 
-def coverage(residuals: Sequence[Residuals], by: Callable[[Residuals], str]) -> list[dict[str, Any]]:
-    """How well intervals hold that were learned without the device that they are put to, a row a family.
+def coverage(known: Mapping[Kinship, Sequence[Residuals]]) -> list[dict[str, Any]]:
+    """How well intervals hold that were learned without the device that they are put to, of strangers without its die.
 
     Args:
-        residuals: of all devices that were left out.
-        by: what is left out of the intervals with a device: itself, or its die.
+        known: of all devices that were left out, by kinship in the order of ``doubts_by_kinship``.
 
     Returns:
-        ``family``, ``gpus``, ``rows``, ``inside`` (percent of rows), ``width`` (of the interval in log time, over what
-        the middle 90 % of the family's errors span) and ``crps`` (continuous ranked probability score of log time, of
-        a normal distribution with these ends: Gneiting and Raftery 2007, equation 5).
+        A row a kinship and family: ``kinship``, ``family``, ``gpus``, ``rows``, ``inside`` (percent of rows), ``width``
+        (of the interval in log time, over what the middle 90 % of the family's errors span) and ``crps`` (continuous
+        ranked probability score of log time, of a normal distribution with these ends: Gneiting and Raftery 2007,
+        equation 5).
     """
-    pairs: dict[str, list[tuple[Residuals, Doubt]]] = {}
-    for group in sorted({by(r) for r in residuals}):
-        if known := doubts([r for r in residuals if by(r) != group]):
-            for r in (r for r in residuals if by(r) == group):
-                pairs.setdefault(r.family, []).append((r, doubt_of(known, r.name)))
-    return [{"family": family, **_covered(own)} for family, own in sorted(pairs.items())]
+    rows = []
+    for kinship, residuals in known.items():
+        unit = "die" if kinship == "stranger" else "gpu"
+        pairs: dict[str, list[tuple[Residuals, Doubt]]] = {}
+        for left_out in sorted({getattr(r, unit) for r in residuals}):
+            rest = {k: [r for r in each if getattr(r, unit) != left_out] for k, each in known.items()}
+            if rest[kinship]:
+                found = doubts_by_kinship(*rest.values())[kinship]
+                for r in (r for r in residuals if getattr(r, unit) == left_out):
+                    pairs.setdefault(r.family, []).append((r, doubt_of(found, r.name)))
+        rows += [{"kinship": kinship, "family": family, **_covered(own)} for family, own in sorted(pairs.items())]
+    return rows
 
 
 def _covered(pairs: Sequence[tuple[Residuals, Doubt]]) -> dict[str, Any]:

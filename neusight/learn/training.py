@@ -189,7 +189,7 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         training_gpus=run.corpus.gpus(run.model),
         seed=options.seed,
         doubts=doubts_by_kinship(*residuals.values()),
-        coverage=_coverage(residuals),
+        coverage=coverage(residuals),
         device_bias=device_bias,
         domain=_domain(data, rows),
         launch_floors_s={op: round(s, 9) for op, s in known.floors.items()},
@@ -243,16 +243,6 @@ def _rivals(run: FoldRun, options: TrainOptions) -> dict[str, Any]:
 
 def _residuals(folds: Sequence[FoldErrors], shrinkage: float) -> list[Residuals]:
     return [residuals for fold in folds for residuals in fold.residuals(shrinkage)]
-
-
-def _coverage(residuals: Mapping[Kinship, Sequence[Residuals]]) -> list[dict[str, Any]]:
-    """How well intervals hold on devices that they were learned without, a row a kinship and family."""
-    left_out: dict[Kinship, Callable[[Residuals], str]] = {"stranger": lambda r: r.die}
-    return [
-        {"kinship": kinship, **row}
-        for kinship, known in residuals.items()
-        for row in coverage(known, left_out.get(kinship, lambda r: r.gpu))
-    ]
 
 
 def _vendors(rows: Sequence[DeviceRows]) -> dict[str, int]:

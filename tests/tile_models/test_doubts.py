@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -51,7 +53,7 @@ def test_intervals_of_many_devices_are_those_of_what_they_share_and_scatter() ->
 def test_few_devices_say_less_than_they_show() -> None:
     shown = [float(np.std([np.mean(r.quantiles) for r in boards(count, 0.2, 0.05)])) for count in (4, 60)]
     few, many = (doubts(boards(count, 0.2, 0.05))["linear float16"][2] for count in (4, 60))
-    widening = np.sqrt(1 + 1 / 4) * student.ppf(0.95, 4) / NORMAL_90
+    widening = student.ppf(0.95, 4) / NORMAL_90
     assert (few / shown[0], many / shown[1]) == (pytest.approx(widening, rel=0.01), pytest.approx(1.0, rel=0.05))
 
 
@@ -61,6 +63,24 @@ def test_a_kind_with_few_rows_is_as_those_that_are_alike() -> None:
     found = doubts([*others, odd])
     assert found["linear float16"][1] < 1.3 * found["* float16"][1]
     assert doubts([*others, residuals("a", 1.0, 0.1)])["linear float16"][1] > 1.5 * found["* float16"][1]
+
+
+def test_boards_of_a_die_count_once_for_strangers() -> None:
+    """Three boards that are off alike tell of one die."""
+    lone = [residuals("a", 0.3), *boards(5, 0.05, 0.05)]
+    alike = [replace(r, gpu=f"a{n}", die="a") for n in range(3) for r in lone[:1]]
+    found = doubts_by_kinship([], [], [*alike, *lone[1:]])["stranger"]
+    assert found["*"] == pytest.approx(doubts([replace(r, gpu=r.die) for r in lone])["*"], rel=0.01)
+    assert found["*"][1] < doubts([*alike, *lone[1:]])["*"][1]
+
+
+def test_few_siblings_stand_beside_known_boards_and_strangers() -> None:
+    """A sibling that happens to be met exactly says little; one that is far off is believed the less."""
+    own, strangers = boards(12, 0.02, 0.1), boards(12, 0.2, 0.1)
+    known = {mean: doubts_by_kinship(own, [residuals("a", mean, 0.01)], strangers) for mean in (0.0, 0.5)}
+    exact, off = (known[mean]["sibling"]["*"][1] for mean in (0.0, 0.5))
+    assert known[0.0]["own"]["*"][1] < exact < known[0.0]["stranger"]["*"][1]
+    assert exact < off < doubts([residuals("a", 0.5, 0.01)])["*"][1]
 
 
 def test_each_side_is_what_was_missed_on_it() -> None:
@@ -83,12 +103,14 @@ def test_a_device_that_is_off_by_far_more_is_a_fault_of_the_data() -> None:
 
 
 def test_nine_in_ten_rows_of_a_device_that_taught_nothing_are_inside() -> None:
-    rows = coverage(boards(30, 0.2, 0.1), lambda r: r.gpu)
+    rows = coverage({"own": boards(30, 0.2, 0.1), "sibling": [], "stranger": []})
     assert [(row["family"], row["gpus"], row["rows"]) for row in rows] == [("gemm", 30, 30_000)]
     assert rows[0]["inside"] == pytest.approx(90, abs=3)
     assert rows[0]["width"] == pytest.approx(1.0, abs=0.1)
     assert rows[0]["crps"] == pytest.approx(np.hypot(0.2, 0.1) / np.sqrt(np.pi), rel=0.05)
-    assert coverage(boards(30, 0.2, 0.1), lambda r: "all of one die") == []
+    assert rows[0]["kinship"] == "own"
+    one_die = [replace(r, die="only") for r in boards(30, 0.2, 0.1)]
+    assert coverage({"own": [], "sibling": [], "stranger": one_die}) == []
 
 
 def test_the_score_is_the_integral_that_defines_it() -> None:
