@@ -312,7 +312,8 @@ def _measured(
     learned = learned + by_distinct(kinds, lambda kind: bias.get(kind, 0.0))
     error, ratios, mape = {}, {}, {}
     for shrinkage in SHRINKAGES:
-        execution_s = data.bound_s / utilisation((data.prior + shrinkage * learned)[None])
+        added = shrinkage * learned if shrinkage else 0.0
+        execution_s = data.bound_s / utilisation((data.prior + added)[None])
         off = np.log((data.floor_s + execution_s) / data.latency_s)
         ratio = np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / execution_s)
         name, weight = str(shrinkage), data.weight * real

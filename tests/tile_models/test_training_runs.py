@@ -209,8 +209,9 @@ def test_folds_are_reused_by_the_same_run_alone(
 
 def test_a_backend_that_learns_nothing_trains_silently(options: Callable[..., TrainOptions]) -> None:
     reports = Reports()
-    assert train(options(backend="roofline"), reports)["gemm"].manifest.backend == "roofline"
-    assert reports.tasks == []
+    manifest = train(options(backend="roofline"), reports)["gemm"].manifest
+    assert (manifest.backend, reports.tasks) == ("roofline", [])
+    assert manifest.left_out()["physics"] == train(options())["gemm"].manifest.left_out()["physics"]
 
 
 def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., TrainOptions]) -> None:
