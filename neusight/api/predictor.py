@@ -13,7 +13,7 @@ from neusight.api.questions import Gpu, Setting, as_device, given_request, step_
 from neusight.api.steps import StepAnswers, traced_training
 from neusight.api.sweeps import swept
 from neusight.devices import DeviceSpec
-from neusight.engines import Host, library_named
+from neusight.engines import Host, Libraries, library_named
 from neusight.errors import LoadError, ModelError, shown
 from neusight.estimates import Estimate, KernelEstimate
 from neusight.estimates.build import lone_kernels
@@ -177,6 +177,7 @@ class Predictor:
         compression: bool = False,
         operands: str = "cold",
         host: Host | None = None,
+        libraries: Libraries | None = None,
         allow_fallback: bool = False,
         cache: bool = True,
     ) -> Estimate:
@@ -200,7 +201,7 @@ class Predictor:
             layout: of images, ``nchw`` or ``nhwc``.
             optimizer: ``none``, ``sgd``, ``adam``, ``adamw`` or ``bert_adam``.
             fused_optimizer, plan, tp_plan, overrides, sparsity, simulate, compression, operands, host,
-                allow_fallback, cache: see ``Setting``.
+                libraries, allow_fallback, cache: see ``Setting``.
             grad_scaler: gradients are scaled back before the optimizer, as float16 needs.
 
         Raises:
@@ -218,7 +219,7 @@ class Predictor:
         setting = Setting(
             overrides=overrides, allow_fallback=allow_fallback, sparsity=sparsity, simulate=simulate,
             compression=compression, fused_optimizer=fused_optimizer, cache=cache, plan=plan, tp_plan=tp_plan,
-            layout=layout, operands=operands, host=host,
+            layout=layout, operands=operands, host=host, libraries=libraries,
         )  # fmt: skip
         if request is None:
             question = step_request(model, step)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.devices import DeviceSpec, load_device
-from neusight.engines import Host
+from neusight.engines import Host, Libraries
 from neusight.errors import DeviceError, ModelError, shown
 from neusight.executors import Options
 from neusight.kernels.precision import OWN_PRECISION
@@ -46,6 +46,7 @@ class Setting:
             the same tensors with nothing between.
         host: of a step that is called while the device rests; unless given, steps follow each other, and the host's
             time shows as far as it is longer than the device's.
+        libraries: of other versions than those that kernels were measured with.
         tp_plan: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
             ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
             the model's structure tells.
@@ -63,6 +64,7 @@ class Setting:
     layout: str = "nchw"
     operands: str = "cold"
     host: Host | None = None
+    libraries: Libraries | None = None
 
     @property
     def options(self) -> Options:

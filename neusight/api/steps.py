@@ -102,7 +102,8 @@ class StepAnswers:
         device, setting, program = ready.device, ready.setting, ready.program
         price = price or self._price_of(ready)
         costs = [price(batch) for batch, _ in program.batches]
-        timeline = one_stream(program, costs, device, program.workload.request.engine, setting.host)
+        engine = program.workload.request.engine
+        timeline = one_stream(program, costs, device, engine, setting.host, setting.libraries)
         estimate = estimate_of(timeline, device, self._provenance(device, setting))
         reserve = program.reserve_bytes(device.usable_bytes)
         estimate = replace(estimate, memory=replace(estimate.memory, reserve=reserve))

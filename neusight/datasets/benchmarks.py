@@ -23,6 +23,8 @@ BERT_MODELS = ("bert_base", "bert_large")
 RESNET = "resnet50_v1.5"
 """With the stride in the 3x3 convolution, as torchvision's ``resnet50`` has it."""
 _CHANNELS = 3
+_CUDNN_DIGITS = 4
+"""Of cuDNN's number before its ninth version."""
 WAVEGLOW = "waveglow"
 """Of the benchmark's sizes, as the model of this name has them: 8,000 samples an item."""
 MASTERS = "the update of float32 masters of the weights is left out"
@@ -30,9 +32,10 @@ STEP_NEEDED = ("gpu", "model", "step_ms")
 STEP_READ = frozenset((
     *STEP_NEEDED, "workload", "precision", "layout", "compile", "reparam", "batch", "batch_failed", "image_size",
     "torch", "timm", "global_batch", "host_copy", "mixed", "sequence_or_image", "run",
+    "cudnn",
 ))  # fmt: skip
 STEP_NOTES = frozenset((
-    "samples_per_s", "mega_params", "gmacs", "mega_activations", "cuda", "cudnn", "source", "commit", "num_gpus",
+    "samples_per_s", "mega_params", "gmacs", "mega_activations", "cuda", "source", "commit", "num_gpus",
     "nvlink_bridge", "step_ms_p10", "step_ms_p90", "steps_timed", "unit", "step_from", "units_per_s",
     "device_memory_used_mib", "spread", "runs", "systems",
 ))  # fmt: skip
@@ -46,7 +49,8 @@ class StepRow:
     ``options`` of the step: mode, batch, dtype and, where they differ from the usual, layout, attention, launch,
     optimizer; ``columns`` name the row; ``assumed`` is what it does not tell; ``batch_failed`` the next larger batch,
     where that was tried and did not run. ``run`` names the host of steps that are each waited for, "" where it is
-    not told, None where steps follow each other; ``copied_bytes`` [B] they copy from it.
+    not told, None where steps follow each other; ``copied_bytes`` [B] they copy from it. ``version`` of PyTorch, or of
+    cuDNN where only that is told, such as "torch 1.13"; "" where neither is.
     """
 
     gpu: str
@@ -59,6 +63,7 @@ class StepRow:
     batch_failed: int | None = None
     run: str | None = None
     copied_bytes: int = 0
+    version: str = ""
 
 
 def benchmark_step(row: Row) -> StepRow:
@@ -119,7 +124,22 @@ def _of_training_benchmark(row: Row) -> StepRow:
 def _step(row: Row, model: str, options: Row, **columns: Any) -> StepRow:
     named = {"gpu": row["gpu"], "model": row["model"], "workload": options["mode"], "precision": options["dtype"]}
     named |= {"layout": "nchw", "compile": "eager", "image_size": None} | columns | {"batch": options["batch"]}
-    return StepRow(gpu=str(row["gpu"]), model=model, options=options, measured_ms=float(row["step_ms"]), columns=named)
+    return StepRow(
+        gpu=str(row["gpu"]),
+        model=model,
+        options=options,
+        measured_ms=float(row["step_ms"]),
+        columns=named,
+        version=_libraries(row),
+    )
+
+
+def _libraries(row: Row) -> str:
+    """PyTorch brings its libraries; cuDNN counts 7605 for 7.6.5."""
+    if any(version := _version(str(row.get("torch", "")))):
+        return "torch {}.{}".format(*version)
+    number = str(row.get("cudnn", ""))
+    return f"cudnn {number[0]}.{number[1]}" if number.isdigit() and len(number) == _CUDNN_DIGITS else ""
 
 
 def _options(row: Row, batch: int, dtype: str) -> dict[str, Any]:

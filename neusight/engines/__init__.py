@@ -49,6 +49,16 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Libraries:
+    """Libraries of other versions than those that kernels were measured with: what their kernels take over those,
+    ``factor``, and ``spread``, the standard deviation of its logarithm from one device to another.
+    """
+
+    factor: float = 1.0
+    spread: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Engine:
     """What turns a model into kernels and collectives, launches them, and keeps tensors between them.
 

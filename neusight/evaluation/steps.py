@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,9 @@ from neusight.datasets.benchmarks import (
 )
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.devices import load_device
-from neusight.engines import Host
 from neusight.evaluation.hosts import IDLE, HostFit, TimedCall, half_of
 from neusight.evaluation.scored import Row, Scored, Selection, answered, compared, some
+from neusight.evaluation.versions import Version, VersionFit
 from neusight.workloads import load_workload
 from neusight.workloads.dispatch import step_kinds
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 BY = ("gpu", "workload", "precision", "layout", "family")
 _NAMES = ("gpu", "model", "workload", "precision")
 _LEAST_S = 1e-6
+_DECIDING = 0.5
+"""Share of a step from which its kernels decide what it takes (assumption)."""
 _BERT_SIZES = dict(zip(BERT_MODELS, ((12, 768, 12), (24, 1024, 16)), strict=True))
 """Layers, width and heads: Devlin et al. 2019, section 3."""
 
@@ -54,7 +56,8 @@ def evaluate_steps(
         selection: which rows: of some GPUs, and so many of them, drawn at random; default all.
         progress: called with (done, of) a row.
         hosts: what the host of a ``run`` takes for a step, where rows tell it, is fitted to ``own``, half of its
-            models, for the other half, or to ``others``, steps of all other runs.
+            models, for the other half, or to ``others``, steps of all other runs. What kernels of a version of the
+            libraries take is fitted to steps on other GPUs in any case.
 
     Returns:
         ``rows``: gpu, model, workload, precision, layout, compile, batch, image_size, predicted_ms, low_ms, high_ms,
@@ -71,11 +74,11 @@ def evaluate_steps(
     """
     records = (selection or Selection()).of(read_rows(path, STEP_NEEDED, "measured steps"))
 
-    fit = _hosts(records, predictor)
+    fits = _Fits.of(records, predictor)
 
     def ask(record: Row) -> dict[str, Any]:
         row = benchmark_step(record)
-        estimate = _estimate(row, predictor, host=_host(fit, row, hosts))
+        estimate = _estimate(row, predictor, **fits.options(row, hosts))
         return _row(row, estimate) | {"failed_fits": _failed_fits(row, predictor)}
 
     rows, skipped = answered(records, ask, lambda row, _: {key: row.get(key) for key in _NAMES}, progress)
@@ -107,27 +110,70 @@ def _group(row: StepRow) -> tuple[str, ...]:
     return str(row.run), row.gpu, str(row.options["mode"])
 
 
-def _hosts(records: Sequence[Row], predictor: Predictor) -> HostFit:
-    """Hosts of all runs; rows without an answer are named where they are compared."""
-    calls: dict[tuple[tuple[str, ...], int], list[TimedCall]] = {}
+def _version(row: StepRow) -> Version:
+    return row.version, str(row.options["dtype"]), str(row.options["mode"])
 
-    def call_of(record: Row) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class _Fits:
+    """Conditions of steps that other steps tell."""
+
+    hosts: HostFit
+    versions: VersionFit
+
+    @classmethod
+    def of(cls, records: Sequence[Row], predictor: Predictor) -> _Fits:
+        """By all rows; those without an answer are named where they are compared."""
+        steps: list[tuple[StepRow, float]] = []
+
+        def kernels_of(record: Row) -> None:
+            row = benchmark_step(record)
+            if row.run is not None or row.version in shared:
+                steps.append((row, _estimate(row, predictor, host=IDLE).latency_s))
+
+        shared = _shared_versions(records)
+        answered(records, kernels_of, lambda row, _: {})
+        versions = VersionFit(errors=_version_errors(steps))
+        calls: dict[tuple[tuple[str, ...], int], list[TimedCall]] = {}
+        for row, kernels_s in steps:
+            if row.run is not None:
+                kinds = step_kinds(load_workload(row.model, allow_fallback=True, **row.options))
+                kernels_s *= versions.libraries(_version(row), row.gpu).factor
+                call = TimedCall(_waited_s(row), kernels_s, kinds)
+                calls.setdefault((_group(row), half_of(row.model)), []).append(call)
+        return cls(hosts=HostFit(calls=calls), versions=versions)
+
+    def options(self, row: StepRow, hosts: str) -> dict[str, Any]:
+        """Those of a row's estimate: no host where steps follow each other, no libraries where nobody knows them."""
+        host = self.hosts.host(_group(row), half_of(row.model), hosts)
+        known = None if row.run is None else replace(host, copied_bytes=row.copied_bytes)
+        return {"host": known, "libraries": self.versions.libraries(_version(row), row.gpu) if row.version else None}
+
+
+def _shared_versions(records: Sequence[Row]) -> set[str]:
+    """Versions that steps on several boards tell of."""
+    boards: dict[str, set[str]] = {}
+
+    def count(record: Row) -> None:
         row = benchmark_step(record)
-        if row.run is not None:
-            kernels_s = _estimate(row, predictor, host=IDLE).latency_s
-            kinds = step_kinds(load_workload(row.model, allow_fallback=True, **row.options))
-            measured_s = 1e-3 * row.measured_ms - replace(IDLE, copied_bytes=row.copied_bytes).before_s
-            call = TimedCall(max(measured_s, _LEAST_S), kernels_s, kinds)
-            calls.setdefault((_group(row), half_of(row.model)), []).append(call)
+        boards.setdefault(row.version, set()).add(row.gpu)
 
-    answered(records, call_of, lambda row, _: {})
-    return HostFit(calls=calls)
+    answered(records, count, lambda row, _: {})
+    return {version for version, some in boards.items() if version and len(some) > 1}
 
 
-def _host(fit: HostFit, row: StepRow, hosts: str) -> Host | None:
-    """None where steps follow each other."""
-    host = fit.host(_group(row), half_of(row.model), hosts)
-    return None if row.run is None else replace(host, copied_bytes=row.copied_bytes)
+def _waited_s(row: StepRow) -> float:
+    """Time of a step without what it copies from its host [s]."""
+    return max(1e-3 * row.measured_ms - replace(IDLE, copied_bytes=row.copied_bytes).before_s, _LEAST_S)
+
+
+def _version_errors(steps: Sequence[tuple[StepRow, float]]) -> dict[tuple[Version, str], list[float]]:
+    """Of steps that kernels decide, not the host."""
+    errors: dict[tuple[Version, str], list[float]] = {}
+    for row, kernels_s in steps:
+        if row.version and kernels_s > _DECIDING * _waited_s(row):
+            errors.setdefault((_version(row), row.gpu), []).append(float(np.log(_waited_s(row) / kernels_s)))
+    return errors
 
 
 def question_answering(row: StepRow) -> tuple[Callable[[], torch.nn.Module], dict[str, Any]]:

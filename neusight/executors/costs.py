@@ -108,6 +108,14 @@ class Costs:
         limiter = np.where(self.latency_s < times["latency_s"], "dram", self.limiter)
         return replace(self, **times, bound_s=bound_s, utilisation=share, limiter=limiter)
 
+    def times(self, factor: float) -> Costs:
+        """The same kernels with executions that take ``factor`` times as long, and none less than its bound."""
+        times = {
+            name: self.overhead_s + np.maximum(factor * (getattr(self, name) - self.overhead_s), self.bound_s)
+            for name in ("latency_s", "low_s", "high_s")
+        }
+        return replace(self, **times, utilisation=self.bound_s / (times["latency_s"] - self.overhead_s))
+
     def take(self, rows: np.ndarray) -> Costs:
         """Costs of some of the kernels."""
         nested = ("demand", "energy")

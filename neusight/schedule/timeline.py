@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.engines import Engine, Host
+from neusight.engines import Engine, Host, Libraries
 from neusight.executors.costs import LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, total_of
 from neusight.plans.program import TracedStep
 
@@ -50,7 +50,12 @@ class Timeline:
 
 
 def one_stream(
-    program: TracedStep, costs: Sequence[Costs], device: DeviceSpec, engine: Engine, host: Host | None = None
+    program: TracedStep,
+    costs: Sequence[Costs],
+    device: DeviceSpec,
+    engine: Engine,
+    host: Host | None = None,
+    libraries: Libraries | None = None,
 ) -> Timeline:
     """The program's kernels one after the other, each at the clock that its own power allows, see
     ``neusight.laws.power.sustained_clock``.
@@ -61,11 +66,14 @@ def one_stream(
         device: gives the interval between launches, and the memory that distinct bytes come from.
         engine: gives the host of steps that follow each other.
         host: of a step that is called while the device rests.
+        libraries: of other versions than those that kernels were measured with.
     """
     counts = [program.counts[at] for _, at in program.batches]
     # A host that is known has its own time for each kernel.
     interval_s = launch_interval_s(engine, device) if host is None else 0.0
-    errors = tuple(stream_errors_s(c, interval_s) for c in costs)
+    if libraries is not None:
+        costs = [c.times(libraries.factor) for c in costs]
+    errors = tuple(stream_errors_s(c, interval_s, libraries) for c in costs)
     stream = tuple(in_stream(c, interval_s) for c in costs)
     totals = _totals(stream, errors, counts)
     if host is not None:
@@ -121,13 +129,14 @@ def in_stream(single: Costs, interval_s: float) -> Costs:
     )
 
 
-def stream_errors_s(single: Costs, interval_s: float) -> Errors:
+def stream_errors_s(single: Costs, interval_s: float, libraries: Libraries | None = None) -> Errors:
     """Errors of kernels in the stream by source: of the launches as far as those bind, else of the execution."""
     alone, execution_s = single.errors_s(), single.execution_s
     own = np.hypot(single.spread, single.own_spread)
     launch = binding_share(np.full_like(execution_s, interval_s), execution_s, np.hypot(own, LAUNCH_SPREAD))
     latency_s = np.maximum(execution_s, interval_s)
-    return {
+    version = {} if libraries is None else {"libraries": (1.0 - launch) * execution_s * libraries.spread}
+    return version | {
         "device": (1.0 - launch) * alone["device"],
         "kernel": (1.0 - launch) * alone["kernel"],
         "launch": launch * latency_s * LAUNCH_SPREAD,
