@@ -12,7 +12,7 @@ from neusight import Predictor
 from neusight.datasets.benchmarks import benchmark_step
 from neusight.datasets.rows import read_rows
 from neusight.errors import DataError
-from neusight.evaluation.hosts import half_of
+from neusight.evaluation.hosts import IDLE, half_of
 from neusight.evaluation.steps import errors_by_kind, evaluate_steps, memory_verdicts, question_answering
 from neusight.workloads import load_workload
 from neusight.workloads.dispatch import dispatches, step_kinds
@@ -54,6 +54,19 @@ def test_images_are_copied_from_the_host_of_the_run():
     assert benchmark_step(TORCHVISION | {"host_copy": False}).copied_bytes == 0
     # Benchmarks that do not wait for each step have no host to wait for.
     assert benchmark_step(TIMM).run is None and benchmark_step(BENCHMARK).run is None
+
+
+@pytest.mark.parametrize(
+    "row, version",
+    [
+        (BENCHMARK | {"torch": "1.13.0a0+d0d6b1f"}, "torch 1.13"),
+        (TORCHVISION | {"cudnn": "7605"}, "cudnn 7.6"),
+        (TORCHVISION | {"cudnn": ""}, ""),
+        (TIMM, "torch 1.12"),
+    ],
+)
+def test_a_row_names_the_version_of_its_libraries(row, version):
+    assert benchmark_step(row).version == version
 
 
 def test_what_is_left_out_is_said():
@@ -162,3 +175,18 @@ def test_steps_wait_for_the_host_that_other_models_tell(tmp_path: Path, predicto
     assert evaluate_steps(tmp_path / "steps.csv", predictor, hosts="others")["total"]["bias"] < -50
     with pytest.raises(DataError, match="hosts 'none'"):
         evaluate_steps(tmp_path / "steps.csv", predictor, hosts="none")
+
+
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
+def test_old_libraries_are_as_slow_as_on_other_boards(tmp_path: Path, predictor: Predictor):
+    model = {"model": "vgg11", "host_copy": False, "precision": "float32", "cudnn": "7605"}
+    rows = [TORCHVISION | model | {"gpu": gpu, "run": gpu} for gpu in ("titan-v", "titan-rtx", "titan-xp")]
+    step = benchmark_step(rows[0])
+    for row in rows:
+        estimate = predictor.estimate(step.model, row["gpu"], host=IDLE, allow_fallback=True, **step.options)
+        row["step_ms"] = 1e3 * 1.5 * estimate.latency_s
+    for table, versions in (("told", rows), ("not told", [row | {"cudnn": ""} for row in rows])):
+        pd.DataFrame(versions).to_csv(tmp_path / f"{table}.csv", index=False)
+    known, unknown = (evaluate_steps(tmp_path / f"{table}.csv", predictor)["rows"] for table in ("told", "not told"))
+    for told, guessed in zip(known, unknown, strict=True):
+        assert told["ape"] < 10 < 20 < guessed["ape"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from neusight.devices import DeviceSpec, load_device
-from neusight.engines import Host
+from neusight.engines import Host, Libraries
 from neusight.estimates import Estimate, Provenance
 from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs
@@ -225,3 +225,16 @@ def test_a_call_of_compiled_code_costs_the_host_its_guards_where_the_host_decide
     )
     assert guarded.latency_s - plain.latency_s == pytest.approx(6e-5)
     assert Engine.torch(launch="compiled").host_s_per_call > Engine.torch().host_s_per_call
+
+
+def test_kernels_of_other_libraries_take_longer_and_their_launches_do_not() -> None:
+    of = program()
+    costs = [by_formula(batch) for batch, _ in of.batches]
+    step = estimate_of(one_stream(of, costs, L4, ENGINE, libraries=Libraries(factor=1.5, spread=0.2)), L4, PROVENANCE)
+    assert step.latency_s == pytest.approx(9 * 1.5e-3 + 2 * max(1.5e-6, L4.launch_overhead_s))
+    assert step.errors["libraries"] == pytest.approx(0.2 * 9 * 1.5e-3 / step.latency_s, rel=0.01)
+    # No version beats the bound, which is half of the time here.
+    faster = [part.times(0.1) for part in costs]
+    assert all(
+        (part.execution_s == pytest.approx(part.bound_s)) and (part.low_s <= part.high_s).all() for part in faster
+    )
