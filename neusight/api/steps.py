@@ -103,7 +103,7 @@ class StepAnswers:
         price = price or self._price_of(ready)
         costs = [price(batch) for batch, _ in program.batches]
         engine = program.workload.request.engine
-        timeline = one_stream(program, costs, device, engine, setting.host, setting.libraries)
+        timeline = one_stream(program, costs, device, engine, setting.host, libraries=setting.libraries)
         estimate = estimate_of(timeline, device, self._provenance(device, setting))
         reserve = program.reserve_bytes(device.usable_bytes)
         estimate = replace(estimate, memory=replace(estimate.memory, reserve=reserve))

@@ -55,6 +55,7 @@ def one_stream(
     device: DeviceSpec,
     engine: Engine,
     host: Host | None = None,
+    *,
     libraries: Libraries | None = None,
 ) -> Timeline:
     """The program's kernels one after the other, each at the clock that its own power allows, see
