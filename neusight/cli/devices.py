@@ -145,7 +145,8 @@ def show_cluster(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change a figure: `per_node=4`, `network.bandwidth=800Gb/s`, `device.tdp=600W`. Repeatable.",
+            help="Change a figure: `per_node=4`, `redirected=true` (PCIe access control services), "
+            "`network.bandwidth=800Gb/s`, `device.tdp=600W`. Repeatable.",
         ),
     ] = [],  # noqa: B006
     form: opt.Format = "human",
@@ -167,6 +168,8 @@ def _shown(cluster: Cluster) -> None:
     line(f"{cluster.nodes} x {cluster.per_node} x {cluster.device.id}, {cluster.devices} devices")
     for link in cluster.device.links:
         line(f"links     {link.kind} {link.generation}, {link.bandwidth_bytes_per_s / 1e9:g} GB/s, {link.joins}")
+    if cluster.redirected:
+        line("links     PCIe access control services redirect what devices exchange")
     line(f"network   {_network(cluster.network) if cluster.network else 'not stated'}")
     for what in (cluster.notes, *cluster.hypothetical):
         if what:

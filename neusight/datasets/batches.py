@@ -167,6 +167,9 @@ def grouped_gemm(rows: pd.DataFrame) -> KernelBatch:
     )
 
 
+REDIRECTED_GPUS = ("l40s",)
+"""GPUs whose collectives were measured in a machine that redirects them (assumption: among eight boards 4 % of PCIe are
+left, where eight of another machine keep a third; NCCL's guide names access control services as the cause of such)."""
 _COLLECTIVE_NAMES = {"alltoall": "all_to_all"}
 
 
@@ -182,6 +185,7 @@ def collective(rows: pd.DataFrame) -> KernelBatch:
         per_node=counts_or(rows, "devices_per_node", 0),
         bytes=shape["bytes"],
         dtype=dtypes(rows) if has_dtype else "bfloat16",
+        redirected=np.isin(strings_or(rows, "gpu"), REDIRECTED_GPUS),
     )
 
 

@@ -135,7 +135,7 @@ def _of_collectives(rows: pd.DataFrame) -> Conditions:
     own = np.isin(engine, SERVING)
     lone = strings_or(rows, "timing") == "events"
     timing = np.select([lone, ~own, mode == "graph"], ["stream", "profiler", "graph"], "stream")
-    return Conditions.of(len(rows), timing=timing, engine=np.where(own, engine, "torch"))
+    return Conditions.of(len(rows), timing=timing, engine=np.where(own | (engine == "xla"), engine, "torch"))
 
 
 def _of_serving(rows: pd.DataFrame, batch: KernelBatch, device: DeviceSpec, once: np.ndarray) -> dict[str, np.ndarray]:

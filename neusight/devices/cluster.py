@@ -69,6 +69,9 @@ class Cluster(BaseModel):
     per_node: PositiveInt
     nodes: PositiveInt = 1
     network: Network | None = None
+    redirected: bool = False
+    """PCIe access control services send what its devices exchange through the host's root complex (``lspci -vvv``:
+    ACSCtl with SrcValid+), as they must in virtual machines."""
     aliases: tuple[str, ...] = ()
     sources: dict[str, str] = Field(default_factory=dict)
     """Document behind each figure, by key of the cluster's file."""
@@ -105,12 +108,12 @@ class Cluster(BaseModel):
 
 _HERE = Path(__file__).resolve().parent
 _CATALOGUE = _HERE / "clusters"
-_KEYS = ("id", "name", "device", "per_node", "nodes", "aliases", "notes", "network", "sources")
+_KEYS = ("id", "name", "device", "per_node", "nodes", "redirected", "aliases", "notes", "network", "sources")
 _REQUIRED = ("id", "name", "device", "per_node")
-_SOURCED = ("device", "per_node", "network")
+_SOURCED = ("device", "per_node", "redirected", "network")
 _QUANTITIES = {"bandwidth": "bits_per_s", "added_hop": "s"}
 _NETWORK = ("kind", "generation", "adapters", "sustained", "reduces", "rails", "oversubscription", *_QUANTITIES)
-_OVERRIDES = ("per_node", "network.", "device.")
+_OVERRIDES = ("per_node", "redirected", "network.", "device.")
 _Checked = TypeVar("_Checked", Cluster, Network)
 _WORDS = re.compile(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*([kmgt])?(?:b/s|bit/s|bps)(?:\s+(\w+))?", re.IGNORECASE)
 
@@ -122,9 +125,9 @@ def load_cluster(name_or_path: str, nodes: int = 0, overrides: Sequence[str] = (
         name_or_path: a name of the catalogue, such as ``dgx-h100`` or ``p4d.24xlarge`` (case does not matter), or a
             TOML file.
         nodes: how many; 0: as the file says, else one.
-        overrides: ``key=value`` with ``per_node``, keys of ``[network]`` such as ``network.bandwidth=800Gb/s`` or
-            ``network.reduces=true``, and keys of the device such as ``device.dram_bandwidth=4TB/s``; noted in
-            ``hypothetical``.
+        overrides: ``key=value`` with ``per_node``, ``redirected``, keys of ``[network]`` such as
+            ``network.bandwidth=800Gb/s`` or ``network.reduces=true``, and keys of the device such as
+            ``device.dram_bandwidth=4TB/s``; noted in ``hypothetical``.
 
     Raises:
         DeviceError: unknown cluster, unreadable or malformed file, impossible value.
@@ -198,7 +201,7 @@ def _read(table: Table, nodes: int, of_device: Sequence[str], changes: tuple[str
     for key in ("id", "name", "device", "notes"):
         if not isinstance(table.get(key, ""), str):
             raise DeviceError(f'{where}: {key} must be text: write it like {key} = "…"')
-    values: Table = {key: table[key] for key in ("id", "name", "aliases", "notes") if key in table}
+    values: Table = {key: table[key] for key in ("id", "name", "redirected", "aliases", "notes") if key in table}
     if "network" in table:
         values["network"] = _network(table["network"], where)
     values |= {"device": load_device(table["device"], of_device), "hypothetical": changes}
@@ -275,7 +278,7 @@ def _apply(table: Table, change: str) -> None:
         part = key.removeprefix("network.")
         known(part, _NETWORK, "key of a network", f"--set {change}")
         table.setdefault("network", {})[part] = value if part in (*_QUANTITIES, "kind", "generation") else _plain(value)
-    elif key == "per_node":
+    elif key in ("per_node", "redirected"):
         table[key] = _plain(value)
     else:
         raise DeviceError(f"--set {change}: unknown key '{key}': begin it with one of {', '.join(_OVERRIDES)}")

@@ -40,8 +40,9 @@ def kinds_of(batch: KernelBatch, conditions: Conditions, network_known: bool = F
 
     Where the network is ``told`` it is ``nccl all_gather fabric``: what was measured of others says nothing of it.
     """
-    own = traits_of("collective", conditions)["own_all_reduce"] & (batch["op"] == "all_reduce")
-    who = np.where(own, conditions.engine, "nccl")
+    traits = traits_of("collective", conditions)
+    own = traits["own_all_reduce"] & (batch["op"] == "all_reduce")
+    who = np.where(own | traits["own_runtime"], conditions.engine, "nccl")
     ranks, within = ranks_of(batch)
     alone = np.isin(conditions.timing, ("stream", "wall"))
     how = np.select([within < ranks, alone], [FABRIC if network_known else " network", " stream"], "")

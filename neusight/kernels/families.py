@@ -230,7 +230,8 @@ class Collective:
 
     ``op`` is all_reduce, all_gather, reduce_scatter, all_to_all or send_recv. ``bytes`` are counted as nccl-tests does:
     the larger of what a rank puts in and what it gets out, so that for an all-gather it is the gathered whole.
-    ``per_node`` ranks share a node, 0 where all do.
+    ``per_node`` ranks share a node, 0 where all do. ``redirected``: PCIe access control services send what its boards
+    exchange through the host's root complex.
     """
 
     family: ClassVar[str] = "collective"
@@ -239,6 +240,7 @@ class Collective:
     per_node: int = 0
     bytes: int
     dtype: str = "bfloat16"
+    redirected: bool = False
 
 
 Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | Moe | Memory | Optimizer | Collective
@@ -254,7 +256,7 @@ other families, see ``neusight.kernels.moe``, and what several devices do togeth
 
 LATER_FIELDS = frozenset({
     "weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected", "accumulates",
-    "output_height", "output_width", "image_layout",
+    "output_height", "output_width", "image_layout", "redirected",
 })  # fmt: skip
 """Fields that families got after kernels of theirs had been measured and written down: where they are missing, they
 have their defaults, and a kernel that has the defaults keeps the name it had."""

@@ -83,8 +83,14 @@ class Rates:
     """Of NVLink for a reduction in the switch."""
     host_share: float = constant(0.7, 0.2, "guess: headers, credits and the bridges of the host take a third")
     """Of PCIe between two devices."""
-    contention: float = constant(1.0, 0.5, "guess: devices share the path through the host evenly", scale="linear")
-    """Power with which the bandwidth of each falls with the pairs that share the path through the host."""
+    crossing_bytes_per_s: float = constant(28e9, 0.3, "eight boards on PCIe 5.0 (NVIDIA/nccl issue 1639)")
+    """Of a ring that passes several root complexes or sockets, whose links do not grow with the boards' PCIe [B/s]."""
+    redirected_contention: float = constant(
+        1.0, 0.5, "guess: all that boards exchange passes one root complex, evenly shared", scale="linear"
+    )
+    """Power with which a board's bandwidth falls with the pairs whose messages access control services redirect."""
+    bridge_share: float = constant(0.39, 0.1, "116 GB/s between two H100 PCIe of 300 (NVIDIA/nccl issue 1161)")
+    """Of a bridge between two devices."""
     network_share: float = constant(0.6, 0.5, "guess: headers, and other traffic")
     """Of network adapters between two devices."""
     network_ring_share: float = constant(0.5, 0.5, "guess: rings use the adapters of a node unevenly")
@@ -101,6 +107,8 @@ class LaunchPhysics:
         30e-6, 0.4, "guess: torch.distributed checks, enqueues and records an event in 20 to 50 us"
     )
     """A call of torch.distributed."""
+    xla_s: float = constant(100e-6, 0.7, "guess: an executable is enqueued on each device, with buffers of its own")
+    """An executable of XLA that holds nothing but a collective."""
     vllm_s: float = constant(30e-6, 0.4, "as torch's")
     """A call of vLLM's all-reduce, a copy of the operand included."""
     sglang_s: float = constant(30e-6, 0.4, "as torch's")

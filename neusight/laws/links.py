@@ -21,11 +21,11 @@ from neusight.laws.link_constants import LinkPhysics, Nccl
 from neusight.laws.routes import (
     Place,
     Route,
+    among,
     crossing,
     device_of,
     exchanges,
     fastest,
-    inside,
     network_bytes_per_s,
     network_of,
     ranks_of,
@@ -59,7 +59,7 @@ def tree(batch: KernelBatch, cluster: Cluster, links: LinkPhysics) -> Way:
     "Massively Scale Your Deep Learning Training with NCCL 2.4" (2019).
     """
     ranks, within = ranks_of(batch)
-    local_bytes_per_s, _ = inside(cluster.device, within, links)
+    local_bytes_per_s, _ = among(batch, cluster, links)
     bytes_per_s, _, hop_s = crossing(cluster, links)
     levels = np.log2(np.maximum(ranks / within, 1.0))
     local_s = np.where(within > 1, work_of(batch).read_bytes / local_bytes_per_s, 0.0)
@@ -94,7 +94,7 @@ def through_switches_s(batch: KernelBatch, cluster: Cluster, network: Network, l
     trees_s = 2.0 * levels * hop_s + np.maximum(switch_s, tree_bytes(batch) / (bytes_per_s * within))
     if not network.reduces:
         return np.asarray(trees_s)
-    local_bytes_per_s, _ = inside(cluster.device, within, links)
+    local_bytes_per_s, _ = among(batch, cluster, links)
     halves_s = 2.0 * (within - 1.0) / within * batch["bytes"] / local_bytes_per_s
     once_s = batch["bytes"] / (bytes_per_s * within)
     return np.minimum(trees_s, 2.0 * hop_s + np.maximum(np.minimum(switch_s, halves_s), once_s))

@@ -93,20 +93,26 @@ def exchanges(batch: KernelBatch) -> np.ndarray:
     return np.isin(batch["op"], ("all_to_all", "send_recv"))
 
 
-def inside(device: DeviceSpec, within: np.ndarray, links: LinkPhysics) -> tuple[np.ndarray, np.ndarray]:
+def inside(
+    device: DeviceSpec, within: np.ndarray, links: LinkPhysics, redirected: np.ndarray | bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     r"""(bandwidth of a rank [B/s], whether its own links carry it) among so many devices of a node.
 
     A switch gives every rank the whole of its links, a mesh as many of its lanes as it has peers, a bridge one other
-    device. What is left passes the host, whose paths p pairs share:
+    device. What is left of p pairs passes the host; several cross its root complexes or sockets, whose links are the
+    same whatever PCIe its boards have:
 
-    .. math:: b = s\,b_{PCIe}\,\max(1, p / 2)^{-c}
+    .. math:: b = \min(s\,b_{PCIe}, b_c)\,\max(1, p / 2)^{-c}
 
     Args:
         device: its links.
         within: devices of the node that take part.
-        links: s ``rates.host_share``, c ``rates.contention`` [-].
+        links: s ``rates.host_share``, b_c ``rates.crossing_bytes_per_s``, c ``rates.redirected_contention`` [-].
+        redirected: PCIe access control services send what devices exchange through one root complex; else c is 0.
 
-    Source: form of the last fitted, to L40S on PCIe with 2, 4 and 8 ranks. Validity: one node of at most 16 devices.
+    Source: two machines with 2, 4 and 8 ranks, PCIe 4.0 and redirected, PCIe 5.0 and not; 28 GB/s of eight boards on
+    PCIe 5.0 (NVIDIA/nccl issue 1639); NVIDIA, NCCL user guide, Troubleshooting (access control services). Validity: one
+    node of at most 16 devices.
     """
     own, host = fastest(device), host_link(device)
     peers = np.maximum(within - 1.0, 1.0)
@@ -115,9 +121,18 @@ def inside(device: DeviceSpec, within: np.ndarray, links: LinkPhysics) -> tuple[
     carried = alone.get(own.joins, np.full(within.shape, False))
     # In a ring of bridged pairs every second edge is a bridge.
     pairs = np.where(own.joins == "bridge", np.ceil(within / 2.0), within)
-    shared = np.maximum(pairs / 2.0, 1.0) ** -links.rates.contention
-    through_host = links.rates.host_share * host.bandwidth_bytes_per_s * shared
-    return np.where(carried, links.rates.nvlink_share * own.bandwidth_bytes_per_s * lanes, through_host), carried
+    rates = links.rates
+    crossing_bytes_per_s = np.where(pairs > 2, rates.crossing_bytes_per_s, np.inf)
+    slot_bytes_per_s = np.minimum(rates.host_share * host.bandwidth_bytes_per_s, crossing_bytes_per_s)
+    through_host = slot_bytes_per_s * np.maximum(pairs / 2.0, 1.0) ** (-rates.redirected_contention * redirected)
+    share = rates.bridge_share if own.joins == "bridge" else rates.nvlink_share
+    return np.where(carried, share * own.bandwidth_bytes_per_s * lanes, through_host), carried
+
+
+def among(batch: KernelBatch, place: Place, links: LinkPhysics) -> tuple[np.ndarray, np.ndarray]:
+    """``inside``, of each collective of a batch at a place."""
+    redirected = batch["redirected"] | (isinstance(place, Cluster) and place.redirected)
+    return inside(device_of(place), ranks_of(batch)[1], links, redirected)
 
 
 def crossing(place: Place, links: LinkPhysics) -> tuple[float, float, float]:
@@ -147,7 +162,7 @@ def route(batch: KernelBatch, place: Place, links: LinkPhysics) -> Route:
     ranks, within = ranks_of(batch)
     if isinstance(place, Cluster):
         _check_room(place, ranks, within)
-    local, carried = inside(device, within, links)
+    local, carried = among(batch, place, links)
     ring_bytes_per_s, exchange_bytes_per_s, hop_s = crossing(place, links)
     leaving = (ranks - within) / np.maximum(ranks - 1.0, 1.0)
     exchange = exchanges(batch)

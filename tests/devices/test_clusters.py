@@ -112,7 +112,7 @@ def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path, before: str, afte
     ("change", "said"),
     [
         ("network.adaptors=4", "unknown key of a network 'adaptors'; did you mean adapters"),
-        ("tdp=300W", "unknown key 'tdp': begin it with one of per_node, network., device."),
+        ("tdp=300W", "unknown key 'tdp': begin it with one of per_node, redirected, network., device."),
         ("network.adapters", "not key=value"),
         ("device.tpd=300W", "unknown key 'tpd'; did you mean tdp"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from neusight.devices import DeviceSpec, device_ids, load_device
+from neusight.devices.cluster import Cluster
 from neusight.errors import DeviceError
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -98,18 +99,31 @@ def test_engines_call_nccl_where_they_have_nothing_of_their_own() -> None:
 
 
 def test_how_devices_are_joined_decides_on_their_bandwidth() -> None:
-    among, share, host = np.array([2.0, 4.0, 8.0]), LINKS.rates.nvlink_share, LINKS.rates.host_share
+    among, rates = np.array([2.0, 4.0, 8.0]), LINKS.rates
+    share, host = rates.nvlink_share, rates.host_share
     switch, carried = inside(load_device("a100-sxm-80gb"), among, LINKS)
     assert switch == pytest.approx(share * 300e9) and carried.all()
     bridge, carried = inside(load_device("a100-pcie-80gb"), among, LINKS)
     # A bridge joins two; of the four edges of a ring of two pairs two pass the host.
     assert list(carried) == [True, False, False]
-    assert bridge == pytest.approx([share * 300e9, host * 31.5e9, host * 31.5e9 / 2**LINKS.rates.contention])
-    shared, carried = inside(load_device("l40s"), among, LINKS)
-    assert not carried.any()
-    assert shared == pytest.approx(host * 31.5e9 / np.array([1.0, 2.0, 4.0]) ** LINKS.rates.contention)
+    assert bridge == pytest.approx([rates.bridge_share * 300e9, host * 31.5e9, host * 31.5e9])
+    slots, carried = inside(load_device("l40s"), among, LINKS)
+    assert not carried.any() and slots == pytest.approx(host * 31.5e9)
+    # On PCIe 5.0 what two boards have is more than what crosses the host.
+    crossing, _ = inside(load_device("rtx-pro-6000-server"), among, LINKS)
+    assert crossing == pytest.approx([host * 63e9, rates.crossing_bytes_per_s, rates.crossing_bytes_per_s])
+    redirected, _ = inside(load_device("l40s"), among, LINKS, redirected=True)
+    assert redirected == pytest.approx(slots / np.array([1.0, 2.0, 4.0]) ** rates.redirected_contention)
     mesh, carried = inside(load_device("mi300x"), among, LINKS)
     assert mesh == pytest.approx(share * 448e9 * np.array([1, 3, 7]) / 7) and carried.all()
+
+
+def test_a_node_that_redirects_takes_longer_however_that_is_told() -> None:
+    node = Cluster(id="node", name="node", device=load_device("l40s"), per_node=8)
+    batch, told = collectives(), node.model_copy(update={"redirected": True})
+    slower = KernelBatch.from_columns("collective", op="all_reduce", ranks=8, bytes=SIZES, redirected=True)
+    assert (nccl_s(batch, told, LINKS) > nccl_s(batch, node, LINKS)).all()
+    assert nccl_s(slower, node, LINKS) == pytest.approx(nccl_s(batch, told, LINKS))
 
 
 def test_a_device_of_a_node_has_a_network_adapter_of_its_slot() -> None:

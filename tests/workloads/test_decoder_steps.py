@@ -108,6 +108,13 @@ def test_a_step_of_a_dense_model_in_formulas() -> None:
     assert named(parts, "gather logits").batch["bytes"][0] == 128256 * 2
 
 
+@pytest.mark.parametrize(("name", "exchanges"), [("falcon", 1), ("falcon serial", 2)])
+def test_ranks_exchange_parallel_branches_of_falcon_at_once(name: str, exchanges: int) -> None:
+    reduced = [p for p in parts_of(name, tp=2) if p.name == "reduce output"]
+    depth = len(decoder_of(config_of(name)).order)
+    assert sum(p.runs.max() for p in reduced) == exchanges * depth
+
+
 def test_prompts_attend_to_what_is_cached_and_decodes_to_one_more() -> None:
     parts = parts_of("llama")
     prompt, decode = fields(named(parts, "attention of prompts"), 1), fields(named(parts, "attention of decodes"), 1)

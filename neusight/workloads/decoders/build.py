@@ -141,7 +141,9 @@ def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
                 quantised=sum(narrow and _narrows(each) for each in at_once),
                 readers=tuple(_readers(each, rank) for each in at_once),
             )
-        yield from _branch(branch, rank, quantised=normed and narrow and _narrows(branch))
+        later = layer.reduced_jointly and rank.serves and branch is not branches[-1]
+        own = replace(rank, reduces=False) if later else rank
+        yield from _branch(branch, own, quantised=normed and narrow and _narrows(branch))
         if layer.placement in ("around", "after"):
             yield from stream_norm(rank, layer.norm, name="norm after", branches=False, adds=int(after))
         yield from residual(rank, bias=_biased(branch), ends=second or after)

@@ -193,7 +193,8 @@ def _placed(keys: Keys, family: Family) -> dict[str, Any]:
         placement = "before"
     if kind == "stablelm" and keys.flag("use_parallel_residual"):
         norms, placement = 1, "parallel"
-    return {"norm": family.norm, "norms": norms, "placement": placement}
+    jointly = kind == "falcon" and placement == "parallel"
+    return {"norm": family.norm, "norms": norms, "placement": placement, "reduced_jointly": jointly}
 
 
 def _heads(keys: Keys) -> int:

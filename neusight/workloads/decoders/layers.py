@@ -466,7 +466,9 @@ class Layer:
     """One layer: a mixer, a feed-forward, either of which may be missing, and norms of the residual stream.
 
     ``placement`` of norms: ``before`` each of both, ``around`` each (Gemma 2), ``after`` each (OLMo 2), or
-    ``parallel``: before, and both branches start from the same input; ``norms`` counts them.
+    ``parallel``: before, and both branches start from the same input; ``norms`` counts them. ``reduced_jointly``:
+    serving engines add parallel branches up before ranks exchange their partial sums, once a layer (vLLM
+    ``models/falcon.py``, TensorRT-LLM ``models/falcon/model.py``).
     """
 
     attention: Mixer | None = None
@@ -474,6 +476,7 @@ class Layer:
     norm: Norm = field(default_factory=Norm)
     norms: int = 2
     placement: str = "before"
+    reduced_jointly: bool = False
 
     def parameters(self, hidden: int) -> int:
         """All parameters of the layer."""

@@ -159,6 +159,8 @@ def entering(rank: Rank, width: int, kind: str, name: str = "input") -> Operatio
 
 def leaving(rank: Rank, width: int, kind: str, name: str = "output") -> Operation:
     """After row-parallel products: partial sums are added up."""
+    if not rank.reduces:
+        return Operation()
     size = rank.tokens * width * rank.size
     if not rank.sequence_parallel:
         return exchanged(rank, f"reduce {name}", "all_reduce", "tp", size)

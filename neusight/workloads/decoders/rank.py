@@ -55,6 +55,8 @@ class Rank:
     tokens: Any
     resident_tokens: Any
     sequence_parallel: bool = False
+    reduces: bool = True
+    """Whether partial sums of the branch at hand are exchanged at its end, not with those of the next."""
     local: Local | None = None
     passes: CachedPasses | None = None
 
