@@ -215,9 +215,10 @@ def _network(words: str, per_node: int) -> str:
     rate = re.search(r"(?:(\d+)\s*x\s*)?(\d+)\s*(?:gbps|gb/s)", words.lower())
     if not rate:
         return ""
-    # A node's rate is that of its adapters together, one a device unless it tells how many.
+    # A node's rate is that of its adapters together, one a device unless it tells how many or that each has it.
     count = int(rate[1] or per_node)
-    each = float(rate[2]) if rate[1] else float(rate[2]) / count
+    own = rate[1] or re.search(r"(?:a|per) gpu", words.lower())
+    each = float(rate[2]) if own else float(rate[2]) / count
     kind = next((kind for kind in ("roce", "efa", "ethernet") if kind in words.lower()), "infiniband")
     return f"{count} x {each:g}Gb/s {kind}"
 

@@ -16,6 +16,7 @@ from neusight.engines import Engine, engine_named
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import dtype_named
+from neusight.plans.stages import most_chunks
 from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
@@ -104,10 +105,12 @@ class TrainingRun(TrainingStep):
             others = plan.world // plan.dp
             fit = f"; dp {devices // others} would fit" if devices % others == 0 else ""
             raise DeviceError(f"a plan of {degrees} on a cluster of {devices}{fit}")
-        if plan.pp * plan.vp > self.decoder.depth:
+        depth = self.decoder.depth
+        # Of a traced model what a chunk receives is what its first layer reads.
+        if plan.pp * plan.vp > (most_chunks(depth) if isinstance(self.decoder, Decoder) else depth):
             raise ModelError(
                 f"{plan.pp} stages of {plan.vp} chunks need as many layers: {self.decoder.name} has "
-                f"{self.decoder.depth}, choose a pp x vp that divides it"
+                f"{depth}, choose a pp x vp that divides it"
             )
         if self.seq_len < 1:
             raise ModelError(f"sequence length {self.seq_len}: give a whole number of at least 1")

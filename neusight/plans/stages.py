@@ -69,11 +69,11 @@ def stages_of(order: Sequence[int], plan: Plan, layers: Sequence[int] = ()) -> t
             which have embedding and head beside, not the longer.
 
     Raises:
-        ModelError: more chunks than layers, or ``layers`` that are not those of the model.
+        ModelError: more chunks than ``most_chunks``, or ``layers`` that are not those of the model.
     """
     count, depth = plan.pp * plan.vp, len(order)
-    if not layers and count > depth:
-        raise ModelError(f"a model of {depth} layers: lower pp x vp = {count} to at most that")
+    if not layers and count > most_chunks(depth):
+        raise ModelError(f"a model of {depth} layers: lower pp x vp = {count} to at most {most_chunks(depth)}")
     sizes = tuple(layers) or _evenly(depth, count)
     if len(sizes) != count or sum(sizes) != depth:
         raise ModelError(
@@ -87,6 +87,13 @@ def stages_of(order: Sequence[int], plan: Plan, layers: Sequence[int] = ()) -> t
         Stage(index=at, of=plan.pp, chunks=tuple(chunks[at :: plan.pp]), begins=tuple(begins[at :: plan.pp]))
         for at in range(plan.pp)
     )
+
+
+def most_chunks(depth: int) -> int:
+    """Of a model of so many layers: embedding and loss may be alone in the first and the last (Megatron-LM,
+    ``--account-for-embedding-in-pipeline-split`` and ``--account-for-loss-in-pipeline-split``).
+    """
+    return depth + 2
 
 
 def _evenly(layers: int, chunks: int) -> tuple[int, ...]:

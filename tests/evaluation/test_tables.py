@@ -127,6 +127,11 @@ def test_columns_of_a_run_reach_its_plan() -> None:
     compiled = training_run(titan | {"async_tp": True, "compile": True, "etp": 1, "overlap_grad_reduce": False})
     assert (compiled.engine, compiled.plan["overlap_tp"], compiled.plan["etp"]) == ("torchtitan-compiled", True, 1)
     assert compiled.plan["overlap_gradients"] is False
+    networks = [training_run(RUN | {"nodes": 1, "interconnect": words}).network for words in (
+        "400 Gb/s a node", "NVLink in a host, 400 Gb/s RDMA a GPU", "4x100Gb/s EFA per node",
+    )]  # fmt: skip
+    gpus = training_run(RUN).num_gpus
+    assert networks == [f"{gpus} x {400 / gpus:g}Gb/s infiniband", f"{gpus} x 400Gb/s infiniband", "4 x 100Gb/s efa"]
     assert training_run(RUN | {"kind": "pretrain"}).plan == training_run(RUN).plan
     grouped = training_run(RUN | {"shard": "fsdp64"}).plan
     assert (grouped["shard"], grouped["shard_group"]) == ("hsdp", 64)

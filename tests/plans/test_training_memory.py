@@ -168,6 +168,8 @@ def test_chunks_of_a_stage_lie_apart() -> None:
 
 def test_layers_over_go_to_the_middle() -> None:
     assert [len(stage.kinds) for stage in stages_of(decoder(10).order, plan(pp=4))] == [2, 3, 3, 2]
+    # Embedding and loss count as layers where there are as many chunks: 126 of Llama-3.1-405B in 16 x 8.
+    assert [len(stage.kinds) for stage in stages_of(decoder(10).order, plan(pp=4, vp=3))] == [2, 3, 3, 2]
     assert [len(s.kinds) for s in stages_of(decoder(10).order, plan(pp=4), (1, 4, 4, 1))] == [1, 4, 4, 1]
 
 
