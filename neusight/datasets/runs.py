@@ -30,7 +30,7 @@ _MODEL_COLUMNS = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "vocab_padded", "activation", "experts",
     "top_k", "moe_ffn", "shared_expert_ffn", "first_dense_layers", "moe_layer_every", "max_position", "normalization",
     "bias", "tied_embeddings", "position_embedding", "qk_layernorm", "mla", "q_lora_rank", "kv_lora_rank",
-    "qk_head_dim", "qk_rope_dim", "v_head_dim",
+    "qk_head_dim", "qk_rope_dim", "v_head_dim", "attention_type",
 )  # fmt: skip
 """Sizes of a model, for ``neusight.workloads.decoders.table_rows``."""
 RUN_READ = frozenset((
@@ -41,7 +41,6 @@ RUN_READ = frozenset((
 ))  # fmt: skip
 RUN_NOTES = frozenset((
     "params", "tokens_per_s_per_gpu", "peak_memory_bytes", "memory_is", "published", "published_tflops", "commit",
-    "attention_type",
 ))  # fmt: skip
 """What rows also say: figures of the same run, where they come from, and what follows from other columns."""
 

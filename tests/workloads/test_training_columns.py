@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from neusight.errors import ModelError
+from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, SelfAttention
 from neusight.workloads.decoders.table_rows import decoder_of_columns
 
@@ -94,3 +95,13 @@ def test_every_row_of_training_runs_has_a_decoder() -> None:
     for file in ("runs.parquet", "memory.parquet"):
         for row in pd.read_parquet(folder / file).astype(object).to_dict("records"):
             assert decoder_of_columns(row).depth == row["layers"]
+
+
+def test_latent_attention_without_ranks_is_that_of_the_model_of_that_name() -> None:
+    row = {"model": "deepseek-v3", "layers": 61, "hidden": 7168, "heads": 128, "ffn": 18432, "vocab": 129280}
+    row |= {"seq_len": 4096, "attention_type": "mla", "activation": "swiglu"}
+    assert decoder_of_columns(row) == known_decoder("deepseek-ai/DeepSeek-V3")
+    with pytest.raises(ModelError, match="layers differ from those of deepseek-ai/DeepSeek-V3: give kv_lora_rank"):
+        decoder_of_columns(row | {"layers": 60})
+    with pytest.raises(ModelError, match="latent attention of a model that is not known by name"):
+        decoder_of_columns(row | {"model": "mine"})

@@ -11,6 +11,7 @@ from neusight.errors import ModelError, nearest, shown
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.families import LAYER_NORM
+from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -40,15 +41,19 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
         row: ``layers``, ``hidden``, ``heads``, ``ffn`` and ``vocab`` (or ``vocab_padded``); where known ``activation``
             (gelu unless stated), ``kv_heads``, ``head_dim``, ``seq_len``, ``max_position``, ``experts``, ``top_k``,
             ``moe_ffn``, ``shared_expert_ffn``, ``normalization``, ``bias``, ``tied_embeddings``,
-            ``position_embedding``, ``qk_layernorm``, ``mla`` with its ranks. Empty cells count as left out.
+            ``position_embedding``, ``qk_layernorm``, ``mla`` with its ranks. Empty cells count as left out. Where
+            ``attention_type`` is ``mla`` and no rank is told, the model is the one that is known by its name.
 
     Raises:
-        ModelError: a column that is needed is empty, an unknown activation, or sizes that contradict each other.
+        ModelError: a column that is needed is empty, an unknown activation, sizes that contradict each other, or latent
+            attention of a model that nobody knows.
     """
     columns = {name: value for name, value in row.items() if value is not None and value == value and value != ""}
     name = str(columns.get("model") or columns.get("case") or "the row")
     if missing := [column for column in _NEEDED if column not in columns]:
         raise ModelError(f"{name}: no {', '.join(missing)}: fill in the column")
+    if columns.get("attention_type") == "mla" and "kv_lora_rank" not in columns:
+        return _known(name, columns)
     config = {
         **_kind(str(columns.get("activation", "gelu")), name),
         **({"model_type": "deepseek_v3"} if columns.get("mla") else {}),
@@ -57,6 +62,18 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
         "max_position_embeddings": _whole(columns, "max_position" if "max_position" in columns else "seq_len", name),
     }
     return _as_stated(decoder_of(config, name), columns)
+
+
+def _known(name: str, columns: Mapping[str, Any]) -> Decoder:
+    """The model of that name, if it has the layers and the width of the row."""
+    try:
+        decoder = known_decoder(name)
+    except ModelError:
+        raise ModelError(f"{name}: latent attention of a model that is not known by name: give kv_lora_rank") from None
+    own = {"layers": decoder.depth, "hidden": decoder.hidden}
+    if differ := [column for column, size in own.items() if _whole(columns, column, name) != size]:
+        raise ModelError(f"{name}: {', '.join(differ)} differ from those of {decoder.name}: give kv_lora_rank")
+    return decoder
 
 
 def _kind(activation: str, name: str) -> dict[str, Any]:
