@@ -2,8 +2,9 @@
 
 XLA's performance tables (``xla/tools/{matmul,collective}_perf_table_gen.cc``): the profiler's median over five runs of
 each of two sets of operands, which take turns "to prevent caching"; every run copies its operands from the host first,
-so that the device rests before each kernel. Products of float32 are TF32's, as XLA allows them by default. A collective
-is timed by events around a launch of its own.
+so that the device rests before each kernel. Products of float32 are TF32's, as XLA allows them by default. On AMD's
+GPUs all but those in 8 bit run in rocBLAS (``xla_gpu_enable_cublaslt`` is false). A collective is timed by events
+around a launch of its own.
 
 AITER's tuning tables: the fastest kernel found for a shape, the profiler's time of 101 runs back to back whose operands
 rotate through more than L2. Operands arrive quantised. Layers of experts are those of one device, whose tokens choose
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.datasets.columns import coded
-from neusight.devices.load import find_device
+from neusight.devices.load import find_device, load_device
 from neusight.errors import DataError, DeviceError
 from neusight.kernels.precision import DTYPE_BYTES
 
@@ -70,14 +71,21 @@ def _gpu(name: str) -> str:
         raise DataError(f"no device '{name}' ({error}): add a column gpu with ids of the catalogue") from None
 
 
+def _devices(rows: pd.DataFrame) -> np.ndarray:
+    """Ids of the devices that rows name."""
+    return _each(rows[next(name for name in ("gpu", "accelerator", "device") if name in rows)], _gpu)
+
+
 def _xla_products(rows: pd.DataFrame) -> pd.DataFrame:
+    by_amd = _each(_devices(rows), lambda gpu: load_device(gpu).vendor) == "amd"
+    on_rocblas = by_amd & ~rows["dtypes"].str.startswith("f8")
     return _frame(
         rows,
         family="gemm",
         op=np.where(rows["b"] == 1, "linear", "bmm"),
         dtype=_each(rows["dtypes"], _of_product),
         batch=rows["b"],
-        kernel=rows["dtypes"],
+        kernel=rows["dtypes"].where(~on_rocblas, "rocblas"),
         framework="xla",
         **{"timing": "profiler", "operands": "flushed", "burst": 1.0},
     )
@@ -119,7 +127,7 @@ def _aiter_products(rows: pd.DataFrame) -> pd.DataFrame:
         op=rows["op"].replace("gemm", "linear"),
         dtype=_each(scaled, _scaled),
         batch=rows["b"],
-        kernel=rows["lib"],
+        kernel=rows["lib"].fillna("ck"),
         kernel_name=rows["kernel"],
         **_TUNED,
     )
@@ -161,8 +169,7 @@ _TUNED = {"framework": "aiter", "timing": "profiler", "operands": "flushed", "bu
 
 def _frame(rows: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     """The rows with these columns, the device's id, the latency in milliseconds, and what else tables of ours have."""
-    named = next(name for name in ("gpu", "accelerator", "device") if name in rows)
-    columns = {"op": columns["family"], **columns, "gpu": _each(rows[named], _gpu)}
+    columns = {"op": columns["family"], **columns, "gpu": _devices(rows)}
     out = rows.assign(**columns)
     out["latency_ms"] = out["time_us"] * 1e-3
     return out[[name for name in out if name in columns or name in _KEPT]]

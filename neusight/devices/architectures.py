@@ -27,8 +27,8 @@ class ArchitectureFacts:
     sustain of ports of 64 bytes a clock between SMs and L2; ``panel_sharing_levels`` how many times neighbouring blocks
     share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands from there by themselves,
     once for ``matrix_rows`` of A; ``shared_memory_gain`` is what shared memory brings a clock, over its vendor's usual.
-    ``half_constants``, ``share_constants``, ``prologue_constants`` and ``step_constants`` name constants of products
-    that multiply the common one there; ``applies_block_scales``: matrix units apply scales of blocks themselves; with
+    ``half_constants``, ``prologue_constants`` and ``step_constants`` name constants of products that multiply the
+    common one there; ``applies_block_scales``: matrix units apply scales of blocks themselves; with
     ``stalls_untuned_groups`` CUTLASS's grouped kernels are slow where nobody chose among them. ``channels`` are the
     thread blocks of NCCL's collectives. ``inline_ecc`` is false for boards that keep no check bits whatever their
     driver leaves of the memory.
@@ -47,9 +47,9 @@ class ArchitectureFacts:
     reads_shared_memory: bool = False
     panel_sharing_levels: int = 0
     matrix_rows: int = 64
+    tile_accumulators: int = 0
     shared_memory_gain: float = 1.0
     half_constants: tuple[str, ...] = ()
-    share_constants: tuple[str, ...] = ()
     prologue_constants: tuple[str, ...] = ()
     step_constants: tuple[str, ...] = ()
     applies_block_scales: bool = False

@@ -190,16 +190,19 @@ class Matrix:
     )
     """Factor beside that for datacentre Blackwell."""
     mfma_half: float = constant(
-        1.0, 0.5, "CDNA 3 ISA guide: operands go through registers, without copies past them before CDNA 4"
+        5.0,
+        0.25,
+        "CDNA 3 ISA guide: operands pass through registers into shared memory and out of it; four waves move 12 bytes "
+        "for each element of a tile's edge and step, at 128 bytes a clock: ``half`` is 48 where nothing hides it",
     )
     """Factor on ``half`` for AMD's matrix units."""
-    mfma_share: float = constant(
-        0.6,
-        0.4,
-        "SemiAnalysis 2024: 620 of 1307 TFLOP/s in bfloat16 on MI300X; ROCm's tuning guides: up to 0.6",
+    untuned_share: float = constant(
+        0.8,
+        0.15,
+        'PyTorch, pull request 120480: rocBLAS "is pretty bad for MI300", where hipBLASLt became the default',
         scale="share",
     )
-    """Share of ``share`` that kernels for AMD's matrix units sustain."""
+    """Share of the rate of a vendor's tuned library that kernels sustain of those that nobody tuned for a device."""
     mfma_prologue: float = constant(1.5, 0.5, "guess: fewer waves hide the fill of the pipeline")
     """Factor on ``prologue_depth`` for them."""
     prologue_depth: float = constant(64.0, 0.7, "guess: one to two steps of a main loop")

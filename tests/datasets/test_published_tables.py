@@ -51,6 +51,13 @@ def test_products_of_xla_are_cold_kernels_after_a_rest(parquet):
     assert (conditions.burst == 1).all()
 
 
+def test_kernels_tell_which_of_amds_libraries_they_are_of(parquet):
+    products = [XLA | {"device": "gfx942"}, XLA | {"device": "gfx942", "dtypes": "f8e4m3fnuzxf8e4m3fnuz->bf16"}, XLA]
+    assert list(one_batch(parquet(pd.DataFrame(products)))[2].variant) == ["rocblas", "", ""]
+    tuned = [AITER, AITER | {"lib": "asm"}, AITER | {"lib": None}]
+    assert list(one_batch(parquet(pd.DataFrame(tuned)))[2].variant) == ["ck", "asm", "ck"]
+
+
 def test_formats_of_eight_bits_are_one_dtype_and_wider_results_none(parquet):
     names = ("f8e4m3fnxf8e5m2->bf16", "f8e4m3fnuzxf8e4m3fnuz->f32", "bf16xbf16->f32")
     frame = load_kernels(parquet(pd.DataFrame([XLA | {"dtypes": name} for name in names])))

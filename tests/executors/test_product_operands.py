@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neusight.devices import load_device
-from neusight.executors.gpu.expected.matrix import ASYNCHRONOUS_TILES, TILES, matrix_times, product_tiling
+from neusight.executors.gpu.expected.matrix import TILES, matrix_times, product_tiling, tile_shapes
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
@@ -37,7 +37,9 @@ def test_results_are_written_where_the_last_one_lay(gpu: str) -> None:
     assert dram_s(*written, 1.0) < dram_s(*written, 20.0)
 
 
-@pytest.mark.parametrize(("gpu", "menu"), [("h100-sxm-80gb", ASYNCHRONOUS_TILES), ("a100-sxm-80gb", TILES)])
+@pytest.mark.parametrize(
+    ("gpu", "menu"), [("h100-sxm-80gb", tile_shapes(32768)), ("a100-sxm-80gb", TILES), ("mi300x", tile_shapes(65536))]
+)
 def test_tiles_are_those_that_kernels_of_the_unit_come_for(gpu: str, menu: tuple[tuple[int, int], ...]) -> None:
     m, n = np.meshgrid([64, 320, 1280, 1792, 4096], [128, 1024, 4096])
     batch = KernelBatch.from_columns("gemm", m=m.ravel(), n=n.ravel(), k=np.full(m.size, 4096), dtype="bfloat16")

@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 import neusight
+from neusight.devices import load_device
+from neusight.executors.gpu.features import situate
+from neusight.executors.gpu.tiling.library import shipped_choice
+from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import trait_names, traits_of
+from neusight.laws.physics import PRIOR
 
 PACKAGE = Path(neusight.__file__).parent
 
@@ -48,6 +53,16 @@ def test_constants_are_those_that_traits_name() -> None:
     traits = traits_of("matrix", conditions(("vllm", ""), ("torch", ""), ("xla", "")))
     assert traits.constants("start_constant", Law).tolist() == [1.0, 1.0, 3.0]
     assert traits.constants("start_constant", Law, 0.0).tolist() == [0.0, 0.0, 3.0]
+
+
+@pytest.mark.parametrize("variant", ["ck", "rocblas"])
+def test_kernels_that_nobody_tuned_sustain_less_than_the_vendors_tuned_ones(variant: str) -> None:
+    batch = KernelBatch.from_columns("gemm", m=[4096], n=[4096], k=[4096], dtype="bfloat16")
+    tuned, own = (
+        situate(batch, load_device("mi300x"), shipped_choice(), physics=PRIOR, conditions=known).unlimited_s[0]
+        for known in (conditions(("torch", "")), conditions(("torch", variant)))
+    )
+    assert tuned < own <= tuned / PRIOR.matrix.untuned_share
 
 
 def test_laws_and_executors_name_no_engine() -> None:

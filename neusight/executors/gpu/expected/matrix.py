@@ -7,7 +7,8 @@ expects them to take. So does this: of all candidates the one of least time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -31,18 +32,7 @@ TILES: tuple[tuple[int, int], ...] = (
     *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (128, 16), (16, 64), (32, 32)),
 )
 """(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for."""
-_LARGEST_TILE, _WIDTHS = 32768, (16, 32, *range(64, 257, 32))
-ASYNCHRONOUS_TILES: tuple[tuple[int, int], ...] = tuple(
-    {
-        shape: None
-        for rows in (256, 192, 128, 64)
-        for columns in reversed(_WIDTHS)
-        if rows * columns <= _LARGEST_TILE
-        for shape in ((rows, columns), (columns, rows))
-    }
-)
-"""The same where matrix units read shared memory: instructions take any multiple of eight columns (PTX ISA, wgmma), of
-which kernels come for many more; 128x256 accumulators fill the registers of two warpgroups."""
+_WIDTHS = (16, 32, *range(64, 257, 32))
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Parts into which the inner extent may be cut."""
 LOAD_BYTES = 16
@@ -68,6 +58,21 @@ ROW_THREADS = 1024
 """Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
 IDLE_ROUNDS = 1.5
 """Blocks an SM from which no cut along the depth pays."""
+
+
+@cache
+def tile_shapes(most_accumulators: int) -> tuple[tuple[int, int], ...]:
+    """Tiles of which libraries bring kernels: of all widths up to so many accumulators, ``TILES`` where they are 0."""
+    if not most_accumulators:
+        return TILES
+    shapes = {
+        shape: None
+        for rows in (256, 192, 128, 64)
+        for columns in reversed(_WIDTHS)
+        if rows * columns <= most_accumulators
+        for shape in ((rows, columns), (columns, rows))
+    }
+    return tuple(shapes)
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,8 @@ class MatrixUnit:
 
     def sustained(self, p: Product) -> np.ndarray:
         """Rate [FLOP/s] of tiles without end at full clock."""
-        matrix, own = self.physics.matrix, self._own(self.device.facts.share_constants)
-        share = matrix.share * own * matrix.narrow_share ** np.log2(2.0 / np.minimum(p.a_bytes, 2.0)) * p.share
+        matrix = self.physics.matrix
+        share = matrix.share * matrix.narrow_share ** np.log2(2.0 / np.minimum(p.a_bytes, 2.0)) * p.share
         return np.asarray(p.flops_per_s * share * clock_gain(self.device, self.physics))
 
     @property
@@ -147,7 +152,7 @@ def pick_tiles(
     most = np.broadcast_to(p.most_parts, p.m.shape)
     best, parts = np.zeros(len(p.m), dtype=int), np.ones(len(p.m))
     least = np.full(len(p.m), np.inf)
-    shapes = ASYNCHRONOUS_TILES if device.facts.reads_shared_memory else TILES
+    shapes = tile_shapes(device.facts.tile_accumulators)
     for number, shape in enumerate(shapes):
         unable_s = np.where(np.broadcast_to(p.least_columns, p.m.shape) > shape[1], np.inf, 0.0)
         tiles = np.ceil(p.m / shape[0]) * np.ceil(p.n / shape[1]) * p.batch
@@ -226,7 +231,7 @@ def product_tiling(batch: KernelBatch, device: DeviceSpec, conditions: Condition
     """The blocks that a library runs: of convolutions in NCHW that are one product an image as they lie, those of it,
     where images that are turned first would take longer.
     """
-    p, implicit_nchw = product_of(batch, device, physics), np.zeros(len(batch), dtype=bool)
+    p, implicit_nchw = _run_product(batch, device, conditions, physics), np.zeros(len(batch), dtype=bool)
     cuttable = _cuttable(batch, p, conditions)
     tile_m, tile_n, parts, seconds = pick_tiles(p, device, physics, cuttable)
     rows = np.flatnonzero(is_implicit_nchw(batch)) if batch.family == "conv2d" else np.zeros(0, dtype=int)
@@ -253,9 +258,18 @@ def product_tiling(batch: KernelBatch, device: DeviceSpec, conditions: Condition
     )
 
 
-def _product(batch: KernelBatch, device: DeviceSpec, physics: Physics, tiling: Tiling) -> Product:
+def _run_product(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Product:
+    """With the share of the rate that the kernels of a library sustain."""
+    p = product_of(batch, device, physics)
+    return replace(p, share=p.share * traits_of("matrix", conditions).constants("share_constant", physics.matrix))
+
+
+def _product(
+    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics, tiling: Tiling
+) -> Product:
     """That of a tiling."""
-    p, rows = product_of(batch, device, physics), np.flatnonzero(np.broadcast_to(tiling.implicit_nchw, len(batch)))
+    p = _run_product(batch, device, conditions, physics)
+    rows = np.flatnonzero(np.broadcast_to(tiling.implicit_nchw, len(batch)))
     return p.replaced(rows, by_image(batch.take(rows), device, physics)) if len(rows) else p
 
 
@@ -282,7 +296,12 @@ def matrix_times(
     Source: CUTLASS, Efficient GEMM in CUDA (tiles, split-K); Little's law; constants fitted. Validity: 16-bit and
     8-bit products on NVIDIA GPUs from Volta on; others by the same law.
     """
-    p, t, matrix, law = _product(batch, device, physics, tiling), tiling, physics.matrix, MatrixUnit(device, physics)
+    p, t, matrix, law = (
+        _product(batch, device, conditions, physics, tiling),
+        tiling,
+        physics.matrix,
+        MatrixUnit(device, physics),
+    )
     tiles, depth = t.tile_count, p.k / t.parts
     share = tiles / device.sm_count
     busiest = np.ceil(share)
