@@ -26,7 +26,8 @@ class ArchitectureFacts:
     clock, beside one a lane; ``l2_partitions`` the parts of L2 that each keep a copy; ``l2_port_share`` what reads
     sustain of ports of 64 bytes a clock between SMs and L2; ``panel_sharing_levels`` how many times neighbouring blocks
     share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands from there by themselves,
-    once for ``matrix_rows`` of A; ``shared_memory_gain`` is what shared memory brings a clock, over its vendor's usual.
+    once for ``matrix_rows`` of A; ``shared_memory_gain`` is what shared memory brings a clock, over its vendor's usual;
+    ``exponentials_per_clock`` are those of an SM (CUDA C++ Programming Guide, throughput of native arithmetic).
     ``half_constants``, ``prologue_constants`` and ``step_constants`` name constants of products that multiply the
     common one there; ``applies_block_scales``: matrix units apply scales of blocks themselves; with
     ``stalls_untuned_groups`` CUTLASS's grouped kernels are slow where nobody chose among them. ``channels`` are the
@@ -49,6 +50,7 @@ class ArchitectureFacts:
     matrix_rows: int = 64
     tile_accumulators: int = 0
     shared_memory_gain: float = 1.0
+    exponentials_per_clock: float = 16.0
     half_constants: tuple[str, ...] = ()
     prologue_constants: tuple[str, ...] = ()
     step_constants: tuple[str, ...] = ()

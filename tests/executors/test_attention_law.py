@@ -186,6 +186,16 @@ def test_long_prompts_run_at_the_rates_that_are_published() -> None:
     assert rates[0] < rates[1] < rates[2]
 
 
+def test_faster_exponentials_shorten_a_prompt_beside_its_products() -> None:
+    """A B300 and a B200 multiply alike in 16 bit, a clock and SM; its softmax takes half as long."""
+    cycles = []
+    for gpu in ("b200-sxm-180gb", "b300-sxm-288gb"):
+        device = load_device(gpu)
+        seconds = attention_times(prompt(16384), device, Conditions.of(1, variant="trtllm_gen"), PHYSICS).compute_s
+        cycles.append(seconds[0] * device.boost_clock_hz * device.sm_count)
+    assert 0.7 < cycles[1] / cycles[0] < 0.97
+
+
 def test_engines_start_kernels_of_their_own_for_an_8_bit_cache() -> None:
     """SGLang casts queries, keys and values for TensorRT-LLM's kernels; vLLM's do it on the way."""
     narrow, wide = prompt(64, kv_dtype="float8", batch=1), prompt(64, batch=1)

@@ -35,8 +35,6 @@ from neusight.kernels.work import (
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 
-EXPONENTIALS_PER_CLOCK = 16.0
-"""Of an SM's special function units (CUDA C++ Programming Guide, throughput of native arithmetic)."""
 VECTOR_OPERATIONS = 4.0
 """On ordinary lanes for a score: scale, maximum, sum, conversion (FlashAttention-2, algorithm 1)."""
 SHARED_BYTES_PER_CLOCK = 128.0
@@ -328,7 +326,7 @@ def _softmax_cycles(s: _Scores) -> np.ndarray:
     """Cycles of an SM for the softmax of a score, as far as nothing hides them; an indexer has no exponential."""
     law = s.physics.attention
     exposed = np.where(s.asynchronous, law.exposed_asynchronous, law.exposed)
-    exponential = np.where(s.batch["op"] == "indexer", 0.0, 1.0 / EXPONENTIALS_PER_CLOCK)
+    exponential = np.where(s.batch["op"] == "indexer", 0.0, 1.0 / s.device.facts.exponentials_per_clock)
     return exposed * (exponential + VECTOR_OPERATIONS / s.device.cuda_cores_per_sm)
 
 
