@@ -213,6 +213,8 @@ def _check_together(values: Table, where: str) -> None:
         raise DeviceError(f"{where}: l2_capacity is not below dram_capacity: check the prefixes of their units")
     if values.get("dram_usable_bytes", 0) > GIB_OVER_GB * values["dram_capacity_bytes"]:
         raise DeviceError(f"{where}: dram_usable is above dram_capacity: correct one of them")
+    if ("memory_cache_capacity_bytes" in values) != ("memory_cache_bandwidth_bytes_per_s" in values):
+        raise DeviceError(f"{where}: memory_cache_capacity and memory_cache_bandwidth go together: give both or none")
     if not values["vector_flops_per_s"]:
         raise DeviceError(f'{where}: vector_flops is empty: give at least vector_flops.float32 = "… TFLOP/s"')
     if values["max_threads_per_sm"] < values["warp_size"]:

@@ -43,6 +43,8 @@ FIGURES: dict[str, Figure] = {
     "dram_usable": Figure("dram_usable_bytes", "bytes", 64e6, 100e12, optional=True),
     "l2_capacity": Figure("l2_capacity_bytes", "bytes", 16e3, 10e9),
     "l2_bandwidth": Figure("l2_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e15, optional=True),
+    "memory_cache_capacity": Figure("memory_cache_capacity_bytes", "bytes", 1e6, 100e9, optional=True),
+    "memory_cache_bandwidth": Figure("memory_cache_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e15, optional=True),
     "shared_memory_per_sm": Figure("shared_memory_per_sm_bytes", "bytes", 1e3, 100e6),
     "registers_per_sm": Figure("registers_per_sm", "count", 256, 100_000_000),
     "max_threads_per_sm": Figure("max_threads_per_sm", "count", 1, 1_000_000),

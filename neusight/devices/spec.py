@@ -29,6 +29,7 @@ via Microbenchmarking), at most that before."""
 _RESOURCES = (
     *("sm_count", "boost_clock_hz", "dram_bandwidth_bytes_per_s", "l2_capacity_bytes", "l2_bytes_per_clock_per_sm"),
     *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "tdp_w"),
+    *("cached_bytes", "memory_cache_bytes_per_s"),
 )
 """Figures that a kernel's time depends on and of which more is never slower."""
 
@@ -87,6 +88,9 @@ class DeviceSpec(BaseModel):
     """What a process may allocate of it, as the driver tells; see ``usable_bytes``."""
     l2_capacity_bytes: PositiveFloat
     l2_bandwidth_bytes_per_s: PositiveFloat | None = None
+    memory_cache_capacity_bytes: PositiveFloat | None = None
+    """Of a cache between L2 and DRAM (AMD's Infinity Cache)."""
+    memory_cache_bandwidth_bytes_per_s: PositiveFloat | None = None
     shared_memory_per_sm_bytes: PositiveFloat
     registers_per_sm: PositiveInt
     max_threads_per_sm: PositiveInt
@@ -110,6 +114,16 @@ class DeviceSpec(BaseModel):
     def usable_bytes(self) -> float:
         """What a process may allocate [B]: what the driver tells, else ``USABLE_SHARE`` of the datasheet's capacity."""
         return self.dram_usable_bytes or USABLE_SHARE * self.dram_capacity_bytes
+
+    @property
+    def cached_bytes(self) -> float:
+        """What L2 and a cache between it and DRAM hold together [B]."""
+        return self.l2_capacity_bytes + (self.memory_cache_capacity_bytes or 0.0)
+
+    @property
+    def memory_cache_bytes_per_s(self) -> float:
+        """Bandwidth of a cache between L2 and DRAM [B/s], DRAM's where there is none."""
+        return self.memory_cache_bandwidth_bytes_per_s or self.dram_bandwidth_bytes_per_s
 
     @property
     def l2_bytes_per_clock_per_sm(self) -> float:

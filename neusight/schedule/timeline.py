@@ -209,7 +209,7 @@ def _memory_wait(kernels: _Totals, host: Wait | None, traffic: Sequence[int], de
     A kernel's own bound charges DRAM with the bytes beyond L2 alone, since what it reads may lie there; a step's
     distinct bytes cannot all lie there.
     """
-    beyond = sum(max(0.0, size - device.l2_capacity_bytes) for size in traffic)
+    beyond = sum(max(0.0, size - device.cached_bytes) for size in traffic)
     bound_s = beyond / device.dram_bandwidth_bytes_per_s
     if bound_s <= kernels.bound_s:
         return None

@@ -139,6 +139,8 @@ def memory(spec: DeviceSpec) -> Iterator[str]:
         yield "its memories do not grow outwards"
     if (spec.l2_bandwidth_bytes_per_s or float("inf")) <= spec.dram_bandwidth_bytes_per_s:
         yield "L2 is slower than DRAM"
+    if not spec.dram_bandwidth_bytes_per_s <= spec.memory_cache_bytes_per_s < spec.l2_bytes_per_s:
+        yield "a cache before DRAM is slower than that, or faster than L2"
     if spec.vendor != "other" and spec.shared_memory_per_sm_bytes > 256 * 1024:
         yield "shared memory is larger than that of any GPU"
     if spec.dram_usable_bytes is None:

@@ -221,6 +221,7 @@ WRONG_CHANGES: list[tuple[list[str], type[NeusightError], list[str]]] = [
     (["name=other"], DeviceError, ["unknown key 'name'"]),
     (["sm_count=99", "tdp=80W", " sm_count =98"], DeviceError, ["--set sm_count: given twice"]),
     (["l2_capacity=9GB", "dram_capacity=8GB"], DeviceError, ["l2_capacity is not below dram_capacity"]),
+    (["memory_cache_capacity=64MiB"], DeviceError, ["memory_cache_bandwidth go together", "give both"]),
 ]
 
 

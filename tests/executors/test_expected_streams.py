@@ -122,6 +122,17 @@ def test_a_tensor_just_written_is_found_in_l2_while_it_fits() -> None:
     assert share[-1] > 0.99
 
 
+def test_what_outgrows_l2_is_found_in_a_cache_before_dram_while_it_fits() -> None:
+    device = load_device("mi300x")
+    without = device.model_copy(
+        update={"memory_cache_capacity_bytes": None, "memory_cache_bandwidth_bytes_per_s": None}
+    )
+    near, far = (total_s(stream_times(pointwise(), d, cold(), PHYSICS)) for d in (device, without))
+    megabytes = 6e-6 * ROWS * 4096
+    np.testing.assert_allclose((near / far)[(megabytes < 2) | (megabytes > 1000)], 1.0, rtol=0.02)
+    assert (near / far)[(megabytes > 50) & (megabytes < 150)].max() < 0.7
+
+
 def test_passes_start_one_by_one() -> None:
     device, one = load_device("a100-sxm-80gb"), pointwise()
     twelve = KernelBatch(one.family, {**one.columns, "passes": np.full(len(ROWS), 12)})

@@ -70,7 +70,8 @@ def test_the_smallest_kernels_have_finite_features_too() -> None:
 
 def faster(device: DeviceSpec, factor: float) -> DeviceSpec:
     """The same device with every rate scaled: clock, bandwidths, FLOP/s. What fits where does not change."""
-    rates = ("base_clock_hz", "boost_clock_hz", "dram_bandwidth_bytes_per_s", "l2_bandwidth_bytes_per_s")
+    caches = ("l2_bandwidth_bytes_per_s", "memory_cache_bandwidth_bytes_per_s")
+    rates = ("base_clock_hz", "boost_clock_hz", "dram_bandwidth_bytes_per_s", *caches)
     changes = {name: value * factor for name in rates if (value := getattr(device, name)) is not None}
     for name in ("matrix_flops_per_s", "vector_flops_per_s"):
         changes[name] = {dtype: rate * factor for dtype, rate in getattr(device, name).items()}

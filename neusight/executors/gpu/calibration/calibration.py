@@ -32,6 +32,7 @@ _REMEDY = "measure again or fit again with neusight calibrate"
 _FIGURES = {
     *("process_nm", "sm_count", "base_clock_hz", "boost_clock_hz", "matrix_flops_per_s", "vector_flops_per_s"),
     *("dram_kind", "dram_bandwidth_bytes_per_s", "l2_capacity_bytes", "l2_bandwidth_bytes_per_s"),
+    *("memory_cache_capacity_bytes", "memory_cache_bandwidth_bytes_per_s"),
     *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "warp_size"),
     *("tdp_w", "launch_overhead_s"),
 }

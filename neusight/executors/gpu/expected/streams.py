@@ -109,19 +109,20 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     r"""What streams ask of each resource.
 
     .. math::
-        t_D = \frac{B (1 - h) + B' m}{W},\quad t_2 = \frac{B + B'}{s W_2},\quad
+        t_D = \frac{B (1 - h_M) + B' m}{W} + \frac{B (h_M - h)}{s W_M},\quad t_2 = \frac{B + B'}{s W_2},\quad
         t_c = \frac{E i / l + F j / l_{32}}{N f},\quad
         t_l = \max\left(\frac{R}{N b} t_R, \frac{(B (1 - h) + B' m) \tau}{N Q}\right)
 
     Of t_D and t_2 the longer one counts, since the same bytes pass both at once. B bytes of which the share h lies in
-    L2, since the kernel before has just written them or an earlier use left them;
+    L2, and h_M in it or in a cache before DRAM, since the kernel before has just written them or an earlier use left
+    them;
     B' bytes that a row is read again, of which m miss; instructions of E elements in l issue slots of an SM and of F
     operations on its l_32 float32 lanes; R rows, b blocks an SM at a time, each t_R; and Little's law, with the Q bytes
     that the threads of an SM have under way to DRAM for a latency τ.
 
     Args:
         batch: of the families ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer``.
-        device: W bandwidth and W_2 ports between SMs and L2 [B/s], N SMs, f clock [Hz].
+        device: W and W_M bandwidth of DRAM and of that cache, W_2 ports between SMs and L2 [B/s], N SMs, f clock [Hz].
         conditions: bytes touched between two uses of operands; never more than since they were written.
         physics: i, j, t_R, τ and the gain in W, group ``stream``; s ``memory.l2_share``.
 
@@ -130,14 +131,18 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     """
     s, stream = Stream.of(batch, conditions), physics.stream
     moved = s.bytes + s.again_bytes
-    hot = _hot(s, device, conditions, physics)
-    cold = s.bytes * (1.0 - hot) + s.again_bytes * _missed(s, batch, device, physics)
+    hot = _hot(s, device.l2_capacity_bytes, conditions, physics)
+    near = s.bytes * (_hot(s, device.cached_bytes, conditions, physics) - hot)
+    missed = s.bytes * (1.0 - hot) + s.again_bytes * _missed(s, batch, device, physics)
+    cold = missed - near
     steps_s = np.maximum(_rows_s(batch, s, device, physics), _steps_s(batch, conditions, s, device, physics))
-    flight_s = cold * stream.latency_s / (device.sm_count * _under_way_bytes(batch, s, device))
+    flight_s = missed * stream.latency_s / (device.sm_count * _under_way_bytes(batch, s, device))
     start_s = s.passes * stream.start_cycles / device.boost_clock_hz
+    dram_bytes_per_s = stream.dram_gain * sustained_dram_bytes_per_s(device, physics)
+    near_bytes_per_s = np.maximum(device.memory_cache_bytes_per_s * physics.memory.l2_share, dram_bytes_per_s)
     return Times(
         compute_s=_issue_s(batch, s, device, physics),
-        dram_s=cold / (stream.dram_gain * sustained_dram_bytes_per_s(device, physics)),
+        dram_s=cold / dram_bytes_per_s + near / near_bytes_per_s,
         l2_s=moved / (device.sustained_l2_bytes_per_s * physics.memory.l2_share),
         serial_s=np.maximum(steps_s, flight_s),
         fixed_overhead_s=start_s * np.where(conditions.timing == "profiler", physics.start.profiled, 1.0),
@@ -161,7 +166,7 @@ def stream_shape(
         "issue": t.compute_s / total,
         "serial": t.serial_s / total,
         "start": t.fixed_overhead_s / total,
-        "hot": _hot(s, device, conditions, physics),
+        "hot": _hot(s, device.l2_capacity_bytes, conditions, physics),
         "l2_fill": np.clip(np.log2(np.maximum(s.bytes, 1.0) / s.passes / device.l2_capacity_bytes), -12.0, 8.0),
         "waves": np.clip(np.log2(blocks / (device.sm_count * _blocks_of_sm(s, device))), -8.0, 8.0),
         "cols": np.log2(np.maximum(s.cols, 1.0)),
@@ -264,10 +269,10 @@ def _step_cycles(threads: np.ndarray | float, physics: Physics) -> np.ndarray:
     return np.asarray(physics.stream.step_cycles * (threads / FULL_THREADS) ** physics.stream.crowding)
 
 
-def _hot(s: Stream, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
-    """Share of bytes that L2 holds: a pass touches little between its operands being written and read."""
+def _hot(s: Stream, capacity_bytes: float, conditions: Conditions, physics: Physics) -> np.ndarray:
+    """Share of bytes that a cache holds: a pass touches little between its operands being written and read."""
     since = np.minimum(conditions.cycled_bytes, physics.stream.follow * s.bytes / s.passes)
-    ratio = np.log2(np.maximum(since, 1.0) / device.l2_capacity_bytes) - physics.stream.hot_centre
+    ratio = np.log2(np.maximum(since, 1.0) / capacity_bytes) - physics.stream.hot_centre
     return np.asarray(1.0 / (1.0 + np.exp(np.clip(physics.residency.slope * ratio, -50.0, 50.0))))
 
 
