@@ -203,12 +203,12 @@ def _faults(frame: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def _doubted(frame: pd.DataFrame) -> np.ndarray:
-    """Rows of a GPU and dtype of which many, and more than ``MOST_SUSPECT``, are suspect: others were timed or counted
-    alike.
+    """Rows of a dtype of which many, and more than ``MOST_SUSPECT``, are suspect: others, on other GPUs too, were timed
+    or counted alike.
     """
     if "dtype" not in frame:
         return np.zeros(len(frame), dtype=bool)
-    marked = frame.assign(suspected=suspected(frame)).groupby(["gpu", "dtype"], dropna=False)["suspected"]
+    marked = frame.assign(suspected=suspected(frame)).groupby("dtype", dropna=False)["suspected"]
     return np.asarray((marked.transform("mean") > MOST_SUSPECT) & (marked.transform("sum") >= MANY))
 
 
