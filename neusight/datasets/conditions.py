@@ -54,8 +54,8 @@ _VARIANTS: tuple[tuple[str, str], ...] = (
     ("contiguous", "contiguous"),
     ("masked", "masked"),
     ("torch", r"linear|vllm_default|^sglang$"),
-    ("ck", r"^ck(tile)?$"),
-    *((name, f"^{name}$") for name in ("asm", "rocblas")),
+    ("ck", r"^ck(tile)?\b"),
+    *((name, rf"^{name}\b") for name in ("asm", "rocblas")),
 )
 """What a kernel's name stands for; the first that it has."""
 _FRAMEWORKS: tuple[tuple[str, str, str], ...] = (

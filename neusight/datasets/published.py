@@ -8,7 +8,7 @@ around a launch of its own.
 
 AITER's tuning tables: the fastest kernel found for a shape, the profiler's time of 101 runs back to back whose operands
 rotate through more than L2. Operands arrive quantised. Layers of experts are those of one device, whose tokens choose
-at random among its experts.
+at random among its experts and arrive sorted.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ def _scaled(name: str) -> str:
 def _aiter_experts(rows: pd.DataFrame) -> pd.DataFrame:
     gated = rows["gated"].astype(bool)
     scaled = rows["dtype_w"].astype(str) + " " + rows["quant"].fillna("").astype(str)
+    by = np.where(rows["kernel1"].str.startswith("moe_ck"), "ck", "asm").astype(object)
     whole = {"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "uniform"}
     return _frame(
         rows,
@@ -157,7 +158,7 @@ def _aiter_experts(rows: pd.DataFrame) -> pd.DataFrame:
         num_experts=rows["experts"],
         top_k=rows["topk"],
         num_tokens=rows["tokens"],
-        kernel=np.where(gated, "aiter", "aiter nongated"),
+        kernel=by + np.where(gated, "", " nongated"),
         kernel_name=rows["kernel1"],
         **whole,
         **_TUNED,

@@ -97,14 +97,14 @@ def test_products_of_aiter_arrive_quantised(parquet):
 
 
 def test_layers_of_experts_of_aiter_are_one_devices_share(parquet):
-    frame, batch, _ = one_batch(
-        parquet(pd.DataFrame([EXPERTS, EXPERTS | {"gated": 0, "dtype_w": "bfloat16", "quant": "No"}]))
-    )
+    plain = EXPERTS | {"gated": 0, "dtype_w": "bfloat16", "quant": "No", "kernel1": "moe_ck2stages"}
+    frame, batch, conditions = one_batch(parquet(pd.DataFrame([EXPERTS, plain])))
     assert list(batch["dtype"]) == ["float8", "bfloat16"]
     assert list(batch["scaling"]) == ["block", ""]
     assert list(batch["gated"]) == [True, False]
     assert list(batch["experts"]) == list(batch["all_experts"]) == [128, 128]
     assert list(batch["ffn"]) == [1536] * 2
+    assert list(conditions.variant) == ["asm", "ck"]
     assert list(frame["latency_ms"]) == [0.1] * 2
 
 

@@ -9,17 +9,18 @@ import pytest
 
 from neusight.devices import load_device
 from neusight.executors.gpu.expected.moe import grouped_times, moe_shape, moe_times
-from neusight.executors.gpu.expected.times import Times
+from neusight.executors.gpu.expected.times import Times, start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
 from neusight.laws.constants import priors
+from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.fitted import shipped_physics
 
 PHYSICS = shipped_physics().physics
 
 TOKENS = np.array([1, 4, 16, 64, 256, 1024, 4096, 16384])
-KINDS = [("sglang", "triton"), ("sglang", "cutlass"), ("vllm", "triton"), ("vllm", "cutlass"), ("torch", "")]
+KINDS = [("sglang", "triton"), ("sglang", "cutlass"), ("vllm", "triton"), ("vllm", "cutlass"), ("aiter", "ck")]
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s")
 
 
@@ -88,6 +89,15 @@ def test_scattered_groups_fill_more_tiles_than_even_ones() -> None:
     even, drawn = (moe_shape(layers(distribution=d), device, kind, PHYSICS) for d in ("balanced", "uniform"))
     assert (even["row_fill"][-2:] > drawn["row_fill"][-2:]).all()
     assert (even["row_fill"] <= 1.0 + 1e-9).all()
+
+
+def test_products_that_do_the_rest_on_their_way_start_twice_and_read_the_sums() -> None:
+    device = load_device("mi300x")
+    own, apart = (moe_times(layers(), device, taken(kind), PHYSICS) for kind in (("aiter", "asm"), ("torch", "")))
+    np.testing.assert_allclose(own.fixed_overhead_s, 2 * start_s(device, taken(("aiter", "asm")), PHYSICS))
+    assert (own.fixed_overhead_s < apart.fixed_overhead_s).all()
+    summed_bytes = (own.dram_s - apart.dram_s) * sustained_dram_bytes_per_s(device, PHYSICS)
+    np.testing.assert_allclose(summed_bytes, 4 * TOKENS * 8 / 2 * 4096)
 
 
 def test_shape_is_finite_for_every_kind() -> None:

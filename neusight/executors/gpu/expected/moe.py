@@ -39,6 +39,8 @@ MANY_PAIRS = 1024.0
 """Token-expert pairs from which on sorting takes several kernels (vLLM's and SGLang's ``moe_align_block_size``)."""
 WIDE = 2.0
 """Bytes of an element of activations between passes."""
+PRODUCTS = 2.0
+"""Of a layer."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def moe_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, ph
     up, down = (_experts(product, batch, conditions, device) for product in products_of(batch))
     first, second = (_product_times(groups, setting) for groups in (up, down))
     joined = {f.name: getattr(first, f.name) + getattr(second, f.name) for f in fields(Times) if f.name != "overlap"}
+    joined["dram_s"] = joined["dram_s"] + _sums_s(down, setting)
     beside = _auxiliary_kernel_s(up, down, setting)
     return Times(**{**joined, "fixed_overhead_s": beside}, overlap=physics.matrix.overlap)
 
@@ -233,6 +236,7 @@ class _Rates:
         share = np.where(groups.gathers_rows, moe.triton_rate, moe.cutlass_rate)
         share = np.where(groups.usual, moe.usual_rate, np.where(groups.fallback, moe.fallback_rate, share))
         share *= np.where(groups.block, moe.block_rate, 1.0)
+        share *= traits_of("matrix", setting.conditions).constants("share_constant", physics.matrix)
         share *= np.where(groups.asynchronous, 1.0, synchronous_share(groups.product, device, physics))
         # Triton gathers rows of A, so that operands pass through registers on any architecture.
         registers = groups.gathers_rows | ~groups.asynchronous
@@ -320,9 +324,9 @@ def _held(touched: np.ndarray, setting: _Setting) -> np.ndarray:
 
 
 def _auxiliary_kernel_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarray:
-    """Time of starts, of sorting and of passes [s]."""
+    """Time of starts, of sorting and of passes [s]; of the products' starts where they do the rest on their way."""
     device, physics = setting.device, setting.physics
-    moe = physics.moe
+    moe, alone_s = physics.moe, start_s(device, setting.conditions, physics)
     kernels = np.where(up.gathers_rows, moe.triton_kernels, moe.cutlass_kernels) + moe.scale_kernels * (
         up.product.a_bytes < WIDE
     )
@@ -332,7 +336,18 @@ def _auxiliary_kernel_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarr
     held = _held(moved / 2.0, setting)
     ports = physics.memory.l2_share * device.sustained_l2_bytes_per_s
     pass_s = moved * ((1.0 - held) / sustained_dram_bytes_per_s(device, physics) + held / ports)
-    return np.asarray(kernels * start_s(device, setting.conditions, physics) + sort_s + pass_s)
+    return np.where(_passes_apart(setting), kernels * alone_s + sort_s + pass_s, PRODUCTS * alone_s)
+
+
+def _passes_apart(setting: _Setting) -> np.ndarray:
+    """Whether kernels of their own do what is beside the products."""
+    return traits_of("moe", setting.conditions)["passes_apart"]
+
+
+def _sums_s(down: Groups, setting: _Setting) -> np.ndarray:
+    """Time [s] of memory where the second product adds its rows to their tokens' sums, which it reads and writes."""
+    moved_s = 2.0 * WIDE * down.pairs * down.product.n / sustained_dram_bytes_per_s(setting.device, setting.physics)
+    return np.where(_passes_apart(setting), 0.0, moved_s)
 
 
 def _pass_bytes(up: Groups, down: Groups) -> np.ndarray:
