@@ -26,8 +26,9 @@ class ArchitectureFacts:
     clock, beside one a lane; ``l2_partitions`` the parts of L2 that each keep a copy; ``l2_port_share`` what reads
     sustain of ports of 64 bytes a clock between SMs and L2; ``panel_sharing_levels`` how many times neighbouring blocks
     share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands from there by themselves,
-    once for ``matrix_rows`` of A; ``shared_memory_gain`` is what shared memory brings a clock, over its vendor's usual;
-    ``exponentials_per_clock`` are those of an SM (CUDA C++ Programming Guide, throughput of native arithmetic).
+    once for ``matrix_rows`` of A; ``tile_accumulators`` are those of the largest tile where libraries bring kernels of
+    all widths, 0 where of a few shapes; ``shared_memory_gain`` is what shared memory brings a clock, over its vendor's
+    usual; ``exponentials_per_clock`` are those of an SM (CUDA C++ Programming Guide, throughput of native arithmetic).
     ``half_constants``, ``prologue_constants`` and ``step_constants`` name constants of products that multiply the
     common one there; ``applies_block_scales``: matrix units apply scales of blocks themselves; with
     ``stalls_untuned_groups`` CUTLASS's grouped kernels are slow where nobody chose among them. ``channels`` are the
