@@ -156,7 +156,7 @@ def pick_tiles(
     for number, shape in enumerate(shapes):
         unable_s = np.where(np.broadcast_to(p.least_columns, p.m.shape) > shape[1], np.inf, 0.0)
         tiles = np.ceil(p.m / shape[0]) * np.ceil(p.n / shape[1]) * p.batch
-        time_s = cost.seconds(shape, tiles, p.k, slice(None)) + unable_s
+        time_s = cost.seconds(shape, tiles, 1, slice(None)) + unable_s
         better = time_s < least
         least = np.where(better, time_s, least)
         best[better], parts[better] = number, 1.0
@@ -165,7 +165,7 @@ def pick_tiles(
             rows = idle[(p.k[idle] >= max(cut * LEAST_DEPTH, LEAST_CUT_EXTENT)) & (most[idle] >= cut)]
             if not len(rows):
                 break
-            time_s = cost.seconds(shape, tiles[rows] * cut, p.k[rows] / cut, rows) + cost.split_s + unable_s[rows]
+            time_s = cost.seconds(shape, tiles[rows], cut, rows) + cost.split_s + unable_s[rows]
             better = time_s < least[rows]
             won = rows[better]
             least[won], best[won], parts[won] = time_s[better], number, cut
@@ -177,10 +177,11 @@ def pick_tiles(
 class _TileCost:
     """What any tile costs; columns of shape (n,) and the device's figures."""
 
+    product: Product
     half: np.ndarray
     each: np.ndarray
-    through: np.ndarray
     step_s: np.ndarray
+    port: float
     split_s: float
     sm_count: int
     prologue_depth: float
@@ -188,29 +189,39 @@ class _TileCost:
     @classmethod
     def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
         unit = MatrixUnit(device, physics)
-        each, through = 2.0 * device.sm_count / unit.sustained(p), p.b_bytes / unit.port
         return cls(
-            unit.half(p),
-            each,
-            through,
-            unit.step_s * _stage_share(p),
-            physics.matrix.split_s,
-            device.sm_count,
-            unit.prologue_depth,
+            product=p,
+            half=unit.half(p),
+            each=2.0 * device.sm_count / unit.sustained(p),
+            step_s=unit.step_s * _stage_share(p),
+            port=unit.port,
+            split_s=physics.matrix.split_s,
+            sm_count=device.sm_count,
+            prologue_depth=unit.prologue_depth,
         )
 
-    def seconds(
-        self, shape: tuple[int, int], tiles: np.ndarray, depth: np.ndarray, rows: np.ndarray | slice
-    ) -> np.ndarray:
-        """Time [s] of a tile and a depth, for some rows."""
-        tile_m, tile_n = shape
-        share = tiles / self.sm_count
-        busiest = np.ceil(share)
+    def seconds(self, shape: tuple[int, int], tiles: np.ndarray, parts: int, rows: np.ndarray | slice) -> np.ndarray:
+        """Time [s] of so many tiles of a shape, each cut into parts, for some rows."""
+        (tile_m, tile_n), p = shape, self.product.take(rows)
+        depth, blocks = p.k / parts, tiles * parts
+        share = blocks / self.sm_count
         work = (tile_m * tile_n + self.half[rows] * (tile_m + tile_n)) * (depth + self.prologue_depth)
-        compute_s = busiest * work * self.each[rows]
-        panels_s = np.maximum(share, 1.0) * (tile_m + tile_n) * depth * self.through[rows]
+        compute_s = np.ceil(share) * work * self.each[rows]
+        panels_s = _l2_bytes(p, shape, tiles, parts) / (self.port * np.minimum(blocks, self.sm_count))
         waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s[rows]
         return np.asarray(np.sqrt(compute_s**2 + panels_s**2 + waiting_s**2))
+
+
+def _l2_bytes(
+    p: Product,
+    shape: tuple[np.ndarray | int, np.ndarray | int],
+    tiles: np.ndarray,
+    parts: np.ndarray | int,
+) -> np.ndarray:
+    """Bytes between L2 and the SMs: each tile's panels, the result, and partial results where it is cut."""
+    height, width = np.minimum(shape[0], p.m), np.minimum(shape[1], p.n)
+    partial = np.where(np.asarray(parts) > 1, 2.0 * PARTIAL_BYTES * parts, 0.0)
+    return tiles * (height * p.a_bytes + width * p.b_bytes) * p.k + p.batch * p.m * p.n * (p.c_bytes + partial)
 
 
 def _cuttable(batch: KernelBatch, p: Product, conditions: Conditions) -> np.ndarray:
@@ -463,7 +474,4 @@ def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tup
     missed = matrix.always_missed + (1.0 - matrix.always_missed) / (1.0 + np.exp(-matrix.miss_slope * ratio))
     once = p.batch * (p.m * p.k * p.a_bytes + p.k * p.n * p.b_bytes)
     again = np.maximum(np.ceil(tiles / running) * panel - once, 0.0) * missed
-    height, width = np.minimum(t.tile_m, p.m), np.minimum(t.tile_n, p.n)
-    partial = np.where(t.parts > 1.0, 2.0 * PARTIAL_BYTES * t.parts, 0.0)
-    written = p.batch * p.m * p.n * (p.c_bytes + partial)
-    return again, tiles * (height * p.a_bytes + width * p.b_bytes) * (p.k / t.parts) + written
+    return again, _l2_bytes(p, (t.tile_m, t.tile_n), tiles / t.parts, t.parts)
