@@ -211,8 +211,6 @@ class Matrix:
     """Exponent of the norm that joins the times of resources."""
     l2_share: float = constant(1.2, 0.3, "panels that neighbouring blocks read at once cross fewer ports")
     """The same of products, for panels that neighbouring blocks share."""
-    cluster: float = constant(0.6, 0.3, "CUTLASS: clusters of two blocks fetch the panel that they share once")
-    """Panels that cross the ports of an SM where blocks of a cluster share them, over those without."""
     miss_slope: float = constant(0.7, 0.4, "guess, as for float32 products")
     """Steepness with which re-reads between waves miss L2, an octave of panel bytes."""
     miss_centre: float = constant(1.0, 0.7, "guess, as for float32 products", scale="linear")

@@ -54,6 +54,9 @@ REFERENCE_NM = 7.0
 """Process node on which the energy is stated."""
 BLOCKS_OF_SM = 2.0
 """Blocks of small tiles that share an SM (assumption: two of 128x128 fit its registers)."""
+CLUSTER_GAIN = 2.0**0.5
+"""By which each doubling of the blocks of a cluster lessens what crosses their ports: as many of them share rows of A
+as share columns of B, each panel fetched once (CUTLASS, TMA multicast)."""
 ROW_THREADS = 1024
 """Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
 IDLE_ROUNDS = 1.5
@@ -87,13 +90,13 @@ class MatrixUnit:
         """Bytes a second between L2 and one SM, of kernels that share panels as often as the device can."""
         matrix, levels = self.physics.matrix, self.device.facts.panel_sharing_levels
         ports = matrix.l2_share * self.device.sustained_l2_bytes_per_s / self.device.sm_count
-        return ports / matrix.cluster**levels
+        return ports * CLUSTER_GAIN**levels
 
     def sharing(self, conditions: Conditions) -> np.ndarray:
         """Panels that cross the ports, at least 1, over those of kernels that share them as often as the device can."""
         levels = self.device.facts.panel_sharing_levels
         fewer = np.maximum(levels - traits_of("matrix", conditions)["panel_sharing_levels"], 0)
-        return np.asarray(self.physics.matrix.cluster ** -fewer.astype(float))
+        return np.asarray(CLUSTER_GAIN ** fewer.astype(float))
 
     @property
     def step_s(self) -> float:
