@@ -59,6 +59,8 @@ CLUSTER_GAIN = 2.0**0.5
 as share columns of B, each panel fetched once (CUTLASS, TMA multicast)."""
 ROW_THREADS = 1024
 """Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
+MICRO_THREADS, MICRO_ELEMENTS = 512.0, 8.0
+"""Threads of such a block, at most, and elements of each, where few values share a scale (ibid., fp4)."""
 IDLE_ROUNDS = 1.5
 """Blocks an SM from which no cut along the depth pays."""
 
@@ -152,12 +154,12 @@ def pick_tiles(
     """
     cost = _TileCost.of(p, device, physics)
     able = np.flatnonzero((p.batch == 1) & cuttable)
-    most = np.broadcast_to(p.most_parts, p.m.shape)
+    most, least_m, least_n = np.broadcast_arrays(p.most_parts, p.least_rows, p.least_columns, p.m)[:3]
     best, parts = np.zeros(len(p.m), dtype=int), np.ones(len(p.m))
     least = np.full(len(p.m), np.inf)
     shapes = tile_shapes(device.facts.tile_accumulators)
     for number, shape in enumerate(shapes):
-        unable_s = np.where(np.broadcast_to(p.least_columns, p.m.shape) > shape[1], np.inf, 0.0)
+        unable_s = np.where((least_m > shape[0]) | (least_n > shape[1]), np.inf, 0.0)
         tiles = np.ceil(p.m / shape[0]) * np.ceil(p.n / shape[1]) * p.batch
         time_s = cost.seconds(shape, tiles, 1, slice(None)) + unable_s
         better = time_s < least
@@ -417,7 +419,8 @@ def _quantisation_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     rows = batch["batch"] * batch["m"].astype(float)
     bytes_ = np.where(searched, 4.0, 2.0) + element_bytes(batch)
     moved_s = matrix.quantise_cost * bytes_ * rows * batch["k"] / sustained_dram_bytes_per_s(device, physics)
-    at_once = device.sm_count * max(device.max_threads_per_sm // ROW_THREADS, 1)
+    threads = np.where(batch["scaling"] == "micro", np.minimum(batch["k"] / MICRO_ELEMENTS, MICRO_THREADS), ROW_THREADS)
+    at_once = device.sm_count * np.clip(device.max_threads_per_sm // threads, 1.0, device.max_blocks_per_sm)
     rows_s = rows / at_once * matrix.quantise_row_cycles / device.boost_clock_hz
     launch_s = physics.start.cycles / device.boost_clock_hz
     start = matrix.quantise_start * launch_s

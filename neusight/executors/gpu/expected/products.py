@@ -22,6 +22,9 @@ from neusight.laws.physics import Physics
 TAP_CHANNELS = 32.0
 """Channels [elements] that a step of the main loop takes of a filter tap (CUTLASS, implicit_gemm_convolution.md: an
 iterator's step along the inner extent stays within one tap; tiles 32 deep)."""
+SCALE_ROWS = 128.0
+"""Of tiles of operands with a scale for few values, at least: matrix units read those scales in blocks of 128 rows, to
+which libraries pad both operands (PTX ISA 8.7, mma with block scaling; vLLM, nvfp4_scaled_mm_sm120_kernels.cu)."""
 GRADIENT_COLUMNS = 64.0
 """Of a tile of a gradient of the input, at least: CUTLASS and cuDNN compile ``dgrad`` for 64 channels and more."""
 FLOAT_BYTES = 4.0
@@ -34,8 +37,8 @@ pixels, at most."""
 @dataclass(frozen=True)
 class Product:
     """Products as an SM sees them; columns of shape (n,): extents [elements], bytes of an element of A, B and C, peak
-    rate [FLOP/s], the share of a plain product's rate that they sustain, columns of a tile, at least, and into how many
-    parts a library cuts the inner extent at most.
+    rate [FLOP/s], the share of a plain product's rate that they sustain, rows and columns of a tile, at least, and into
+    how many parts a library cuts the inner extent at most.
     """
 
     m: np.ndarray
@@ -47,6 +50,7 @@ class Product:
     c_bytes: np.ndarray
     flops_per_s: np.ndarray
     share: np.ndarray | float = 1.0
+    least_rows: np.ndarray | float = 1.0
     least_columns: np.ndarray | float = 1.0
     most_parts: np.ndarray | float = MOST_SPLITS
 
@@ -73,7 +77,9 @@ def product_of(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Prod
     m, n, k, products = (batch[name].astype(float) for name in ("m", "n", "k", "batch"))
     # What is accumulated to is read and written.
     result = np.where(batch["accumulates"], 2.0 * ACCUMULATOR_BYTES, result_bytes(batch))
-    return Product(m, n, k, products, size, weight_bytes(batch), result, rates)
+    least = np.where(batch["scaling"] == "micro", SCALE_ROWS, 1.0)
+    b_bytes = weight_bytes(batch)
+    return Product(m, n, k, products, size, b_bytes, result, rates, least_rows=least, least_columns=least)
 
 
 def implicit_product(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
