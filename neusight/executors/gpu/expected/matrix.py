@@ -111,10 +111,12 @@ class MatrixUnit:
         share = matrix.share * matrix.narrow_share ** np.log2(2.0 / np.minimum(p.a_bytes, 2.0)) * p.share
         return np.asarray(p.flops_per_s * share * clock_gain(self.device, self.physics))
 
-    @property
-    def prologue_depth(self) -> float:
-        """Inner extent whose time a tile spends filling its pipeline and writing its result."""
-        return self.physics.matrix.prologue_depth * self._own(self.device.facts.prologue_constants)
+    def prologue_depth(self, p: Product) -> np.ndarray:
+        """Inner extent whose time a tile spends filling its pipeline and writing its result: stages hold so many bytes,
+        and results are no narrower than those of wide operands.
+        """
+        depth = self.physics.matrix.prologue_depth * self._own(self.device.facts.prologue_constants)
+        return np.asarray(depth * WIDE_BYTES / np.minimum(p.a_bytes, WIDE_BYTES))
 
     def _own(self, names: Iterable[str]) -> float:
         """Factor of the device's kind of unit: the product of the constants of these names."""
@@ -189,7 +191,7 @@ class _TileCost:
     port: float
     split_s: float
     sm_count: int
-    prologue_depth: float
+    prologue_depth: np.ndarray
 
     @classmethod
     def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
@@ -202,7 +204,7 @@ class _TileCost:
             port=unit.port,
             split_s=physics.matrix.split_s,
             sm_count=device.sm_count,
-            prologue_depth=unit.prologue_depth,
+            prologue_depth=unit.prologue_depth(p),
         )
 
     def seconds(self, shape: tuple[int, int], tiles: np.ndarray, parts: int, rows: np.ndarray | slice) -> np.ndarray:
@@ -210,7 +212,7 @@ class _TileCost:
         (tile_m, tile_n), p = shape, self.product.take(rows)
         depth, blocks = p.k / parts, tiles * parts
         share = blocks / self.sm_count
-        work = (tile_m * tile_n + self.half[rows] * (tile_m + tile_n)) * (depth + self.prologue_depth)
+        work = (tile_m * tile_n + self.half[rows] * (tile_m + tile_n)) * (depth + self.prologue_depth[rows])
         compute_s = np.ceil(share) * work * self.each[rows]
         panels_s = _l2_bytes(p, shape, tiles, parts) / (self.port * np.minimum(blocks, self.sm_count))
         waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s[rows]
@@ -321,7 +323,7 @@ def matrix_times(
     tiles, depth = t.tile_count, p.k / t.parts
     share = tiles / device.sm_count
     busiest = np.ceil(share)
-    work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + law.prologue_depth)
+    work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + law.prologue_depth(p))
     compute_s = busiest * 2.0 * work * device.sm_count / law.sustained(p)
     promoted_s = busiest * _promotion_s(batch, t.tile_m * t.tile_n * depth, device, physics)
     dram, l2 = _traffic(p, t, device, physics)

@@ -148,7 +148,7 @@ def moe_shape(
         "wave_fill": tiles / device.sm_count / np.ceil(tiles / device.sm_count),
         "elsewhere": np.log2(groups.offered / groups.pairs),
         "width": np.log2(p.n / tile_n),
-        "depth": np.log2(p.k / MatrixUnit(device, physics).prologue_depth),
+        "depth": np.log2(p.k / MatrixUnit(device, physics).prologue_depth(p)),
         "hot": hot_share(device, conditions.cycled_bytes, physics),
         "block": groups.block.astype(float),
         "narrow": np.log2(2.0 / p.a_bytes),
@@ -277,7 +277,7 @@ def _clocked_s(
     share = tiles / device.sm_count
     whole = np.ceil(share)
     busiest = np.maximum(share + physics.moe.tail_share * (whole - share), np.minimum(whole, 1.0))
-    work = (tile_m * tile_n + rates.half * (tile_m + tile_n)) * (p.k + MatrixUnit(device, physics).prologue_depth)
+    work = (tile_m * tile_n + rates.half * (tile_m + tile_n)) * (p.k + MatrixUnit(device, physics).prologue_depth(p))
     panels = tiles * p.k * (np.minimum(tile_m, p.m) * p.a_bytes + tile_n * p.b_bytes)
     panels += groups.pairs * p.n * p.c_bytes
     return busiest * 2.0 * work / rates.flops_per_s, panels / (rates.port * np.minimum(tiles, device.sm_count))
