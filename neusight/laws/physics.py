@@ -170,7 +170,7 @@ class Matrix:
         "cuBLAS on H100: 0.8 of peak in 16 bit, 0.7 in 8 bit; what surrounds arithmetic does not halve",
         scale="share",
     )
-    """The same for each halving of the bits, over that before it."""
+    """The same of operands of less than 16 bits, over that of wide ones."""
     half: float = constant(16.0, 0.5, "guess: operands of a 128x128 tile cost about a tenth of its arithmetic")
     """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 2048 FLOP a
     clock."""

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from neusight.devices import load_device
-from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
+from neusight.executors.gpu.expected.matrix import MatrixUnit, matrix_times, product_tiling
+from neusight.executors.gpu.expected.products import product_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
+from neusight.laws.constants import with_values
 from neusight.laws.fitted import shipped_physics
 
 PHYSICS = shipped_physics().physics
@@ -102,8 +104,8 @@ def test_scales_are_packed_for_units_that_apply_them_alone() -> None:
 def test_small_clusters_fetch_panels_more_often_where_large_ones_could_share_them(gpu: str, shares: bool) -> None:
     batch = products(8192, dtype="float8", scaling="tensor")
     few, many = (times(batch, gpu, "vllm", variant).l2_s[0] for variant in ("cutlass", "torch"))
-    assert (few > many) == shares
-    assert few >= many
+    # Panels of a square patch of blocks: each doubling of a cluster fetches them once for the square root of two.
+    assert few == pytest.approx(many * (2.0 if shares else 1.0))
 
 
 def test_stages_hold_more_elements_of_narrow_operands_and_of_kernels_that_fill_shared_memory() -> None:
@@ -114,3 +116,45 @@ def test_stages_hold_more_elements_of_narrow_operands_and_of_kernels_that_fill_s
     assert chain("l40s", **narrow) == pytest.approx(chain("l40s", **wide) / 2.0)
     factor = PHYSICS.matrix.step_asynchronous
     assert chain("h100-sxm-80gb", **wide) == pytest.approx(factor * chain("a100-sxm-80gb", **wide))
+
+
+@pytest.mark.parametrize("gpu", ["b200-sxm-180gb", "rtx-pro-6000-server"])
+def test_tiles_hold_whole_blocks_of_the_scales_of_few_values(gpu: str) -> None:
+    def tile(**fields: object) -> tuple[float, float]:
+        tiling = product_tiling(products(16, **fields), load_device(gpu), conditions("vllm", "cutlass"), PHYSICS)
+        return float(tiling.tile_m[0]), float(tiling.tile_n[0])
+
+    assert min(tile(dtype="float4", scaling="micro")) >= 128.0
+    assert tile(dtype="float8", scaling="tensor")[0] < 128.0
+
+
+def test_short_rows_share_an_sm_while_they_become_four_bits_wide() -> None:
+    def added_s(k: int, dtype: str, scaling: str) -> float:
+        kind = {"dtype": dtype, "scaling": scaling}
+        given, made = (products(65536, k, quantised=quantised, **kind) for quantised in (False, True))
+        own, other = (times(batch, "b200-sxm-180gb", "vllm", "cutlass").fixed_overhead_s[0] for batch in (made, given))
+        return float(own - other - PHYSICS.matrix.quantise_start * start_s)
+
+    start_s = PHYSICS.start.cycles / load_device("b200-sxm-180gb").boost_clock_hz
+    # 256 threads of eight elements instead of 1,024: four times the rows at once.
+    assert added_s(2048, "float4", "micro") == pytest.approx(added_s(2048, "float8", "row") / 4.0)
+
+
+def test_products_are_cut_only_where_ports_carry_the_sums_of_parts() -> None:
+    batch, device = products(1024, 5120, 3584, dtype="bfloat16"), load_device("a100-sxm-80gb")
+
+    def parts(l2_share: float) -> float:
+        physics = with_values(PHYSICS, {"matrix.l2_share": l2_share})
+        return float(product_tiling(batch, device, conditions("torch", ""), physics).parts[0])
+
+    assert parts(PHYSICS.matrix.l2_share) > 1.0
+    assert parts(0.01) == 1.0
+
+
+def test_the_prologue_is_as_deep_as_stages_hold_bytes() -> None:
+    def prologue(**fields: object) -> float:
+        device = load_device("h100-sxm-80gb")
+        unit = MatrixUnit(device, PHYSICS)
+        return float(unit.prologue_depth(product_of(products(128, **fields), device, PHYSICS))[0])
+
+    assert prologue(dtype="float8") == pytest.approx(2.0 * prologue(dtype="bfloat16"))

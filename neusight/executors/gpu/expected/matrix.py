@@ -108,7 +108,8 @@ class MatrixUnit:
     def sustained(self, p: Product) -> np.ndarray:
         """Rate [FLOP/s] of tiles without end at full clock."""
         matrix = self.physics.matrix
-        share = matrix.share * matrix.narrow_share ** np.log2(2.0 / np.minimum(p.a_bytes, 2.0)) * p.share
+        narrow = np.where(p.a_bytes < WIDE_BYTES, matrix.narrow_share, 1.0)
+        share = matrix.share * narrow * p.share
         return np.asarray(p.flops_per_s * share * clock_gain(self.device, self.physics))
 
     def prologue_depth(self, p: Product) -> np.ndarray:
@@ -223,7 +224,7 @@ def _l2_bytes(
     p: Product,
     shape: tuple[np.ndarray | int, np.ndarray | int],
     tiles: np.ndarray,
-    parts: np.ndarray | int,
+    parts: np.ndarray | float,
 ) -> np.ndarray:
     """Bytes between L2 and the SMs: each tile's panels, the result, and partial results where it is cut."""
     height, width = np.minimum(shape[0], p.m), np.minimum(shape[1], p.n)

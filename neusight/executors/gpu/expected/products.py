@@ -54,7 +54,7 @@ class Product:
     least_columns: np.ndarray | float = 1.0
     most_parts: np.ndarray | float = MOST_SPLITS
 
-    def take(self, rows: np.ndarray) -> Product:
+    def take(self, rows: np.ndarray | slice) -> Product:
         """Some of them."""
         return Product(*(column[rows] for column in self._columns().values()))
 
