@@ -211,12 +211,6 @@ class Matrix:
     """Exponent of the norm that joins the times of resources."""
     l2_share: float = constant(1.2, 0.3, "panels that neighbouring blocks read at once cross fewer ports")
     """The same of products, for panels that neighbouring blocks share."""
-    miss_slope: float = constant(0.7, 0.4, "guess, as for float32 products")
-    """Steepness with which re-reads between waves miss L2, an octave of panel bytes."""
-    miss_centre: float = constant(1.0, 0.7, "guess, as for float32 products", scale="linear")
-    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss."""
-    always_missed: float = constant(0.05, 0.7, "guess, as for float32 products")
-    """Share of them that misses however small the panels are."""
     step_s: float = constant(4e-9, 0.5, "CUTLASS for Ampere: three to five stages of 32 elements, a latency of 0.6 us")
     """Latency that a block waits for an element of its inner extent [s]."""
     step_asynchronous: float = constant(

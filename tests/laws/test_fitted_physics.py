@@ -15,8 +15,8 @@ from neusight.laws.fitted import FILE, FittedPhysics, shipped_physics
 from neusight.laws.physics import PRIOR
 
 FITTED = FittedPhysics(
-    values={"memory.hbm_share": 0.875, "matrix.miss_centre": -0.5},
-    deviations={"memory.hbm_share": 0.01, "matrix.miss_centre": 0.2},
+    values={"memory.hbm_share": 0.875, "cache.miss_centre": -0.5},
+    deviations={"memory.hbm_share": 0.01, "cache.miss_centre": 0.2},
     covariance=[[1e-4, 0.0], [0.0, 0.04]],
     spread={"matrix/float16": 0.07},
     effects={"matrix/float16": {"l4": -0.02}},
@@ -37,7 +37,7 @@ def test_a_constant_keeps_as_much_of_its_prior_as_the_fit_left_of_its_width() ->
     known, rows = priors(PRIOR), {row["name"]: row for row in FITTED.constants()}
     assert rows.keys() == FITTED.values.keys()
     assert rows["memory.hbm_share"]["kept"] == 0.01 / known["memory.hbm_share"].spread
-    assert rows["matrix.miss_centre"]["prior"] == known["matrix.miss_centre"].value
+    assert rows["cache.miss_centre"]["prior"] == known["cache.miss_centre"].value
     assert max(row["kept"] for row in shipped_physics().constants()) < 1.02, "data never widen a prior"
 
 

@@ -22,7 +22,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
 from neusight.kernels.work import SCALE_BLOCK, element_bytes, work_of
-from neusight.laws.cache import reusable_l2_bytes
+from neusight.laws.cache import missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.power import flop_energy_j
@@ -470,7 +470,6 @@ def dram_pj_per_byte(device: DeviceSpec, physics: Physics) -> float:
 
 def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:
     """(bytes that waves of blocks read again from DRAM, bytes between L2 and the SMs)."""
-    matrix = physics.matrix
     tiles = t.tile_count
     running = np.minimum(tiles, device.sm_count)
     patch = np.minimum(running, t.down * t.across)
@@ -479,8 +478,7 @@ def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tup
     rows = np.minimum(t.down, np.ceil(patch / cols))
     products = np.maximum(1.0, running / (t.down * t.across))
     panel = products * (rows * t.tile_m * p.a_bytes + cols * t.tile_n * p.b_bytes) * (p.k / t.parts)
-    ratio = np.log2(panel / reusable_l2_bytes(device)) - matrix.miss_centre
-    missed = matrix.always_missed + (1.0 - matrix.always_missed) / (1.0 + np.exp(-matrix.miss_slope * ratio))
+    missed = missed_share(panel, reusable_l2_bytes(device), physics)
     once = p.batch * (p.m * p.k * p.a_bytes + p.k * p.n * p.b_bytes)
     again = np.maximum(np.ceil(tiles / running) * panel - once, 0.0) * missed
     return again, _l2_bytes(p, (t.tile_m, t.tile_n), tiles / t.parts, t.parts)
