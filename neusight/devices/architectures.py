@@ -21,8 +21,8 @@ class ArchitectureFacts:
 
     ``elements_per_thread`` are those of each tensor that a thread of PyTorch's pointwise kernels takes;
     ``blas_generation`` is the first architecture that its library's kernels ran on; ``issue`` how float32 FMAs share
-    the issue slots of an SM: ``free``, ``shared`` with integers, ``whole`` for 128 lanes without, ``paired`` where
-    peaks count two operations a lane; ``issue_slots_per_sm`` the least instructions of threads that an SM issues a
+    the issue slots of an SM: ``free``, ``contended`` by whatever else a loop holds, ``paired`` where peaks count two
+    operations a lane; ``issue_slots_per_sm`` the least instructions of threads that an SM issues a
     clock, beside one a lane; ``l2_partitions`` the parts of L2 that each keep a copy; ``l2_port_share`` what reads
     sustain of ports of 64 bytes a clock between SMs and L2; ``panel_sharing_levels`` how many times neighbouring blocks
     share the panels that they fetch; with ``reads_shared_memory`` matrix units read operands from there by themselves,
@@ -37,7 +37,7 @@ class ArchitectureFacts:
     """
 
     blas_generation: Literal["maxwell", "volta", "ampere", "tensile", "other"]
-    issue: Literal["free", "shared", "whole", "paired"]
+    issue: Literal["free", "contended", "paired"]
     issue_slots_per_sm: int = 0
     elements_per_thread: int = 4
     l2_partitions: int = 1

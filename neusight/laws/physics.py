@@ -99,25 +99,22 @@ class Power:
 class CudaCores:
     """Products on the ordinary pipelines of an SM."""
 
-    issue_shared: float = constant(
-        0.8, 0.15, "CUDA C++ Programming Guide: of 8.6 on, half of an SM's 128 lanes serves integers as well"
+    issue_contended: float = constant(
+        0.88, 0.1, "CUTLASS, SIMT 128x128x8: 512 FMAs of a thread beside 32 loads, 8 copies, some 30 addresses and tests"
     )
-    """Share of peak that an SM of 128 lanes behind four single-issue schedulers can issue as FMAs, where half of the
-    lanes serves integers."""
-    issue_whole: float = constant(
-        0.9, 0.15, "the same without integers on those lanes: Hopper and datacentre Blackwell"
-    )
-    """The same of Hopper and datacentre Blackwell."""
+    """Share of peak that an SM of 128 lanes behind four single-issue schedulers can issue as FMAs."""
     issue_dual: float = constant(0.6, 0.3, "RDNA 3 ISA guide: few pairs of instructions issue together")
     """The same where the peak counts two instructions a lane that seldom pair (RDNA 3)."""
     peak_share: float = constant(0.96, 1.0, "sgemm on Volta and Pascal: 0.9 to 1.0 of peak", scale="share")
     """Share of peak FLOP/s that an SM sustains when nothing else limits it."""
     shared_memory_half: float = constant(14.0, 0.2, "magnitude seen in float32 kernels")
-    """Tile intensity below which operands from shared memory take as long as the arithmetic."""
+    """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 64 lanes."""
     shared_memory_sharpness: float = constant(2.0, 0.2, "magnitude seen in float32 kernels")
     """Exponent of the norm that joins the two."""
-    prologue_depth: float = constant(8.3, 0.2, "magnitude seen in float32 kernels")
-    """Inner extent whose time a tile spends filling its pipeline and writing its result."""
+    fill_s: float = constant(1.5e-6, 0.5, "gpu-benches, latency: two trips to DRAM of 0.5 to 0.8 us, and a barrier each")
+    """What a tile waits for before its main loop [s], which other blocks of the SM hide."""
+    exposed_write: float = constant(0.4, 0.5, "guess: blocks that began together write their tiles together")
+    """Share of the time in which DRAM takes a tile of the result that nothing hides."""
     misaligned_cost: float = constant(0.034, 0.2, "magnitude seen in float32 kernels")
     """Share that products of extents that are no multiples of four take longer."""
     tail_share: float = constant(0.43, 0.2, "magnitude seen in float32 kernels")

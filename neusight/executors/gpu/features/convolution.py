@@ -19,7 +19,7 @@ from neusight.laws.bounds import flops_per_s
 from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
-from neusight.laws.waves import idle_factor, issue_share, rounds
+from neusight.laws.waves import idle_factor, issue_share, resident_blocks, rounds, tile_overhead_s
 
 IMPLICIT, FUSED, STEPS = range(3)
 """Algorithms, in the order of ``ConvPlan.each_s``."""
@@ -163,13 +163,13 @@ def _product_blocks(
     tile_m, tile_n = (np.array(sides, dtype=float)[:, None] for sides in zip(*tiles, strict=True))
     count = b * np.ceil(m / tile_m) * np.ceil(n / tile_n)
     narrow = 1.0 + physics.convolution.narrow * (tile_m + tile_n) / (tile_m * tile_n)
-    flops = 2.0 * tile_m * tile_n * (k + physics.cuda_cores.prologue_depth)
-    each_s = flops * narrow / sm_rate
-    resident = np.maximum(count / device.sm_count, 1.0)
-    idle = idle_factor(tile_m * tile_n, resident, physics.convolution.idle_cost)
-    compute_s = rounds(count, device.sm_count, physics.cuda_cores.tail_share) * each_s * idle
+    elements, resident = tile_m * tile_n, np.maximum(count / device.sm_count, 1.0)
+    loop_s = 2.0 * elements * k * narrow / sm_rate * idle_factor(elements, resident, physics.convolution.idle_cost)
+    held = np.minimum(resident_blocks(elements, device), resident)
+    each_s = loop_s + tile_overhead_s(elements, held, device, physics)
+    compute_s = rounds(count, device.sm_count, physics.cuda_cores.tail_share) * each_s
     best, rows = np.argmin(compute_s, axis=0), np.arange(len(m))
-    area = (tile_m * tile_n)[best, 0]
+    area = elements[best, 0]
     return _Blocks(count[best, rows], 2.0 * area * k, compute_s[best, rows])
 
 

@@ -32,7 +32,7 @@ from neusight.laws.power import (
     slow_down,
     traffic_energy_j,
 )
-from neusight.laws.waves import idle_factor, issue_share, rounds
+from neusight.laws.waves import idle_factor, issue_share, operand_factor, rounds, tile_overhead_s
 
 LEAST_GAP = 1.02
 """Expected time over bound, at least (assumption: no kernel was seen closer), so that its logit stays finite."""
@@ -268,28 +268,19 @@ def _panels(s: Situation) -> Panels:
 def _product_compute_s(s: Situation) -> np.ndarray:
     r"""Time of a product's arithmetic [s]: rounds of tiles on the busiest SM, each at the rate its shape sustains.
 
-    .. math:: t = r\, f \frac{2 t_m t_n (k + k_0)}{\eta R / N} \left(1 + (h / i)^s\right)^{1/s} (1 + c_{misaligned})
-
-    Arithmetic and operands from shared memory overlap, and a narrow tile needs more operands an operation.
+    .. math:: t = r \left(f_{idle} f_{operands} \frac{2 t_m t_n k}{\eta R / N} + t_0\right) (1 + c_{misaligned})
 
     Source: fitted form and constants, see ``Physics``. Validity: tiles of ``TILES``.
     """
     t, physics = s.tiling, s.physics
-    intensity = t.tile_m * t.tile_n / (t.tile_m + t.tile_n)
-    sharpness = physics.cuda_cores.shared_memory_sharpness
-    operands = (1.0 + (physics.cuda_cores.shared_memory_half / intensity) ** sharpness) ** (1.0 / sharpness)
-    rate = (
-        flops_per_s(s.batch, s.device)
-        / t.sm_count
-        * physics.cuda_cores.peak_share
-        * issue_share(s.device, physics)
-        / operands
-    )
-    per_tile = 2.0 * t.tile_m * t.tile_n * (t.depth + physics.cuda_cores.prologue_depth)
+    elements, peak = t.tile_m * t.tile_n, flops_per_s(s.batch, s.device) / t.sm_count
+    rate = peak * physics.cuda_cores.peak_share * issue_share(s.device, physics)
+    slower = operand_factor(t.tile_m, t.tile_n, peak, s.device, physics)
     busiest = rounds(t.tile_count, t.sm_count, physics.cuda_cores.tail_share)
     resident = np.minimum(t.resident, np.maximum(busiest, 1.0))
-    time_s = busiest * per_tile / rate * idle_factor(t.tile_m * t.tile_n, resident, physics.cuda_cores.idle_cost)
-    return time_s * (1.0 + physics.cuda_cores.misaligned_cost * ~aligned(s.batch))
+    slower *= idle_factor(elements, resident, physics.cuda_cores.idle_cost)
+    each_s = 2.0 * elements * t.depth / rate * slower + tile_overhead_s(elements, resident, s.device, physics)
+    return busiest * each_s * (1.0 + physics.cuda_cores.misaligned_cost * ~aligned(s.batch))
 
 
 def aligned(batch: KernelBatch) -> np.ndarray:

@@ -15,11 +15,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
 from neusight.laws.physics import Physics
-
-REGISTERS_PER_ACCUMULATOR = 1.9
-"""Registers a block uses for each element of its tile, operands and addresses included (observed in float32 kernels of
-cuBLAS: 128x128 has 256 threads of 122)."""
-
+from neusight.laws.waves import resident_blocks
 
 @dataclass(frozen=True, kw_only=True)
 class Tiling:
@@ -98,20 +94,19 @@ def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Ph
 
 
 def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, device: DeviceSpec) -> Tiling:
-    r"""Blocks of products with a given tile; as many stay on an SM as its registers hold, 1 to 16.
+    r"""Blocks of products with a given tile.
 
-    .. math:: T = b \lceil m / t_m \rceil \lceil n / t_n \rceil,\quad n_{res} = \lfloor G / (1.9\, t_m t_n) \rfloor
+    .. math:: T = b \lceil m / t_m \rceil \lceil n / t_n \rceil
 
     Args:
         products: extents [elements].
         tile_m: t_m, rows of C in a block [elements].
         tile_n: t_n, columns of C in a block [elements].
-        device: G, 32-bit registers of an SM, and its SMs.
+        device: its SMs, and how many blocks stay on one.
 
-    Source: CUTLASS, Efficient GEMM in CUDA (thread block tiles). Validity: kernels whose accumulators lie in registers.
+    Source: CUTLASS, Efficient GEMM in CUDA (thread block tiles).
     """
     m, n, k, b = products
-    fitting = np.floor(device.registers_per_sm / (tile_m * tile_n * REGISTERS_PER_ACCUMULATOR))
     return Tiling(
         tile_m=tile_m,
         tile_n=tile_n,
@@ -119,7 +114,7 @@ def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, d
         down=np.ceil(m / tile_m),
         across=np.ceil(n / tile_n),
         batch=b,
-        resident=np.clip(fitting, 1, 16),
+        resident=resident_blocks(tile_m * tile_n, device),
         sm_count=device.sm_count,
     )
 

@@ -20,7 +20,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ArtifactError
 from neusight.laws.physics import Physics
-from neusight.laws.waves import rounds
+from neusight.laws.waves import operand_factor, resident_blocks, rounds, tile_overhead_s
 from neusight.paths import read_json, tile_models_dir
 
 PROTOCOL = 3
@@ -106,7 +106,7 @@ def tile_costs(
 
     .. math::
         t = \left(t_a^p + t_2^p\right)^{1/p},\quad
-        t_a = r \frac{2 t_m t_n (k + k_0)}{R / N} \left(1 + (h / i)^s\right)^{1/s},\quad
+        t_a = r \left(f \frac{2 t_m t_n k}{R / N} + t_0\right),\quad
         t_2 = T \frac{(t_m + t_n) k e}{\eta W_2}
 
     Arithmetic of the busiest SM's rounds r, slower where a narrow tile needs more operands from shared memory, and
@@ -119,17 +119,18 @@ def tile_costs(
         device: R [FLOP/s], N its SMs, W_2 its L2 bandwidth [B/s].
         physics: the constants.
 
-    Source: the laws of ``waves`` and the constants of ``Physics`` (p, k_0, h, s, η).
+    Source: the laws of ``waves`` (r, f, t_0) and the constants of ``Physics`` (p, η).
     Validity: no kernel name needed. Held-out compute capabilities: of float32 ``linear`` it does better than another
     capability's preferences, see ``SLACK``.
     """
     (m, n, k, b), lanes = products, physics.cuda_cores
     tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
     rate = device.gemm_flops_per_s(dtype) / device.sm_count
-    narrow = (lanes.shared_memory_half * (_TILE_M + _TILE_N) / (_TILE_M * _TILE_N)) ** lanes.shared_memory_sharpness
-    operands = (1.0 + narrow) ** (1.0 / lanes.shared_memory_sharpness)
-    depth = k + lanes.prologue_depth
-    arithmetic_s = rounds(tiles, device.sm_count, lanes.tail_share) * 2.0 * _TILE_M * _TILE_N * depth / rate * operands
+    elements, operands = _TILE_M * _TILE_N, operand_factor(_TILE_M, _TILE_N, rate, device, physics)
+    busiest = rounds(tiles, device.sm_count, lanes.tail_share)
+    resident = np.minimum(resident_blocks(elements, device), np.maximum(busiest, 1.0))
+    each_s = 2.0 * elements * k / rate * operands + tile_overhead_s(elements, resident, device, physics)
+    arithmetic_s = busiest * each_s
     l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (device.sustained_l2_bytes_per_s * physics.memory.l2_share)
     return (arithmetic_s**lanes.overlap + l2_s**lanes.overlap) ** (1.0 / lanes.overlap)
 
@@ -249,7 +250,7 @@ def split_depth(
     r"""Into how many parts [-] the inner extent is cut: the number of least time, shape (n,).
 
     .. math::
-        t(s) = r(s T) \frac{2 E (k / s + k_0)}{R / N} + \frac{8\, s\, C}{\eta W_2},\quad
+        t(s) = r(s T) \left(\frac{2 E k / s}{R / N} + t_0\right) + \frac{8\, s\, C}{\eta W_2},\quad
         1.3\, t(s) < t(1),\quad k / s \ge 256
 
     Args:
@@ -259,19 +260,20 @@ def split_depth(
         result_elements: C, of the whole result; each part writes it once, and all are read again to be summed.
         flops_per_s: R, peak of the device for these products [FLOP/s].
         device: N its SMs, and W_2 its L2 bandwidth [B/s], through which the partial results go.
-        physics: k_0 ``lanes.prologue_depth`` and η ``memory.l2_share``.
+        physics: η ``memory.l2_share`` and what t_0, ``tile_overhead_s``, takes.
 
     Source: split-K as in NVIDIA's CUTLASS; which cut a library makes is fitted (``WORTH_IT``).
     Validity: single products; batched ones are not cut.
     """
     parts = np.array(SPLITS, dtype=float)[:, None]
     rate = flops_per_s / device.sm_count
-    work = 2.0 * tile_elements * (depth / parts + physics.cuda_cores.prologue_depth)
+    busiest = rounds(tiles * parts, device.sm_count, physics.cuda_cores.tail_share)
+    resident = np.minimum(resident_blocks(tile_elements, device), np.maximum(busiest, 1.0))
+    each_s = 2.0 * tile_elements * depth / parts / rate + tile_overhead_s(tile_elements, resident, device, physics)
     summed_s = (
         2.0 * PARTIAL_BYTES * parts * result_elements / (device.sustained_l2_bytes_per_s * physics.memory.l2_share)
     )
-    time_s = rounds(tiles * parts, device.sm_count, physics.cuda_cores.tail_share) * work / rate
-    time_s = np.where(parts > 1, WORTH_IT * (time_s + summed_s), time_s)
+    time_s = np.where(parts > 1, WORTH_IT * (busiest * each_s + summed_s), busiest * each_s)
     possible = (parts == 1) | (depth / parts >= LEAST_DEPTH)
     return parts[np.argmin(np.where(possible, time_s, np.inf), axis=0), 0]
 
