@@ -100,7 +100,9 @@ class CudaCores:
     """Products on the ordinary pipelines of an SM."""
 
     issue_contended: float = constant(
-        0.88, 0.1, "CUTLASS, SIMT 128x128x8: 512 FMAs of a thread beside 32 loads, 8 copies, some 30 addresses and tests"
+        0.88,
+        0.1,
+        "CUTLASS, SIMT 128x128x8: 512 FMAs of a thread beside 32 loads, 8 copies, some 30 addresses and tests",
     )
     """Share of peak that an SM of 128 lanes behind four single-issue schedulers can issue as FMAs."""
     issue_dual: float = constant(0.6, 0.3, "RDNA 3 ISA guide: few pairs of instructions issue together")
@@ -111,7 +113,9 @@ class CudaCores:
     """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 64 lanes."""
     shared_memory_sharpness: float = constant(2.0, 0.2, "magnitude seen in float32 kernels")
     """Exponent of the norm that joins the two."""
-    fill_s: float = constant(1.5e-6, 0.5, "gpu-benches, latency: two trips to DRAM of 0.5 to 0.8 us, and a barrier each")
+    fill_s: float = constant(
+        1.5e-6, 0.5, "gpu-benches, latency: two trips to DRAM of 0.5 to 0.8 us, and a barrier each"
+    )
     """What a tile waits for before its main loop [s], which other blocks of the SM hide."""
     exposed_write: float = constant(0.4, 0.5, "guess: blocks that began together write their tiles together")
     """Share of the time in which DRAM takes a tile of the result that nothing hides."""

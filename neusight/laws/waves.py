@@ -133,7 +133,8 @@ def issue_share(device: DeviceSpec, physics: Physics) -> float:
 
     Source: CUDA C++ Programming Guide, Arithmetic Instructions: from 8.6 on an SM has 128 float32 lanes and four
     schedulers of one instruction a clock, so that whatever is no FMA takes a slot from FMAs, whether or not half of the
-    lanes serves integers as well; SMs of 64 lanes have slots to spare, and Pascal issues two. Validity: float32 products; the shares are fitted.
+    lanes serves integers as well; SMs of 64 lanes have slots to spare, and Pascal issues two. Validity: float32
+    products; the shares are fitted.
     """
     if "float32" in device.matrix_flops_per_s:
         # CDNA multiplies float32 on matrix units, whose rate is not the cores'.

@@ -45,10 +45,18 @@ def softmax(call: Call) -> tuple[Kernel, ...]:
     return along(call, "log_softmax" if "log" in call.name else "softmax", call.arg(1, "dim", -1))
 
 
-@rule("_softmax_backward_data", "_log_softmax_backward_data")
+@rule("_softmax_backward_data")
 def softmax_backward(call: Call) -> tuple[Kernel, ...]:
+    """The product of gradient and result as a kernel of its own, then that of the rows, which reads product and result
+    (PyTorch, ``SoftMax.cu``, ``softmax_backward_cuda_out``).
+    """
+    return (*pointwise(call, "mul"), *along(call, "softmax_backward", call.args[2]))
+
+
+@rule("_log_softmax_backward_data")
+def log_softmax_backward(call: Call) -> tuple[Kernel, ...]:
     """Reads the gradient and the result, writes the input's gradient."""
-    return along(call, "log_softmax_backward" if "log" in call.name else "softmax_backward", call.args[2])
+    return along(call, "log_softmax_backward", call.args[2])
 
 
 @rule("native_layer_norm", "layer_norm")

@@ -1,8 +1,8 @@
 """Kernels that stream through memory: pointwise arithmetic, reductions over rows, copies, optimizers.
 
 Most wait for memory, so that bytes over bandwidth is most of their law. What is left: tensors that their producer left
-in L2, kernels that handle one element a thread and are held up by instructions, rows that a block takes one by one,
-and the time in which a small kernel does next to nothing.
+in L2, operands that are broadcast and read again, kernels that handle one element a thread and are held up by
+instructions, rows that a block takes one by one, and the time in which a small kernel does next to nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.convolutions import PAIRED, WINDOWS
 from neusight.executors.gpu.expected.matrix import dram_pj_per_byte
-from neusight.executors.gpu.expected.times import Times
+from neusight.executors.gpu.expected.times import Times, hot_share
 from neusight.executors.gpu.tiling.decompose import MOST_VALUES, REDUCING_THREADS, row_parts
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
+from neusight.kernels.operators import ELEMENTWISE
 from neusight.kernels.work import by_distinct, element_bytes, work_of
 from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
@@ -44,7 +45,7 @@ them (the names of its kernels, ``bn_fw_tr_1C11_kernel_NCHW`` with 512; loads: a
 NORMS = ("layer_norm", "rms_norm")
 """Normalisations whose kernels were written with a value a thread at a time."""
 STRIDED = ("rope_eager",)
-"""Operators whose kernels walk over tensors that do not lie in one piece."""
+"""Operators whose kernels walk over tensors that do not lie in one piece, as those do that broadcast an operand."""
 FLOAT_BYTES = 4.0
 REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "max", "argmax", "var", "norm", "nansum", "count_nonzero")
 """Operators of PyTorch's general reduction, whose blocks take several rows."""
@@ -52,6 +53,9 @@ REDUCING_ROWS = 16.0
 """Rows that such a block takes at most, with a warp for each at least where they are as long (``Reduce.cuh``,
 ``setReduceConfig``)."""
 CHANNELS = ("batch_norm", "batch_norm_backward")
+LEAST_REPEATS = 8.0
+"""Times that a broadcast operand is read, at least: one that lacks less than its other seven parts may be of a narrower
+dtype (assumption)."""
 WARP = 32.0
 
 
@@ -59,8 +63,9 @@ WARP = 32.0
 class Stream:
     """Streams as an SM sees them; columns of shape (n,). Bytes and elements are those of all ``passes``.
 
-    ``again_bytes`` are read a second time and more by row-wise kernels, ``flops`` the arithmetic; ``rows`` is 0 where
-    there are none to keep apart, ``threads`` those that share a row, ``vector`` the elements of their step.
+    ``again_bytes`` are read a second time and more by row-wise kernels, and of operands that are broadcast over the
+    elements ``repeats`` times, 1 where none is; ``flops`` is the arithmetic; ``rows`` is 0 where there are none to keep
+    apart, ``threads`` those that share a row, ``vector`` the elements of their step.
     ``walks`` is how often they walk along it, ``several`` whether a block takes more than one. ``by_hand`` marks
     kernels of serving engines that were written with one element a thread at a time.
     """
@@ -68,6 +73,7 @@ class Stream:
     elements: np.ndarray
     bytes: np.ndarray
     again_bytes: np.ndarray
+    repeats: np.ndarray
     flops: np.ndarray
     passes: np.ndarray
     rows: np.ndarray
@@ -86,12 +92,14 @@ class Stream:
         channels = np.isin(batch["op"], CHANNELS) & by_row
         own = (batch["op"] == "gelu") & traits_of("stream", conditions)["own_gelu"]
         by_hand = (np.isin(batch["op"], BY_HAND) | own) & (element_bytes(batch) < FLOAT_BYTES)
+        again, repeats = _broadcast(batch) if batch.family == "elementwise" else (none, none + 1.0)
         rows, cols = (batch[name].astype(float) if by_row else none for name in ("rows", "cols"))
         return cls(
             # A kernel over nothing still is one thread.
             elements=np.maximum(rows * cols if by_row else batch["elements"].astype(float), 1.0),
             bytes=work.bytes,
-            again_bytes=_times_again(batch["op"], cols) * work.read_bytes if by_row else none,
+            again_bytes=_times_again(batch["op"], cols) * work.read_bytes if by_row else again,
+            repeats=repeats,
             flops=work.flops,
             passes=batch["passes"].astype(float) if "passes" in batch.columns else np.ones(len(batch)),
             # In NHWC neighbours belong to all channels, which all blocks share.
@@ -115,10 +123,9 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
 
     Of t_D and t_2 the longer one counts, since the same bytes pass both at once. B bytes of which the share h lies in
     L2, and h_M in it or in a cache before DRAM, since the kernel before has just written them or an earlier use left
-    them;
-    B' bytes that a row is read again, of which m miss; instructions of E elements in l issue slots of an SM and of F
-    operations on its l_32 float32 lanes; R rows, b blocks an SM at a time, each t_R; and Little's law, with the Q bytes
-    that the threads of an SM have under way to DRAM for a latency τ.
+    them; B' bytes that a row or a broadcast operand is read again, of which m miss; instructions of E elements in l
+    issue slots of an SM and of F operations on its l_32 float32 lanes; R rows, b blocks an SM at a time, each t_R; and
+    Little's law, with the Q bytes that the threads of an SM have under way to DRAM for a latency τ.
 
     Args:
         batch: of the families ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer``.
@@ -193,6 +200,15 @@ def _times_again(op: np.ndarray, cols: np.ndarray) -> np.ndarray:
     times = by_distinct(op, again)
     in_registers = by_distinct(op, lambda name: float("softmax" in name)) * (cols <= WARP_COLUMNS)
     return np.asarray(times * (1.0 - in_registers))
+
+
+def _broadcast(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes that a broadcast operand of a pointwise kernel is read again, and how many times it is read in all."""
+    read = by_distinct(batch["op"], lambda op: float((getattr(ELEMENTWISE.get(op), "read", None) or (0.0,))[0]))
+    whole = element_bytes(batch) * np.maximum(batch["elements"], 1.0)
+    stored = np.clip(batch["read_bytes"] - (read - 1.0) * whole, 1.0, whole)
+    repeats = np.where((read > 1.0) & (stored * LEAST_REPEATS <= whole), whole / stored, 1.0)
+    return np.asarray((1.0 - 1.0 / repeats) * whole), repeats
 
 
 def _threads(op: np.ndarray, rows: np.ndarray, cols: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
@@ -277,7 +293,11 @@ def _hot(s: Stream, capacity_bytes: float, conditions: Conditions, physics: Phys
 
 
 def _missed(s: Stream, batch: KernelBatch, device: DeviceSpec, physics: Physics) -> np.ndarray:
-    """Share of what rows read again that comes from DRAM."""
+    """Share of what is read again that comes from DRAM. What a kernel touches between two uses of a broadcast operand
+    drives it out.
+    """
+    if batch.family == "elementwise":
+        return 1.0 - hot_share(device, (s.bytes + s.again_bytes) / s.repeats, physics)
     running = np.minimum(s.rows, device.sm_count * _blocks_of_sm(s, device))
     flight = np.maximum(np.where(s.rows > 0, running * s.cols * element_bytes(batch), s.again_bytes), 1.0)
     return reread_missed_share(flight, reusable_l2_bytes(device), physics)
@@ -289,7 +309,9 @@ def _issue_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics
     arithmetic = s.flops * stream.flop_instructions + 0.5 * s.flops * _tap_instructions(batch["op"], physics)
     arithmetic += np.where(_is_indexed(batch), s.elements * stream.window_instructions, 0.0)
     arithmetic += np.where(np.isin(batch["op"], NORMS), s.elements * stream.norm_instructions, 0.0)
-    plain = np.where(np.isin(batch["op"], STRIDED), stream.strided_instructions, stream.plain_instructions)
+    plain = np.where(
+        np.isin(batch["op"], STRIDED) | (s.repeats > 1.0), stream.strided_instructions, stream.plain_instructions
+    )
     cycles = s.elements * s.passes * plain / issue_slots(device) + arithmetic / device.cuda_cores_per_sm
     return np.asarray(cycles / (device.sm_count * device.boost_clock_hz))
 

@@ -17,6 +17,7 @@ from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
 from neusight.laws.physics import Physics
 from neusight.laws.waves import resident_blocks
 
+
 @dataclass(frozen=True, kw_only=True)
 class Tiling:
     """Tiles of a batch of kernels on one device; columns of shape (n,).
