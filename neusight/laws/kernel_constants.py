@@ -224,7 +224,7 @@ class StreamConstants:
     """The same of rotary embeddings."""
     row_cycles: float = constant(3000.0, 0.5, "guess: two reductions over a block, and a second trip to memory")
     """Core cycles that a block takes for a row beside its steps along it."""
-    dram_gain: float = constant(1.05, 0.1, "gpu-benches, DRAM bandwidth: 0.86 to 0.95 of the peak on nine GPUs")
+    dram_gain: float = constant(1.03, 0.04, "gpu-benches, DRAM bandwidth: simple streams leave a tenth of the peak")
     """By which streams sustain more of DRAM than the panels and pages that products and attention gather."""
     latency_s: float = constant(
         6e-7, 0.2, "gpu-benches, DRAM bandwidth by occupancy: 0.46 to 0.77 us by Little's law on nine GPUs"

@@ -17,7 +17,12 @@ from neusight.laws.kernel_constants import AttentionConstants, Convolution, Impl
 class MemoryPhysics:
     """What memories sustain of their peaks."""
 
-    hbm_share: float = constant(0.9, 1.0, "STREAM-like kernels reach 0.8 to 0.95", scale="share")
+    hbm_share: float = constant(
+        0.88,
+        0.3,
+        "gpu-benches, DRAM bandwidth: triad and scale reach 0.80 to 0.90 of the peak on six GPUs of seven",
+        scale="share",
+    )
     """Sustained share of DRAM bandwidth of HBM."""
     gddr_share: float = constant(0.8, 1.0, "the same, less the check bits", scale="share")
     """That of GDDR, whose boards with ECC keep their check bits in the same memory."""
