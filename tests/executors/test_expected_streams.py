@@ -190,3 +190,22 @@ def test_the_norm_of_a_vector_reads_it_once_as_a_sum_does() -> None:
     batch = KernelBatch.from_columns("row_reduction", op=["sum", "norm", "group_norm"], flops=[2**28] * 3, **size)
     plain, vector, normalised = stream_times(batch, load_device("h100-sxm-80gb"), Conditions.of(3), PHYSICS).dram_s
     assert vector == plain < normalised
+
+
+def test_a_broadcast_operand_comes_from_dram_again_unless_l2_keeps_it() -> None:
+    elements = 2**28
+    # A mask that 16 heads share, 64 MiB, and a bias of 4,096 values.
+    stored = np.array([4 * elements, 4 * elements // 16, 4 * 4096, 2 * elements])
+    batch = KernelBatch.from_columns(
+        "elementwise", op="add", elements=np.full(4, elements), read_bytes=4 * elements + stored,
+        write_bytes=4 * elements, flops=elements, dtype="float32",
+    )  # fmt: skip
+    device = load_device("a100-sxm-80gb")
+    times = stream_times(batch, device, Conditions.requested(4), PHYSICS)
+    _, mask, bias, narrow = times.dram_s * 3 / times.dram_s[0]
+    assert mask == pytest.approx(3.0, rel=0.02)
+    assert bias == pytest.approx(2.0, rel=0.02)
+    # Half of an operand's bytes is a narrower dtype.
+    assert narrow == pytest.approx(2.5)
+    # Whose place is computed takes more instructions.
+    assert times.compute_s[1] == times.compute_s[2] > times.compute_s[0] == times.compute_s[3]

@@ -18,7 +18,7 @@ from neusight.laws.power import (
     sustained_clock,
     traffic_energy_j,
 )
-from neusight.laws.waves import idle_factor, rounds
+from neusight.laws.waves import idle_factor, issue_share, operand_factor, resident_blocks, rounds, tile_overhead_s
 
 PHYSICS = shipped_physics().physics
 
@@ -51,6 +51,36 @@ def test_idling_costs_until_the_sm_is_full() -> None:
     assert (np.diff(found) <= 0).all()
     assert found[0] > 1.0
     assert found[2] == found[3] == 1.0  # four blocks of 64x64 are 128x128 accumulators
+
+
+def test_operands_slow_an_sm_of_twice_the_lanes_as_tiles_of_half_the_intensity_do() -> None:
+    device = load_device("h100-sxm-80gb")
+    lane = 2.0 * device.boost_clock_hz
+    tile = np.array([32.0, 64.0, 128.0])
+    found = operand_factor(tile, tile, 128.0 * lane, device, PHYSICS)
+    assert found == pytest.approx(operand_factor(tile / 2, tile / 2, 64.0 * lane, device, PHYSICS))
+    assert (np.diff(found) < 0).all()
+    assert found[-1] > 1.0
+
+
+def test_a_tile_waits_once_for_all_that_share_its_sm_and_writes_its_part_by_itself() -> None:
+    device, elements = load_device("a100-pcie-40gb"), np.array([128.0 * 128.0])
+    alone, shared = (tile_overhead_s(elements, np.array([n]), device, PHYSICS)[0] for n in (1.0, 2.0))
+    assert alone - shared == pytest.approx(PHYSICS.cuda_cores.fill_s / 2)
+    every_s = elements[0] * 4 * device.sm_count / sustained_dram_bytes_per_s(device, PHYSICS)
+    assert shared == pytest.approx(PHYSICS.cuda_cores.fill_s / 2 + PHYSICS.cuda_cores.exposed_write * every_s)
+
+
+def test_registers_hold_two_of_the_largest_tiles_and_no_more_than_sixteen() -> None:
+    # 65,536 registers over 1.9 an accumulator.
+    held = resident_blocks(np.array([256.0 * 128.0, 128.0 * 128.0, 32.0 * 32.0]), load_device("a100-pcie-40gb"))
+    assert held.tolist() == [1.0, 2.0, 16.0]
+
+
+def test_issue_slots_leave_the_same_to_all_sms_of_128_lanes() -> None:
+    dense = {issue_share(load_device(gpu), PHYSICS) for gpu in ("l4", "a40", "h100-sxm-80gb", "b200-sxm-180gb")}
+    assert dense == {PHYSICS.cuda_cores.issue_contended}
+    assert {issue_share(load_device(gpu), PHYSICS) for gpu in ("v100-pcie-32gb", "a100-pcie-40gb", "p4")} == {1.0}
 
 
 @given(log2_ratio=st.floats(-30, 30), more=st.floats(0, 10))
