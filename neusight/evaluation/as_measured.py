@@ -115,7 +115,7 @@ def changes(operators: Path, record: Mapping[Any, Any], launches: Sequence[Launc
     for launch in launches:
         if launch.phase == "forward" and _size(launch) == scores and (step := STEPS.get(launch.kernel.op, "")):
             more[step] -= launch.count
-            masks.setdefault(step, max(0, int(launch.kernel.read_bytes) - WIDTH * scores))
+            masks.setdefault(step, max(0, getattr(launch.kernel, "read_bytes", 0) - WIDTH * scores))
     steps = (_of_step(step, scores, more[step], record["mode"], masks.get(step)) for step in FORWARD if more[step])
     return [*(change for found in steps for change in found), *_of_dropout(rows, launches)]
 
