@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import exp, hypot, sqrt
 from typing import Any
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.cluster import Cluster
-from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
-from neusight.distributed.step import TimedStep
+from neusight.distributed.step import Counted, TimedStep, counted
 from neusight.distributed.training_run import TrainingRun
 from neusight.estimates.build import board_energy_j
 from neusight.estimates.core import core, largest, summed
@@ -29,8 +28,6 @@ PRODUCTS = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
 """Families whose arithmetic counts for the utilisation of a device's peak."""
 COMPUTING = ("forward", "backward", "weights", "recompute", "optimizer")
 """Times of a step that are of kernels, or of collectives that stand in their way; the others are of exchanges."""
-Counted = tuple[PartTime, float]
-"""A part and how often it runs in a step on one rank of each stage together, all micro-batches counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,39 +258,6 @@ def _relative(parts: Iterable[Counted]) -> tuple[float, float]:
     if not total:
         return 0.0, 0.0
     return float(rows[:, 0] @ rows[:, 1] / total), sqrt(float(np.square(rows[:, 0] * rows[:, 2]).sum())) / float(total)
-
-
-def counted(timed: TimedStep) -> Iterator[Counted]:
-    """Every part of a step with its runs on a rank of each stage together."""
-    plan, counts = timed.run.plan, timed.segment_counts()
-    yield from _passes(timed, counts, timed.recomputed_counts())
-    for segment, count in zip(timed.segments, counts, strict=True):
-        for time in segment.exchanges:
-            yield time, count * time.part.runs
-    for update in timed.updates:
-        for time in update:
-            yield time, time.part.runs
-    for time in timed.sends:
-        yield time, 2.0 * plan.micro_batches * (plan.pp * plan.vp - 1)
-
-
-def counted_on(timed: TimedStep, rank: int) -> Iterator[Counted]:
-    """Parts that stand in the way of a rank's kernels, or are such, with their runs in a step."""
-    plan = timed.run.plan
-    own = [at for at in range(plan.pp * plan.vp) if at % plan.pp == rank]
-    yield from _passes(timed, timed.segment_counts(own), timed.recomputed_counts(own))
-    for time in timed.updates[rank]:
-        yield time, time.part.runs
-
-
-def _passes(timed: TimedStep, counts: Sequence[int], again: Sequence[int]) -> Iterator[Counted]:
-    plan = timed.run.plan
-    for segment, count, more in zip(timed.segments, counts, again, strict=True):
-        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.engine)}
-        for time in segment.times:
-            runs = count + (more if id(time.part) in twice else 0)
-            if runs:
-                yield time, float(plan.micro_batches * runs * time.part.runs)
 
 
 def _flop(timed: TimedStep) -> tuple[float, float]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.exchanges import GATHER, REDUCE
 from neusight.distributed.factors import Factors
 from neusight.engines import Engine
 from neusight.executors.costs import Costs
-from neusight.executors.pricing import price
+from neusight.executors.pricing import energy_j, price
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.requests import Plan
@@ -38,6 +40,12 @@ class PartTime:
     costs: Costs
     """Of all kernels of the part's family that were priced together, as they run in the step, with ``row`` its own."""
     row: int
+
+    def as_in(self, costs: Costs, row: int) -> PartTime:
+        """The part as one of a family's kernels at another clock."""
+        longer = float(costs.latency_s[row] / self.costs.latency_s[self.row])
+        joules = float(energy_j(costs.take(np.array([row])))[0])
+        return replace(self, latency_s=self.latency_s * longer, energy_j=joules, costs=costs, row=row)
 
     @property
     def total_s(self) -> float:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from neusight.distributed.estimate import counted, counted_on, step_energy_j
+from neusight.distributed.estimate import step_energy_j
 from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
-from neusight.distributed.step import TimedStep
+from neusight.distributed.step import TimedStep, counted, counted_on
 from neusight.estimates.build import kernel_rows, step_estimate, wait_row, warnings_of
 from neusight.estimates.core import summed
 from neusight.estimates.estimate import Estimate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
@@ -14,12 +14,17 @@ from neusight.distributed.factors import Factors, factors_of
 from neusight.distributed.priced import PartTime, PricedSegment, Pricer, SegmentSeconds, price_parts
 from neusight.distributed.sources import source_of
 from neusight.distributed.training_run import TrainingRun
+from neusight.executors.pricing import sharing_power
 from neusight.plans.stages import Stage
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.run import Run, simulate
 from neusight.schedule.times import StepTimes
+from neusight.transforms.recompute import recomputed
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Part, Phase, Program
+
+Counted = tuple[PartTime, float]
+"""A part and how often it runs in a step on one rank of each stage together, all micro-batches counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,24 @@ class TimedStep:
         """The question."""
         return self.work.run
 
+    def sharing_power(self) -> TimedStep:
+        """The step at the clock that the power of its kernels allows together: the same on ranks of all stages."""
+        families: dict[int, list[Counted]] = {}
+        for time, runs in counted(self):
+            families.setdefault(id(time.costs), []).append((time, runs))
+        groups = [[time for time, _ in group] for group in families.values()]
+        alone = [group[0].costs.take(np.array([time.row for time in group])) for group in groups]
+        together = sharing_power(alone, [np.array([runs for _, runs in group]) for group in families.values()])
+        pairs = zip(groups, together, strict=True)
+        now = {id(time): time.as_in(costs, row) for group, costs in pairs for row, time in enumerate(group)}
+
+        def times(parts: Sequence[PartTime]) -> tuple[PartTime, ...]:
+            return tuple(now.get(id(time), time) for time in parts)
+
+        segments = [replace(s, times=times(s.times), exchanges=times(s.exchanges)) for s in self.segments]
+        updates, sends = [times(update) for update in self.updates], times(self.sends)
+        return replace(self, segments=tuple(segments), updates=updates, sends=sends)
+
     @cached_property
     def schedule(self) -> Run:
         """The step, simulated.
@@ -197,6 +220,39 @@ class TimedStep:
         return [again.count(number) for number in range(len(self.segments))]
 
 
+def counted(timed: TimedStep) -> Iterator[Counted]:
+    """Every part of a step with its runs on a rank of each stage together."""
+    plan, counts = timed.run.plan, timed.segment_counts()
+    yield from _passes(timed, counts, timed.recomputed_counts())
+    for segment, count in zip(timed.segments, counts, strict=True):
+        for time in segment.exchanges:
+            yield time, count * time.part.runs
+    for update in timed.updates:
+        for time in update:
+            yield time, time.part.runs
+    for time in timed.sends:
+        yield time, 2.0 * plan.micro_batches * (plan.pp * plan.vp - 1)
+
+
+def counted_on(timed: TimedStep, rank: int) -> Iterator[Counted]:
+    """Parts that stand in the way of a rank's kernels, or are such, with their runs in a step."""
+    plan = timed.run.plan
+    own = [at for at in range(plan.pp * plan.vp) if at % plan.pp == rank]
+    yield from _passes(timed, timed.segment_counts(own), timed.recomputed_counts(own))
+    for time in timed.updates[rank]:
+        yield time, time.part.runs
+
+
+def _passes(timed: TimedStep, counts: Sequence[int], again: Sequence[int]) -> Iterator[Counted]:
+    plan = timed.run.plan
+    for segment, count, more in zip(timed.segments, counts, again, strict=True):
+        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.engine)}
+        for time in segment.times:
+            runs = count + (more if id(time.part) in twice else 0)
+            if runs:
+                yield time, float(plan.micro_batches * runs * time.part.runs)
+
+
 def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None = None) -> list[TimedStep]:
     """Times of several runs of one engine on one cluster, all their kernels asked at once.
 
@@ -223,7 +279,7 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     works = [RankWork.of(run, programs[run.local], seconds.get(run.local, ())) for run in runs]
     times = price([*parts, *(part for work in works for part in work.once)])
     shared = {local: _next(times, program.parts) for local, program in programs.items()}
-    return [work.timed(shared[work.run.local], _next(times, work.once), factors) for work in works]
+    return [work.timed(shared[work.run.local], _next(times, work.once), factors).sharing_power() for work in works]
 
 
 def priced_segments(program: Program, times: Iterator[PartTime]) -> list[PricedSegment]:

@@ -108,13 +108,24 @@ class Costs:
         limiter = np.where(self.latency_s < times["latency_s"], "dram", self.limiter)
         return replace(self, **times, bound_s=bound_s, utilisation=share, limiter=limiter)
 
-    def times(self, factor: float) -> Costs:
+    def times(self, factor: np.ndarray | float) -> Costs:
         """The same kernels with executions that take ``factor`` times as long, and none less than its bound."""
         times = {
             name: self.overhead_s + np.maximum(factor * (getattr(self, name) - self.overhead_s), self.bound_s)
             for name in ("latency_s", "low_s", "high_s")
         }
         return replace(self, **times, utilisation=self.bound_s / (times["latency_s"] - self.overhead_s))
+
+    def at_clock(self, clock: float) -> Costs:
+        """The same kernels with the core at a share of its boost clock, whatever each would run at by itself; what
+        waits for its launch takes as long.
+        """
+        demand = self.demand
+        if demand is None:
+            return self
+        stretch = demand.time_s(clock) / demand.time_s(demand.running_clock)
+        stretched = self.times(np.where(self.limiter == "launch", 1.0, stretch))
+        return replace(stretched, demand=replace(demand, clock=clock))
 
     def take(self, rows: np.ndarray) -> Costs:
         """Costs of some of the kernels."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from neusight.executors.costs import Costs
 from neusight.kernels.distinct import distinct_rows
 from neusight.kernels.families import KernelBatch
-from neusight.laws.power import sustained_clock
+from neusight.laws.power import PowerDemand, shared_clock
 from neusight.workloads.program import Part
 
 
@@ -69,4 +70,34 @@ def energy_j(costs: Costs) -> np.ndarray:
     power law answers.
     """
     demand = costs.demand
-    return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(sustained_clock(demand)))
+    return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(demand.running_clock))
+
+
+def sharing_power(costs: Sequence[Costs], counts: Sequence[np.ndarray]) -> list[Costs]:
+    """Kernels of a step at the one clock that their power allows together, see ``shared_clock``.
+
+    Args:
+        costs: as they follow each other in a stream, each at a clock of its own; those whose power is not known stay as
+            they are.
+        counts: runs of each in the step.
+    """
+    demands = [_in_step(c, n) for c, n in zip(costs, counts, strict=True) if c.demand is not None]
+    if not demands:
+        return list(costs)
+    clock = shared_clock(PowerDemand.joined(demands))
+    return [c.at_clock(clock) for c in costs]
+
+
+def _in_step(costs: Costs, counts: np.ndarray) -> PowerDemand:
+    """Of all runs, each as long as it takes: what waits for its launch takes that at any clock."""
+    demand: PowerDemand = costs.demand  # type: ignore[assignment]
+    waits = costs.limiter == "launch"
+    longer = costs.execution_s / demand.time_s(demand.running_clock)
+    step = demand.scaled(counts * np.where(waits, 1.0, longer))
+    held_s = np.where(waits, counts * costs.execution_s, step.dram_s)
+    return replace(
+        step,
+        clocked_s=np.where(waits, 0.0, step.clocked_s),
+        ports_s=np.where(waits, 0.0, step.ports_s),
+        dram_s=held_s,
+    )

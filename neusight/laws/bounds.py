@@ -7,6 +7,7 @@ kernel, or an earlier run of the same one, left in the cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +71,15 @@ def peak_flops_per_s(device: DeviceSpec, dtype: str, *, product: bool) -> float:
         return device.gemm_flops_per_s(dtype)
     single = rates.get("float32") or max(rates.values())
     return rates["float64"] if dtype == "float64" and "float64" in rates else max(rates.get(dtype, single), single)
+
+
+def overlapped_s(times_s: Sequence[np.ndarray], exponent: np.ndarray | float) -> np.ndarray:
+    r"""Time [s] of resources that work side by side: :math:`(\sum_i t_i^p)^{1/p}`, p infinite where they overlap
+    perfectly and 1 where not at all; at least ``TINY_S``.
+    """
+    parts = np.stack(np.broadcast_arrays(*times_s))
+    largest = np.maximum(parts.max(axis=0), TINY_S)
+    return np.asarray(largest * np.maximum(((parts / largest) ** exponent).sum(axis=0), 1.0) ** (1.0 / exponent))
 
 
 def bound_of(batch: KernelBatch, work: Work, device: DeviceSpec) -> Bound:

@@ -81,21 +81,26 @@ class Power:
     """Of the boost clock over the node's usual one: boards that run below it need less voltage."""
     speed_exponent: float = constant(0.5, 0.2, "P ~ f V^2: between 1/3 (V ~ f) and 1 (V constant)")
     """By which the clock falls with excess power: power goes with clock times voltage squared."""
-    static_share: float = constant(0.1, 0.5, "idle boards under load: 5 to 20 % of the limit")
-    """Power that neither arithmetic nor traffic explains, as a share of the limit."""
-    static_w: float = constant(20.0, 0.2, "magnitude seen in float32 kernels")
-    """The same of any board [W]."""
-    l2_pj_per_byte: float = constant(3.0, 0.2, "magnitude seen in float32 kernels")
-    """Energy of a byte between L2 and an SM [pJ/B]."""
-    hbm_pj_per_byte: float = constant(
-        120.0, 0.15, "gpu-benches, power: A100 227 W at 1.37 TB/s, H200 572 W at 3.76 TB/s, less what idles"
+    static_w: float = constant(20.0, 0.3, "datasheets: boards idle at 10 W (T4) to 70 W (H100)")
+    """Power of any board that neither clocks nor work explain [W]."""
+    idle_flops: float = constant(
+        40.0,
+        0.3,
+        "gpu-benches, power over bandwidth and arithmetic: A100 66 W, H200 105 W at none, less static",
     )
-    """Energy of a byte from HBM [pJ/B]: memory (4 pJ/bit, O'Connor et al. 2017), interface, controller, and the way to
-    the SMs."""
-    gddr_pj_per_byte: float = constant(
-        200.0, 0.15, "gpu-benches, power: A40 206 W at 0.68 TB/s, L40 205 W at 0.84 TB/s, less what idles"
+    """FLOP that switch as much as the clocks, registers and schedulers of an SM in a cycle."""
+    core_pj_per_byte: float = constant(
+        75.0, 0.15, "gpu-benches, power over bandwidth: A100 118 pJ/B, H200 122 pJ/B, less what memory takes"
     )
-    """The same from GDDR [pJ/B]."""
+    """Energy of a byte between the memory's controller and an SM [pJ/B]: L2, crossbar, load units, at boost clock."""
+    hbm_memory_pj_per_byte: float = constant(
+        44.0, 0.2, "O'Connor et al. 2017: HBM2 3.9 pJ/bit; a third more for the interface and controller of the GPU"
+    )
+    """Energy of a byte in HBM [pJ/B], its interface and controller, which have a clock of their own."""
+    gddr_memory_pj_per_byte: float = constant(
+        60.0, 0.2, "Micron 2020, of chips and interface: 7.5 pJ/bit in GDDR6, 7.25 in GDDR6X"
+    )
+    """The same in GDDR [pJ/B]."""
     burst_s: float = constant(3e-3, 0.7, "limiters average over milliseconds")
     """Length of a burst [s] after a rest at which half of the limit's slow-down is felt."""
 

@@ -12,6 +12,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine, Host, Libraries
 from neusight.executors.costs import LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, total_of
+from neusight.executors.pricing import sharing_power
 from neusight.plans.program import TracedStep
 
 COMPOSITION_SPREAD = 0.1
@@ -58,8 +59,7 @@ def one_stream(
     *,
     libraries: Libraries | None = None,
 ) -> Timeline:
-    """The program's kernels one after the other, each at the clock that its own power allows, see
-    ``neusight.laws.power.sustained_clock``.
+    """The program's kernels one after the other, at the clock that their power allows together.
 
     Args:
         program: what runs.
@@ -74,15 +74,20 @@ def one_stream(
     interval_s = launch_interval_s(engine, device) if host is None else 0.0
     if libraries is not None:
         costs = [c.times(libraries.factor) for c in costs]
-    errors = tuple(stream_errors_s(c, interval_s, libraries) for c in costs)
-    stream = tuple(in_stream(c, interval_s) for c in costs)
+    alone = [in_stream(c, interval_s) for c in costs]
+    stream = sharing_power(alone, counts)
+    single = [stream_errors_s(c, interval_s, libraries) for c in costs]
+    errors = tuple(
+        {source: size_s * now.latency_s / own.latency_s for source, size_s in errors_s.items()}
+        for now, own, errors_s in zip(stream, alone, single, strict=True)
+    )
     totals = _totals(stream, errors, counts)
     if host is not None:
         engine = replace(engine, host_s_per_call=0.0, host_s_per_operator=host.operator_s, host_spread=host.spread)
     dispatch = _host_wait(totals, program.dispatches, engine)
     memory = _memory_wait(totals, dispatch, program.traffic_bytes, device)
     waits = (None if host is None else _call(host), dispatch, memory)
-    return Timeline(program, stream, errors, tuple(w for w in waits if w is not None))
+    return Timeline(program, tuple(stream), errors, tuple(w for w in waits if w is not None))
 
 
 def _call(host: Host) -> Wait:

@@ -31,14 +31,15 @@ SHARES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("engine", ["torch-eager", "torch-compiled"])
+@pytest.mark.parametrize("gpu", [GPU, "l4"])
 def test_a_traced_step_is_the_same_asked_as_an_estimate_and_as_training(
-    predictor: Predictor, engine: str, share: str
+    predictor: Predictor, gpu: str, engine: str, share: str
 ) -> None:
     options = {**STEP, **SHARES[share], "global_batch": 8, "micro_batch": 2}
-    run = predictor.training_run("llama-3.2-1b", cluster_of(GPU, 2), options, engine)
+    run = predictor.training_run("llama-3.2-1b", cluster_of(gpu, 2), options, engine)
     launch = engine_named(engine).launch
     plan = replace(run.plan, gradient_dtype="float32")  # What a plan has unless told; the module's is taken.
-    estimate = predictor.estimate("llama-3.2-1b", GPU, mode="training", plan=plan, launch=launch, **STEP)
+    estimate = predictor.estimate("llama-3.2-1b", gpu, mode="training", plan=plan, launch=launch, **STEP)
     step = predictor.training(run)
     assert step.latency_s == pytest.approx(estimate.latency_s, rel=1e-12)
     assert step.fits == estimate.fits

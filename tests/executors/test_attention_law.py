@@ -54,7 +54,7 @@ def test_times_are_finite_and_above_the_bound(gpu: str, engine: str, variant: st
     batch, device = some(), load_device(gpu)
     conditions = Conditions.of(len(batch), engine=engine, variant=variant)
     t = attention_times(batch, device, conditions, PHYSICS)
-    columns = (t.compute_s, t.dram_s, t.l2_s, t.serial_s, t.fixed_overhead_s, t.switching_j, t.traffic_j)
+    columns = (t.compute_s, t.dram_s, t.l2_s, t.serial_s, t.fixed_overhead_s, t.switching_j, t.dram_bytes)
     assert all(np.isfinite(column).all() and (column >= 0).all() for column in columns)
     work = work_of(batch)
     assert (t.unlimited_s >= 0.999 * work.bytes / device.dram_bandwidth_bytes_per_s).all()

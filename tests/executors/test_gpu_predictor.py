@@ -26,8 +26,10 @@ from neusight.executors.gpu.predictor import (
     answering_model,
 )
 from neusight.executors.gpu.tiling import decompose
+from neusight.executors.pricing import energy_j, sharing_power
 from neusight.kernels import KernelBatch, work
 from neusight.kernels.conditions import Conditions
+from neusight.kernels.named import requested
 from neusight.laws.power import PowerDemand
 
 CATALOGUE = {gpu: device for gpu in device_ids() if (device := load_device(gpu)).kind == "gpu"}
@@ -100,8 +102,10 @@ def test_a_batch_is_its_kernels_one_by_one(predictor: KernelPredictor) -> None:
 
 def assert_same_demand(first: PowerDemand | None, second: PowerDemand) -> None:
     assert first is not None
+    assert first.clock is second.clock is None
     for f in fields(PowerDemand):
-        np.testing.assert_allclose(getattr(first, f.name), getattr(second, f.name), rtol=1e-9)
+        if f.name != "clock":
+            np.testing.assert_allclose(getattr(first, f.name), getattr(second, f.name), rtol=1e-9)
 
 
 def test_long_batches_are_cut_and_joined_in_order(predictor: KernelPredictor) -> None:
@@ -230,6 +234,26 @@ def test_power_limits_large_products_on_small_boards(predictor: KernelPredictor)
     generous = l4.model_copy(update={"tdp_w": 10 * l4.tdp_w})
     assert predictor.predict(linear(), l4).limiter == "power"
     assert predictor.predict(linear(), generous).limiter == "compute"
+
+
+def test_kernels_of_a_step_on_a_small_board_share_its_power(predictor: KernelPredictor) -> None:
+    l4, once = CATALOGUE["l4"], np.ones(1)
+    copies = requested("copy", {"elements": 2**28})
+    alone = [predictor.predict(batch, l4) for batch in (linear(), copies)]
+    linears, copy = sharing_power(alone, [once, once])
+    assert linears.execution_s < alone[0].execution_s
+    assert copy.execution_s >= alone[1].execution_s
+    assert all((costs.execution_s >= costs.bound_s).all() for costs in (linears, copy))
+    more = sharing_power(alone, [once, 10 * once])[0]
+    assert more.execution_s < linears.execution_s
+    # A kernel that runs by itself, however often, is at its own clock; a higher limit makes no step slower.
+    lone = sharing_power(alone[:1], [5 * once])[0]
+    assert lone.latency_s == pytest.approx(alone[0].latency_s, rel=1e-9)
+    assert energy_j(lone) == pytest.approx(energy_j(alone[0]), rel=1e-9)
+    generous = l4.model_copy(update={"tdp_w": 1.2 * l4.tdp_w})
+    faster = sharing_power([predictor.predict(batch, generous) for batch in (linear(), copies)], [once, once])
+    assert faster[0].execution_s < linears.execution_s
+    assert faster[1].execution_s <= copy.execution_s
 
 
 def test_a_missing_model_is_named(predictor: KernelPredictor) -> None:

@@ -217,7 +217,7 @@ class KernelPredictor:
             waves=after.tiling.waves,
             outside=outside,
             spread=spread,
-            demand=after.power_demand(),
+            demand=after.power_demand,
         )
 
 
@@ -319,7 +319,7 @@ def _estimates(
         outside=outside,
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
         spread=spread,
-        demand=s.power_demand(),
+        demand=s.power_demand,
     )
 
 

@@ -16,7 +16,6 @@ from neusight.executors.gpu.expected.matrix import (
     MatrixUnit,
     Product,
     clock_gain,
-    dram_pj_per_byte,
     product_energy_j,
 )
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
@@ -290,7 +289,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
         serial_s=serial_s,
         fixed_overhead_s=start_s(device, conditions, physics) + _entry_s(s) + _auxiliary_kernel_s(s, parts),
         switching_j=law.energy * s.flops * scores * product_energy_j(s.product, batch["dtype"], device, physics),
-        traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
+        dram_bytes=cold,
         overlap=law.overlap,
     )
 

@@ -354,7 +354,7 @@ def matrix_times(
         * p.k
         * _unit_energy_j(p, device, physics)
         * np.where(conditions.random, 1.0, matrix.quiet_energy),
-        traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
+        dram_bytes=cold,
         overlap=matrix.overlap,
     )
 
@@ -460,12 +460,6 @@ def _unit_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarr
     node = (device.process_nm / REFERENCE_NM) ** matrix.node_exponent
     pj = matrix.pj_per_flop * node * ratio**-matrix.unit_exponent
     return np.asarray(1e-12 * pj * matrix.narrow_energy ** np.log2(2.0 / p.a_bytes))
-
-
-def dram_pj_per_byte(device: DeviceSpec, physics: Physics) -> float:
-    """Energy [pJ] of a byte from DRAM, by its kind."""
-    power = physics.power
-    return power.hbm_pj_per_byte if device.dram_family == "HBM" else power.gddr_pj_per_byte
 
 
 def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:

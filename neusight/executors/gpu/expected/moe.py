@@ -16,7 +16,6 @@ from neusight.executors.gpu.expected.matrix import (
     BLOCKS_OF_SM,
     MatrixUnit,
     Product,
-    dram_pj_per_byte,
     product_energy_j,
 )
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
@@ -303,7 +302,7 @@ def _product_times(groups: Groups, setting: _Setting) -> Times:
         serial_s=chain * step_s + _empty_s(groups, tile_m, tile_n, tiles, setting),
         fixed_overhead_s=np.zeros(len(hot)),
         switching_j=2.0 * groups.pairs * p.n * p.k * product_energy_j(p, groups.dtype, device, physics),
-        traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
+        dram_bytes=cold,
         overlap=matrix.overlap,
     )
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.convolutions import PAIRED, WINDOWS
-from neusight.executors.gpu.expected.matrix import dram_pj_per_byte
 from neusight.executors.gpu.expected.times import Times, hot_share
 from neusight.executors.gpu.tiling.decompose import MOST_VALUES, REDUCING_THREADS, row_parts
 from neusight.kernels import KernelBatch
@@ -65,7 +64,8 @@ class Stream:
 
     ``again_bytes`` are read a second time and more by row-wise kernels, and of operands that are broadcast over the
     elements ``repeats`` times, 1 where none is; ``flops`` is the arithmetic; ``rows`` is 0 where there are none to keep
-    apart, ``threads`` those that share a row, ``vector`` the elements of their step.
+    apart, ``threads`` those that share a row, ``vector`` the elements of their step. ``ports_bytes`` are those of the
+    busier direction between SMs and L2, which have a network each way.
     ``walks`` is how often they walk along it, ``several`` whether a block takes more than one. ``by_hand`` marks
     kernels of serving engines that were written with one element a thread at a time.
     """
@@ -74,6 +74,7 @@ class Stream:
     bytes: np.ndarray
     again_bytes: np.ndarray
     repeats: np.ndarray
+    ports_bytes: np.ndarray
     flops: np.ndarray
     passes: np.ndarray
     rows: np.ndarray
@@ -94,12 +95,14 @@ class Stream:
         by_hand = (np.isin(batch["op"], BY_HAND) | own) & (element_bytes(batch) < FLOAT_BYTES)
         again, repeats = _broadcast(batch) if batch.family == "elementwise" else (none, none + 1.0)
         rows, cols = (batch[name].astype(float) if by_row else none for name in ("rows", "cols"))
+        again = _times_again(batch["op"], cols) * work.read_bytes if by_row else again
         return cls(
             # A kernel over nothing still is one thread.
             elements=np.maximum(rows * cols if by_row else batch["elements"].astype(float), 1.0),
             bytes=work.bytes,
-            again_bytes=_times_again(batch["op"], cols) * work.read_bytes if by_row else again,
+            again_bytes=again,
             repeats=repeats,
+            ports_bytes=np.maximum(work.read_bytes + again, work.write_bytes),
             flops=work.flops,
             passes=batch["passes"].astype(float) if "passes" in batch.columns else np.ones(len(batch)),
             # In NHWC neighbours belong to all channels, which all blocks share.
@@ -137,7 +140,6 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     Validity: contiguous tensors; instructions an element are those of the engines' versions that were measured.
     """
     s, stream = Stream.of(batch, conditions), physics.stream
-    moved = s.bytes + s.again_bytes
     hot = _hot(s, device.l2_capacity_bytes, conditions, physics)
     near = s.bytes * (_hot(s, device.cached_bytes, conditions, physics) - hot)
     missed = s.bytes * (1.0 - hot) + s.again_bytes * _missed(s, batch, device, physics)
@@ -150,11 +152,11 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     return Times(
         compute_s=_issue_s(batch, s, device, physics),
         dram_s=cold / dram_bytes_per_s + near / near_bytes_per_s,
-        l2_s=moved / (device.sustained_l2_bytes_per_s * physics.memory.l2_share),
+        l2_s=s.ports_bytes / (device.sustained_l2_bytes_per_s * physics.memory.l2_share),
         serial_s=np.maximum(steps_s, flight_s),
         fixed_overhead_s=start_s * np.where(conditions.timing == "profiler", physics.start.profiled, 1.0),
         switching_j=s.flops * flop_energy_j(device, physics),
-        traffic_j=1e-12 * cold * dram_pj_per_byte(device, physics),
+        dram_bytes=cold,
         overlap=stream.overlap,
         same_bytes=True,
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels.conditions import Conditions
-from neusight.laws.bounds import TINY_S
+from neusight.laws.bounds import overlapped_s
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.physics import Physics
 
@@ -19,8 +19,8 @@ class Times:
 
     ``serial_s`` is what a chain of dependent accesses takes however many resources there are; ``fixed_overhead_s`` what
     comes before or after all of that: the start of the kernel, further small kernels. ``switching_j`` is the energy of
-    the arithmetic, ``traffic_j`` that of moving bytes [J]. ``same_bytes``: what DRAM brings passes L2 at once, so that
-    the longer of both counts; else they join as other resources do.
+    the arithmetic at boost clock [J], ``dram_bytes`` what DRAM moves [B]. ``same_bytes``: what DRAM brings passes L2 at
+    once, so that the longer of both counts; else they join as other resources do.
     """
 
     compute_s: np.ndarray
@@ -29,18 +29,25 @@ class Times:
     serial_s: np.ndarray
     fixed_overhead_s: np.ndarray
     switching_j: np.ndarray
-    traffic_j: np.ndarray
+    dram_bytes: np.ndarray
     overlap: float
     same_bytes: bool = False
 
     @property
+    def clocked_s(self) -> np.ndarray:
+        """Time of what runs at the core clock, but for ``ports_s`` [s]."""
+        parts = (self.compute_s, self.serial_s) if self.same_bytes else (self.compute_s, self.serial_s, self.l2_s)
+        return overlapped_s(parts, self.overlap)
+
+    @property
+    def ports_s(self) -> np.ndarray:
+        """Time of the bytes of ``dram_s`` in L2 [s]: none where others pass it."""
+        return self.l2_s if self.same_bytes else np.zeros_like(self.l2_s)
+
+    @property
     def unlimited_s(self) -> np.ndarray:
-        r"""Time at full clock without ``fixed_overhead_s`` [s]: :math:`(\sum_i t_i^p)^{1/p}`, p ``overlap``."""
-        memory_s = (np.maximum(self.dram_s, self.l2_s),) if self.same_bytes else (self.dram_s, self.l2_s)
-        parts = np.stack([self.compute_s, *memory_s, self.serial_s])
-        largest = np.maximum(parts.max(axis=0), TINY_S)
-        joined = largest * ((parts / largest) ** self.overlap).sum(axis=0) ** (1 / self.overlap)
-        return np.maximum(joined, TINY_S)
+        """Time at full clock without ``fixed_overhead_s`` [s]."""
+        return overlapped_s((self.clocked_s, np.maximum(self.dram_s, self.ports_s)), self.overlap)
 
 
 def hot_share(device: DeviceSpec, since_bytes: np.ndarray, physics: Physics) -> np.ndarray:

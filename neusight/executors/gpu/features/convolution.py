@@ -15,7 +15,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.tiling.library import Products
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import Work, conv_gemm, conv_output, element_bytes, winograd_gain
-from neusight.laws.bounds import flops_per_s
+from neusight.laws.bounds import flops_per_s, overlapped_s
 from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -144,9 +144,7 @@ def _steps(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics)
 
 def _joined(compute_s: np.ndarray, moved: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
     """Arithmetic and traffic of one kernel, at once [s]."""
-    times = np.stack([compute_s, moved / sustained_dram_bytes_per_s(device, physics)])
-    largest, exponent = np.maximum(times.max(axis=0), 1e-12), physics.convolution.overlap
-    return np.asarray(largest * ((times / largest) ** exponent).sum(axis=0) ** (1.0 / exponent))
+    return overlapped_s((compute_s, moved / sustained_dram_bytes_per_s(device, physics)), physics.convolution.overlap)
 
 
 def _sm_rate(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> np.ndarray:

@@ -21,16 +21,17 @@ from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work, conv_gemm, element_bytes, work_of
-from neusight.laws.bounds import Bound, bound_of, flops_per_s
+from neusight.laws.bounds import Bound, bound_of, flops_per_s, overlapped_s
 from neusight.laws.cache import Panels, gemm_dram_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.power import (
     PowerDemand,
     budget_w,
+    clock_w,
     flop_energy_j,
     slow_down,
-    traffic_energy_j,
+    traffic_pj_per_byte,
 )
 from neusight.laws.waves import idle_factor, issue_share, operand_factor, rounds, tile_overhead_s
 
@@ -112,14 +113,24 @@ class Situation:
         return self._planned("flops", self.work.flops)
 
     @cached_property
+    def clocked_s(self) -> np.ndarray:
+        """Expected time of what runs at the core clock [s]."""
+        return overlapped_s((self.compute_s, self.l2_s), self.overlap)
+
+    @cached_property
+    def ports_s(self) -> np.ndarray:
+        """Expected time in L2 of the bytes that DRAM moves, where nothing else passes it [s]."""
+        return np.zeros(len(self.batch))
+
+    @cached_property
+    def overlap(self) -> float:
+        """Exponent of the norm in which resources' times join."""
+        return self.physics.cuda_cores.overlap
+
+    @cached_property
     def unlimited_s(self) -> np.ndarray:
-        r"""Expected time at full clock [s]: :math:`(t_c^p + t_d^p + t_2^p)^{1/p}`, the resources' times in a norm
-        whose exponent is fitted (``lanes.overlap``); convolutions as planned.
-        """
-        overlap = self.physics.cuda_cores.overlap
-        times = np.stack([self.compute_s, self.dram_s, self.l2_s])
-        largest = np.maximum(times.max(axis=0), 1e-12)
-        return self._planned("unlimited_s", largest * ((times / largest) ** overlap).sum(axis=0) ** (1 / overlap))
+        """Expected time at full clock [s]; convolutions as planned."""
+        return self._planned("unlimited_s", self.power_demand.time_s(1.0))
 
     @cached_property
     def switching_j(self) -> np.ndarray:
@@ -127,23 +138,22 @@ class Situation:
         return flop_energy_j(self.device, self.physics) * self.flops
 
     @cached_property
-    def traffic_j(self) -> np.ndarray:
-        """Energy of moving bytes [J]."""
-        return traffic_energy_j(self.device, self.dram_bytes, self.l2_bytes, self.physics)
-
-    @cached_property
     def throttle(self) -> np.ndarray:
         """Factor, at least 1, that the power limit adds."""
-        energy_j = self.switching_j + self.traffic_j
-        return slow_down(self.device, self.unlimited_s, energy_j, self.physics, self.conditions.burst)
+        return slow_down(self.power_demand, self.physics.power.burst_s, self.conditions.burst)
 
+    @cached_property
     def power_demand(self) -> PowerDemand:
         """Times and energies at full clock, under the device's power budget."""
+        core_pj, memory_pj = traffic_pj_per_byte(self.device, self.physics)
         return PowerDemand(
-            clocked_s=np.maximum(np.maximum(self.compute_s, self.l2_s), 1e-12),
+            clocked_s=self.clocked_s,
+            ports_s=self.ports_s,
             dram_s=self.dram_s,
-            switching_j=self.switching_j,
-            traffic_j=self.traffic_j,
+            overlap=np.full(len(self.batch), self.overlap),
+            core_j=self.switching_j + 1e-12 * core_pj * self.dram_bytes,
+            memory_j=1e-12 * memory_pj * self.dram_bytes,
+            clock_w=clock_w(self.device, self.physics),
             budget_w=budget_w(self.device, self.physics),
             speed_exponent=self.physics.power.speed_exponent,
         )
@@ -192,19 +202,29 @@ class LawfulSituation(Situation):
         return self.times.l2_s
 
     @cached_property
-    def unlimited_s(self) -> np.ndarray:
-        """Time at full clock without what comes before and after [s]."""
-        return self.times.unlimited_s
+    def clocked_s(self) -> np.ndarray:
+        """Time of what runs at the core clock [s]."""
+        return self.times.clocked_s
+
+    @cached_property
+    def ports_s(self) -> np.ndarray:
+        """Time in L2 of the bytes that DRAM moves, where nothing else passes it [s]."""
+        return self.times.ports_s
+
+    @cached_property
+    def overlap(self) -> float:
+        """Exponent of the norm in which resources' times join."""
+        return self.times.overlap
+
+    @cached_property
+    def dram_bytes(self) -> np.ndarray:
+        """DRAM traffic [B]."""
+        return self.times.dram_bytes
 
     @cached_property
     def switching_j(self) -> np.ndarray:
         """Energy of the arithmetic at boost clock [J]."""
         return self.times.switching_j
-
-    @cached_property
-    def traffic_j(self) -> np.ndarray:
-        """Energy of moving bytes [J]."""
-        return self.times.traffic_j
 
     @cached_property
     def fixed_overhead_s(self) -> np.ndarray:
