@@ -164,12 +164,12 @@ class Engine:
 
     launch: str = "eager"
     copies_inputs: bool = False
-    host_s_per_operator: float = 7e-6
-    """Assumption: in the operator timings of the float32 data set, operators without a kernel take 6 to 12 µs by the
-    median of each host; this is near the fast end, as befits what nothing can be faster than."""
+    host_s_per_operator: float = 9e-6
+    """Geometric mean of twelve timed days of hosts, 5 to 23 µs (``neusight evaluate programs``, ``hosts``: all that
+    launch eagerly)."""
     host_s_per_call: float = 0.0
-    host_spread: float = 0.21
-    """Assumption: 6 to 12 µs enclose nine of ten hosts, ln(12 / 6) / (2 · 1.645)."""
+    host_spread: float = 0.45
+    """Of the same hosts, the standard deviation of the logarithm."""
     layout: str = "nchw"
 
     library: str = ""

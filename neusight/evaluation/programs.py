@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import log
 from pathlib import Path
+from statistics import geometric_mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from neusight.datasets.rows import flag, positive, read_rows, unread_columns
@@ -84,9 +86,9 @@ def evaluate_programs(
     Returns:
         ``rows``: gpu, host, level, problem, graph, mode, measured_on, l2_flushed, size (below or above 1 ms),
         predicted_ms, low_ms, high_ms, measured_ms, ape, bias, inside. ``means`` by ``BY``, ``by_mode_and_size`` and
-        ``total``: figures of ``Scored``. ``hosts``: what hosts take [us], fitted to all of their programs.
-        ``dispatches``: what an operator of each kind is to all hosts, in units of a pointwise one, as fitted to these
-        programs and as predictions have it.
+        ``total``: figures of ``Scored``. ``hosts``: what hosts take [us], fitted to all of their programs, and their
+        means. ``dispatches``: what an operator of each kind is to all hosts, in units of a pointwise one, as fitted to
+        these programs and as predictions have it.
         ``speedups``: see ``speedups``, and ``gains``: of those by mode, see ``gains``. ``skipped``: rows that are not
         compared, each with its reason. ``unread``: columns that nothing reads, with the number of rows.
 
@@ -143,14 +145,25 @@ def _host(fit: HostFit, record: Row, hosts: str) -> Host:
 
 
 def _hosts(fit: HostFit) -> list[dict[str, Any]]:
-    """What each host takes by all of its calls [us]."""
+    """What each host takes by all of its calls [us]; then all that launch alike: their geometric means, and the spread
+    of operators from one to another.
+    """
     rows = []
     for group, calls in sorted(fit.by_group().items()):
         host = fitted(calls, fit.others(group))
         named = dict(zip(("host", "gpu", "measured_on", "launch"), group, strict=True))
         times = {"call_us": 1e6 * host.call_s, "operator_us": 1e6 * host.operator_s, "spread": host.spread}
         rows.append(named | times)
-    return rows
+    return rows + [
+        {"host": "all", "gpu": "all", "measured_on": "all", "launch": launch, **_usual(alike)}
+        for launch in sorted({row["launch"] for row in rows})
+        if len(alike := [row for row in rows if row["launch"] == launch]) > 1
+    ]
+
+
+def _usual(hosts: Sequence[Row]) -> dict[str, float]:
+    means = {name: geometric_mean([row[name] for row in hosts]) for name in ("call_us", "operator_us")}
+    return {**means, "spread": stdev(log(row["operator_us"]) for row in hosts)}
 
 
 def _dispatches(fit: HostFit) -> list[dict[str, Any]]:

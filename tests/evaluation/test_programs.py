@@ -1,5 +1,7 @@
 """Exported programs as they were timed: which rows count, which step each is, and what modes gain."""
 
+from math import log
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -58,6 +60,13 @@ def test_a_program_runs_in_the_dtype_that_it_was_exported_in(tmp_path):
 def test_what_operators_take_of_hosts_is_fitted_where_they_are_dispatched_one_by_one(found):
     assert found({"mode": "cuda_graph"})["dispatches"] == []
     assert {row["kind"] for row in found({})["dispatches"]} == set(DISPATCHES)
+
+
+def test_a_usual_host_is_the_geometric_mean_of_those_that_launch_alike(found):
+    *hosts, usual = (row for row in found({}, {"host": "there", "mean_ms": 2.0})["hosts"] if row["launch"] == "eager")
+    first, second = (row["operator_us"] for row in hosts)
+    assert (usual["host"], usual["operator_us"]) == ("all", pytest.approx((first * second) ** 0.5))
+    assert usual["spread"] == pytest.approx(abs(log(first / second)) / 2**0.5)
 
 
 def test_what_does_not_count_is_said_with_its_reason(found):
