@@ -18,7 +18,17 @@ from typing import Any
 
 from neusight.kernels.families import Elementwise, Kernel, RowReduction
 from neusight.transforms.channels_last import channels_last, with_biases_apart
-from neusight.transforms.partition import COMPILED, SUMS, Value, ValueGraph, count, is_masked, saved_values, statistics
+from neusight.transforms.partition import (
+    COMPILED,
+    SUMS,
+    UNROLLED,
+    Value,
+    ValueGraph,
+    count,
+    is_masked,
+    saved_values,
+    statistics,
+)
 from neusight.transforms.reductions import with_loops_apart
 from neusight.transforms.unrolled import rebuilt, unrolled
 from neusight.workloads.workload import KEPT, Node, Reference, Workload
@@ -292,17 +302,26 @@ def _fused(graph: ValueGraph, lowered: _Lowered, group: _Group) -> Node:
     reads, writes = _inputs(lowered, group), _outputs(graph, lowered, group)
     last = graph.nodes[group.members[-1]]
     if len(members) == 1:
-        return replace(last, reads=tuple(Reference(v.tensor) for v in reads), writes=tuple(map(Reference, writes)))
+        alone = last.kernels if graph.generated[places[0]] is None else tuple(map(_unrolled, last.kernels))
+        buffers = tuple(Reference(value.tensor) for value in reads), tuple(map(Reference, writes))
+        return replace(last, kernels=alone, reads=buffers[0], writes=buffers[1])
     kernel = _kernel(group, members, (sum(reads.values()), sum(writes.values())))
     others = tuple(k for m in group.members for k in _beside(graph.nodes[m], sum(lowered.reads[m].values())))
     names = dict.fromkeys(node.operator.removeprefix("aten.").partition(".")[0] for node in members)
     return replace(
         last,
         operator=f"fused.{'_'.join(name.strip('_') for name in names)}",
-        kernels=(kernel, *others),
+        kernels=(_unrolled(kernel), *others),
         reads=tuple(Reference(value.tensor) for value in reads),
         writes=tuple(map(Reference, writes)),
     )
+
+
+def _unrolled(kernel: Kernel) -> Kernel:
+    """A generated kernel, which has no loop over a window."""
+    if isinstance(kernel, Elementwise) and kernel.op in UNROLLED:
+        return replace(kernel, op=UNROLLED[kernel.op])
+    return kernel
 
 
 def _beside(node: Node, read: int) -> Iterator[Kernel]:

@@ -28,6 +28,10 @@ _MASKED = (["nll_loss_backward"], ["slice_backward"], ["select_backward"])
 """Gradients of a choice: values at some places and zero elsewhere."""
 SUMS = frozenset({"sum", "mean", "amax", "prod", "norm", "var"})
 """Reductions that write figures of rows alone."""
+UNROLLED = {"avg_pool2d": "add", "max_pool2d": "maximum"}
+"""Pooling that is generated with all loads of a window written out, and what it does with each of them."""
+_WINDOW = 25
+"""Values of a window beyond which it is not (``torch/_inductor/lowering.py``, ``fallback_max_pool2d``)."""
 _SMALL = 4
 """A result this many times smaller than what it is made of, or than what reads it, is cheap to save."""
 
@@ -128,6 +132,8 @@ def _generated(node: Node, uncovered: Sequence[str]) -> Kernel | None:
         reduces = all(isinstance(kernel, RowReduction) for kernel in node.kernels)
         return first if reduces and first.op not in _SCANS else None
     if len(node.kernels) > 1 and not is_masked(node):
+        return None
+    if getattr(first, "op", "") in UNROLLED and getattr(first, "flops", 0) > _WINDOW * getattr(first, "elements", 1):
         return None
     moves = isinstance(first, Memory) and (first.op in _MOVES or is_masked(node))
     return first if isinstance(first, Elementwise) or moves else None

@@ -72,6 +72,21 @@ def test_more_is_never_faster_nor_hot_slower(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
+def test_pooling_takes_instructions_for_each_value_of_its_window(gpu: str) -> None:
+    elements, taps, device = 2**26, np.array([4, 16, 64]), load_device(gpu)
+    windows = KernelBatch.from_columns(
+        "elementwise", op="max_pool2d", elements=elements, read_bytes=4 * elements, write_bytes=4 * elements,
+        flops=taps * elements, dtype="float32",
+    )  # fmt: skip
+    issued = stream_times(windows, device, Conditions.requested(3), PHYSICS).compute_s
+    constants, arithmetic = PHYSICS.stream, taps * (PHYSICS.stream.flop_instructions)
+    each = arithmetic + taps * constants.input_tap_instructions + constants.window_instructions
+    assert np.diff(issued) == pytest.approx(
+        np.diff(each) * elements / (device.cuda_cores_per_sm * device.sm_count * device.boost_clock_hz)
+    )
+
+
+@pytest.mark.parametrize("gpu", GPUS)
 def test_an_engines_own_gelu_takes_an_element_at_a_time_and_pytorchs_several(gpu: str) -> None:
     batch, device = pointwise("gelu"), load_device(gpu)
     engines = (("torch", ""), ("torch", "sarathi"), ("vllm", ""))

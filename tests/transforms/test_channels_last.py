@@ -81,3 +81,12 @@ def test_what_is_made_of_several_operands_is_written_before_it_is_pooled(bias, k
     generated = [k for node in step.nodes for k in node.kernels if k.family == "elementwise"]
     assert len(generated) == kernels
     assert generated[0].read_bytes >= 4 * 2 * 16 * 30 * 30
+
+
+@pytest.mark.parametrize(
+    ("pool", "op"),
+    [(nn.MaxPool2d(2), "maximum"), (nn.AvgPool2d(5), "add"), (nn.AvgPool2d(6), "avg_pool2d")],
+)
+def test_small_windows_are_pooled_without_a_loop(pool, op):
+    step = fuse(load_workload(pool, inputs=(torch.zeros(2, 8, 30, 30),), launch="compiled", dtype="float32"))
+    assert [kernel.op for node in step.nodes for kernel in node.kernels] == [op]

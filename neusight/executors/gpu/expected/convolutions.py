@@ -93,15 +93,20 @@ def is_depthwise(batch: KernelBatch) -> np.ndarray:
 
 
 def is_direct(batch: KernelBatch) -> np.ndarray:
-    """Whether kernels take each multiplication of a convolution by itself, shape (n,): depthwise ones, and in NHWC
-    gradients of grouped filters but those whose groups a matrix instruction holds whole.
+    """Whether kernels take each multiplication of a convolution by itself, shape (n,): depthwise ones, but those in
+    NHWC and TF32 whose filters are not square, and in NHWC gradients of grouped filters but those whose groups a matrix
+    instruction holds whole.
 
-    Source: cuDNN's ``wgrad2d_grouped_direct_kernel<__half, float, float, ...>`` (pytorch/pytorch#34977). Validity:
-    steps of image models in training with PyTorch 1.10 to 1.12; later versions were not measured.
+    Source: PyTorch, ``Convolution.cpp``: in NHWC ``use_cudnn_depthwise`` takes cuDNN's, which is made for square
+    filters (``check_cudnn_depthwise_workload_with_filter``) and has grouped products for others; cuDNN's
+    ``wgrad2d_grouped_direct_kernel<__half, float, float, ...>`` (pytorch/pytorch#34977). Validity: steps of image
+    models in training with PyTorch 1.10 to 1.12, compiled programs in TF32.
     """
     channels = batch["in_channels"] // np.maximum(batch["groups"], 1)
     grouped = (batch["groups"] > 1) & (batch["image_layout"] == "nhwc") & (batch["op"] == "weight_grad")
-    return np.asarray(is_depthwise(batch) | (grouped & ~np.isin(channels, MMA_GROUP_CHANNELS)))
+    square = batch["kernel_height"] == batch["kernel_width"]
+    products = (batch["image_layout"] == "nhwc") & (batch["dtype"] == "tf32") & ~square
+    return np.asarray((is_depthwise(batch) & ~products) | (grouped & ~np.isin(channels, MMA_GROUP_CHANNELS)))
 
 
 def as_streams(batch: KernelBatch) -> KernelBatch:

@@ -56,6 +56,8 @@ LEAST_REPEATS = 8.0
 """Times that a broadcast operand is read, at least: one that lacks less than its other seven parts may be of a narrower
 dtype (assumption)."""
 WARP = 32.0
+POOLS = ("avg_pool2d", "avg_pool3d", "max_pool2d", "max_pool3d")
+"""Pooling as PyTorch wrote it, a thread a result (``AveragePool2d.cu``, ``DilatedMaxPool2d.cu``)."""
 
 
 @dataclass(frozen=True)
@@ -319,20 +321,23 @@ def _issue_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics
 
 
 def _is_indexed(batch: KernelBatch) -> np.ndarray:
-    """Whether each value of a window's image has its place computed, shape (n,): depthwise convolutions in float32 and
-    their gradients of the input.
+    """Whether each value of a window's image has its place computed, shape (n,): pooling, depthwise convolutions in
+    float32 and their gradients of the input.
 
     Source: PyTorch, ``Convolution.cpp``: ``use_cudnn_depthwise`` takes cuDNN's in 16 bit alone.
     """
-    return np.isin(batch["op"], (WINDOWS["forward"], WINDOWS["input_grad"])) & (element_bytes(batch) == FLOAT_BYTES)
+    windows = np.isin(batch["op"], (WINDOWS["forward"], WINDOWS["input_grad"])) & (element_bytes(batch) == FLOAT_BYTES)
+    return windows | np.isin(batch["op"], POOLS)
 
 
 def _tap_instructions(op: np.ndarray, physics: Physics) -> np.ndarray:
     """Instructions for a value of a window beside its multiplication and addition: its place, whether it lies in the
-    image, its load and that of its weight. In NHWC a thread takes two channels in one load.
+    image, its load and that of its weight. In NHWC a thread takes two channels in one load. Pooling, with one operation
+    a value, compares its place in each direction, as gradients of the input do.
     """
     stream = physics.stream
     each = (stream.tap_instructions, stream.input_tap_instructions, stream.weight_tap_instructions)
     taps = dict(zip(WINDOWS.values(), each, strict=True))
     paired = {name + PAIRED: 0.5 * count for name, count in taps.items()}
-    return by_distinct(op, lambda name: (taps | paired).get(name, 0.0))
+    pools = dict.fromkeys(POOLS, 2.0 * stream.input_tap_instructions)
+    return by_distinct(op, lambda name: (taps | paired | pools).get(name, 0.0))
