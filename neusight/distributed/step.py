@@ -186,19 +186,23 @@ class TimedStep:
                         rows[chunk, min(at, pieces - 1)] += of(seconds[segment])
             return rows
 
-        def passes(phase: Phase) -> np.ndarray:
-            """Of kernels, or of the host that dispatches those of a chunk one after another, whichever takes longer."""
-            rows = table(lambda unit: float(getattr(unit, phase)))
-            kernels_s, host_s = rows.sum(axis=1), table(lambda unit: unit.dispatch[phase]).sum(axis=1)
+        def passes(*phases: Phase) -> np.ndarray:
+            """Of kernels, or of the host that dispatches those of a chunk one after another, whichever takes longer in
+            phases that follow each other.
+            """
+            rows = np.stack([table(lambda unit, name=name: float(getattr(unit, name))) for name in phases])  # type: ignore
+            dispatch = np.stack([table(lambda unit, name=name: unit.dispatch[name]) for name in phases])  # type: ignore
+            kernels_s, host_s = rows.sum(axis=(0, 2)), dispatch.sum(axis=(0, 2))
             slower = np.divide(host_s, kernels_s, out=np.ones_like(kernels_s), where=kernels_s > 0.0)
-            return rows * np.maximum(1.0, slower)[:, None]
+            return np.asarray(rows * np.maximum(1.0, slower)[:, None])
 
+        (forward,), (backward, weights) = passes("forward"), passes("backward", "weights")
         each = [sum(t.total_s for t in update) / plan.vp for update in self.updates]
         send_s, gather = sum(t.total_s for t in self.sends), table(lambda unit: unit.gather)
         return StepTimes(
-            forward=passes("forward"),
-            backward=passes("backward"),
-            weights=passes("weights"),
+            forward=forward,
+            backward=backward,
+            weights=weights,
             recompute=table(lambda unit: unit.recompute, self._again),
             send_forward=send_s,
             send_backward=send_s if any(s.backward or s.weights for s in seconds) else 0.0,

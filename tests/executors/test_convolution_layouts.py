@@ -180,6 +180,22 @@ def test_depthwise_filters_are_streams_in_any_dtype(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "law"),
     [
+        ({}, "matrix"),
+        ({"kernel_width": [3]}, "stream"),
+        ({"image_layout": ["nchw"]}, "stream"),
+        ({"dtype": ["float16"]}, "stream"),
+    ],
+)
+def test_depthwise_filters_that_are_not_square_are_grouped_products_in_nhwc_and_tf32(
+    changes: dict[str, Any], law: str
+) -> None:
+    filters = {"groups": [64], "kernel_height": [3], "kernel_width": [7], "image_layout": ["nhwc"], "dtype": ["tf32"]}
+    assert law_names(convolutions(**filters | changes), load_device("l4")) == law
+
+
+@pytest.mark.parametrize(
+    ("changes", "law"),
+    [
         ({}, "stream"),
         ({"image_layout": ["nchw"]}, "matrix"),
         ({"op": ["forward"]}, "matrix"),
