@@ -164,11 +164,11 @@ class Engine:
 
     launch: str = "eager"
     copies_inputs: bool = False
-    host_s_per_operator: float = 9e-6
+    host_s_per_operator: float = 9.8e-6
     """Geometric mean of twelve timed days of hosts, 5 to 23 µs (``neusight evaluate programs``, ``hosts``: all that
     launch eagerly)."""
     host_s_per_call: float = 0.0
-    host_spread: float = 0.45
+    host_spread: float = 0.41
     """Of the same hosts, the standard deviation of the logarithm."""
     layout: str = "nchw"
 
