@@ -63,6 +63,21 @@ def test_what_lies_the_same_in_both_layouts_is_not_turned(alike: dict[str, Any])
     assert layout_transform_s(convolutions(**alike), load_device("l4"), Conditions.of(1), PHYSICS) == 0.0
 
 
+@pytest.mark.parametrize(("inputs", "outputs", "turned"), [(64, 64, False), (24, 24, True), (16, 32, True)])
+@pytest.mark.parametrize("dtype", ["float16", "tf32"])
+def test_groups_that_kernels_in_nhwc_are_not_made_for_are_turned(
+    inputs: int, outputs: int, turned: bool, dtype: str
+) -> None:
+    device, conditions, groups = load_device("l4"), Conditions.of(1), 4
+    columns = {"in_channels": [groups * inputs], "out_channels": [groups * outputs], "dtype": [dtype]}
+    grouped = convolutions(image_layout=["nhwc"], groups=[groups], **columns)
+    size = 2 if dtype == "float16" else 4
+    moved = 2 * size * (32 * groups * (inputs + outputs) * 28 * 28) / sustained_dram_bytes_per_s(device, PHYSICS)
+    expected_s = moved + 2 * start_s(device, conditions, PHYSICS) if turned else 0.0
+    assert layout_transform_s(grouped, device, conditions, PHYSICS) == pytest.approx(expected_s)
+    assert layout_transform_s(convolutions(image_layout=["nhwc"], **columns), device, conditions, PHYSICS) == 0.0
+
+
 def pointwise(**changes: Any) -> KernelBatch:
     return convolutions(**{"kernel_height": [1], "kernel_width": [1], "padding": [0]} | changes)
 

@@ -17,6 +17,9 @@ LEAST_COPY = 4.0
 """Bytes that a copy from memory to shared memory has at least (PTX ISA, ``cp.async``: 4, 8 or 16)."""
 PASSES = 2.0
 """Each value is read once and written once."""
+GROUP_CHANNELS = (1, 4, 8, 16, 32, 64, 128, 256)
+"""Channels of a group, as many as its filters, that kernels in NHWC are made for (NVIDIA, cuDNN Support Matrix,
+"Supported Convolution Functions": ``C_per_group == K_per_group == {1,4,8,16,32,64,128,256}``)."""
 
 
 def layout_transform_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
@@ -27,7 +30,7 @@ def layout_transform_s(batch: KernelBatch, device: DeviceSpec, conditions: Condi
     Matrix units take a product's inner extent, the channels, in one piece, so that a library turns the images that a
     convolution reads: one, or for a gradient of filters two. In 16 bit it turns back the image that is written, in
     TF32 only gradients that are gathered tap by tap: its other kernels write NCHW. One channel, or one pixel, is the
-    same in both.
+    same in both. In NHWC images are turned for groups of a width that kernels in NHWC lack, see ``GROUP_CHANNELS``.
 
     Args:
         batch: images of X_i elements of e bytes that are turned; families other than ``conv2d`` turn nothing.
@@ -53,10 +56,20 @@ def layout_transform_bytes(batch: KernelBatch) -> np.ndarray:
     images = batch["batch"].astype(float)
     source = images * batch["in_channels"] * _if_any(batch["in_channels"], batch["height"] * batch["width"])
     target = images * batch["out_channels"] * _if_any(batch["out_channels"], height * width)
-    both, op = element_bytes(batch) < FLOAT_BYTES, batch["op"]
+    apart, op = is_apart(batch), batch["op"]
+    both = (element_bytes(batch) < FLOAT_BYTES) | apart
     written = (op != "input_grad") | is_gathered(batch)
     turned = np.stack([source * (both | written), target * (both | (op != "forward"))])
-    return np.asarray(PASSES * element_bytes(batch) * turned * (batch["image_layout"] == "nchw"))
+    return np.asarray(PASSES * element_bytes(batch) * turned * ((batch["image_layout"] == "nchw") | apart))
+
+
+def is_apart(batch: KernelBatch) -> np.ndarray:
+    """Whether images in NHWC have groups of a width that kernels in NHWC lack, shape (n,): steps of image models then
+    take what turning them to NCHW and back takes more.
+    """
+    inputs, outputs = (batch[name] // np.maximum(batch["groups"], 1) for name in ("in_channels", "out_channels"))
+    fit = (inputs == outputs) & np.isin(inputs, GROUP_CHANNELS)
+    return np.asarray((batch["groups"] > 1) & (batch["image_layout"] == "nhwc") & ~fit)
 
 
 def is_implicit_nchw(batch: KernelBatch) -> np.ndarray:
