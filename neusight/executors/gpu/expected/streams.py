@@ -122,15 +122,16 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
     r"""What streams ask of each resource.
 
     .. math::
-        t_D = \frac{B (1 - h_M) + B' m}{W} + \frac{B (h_M - h)}{s W_M},\quad t_2 = \frac{B + B'}{s W_2},\quad
-        t_c = \frac{E i / l + F j / l_{32}}{N f},\quad
+        t_D = \frac{B (1 - h_M) + B' m}{W} + \frac{B (h_M - h)}{s W_M},\quad
+        t_2 = \frac{\max(B_r + B', B_w)}{s W_2},\quad t_c = \frac{E i / l + F j / l_{32}}{N f},\quad
         t_l = \max\left(\frac{R}{N b} t_R, \frac{(B (1 - h) + B' m) \tau}{N Q}\right)
 
-    Of t_D and t_2 the longer one counts, since the same bytes pass both at once. B bytes of which the share h lies in
-    L2, and h_M in it or in a cache before DRAM, since the kernel before has just written them or an earlier use left
-    them; B' bytes that a row or a broadcast operand is read again, of which m miss; instructions of E elements in l
-    issue slots of an SM and of F operations on its l_32 float32 lanes; R rows, b blocks an SM at a time, each t_R; and
-    Little's law, with the Q bytes that the threads of an SM have under way to DRAM for a latency τ.
+    Of t_D and t_2 the longer one counts, since the same bytes pass both at once, read (r) and written (w) each way. B
+    bytes of which the share h lies in L2, and h_M in it or in a cache before DRAM, since the kernel before has just
+    written them or an earlier use left them; B' bytes that a row or a broadcast operand is read again, of which m miss;
+    instructions of E elements in l issue slots of an SM and of F operations on its l_32 float32 lanes; R rows, b blocks
+    an SM at a time, each t_R; and Little's law, with the Q bytes that the threads of an SM have under way to DRAM for a
+    latency τ.
 
     Args:
         batch: of the families ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer``.
