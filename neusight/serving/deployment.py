@@ -201,6 +201,19 @@ class Deployment:
             share=self.options.memory_share,
         )  # fmt: skip
 
+    def check_memory(self) -> None:
+        """Raises:
+        ModelError: weights and activations leave no room for a cache.
+        """
+        memory = self.memory
+        if not memory.fits:
+            needs = memory.weights + memory.activations + memory.buffers
+            raise ModelError(
+                f"{self.replica.decoder.name} does not fit on {self.replica.device.id}: {gib(needs)} for weights and "
+                f"activations leave no room for a cache in the engine's share of {gib(memory.capacity)}; raise tp or "
+                "pp, choose a narrower precision, or a device with more memory"
+            )
+
     @property
     def _seqs(self) -> int:
         return self.options.max_num_seqs or self.server.max_num_seqs
@@ -223,13 +236,7 @@ class Deployment:
             raise ModelError(
                 f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}: shorten one of them"
             )
-        if not memory.fits:
-            needs = memory.weights + memory.activations + memory.buffers
-            raise ModelError(
-                f"{name} does not fit on {self.replica.device.id}: {gib(needs)} for weights and activations leave no "
-                f"room for a cache in the engine's share of {gib(memory.capacity)}; raise tp or pp, choose a narrower "
-                "precision, or a device with more memory"
-            )
+        self.check_memory()
         return EngineLimits(
             max_num_seqs=min(self._seqs, self._batched_tokens),
             # A round of the scheduler is a pass for each stage.

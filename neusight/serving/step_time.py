@@ -89,7 +89,7 @@ class StepTimePredictor:
 
         Raises:
             LoadError: no or unknown columns, columns of unequal lengths, or entries below 0 or that are no numbers.
-            ModelError, DeviceError: as ``Predictor.deployment``.
+            ModelError, DeviceError: as ``Predictor.deployment``; what does not fit has no passes.
         """
         steps = Steps.of(**_columns(X))
         return self.replica().predict(steps).latency_s if len(steps) else np.zeros(0)
@@ -101,7 +101,9 @@ class StepTimePredictor:
         if getattr(self, "_replica", (None,))[0] != key:
             model, gpu, overrides = (params.pop(name) for name in ("model", "gpu", "overrides"))
             device = load_device(str(gpu), overrides)
-            self._replica = (key, Setup(**params).replica(known_decoder(str(model)), device, _priced))
+            deployment = Setup(**params).of(known_decoder(str(model)), device, _priced, longest=1)
+            deployment.check_memory()
+            self._replica = (key, deployment.replica)
         return self._replica[1]
 
 

@@ -193,6 +193,11 @@ def test_wrong_steps_are_refused() -> None:
             regressor.predict(wrong)
 
 
+def test_what_does_not_fit_has_no_step_times() -> None:
+    with pytest.raises(ModelError, match=r"does not fit on l4: .* raise tp or pp"):
+        StepTimePredictor("meta-llama/Llama-3.1-70B", "l4").predict({"decodes": 1})
+
+
 def test_a_clone_of_scikit_learn_predicts_alike() -> None:
     sklearn = pytest.importorskip("sklearn.base")
     regressor = StepTimePredictor(MODEL, "l40s")
