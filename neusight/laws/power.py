@@ -60,9 +60,9 @@ def _own_clock_hz(device: DeviceSpec) -> float:
 
 
 def budget_w(device: DeviceSpec, physics: Physics) -> float:
-    r"""Power [W] that the limit leaves for clocks, switching and traffic, at least a quarter of it.
+    r"""Power [W] that the limit leaves for clocks, switching and traffic, at least half of it.
 
-    .. math:: P_{left} = \max(P - b, P / 4)
+    .. math:: P_{left} = \max(P - b, P / 2)
 
     Args:
         device: P, its power limit [W].
@@ -70,7 +70,7 @@ def budget_w(device: DeviceSpec, physics: Physics) -> float:
 
     Source: fitted. Validity: boards of 70 W and more.
     """
-    return max(device.tdp_w - physics.power.static_w, 0.25 * device.tdp_w)
+    return max(device.tdp_w - physics.power.static_w, 0.5 * device.tdp_w)
 
 
 def clock_w(device: DeviceSpec, physics: Physics) -> float:

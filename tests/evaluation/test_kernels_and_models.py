@@ -58,7 +58,7 @@ def test_kernel_errors_by_formula(predictor: Predictor, tmp_path: Path) -> None:
 def test_kernels_of_one_split(predictor: Predictor, tmp_path: Path) -> None:
     file = gemm_file(tmp_path / "gemm.parquet", predictor, {"l4": [1.0, 3.0]}, split=["train", "test"])
     # In other company the clock under a power limit is solved for to the last digits but two.
-    assert evaluate_kernels(file, predictor, split="train")["total"]["mape"] == pytest.approx(0, abs=1e-8)
+    assert evaluate_kernels(file, predictor, split="train")["total"]["mape"] == pytest.approx(0, abs=1e-7)
     with pytest.raises(DataError, match="no rows of split 'dev': it has test, train"):
         evaluate_kernels(file, predictor, split="dev")
 

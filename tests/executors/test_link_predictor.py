@@ -175,7 +175,7 @@ def test_what_ships_is_what_the_law_and_the_data_sets_have() -> None:
         content = json.loads(path.read_text())
         known |= {f"{content['name']}/{file['path']}": file["sha256"] for file in content["files"]}
     assert {name: known[name] for name in fitted.data} == fitted.data
-    assert len(fitted.data) == 3
+    assert len(fitted.data) == 6
     # Nothing is known better without a device than with it.
     for path, (low, high) in fitted.intervals.items():
         assert fitted.intervals_seen[path][1] / fitted.intervals_seen[path][0] < high / low

@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sets")
     (folder / FILE).parent.mkdir()
     (folder / FILE).with_name("problems").mkdir()
-    modules = {"conv": nn.Sequential(nn.Conv2d(32, 64, 5), nn.ReLU()), "plain": nn.ReLU()}
+    modules = {"conv": nn.Sequential(nn.Conv2d(32, 64, 5, bias=False), nn.ReLU()), "plain": nn.ReLU()}
     for name, module in modules.items():
         program = torch.export.export(module, (torch.zeros(64, 32, 128, 128),))
         torch.export.save(program, (folder / FILE).parent / "problems" / f"{name}.pt2")
