@@ -9,6 +9,7 @@ import pytest
 from neusight.devices import load_device
 from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
 from neusight.executors.gpu.expected.products import GRADIENT_COLUMNS, TAP_CHANNELS, implicit_product
+from neusight.executors.gpu.features.situation import LawfulSituation, situate
 from neusight.executors.gpu.tiling import tile
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
@@ -53,6 +54,17 @@ def test_channels_of_a_tap_are_taken_in_chunks(gpu: str, op: str, reduced: str) 
 def test_more_channels_are_never_faster(gpu: str, op: str, reduced: str, fill: float) -> None:
     found = times_s(convolutions(op=[op], **{reduced: np.arange(1, 130)}), gpu, under(fill=fill))
     assert (np.diff(found) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("dtype", ["tf32", "float16"])
+def test_what_is_expected_holds_all_that_the_law_asks_for(gpu: str, dtype: str) -> None:
+    # Winograd, which is expected of 3x3 filters in float32, would take half of it.
+    batch = convolutions(in_channels=[256], out_channels=[256], dtype=[dtype])
+    found = situate(batch, load_device(gpu), shipped_choice(), physics=PRIOR)
+    assert isinstance(found, LawfulSituation)
+    assert found.unlimited_s == pytest.approx(found.times.unlimited_s)
+    assert found.expected_s >= found.times.compute_s + found.fixed_overhead_s
 
 
 def test_zeros_of_a_stride_are_skipped_in_part() -> None:

@@ -202,6 +202,11 @@ class LawfulSituation(Situation):
         return self.times.l2_s
 
     @cached_property
+    def unlimited_s(self) -> np.ndarray:
+        """Time at full clock without what comes before and after [s]: a law has no other algorithm."""
+        return self.power_demand.time_s(1.0)
+
+    @cached_property
     def clocked_s(self) -> np.ndarray:
         """Time of what runs at the core clock [s]."""
         return self.times.clocked_s
