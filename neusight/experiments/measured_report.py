@@ -390,4 +390,4 @@ def accuracy(results: Results) -> list[str]:
     return parts
 
 
-MEASURED = ReportForm(setup=setup, sections=sections, figures=FIGURES)
+MEASURED = ReportForm(setup=setup, sections=sections, figures=FIGURES, accuracy=accuracy)

@@ -47,13 +47,14 @@ class Drawing:
 @dataclass(frozen=True, kw_only=True)
 class ReportForm:
     """What a report of one kind of experiment has: items of how it was done, words and tables by part, figures by the
-    name of their file in their order, and a remark on its targets.
+    name of their file in their order, a remark on its targets, and what README shows of it.
     """
 
     setup: Callable[[Mapping[str, Any]], list[str]]
     sections: Callable[[Mapping[str, Any]], dict[str, list[str]]]
     figures: Mapping[str, Drawing]
     remark: str = ""
+    accuracy: Callable[[Mapping[str, Any]], list[str]] = lambda _: []
 
 
 def canvas(

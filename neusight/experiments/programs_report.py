@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from neusight.evaluation.programs import LAUNCHES
-from neusight.experiments.page import Drawing, ReportForm, listing, wrapped
+from neusight.experiments.page import Drawing, ReportForm, listing, matrix, wrapped
 from neusight.experiments.programs import LEFT_OUT
 from neusight.experiments.runs_report import Results, Rows, ratio_panels, rerun, unread_section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_SHOWN = ("eager", "compile")
 _FORMS = {"count": ",", "mean": ".1f", "median": ".1f", "bias": "+.1f", "inside": ".0f"}
 
 
@@ -84,9 +85,17 @@ def ratios(results: Results) -> Figure:
     return ratio_panels(as_shipped, ("mode", list(LAUNCHES)), "gpu", lambda row: row["size"] == "below 1 ms")
 
 
+def accuracy(results: Results) -> list[str]:
+    """What README shows: programs as eager PyTorch and as ``torch.compile`` runs them, by what is left out."""
+    rows = [row | {"what": "{mode}, {size}".format_map(row)} for row in results["errors"] if row["mode"] in _SHOWN]
+    shown = matrix(rows, "what", ("left_out", LEFT_OUT), "{median:.1f} ({mean:.1f})", "programs, left out:")
+    return [f"{shown}\n\nMedian error in percent, in brackets the mean."]
+
+
 PROGRAMS = ReportForm(
     setup=setup,
     sections=sections,
+    accuracy=accuracy,
     remark="Of timings whose standard deviation is at most 10 % of their mean.",
     figures={
         "programs.png": Drawing(

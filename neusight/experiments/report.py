@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
-from neusight.experiments.measured_report import MEASURED, accuracy
+from neusight.experiments.measured_report import MEASURED
 from neusight.experiments.page import Drawing, ReportForm, save, table, wrapped
 from neusight.experiments.programs_report import PROGRAMS
 from neusight.experiments.results import RESULTS, SUMMARY, as_text, has_rows, summary_of
@@ -118,7 +118,7 @@ def accuracy_block(all_results: Sequence[Results]) -> str:
 def _part(results: Results) -> str:
     declared = results["declared"]
     head = f"**{declared['title']}.** {declared['question']}\nDetails: `experiments/{results['experiment']}/report.md`."
-    return "\n\n".join([head, *accuracy(results)])
+    return "\n\n".join([head, *REPORTS[declared["kind"]].accuracy(results)])
 
 
 def update_readme(path: Path, all_results: Sequence[Results]) -> bool:

@@ -15,6 +15,7 @@ from neusight.experiments.page import (
     filled,
     legend,
     listing,
+    matrix,
     style,
     table,
     wrapped,
@@ -361,9 +362,28 @@ def _short(source: str) -> str:
     return named if len(named) <= _TITLE else f"{named[: _TITLE - 1]}…"
 
 
+def serving_accuracy(results: Results) -> list[str]:
+    """What README shows: cells of a die that was left out, by source and engine."""
+    rows = [row | {"of": "{die}, {source}, {engine}".format_map(row)} for row in results["dies"]]
+    quantities = sorted({row["quantity"] for row in rows})
+    shown = matrix(rows, "of", ("quantity", quantities), "{median:.1f} ({known_median:.1f})", "cells of a die left out")
+    return [f"{shown}\n\nMedian error in percent, in brackets with the die in the fits."]
+
+
+def training_accuracy(results: Results) -> list[str]:
+    """What README shows: steps of a die that was left out, all of them."""
+    columns = (
+        *(("steps of a die left out", "{die}"), ("steps", "{known[count]:,}"), ("in the fit", "{known[mean]:.1f}")),
+        *(("steps left out", "{steps[mean]:.1f}"), ("all left out", "{all[mean]:.1f}")),
+    )
+    shown = listing([row for row in results["left_out"] if row["source"] == "all"], columns)
+    return [f"{shown}\n\nMean error in percent."]
+
+
 SERVING = ReportForm(
     setup=serving_setup,
     sections=serving_sections,
+    accuracy=serving_accuracy,
     remark="Of cells without fault; other predictors on all cells that both predict.",
     figures={
         "serving.png": Drawing(
@@ -378,6 +398,7 @@ SERVING = ReportForm(
 TRAINING = ReportForm(
     setup=training_setup,
     sections=training_sections,
+    accuracy=training_accuracy,
     remark="Of steps, with those of a die left out of the fit of what kernels take in steps.",
     figures={
         "training.png": Drawing(
