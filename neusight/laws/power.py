@@ -178,8 +178,7 @@ def shared_clock(demand: PowerDemand) -> float:
     Args:
         demand: of the kernels, each with all its runs.
 
-    Source: as of ``sustained_clock``; on L4, models of float32 come out 3 to 5 points better than with kernels at
-    clocks of their own. Validity: steps whose kinds of kernels change faster than the limiter's window.
+    Source: as of ``sustained_clock``. Validity: steps whose kinds of kernels change faster than the limiter's window.
     """
 
     def over(clock: np.ndarray) -> np.ndarray:
