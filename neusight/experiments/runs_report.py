@@ -176,11 +176,12 @@ def unread_section(results: Results) -> list[str]:
 def serving_ratios(results: Results) -> Figure:
     """Predicted over measured by source, a panel a quantity: of each engine and GPU the middle and most cells."""
     known = ("prefill_ms", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
-    return ratio_panels(results["groups"], ("quantity", known), "source", lambda row: bool(row["fault"]))
+    kinds = ("cells without fault", "cells with a fault")
+    return ratio_panels(results["groups"], ("quantity", known), "source", lambda row: kinds[bool(row["fault"])], kinds)
 
 
 def ratio_panels(
-    groups: Rows, across: tuple[str, Sequence[str]], line: str, minor: Callable[[Results], bool]
+    groups: Rows, across: tuple[str, Sequence[str]], line: str, kind: Callable[[Results], str], kinds: Sequence[str]
 ) -> Figure:
     """Predicted over measured of groups: the median and the 10th to 90th percentile.
 
@@ -188,7 +189,7 @@ def ratio_panels(
         groups: with ``ratio``, those percentiles.
         across: a key and its values, with a panel each.
         line: the key with a line for each value.
-        minor: which of them are grey.
+        kind: of which of two ``kinds`` a group is: that in colour, or that in grey.
     """
     key, known = across
     names = [name for name in known if any(row[key] == name for row in groups)]
@@ -200,9 +201,9 @@ def ratio_panels(
             alike = [g for g in groups if (g[line], g[key]) == (row[line], name)]
             # Groups of a line lie side by side in it.
             at = lines.index(row[line]) + 0.7 * ((alike.index(row) + 0.5) / len(alike) - 0.5)
-            colour = GREY if minor(row) else COLOURS[0]
+            colour = (COLOURS[0], GREY)[kinds.index(kind(row))]
             axes.plot([low, high], [at, at], color=colour, linewidth=1.2)
-            axes.plot([middle], [at], "o", color=colour, markersize=3)
+            axes.plot([middle], [at], "o", color=colour, markersize=3, label=kind(row))
         axes.axvline(1.0, color="#b5423c", linewidth=0.8)
         axes.set(title=name, xscale="log", xlim=(NARROWEST, WIDEST))
         ticks = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -210,6 +211,7 @@ def ratio_panels(
         axes.set_xticks([], minor=True)
         axes.set_yticks(range(len(lines)), labels=lines, fontsize=SMALL)
     figure.supxlabel("predicted / measured", fontsize=10)
+    legend(figure, panels, scale=2)
     return figure
 
 
@@ -388,8 +390,8 @@ SERVING = ReportForm(
     figures={
         "serving.png": Drawing(
             serving_ratios,
-            "Predicted over measured by source, engine and GPU: the median, and 80 % of the figures. Grey: cells with "
-            "a fault. What lies beyond a fifth or the fivefold is drawn there.",
+            "Predicted over measured by source, engine and GPU: the median, and 80 % of the figures. What lies "
+            "beyond a fifth or the fivefold is drawn there.",
             "cells",
             "groups",
         )
