@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from neusight.distributed.space import Space
     from neusight.distributed.step import TimedStep
     from neusight.distributed.training_run import TrainingRun
+    from neusight.engines import Engine
     from neusight.serving.deployment import Deployment, EngineOptions, Setup
     from neusight.serving.estimate import ServingEstimate
     from neusight.serving.load import Load, TokenCounts
@@ -428,7 +429,7 @@ class Predictor:
         """The times that a training step is simulated with, stage by stage; arguments and errors as ``training``."""
         from neusight.distributed.step import timed
 
-        return timed([run], self.on_cluster(run.cluster), factors)[0]
+        return timed([run], self.on_cluster(run.cluster, run.engine), factors)[0]
 
     def plans(self, run: TrainingRun, space: Space | None = None, count: int = 5, **options: Any) -> Found:
         """The fastest plans of a training step that fit the cluster, found among all there are.
@@ -444,11 +445,15 @@ class Predictor:
         """
         from neusight.distributed.search import search
 
-        return search(run, self.on_cluster(run.cluster), space, count, **options)
+        return search(run, self.on_cluster(run.cluster, run.engine), space, count, **options)
 
-    def on_cluster(self, cluster: Cluster) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
-        """What answers for kernels on a cluster's devices and for collectives on its links and network."""
-        return self._steps.on_cluster(cluster)
+    def on_cluster(self, cluster: Cluster, engine: Engine) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
+        """What answers for an engine's kernels on a cluster's devices and for collectives on its links and network.
+
+        Where factors of kernels in steps are fitted, they are so over what laws say: corrections that were learned from
+        kernels by themselves, in bursts, do not carry over to steps.
+        """
+        return self._steps.on_cluster(cluster, Options(learned=not engine.step_factors))
 
     def _priced(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
         return self.kernels(batch, device, conditions=conditions)

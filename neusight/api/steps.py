@@ -15,7 +15,7 @@ from neusight.errors import ModelError
 from neusight.estimates import Estimate, Provenance
 from neusight.estimates.build import estimate_of
 from neusight.executors import Costs, Executor, load_executor
-from neusight.executors.base import LINK
+from neusight.executors.base import LINK, Options
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.plans import TracedStep, single
@@ -70,11 +70,8 @@ class StepAnswers:
         """Kernels of a family, each launched alone; default under the conditions of ``Conditions.requested``."""
         return self.executor(device, batch.family).cost(batch, device, setting.options, conditions)
 
-    def on_cluster(
-        self, cluster: Cluster, setting: Setting | None = None
-    ) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
+    def on_cluster(self, cluster: Cluster, options: Options) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
         """What answers for kernels on a cluster's devices, and for collectives on its links and network."""
-        options = (setting or Setting()).options
 
         def cost(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
             place: Any = cluster if batch.family == "collective" else device
@@ -130,7 +127,7 @@ class StepAnswers:
             return workload_of(model, replace(request, batch=batch), setting, runs_tf32(device), inputs)
 
         run = traced_run(trace, request, plan, device, setting.tp_plan)
-        step = timed([run], self.on_cluster(run.cluster, setting))[0]
+        step = timed([run], self.on_cluster(run.cluster, setting.options))[0]
         workload = traced_workload(run)
         # The inputs of a module say how many samples there are, whatever was asked for.
         samples = workload.request.batch * plan.dp * plan.micro_batches

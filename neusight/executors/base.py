@@ -23,11 +23,13 @@ class Options:
     """How an executor answers.
 
     ``simulate`` runs a simulated machine's scheduler in place of the tile model that learned from it; with
-    ``compression`` zeros don't travel to and from DRAM.
+    ``compression`` zeros don't travel to and from DRAM; without ``learned`` laws answer alone, and nothing counts that
+    tile models learned from kernels by themselves.
     """
 
     simulate: bool = False
     compression: bool = False
+    learned: bool = True
 
     @property
     def given(self) -> tuple[str, ...]:

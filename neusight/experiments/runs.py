@@ -24,7 +24,7 @@ from neusight.evaluation import Scored, Selection, evaluate_memory, evaluate_ser
 from neusight.evaluation.serving import deployed_cells
 from neusight.evaluation.training import measured_steps
 from neusight.executors.gpu.predictor import KernelPredictor
-from neusight.executors.gpu.tile_models.artifact import Artifact, file_sha256
+from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.link import LinkPredictor
 from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
@@ -58,18 +58,9 @@ Rows = Sequence[Mapping[str, Any]]
 def unseen(predictor: Predictor, boards: Collection[str], physics: Physics, data: Path) -> Predictor:
     """The same, as if some boards had never been measured."""
     kernels = predictor.kernel_predictor
-    artifacts = {name: forgotten(artifact, boards) for name, artifact in kernels.artifacts.items()}
+    artifacts = {name: artifact.without(boards) for name, artifact in kernels.artifacts.items()}
     links = LinkPredictor(links_without(data, boards, shipped_links()))
     return Predictor(KernelPredictor(artifacts, kernels.choice, physics=physics), links=links)
-
-
-def forgotten(artifact: Artifact, boards: Collection[str]) -> Artifact:
-    """The same, counting on what other boards taught it for them alone: its network learned from all of them."""
-    known = artifact.manifest
-    left = [gpu for gpu in known.training_gpus if gpu not in boards]
-    device_bias = {name: bias for name, bias in known.device_bias.items() if name.split("/")[0] not in boards}
-    forgotten = replace(known, training_gpus=left, device_bias=device_bias, silicon={}, shrinkage=0.0)
-    return replace(artifact, manifest=forgotten)
 
 
 def fold_predictors(

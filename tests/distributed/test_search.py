@@ -60,7 +60,7 @@ def test_no_step_is_below_its_bound(predictor: Predictor) -> None:
     chosen = Random(0).sample(plans, 60)
     assert {plan.schedule for plan in chosen} == {"1f1b", "gpipe", "zero-bubble"}
     assert {plan.vp > 1 for plan in chosen} == {True, False}
-    bounds = bounds_s(asked, chosen, predictor.on_cluster(asked.cluster))
+    bounds = bounds_s(asked, chosen, predictor.on_cluster(asked.cluster, asked.engine))
     steps = [predictor.training(replace(asked, plan=plan)).latency_s for plan in chosen]
     assert [plan for plan, bound, step in zip(chosen, bounds, steps, strict=True) if bound > step * (1 + 1e-9)] == []
     assert bounds.min() > 0.3 * min(steps)

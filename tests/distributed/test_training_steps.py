@@ -26,7 +26,7 @@ FOUR_WAYS = {
 
 
 def times_of(predictor: Predictor, run: TrainingRun) -> TimedStep:
-    return timed([run], predictor.on_cluster(run.cluster))[0]
+    return timed([run], predictor.on_cluster(run.cluster, run.engine))[0]
 
 
 def unhosted(run: TrainingRun) -> TrainingRun:
@@ -157,7 +157,7 @@ def test_a_batch_of_runs_is_timed_as_each_alone(predictor: Predictor) -> None:
     """But for how closely the clock under a power limit is solved for."""
     cluster = some_gpus()
     runs = [small_run(cluster, **told, global_batch=16) for told in FOUR_WAYS.values()]
-    together = timed(runs, predictor.on_cluster(cluster))
+    together = timed(runs, predictor.on_cluster(cluster, runs[0].engine))
     for run, one in zip(runs, together, strict=True):
         alone = times_of(predictor, run)
         for name, value in vars(alone.times).items():

@@ -184,7 +184,7 @@ def parts_of(predictor: Predictor, run: TrainingRun, mode: str = "training") -> 
     ]
     if mode == "training":
         parts += [(part, part.runs) for update in RankWork.of(run, program).updates for part in update]
-    pricer = predictor.on_cluster(run.cluster)
+    pricer = predictor.on_cluster(run.cluster, run.engine)
     times = price_parts([part for part, _ in parts], run.cluster.device, pricer, run.engine, PRIOR)
     return [(time, runs) for time, (_, runs) in zip(times, parts, strict=True)]
 

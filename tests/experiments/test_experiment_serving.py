@@ -13,7 +13,7 @@ from neusight.executors.gpu.tile_models.artifact import load_artifacts
 from neusight.experiments import compare, find_experiment, run, summary_of, write_results
 from neusight.experiments.declare import Experiment, Reason, ServingDeclaration
 from neusight.experiments.report import render
-from neusight.experiments.runs import WORST, figures, forgotten, groups, peers, worst
+from neusight.experiments.runs import WORST, figures, groups, peers, worst
 from neusight.experiments.runs_report import SERVING
 from neusight.experiments.targets import verdicts
 from neusight.kernels import KernelBatch
@@ -152,7 +152,7 @@ def test_what_ships_learned_nothing_that_counts_on_boards_of_a_forgotten_die() -
     batch = KernelBatch.from_columns("gemm", op=["linear"], batch=[1], m=[512], n=[512], k=[512], dtype=["float16"])
     for die in declared.folds:
         for name, shipped in load_artifacts().items():
-            artifact = forgotten(shipped, die.held_out)
+            artifact = shipped.without(die.held_out)
             for device in map(load_device, die.held_out):
                 kinship = artifact.kinship(device, batch, Conditions.of(1))
                 assert (kinship == "stranger").all(), (name, device.id)

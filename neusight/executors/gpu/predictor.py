@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -106,13 +106,20 @@ class KernelPredictor:
         """
         return cls(load_artifacts(path), shipped_choice(path), shipped_physics(path).physics)
 
-    takes: ClassVar[frozenset[str]] = frozenset()
+    takes: ClassVar[frozenset[str]] = frozenset({"learned"})
 
     def cost(
         self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
     ) -> Costs:
-        """As ``predict``: no option means anything to a GPU."""
-        return self.predict(batch, device, conditions)
+        """As ``predict``, by laws alone where nothing learned counts, unless a calibration measured the board."""
+        answering = self if options.learned or self.correction(device) else self._by_laws
+        return answering.predict(batch, device, conditions)
+
+    @cached_property
+    def _by_laws(self) -> KernelPredictor:
+        return replace(
+            self, artifacts={name: a.without(a.manifest.training_gpus) for name, a in self.artifacts.items()}
+        )
 
     def provenance(self, device: DeviceSpec) -> dict[str, Any]:
         """Tile models, what they learned from, and the calibration of a device."""

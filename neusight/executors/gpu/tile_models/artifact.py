@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -92,6 +92,16 @@ class Artifact:
     manifest: Manifest
     model: TileModel
     folder: Path | None = None
+
+    def without(self, boards: Collection[str]) -> Artifact:
+        """The same, as if some boards had never been measured: what other boards taught it counts for them alone, since
+        its network learned from all of them.
+        """
+        known = self.manifest
+        left = [gpu for gpu in known.training_gpus if gpu not in boards]
+        device_bias = {name: bias for name, bias in known.device_bias.items() if name.split("/")[0] not in boards}
+        manifest = replace(known, training_gpus=left, device_bias=device_bias, silicon={}, shrinkage=0.0)
+        return replace(self, manifest=manifest)
 
     def kinship(self, device: DeviceSpec, batch: KernelBatch, conditions: Conditions) -> np.ndarray:
         """What a device is to those that were learned from, for each kernel: a sibling tells of what it ran itself."""
