@@ -38,6 +38,10 @@ DEFAULTS: dict[str, tuple[Any, str]] = {
     "engine_version of deplodock": ("0.12", "'latest' between November 2025 and January 2026"),
     "engine_version of argonne": ("0.5", "LLM-Inference-Bench ran vLLM in mid-2024 and does not say which"),
     "ep": (1, "engines split experts over tensor parallelism unless set otherwise"),
+    "attention data parallelism of trtllm-docs": (
+        True,
+        "its overview from 1.0 on: enable_attention_dp for these mixtures, --ep not told and taken as all GPUs",
+    ),
     "kv_dtype": ("", "engines keep the cache in the model's own dtype unless set otherwise"),
     "weight_dtype": ("", "as the model's configuration has it"),
     "arrivals": ("poisson", "the usual generators draw exponential intervals"),
@@ -54,6 +58,9 @@ DEFAULTS: dict[str, tuple[Any, str]] = {
     "stage": (150.0, "seconds of each stage, of 600: how queues grow shows, and a cell takes less than a second"),
 }
 """What an empty cell takes, and why."""
+ATTENTION_DP = ("gpt-oss", "DeepSeek-R1", "Qwen3-235B", "Qwen3-30B", "Llama-4-Maverick")
+"""Models that TensorRT-LLM's overview runs with attention data parallelism, by parts of their names (perf-overview,
+"Running the Benchmark", ``llm_options.yml``)."""
 SHAREGPT = (202, 214)
 """Mean lengths of the prompts and answers of ShareGPT in the overview of TensorRT-LLM 0.14."""
 PROMPTS: dict[str, int] = {
@@ -241,21 +248,32 @@ class _Reader:
 def _deployed(reader: _Reader, mode: str) -> dict[str, Any]:
     """Fields of ``ServingCell`` that say what runs, and how it was started."""
     engine = reader.text("engine", "") or reader.assume("engine")
-    pp, dp, replicas = (reader.count(name) or 1 for name in ("pp", "dp", "replicas"))
-    tp = reader.count("tp") or (reader.count("n_gpus") or pp * dp * replicas) // (pp * dp * replicas)
-    if mode == "closed":  # Where clients are fewer than replicas, the others have nothing to do.
-        replicas = min(replicas, reader.needed("concurrency"))
+    version = _version(reader, engine)
     kv_dtype = reader.text("kv_dtype", "").replace("auto", "") or reader.assume("kv_dtype")
     full = reader.source == "trtllm-docs" and mode == "offline"
     return {
-        **{"engine": engine.split(" (")[0], "engine_version": _version(reader, engine), "kv_dtype": kv_dtype},
-        **{"tp": tp, "pp": pp, "ep": reader.count("ep") or reader.assume("ep"), "dp": dp, "replicas": replicas},
-        "n_gpus": reader.count("n_gpus") or tp * pp * dp * replicas,
+        **{"engine": engine.split(" (")[0], "engine_version": version, "kv_dtype": kv_dtype},
+        **_degrees(reader, mode, newest=full and not version.startswith("0.")),
         "one_batch": "one-batch" in engine,
         **{name: reader.count(name) for name in ("max_num_seqs", "max_num_batched_tokens")},
         "cached_tokens": reader.assume("cached prompts") if reader.workload in STAGES else 0,
         "memory_share": reader.assume("memory share of trtllm-docs") if full else None,
     }
+
+
+def _degrees(reader: _Reader, mode: str, newest: bool) -> dict[str, int]:
+    """In which ways devices share a model; ``newest``: as TensorRT-LLM's overview from 1.0 on runs it."""
+    pp, dp, replicas = (reader.count(name) or 1 for name in ("pp", "dp", "replicas"))
+    tp = reader.count("tp") or (reader.count("n_gpus") or pp * dp * replicas) // (pp * dp * replicas)
+    n_gpus = reader.count("n_gpus") or tp * pp * dp * replicas
+    if mode == "closed":  # Where clients are fewer than replicas, the others have nothing to do.
+        replicas = min(replicas, reader.needed("concurrency"))
+    ep = reader.count("ep")
+    if ep is None and newest and any(name in reader.text("model") for name in ATTENTION_DP):
+        reader.assume("attention data parallelism of trtllm-docs")
+        tp, dp, ep = 1, tp * dp, tp * dp
+    ep = ep or reader.assume("ep")
+    return {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "replicas": replicas, "n_gpus": n_gpus}
 
 
 def _version(reader: _Reader, engine: str) -> str:

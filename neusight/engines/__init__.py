@@ -393,6 +393,7 @@ _SERVING = Engine(
     attention="flash",
     residual="add_norm",
     quantises_in_products=True,
+    dispatcher="allgather",
     vocabulary_multiple=64,
     master_weights=False,
     sequence_parallel=False,

@@ -245,6 +245,8 @@ def figure_of(case: ServingCase, estimate: ServingEstimate, quantity: str) -> tu
 
 def means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Errors of all rows, and by each of ``GROUPINGS``."""
+    if not rows:
+        return []
     scored = Scored.of(rows)
     return [
         {"by": " ".join(keys) or "all", **figures}

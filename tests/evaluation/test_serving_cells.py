@@ -146,6 +146,31 @@ def test_tp_follows_from_devices() -> None:
     assert case_of(CLOSED).setup.tp == 1
 
 
+@pytest.mark.parametrize(
+    ("version", "model", "stated", "expected"),
+    [
+        ("1.0", "nvidia/Qwen3-235B-A22B-FP8", {}, (1, 8, 8)),
+        ("1.0", "nvidia/Qwen3-235B-A22B-FP8", {"ep": 4}, (8, 1, 4)),
+        ("1.0", "nvidia/Llama-3.3-70B-Instruct-FP8", {}, (8, 1, 1)),
+        ("0.20.0", "nvidia/Qwen3-235B-A22B-FP8", {}, (8, 1, 1)),
+    ],
+)
+def test_mixtures_of_an_overview_hold_attention_once_a_gpu(
+    version: str, model: str, stated: dict[str, int], expected: tuple[int, int, int]
+) -> None:
+    row = {**OFFLINE, "engine": "tensorrt-llm", "engine_version": version, "cell": "trtllm-x/a", "tp": 8, "n_gpus": 8}
+    case = case_of(row, model=model, **stated)
+    assert (case.setup.tp, case.setup.dp, case.setup.ep) == expected
+    assert case.cell.n_gpus == 8
+    assert ("attention data parallelism of trtllm-docs" in case.cell.assumed) == (expected[1] == 8)
+    assert case_of(row | {"cell": "lab/a"}, model=model).setup.dp == 1
+
+
+def test_a_table_whose_cells_all_have_a_fault_has_means_of_all(predictor: Predictor, tmp_path: Path) -> None:
+    found = evaluated(predictor, tmp_path, {**STATIC, "fault": "not told"})
+    assert (found["means"], found["means_all"][0]["count"]) == ([], 1)
+
+
 def test_defaults_are_told_with_their_reasons(predictor: Predictor, tmp_path: Path) -> None:
     bare = {key: CLOSED[key] for key in ("gpu", "model", "concurrency", "osl", "tpot_ms")}
     found = evaluated(predictor, tmp_path, {**bare, "workload": "gpqa"}, {**bare, "isl": 100.0})

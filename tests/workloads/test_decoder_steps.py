@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from small_decoders import CONFIGS, config_of
 
-from neusight.engines import server_named
+from neusight.engines import ENGINES, Engine, server_named
 from neusight.errors import ModelError
 from neusight.kernels.work import work_of
 from neusight.requests import Plan
@@ -33,11 +34,17 @@ def parts_of(name: str, steps: Steps = MIXED, precision: str = "none", kv: str =
     return list(program_of(name, steps, precision, kv, **ranks).counted_parts)
 
 
-def program_of(name: str, steps: Steps = MIXED, precision: str = "none", kv: str = "", **ranks: int) -> Program:
+def program_of(
+    name: str,
+    steps: Steps = MIXED,
+    precision: str = "none",
+    kv: str = "",
+    engine: Engine = ENGINES["vllm"],
+    **ranks: int,
+) -> Program:
     decoder = decoder_of(config_of(name)) if name in CONFIGS else known_decoder(name)
-    return step_program(
-        decoder, steps, ServingPrecision.named(precision, kv=kv), Plan(**ranks, global_batch=ranks.get("dp", 1))
-    )
+    plan = Plan(**ranks, global_batch=ranks.get("dp", 1))
+    return step_program(decoder, steps, ServingPrecision.named(precision, kv=kv), plan, engine)
 
 
 def total(parts: list[Part], what: str, *families: str) -> np.ndarray:
@@ -165,11 +172,16 @@ def test_experts_are_sliced_or_shared_whole() -> None:
     }  # fmt: skip
 
 
-def test_groups_exchange_tokens_and_ranks_of_one_reduce() -> None:
+@pytest.mark.parametrize(
+    ("dispatcher", "whole"),
+    [("allgather", ["all_gather", "reduce_scatter"]), ("alltoall", ["all_to_all", "all_to_all"])],
+)
+def test_groups_exchange_tokens_and_ranks_of_one_reduce(dispatcher: Any, whole: list[str]) -> None:
+    engine = replace(ENGINES["vllm"], dispatcher=dispatcher)
     ops = {
         (tp, dp, ep): [
             (p.batch["op"][0], int(p.batch["ranks"][0]))
-            for p in program_of("Qwen/Qwen3-30B-A3B", tp=tp, dp=dp, ep=ep).layers[0].parts
+            for p in program_of("Qwen/Qwen3-30B-A3B", engine=engine, tp=tp, dp=dp, ep=ep).layers[0].parts
             if p.batch.family == "collective"
         ]
         for tp, dp, ep in ((1, 1, 1), (4, 1, 4), (1, 4, 4), (1, 4, 1))
@@ -177,9 +189,17 @@ def test_groups_exchange_tokens_and_ranks_of_one_reduce() -> None:
     assert ops == {
         (1, 1, 1): [],
         (4, 1, 4): [("all_reduce", 4), ("all_reduce", 4)],
-        (1, 4, 4): [("all_to_all", 4), ("all_to_all", 4)],
+        (1, 4, 4): [(op, 4) for op in whole],
         (1, 4, 1): [("all_gather", 4), ("reduce_scatter", 4)],
     }
+
+
+def test_tokens_are_gathered_in_the_dtype_of_the_experts_and_results_in_16_bits() -> None:
+    """512 tokens of each of 4 groups, 2,048 wide."""
+    for scheme, size in {"none": 2, "fp8": 1, "w4a16": 2}.items():
+        parts = parts_of("Qwen/Qwen3-30B-A3B", precision=scheme, dp=4, ep=4)
+        assert fields(named(parts, "gather tokens"))["bytes"] == size * 4 * 512 * 2048
+        assert fields(named(parts, "scatter results"))["bytes"] == 2 * 4 * 512 * 2048
 
 
 def test_a_scheme_reaches_the_kernels_it_is_for() -> None:

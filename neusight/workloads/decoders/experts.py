@@ -87,19 +87,22 @@ def _held(projection: Projection, experts: int) -> tuple[HeldWeights, ...]:
 
 
 def _handed(part: Experts, rank: Rank, *, back: bool = False) -> tuple[Part, ...]:
-    """Tokens to their experts, or results ``back``. Ranks of one group hold the same tokens, so that groups alone
-    exchange any.
+    """Tokens to their experts in the dtype of the arithmetic, or results ``back``. Ranks of one group hold the same
+    tokens, so that groups alone exchange any.
     """
     dp = rank.ranks["dp"]
     if dp == 1:
         return ()
-    if rank.ranks["ep"] == 1:
-        name, op = ("scatter results", "reduce_scatter") if back else ("gather tokens", "all_gather")
-        return rank.exchanged(name, op, "dp", rank.row_bytes(rank.tokens * dp))
-    sent, narrow = _sent_bytes(part, rank), rank.of(rank.tokens, rank.quantisation.of("experts").activations)
+    narrow = rank.of(rank.tokens, rank.quantisation.of("experts").activations).size / rank.size
+    if rank.ranks["ep"] == 1 or rank.engine.dispatcher == "allgather":
+        every = rank.row_bytes(rank.tokens * dp)
+        if back:
+            return rank.exchanged("scatter results", "reduce_scatter", "dp", every)
+        return rank.exchanged("gather tokens", "all_gather", "dp", every * narrow)
+    sent = _sent_bytes(part, rank)
     if back:
         return rank.exchanged("combine", "all_to_all", "ep", sent)
-    return rank.exchanged("dispatch", "all_to_all", "ep", sent * (narrow.size / rank.size))
+    return rank.exchanged("dispatch", "all_to_all", "ep", sent * narrow)
 
 
 def _sent_bytes(part: Experts, rank: Rank) -> np.ndarray:
